@@ -1,10 +1,9 @@
-"""Predicted against measured, on plans that calibration did not see: python -m benchmarks.accuracy.
+"""Predicted against measured, on plans that calibration did not see: python -m benchmarks.accuracy [jax].
 
 For each network: a fresh calibration, then the best plan of every strategy that is searched by default and fits
 within several budgets and for several lengths; none is left out (``--strategies all`` adds the others). All
-plans of a budget run in turn, for several rounds; times are medians. Then come peers: torch.utils.checkpoint,
-chunked and nested, predicted by the same simulator. All runs use one thread. The whole is done twice, with
-calibrations of their own.
+plans of a budget run in turn, for several rounds; times are medians. In PyTorch come peers, chunked and nested
+torch.utils.checkpoint, predicted by the same simulator, and the whole is done twice. All runs use one thread.
 
 The pace of a shared machine changes by tens of percent within minutes. So a reference, plain backpropagation
 of 64 steps of the same network, runs throughout the calibration, and before and after each run of a plan, whose
@@ -14,53 +13,80 @@ time is divided by the pace of the reference relative to that of the calibration
 from __future__ import annotations
 
 import argparse
+import gc
 import statistics
 import sys
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
-
-from benchmarks.accuracy_peers import peers
-from benchmarks.accuracy_plans import (
-    BATCH,
-    BUDGETS,
-    CALIBRATION_ROUNDS,
-    LENGTHS,
-    REFERENCE_STEPS,
-    ROUNDS,
-    Point,
-    find_candidates,
-    list_parameters,
-    run_in_turn,
-)
+import ckptplan
 from benchmarks.accuracy_report import points_table, section, summarise
-from benchmarks.harness import DOCS, put_section, read, write
+from benchmarks.harness import DOCS, Setting, put_section, read, write
 from ckptplan import Plan
-from ckptplan.calibration.calibrate import Calibrated, calibrate
+from ckptplan.calibration.backend import Backend, Program
+from ckptplan.calibration.calibrate import calibrate
 from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.fit import Sample
-from ckptplan.calibration.torch_backend import TorchBackend
-from ckptplan.calibration.torch_backend.cells import MeasuredNetwork, build_network
-from ckptplan.calibration.torch_backend.runs import TorchProgram
-from ckptplan.planning.playback import make_schedule
+from ckptplan.calibration.host import set_threads
+from ckptplan.planning.playback import group_same_schedules, make_schedule
 
-#: Networks, with 64 inputs as in docs/measured.md.
-CELLS = ("gru(inputs=64, neurons=256)", "lif(inputs=64, neurons=256)", "lstm(inputs=64, neurons=128)")
-RUNS = 2
+#: Networks and, in JAX, the kinds of their tapes; 64 inputs as in docs/measured.md.
+CELLS: dict[str, tuple[tuple[str, str | None], ...]] = {
+    "torch": (
+        ("gru(inputs={i}, neurons={n})", None),
+        ("lif(inputs={i}, neurons={n})", None),
+        ("lstm(inputs={i}, neurons={h})", None),
+    ),
+    "jax": (
+        ("jax:gru(inputs={i}, neurons={n})", "residuals"),
+        ("jax:lif(inputs={i}, neurons={n})", "residuals"),
+        ("jax:lstm(inputs={i}, neurons={h})", "residuals"),
+        ("jax:lstm(inputs={i}, neurons={h})", "products"),
+    ),
+}
+NAMES = {"torch": "accuracy", "jax": "accuracy_jax"}
+#: Budgets as shares of the checkpoints and tapes of base, without the resident bytes.
+BUDGETS = (0.1, 0.3)
+#: Steps of the reference.
+REFERENCE_STEPS = 64
+RUNS = {"torch": 2, "jax": 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A plan, predicted and measured."""
+
+    cell: str
+    steps: int
+    budget_bytes: int
+    strategy: str
+    #: Strategies whose best plan has the same schedule.
+    same: tuple[str, ...]
+    parameters: dict[str, int]
+    chosen: bool
+    predicted_seconds: float
+    #: At the pace of the calibration.
+    measured_seconds: float
+    #: Half the range between the quartiles of the rounds, as a share.
+    spread: float
+    #: At the pace that the machine had.
+    raw_seconds: float
+    predicted_bytes: int
+    measured_bytes: int
+    #: Whether checkpoints and tapes that were counted equal the prediction to the byte.
+    counted_equal: bool
 
 
 class Reference:
     """Measures the pace of the machine by runs of a fixed schedule."""
 
-    def __init__(self, network: MeasuredNetwork) -> None:
-        self._program = TorchProgram(network, make_schedule("base", steps=REFERENCE_STEPS))
+    def __init__(self, backend: Backend, network: Any) -> None:
+        plan = make_schedule("base", steps=REFERENCE_STEPS)
+        inputs = network.inputs(REFERENCE_STEPS)
+        self.measure = backend.program(network, plan, inputs=inputs, steps=REFERENCE_STEPS).seconds
         self._calibrated: list[float] = []
-
-    def measure(self) -> float:
-        """Return the seconds of a run."""
-        return self._program.seconds()
+        self.measure()
 
     def add(self, *_: object) -> None:
         """Measure during the calibration."""
@@ -71,135 +97,190 @@ class Reference:
         return statistics.mean(seconds) / statistics.median(self._calibrated)
 
 
-def points_of(cell: str, strategies: str | None, counted: Counted) -> tuple[Calibrated, list[Point]]:
-    """Calibrate a cell, then run plans for it."""
-    spec = CellSpec.parse(cell)
-    network = build_network(spec, batch=BATCH, device="cpu", seed=0)
-    reference = Reference(network)
-    reference.measure()
-    found = calibrate(
-        spec,
-        batch=BATCH,
-        steps=LENGTHS[0],
-        repeats=CALIBRATION_ROUNDS,
-        thread_count=1,
-        max_seconds=None,
-        progress=reference.add,
-    )
-    points: list[Point] = []
-    with TorchBackend(thread_count=1).prepare():
-        for steps in LENGTHS:
-            for share in BUDGETS:
-                asked = Decision(found, network, reference, steps=steps, share=share, strategies=strategies)
-                points += asked.points(counted)
-                told = f"{cell}, T = {steps:,}, budget {share:.0%}: {len(points)} plans so far"
-                print(told, file=sys.stderr, flush=True)
-    return found, points
+def make_backend(runtime: str, device: str, tape: str | None) -> Backend:
+    """Return what measures cells of a runtime, with one thread."""
+    if runtime == "jax":
+        from ckptplan.calibration.jax_backend import JaxBackend
+
+        return JaxBackend(threads=1, tape=tape)
+    from ckptplan.calibration.torch_backend import TorchBackend
+
+    return TorchBackend(device=device, thread_count=1)
 
 
-class Decision:
-    """The plans that could have been chosen for a budget, and base."""
+class Measured:
+    """A calibrated network, with the plans that were measured for it."""
 
-    def __init__(
-        self,
-        found: Calibrated,
-        network: MeasuredNetwork,
-        reference: Reference,
-        *,
-        steps: int,
-        share: float,
-        strategies: str | None,
-    ) -> None:
-        self.network, self.reference, self.steps = network, reference, steps
-        self.candidates = find_candidates(found, steps=steps, share=share, strategies=strategies)
-        self.inputs = network.inputs(steps)
+    def __init__(self, cell: str, tape: str | None, *, runtime: str, setting: Setting) -> None:
+        self.setting = setting
+        self.backend = make_backend(runtime, setting.device, tape)
+        self.label = cell if tape is None else f"{cell.partition('(')[0]}, {tape}"
+        spec = CellSpec.parse(cell)
+        batch = setting.pick(4, 32, 256)
+        self.network = self.backend.build(spec, batch=batch, seed=0)
+        self.reference = Reference(self.backend, self.network)
+        self.found = calibrate(
+            spec,
+            batch=batch,
+            steps=setting.pick(48, 512, 512),
+            device=setting.device,
+            repeats=setting.pick(3, 7, 7),
+            quick=setting.small,
+            thread_count=1,
+            tape=tape,
+            max_seconds=None,
+            progress=self.reference.add,
+        )
+        self.points: list[Point] = []
+        self.without: list[dict[str, Any]] = []
 
-    def points(self, counted: Counted) -> Iterator[Point]:
-        """Run all plans in turn, and yield each; ``counted`` keeps what was counted of earlier plans."""
-        groups = self.candidates.groups
-        jobs = [TorchProgram(self.network, plan, inputs=self.inputs).seconds for plan, *_ in groups]
-        taken = run_in_turn(jobs, reference=self.reference.measure, rounds=ROUNDS)
-        for (plan, *same), times in zip(groups, taken, strict=True):
+    def measure(self, steps: int, share: float, strategies: str | None) -> None:
+        """Run the best plan of each strategy for a share of what base keeps, and base, in turn."""
+        workload = self.found.workload.with_steps(steps)
+        resident = workload.resident_bytes + workload.resident_bytes_per_step * steps + workload.workspace_bytes
+        budget = resident + int(share * steps * workload.tape_bytes)
+        compared = ckptplan.compare(workload, self.found.profile, strategies=strategies, local_bytes=budget)
+        plans = [one for one in compared.values() if isinstance(one, Plan)]
+        place = {"cell": self.label, "steps": steps, "budget": budget}
+        self.without += [
+            {**place, "strategy": name, "why": str(why)}
+            for name, why in compared.items()
+            if not isinstance(why, Plan)
+        ]
+        # Base fits none of the budgets: one run is enough.
+        bases = (
+            [ckptplan.optimize(workload, self.found.profile, strategies=["base"])]
+            if share == BUDGETS[0]
+            else []
+        )
+        groups = group_same_schedules([*plans, *bases])
+        inputs = self.network.inputs(steps)
+        programs = [self.backend.program(self.network, plan, inputs=inputs, steps=steps) for plan, *_ in groups]
+        taken = self._run_in_turn([one.seconds for one in programs])
+        for (plan, *same), program, times in zip(groups, programs, taken, strict=True):
             paced = (seconds / self.reference.pace(before, after) for before, seconds, after in times)
             sample = Sample(values=tuple(paced))
-            size, equal = counted.count(plan, self.network, self.inputs)
-            yield Point(
-                cell=str(plan.workload.cell),
-                steps=self.steps,
-                budget_bytes=self.candidates.budget,
-                strategy=plan.strategy,
-                same=tuple(one.strategy for one in same),
-                parameters=list_parameters(plan),
-                chosen=plan is self.candidates.chosen,
-                predicted_seconds=plan.predicted.seconds,
-                measured_seconds=sample.median,
-                spread=sample.spread,
-                raw_seconds=statistics.median(seconds for _, seconds, _ in times),
-                predicted_bytes=plan.predicted.local_peak_bytes,
-                measured_bytes=size,
-                counted_equal=equal,
+            self.points.append(
+                Point(
+                    cell=self.label,
+                    steps=steps,
+                    budget_bytes=budget,
+                    strategy=plan.strategy,
+                    same=tuple(one.strategy for one in same),
+                    parameters={
+                        name: value for name, value in plan.parameters.items() if not name.endswith("units")
+                    },
+                    chosen=plan is plans[0],
+                    predicted_seconds=plan.predicted.seconds,
+                    measured_seconds=sample.median,
+                    spread=sample.spread,
+                    raw_seconds=statistics.median(seconds for _, seconds, _ in times),
+                    predicted_bytes=plan.predicted.local_peak_bytes,
+                    measured_bytes=program.peak_bytes(),
+                    counted_equal=counts_are_equal(plan, program),
+                )
             )
+        told = f"{self.label}, T = {steps:,}, budget {share:.0%}: {len(self.points)} plans so far"
+        print(told, file=sys.stderr, flush=True)
+
+    def _run_in_turn(self, jobs: Sequence[Callable[[], float]]) -> list[list[tuple[float, float, float]]]:
+        """Return, for each job and each round, its seconds between those of the reference.
+
+        A round more comes first, which warms up.
+        """
+        found: list[list[tuple[float, float, float]]] = [[] for _ in jobs]
+        gc.collect()
+        gc.freeze()
+        try:
+            for number in range(self.setting.pick(1, 5, 2) + 1):
+                before = self.reference.measure()
+                for job, times in zip(jobs, found, strict=True):
+                    taken = job()
+                    after = self.reference.measure()
+                    if number:
+                        times.append((before, taken, after))
+                    before = after
+        finally:
+            gc.unfreeze()
+        return found
 
 
-class Counted:
-    """Live peaks of plans, and whether their counted bytes are those predicted; each plan is counted once."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[object, ...], tuple[int, bool]] = {}
-
-    def count(self, plan: Plan, network: MeasuredNetwork, inputs: Any) -> tuple[int, bool]:
-        """Return the live peak in bytes, and whether checkpoints and tapes are equal to the byte."""
-        setting = (plan.strategy, tuple(plan.parameters.items()), plan.splits)
-        key = (plan.workload.cell, plan.steps, *setting, plan.predicted.local_peak_bytes)
-        if key not in self._known:
-            peak = TorchProgram(network, plan, inputs=inputs).peak_bytes()
-            self._known[key] = peak, counts_are_equal(plan, network, inputs)
-        return self._known[key]
-
-
-def counts_are_equal(plan: Plan, network: MeasuredNetwork, inputs: Any) -> bool:
+def counts_are_equal(plan: Plan, program: Program) -> bool:
     """Return whether checkpoints and tapes, counted in real storages, equal the prediction."""
-    held = TorchProgram(network, plan, inputs=inputs).counted()
+    held = program.counted()
     workload = plan.workload
     resident = workload.resident_bytes + workload.workspace_bytes
     resident += workload.resident_bytes_per_step * plan.steps
-    predicted = plan.predicted
     return (held.local_bytes, held.remote_bytes) == (
-        predicted.local_peak_bytes - resident,
-        predicted.remote_peak_bytes,
+        plan.predicted.local_peak_bytes - resident,
+        plan.predicted.remote_peak_bytes,
     )
 
 
-def measure_once(strategies: str | None, counted: Counted) -> dict[str, Any]:
-    """Calibrate all networks, and run the plans of each and the peers."""
-    calibrations: list[dict[str, Any]] = []
-    points: list[dict[str, Any]] = []
-    for cell in CELLS:
-        found, measured = points_of(cell, strategies, counted)
-        calibrations.append(found.workload.model_dump(mode="json"))
-        points += [asdict(point) for point in measured]
-    results = {"calibrations": calibrations, "points": points, "peers": peers()}
-    return {**results, "summary": summarise(results)}
+def measure_once(runtime: str, setting: Setting, strategies: str | None = None) -> dict[str, Any]:
+    """Calibrate all networks, and run the plans of each, and in PyTorch on a CPU the peers."""
+    results: dict[str, Any] = {"calibrations": [], "points": [], "without": [], "peers": []}
+    sizes = setting.pick(
+        {"i": 8, "n": 32, "h": 32}, {"i": 64, "n": 256, "h": 128}, {"i": 64, "n": 1024, "h": 1024}
+    )
+    cells = CELLS[runtime]
+    for cell, tape in cells[: setting.pick(1, len(cells), len(cells))]:
+        measured = Measured(cell.format(**sizes), tape, runtime=runtime, setting=setting)
+        with measured.backend.prepare():
+            for steps in setting.pick((64,), (512, 1280), (512, 1280)):
+                for share in BUDGETS:
+                    measured.measure(steps, share, strategies)
+        results["calibrations"].append(measured.found.workload.model_dump(mode="json"))
+        results["points"] += [asdict(point) for point in measured.points]
+        results["without"] += measured.without
+        results["summary"] = summarise(results)
+        setting.save(results)
+    if runtime == "torch" and not setting.on_gpu and not setting.small:
+        from benchmarks.accuracy_peers import peers
+
+        results["peers"] = peers()
+        results["summary"] = summarise(results)
+    return results
+
+
+def run(setting: Setting) -> dict[str, Any]:
+    """Measure once in PyTorch, on the device of the setting."""
+    return measure_once("torch", setting)
+
+
+def document(results: dict[str, Any]) -> str:
+    """Return the tables of one run."""
+    return section([results])
 
 
 def main() -> None:
-    """Measure, and print and write the section of docs/accuracy.md."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=RUNS, help="how often all is measured")
+    """Measure, and print and write a section of docs/accuracy.md."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runtime", nargs="?", choices=NAMES, default="torch")
     parser.add_argument("--strategies", help="'all' for those that are not searched by default, too")
     parser.add_argument(
-        "--show", action="store_true", help="print every plan of the last runs, measure nothing"
+        "--small", action="store_true", help="few short runs of one cell, which are only printed"
     )
+    parser.add_argument("--show", action="store_true", help="print every plan of the last run, measure nothing")
     wanted = parser.parse_args()
+    name = NAMES[wanted.runtime]
     if wanted.show:
-        print("\n\n".join(points_table(one["points"]) for one in read("accuracy")))
+        print("\n\n".join(points_table(one["points"]) for one in read(name)))
         return
-    torch.set_num_threads(1)
-    counted = Counted()
-    results = [measure_once(wanted.strategies, counted) for _ in range(wanted.runs)]
+    if wanted.runtime == "jax":
+        # Threads are fixed when JAX is imported.
+        set_threads(1)
+    else:
+        import torch
+
+        torch.set_num_threads(1)
+    setting = Setting(small=wanted.small)
+    repeats = 1 if wanted.small else RUNS[wanted.runtime]
+    results = [measure_once(wanted.runtime, setting, wanted.strategies) for _ in range(repeats)]
     print(section(results))
-    write("accuracy", results)
-    put_section(DOCS / "accuracy.md", "accuracy", section(results))
+    if not wanted.small:
+        write(name, results)
+        put_section(DOCS / "accuracy.md", name, section(results))
 
 
 if __name__ == "__main__":

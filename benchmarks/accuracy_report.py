@@ -265,7 +265,7 @@ def summarise(results: Line) -> list[Line]:
     """Return the targets and the values that one run reached."""
     points, peers = results["points"], results["peers"]
     return [
-        *plan_lines(points, counted="counted checkpoints and tapes"),
+        *plan_lines(points, counted="counted bytes of checkpoints and tapes"),
         *error_lines("torch.utils.checkpoint", peers, "bytes", "peak", bounds=PEAK),
         *error_lines("torch.utils.checkpoint", peers, "seconds", "time", bounds=TIME),
         regret_line(points),
@@ -273,78 +273,27 @@ def summarise(results: Line) -> list[Line]:
 
 
 def section(results: list[Line]) -> str:
-    """Return the section of docs/accuracy.md."""
+    """Return a section of docs/accuracy.md: the runs of one runtime."""
+    peers = [one["peers"] for one in results]
     found = digest(
         [one["points"] for one in results],
         [one["summary"] for one in results],
-        {"torch.utils.checkpoint": [one["peers"] for one in results]},
+        {"torch.utils.checkpoint": peers} if any(peers) else None,
     )
     return f"{_describe(results)}\n\n{found}\n"
 
 
 def _describe(results: list[Line]) -> str:
-    first = results[0]["calibrations"][0]["calibration"]
+    first = results[0]["calibrations"][0]
+    found = first["calibration"]
+    framework = f"JAX {found['jax']}" if found.get("jax") else f"PyTorch {found['torch']}"
+    command = "python -m benchmarks.accuracy" + (" jax" if found.get("jax") else "")
+    runs = "One run" if len(results) == 1 else f"{len(results)} runs"
+    without = sorted({one["strategy"] for run in results for one in run["without"]} - {"base"})
+    missing = f" No plan fits some of the budgets: {', '.join(without)}." if without else ""
     return (
-        f"`python -m benchmarks.accuracy` on {first['machine']}, one thread, PyTorch {first['torch']}, "
-        f"{first['date'][:10]}; batch 32. {len(results)} runs, each of which calibrated the networks and then "
-        "ran in turn the best plan of every strategy that fits the budget, and base. Processor time, medians "
-        "of 5 rounds, at the pace of the calibration, which a reference of 64 steps tells."
+        f"`{command}` on {found['machine']}, one thread, {framework}, {found['date'][:10]}; batch "
+        f"{first['batch']}. {runs} that calibrated the networks and then ran in turn the best plan of every "
+        f"strategy that fits the budget, and base. Medians of {found['clock']} at the pace of the calibration, "
+        f"which a reference of 64 steps tells.{missing}"
     )
-
-
-def summarise_jax(results: Line) -> list[Line]:
-    """Return the targets and the values reached in JAX."""
-    points = results["points"]
-    walls = _wall_errors(points)
-    return [
-        *plan_lines(points, counted="states, tapes, buffers and remote states"),
-        share_line("by wall time at the pace of the reference, median", statistics.median(walls)),
-        share_line("by wall time at the pace of the reference, worst", max(walls)),
-        regret_line(points),
-    ]
-
-
-def section_jax(results: Line) -> str:
-    """Return the section of docs/accuracy.md on JAX."""
-    points = results["points"]
-    parts = [
-        f"{_describe_jax(results)} Bytes of states, tapes, buffers and remote states are equal in "
-        f"{_equal_text(points)}. {_without_text(results['without'])}",
-        digest([points], [results["summary"]]),
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def _describe_jax(results: Line) -> str:
-    first = results["calibrations"][0]["calibration"]
-    return (
-        f"`python -m benchmarks.accuracy_jax` on {first['machine']}, one thread, JAX {first['jax']}, "
-        f"{first['date'][:10]}; batch 32, processor time, medians of {results['rounds']} rounds, at the pace "
-        "of the calibration. The peak is that of the compiled program."
-    )
-
-
-def _equal_text(points: list[Line]) -> str:
-    unequal = [one for one in points if not one["counted_equal"]]
-    if not unequal:
-        return "all of them"
-    pairs = [(name, *pair) for one in unequal for name, pair in one["sizes"].items() if pair[0] != pair[1]]
-    names = ", ".join(sorted({name for name, *_ in pairs}))
-    # A prediction can be 0 where something was counted.
-    most = max(abs(counted - predicted) / max(predicted, counted) for _, predicted, counted in pairs)
-    return f"all but {len(unequal)} of them ({names}; the largest difference is {most:.2%})"
-
-
-def _without_text(without: list[Line]) -> str:
-    """Return which strategies have no plan within a budget; base is measured outside of it."""
-    names = (
-        f"{one['strategy']} ({one['cell']}, T = {one['steps']:,}, {one['budget'] / MIB:.1f} MiB)"
-        for one in without
-        if one["strategy"] != "base"
-    )
-    listed = "; ".join(names)
-    return f"Nothing fits the budget for {listed}." if listed else "Every strategy but base has a plan."
-
-
-def _wall_errors(points: Iterable[Line]) -> list[float]:
-    return [abs(one["predicted_seconds"] / one["wall_seconds"] - 1) for one in points]

@@ -44,15 +44,15 @@ STAGES = {
     "gpu": 120,
     "transfers": 90,
     "headline": 330,
-    "validated": 390,
+    "accuracy": 390,
     "remote": 150,
     "runtime": 270,
     "jax": 150,
 }
 #: The stages of each page.
 PAGES = {
-    "gpu.md": tuple(name for name in STAGES if name != "validated"),
-    "accuracy.md": ("validated",),
+    "gpu.md": tuple(name for name in STAGES if name != "accuracy"),
+    "accuracy.md": ("accuracy",),
 }
 PICTURE = "pictures/gpu-headline.png"
 TESTS = ("tests/torch/test_cuda.py",)

@@ -13,6 +13,7 @@ import pytest
 
 import ckptplan
 from benchmarks import (
+    accuracy,
     accuracy_report,
     commands,
     fused,
@@ -285,10 +286,10 @@ def test_pages_that_the_code_refers_to_exist() -> None:
 
 def test_the_page_on_accuracy_is_what_was_measured() -> None:
     """Tables and summary are generated, none is typed."""
-    results = json.loads((ROOT / "benchmarks/results/accuracy.json").read_text())["results"]
-    assert all(one["summary"] == accuracy_report.summarise(one) for one in results)
     page = (ROOT / "docs/accuracy.md").read_text()
-    assert section_of(page, "accuracy") == accuracy_report.section(results)
+    for name in accuracy.NAMES.values():
+        assert all(one["summary"] == accuracy_report.summarise(one) for one in read(name))
+        assert section_of(page, name) == accuracy_report.section(read(name))
     results = json.loads((ROOT / "benchmarks/results/wrong_profiles.json").read_text())["results"]
     assert section_of(page, "wrong_profiles") == wrong_profiles.section(results)
     for line in results:
@@ -296,13 +297,6 @@ def test_the_page_on_accuracy_is_what_was_measured() -> None:
         assert line["exit_code"] == (4 if named else 0), line
         assert set(NAMED[line["wrong"]]) <= set(named), line
         assert bool(named) == (line["wrong"] != "nothing"), line
-
-
-def test_the_page_on_accuracy_in_jax_is_what_was_measured() -> None:
-    page = (ROOT / "docs/accuracy.md").read_text()
-    results = json.loads((ROOT / "benchmarks/results/accuracy_jax.json").read_text())["results"]
-    assert results["summary"] == accuracy_report.summarise_jax(results)
-    assert section_of(page, "accuracy_jax") == accuracy_report.section_jax(results)
 
 
 def section_of(page: str, benchmark: str) -> str:
@@ -327,19 +321,19 @@ def test_the_page_on_accuracy_hides_no_plan_that_is_off(bound: float, monkeypatc
         assert sum(int(row[2]) for row in of_kind) == len(points)
 
 
-@pytest.mark.parametrize("benchmark", ["accuracy", "accuracy_jax"])
-def test_every_row_behind_the_page_on_accuracy_can_be_printed(benchmark: str) -> None:
+@pytest.mark.parametrize("runtime", accuracy.NAMES)
+def test_every_row_behind_the_page_on_accuracy_can_be_printed(runtime: str) -> None:
     """By the command that the page names."""
-    assert f"`python -m benchmarks.{benchmark} --show`" in (ROOT / "docs/accuracy.md").read_text()
+    words = ("benchmarks.accuracy", *(["jax"] if runtime == "jax" else []), "--show")
+    assert f"`python -m {' '.join(words)}`" in (ROOT / "docs/accuracy.md").read_text()
     done = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.{benchmark}", "--show"],
+        [sys.executable, "-m", *words],
         check=True,
         capture_output=True,
         text=True,
         cwd=ROOT,
     )
-    results = json.loads((ROOT / f"benchmarks/results/{benchmark}.json").read_text())["results"]
-    for each in results if isinstance(results, list) else [results]:
+    for each in read(accuracy.NAMES[runtime]):
         for one in each["points"]:
             assert f"| {one['measured_seconds']:.3f} s | {bias(one, 'seconds'):+.1%} |" in done.stdout
 
