@@ -1,7 +1,6 @@
 """``ckptplan`` and ``python -m ckptplan``."""
 
 import os
-import signal
 import sys
 
 
@@ -16,6 +15,8 @@ def main() -> None:
         os.write(2, b"interrupted\n")
         sys.exit(130)
     finally:
+        import signal
+
         # The result is complete. What Python still does is not worth a traceback.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         ended = sys.exc_info()[1]

@@ -257,7 +257,7 @@ def test_sections_of_measurements_are_what_benchmarks_wrote(benchmark: Any, page
 
 def test_writing_a_section_leaves_the_rest_of_the_page_as_it_is(tmp_path: Path) -> None:
     """Also what stands behind the section of another benchmark."""
-    page = tmp_path / "page.md"
+    page = tmp_path / "accuracy.md"
     text = (ROOT / "docs/accuracy.md").read_text()
     page.write_text(text)
     put_section(page, "wrong_profiles", "new\n")

@@ -227,13 +227,13 @@ def make_profile(
             "host memory, as the system reports",
             None if overlaps else "the local memory once more: both count together",
         ),
-        "latency_seconds": source(moved, latency),
-        "synchronisation_seconds": source(moved, within),
     }
     for way in (WRITE, READ):
         field, spread = f"{way}_bytes_per_second", format_share(transfers.spread[way])
         numbers[field] = _round_digits(transfers.rate(way, state_bytes=sizes.state_bytes))
         sources[field] = source(moved, f"effective at this size; spread {spread}{fitted}")
+    sources["latency_seconds"] = source(moved, latency)
+    sources["synchronisation_seconds"] = source(moved, within)
     if roofline is not None:
         for dtype, rate in roofline.flops_per_second.items():
             numbers[name_peak(dtype)] = _round_digits(rate)

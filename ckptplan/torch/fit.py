@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -160,10 +161,16 @@ class Gauge:
             warnings.warn(self.message, PlanMismatch, stacklevel=count_frames())
 
 
+def _package_of(frame: FrameType) -> str:
+    """Return the package whose code a frame runs; code that was compiled from a text may have none."""
+    name: str = frame.f_globals.get("__name__", "")
+    return name.partition(".")[0]
+
+
 def count_frames() -> int:
     """Return the stack level of the caller's caller that is neither of ckptplan nor of PyTorch."""
     frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] in ("ckptplan", "torch"):
+    while frame.f_back is not None and _package_of(frame) in ("ckptplan", "torch"):
         frame, level = frame.f_back, level + 1
     return level
 

@@ -208,7 +208,7 @@ def measure_call(
             actions = _reverse_halves(count) if chunks or count < _COUNTED else _REVERSE_COUNTED
             live = runs.run(count, actions, seen, meter=LiveBytes)
         _refuse_empty(sequence.leaves, seen)
-        sizes, known = seen.find_sizes(runs.state_bytes, count)
+        sizes, known = seen.find_sizes(runs.state_bytes, count, ends="final_loss" in losses)
         # Those of the inputs are kept for the whole sequence, and so are outputs with their gradients.
         known += runs.input_bytes + 2 * count * runs.output_bytes
         parameters = runs.parameter_bytes
@@ -291,13 +291,15 @@ class Recordings:
         if isinstance(action, Record):
             self.tapes.append((action.stop - action.start, executor.tapes[-1].bytes))
 
-    def find_sizes(self, state: int, steps: int) -> tuple[Sizes, int]:
+    def find_sizes(self, state: int, steps: int, *, ends: bool = False) -> tuple[Sizes, int]:
         """Return sizes for a state of so many bytes, and the bytes that a plan counts where most are alive.
 
         What each recording holds once, such as weights in another type, is no part of the tape of a step, if
         there are recordings of two lengths: of one step, and at last of several, beside one of the step before.
+        The first recording has the last step, and what a loss of the final state keeps, if the sequence
+        ``ends`` in one: then the step before the others is compared with them.
         """
-        (few, least), (many, most) = self.tapes[0], self.tapes[-1]
+        (few, least), (many, most) = self.tapes[1 if ends and len(self.tapes) > 2 else 0], self.tapes[-1]
         if len(self.tapes) < 3:
             each = -(-least // few)
             alive = few * each + (2 if len(self.tapes) > 1 else 1) * state
@@ -305,6 +307,8 @@ class Recordings:
             each = -(-(most - least) // (many - few))
             # Of two recordings that exist at a time, a plan counts what one holds once.
             alive = self.tapes[1][1] + most - max(0, least - few * each)
+            # No plan counts what only the last recording holds, so it belongs to the workspace.
+            alive -= max(0, self.tapes[0][1] - least)
         sizes = Sizes(
             state_bytes=state, tape_bytes=max(1, each), resident_bytes_per_step=-(-self._saved // steps)
         )

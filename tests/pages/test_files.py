@@ -86,7 +86,7 @@ REFUSED = {
     ("optimize", "--T", "64", "--html", "-"): "--html: standard output carries the result",
     ("compare", "--T", "64", "--html", ""): "--html: an empty name is no file",
     ("pareto", "--T", "64", "--html", "."): "--html: '.' cannot be written: it is a folder",
-    ("pareto", "--T", "64", "--html", "x", "-o", "x"): "--html: is also what --output writes",
+    ("pareto", "--T", "64", "--html", "x", "-o", "x"): "--output: is also what --html writes",
     ("report", "plan.json", "-o", "plan.json"): "--output: is read by this command and would be lost",
     ("report", "plan.json", "-o", "missing/x.html"): "--output: cannot be written: the folder of",
     ("report", "none.json"): "none.json: cannot be read",

@@ -166,8 +166,8 @@ def test_an_interruption_in_a_finaliser_is_not_lost() -> None:
     """There Python prints exceptions and goes on."""
     program = (
         "import os, signal, time\n"
-        "from ckptplan.cli.main import Interrupts\n"
-        "interrupts = Interrupts(); interrupts.listen(); interrupts.starting = False\n"
+        "from ckptplan.cli.main import listen\n"
+        "listen()\n"
         "class Last:\n"
         "    def __del__(self): os.kill(os.getpid(), signal.SIGINT); [0 for _ in range(10**6)]\n"
         "try:\n"

@@ -17,7 +17,7 @@ from snntorch import utils
 
 import ckptplan
 from ckptplan import InputError
-from ckptplan.torch import LIF, bptt, budget, plan_for, scan, unroll, wrap
+from ckptplan.torch import LIF, bptt, budget, measured_sizes, plan_for, scan, unroll, wrap
 from ckptplan.torch.adapters import TorchCell
 from ckptplan.torch.measurement import measure_call
 from ckptplan.torch.meters import LiveBytes
@@ -486,3 +486,25 @@ def test_a_counter_and_a_record_cost_one_needless_measurement(monkeypatch: pytes
         losses.append(1.0)
     assert len(made) == 2
     assert len(budget._measured) == 1
+
+
+def test_what_a_loss_of_the_final_state_keeps_is_no_part_of_a_steps_tape() -> None:
+    """It is held once, beside the last step: a plan that took it for a step's would leave the limit."""
+    torch.manual_seed(0)
+    module, head = torch.nn.GRUCell(5, 30), torch.nn.Linear(30, 300)
+
+    def cell(state: Any, x: Any) -> Any:
+        state = module(x, state)
+        return state, state
+
+    def measure(state: torch.Tensor) -> torch.Tensor:
+        return head(state).square().mean()
+
+    inputs, zeros = torch.randn(60, 8, 5), torch.zeros(8, 30)
+    named: dict[str, Any] = {"parameters": list(head.parameters())}
+    plan = plan_for(cell, inputs, zeros, final_loss=measure, memory="1 MB", **named)
+    assert plan.workload.tape_bytes == measured_sizes(cell, inputs, zeros).tape_bytes
+    least = plan_for(cell, inputs, zeros, final_loss=measure, memory="300 kB", **named)
+    with LiveBytes() as live:
+        bptt(cell, inputs, zeros, final_loss=measure, plan=least, **named).loss.backward()
+    assert live.peak <= 300_000
