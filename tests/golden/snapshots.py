@@ -70,7 +70,9 @@ def take(*call: str, formats: tuple[str, ...], folder: Path) -> str:
     parts = []
     for form in formats:
         done = run(*call, *(("--format", form) if form else ()), cwd=folder, **_FIXED)
-        text = _without_repeats(done.stdout) if done.stdout.startswith("{") else done.stdout
+        # A schema is a document, though no format was asked for.
+        is_document = form == "json" or (not form and done.stdout.startswith("{"))
+        text = _without_repeats(done.stdout) if is_document else done.stdout
         errors = "".join(f"stderr: {line}\n" for line in done.stderr.splitlines())
         parts.append(f"$ {' '.join(('ckptplan', *call, form))}\nexit code {done.returncode}\n{text}{errors}")
         for path in folder.glob("*.toml"):
