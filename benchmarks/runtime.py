@@ -142,7 +142,7 @@ def measure_variants(kind: str, setting: Setting, keep: Callable[[dict[str, Any]
         for name, line in lines.items()
         if line["status"] == "measured"
     }
-    times = time_in_turn(runs, rounds=setting.pick(1, 5, 5), setting=setting)
+    times = time_in_turn(runs, rounds=setting.pick(1, 3, 5), setting=setting)
     for name, line in lines.items():
         timing = spread(times[name]) if name in times else {}
         growth = {} if setting.on_gpu or setting.small else {"growth_bytes": measure_growth(kind, name)}
