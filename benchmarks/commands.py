@@ -38,7 +38,6 @@ GROUPS: dict[str, tuple[int, tuple[str, ...]]] = {
         (
             f"optimize --T 4096 {GRU}",
             f"optimize --T 100000 {GRU}",
-            f"optimize --T 1000000000 --strategies closed {GRU}",
             "optimize --T 4096 --html page.html",
             "pareto --T 4096 --strategies closed",
             "pareto --T 4096",
