@@ -21,7 +21,7 @@ from benchmarks.harness import put_section, spread, table, write
 
 PAGE = Path(__file__).parent.parent / "docs/finding-optima.md"
 BARE = "import numpy, pydantic, typer, rich"
-PLAN = "optimize --T 1000000 --strategies double -o plan.json"
+PLAN = "optimize --T 1000000 --strategies double --local-bytes 96300kB -o plan.json"
 GRU = "--workload gru --profile nvidia-a100-80gb"
 #: Rounds and commands. The group ``schedule`` reads the file of PLAN.
 GROUPS: dict[str, tuple[int, tuple[str, ...]]] = {
@@ -45,7 +45,7 @@ GROUPS: dict[str, tuple[int, tuple[str, ...]]] = {
             "sensitivity --T 4096",
             # 10,000 plans, from jobs that fit without checkpoints to jobs that never fit.
             "sweep --over T=256:16384:n25 --over local-bytes=256KiB:4MiB:n20 "
-            "--over bandwidth=2GB/s:200GB/s:n20 -o sweep.csv",
+            "--over bandwidth=2GB/s:200GB/s:n20 --restart -o sweep.csv",
         ),
     ),
     "long": (
