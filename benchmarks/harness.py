@@ -137,16 +137,6 @@ def time_in_turn(
     return times
 
 
-def median_of(repeats: int, action: Callable[[], object]) -> dict[str, float]:
-    """Time an action by the wall; return the median, minimum and maximum in seconds."""
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        action()
-        times.append(time.perf_counter() - start)
-    return spread(times)
-
-
 def spread(times: Sequence[float]) -> dict[str, float]:
     """Return the median, minimum and maximum of some timings."""
     return {"median_seconds": statistics.median(times), "least": min(times), "most": max(times)}

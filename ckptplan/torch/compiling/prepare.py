@@ -184,7 +184,6 @@ def _build_one(request: PieceRequest, steps: int, compile_: Compile) -> Built | 
     without = _compile(request, steps, compile_, "outputs")
     if isinstance(without, NotCompiled):
         return without
-    without.piece.why_outputs = found
     found.warn(what="losses")
     return without
 

@@ -164,7 +164,6 @@ class CompiledPiece:
         record: runs with one.
         settings: how PyTorch's compiler is set while they run: it may compile again.
         reuses_memory: whether each run overwrites the results of the run before, as CUDA graphs do.
-        why_outputs: why the loss is not part of it, if there is one.
     """
 
     steps: int
@@ -174,7 +173,6 @@ class CompiledPiece:
     record: PieceFunction
     settings: Callable[[], AbstractContextManager[None]]
     reuses_memory: bool = False
-    why_outputs: NotCompiled | None = None
     #: Set when it turned out that it cannot run, or must not.
     broken: NotCompiled | None = None
 
