@@ -49,13 +49,19 @@ _MANY = 200
 
 
 def solve(
-    problem: Problem, *, effort: str, front: bool = False, progress: Progress | None = None
+    problem: Problem,
+    *,
+    effort: str,
+    front: bool = False,
+    alone: bool = False,
+    progress: Progress | None = None,
 ) -> SolvedProblem | None:
     """Return schedules for the budget, None if no schedule fits.
 
-    With ``front``, return schedules for every smaller budget, too; ``exact`` then refers to all of them.
+    With ``front``, return schedules for every smaller budget, too; ``exact`` then refers to all of them. With
+    ``alone``, only the quickest schedule is wanted, and those for smaller budgets need not be good.
     """
-    job = _count_in_units(problem, effort=effort, front=front, progress=progress)
+    job = _count_in_units(problem, effort=effort, front=front, progress=progress)._replace(alone=alone)
     if job.units < job.sizes.tape:
         return None
     if job.units == _count_all_tapes(job):
@@ -118,7 +124,7 @@ def _count_in_units(
     most = problem.steps * sizes.tape
     units = most if problem.free_bytes is None else min(most, problem.free_bytes // unit)
     return TableProblem(
-        problem, units=units, unit=unit, sizes=sizes, effort=effort, front=front, progress=progress
+        problem, units=units, unit=unit, sizes=sizes, effort=effort, front=front, alone=False, progress=progress
     )
 
 
@@ -193,7 +199,9 @@ def _solve_with_all_tapes(job: TableProblem) -> SolvedProblem:
 
 def _solve_by_tables(job: TableProblem) -> SolvedProblem | None:
     """Return the solution from a table of the whole sequence, or of a part of it."""
-    rung = job if is_affordable(job, job.units) else job._replace(units=_find_rung(job, job.units))
+    rung = job
+    if not is_affordable(job, job.units):
+        rung = job._replace(units=_find_rung(job, job.units), alone=False)
     coarse = coarsen(rung)
     solver = _solve_exactly if is_affordable(coarse, coarse.units) else _solve_in_parts
     free = job.units * job.unit

@@ -18,6 +18,7 @@ import numpy as np
 from ckptplan.cost.arrays import Integers
 from ckptplan.model.progress import Progress
 from ckptplan.recursion.problem import Problem
+from ckptplan.recursion.promising import find_promising_splits
 from ckptplan.recursion.tables import CELLS, Tables
 from ckptplan.recursion.tree import UnitSizes
 
@@ -87,6 +88,8 @@ class TableProblem(NamedTuple):
     sizes: UnitSizes
     effort: str
     front: bool
+    #: Whether only the quickest schedule within all units is wanted.
+    alone: bool
     progress: Progress | None
 
 
@@ -145,6 +148,8 @@ def most_tabulated_units(problem: Problem, *, sizes: UnitSizes, effort: str) -> 
     return most if most >= sizes.tape else 0
 
 
+#: With more steps for each unit than this, finding the promising splits takes less time than it saves.
+_LONG = 8
 #: A question needs the same tables once for each objective, and a front for each budget.
 _KEPT = 4
 #: The widest table of each problem, the one last used at the end.
@@ -153,7 +158,10 @@ _lock = Lock()
 
 
 def cached_tables(job: TableProblem, *, steps: int, units: int) -> Tables:
-    """Return the table of ``steps`` steps and ``units`` units; recent tables are kept, and narrowed."""
+    """Return the table of ``steps`` steps and ``units`` units; recent tables are kept, and narrowed.
+
+    If all steps are wanted within all units alone, other values can be too large.
+    """
     problem = job.problem
     costs: dict[str, Any] = {
         "steps": steps,
@@ -163,19 +171,34 @@ def cached_tables(job: TableProblem, *, steps: int, units: int) -> Tables:
         "read": problem.read,
         "actions": problem.actions,
     }
-    key = tuple(costs.values())
+    whole = tuple(costs.values())
+    alone = (*whole, units)
+    is_alone = job.alone and steps == problem.steps and units == job.units and steps > _LONG * units
     with _lock:
-        known = _tables.get(key)
-        if known is not None and known.units >= units:
-            _tables.move_to_end(key)
-            return known.narrow(units)
-    tables = Tables(**costs, units=units, progress=job.progress)
+        for key in (whole, alone) if is_alone else (whole,):
+            known = _tables.get(key)
+            if known is not None and known.units >= units:
+                _tables.move_to_end(key)
+                return known.narrow(units)
+    costs |= {"units": units, "progress": job.progress}
+    tables = _fill_promising(**costs) if is_alone else None
+    key = whole if tables is None else alone
+    tables = tables or Tables(**costs)
     with _lock:
         _tables[key] = tables
         _tables.move_to_end(key)
         while len(_tables) > _KEPT:
             _tables.popitem(last=False)
     return tables
+
+
+def _fill_promising(*, progress: Progress | None, **costs: Any) -> Tables | None:
+    """Return a table made from promising splits if its last value is the optimum, else None."""
+    promising = find_promising_splits(**costs)
+    if promising is None:
+        return None
+    tables = Tables(**costs, promising=promising, progress=progress)
+    return tables if tables.unstored[-1, -1] <= promising.most else None
 
 
 def clear_caches() -> None:

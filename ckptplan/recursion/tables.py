@@ -23,7 +23,7 @@ sum of (R2), whose least value is known.
 from __future__ import annotations
 
 import copy
-from typing import TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ from ckptplan.cost.arrays import SUM_ROUNDING
 from ckptplan.model.progress import Progress
 from ckptplan.model.split import Choice, Where
 from ckptplan.recursion.problem import FREE, ActionCosts
+from ckptplan.recursion.promising import PromisingSplits
 from ckptplan.recursion.tree import Decision, Part, UnitSizes
 
 Values: TypeAlias = npt.NDArray[np.float64]
@@ -85,8 +86,13 @@ class PartValues:
 class Tables(PartValues):
     """Values of every part of up to ``steps`` steps and ``units`` units; infinite if it cannot be reversed.
 
-    ``unstored``, ``local``, ``remote`` and ``chunk`` have shape (steps + 1, units + 1).
+    ``unstored``, ``local``, ``remote`` and ``chunk`` have shape (steps + 1, units + 1). With ``promising``
+    splits only, values are exact in the schedules that these are made for, and may be too large elsewhere.
     """
+
+    def __init__(self, *, promising: PromisingSplits | None = None, **job: Any) -> None:
+        self.promising = promising
+        super().__init__(**job)
 
     def narrow(self, units: int) -> Tables:
         """Return the tables for at most ``units`` units: a view of these, with the same values, or these.
@@ -118,33 +124,38 @@ class Tables(PartValues):
         self.unstored[0] = self.local[0] = self.remote[0] = self.chunk[0] = 0
         has_remote = self.write < _INFINITE
         # A split at y leaves a rest of t - y steps, stored in descending order, and a head of y steps.
-        rests, heads_local = (np.full((last + 1, width), _INFINITE) for _ in range(2))
-        heads_remote = np.full((last + 1 if has_remote else 1, width), _INFINITE)
+        order: Literal["C", "F"] = "F" if self.promising else "C"
+        rests, heads_local = (np.full((last + 1, width), _INFINITE, order=order) for _ in range(2))
+        heads_remote = np.full((last + 1 if has_remote else 1, width), _INFINITE, order=order)
         split_local, split_remote = Splits(rests, heads_local), Splits(rests, heads_remote)
         a, k, s, back = self.actions
         for t in range(1, last + 1):
+            chunk, local, remote, unstored = self.chunk[t], self.local[t], self.remote[t], self.unstored[t]
             # (R0) the chunk goes on, or another part follows it.
-            chunk = self.chunk[t] = shift(np.minimum(self.chunk[t - 1], self.unstored[t - 1]), tape)
+            np.minimum(self.chunk[t - 1, :-tape], self.unstored[t - 1, :-tape], out=chunk[tape:])
             recorded = chunk + k if k else chunk
-            # (R2) k + chunk(t, m + M_s); the least over all splits.
-            local = self.local[t]
-            np.copyto(local, shift(recorded, -state))
-            if t > 1:
-                least_local = split_local.least(t)
-                np.minimum(local, least_local, out=local)
-            held = shift(local, state)
+            # (R2) k + chunk(t, m + M_s); the least over all splits. Memory beyond the last entry does not help.
+            local[:-state], local[-state:] = recorded[state:], recorded[-1]
+            least, first, stop = self.promising.ranges[t] if self.promising else (0, 1, t)
+            if first < stop:
+                least_local = split_local.least(t, first, stop, slice(least, None))
+                np.minimum(local[least:], least_local, out=local[least:])
             # (R3) k + chunk(t, m); min(s, l) + owned(t, m - M_s); the least over all splits.
-            remote = np.minimum(recorded, held + self.hold if self.hold else held, out=self.remote[t])
-            if t > 1 and has_remote and (columns := self._count_columns(least_local, remote)):
-                np.minimum(remote[:columns], split_remote.least(t, columns), out=remote[:columns])
+            held = local[:-state]
+            remote[:state] = recorded[:state]
+            np.minimum(recorded[state:], held + self.hold if self.hold else held, out=remote[state:])
+            if first < stop and has_remote and (count := self._count_columns(least_local, remote[least:])):
+                columns = slice(least, least + count)
+                np.minimum(remote[columns], split_remote.least(t, first, stop, columns), out=remote[columns])
             # (R1) k + chunk(t, m); s + owned(t, m - M_s); w + far(t, m).
-            unstored = np.minimum(recorded, held + s if s else held, out=self.unstored[t])
+            unstored[:state] = recorded[:state]
+            np.minimum(recorded[state:], held + s if s else held, out=unstored[state:])
             if has_remote:
                 np.minimum(unstored, self.write + remote, out=unstored)
                 np.add(remote, t * self.recompute + (a + self.read), out=heads_remote[t])
             # Heads: a + y r + l + owned(y, m) and a + y r + r_d + far(y, m). Rests: free(t - y, m).
             np.add(local, t * self.recompute + (a + back), out=heads_local[t])
-            np.copyto(rests[last - t], unstored)
+            rests[last - t] = unstored
             if progress is not None and t % 64 == 0:
                 progress(t * t, last * last)
 
@@ -212,19 +223,19 @@ class Splits:
 
     def __init__(self, rests: Values, heads: Values) -> None:
         self.last, self.width = rests.shape[0] - 1, rests.shape[1]
-        self.rests, self.heads = rests.reshape(-1), heads.reshape(-1)
+        self.rests, self.heads = rests, heads
         self.piece = min(max(1, _PIECE // self.width), rests.shape[0]) * self.width
         self.sums, self.least_sums = np.empty(self.piece), np.empty(self.piece)
 
-    def least(self, t: int, columns: int | None = None) -> Values:
-        """Return the minimum for every number of units, or for the first ``columns`` of them."""
-        if columns is not None and columns < _FEW * self.width:
-            rows, heads = (one.reshape(-1, self.width)[:, :columns] for one in (self.rests, self.heads))
-            few: Values = np.min(rows[self.last - t + 1 : self.last] + heads[1:t], axis=0)
+    def least(self, t: int, first: int, stop: int, columns: slice = slice(None)) -> Values:
+        """Return the minimum over y = first..stop-1 for some numbers of units."""
+        begin, width, piece = self.last - t, self.width, self.piece
+        rests, heads = self.rests[begin + first : begin + stop], self.heads[first:stop]
+        some = range(width)[columns]
+        if not rests.flags.c_contiguous or len(some) < _FEW * width:
+            few: Values = np.min(rests[:, columns] + heads[:, columns], axis=0)
             return few
-        width, piece = self.width, self.piece
-        rests = self.rests[(self.last - t + 1) * width : self.last * width]
-        heads = self.heads[width : t * width]
+        rests, heads = rests.reshape(-1), heads.reshape(-1)
         length = len(rests)
         best = self.least_sums[: min(length, piece)]
         np.add(rests[:piece], heads[:piece], out=best)
@@ -240,7 +251,7 @@ class Splits:
             np.minimum(best[: len(upper)], upper, out=best[: len(upper)])
             rows = half
         least: Values = best[: rows * width].reshape(rows, width).min(axis=0)
-        return least[:columns]
+        return least[columns]
 
 
 def shift(row: Values, by: int) -> Values:

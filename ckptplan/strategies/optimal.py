@@ -295,7 +295,7 @@ def _solve(task: Task, *, remote: bool, price: float = 0.0, messages: bool = Fal
     effort, front = task.effort, task.front
     if price:
         problem, effort, front = replace(problem, write=problem.write + price), _LESS[effort], False
-    solved = solve(problem, effort=effort, front=front, progress=task.progress)
+    solved = solve(problem, effort=effort, front=front, alone=not front, progress=task.progress)
     if solved is None:
         return SolvedProblem(candidates=[], least_extra=_bound_by_memory(task.costs, task.budget), exact=False)
     return solved

@@ -15,7 +15,6 @@ import ckptplan
 from ckptplan.errors import CkptplanError
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import ObjectiveName
-from ckptplan.model.progress import Progress
 from ckptplan.model.split import FORMS
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import pricing, solver, table_problem
@@ -169,10 +168,8 @@ def test_memory_that_rounding_wastes_does_not_raise_the_bound(
 def test_a_bound_above_a_plan_is_never_told_as_a_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even by lowering it to the plan's time: a gap of 0 would be read as a proof."""
 
-    def wrongly(
-        problem: Problem, *, effort: str, front: bool, progress: Progress | None
-    ) -> SolvedProblem | None:
-        found = solver.solve(problem, effort=effort, front=front, progress=progress)
+    def wrongly(problem: Problem, **options: Any) -> SolvedProblem | None:
+        found = solver.solve(problem, **options)
         return None if found is None else replace(found, least_extra=1e6)
 
     monkeypatch.setattr("ckptplan.strategies.optimal.solve", wrongly)

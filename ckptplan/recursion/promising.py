@@ -1,0 +1,169 @@
+"""Tells which splits a schedule close to the optimum can have, from prices of steps.
+
+Let a part earn p for each step that it reverses. The most that a part of any length earns beyond its cost, its
+*profit*, is given by the dual of (R0) to (R3) of docs/optimality.md, in one sweep over units m. With profits
+marked ' at the price p - r, since a run over the steps of a head costs r each, and 0 for the empty part,
+
+    (D0) chunk(m) = p + max of  0;  chunk(m - M_a);  free(m - M_a)
+    (D1) free(m)  = max of  0;  chunk(m) - k;  owned(m - M_s) - s;  far(m) - w
+    (D2) owned(m) = max of  0;  chunk(m + M_s) - k;  free(m) - a + owned'(m) - l
+    (D3) far(m)   = max of  0;  chunk(m) - k;  owned(m - M_s) - min(s, l);  free(m) - a + far'(m) - r_d
+
+At prices of at most 0 all profits are 0. So t steps within m units cost at least p t - free(m), for each p.
+
+What a part costs beyond p t - profit is its *loss*, never negative. In a schedule, a part has the price of the
+whole less r for each split that has it in its head, and a part loses at least what the parts within it do. So
+none loses more than what the schedule costs beyond the bound for the whole. The lines of all prices show which
+lengths lose more than the slack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ckptplan.cost.arrays import Integers
+from ckptplan.recursion.problem import ActionCosts
+from ckptplan.recursion.tree import UnitSizes
+
+_Floats = npt.NDArray[np.float64]
+
+#: Prices tried between two multiples of r; those that differ by multiples of r belong together.
+_OFFSETS = 32
+#: Most multiples of r.
+_MOST_LEVELS = 64
+#: Splits of schedules up to this share above the bound are kept. The optimum is within it nearly always.
+SLACK = 1 / 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromisingSplits:
+    """The splits of all schedules that cost at most ``most``."""
+
+    most: float
+    #: For each number t of steps: the fewest units, the first y, and the y behind the last one.
+    ranges: Sequence[tuple[int, int, int]]
+
+
+class _Profits(NamedTuple):
+    """Profits at one price or at several; arrays of shape (units + 1,) or (units + 1, prices)."""
+
+    free: _Floats
+    owned: _Floats
+    far: _Floats
+
+
+class _Lengths(NamedTuple):
+    """The shortest and the longest parts that may occur; arrays of shape (units + 1, 1)."""
+
+    least: Integers
+    most: Integers
+
+
+def find_promising_splits(
+    *,
+    steps: int,
+    units: int,
+    sizes: UnitSizes,
+    recompute: float,
+    write: float,
+    read: float,
+    actions: ActionCosts,
+) -> PromisingSplits | None:
+    """Return the splits to examine for the optimum of all steps and units, None if prices do not help.
+
+    Arguments are those of ``Tables``.
+    """
+    if not recompute:
+        return None
+    offsets = -recompute * np.arange(_OFFSETS) / _OFFSETS
+    levels = [_Profits(*np.zeros((3, units + 1, _OFFSETS)))]
+    bounds = [steps * offsets]
+    while len(levels) < 3 or bounds[-1].max() > bounds[-2].max():
+        if len(levels) > _MOST_LEVELS:
+            return None
+        prices = offsets + len(levels) * recompute
+        levels.append(_price(prices, levels[-1], sizes=sizes, write=write, read=read, actions=actions))
+        bounds.append(steps * prices - levels[-1].free[-1])
+    level, place = np.unravel_index(np.argmax(bounds), np.shape(bounds))
+    bound = float(bounds[level][place])
+    slack = SLACK * bound
+    chain = [_Profits(*(one[:, place] for one in profits)) for profits in levels]
+    free, owned, far = (
+        [_find_lengths(np.stack(one), at, recompute, slack, steps) for at in range(int(level) + 1)]
+        for one in zip(*chain, strict=True)
+    )
+    ranges = np.stack(
+        [np.full(steps + 1, units), np.full(steps + 1, steps), np.zeros(steps + 1, dtype=np.int64)]
+    )
+    for heads in (owned, far):
+        for at in range(len(free)):
+            _widen(ranges, whole=heads[at], rest=free[at], head=heads[max(at - 1, 0)])
+    return PromisingSplits(most=bound + slack, ranges=list(zip(*ranges.tolist(), strict=True)))
+
+
+def _price(
+    prices: _Floats, cheaper: _Profits, *, sizes: UnitSizes, write: float, read: float, actions: ActionCosts
+) -> _Profits:
+    """Return (D0) to (D3) at some prices, from profits at prices that are r lower; infinite if unbounded."""
+    (state, tape), (a, k, s, back) = sizes, actions
+    hold = actions.hold(write=write, read=read)
+    count = len(cheaper.free)
+    # Rows before the first stand for less than no units.
+    pad = max(state, tape)
+    chunk, free, owned, far = np.full((4, pad + count + state, len(prices)), -np.inf)
+    for begin in range(0, count, min(state, tape)):
+        here = slice(begin, min(begin + min(state, tape), count))
+
+        def lower(profits: _Floats, by: int, here: slice = here) -> _Floats:
+            return profits[pad + here.start - by : pad + here.stop - by]
+
+        nothing = np.where(np.arange(here.start, here.stop) >= tape, 0.0, -np.inf)[:, None]
+        lower(chunk, 0)[:] = prices + np.maximum(nothing, np.maximum(lower(chunk, tape), lower(free, tape)))
+        recorded = np.maximum(lower(chunk, 0) - k, 0.0)
+        below = slice(max(0, here.start - state), max(0, here.stop - state))
+        split = free[pad:][below] + (cheaper.owned[below] - a - back)
+        owned[pad:][below] = np.maximum(recorded[len(recorded) - len(split) :], split)
+        unread = np.maximum(recorded, lower(owned, state) - s)
+        again = cheaper.far[here] - a - read
+        gain = np.maximum(np.maximum(recorded, lower(owned, state) - hold), unread + again)
+        # A state that is written and read ever again earns without end.
+        lower(far, 0)[:] = np.where(again > write, np.inf, gain)
+        lower(free, 0)[:] = np.maximum(unread, lower(far, 0) - write)
+    last = slice(max(0, count - state), count)
+    recorded = np.maximum(chunk[pad + count - 1] - k, 0.0)
+    owned[pad:][last] = np.maximum(recorded, free[pad:][last] + (cheaper.owned[last] - a - back))
+    return _Profits(*(one[pad : pad + count] for one in (free, owned, far)))
+
+
+def _find_lengths(profits: _Floats, at: int, recompute: float, slack: float, steps: int) -> _Lengths:
+    """Return the lengths that lose at most ``slack`` at a level, by the lines of all levels.
+
+    Profits have the shape (levels, units + 1); the price of a level is ``recompute`` more than the one before.
+    """
+    lower, own, higher = profits[:at], profits[at], profits[at + 1 :]
+    distances = recompute * np.arange(1, len(profits))[:, None]
+    with np.errstate(invalid="ignore"):
+        least = np.max((own - lower[::-1] - slack) / distances[:at], axis=0, initial=0)
+        most = np.min((slack + higher - own) / distances[: len(higher)], axis=0, initial=steps)
+    is_bounded = np.isfinite(own)
+    # One step more than the lines say, for rounding.
+    least = np.where(is_bounded, np.maximum(np.floor(least), 1), 1)
+    most = np.where(is_bounded, np.minimum(np.ceil(most), steps), steps)
+    return _Lengths(*(column.astype(np.int64)[:, None] for column in (least, most)))
+
+
+def _widen(ranges: Integers, *, whole: _Lengths, rest: _Lengths, head: _Lengths) -> None:
+    """Make ranges contain the splits of parts of some lengths into rests and heads of some lengths."""
+    steps = np.arange(ranges.shape[1])
+    first, last = np.maximum(head.least, steps - rest.most), np.minimum(head.most, steps - rest.least)
+    possible = (whole.least <= steps) & (steps <= whole.most) & (first <= last)
+    units = np.where(possible.any(axis=0), possible.argmax(axis=0), len(possible))
+    first = np.where(possible, first, len(steps)).min(axis=0)
+    stop = np.where(possible, last + 1, 0).max(axis=0)
+    ranges[:2] = np.minimum(ranges[:2], (units, first))
+    ranges[2] = np.maximum(ranges[2], stop)

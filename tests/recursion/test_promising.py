@@ -1,0 +1,49 @@
+"""Law: promising splits give the optimum of the whole table and its schedule, or show that they do not."""
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ckptplan.model.split import Where
+from ckptplan.recursion.problem import ActionCosts
+from ckptplan.recursion.promising import SLACK, find_promising_splits
+from ckptplan.recursion.tables import Tables
+from ckptplan.recursion.tree import Part, UnitSizes, grow_tree
+
+prices = st.sampled_from([0.0, 0.25, 1.0, 3.0])
+
+
+@settings(max_examples=200)
+@given(
+    steps=st.integers(1, 60),
+    state=st.integers(1, 4),
+    tape=st.integers(1, 5),
+    more=st.integers(0, 14),
+    write=st.sampled_from([0.3, 1.0, 4.0, 50.0, float("inf")]),
+    read=st.sampled_from([0.5, 1.0, 30.0]),
+    actions=st.builds(ActionCosts, prices, prices, prices, prices),
+)
+def test_promising_splits_give_the_optimum(
+    steps: int, state: int, tape: int, more: int, write: float, read: float, actions: ActionCosts
+) -> None:
+    costs: dict[str, Any] = {
+        "steps": steps, "units": tape + more, "sizes": UnitSizes(state, tape), "recompute": 1.0,
+        "write": write, "read": read if write < np.inf else np.inf, "actions": actions,
+    }  # fmt: skip
+    promising = find_promising_splits(**costs)
+    if promising is None:
+        return
+    whole, narrow = Tables(**costs), Tables(**costs, promising=promising)
+    root = Part(Where.UNSTORED, steps, whole.units)
+    optimum = whole.value(root)
+    assert (narrow.unstored >= whole.unstored).all()
+    bound = promising.most / (1 + SLACK)
+    assert bound <= optimum * (1 + 1e-9)
+    if optimum > promising.most:
+        assert narrow.value(root) > promising.most
+        return
+    assert narrow.value(root) == optimum
+    trees = [grow_tree(root, tables.decide, sizes=tables.sizes) for tables in (whole, narrow)]
+    assert list(trees[0].actions()) == list(trees[1].actions())
