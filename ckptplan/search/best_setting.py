@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ckptplan.model.record import Parameters
-from ckptplan.search.boxes import Boxes, BoxProblem, Mask, join_boxes, list_corners, list_points
+from ckptplan.search.boxes import Boxes, BoxProblem, Mask, cut_evenly, join_boxes, list_corners, list_points
 from ckptplan.search.objective import Key, Rival
+from ckptplan.strategies.answer import Answer
 
 #: Boxes are cut into two or more parts, as long as there are no more parts than this.
 _FEW_BOXES = 512
@@ -47,22 +48,9 @@ class SearchEffort:
         return 1e-9 * 10.0 ** (2 * (cut - self.exact_boxes) // self.exact_boxes)
 
 
-@dataclass(frozen=True, kw_only=True)
-class BestSetting:
-    """The best setting of one closed form: its parameters and the key that it is ranked by.
-
-    ``gap`` is 0 if it is proved to be the optimum. Otherwise another setting could be better by at most this
-    share of the key's first entry.
-    """
-
-    parameters: Parameters
-    key: tuple[float, ...]
-    gap: float = 0.0
-
-
 def find_best_setting(
     problem: BoxProblem, *, effort: SearchEffort | None = None, rival: Rival | None = None
-) -> BestSetting | None:
+) -> Answer | None:
     """Return the optimum of a closed form within its limits, None if nothing fits or beats ``rival``.
 
     Ties go to the smaller parameters. Raises InputError if the strategy lacks the cost model.
@@ -102,19 +90,20 @@ def find_best_setting(
         boxes = rest.take(chosen)
         alive[chosen] = False
         waiting = (rest.take(alive), tuple(column[alive] for column in keys))
-    return None if best is None or best is beaten else _make_best_setting(best, least, names)
+    return None if best is None or best is beaten else _make_answer(best, least, problem)
 
 
 #: A cache of searches, for the points of a sweep that differ only in transfers.
 cached_best_setting = lru_cache(maxsize=512)(find_best_setting)
 
 
-def find_setting(problem: BoxProblem, *, rival: Rival | None) -> BestSetting | None:
+def find_setting(problem: BoxProblem, *, rival: Rival | None) -> Answer | None:
     """Return ``find_best_setting`` from a cache if nothing moves, so that transfer costs do not matter."""
     if problem.strategy.moves_states or problem.model != "exact":
         return find_best_setting(problem, rival=rival)
     costs = problem.costs.model_copy(update=_NOTHING_MOVES)
-    return cached_best_setting(replace(problem, costs=costs), rival=rival)
+    answer = cached_best_setting(replace(problem, costs=costs), rival=rival)
+    return None if answer is None else replace(answer, solved_at=problem.costs)
 
 
 _NOTHING_MOVES = {"write_seconds": 0.0, "read_seconds": 0.0, "message_seconds": 0.0}
@@ -126,12 +115,22 @@ def _may_improve(boxes: Boxes, problem: BoxProblem, best: tuple[float, ...]) -> 
     return bool(np.any(useful & _is_below(keys, best)))
 
 
-def _make_best_setting(best: tuple[float, ...], least: float, names: tuple[str, ...]) -> BestSetting:
-    """Split a best point into key and parameters; ``least`` is the least bound that was dropped unproved."""
-    split = len(best) - len(names)
+def _make_answer(best: tuple[float, ...], least: float, problem: BoxProblem) -> Answer:
+    """Return a best point as an answer; ``least`` is the least bound that was dropped unproved."""
+    strategy, costs = problem.strategy, problem.costs
+    split = len(best) - len(strategy.parameter_names)
     gap = (best[0] - least) / abs(best[0]) if least < best[0] else 0.0
-    parameters = Parameters(dict(zip(names, map(int, best[split:]), strict=True)))
-    return BestSetting(parameters=parameters, key=best[:split], gap=gap)
+    parameters = Parameters(dict(zip(strategy.parameter_names, map(int, best[split:]), strict=True)))
+    tie = f"thousands of settings tie; this one is proved within {gap:.1g} of the best"
+    return Answer(
+        strategy=strategy,
+        parameters=parameters,
+        solved_at=costs,
+        regular=strategy.regular(parameters, steps=costs.steps),
+        key=best[:split],
+        notes=(tie,) if gap else (),
+        gap=gap,
+    )
 
 
 def _is_below(keys: Key, best: tuple[float, ...] | None) -> Mask:
@@ -207,7 +206,7 @@ def _cut(boxes: Boxes, problem: BoxProblem, best: tuple[float, ...] | None) -> t
     count = boxes.count()
     # Bounding a few boxes takes as long as bounding hundreds.
     each = max(2, min(32, _FEW_BOXES // count))
-    sides = [_cut_side(boxes, name, each) for name in boxes.low]
+    sides = [cut_evenly(boxes, name, each) for name in boxes.low]
     parts = sides[0] if len(sides) == 1 else join_boxes(sides)
     keys, useful = problem.bound(parts)
     useful &= _is_below(keys, best)
@@ -223,22 +222,3 @@ def _cut(boxes: Boxes, problem: BoxProblem, best: tuple[float, ...] | None) -> t
     chosen[side, :, np.arange(count)] = True
     useful &= chosen.reshape(-1)
     return parts.take(useful), tuple(column[useful] for column in keys)
-
-
-def _cut_side(boxes: Boxes, name: str, each: int) -> Boxes:
-    """Cut all boxes across one side; return all first parts, then all second parts, and so on.
-
-    A box that is too narrow has empty parts, with a low end above the high end.
-    """
-    low, high = boxes.low[name], boxes.high[name]
-    share = np.arange(1, each)[:, None] / each
-    # Costs vary with T / chunk, so a long side is cut in geometric proportion.
-    geometric = low * (high / low) ** share
-    cuts = np.where(high > 4 * low, geometric, low + (high - low) * share).astype(np.int64)
-    cuts = np.clip(cuts, low, np.maximum(low, high - 1))
-    ends = [low - 1, *cuts, high]
-    repeated = join_boxes([boxes] * each)
-    return Boxes(
-        low={**repeated.low, name: np.concatenate(ends[:-1]) + 1},
-        high={**repeated.high, name: np.concatenate(ends[1:])},
-    )

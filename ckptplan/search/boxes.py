@@ -98,19 +98,23 @@ def list_corners(boxes: Boxes) -> Boxes:
     )
 
 
-def cut_in_halves(boxes: Boxes, name: str) -> Boxes:
-    """Cut all boxes across one side; return all left halves, then all right halves.
+def cut_evenly(boxes: Boxes, name: str, count: int) -> Boxes:
+    """Cut all boxes across one side; return all first parts, then all second parts, and so on.
 
-    A box that is a single value wide there gives itself as its left half; the caller never uses its right one.
+    A box that is too narrow has empty parts, with a low end above the high end.
     """
     low, high = boxes.low[name], boxes.high[name]
-    # Costs vary with T / chunk, so a long side is cut at its geometric mean.
-    geometric = np.sqrt(low.astype(np.float64) * high.astype(np.float64)).astype(np.int64)
-    middle = np.where(high > 4 * low, geometric, low + (high - low) // 2)
-    middle = np.clip(middle, low, np.maximum(low, high - 1))
-    left = Boxes(low=boxes.low, high={**boxes.high, name: middle})
-    right = Boxes(low={**boxes.low, name: np.minimum(middle + 1, high)}, high=boxes.high)
-    return join_boxes([left, right])
+    share = np.arange(1, count)[:, None] / count
+    # Costs vary with T / chunk, so a long side is cut in geometric proportion.
+    geometric = low * (high / low) ** share
+    cuts = np.where(high > 4 * low, geometric, low + (high - low) * share).astype(np.int64)
+    cuts = np.clip(cuts, low, np.maximum(low, high - 1))
+    ends = [low - 1, *cuts, high]
+    repeated = join_boxes([boxes] * count)
+    return Boxes(
+        low={**repeated.low, name: np.concatenate(ends[:-1]) + 1},
+        high={**repeated.high, name: np.concatenate(ends[1:])},
+    )
 
 
 def cut_into_singles(boxes: Boxes, name: str) -> Boxes:

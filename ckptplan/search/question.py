@@ -336,19 +336,7 @@ class Question:
             objective=objective,
             model=self.goal.model,
         )
-        best = find_setting(problem, rival=rival)
-        if best is None:
-            return None
-        tie = f"thousands of settings tie; this one is proved within {best.gap:.1g} of the best"
-        return Answer(
-            strategy=strategy,
-            parameters=best.parameters,
-            solved_at=self.costs,
-            regular=strategy.regular(best.parameters, steps=self.costs.steps),
-            key=best.key,
-            notes=(tie,) if best.gap else (),
-            gap=best.gap,
-        )
+        return find_setting(problem, rival=rival)
 
     def _solve(self, strategy: Solved, objective: Objective, *, progress: Progress | None) -> Answer | None:
         if self.goal.model == "paper":

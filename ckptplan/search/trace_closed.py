@@ -30,7 +30,7 @@ from ckptplan.search.boxes import (
     Boxes,
     BoxProblem,
     Limits,
-    cut_in_halves,
+    cut_evenly,
     cut_into_singles,
     join_boxes,
     list_corners,
@@ -273,7 +273,7 @@ def _cut(boxes: Boxes, problem: _FrontProblem, seen: SeenPoints) -> Boxes:
         chosen = short[place] & ~short[:place].any(axis=0)
         parts.append(_drop_gainless(cut_into_singles(boxes.take(chosen), name), problem, seen))
         only = (lengths[place] > _SHORT) & (np.delete(lengths, place, axis=0) == 1).all(axis=0)
-        parts.append(_drop_gainless(cut_in_halves(boxes.take(only), name), problem, seen))
+        parts.append(_drop_gainless(cut_evenly(boxes.take(only), name, 2), problem, seen))
     undecided = ~short.any(axis=0) & ((lengths > 1).sum(axis=0) > 1)
     parts.append(_halve(boxes.take(undecided), names, problem, seen))
     return join_boxes(parts)
@@ -329,10 +329,11 @@ def _halve(boxes: Boxes, names: Sequence[str], problem: _FrontProblem, seen: See
     """Cut each box across the side that leaves the least gain; of equal sides, the proportionally longer."""
     if not boxes.count():
         return boxes
-    halves = join_boxes([cut_in_halves(boxes, name) for name in names])
+    halves = join_boxes([cut_evenly(boxes, name, 2) for name in names])
     gains = _bound_gains(halves, problem, seen)
     shape = (len(names), 2, boxes.count())
     left = gains.reshape(shape).sum(axis=1)
+    left[np.array([boxes.low[name] == boxes.high[name] for name in names])] = np.inf
     proportions = np.array([(boxes.high[name] + 1) / boxes.low[name] for name in names])
     proportions[left > left.min(axis=0) * (1 + 1e-9)] = 0.0
     chosen = np.zeros(shape, dtype=bool)
