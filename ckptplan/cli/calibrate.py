@@ -29,32 +29,27 @@ def calibrate(
     *,
     cell: CellOptions,
     repeats: Annotated[
-        int | None,
-        count("--repeats", help=f"Rounds; times are their medians (default: {REPEATS}).", most=1000),
+        int | None, count(f"Rounds; times are their medians (default: {REPEATS}).", most=1000)
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="A few seconds: few rounds and sizes; times to 10 % at best.")
+        bool, typer.Option(help="A few seconds: few rounds and sizes; times to 10 % at best.")
     ] = False,
     bytes_only: Annotated[
-        bool, typer.Option("--bytes-only", help="Count sizes only: times are assumed, no profile is written.")
+        bool, typer.Option(help="Count sizes only: times are assumed, no profile is written.")
     ] = False,
     tolerance: Annotated[
         float,
         option(
-            "--tolerance",
             "SHARE",
             "Tolerance of later validations; rounds may differ by half of it.",
             parser=options.parse_tolerance,
         ),
     ] = 0.1,
-    force: Annotated[
-        bool, typer.Option("--force", help="Write the results even if the machine is noisy.")
-    ] = False,
+    force: Annotated[bool, typer.Option(help="Write the results even if the machine is noisy.")] = False,
     format_: options.FormatOption = "table",
-    output: Annotated[str, options.named_output("The workload.")] = "my-workload.toml",
+    output: Annotated[str, option("FILE", "The workload.", parser=Written)] = "my-workload.toml",
     profile_out: Annotated[
-        str | None,
-        option("--profile-out", "FILE", f"The profile (default: {_PROFILE_OUT}).", parser=Written),
+        str | None, option("FILE", f"The profile (default: {_PROFILE_OUT}).", parser=Written)
     ] = None,
 ) -> None:
     """Measure a cell on this machine: bytes are counted, times fitted over several sizes.

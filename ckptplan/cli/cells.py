@@ -41,48 +41,28 @@ class CellOptions:
     cell: Annotated[
         str,
         option(
-            "--cell",
             "NAME|MODULE:FACTORY",
             "lif, gru, lstm, rnn, or a factory of your own (docs/calibrate.md); jax:lif and so on in JAX.",
             autocompletion=lambda: ["gru", "lif", "lstm", "rnn"],
         ),
     ]
-    batch: Annotated[int, count("--batch", help="Samples per batch.")] = 32
-    neurons: Annotated[
-        int,
-        count("--neurons", help="Neurons, or units."),
-    ] = 256
-    inputs: Annotated[int, count("--inputs", help="Inputs per step.")] = 64
-    steps: Annotated[
-        int,
-        count("--T", "--steps", help="Time steps T of the workload.", most=MAX_STEPS),
-    ] = 4096
+    batch: Annotated[int, count("Samples per batch.")] = 32
+    neurons: Annotated[int, count("Neurons, or units.")] = 256
+    inputs: Annotated[int, count("Inputs per step.")] = 64
+    steps: Annotated[int, count("Time steps T of the workload.", most=MAX_STEPS)] = 4096
     compile: Annotated[
         int | None,
-        count(
-            "--compile",
-            help="Compile pieces of so many steps; the workload's steps are then pieces.",
-            most=MAX_STEPS,
-        ),
+        count("Compile pieces of so many steps; the workload's steps are then pieces.", most=MAX_STEPS),
     ] = None
-    device: Annotated[Device, typer.Option("--device", help="Where to run.")] = "cpu"
+    device: Annotated[Device, typer.Option(help="Where to run.")] = "cpu"
     thread_count: options.Threads = None
-    seed: Annotated[
-        int,
-        count("--seed", help="Random seed of weights and data.", most=2**63 - 1, least=0),
-    ] = 0
+    seed: Annotated[int, count("Random seed of weights and data.", most=2**63 - 1, least=0)] = 0
     tape: Annotated[
-        str | None,
-        option("--tape", "KIND", "Of a cell of JAX: residuals, products or states (docs/jax.md)."),
+        str | None, option("KIND", "Of a cell of JAX: residuals, products or states (docs/jax.md).")
     ] = None
     max_seconds: Annotated[
         float,
-        option(
-            "--max-seconds",
-            "TIME",
-            "Measure less if all of it takes longer, and say what is left out.",
-            parser=parse_limit,
-        ),
+        option("TIME", "Measure less if all of it takes longer, and say what is left out.", parser=parse_limit),
     ] = 120
 
     def read(self) -> dict[str, Any]:

@@ -9,14 +9,16 @@ import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Any, Self, get_type_hints
+from typing import Annotated, Any, Self, get_args, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.models import OptionInfo
 
 from ckptplan.errors import InputError, quote_value
 from ckptplan.wording import Argument
@@ -30,13 +32,22 @@ GROUPS: Mapping[str, str] = {
 }
 
 
-#: Options whose names differ from their parameters'.
-_SPELLINGS = {"steps": "--T", "thread_count": "--threads", "output": "-o"}
+#: Options whose names differ from their parameters', the first one for messages.
+_NAMES = {
+    "steps": ("--T", "--steps"),
+    "thread_count": ("--threads",),
+    "output": ("-o", "--output"),
+    "file": ("-o", "--output"),
+}
+
+
+def _names_of(parameter: str) -> tuple[str, ...]:
+    return _NAMES.get(parameter, (f"--{parameter.rstrip('_').replace('_', '-')}",))
 
 
 def option_of(parameter: str) -> str:
     """Return the option of a parameter, as ``--local-bytes``."""
-    return _SPELLINGS.get(parameter, f"--{parameter.replace('_', '-')}")
+    return _names_of(parameter)[0]
 
 
 def as_option(argument: Argument) -> str:
@@ -224,7 +235,8 @@ def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command for typer, in which a parameter that is a group is replaced by the group's options.
 
     A group is a frozen dataclass whose fields are options: ``name: Annotated[type, typer.Option(...)]``, with
-    the option's default. The options keep the order of the parameters, and within a group that of its fields.
+    the option's default. An option is called as its parameter unless it has a name. The options keep the order
+    of the parameters, and within a group that of its fields.
     Parameters of the command are keyword-only. Raises ValueError if two options have the same name.
     """
     hints = get_type_hints(command, include_extras=True)
@@ -243,9 +255,20 @@ def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
         command(**given)
 
     # What typer reads.
-    run.__signature__ = Signature(options)  # type: ignore[attr-defined]
-    run.__annotations__ = {option.name: option.annotation for option in options}
+    run.__signature__ = Signature([_name(option) for option in options])  # type: ignore[attr-defined]
+    run.__annotations__ = {name: option.annotation for name, option in signature(run).parameters.items()}
     return run
+
+
+def _name(option: Parameter) -> Parameter:
+    """Return an option with the names that follow from its parameter, if it has none."""
+    type_, *more = get_args(option.annotation)
+    # Where typer keeps the first name.
+    if not more or not isinstance(more[0], OptionInfo) or more[0].default is not ...:
+        return option
+    named = copy(more[0])
+    named.param_decls = _names_of(option.name)
+    return option.replace(annotation=Annotated[type_, named])
 
 
 @cache

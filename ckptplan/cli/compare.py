@@ -79,29 +79,21 @@ class MachineOptions(PictureOptions):
     prices: Annotated[
         list[Any] | None,
         option(
-            "--price-per-hour",
             "PRICES",
             "Price of an hour, for all machines or as name=price, separated by commas.",
+            "--price-per-hour",
             parser=_parse_prices,
         ),
     ] = None
-    deadline: Annotated[
-        str | None,
-        option("--deadline", "TIME", "Time that the run may take, as '8 h'."),
-    ] = None
-    batches: Annotated[
-        int | None,
-        count("--batches", help="Batches of the run (default: one).", most=10**12),
-    ] = None
+    deadline: Annotated[str | None, option("TIME", "Time that the run may take, as '8 h'.")] = None
+    batches: Annotated[int | None, count("Batches of the run (default: one).", most=10**12)] = None
 
 
 def compare(
     *,
     job: ComparedJobOptions,
     wishes: WishOptions,
-    regret: Annotated[
-        bool, typer.Option("--regret", help="Show how far above the optimum each strategy is.")
-    ] = False,
+    regret: Annotated[bool, typer.Option(help="Show how far above the optimum each strategy is.")] = False,
     machines: MachineOptions,
     html: Html = None,
     output: OutputOptions,

@@ -26,12 +26,7 @@ def page_file(name: str) -> WrittenBeside:
 
 Html = Annotated[
     str | None,
-    option(
-        "--html",
-        "FILE",
-        "Write a page to zoom, click and print, in one file that works offline.",
-        parser=page_file,
-    ),
+    option("FILE", "Write a page to zoom, click and print, in one file that works offline.", parser=page_file),
 ]
 
 

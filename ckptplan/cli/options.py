@@ -32,12 +32,15 @@ else:
 MOST = 10**9
 
 
-def option(name: str, metavar: str, help: str, **more: Any) -> Any:  # noqa: A002 - typer's word
-    """Return an option with a value, of a kind that ``metavar`` tells; ``more`` is as in typer."""
-    return typer.Option(name, metavar=metavar, help=help, **more)
+def option(metavar: str, told: str, *names: str, **more: Any) -> Any:
+    """Return an option with a value, of a kind that ``metavar`` tells.
+
+    ``told`` is its help, ``names`` are needed if its parameter does not tell them, and ``more`` is as in typer.
+    """
+    return typer.Option(*names, metavar=metavar, help=told, **more)
 
 
-def count(*names: str, help: str, least: int = 1, most: int = MOST) -> Any:  # noqa: A002 - typer's word
+def count(told: str, *, least: int = 1, most: int = MOST) -> Any:
     """Return an option with a whole number, written without unit, sign or separators."""
     accepted = f"a whole number from {least} to {most:,}, without unit"
 
@@ -50,7 +53,7 @@ def count(*names: str, help: str, least: int = 1, most: int = MOST) -> Any:  # n
             raise InputError(f"{quote_value(text)} is out of range", value=text, accepted=accepted)
         return value
 
-    return typer.Option(*names, metavar="INTEGER", help=help, parser=parse)
+    return option("INTEGER", told, parser=parse)
 
 
 def describe_strategies() -> dict[str, str]:
@@ -113,17 +116,14 @@ def parse_tolerance(text: str) -> float:
     return share
 
 
-Steps = Annotated[
-    int | None,
-    count("--T", "--steps", help="Time steps T (default: the workload's).", most=MAX_STEPS),
-]
+Steps = Annotated[int | None, count("Time steps T (default: the workload's).", most=MAX_STEPS)]
 Profiles = Annotated[
     list[Any] | None,
-    typer.Option(
+    option(
+        "NAMES|PATHS",
+        "Hardware profiles, separated by commas, or 'all' (default: ipu-mk2).",
         "--profile",
         "--profiles",
-        metavar="NAMES|PATHS",
-        help="Hardware profiles, separated by commas, or 'all' (default: ipu-mk2).",
         autocompletion=complete_list(complete_names("hardware_profiles")),
         parser=split_names,
     ),
@@ -131,36 +131,26 @@ Profiles = Annotated[
 WorkloadName = Annotated[
     str | None,
     option(
-        "--workload",
         "NAME|PATH",
         "Workload (default: paper-snn); see: ckptplan workloads list.",
         autocompletion=complete_names("workloads"),
         parser=Read,
     ),
 ]
-Batch = Annotated[
-    int | None,
-    count("--batch", help="Batch, for a workload with a network."),
-]
-Neurons = Annotated[
-    int | None,
-    count("--neurons", help="Neurons, for a workload with a network."),
-]
+Batch = Annotated[int | None, count("Batch, for a workload with a network.")]
+Neurons = Annotated[int | None, count("Neurons, for a workload with a network.")]
 Model = Annotated[
     Literal["exact", "paper"],
-    typer.Option("--model", help="Choose by the exact model or by the paper's printed equations."),
+    typer.Option(help="Choose by the exact model or by the paper's printed equations."),
 ]
 Effort = Annotated[
     Literal["quick", "thorough"],
     option(
-        "--effort",
-        "NAME",
-        "How long to search for optimal schedules: quick (tenths of a second) or thorough (a minute).",
+        "NAME", "How long to search for optimal schedules: quick (tenths of a second) or thorough (a minute)."
     ),
 ]
 MaxOverhead = Annotated[
-    float | None,
-    option("--max-overhead", "SHARE", "Limit on the time over base's, as '10%' or 0.1.", parser=parse_fraction),
+    float | None, option("SHARE", "Limit on the time over base's, as '10%' or 0.1.", parser=parse_fraction)
 ]
 PlanFile = Annotated[
     str,
@@ -168,37 +158,18 @@ PlanFile = Annotated[
         metavar="PLAN", help="A plan file, as optimize -o writes it; '-' for standard input.", parser=Read
     ),
 ]
-Threads = Annotated[
-    int | None,
-    count("--threads", help="Threads of PyTorch (default: its own choice).", most=4096),
-]
+Threads = Annotated[int | None, count("Threads of PyTorch (default: its own choice).", most=4096)]
 Trace = Annotated[
     str | None,
     option(
-        "--trace",
         "FILE",
         "Write the timeline for Perfetto, as JSON: simulated, and measured if there is one.",
         parser=WrittenBeside,
     ),
 ]
-FormatOption = Annotated[
-    FormatName,
-    option("--format", "NAME", f"How the result is written; one of {', '.join(FORMATS)}."),
-]
-Basis = Annotated[
-    bool, typer.Option("--basis", help="List every input of the estimate with its origin, below the table.")
-]
-OutputFile = Annotated[
-    str | None,
-    typer.Option(
-        "-o", "--output", metavar="FILE", help="Write to a file, '-' for standard output.", parser=Written
-    ),
-]
-
-
-def named_output(what: str) -> Any:
-    """Return the option of a file that is written whatever is asked for; ``what`` it is."""
-    return typer.Option("-o", "--output", metavar="FILE", help=what, parser=Written)
+FormatOption = Annotated[FormatName, option("NAME", f"How the result is written; one of {', '.join(FORMATS)}.")]
+Basis = Annotated[bool, typer.Option(help="List every input of the estimate with its origin, below the table.")]
+OutputFile = Annotated[str | None, option("FILE", "Write to a file, '-' for standard output.", parser=Written)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +180,6 @@ class JobOptions:
     profile: Annotated[
         str,
         option(
-            "--profile",
             "NAME|PATH",
             "Hardware profile; see: ckptplan profiles list.",
             autocompletion=complete_names("hardware_profiles"),
@@ -237,25 +207,21 @@ class BudgetOptions:
     """Wishes of every command that plans: memory budgets and strategies. Subclasses add more."""
 
     local_bytes: Annotated[
-        str | None,
-        option("--local-bytes", "SIZE", "Local budget of one unit, as '300 KiB' (default: the profile's)."),
+        str | None, option("SIZE", "Local budget of one unit, as '300 KiB' (default: the profile's).")
     ] = None
     headroom: Annotated[
         str | None,
         option(
-            "--headroom",
             "SHARE",
             "Share of local memory to leave free, as '10%' (default: the profile's; none of --local-bytes).",
         ),
     ] = None
     remote_bytes: Annotated[
-        str | None,
-        option("--remote-bytes", "SIZE", "Remote budget of all units, as '16 GiB', or 'unbounded'."),
+        str | None, option("SIZE", "Remote budget of all units, as '16 GiB', or 'unbounded'.")
     ] = None
     strategies: Annotated[
         str | None,
         option(
-            "--strategies",
             "NAMES",
             "Names separated by commas, or 'paper', 'regular', 'closed', 'all'.",
             autocompletion=complete_list(describe_strategies),
@@ -273,7 +239,7 @@ class WishOptions(BudgetOptions):
 
     objective: Annotated[
         Literal["time", "memory", "balanced"],
-        option("--objective", "NAME", "Least time, least local memory, or balanced: the knee between both."),
+        option("NAME", "Least time, least local memory, or balanced: the knee between both."),
     ] = "time"
     model: Model = "exact"
     max_overhead: MaxOverhead = None

@@ -42,30 +42,17 @@ def _folder(name: str) -> str:
 def paper(
     *,
     figure: Annotated[
-        int | None,
-        count("--figure", help="Show the numbers behind this figure instead of the claims.", least=2, most=5),
+        int | None, count("Show the numbers behind this figure instead of the claims.", least=2, most=5)
     ] = None,
     pictures: Annotated[
         str | None,
-        option(
-            "--pictures",
-            "FOLDER",
-            "Draw all figures, or only that of --figure, into this folder.",
-            parser=_folder,
-        ),
+        option("FOLDER", "Draw all figures, or only that of --figure, into this folder.", parser=_folder),
     ] = None,
-    picture_format: Annotated[
-        PictureFormat, typer.Option("--picture-format", help="File format of pictures.")
-    ] = "png",
+    picture_format: Annotated[PictureFormat, typer.Option(help="File format of pictures.")] = "png",
     size: PictureSize = "page",
     markdown: Annotated[
         str | None,
-        option(
-            "--markdown",
-            "FILE",
-            "Write claims and figures as a page that links to the pictures.",
-            parser=Written,
-        ),
+        option("FILE", "Write claims and figures as a page that links to the pictures.", parser=Written),
     ] = None,
     output: OutputOptions,
 ) -> None:

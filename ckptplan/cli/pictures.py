@@ -27,7 +27,7 @@ def picture_file(name: str) -> WrittenBeside:
 
 PictureSize = Annotated[
     Literal["column", "page", "slide"],
-    option("--size", "NAME", "Size of the picture: column (3.4 inches wide), page (6.9) or slide."),
+    option("NAME", "Size of the picture: column (3.4 inches wide), page (6.9) or slide."),
 ]
 
 
@@ -36,8 +36,7 @@ class PictureOptions:
     """The result as a picture."""
 
     plot: Annotated[
-        str | None,
-        option("--plot", "FILE", "Draw the result, as .png, .svg or .pdf.", parser=picture_file),
+        str | None, option("FILE", "Draw the result, as .png, .svg or .pdf.", parser=picture_file)
     ] = None
     size: PictureSize = "page"
 

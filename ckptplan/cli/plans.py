@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ckptplan.cli import options
-from ckptplan.cli.command import Read
+from ckptplan.cli.command import Read, Written
 from ckptplan.cli.html import explained, write_page
 from ckptplan.cli.options import OutputOptions, command_line, option
 from ckptplan.cli.output import note, write_view
@@ -33,13 +33,11 @@ def simulate(
     *,
     plan: options.PlanFile,
     schedule: Annotated[
-        str | None,
-        option("--schedule", "FILE", "Play this schedule at the plan's costs and limits.", parser=Read),
+        str | None, option("FILE", "Play this schedule at the plan's costs and limits.", parser=Read)
     ] = None,
     trace: options.Trace = None,
     gantt: Annotated[
-        str | None,
-        option("--gantt", "FILE", "Draw the timeline, as .png, .svg or .pdf.", parser=picture_file),
+        str | None, option("FILE", "Draw the timeline, as .png, .svg or .pdf.", parser=picture_file)
     ] = None,
     size: PictureSize = "page",
     output: OutputOptions,
@@ -123,7 +121,7 @@ def schedule(
     plan: options.PlanFile,
     format_: Annotated[
         Literal["jsonl", "csv"] | None,
-        typer.Option("--format", help="One JSON object or CSV row per action (default: by the file's name)."),
+        typer.Option(help="One JSON object or CSV row per action (default: by the file's name)."),
     ] = None,
     output: options.OutputFile = None,
 ) -> None:
@@ -139,7 +137,9 @@ def schedule(
 
 
 def report(
-    *, plan: options.PlanFile, output: Annotated[str, options.named_output("The page.")] = "report.html"
+    *,
+    plan: options.PlanFile,
+    output: Annotated[str, option("FILE", "The page.", parser=Written)] = "report.html",
 ) -> None:
     """Write a page about a plan: its schedule, the front around it, its rivals, and its inputs.
 

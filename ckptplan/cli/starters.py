@@ -11,6 +11,7 @@ import typer
 
 from ckptplan.cli import options
 from ckptplan.cli.cells import CellOptions, name_content, write_counted
+from ckptplan.cli.command import Written
 from ckptplan.cli.options import count, option
 from ckptplan.cli.output import note, write_view
 from ckptplan.errors import InputError
@@ -42,7 +43,6 @@ class NewCellOptions(CellOptions):
     cell: Annotated[
         str,
         option(
-            "--cell",
             "NAME|MODULE:FACTORY",
             "Count a cell: lif, gru, lstm, rnn, or a factory of your own (docs/calibrate.md).",
         ),
@@ -56,25 +56,20 @@ class KindOptions:
     kind: Annotated[
         Kind | None,
         option(
-            "--kind",
             "NAME",
             "Derive the sizes of such a network by formulas, without PyTorch: gru, lstm, snn or convlstm.",
         ),
     ] = None
-    layers: Annotated[
-        int,
-        count("--layers", help="Layers of --kind, which share --neurons."),
-    ] = 1
-    height: Annotated[int | None, count("--height", help="Rows of the images of a convlstm.")] = None
-    width: Annotated[int | None, count("--width", help="Columns of the images of a convlstm.")] = None
-    kernel: Annotated[int | None, count("--kernel", help="Rows of the filters of a convlstm.")] = None
+    layers: Annotated[int, count("Layers of --kind, which share --neurons.")] = 1
+    height: Annotated[int | None, count("Rows of the images of a convlstm.")] = None
+    width: Annotated[int | None, count("Columns of the images of a convlstm.")] = None
+    kernel: Annotated[int | None, count("Rows of the filters of a convlstm.")] = None
     dtype: Annotated[
         Literal["float64", "float32", "float16", "bfloat16"],
-        option("--dtype", "NAME", "Type of numbers of --kind: float64, float32, float16 or bfloat16."),
+        option("NAME", "Type of numbers of --kind: float64, float32, float16 or bfloat16."),
     ] = "float32"
     profile: Annotated[
-        str,
-        option("--profile", "NAME|PATH", "The machine for which times are estimated.", parser=options.Read),
+        str, option("NAME|PATH", "The machine for which times are estimated.", parser=options.Read)
     ] = _MACHINE
 
 
@@ -83,20 +78,16 @@ class TimeOptions:
     """Times of a step that are known."""
 
     forward_seconds: Annotated[
-        float | None,
-        option("--forward-seconds", "TIME", "A forward step, as '80 us'.", parser=parse_seconds),
+        float | None, option("TIME", "A forward step, as '80 us'.", parser=parse_seconds)
     ] = None
     backward_seconds: Annotated[
-        float | None,
-        option("--backward-seconds", "TIME", "A backward step (default: twice).", parser=parse_seconds),
+        float | None, option("TIME", "A backward step (default: twice).", parser=parse_seconds)
     ] = None
     recompute_seconds: Annotated[
-        float | None,
-        option("--recompute-seconds", "TIME", "A step again (default: the same).", parser=parse_seconds),
+        float | None, option("TIME", "A step again (default: the same).", parser=parse_seconds)
     ] = None
     record_overhead_seconds: Annotated[
-        float | None,
-        option("--record-overhead-seconds", "TIME", "What recording adds (default: 0).", parser=parse_seconds),
+        float | None, option("TIME", "What recording adds (default: 0).", parser=parse_seconds)
     ] = None
 
 
@@ -106,7 +97,7 @@ def new_workload(
     kind: KindOptions,
     times: TimeOptions,
     format_: options.FormatOption = "table",
-    output: Annotated[str, options.named_output("The workload.")] = "my-workload.toml",
+    output: Annotated[str, option("FILE", "The workload.", parser=Written)] = "my-workload.toml",
 ) -> None:
     """Write a workload to plan with at once: of a kind of network (--kind), or of a cell (--cell).
 
@@ -208,46 +199,22 @@ def _describe_times(workload: Workload) -> str:
 class ProfileNumbers:
     """The numbers of a profile, as text; None where the other profile's, or the default, holds."""
 
-    description: Annotated[str | None, option("--description", "TEXT", "What the machine is.")] = None
-    units: Annotated[
-        int | None,
-        count("--units", help="Tiles or cores with memory of their own."),
-    ] = None
-    local_bytes: Annotated[str | None, option("--local-bytes", "SIZE", "Memory of one unit, as '24 GB'.")] = (
+    description: Annotated[str | None, option("TEXT", "What the machine is.")] = None
+    units: Annotated[int | None, count("Tiles or cores with memory of their own.")] = None
+    local_bytes: Annotated[str | None, option("SIZE", "Memory of one unit, as '24 GB'.")] = None
+    headroom: Annotated[str | None, option("SHARE", "Share of it to leave free, as '10%'.")] = None
+    remote_bytes: Annotated[str | None, option("SIZE", "Remote memory in all, or 'unbounded'; 0 for none.")] = (
         None
     )
-    headroom: Annotated[str | None, option("--headroom", "SHARE", "Share of it to leave free, as '10%'.")] = (
-        None
-    )
-    remote_bytes: Annotated[
-        str | None,
-        option("--remote-bytes", "SIZE", "Remote memory in all, or 'unbounded'; 0 for none."),
-    ] = None
-    write_bytes_per_second: Annotated[
-        str | None, option("--write-bytes-per-second", "RATE", "Local to remote, as '12 GB/s'.")
-    ] = None
-    read_bytes_per_second: Annotated[
-        str | None, option("--read-bytes-per-second", "RATE", "Remote to local.")
-    ] = None
-    latency_seconds: Annotated[
-        str | None, option("--latency-seconds", "TIME", "Start of a message, as '10 us'.")
-    ] = None
-    float32_flops_per_second: Annotated[
-        str | None, option("--float32-flops-per-second", "RATE", "Peak, as '19.5 TFLOP/s'.")
-    ] = None
-    float16_flops_per_second: Annotated[
-        str | None, option("--float16-flops-per-second", "RATE", "Peak, also of bfloat16.")
-    ] = None
-    local_bytes_per_second: Annotated[
-        str | None, option("--local-bytes-per-second", "RATE", "Peak of local memory.")
-    ] = None
-    launch_seconds: Annotated[
-        str | None, option("--launch-seconds", "TIME", "Start of a kernel, as '5 us'.")
-    ] = None
-    power_watts: Annotated[float | None, option("--power-watts", "NUMBER", "Power under load, in watts.")] = (
-        None
-    )
-    price_per_hour: Annotated[float | None, option("--price-per-hour", "NUMBER", "Price of an hour.")] = None
+    write_bytes_per_second: Annotated[str | None, option("RATE", "Local to remote, as '12 GB/s'.")] = None
+    read_bytes_per_second: Annotated[str | None, option("RATE", "Remote to local.")] = None
+    latency_seconds: Annotated[str | None, option("TIME", "Start of a message, as '10 us'.")] = None
+    float32_flops_per_second: Annotated[str | None, option("RATE", "Peak, as '19.5 TFLOP/s'.")] = None
+    float16_flops_per_second: Annotated[str | None, option("RATE", "Peak, also of bfloat16.")] = None
+    local_bytes_per_second: Annotated[str | None, option("RATE", "Peak of local memory.")] = None
+    launch_seconds: Annotated[str | None, option("TIME", "Start of a kernel, as '5 us'.")] = None
+    power_watts: Annotated[float | None, option("NUMBER", "Power under load, in watts.")] = None
+    price_per_hour: Annotated[float | None, option("NUMBER", "Price of an hour.")] = None
 
 
 #: What is asked for on a terminal, with an answer to start from.
@@ -268,16 +235,16 @@ def new_profile(
     profile: Annotated[
         str | None,
         option(
-            "--like",
             "NAME|PATH",
             "Take what is not given from this profile.",
+            "--like",
             autocompletion=options.complete_names("hardware_profiles"),
             parser=options.Read,
         ),
     ] = None,
     numbers: ProfileNumbers,
     format_: options.FormatOption = "table",
-    output: Annotated[str, options.named_output("The profile.")] = "my-machine.toml",
+    output: Annotated[str, option("FILE", "The profile.", parser=Written)] = "my-machine.toml",
 ) -> None:
     """Write a profile with a comment on each number, from options or from another profile (--like).
 

@@ -28,11 +28,7 @@ class FrontOptions(BudgetOptions):
     max_overhead: options.MaxOverhead = None
     resolution: Annotated[
         str | None,
-        option(
-            "--resolution",
-            "SHARE",
-            "Leave out plans that differ by less, as '1%' (default: none, up to 2,000,000 steps).",
-        ),
+        option("SHARE", "Leave out plans that differ by less, as '1%' (default: none, up to 2,000,000 steps)."),
     ] = None
     effort: options.Effort = "quick"
 
@@ -41,12 +37,11 @@ def pareto(
     *,
     job: JobOptions,
     at: Annotated[
-        int | None,
-        option("--at", "SIZE", "Pick the best plan within this local memory.", parser=parse_bytes),
+        int | None, option("SIZE", "Pick the best plan within this local memory.", parser=parse_bytes)
     ] = None,
     picture: PictureOptions,
     plot_all: Annotated[
-        bool, typer.Option("--plot-all", help="Draw strategies in colour that are best nowhere, too.")
+        bool, typer.Option(help="Draw strategies in colour that are best nowhere, too.")
     ] = False,
     html: Html = None,
     bounds: FrontOptions,
@@ -161,8 +156,7 @@ def sensitivity(
     budgets: BudgetOptions,
     model: options.Model = "exact",
     uncertainty: Annotated[
-        str | None,
-        option("--uncertainty", "SHARE", "Add error bars: the uncertainty of every time, as '10%'."),
+        str | None, option("SHARE", "Add error bars: the uncertainty of every time, as '10%'.")
     ] = None,
     picture: PictureOptions,
     html: Html = None,

@@ -219,7 +219,6 @@ class JobsOptions:
     workload: Annotated[
         list[Any] | None,
         option(
-            "--workload",
             "NAMES|PATHS",
             "Workloads, separated by commas, or 'all' (default: paper-snn).",
             autocompletion=options.complete_list(options.complete_names("workloads")),
@@ -258,7 +257,6 @@ def sweep(
     over: Annotated[
         list[str] | None,
         option(
-            "--over",
             "NAME=VALUES",
             "An input and its values: T=256:65536:x2, latency=0:1us:+100ns, bandwidth=5GB/s:80GB/s:n9, "
             "batch=30,60; once for each axis of the grid. docs/sweep.md has the names.",
@@ -267,20 +265,13 @@ def sweep(
     ] = None,
     given: JobsOptions,
     wishes: WishOptions,
-    jobs: Annotated[
-        int | None,
-        count("--jobs", help="Number of processes (default: one per core).", most=1024),
-    ] = None,
+    jobs: Annotated[int | None, count("Number of processes (default: one per core).", most=1024)] = None,
     format_: Annotated[
         RowFormat | None,
-        option(
-            "--format", "NAME", "How rows are written: csv, jsonl or parquet (default: by the file's name)."
-        ),
+        option("NAME", "How rows are written: csv, jsonl or parquet (default: by the file's name)."),
     ] = None,
     output: options.OutputFile = None,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Start the file again, whatever it holds.")
-    ] = False,
+    restart: Annotated[bool, typer.Option(help="Start the file again, whatever it holds.")] = False,
     picture: PictureOptions,
     html: Html = None,
     basis: options.Basis = False,

@@ -27,52 +27,34 @@ def validate(
     *,
     plan: options.PlanFile,
     tolerance: Annotated[
-        float,
-        option(
-            "--tolerance",
-            "SHARE",
-            "How far times may be off, besides the noise.",
-            parser=options.parse_tolerance,
-        ),
+        float, option("SHARE", "How far times may be off, besides the noise.", parser=options.parse_tolerance)
     ] = 0.1,
     overhead_tolerance: Annotated[
         float,
         option(
-            "--overhead-tolerance",
             "POINTS",
             "How far the time added to base's may be off, in percent of base's, besides the noise.",
             parser=options.parse_tolerance,
         ),
     ] = 0.03,
     memory_tolerance: Annotated[
-        float,
-        option(
-            "--memory-tolerance", "SHARE", "How far the live peak may be off.", parser=options.parse_tolerance
-        ),
+        float, option("SHARE", "How far the live peak may be off.", parser=options.parse_tolerance)
     ] = 0.05,
-    regret: Annotated[
-        bool, typer.Option("--regret", help="Run the best plan of each other strategy, too.")
-    ] = False,
-    repeats: Annotated[
-        int,
-        count("--repeats", help="Rounds; times are their medians.", most=1000),
-    ] = 5,
+    regret: Annotated[bool, typer.Option(help="Run the best plan of each other strategy, too.")] = False,
+    repeats: Annotated[int, count("Rounds; times are their medians.", most=1000)] = 5,
     cell: Annotated[
-        str | None,
-        option("--cell", "NAME(...)", "Run this cell, not the workload's: 'gru(neurons=256)'."),
+        str | None, option("NAME(...)", "Run this cell, not the workload's: 'gru(neurons=256)'.")
     ] = None,
     trust_cell: Annotated[
-        bool,
-        typer.Option("--trust-cell", help="Import and run the factory that the plan names: its author's code."),
+        bool, typer.Option(help="Import and run the factory that the plan names: its author's code.")
     ] = False,
     device: Annotated[
-        Device | None, typer.Option("--device", help="Where to run (default: where it was calibrated).")
+        Device | None, typer.Option(help="Where to run (default: where it was calibrated).")
     ] = None,
     thread_count: options.Threads = None,
     max_seconds: Annotated[
         float | None,
         option(
-            "--max-seconds",
             "SECONDS",
             "Run nothing if it would take longer (default: 60 for other hardware, else no limit).",
             parser=parse_limit,
