@@ -10,8 +10,8 @@ import typer
 from ckptplan.cli import options
 from ckptplan.cli.cells import CellOptions, describe_times, name_content, write_counted
 from ckptplan.cli.command import Written, tell_files_apart
-from ckptplan.cli.options import OutputOptions, count, option
-from ckptplan.cli.output import note, write_view
+from ckptplan.cli.options import count, option
+from ckptplan.cli.output import FormatOption, OutputOptions, note, write_view
 from ckptplan.cli.progress import progress_bar
 from ckptplan.errors import InputError
 from ckptplan.units import format_share
@@ -46,7 +46,7 @@ def calibrate(
         ),
     ] = 0.1,
     force: Annotated[bool, typer.Option(help="Write the results even if the machine is noisy.")] = False,
-    format_: options.FormatOption = "table",
+    format_: FormatOption = "table",
     output: Annotated[str, option("FILE", "The workload.", parser=Written)] = "my-workload.toml",
     profile_out: Annotated[
         str | None, option("FILE", f"The profile (default: {_PROFILE_OUT}).", parser=Written)
@@ -86,7 +86,7 @@ def calibrate(
                 tolerance=tolerance,
                 name=name,
                 profile_name=profile_name,
-                announce=progress.say if progress else None,
+                announce=progress.say,
                 keep=counted.append,
                 progress=progress,
             )

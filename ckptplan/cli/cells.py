@@ -11,7 +11,7 @@ import typer
 
 from ckptplan.cli import options
 from ckptplan.cli.options import count, option
-from ckptplan.cli.output import note, write_view
+from ckptplan.cli.output import FormatName, OutputOptions, note, write_view
 from ckptplan.cli.progress import progress_bar
 from ckptplan.errors import InputError, quote_value
 from ckptplan.units import MAX_STEPS, parse_duration
@@ -122,7 +122,7 @@ def name_content(path: str, option: str = "--output") -> str:
 
 
 def write_counted(
-    cell: CellOptions, *, output: str, format_: options.FormatName, times: Mapping[str, float] | None = None
+    cell: CellOptions, *, output: str, format_: FormatName, times: Mapping[str, float] | None = None
 ) -> None:
     """Count the sizes of a cell, write the workload and show it. Raises InputError."""
     from ckptplan.calibration.calibrate import count_sizes
@@ -131,12 +131,10 @@ def write_counted(
 
     name, arguments = name_content(output), cell.read()
     with progress_bar("counting") as progress:
-        workload = count_sizes(
-            **arguments, name=name, times=times, announce=progress.say if progress else None, progress=progress
-        )
+        workload = count_sizes(**arguments, name=name, times=times, announce=progress.say, progress=progress)
     save_workload(workload, output)
     note(f"workload written to {output}; {describe_times(workload)}")
-    write_view(view_workload(workload), options.OutputOptions(format=format_))
+    write_view(view_workload(workload), OutputOptions(format=format_))
 
 
 def describe_times(workload: Workload) -> str:

@@ -9,10 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ckptplan.cli import options
-from ckptplan.cli.html import Html, explained, write_page
-from ckptplan.cli.options import JobOptions, OutputOptions, WishOptions, count, option
-from ckptplan.cli.output import note, write_plan, write_view
-from ckptplan.cli.pictures import PictureOptions
+from ckptplan.cli.options import JobOptions, MachinesOptions, WishOptions, count, option
+from ckptplan.cli.output import (
+    Html,
+    OutputOptions,
+    PictureOptions,
+    explained,
+    note,
+    write_page,
+    write_plan,
+    write_view,
+)
 from ckptplan.cli.progress import progress_bar
 from ckptplan.errors import Infeasible, InputError, quote_value
 
@@ -43,17 +50,6 @@ def optimize(*, job: JobOptions, wishes: WishOptions, html: Html = None, output:
         from ckptplan.report.html.pages import make_plan_page
 
         write_page(html, lambda: make_plan_page(view))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComparedJobOptions:
-    """A workload on one profile or several."""
-
-    steps: options.Steps = None
-    profile: options.Profiles = None
-    workload: options.WorkloadName = None
-    batch: options.Batch = None
-    neurons: options.Neurons = None
 
 
 def _parse_prices(text: str) -> dict[str, float]:
@@ -91,7 +87,7 @@ class MachineOptions(PictureOptions):
 
 def compare(
     *,
-    job: ComparedJobOptions,
+    job: MachinesOptions,
     wishes: WishOptions,
     regret: Annotated[bool, typer.Option(help="Show how far above the optimum each strategy is.")] = False,
     machines: MachineOptions,
@@ -103,7 +99,7 @@ def compare(
     With several profiles, compare machines: the best plan on each, its time, the longest sequence, and the
     price of a run. Times of machines that nobody measured are estimated, and say so.
     """
-    named = options.join_names(job.profile, default="ipu-mk2", option="--profile", shelf="hardware_profiles")
+    named = job.profiles
     if len(named) == 1 and not any((machines.prices, machines.deadline, machines.batches, machines.plot)):
         only = JobOptions(**{**vars(job), "profile": named[0]})
         _compare_strategies(only, wishes, output, regret=regret, html=html)
@@ -112,7 +108,7 @@ def compare(
         raise InputError(
             "compares strategies on one machine", field="--regret", value=True, accepted="one --profile"
         )
-    _compare_machines(job, named, wishes, machines, output, html=html)
+    _compare_machines(job, wishes, machines, output, html=html)
 
 
 def _compare_strategies(
@@ -139,8 +135,7 @@ def _compare_strategies(
 
 
 def _compare_machines(
-    job: ComparedJobOptions,
-    named: list[str],
+    job: MachinesOptions,
     wishes: WishOptions,
     machines: MachineOptions,
     output: OutputOptions,
@@ -151,11 +146,10 @@ def _compare_machines(
     from ckptplan.storage.toml_files import load_profile
     from ckptplan.studies.machines import compare_machines
 
-    profiles = [load_profile(name) for name in named]
-    workload = options.load_workload(job.workload, steps=job.steps, batch=job.batch, neurons=job.neurons)
+    profiles = [load_profile(name) for name in job.profiles]
     with progress_bar("looking for the best plan on each machine") as progress:
         comparison = compare_machines(
-            workload,
+            job.load_workload(job.workload),
             profiles,
             prices=_price_machines(machines.prices, profiles),
             deadline=machines.deadline,

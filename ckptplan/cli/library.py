@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from ckptplan.cli import options
-from ckptplan.cli.options import OutputOptions
-from ckptplan.cli.output import write_view
+from ckptplan.cli.output import OutputOptions, write_view
 from ckptplan.storage.library import list_names
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ckptplan.cli.command import GROUPS, Read, Written, WrittenBeside
+from ckptplan.cli.command import GROUPS, Read, WrittenBeside
 from ckptplan.errors import InputError, MissingExtra, quote_value
-from ckptplan.report.formats import FORMATS, format_of_file
 from ckptplan.storage.library import Shelf, list_names
 from ckptplan.units import MAX_STEPS, parse_fraction
 
@@ -23,11 +22,8 @@ if TYPE_CHECKING:
     from ckptplan.model.workload import Workload
     from ckptplan.planning.request import Request
 
-    FormatName = str
-else:
-    # Any that is registered; typer reads the choices off the type.
-    FormatName = Literal[tuple(FORMATS)]
-
+#: What is planned if nothing is named; tables then say so of the workload.
+DEFAULT_PROFILE, DEFAULT_WORKLOAD = "ipu-mk2", "paper-snn"
 #: The most of anything that is counted, but for steps.
 MOST = 10**9
 
@@ -117,17 +113,6 @@ def parse_tolerance(text: str) -> float:
 
 
 Steps = Annotated[int | None, count("Time steps T (default: the workload's).", most=MAX_STEPS)]
-Profiles = Annotated[
-    list[Any] | None,
-    option(
-        "NAMES|PATHS",
-        "Hardware profiles, separated by commas, or 'all' (default: ipu-mk2).",
-        "--profile",
-        "--profiles",
-        autocompletion=complete_list(complete_names("hardware_profiles")),
-        parser=split_names,
-    ),
-]
 WorkloadName = Annotated[
     str | None,
     option(
@@ -142,15 +127,6 @@ Neurons = Annotated[int | None, count("Neurons, for a workload with a network.")
 Model = Annotated[
     Literal["exact", "paper"],
     typer.Option(help="Choose by the exact model or by the paper's printed equations."),
-]
-Effort = Annotated[
-    Literal["quick", "thorough"],
-    option(
-        "NAME", "How long to search for optimal schedules: quick (tenths of a second) or thorough (a minute)."
-    ),
-]
-MaxOverhead = Annotated[
-    float | None, option("SHARE", "Limit on the time over base's, as '10%' or 0.1.", parser=parse_fraction)
 ]
 PlanFile = Annotated[
     str,
@@ -167,9 +143,6 @@ Trace = Annotated[
         parser=WrittenBeside,
     ),
 ]
-FormatOption = Annotated[FormatName, option("NAME", f"How the result is written; one of {', '.join(FORMATS)}.")]
-Basis = Annotated[bool, typer.Option(help="List every input of the estimate with its origin, below the table.")]
-OutputFile = Annotated[str | None, option("FILE", "Write to a file, '-' for standard output.", parser=Written)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +158,7 @@ class JobOptions:
             autocompletion=complete_names("hardware_profiles"),
             parser=Read,
         ),
-    ] = "ipu-mk2"
+    ] = DEFAULT_PROFILE
     workload: WorkloadName = None
     batch: Batch = None
     neurons: Neurons = None
@@ -196,10 +169,40 @@ class JobOptions:
         from ckptplan.storage.toml_files import load_profile
 
         profile = load_profile(self.profile)
-        return Case(
-            workload=load_workload(self.workload, steps=self.steps, batch=self.batch, neurons=self.neurons),
-            profile=profile,
-        )
+        return Case(workload=self.load_workload(self.workload), profile=profile)
+
+    def load_workload(self, name: str | None) -> Workload:
+        """Load a workload, or the default, and change its sizes. Raises InputError."""
+        from ckptplan.storage.toml_files import load_workload
+
+        loaded = load_workload(name or DEFAULT_WORKLOAD)
+        if self.batch is not None:
+            loaded = loaded.with_batch(self.batch)
+        if self.neurons is not None:
+            loaded = loaded.with_neurons(self.neurons)
+        return loaded if self.steps is None else loaded.with_steps(self.steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachinesOptions(JobOptions):
+    """A workload on one profile or several."""
+
+    profile: Annotated[
+        list[Any] | None,
+        option(
+            "NAMES|PATHS",
+            "Hardware profiles, separated by commas, or 'all' (default: ipu-mk2).",
+            "--profile",
+            "--profiles",
+            autocompletion=complete_list(complete_names("hardware_profiles")),
+            parser=split_names,
+        ),
+    ] = None  # type: ignore[assignment]  # names in place of one
+
+    @property
+    def profiles(self) -> list[str]:
+        """The names of the profiles, each once. Raises InputError if there are none."""
+        return join_names(self.profile, default=DEFAULT_PROFILE, option="--profile", shelf="hardware_profiles")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,7 +237,23 @@ class BudgetOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WishOptions(BudgetOptions):
+class LimitOptions(BudgetOptions):
+    """Wishes of commands that may search for long, and for little time over base's."""
+
+    max_overhead: Annotated[
+        float | None, option("SHARE", "Limit on the time over base's, as '10%' or 0.1.", parser=parse_fraction)
+    ] = None
+    effort: Annotated[
+        Literal["quick", "thorough"],
+        option(
+            "NAME",
+            "How long to search for optimal schedules: quick (tenths of a second) or thorough (a minute).",
+        ),
+    ] = "quick"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WishOptions(LimitOptions):
     """Every wish there is."""
 
     objective: Annotated[
@@ -242,22 +261,6 @@ class WishOptions(BudgetOptions):
         option("NAME", "Least time, least local memory, or balanced: the knee between both."),
     ] = "time"
     model: Model = "exact"
-    max_overhead: MaxOverhead = None
-    effort: Effort = "quick"
-
-
-@dataclass(frozen=True, kw_only=True)
-class OutputOptions:
-    """How and where a result is written."""
-
-    format: FormatOption = "table"
-    file: OutputFile = None
-    basis: Basis = False
-
-    def by_name(self) -> OutputOptions:
-        """Return these options with the format that the file's name implies, unless --format was given."""
-        found = format_of_file(self.file) if self.file and self.format == "table" else None
-        return self if found is None else replace(self, format=found.name)
 
 
 def make_request(job: JobOptions, wishes: BudgetOptions, *, progress: Progress | None) -> Request:
@@ -282,22 +285,6 @@ def check_jax_device(device: str | None) -> None:
         raise InputError(
             "cells of JAX are measured on processors only", field="--device", value=device, accepted="cpu"
         )
-
-
-#: The workload that is planned if none is named; tables then say so.
-DEFAULT_WORKLOAD = "paper-snn"
-
-
-def load_workload(name: str | None, *, steps: int | None, batch: int | None, neurons: int | None) -> Workload:
-    """Load a workload, or the default, and change its sizes. Raises InputError."""
-    from ckptplan.storage import toml_files
-
-    loaded: Workload = toml_files.load_workload(name or DEFAULT_WORKLOAD)
-    if batch is not None:
-        loaded = loaded.with_batch(batch)
-    if neurons is not None:
-        loaded = loaded.with_neurons(neurons)
-    return loaded if steps is None else loaded.with_steps(steps)
 
 
 def command_line() -> str:

@@ -1,23 +1,55 @@
-"""Results to standard output or a file, in any format; notes to standard error."""
+"""Results to standard output or a file, in any format, as pages and as pictures; notes to standard error."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import typer
+
+from ckptplan.cli.command import Written, WrittenBeside
 from ckptplan.cli.environment import write_error
-from ckptplan.cli.options import DEFAULT_WORKLOAD, OutputOptions, command_line
-from ckptplan.report.formats import View, format_named
+from ckptplan.cli.options import DEFAULT_WORKLOAD, command_line, option
+from ckptplan.errors import Infeasible
+from ckptplan.report.formats import FORMATS, View, format_named, format_of_file
 from ckptplan.version import __version__
 from ckptplan.wording import put_on_one_line
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from ckptplan.cost.case import Case
     from ckptplan.model.plan import Plan
     from ckptplan.model.prediction import BasisEntry
     from ckptplan.report.blocks import Block
+    from ckptplan.report.html.page import Page
+    from ckptplan.report.style import Size
     from ckptplan.storage.tables import Row
+
+    FormatName = str
+else:
+    # Any that is registered; typer reads the choices off the type.
+    FormatName = Literal[tuple(FORMATS)]
+
+FormatOption = Annotated[FormatName, option("NAME", f"How the result is written; one of {', '.join(FORMATS)}.")]
+Basis = Annotated[bool, typer.Option(help="List every input of the estimate with its origin, below the table.")]
+OutputFile = Annotated[str | None, option("FILE", "Write to a file, '-' for standard output.", parser=Written)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """How and where a result is written."""
+
+    format: FormatOption = "table"
+    file: OutputFile = None
+    basis: Basis = False
+
+    def by_name(self) -> OutputOptions:
+        """Return these options with the format that the file's name implies, unless --format was given."""
+        found = format_of_file(self.file) if self.file and self.format == "table" else None
+        return self if found is None else replace(self, format=found.name)
 
 
 def write_plan(plan: Plan, view: View, output: OutputOptions, *, unnamed: bool = False) -> None:
@@ -32,7 +64,7 @@ def write_plan(plan: Plan, view: View, output: OutputOptions, *, unnamed: bool =
         if output.file == "-":
             return
         note(f"plan written to {output.file}")
-        output = dataclasses.replace(output, file=None)
+        output = replace(output, file=None)
     write_view(view, output, unnamed=unnamed)
 
 
@@ -97,3 +129,83 @@ def enveloped(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
 def note(text: str) -> None:
     """Print a line on standard error; ends of lines in names of files are escaped."""
     write_error(put_on_one_line(text))
+
+
+def page_file(name: str) -> WrittenBeside:
+    """Return the name of a page that can be written. Raises InputError or MissingExtra if none can be."""
+    from ckptplan.report.html.page import need_html
+
+    need_html()
+    return WrittenBeside(name)
+
+
+Html = Annotated[
+    str | None,
+    option("FILE", "Write a page to zoom, click and print, in one file that works offline.", parser=page_file),
+]
+
+
+def write_page(path: str | None, make: Callable[[], Page]) -> None:
+    """Write a page if one is asked for. Raises InputError if the file cannot be written."""
+    if path is None:
+        return
+    from ckptplan.storage.files import write_text
+
+    write_text(path, make().render(command=command_line()))
+    if path != "-":
+        note(f"page written to {path}")
+
+
+@contextmanager
+def explained(path: str | None, load: Callable[[], Case]) -> Iterator[None]:
+    """Write a page that says why nothing fits, if nothing does."""
+    try:
+        yield
+    except Infeasible as error:
+        reason = error  # what `except` names is gone when the block ends
+        if path is not None:
+            from ckptplan.report.html.pages import make_infeasible_page, name_job
+
+            case = load()
+            title = name_job(case.workload, case.profile)
+            write_page(path, lambda: make_infeasible_page(reason, title=title))
+        raise
+
+
+def picture_file(name: str) -> WrittenBeside:
+    """Return the name of a picture that can be written. Raises InputError."""
+    from ckptplan.report.style import picture_format
+
+    picture = WrittenBeside(name)
+    picture_format(name)
+    return picture
+
+
+PictureSize = Annotated[
+    Literal["column", "page", "slide"],
+    option("NAME", "Size of the picture: column (3.4 inches wide), page (6.9) or slide."),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureOptions:
+    """The result as a picture."""
+
+    plot: Annotated[
+        str | None, option("FILE", "Draw the result, as .png, .svg or .pdf.", parser=picture_file)
+    ] = None
+    size: PictureSize = "page"
+
+    def draw(self, make: Callable[[Size], Figure]) -> None:
+        """Draw the picture if one is asked for. Raises InputError if it cannot be written."""
+        if self.plot is not None:
+            save_picture(self.plot, make, size=self.size)
+
+
+def save_picture(path: str, make: Callable[[Size], Figure], size: str) -> None:
+    """Draw a picture. Raises InputError if it cannot be written."""
+    from ckptplan.report import style
+
+    with style.styled(style.SIZES[size]):
+        style.save_picture(make(style.SIZES[size]), path)
+    note(f"picture written to {path}")

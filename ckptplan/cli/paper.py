@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import typer
 
 from ckptplan.cli.command import Written
-from ckptplan.cli.options import OutputOptions, count, option
-from ckptplan.cli.output import note, write_view
-from ckptplan.cli.pictures import PictureSize, save_picture
+from ckptplan.cli.options import count, option
+from ckptplan.cli.output import OutputOptions, PictureSize, note, save_picture, write_view
 from ckptplan.errors import InputError, quote_value
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def paper(
 
         for content in _contents(setting, figure):
             path = str(Path(pictures) / _file(content.number, picture_format))
-            save_picture(path, partial(draw_figure, content), size=size, option="--pictures")
+            save_picture(path, partial(draw_figure, content), size=size)
     if markdown is not None:
         _write_page(setting, markdown, pictures, picture_format)
     if (pictures is None and markdown is None) or output.file is not None or output.format != "table":

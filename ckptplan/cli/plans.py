@@ -10,10 +10,18 @@ import typer
 
 from ckptplan.cli import options
 from ckptplan.cli.command import Read, Written
-from ckptplan.cli.html import explained, write_page
-from ckptplan.cli.options import OutputOptions, command_line, option
-from ckptplan.cli.output import note, write_view
-from ckptplan.cli.pictures import PictureSize, picture_file, save_picture
+from ckptplan.cli.options import command_line, option
+from ckptplan.cli.output import (
+    OutputFile,
+    OutputOptions,
+    PictureSize,
+    explained,
+    note,
+    picture_file,
+    save_picture,
+    write_page,
+    write_view,
+)
 from ckptplan.cli.progress import progress_bar
 from ckptplan.errors import Infeasible, InputError
 
@@ -107,7 +115,7 @@ def _drawn(plan: Plan, schedule: str | None, path: str, size: str) -> Iterator[C
 
     picture = Gantt(plan, resident_bytes=_case_of(plan).costs.resident_bytes, schedule=schedule)
     yield picture.add
-    save_picture(path, picture.draw, size=size, option="--gantt")
+    save_picture(path, picture.draw, size=size)
 
 
 def _case_of(plan: Plan) -> Case:
@@ -123,7 +131,7 @@ def schedule(
         Literal["jsonl", "csv"] | None,
         typer.Option(help="One JSON object or CSV row per action (default: by the file's name)."),
     ] = None,
-    output: options.OutputFile = None,
+    output: OutputFile = None,
 ) -> None:
     """Write the actions of a plan, one per line (docs/schedule-format.md)."""
     from ckptplan.planning.playback import save_schedule
@@ -195,7 +203,7 @@ def schema(
         Literal["plan", "profile", "schedule", "workload"],
         typer.Argument(metavar="NAME", help="Which file format: plan, profile, schedule or workload."),
     ],
-    output: options.OutputFile = None,
+    output: OutputFile = None,
 ) -> None:
     """Print the JSON Schema of a file format.
 

@@ -13,7 +13,7 @@ from ckptplan.cli import options
 from ckptplan.cli.cells import CellOptions, name_content, write_counted
 from ckptplan.cli.command import Written
 from ckptplan.cli.options import count, option
-from ckptplan.cli.output import note, write_view
+from ckptplan.cli.output import FormatName, FormatOption, OutputOptions, note, write_view
 from ckptplan.errors import InputError
 from ckptplan.units import parse_seconds
 
@@ -96,7 +96,7 @@ def new_workload(
     cell: NewCellOptions,
     kind: KindOptions,
     times: TimeOptions,
-    format_: options.FormatOption = "table",
+    format_: FormatOption = "table",
     output: Annotated[str, option("FILE", "The workload.", parser=Written)] = "my-workload.toml",
 ) -> None:
     """Write a workload to plan with at once: of a kind of network (--kind), or of a cell (--cell).
@@ -165,7 +165,7 @@ def _write_network(
     *,
     times: Mapping[str, float],
     output: str,
-    format_: options.FormatName,
+    format_: FormatName,
 ) -> None:
     """Write the workload of a kind of network and show it. Raises InputError."""
     from ckptplan.cost.roofline import make_workload
@@ -186,7 +186,7 @@ def _write_network(
     head = _WORKLOAD_HEAD.format(times=f"{estimated}.", file=output.rpartition("/")[2])
     write_text(output, commented_workload(workload, head=head))
     note(f"workload written to {output}; its times are {estimated}")
-    write_view(view_workload(workload), options.OutputOptions(format=format_))
+    write_view(view_workload(workload), OutputOptions(format=format_))
 
 
 def _describe_times(workload: Workload) -> str:
@@ -243,7 +243,7 @@ def new_profile(
         ),
     ] = None,
     numbers: ProfileNumbers,
-    format_: options.FormatOption = "table",
+    format_: FormatOption = "table",
     output: Annotated[str, option("FILE", "The profile.", parser=Written)] = "my-machine.toml",
 ) -> None:
     """Write a profile with a comment on each number, from options or from another profile (--like).
@@ -272,7 +272,7 @@ def new_profile(
     made = HardwareProfile(**given)
     write_text(output, commented_profile(made, head=_PROFILE_HEAD.format(file=output.rpartition("/")[2])))
     note(f"profile written to {output}")
-    write_view(view_profile(made), options.OutputOptions(format=format_))
+    write_view(view_profile(made), OutputOptions(format=format_))
 
 
 def _take_from(other: HardwareProfile, given: dict[str, Any]) -> dict[str, Any]:

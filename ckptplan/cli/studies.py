@@ -8,10 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ckptplan.cli import options
-from ckptplan.cli.html import Html, explained, write_page
-from ckptplan.cli.options import BudgetOptions, JobOptions, OutputOptions, option
-from ckptplan.cli.output import note, write_plan, write_view
-from ckptplan.cli.pictures import PictureOptions
+from ckptplan.cli.options import BudgetOptions, JobOptions, LimitOptions, option
+from ckptplan.cli.output import (
+    Html,
+    OutputOptions,
+    PictureOptions,
+    explained,
+    note,
+    write_page,
+    write_plan,
+    write_view,
+)
 from ckptplan.cli.progress import progress_bar
 from ckptplan.errors import Infeasible, InputError
 from ckptplan.units import parse_bytes
@@ -22,15 +29,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrontOptions(BudgetOptions):
+class FrontOptions(LimitOptions):
     """What bounds a front, and how finely it is listed."""
 
-    max_overhead: options.MaxOverhead = None
     resolution: Annotated[
         str | None,
         option("SHARE", "Leave out plans that differ by less, as '1%' (default: none, up to 2,000,000 steps)."),
     ] = None
-    effort: options.Effort = "quick"
 
 
 def pareto(
@@ -106,14 +111,6 @@ def _rank(front: ParetoFront) -> dict[str, Plan | Infeasible]:
     plans = {name: result for name, result in found.items() if isinstance(result, Plan)}
     ranked = sorted(plans, key=lambda name: plans[name].predicted.seconds)
     return {name: found[name] for name in (*ranked, *(name for name in found if name not in plans))}
-
-
-@dataclass(frozen=True, kw_only=True)
-class LimitOptions(BudgetOptions):
-    """Limits that the largest value must keep."""
-
-    max_overhead: options.MaxOverhead = None
-    effort: options.Effort = "quick"
 
 
 def largest(

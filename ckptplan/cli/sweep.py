@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, 
 import typer
 
 from ckptplan.cli import options
-from ckptplan.cli.html import Html, write_page
-from ckptplan.cli.options import WishOptions, count, option
-from ckptplan.cli.output import list_basis_blocks, note
-from ckptplan.cli.pictures import PictureOptions
+from ckptplan.cli.options import MachinesOptions, WishOptions, count, option
+from ckptplan.cli.output import Basis, Html, OutputFile, PictureOptions, list_basis_blocks, note, write_page
 from ckptplan.cli.progress import progress_bar
 from ckptplan.errors import InputError
 
@@ -66,8 +64,7 @@ class SweepRun:
                     one.add(rows, start=start + done)
                 yield rows
                 done += len(rows)
-                if progress is not None:
-                    progress(done, total)
+                progress(done, total)
 
     def collect_missing(self) -> None:
         """Plan the rows again that a file had before, if a picture or a page needs them."""
@@ -212,10 +209,9 @@ def _make_lines(sweep: Sweep, chosen: RowFormat) -> Lines:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobsOptions:
+class JobsOptions(MachinesOptions):
     """Workloads and profiles, combined each with each."""
 
-    profile: options.Profiles = None
     workload: Annotated[
         list[Any] | None,
         option(
@@ -224,26 +220,14 @@ class JobsOptions:
             autocompletion=options.complete_list(options.complete_names("workloads")),
             parser=options.split_names,
         ),
-    ] = None
-    steps: options.Steps = None
-    batch: options.Batch = None
-    neurons: options.Neurons = None
+    ] = None  # type: ignore[assignment]  # names in place of one
 
-    def load(self) -> dict[str, Any]:
-        """Return the profiles and workloads, the latter with the sizes that are given. Raises InputError."""
-        from ckptplan.storage.toml_files import load_profile
-
-        profiles = options.join_names(
-            self.profile, default="ipu-mk2", option="--profile", shelf="hardware_profiles"
-        )
-        workloads = options.join_names(
+    @property
+    def workloads(self) -> list[str]:
+        """The names of the workloads, each once. Raises InputError if there are none."""
+        return options.join_names(
             self.workload, default=options.DEFAULT_WORKLOAD, option="--workload", shelf="workloads"
         )
-        sizes = {"steps": self.steps, "batch": self.batch, "neurons": self.neurons}
-        return {
-            "profiles": [load_profile(name) for name in profiles],
-            "workloads": [options.load_workload(name, **sizes) for name in workloads],
-        }
 
 
 def _complete_axis() -> list[str]:
@@ -270,11 +254,11 @@ def sweep(
         RowFormat | None,
         option("NAME", "How rows are written: csv, jsonl or parquet (default: by the file's name)."),
     ] = None,
-    output: options.OutputFile = None,
+    output: OutputFile = None,
     restart: Annotated[bool, typer.Option(help="Start the file again, whatever it holds.")] = False,
     picture: PictureOptions,
     html: Html = None,
-    basis: options.Basis = False,
+    basis: Basis = False,
 ) -> None:
     """Find the best plan at every point of a grid over any inputs.
 
@@ -330,9 +314,12 @@ def _choose_format(asked: RowFormat | None, output: str | None) -> RowFormat | N
 
 def _prepare(over: list[str], given: JobsOptions, wishes: WishOptions) -> Sweep:
     """Return the sweep. Raises InputError."""
+    from ckptplan.storage.toml_files import load_profile
     from ckptplan.studies.sweep import make_sweep
 
-    made = make_sweep(over, **given.load(), **wishes.read())
+    profiles = [load_profile(name) for name in given.profiles]
+    workloads = [given.load_workload(name) for name in given.workloads]
+    made = make_sweep(over, profiles=profiles, workloads=workloads, **wishes.read())
     for axis in made.grid.axes:
         if {"T": given.steps, "batch": given.batch, "neurons": given.neurons}.get(axis.name) is not None:
             raise InputError(

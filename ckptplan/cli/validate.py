@@ -1,23 +1,19 @@
 """``ckptplan validate``: execute a plan and compare its predictions with measurements."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ckptplan.cli import options
 from ckptplan.cli.cells import Device, parse_limit
-from ckptplan.cli.html import Html, write_page
-from ckptplan.cli.options import OutputOptions, count, option
-from ckptplan.cli.output import note, write_view
+from ckptplan.cli.options import count, option
+from ckptplan.cli.output import Html, OutputOptions, note, write_page, write_view
 from ckptplan.cli.plans import traced
 from ckptplan.cli.progress import progress_bar
 from ckptplan.errors import InputError
 
 if TYPE_CHECKING:
     from ckptplan.calibration.cell_spec import CellSpec
-    from ckptplan.model.progress import Progress
 
 #: Exit code if a prediction is outside its tolerance.
 OUTSIDE = 4
@@ -79,7 +75,7 @@ def validate(
     spec = choose_cell(planned.workload, cell=cell, trust=trust_cell)
     options.need_runtime(spec)
     where = _choose_place(spec, device=device, thread_count=thread_count, trace=trace)
-    with _late_bar("running") as progress:
+    with progress_bar("running") as progress:
         found = compare_with_runs(
             planned,
             spec=spec,
@@ -91,7 +87,7 @@ def validate(
             repeats=repeats,
             max_seconds=max_seconds,
             progress=progress,
-            tell=lambda text: note(f"ckptplan: {text}"),
+            tell=lambda text: progress.say(f"ckptplan: {text}"),
         )
     view = view_validation(planned, found)
     write_view(view, output)
@@ -137,18 +133,3 @@ def _choose_place(
                 accepted="`ckptplan simulate` with --trace, for the simulated timeline alone",
             )
     return {"device": device, "thread_count": thread_count}
-
-
-@contextmanager
-def _late_bar(text: str) -> "Iterator[Progress]":
-    """Show a progress bar from the first report on, so that lines written before stay above it."""
-    with ExitStack() as stack:
-        bars: list[Progress | None] = []
-
-        def report(done: int, total: int) -> None:
-            if not bars:
-                bars.append(stack.enter_context(progress_bar(text)))
-            if bars[0] is not None:
-                bars[0](done, total)
-
-        yield report

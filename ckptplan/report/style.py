@@ -210,31 +210,23 @@ def set_legend(figure: Figure, handles: Sequence[Any], size: Size) -> None:
         figure.set_figheight(figure.get_figheight() + extent.height / figure.dpi)
 
 
-def picture_format(path: str, *, option: str) -> str:
+def picture_format(path: str) -> str:
     """Return the picture format that a file's name implies. Raises InputError for an unknown one."""
     suffix = Path(path).suffix.removeprefix(".").lower()
     if suffix not in FORMATS:
         raise InputError(
             f"{path!r} does not say which kind of picture",
-            field=option,
             value=path,
             accepted="a name that ends in " + ", ".join(f".{name}" for name in FORMATS),
         )
-    folder = Path(path).parent
-    if not folder.is_dir():
-        raise InputError(
-            f"{path!r} cannot be written: there is no folder {str(folder)!r}", field=option, value=path
-        )
-    if Path(path).is_dir():
-        raise InputError(f"{path!r} cannot be written: it is a folder", field=option, value=path)
     return suffix
 
 
-def save_picture(figure: Figure, path: str, *, option: str) -> None:
+def save_picture(figure: Figure, path: str) -> None:
     """Write a figure, whole or not at all. Raises InputError."""
     from PIL import Image  # what matplotlib writes PNG with
 
-    chosen = picture_format(path, option=option)
+    chosen = picture_format(path)
     buffer = io.BytesIO()
     no_date: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(chosen, {})
     figure.savefig(buffer, format=chosen, dpi="figure", metadata=no_date)

@@ -19,7 +19,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import ckptplan
-from ckptplan.cli.app import EXAMPLES, make_app
+from ckptplan.cli.app import COMMANDS, GROUPS, make_app
 from ckptplan.cli.options import describe_strategies
 from ckptplan.errors import did_you_mean
 from ckptplan.strategies.registry import all_strategies
@@ -28,6 +28,9 @@ from tests.support import run, run_process, small_plan
 
 ROOT = Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text()
+EXAMPLES = {
+    path: f"ckptplan {path} {entry[-1]}".replace("  ", " ") for path, entry in {**GROUPS, **COMMANDS}.items()
+}
 
 
 @pytest.fixture(scope="module")

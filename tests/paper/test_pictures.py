@@ -15,7 +15,7 @@ PAPER = load_paper_setting()
 
 def drawn(number: int, path: Path) -> bytes:
     with styled():
-        save_picture(draw_figure(FIGURES[number](PAPER)), str(path), option="--pictures")
+        save_picture(draw_figure(FIGURES[number](PAPER)), str(path))
     return path.read_bytes()
 
 

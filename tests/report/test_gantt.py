@@ -21,7 +21,7 @@ def drawn(plan: Plan, path: Path, *, schedule: Iterable[Action] | None = None) -
     picture = Gantt(plan, resident_bytes=0)
     ckptplan.simulate(plan, schedule=schedule, sink=picture.add)
     with style.styled():
-        style.save_picture(picture.draw(), str(path), option="--gantt")
+        style.save_picture(picture.draw(), str(path))
     return path.read_text(errors="replace")
 
 
@@ -56,8 +56,8 @@ def test_formats(suffix: str, start: bytes, tmp_path: Path) -> None:
 
 
 def test_a_picture_of_another_kind_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"--gantt: 'a.gif' .*\.png, \.svg, \.pdf"):
-        style.picture_format("a.gif", option="--gantt")
+    with pytest.raises(InputError, match=r"'a.gif' .*\.png, \.svg, \.pdf"):
+        style.picture_format("a.gif")
     assert not list(tmp_path.iterdir())
 
 
