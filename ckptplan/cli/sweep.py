@@ -6,10 +6,10 @@ Rows are printed, streamed, or written to files that can be continued.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast, get_args
 
 import typer
 
@@ -20,9 +20,7 @@ from ckptplan.cli.progress import progress_bar
 from ckptplan.errors import InputError
 
 if TYPE_CHECKING:
-    from ckptplan.report.html.pages import SweepPage
     from ckptplan.report.sweep_plot import SweepPicture
-    from ckptplan.storage.rows import RowFile
     from ckptplan.storage.tables import Lines, Row
     from ckptplan.studies.sweep import Sweep
 
@@ -31,24 +29,15 @@ if TYPE_CHECKING:
 RowFormat: TypeAlias = Literal["csv", "jsonl", "parquet"]
 
 
-class Collector(Protocol):
-    """Takes the rows of a sweep, in their order, for a picture or a page."""
-
-    @property
-    def missing(self) -> int:
-        """How many rows were not added."""
-
-    def add(self, rows: Iterable[Mapping[str, Any]], *, start: int) -> None:
-        """Take some rows, of which the first has the number ``start``."""
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class SweepRun:
     """A sweep, in how many processes it is planned, and what collects its rows besides their file."""
 
     sweep: Sweep
     jobs: int | None
-    collectors: tuple[Collector, ...]
+    collectors: Sequence[SweepPicture]
+    #: Rows with a plan among those that were yielded.
+    fitting: int = 0
 
     def rows(self, *, start: int = 0, beside_output: bool = False) -> Iterator[list[Row]]:
         """Yield lists of rows, from number ``start``, and show the progress, which counts rows that were taken.
@@ -62,9 +51,16 @@ class SweepRun:
             for rows in iterate_rows(self.sweep, start=start, jobs=self.jobs):
                 for one in self.collectors:
                     one.add(rows, start=start + done)
+                self.fitting += sum(bool(row["fits"]) for row in rows)
                 yield rows
                 done += len(rows)
                 progress(done, total)
+
+    def lines(self, chosen: RowFormat) -> Lines:
+        """Return how rows are written as text."""
+        from ckptplan.storage.tables import Lines
+
+        return Lines(format="csv" if chosen == "csv" else "jsonl", columns=self.sweep.columns)
 
     def collect_missing(self) -> None:
         """Plan the rows again that a file had before, if a picture or a page needs them."""
@@ -111,7 +107,7 @@ def _stream(work: SweepRun, chosen: RowFormat, output: str | None) -> None:
     """Write rows to standard output, a device or a pipe, which cannot be continued."""
     from ckptplan.storage.files import replace_file
 
-    lines = _make_lines(work.sweep, chosen)
+    lines = work.lines(chosen)
     with replace_file(output or "-") as file:
         file.write(lines.header())
         for rows in work.rows(beside_output=file is sys.stdout):
@@ -126,16 +122,23 @@ def _write_rows(work: SweepRun, chosen: RowFormat, output: str, *, restart: bool
     sweep, identity = work.sweep, work.sweep.identity
     with open_rows(
         output,
-        lines=_make_lines(sweep, chosen),
+        lines=work.lines(chosen),
         identity=identity,
         total=len(sweep),
         head=lambda index: sweep.head(index, identity=identity),
         restart=restart,
     ) as file:
-        lacking = file.done < len(sweep)
-        if lacking:
-            written = _fill(file, work, output)
-    note(written if lacking else _say_complete(output, sweep))
+        new = len(sweep) - file.done
+        if new and file.done:
+            note(f"{output} has {file.done:,} of {len(sweep):,} rows; continuing")
+        try:
+            for rows in work.rows(start=file.done) if new else ():
+                file.append(rows)
+        except KeyboardInterrupt:
+            # Counted in the file: the interruption may have come between a row and its report.
+            note(f"{file.count():,} of {len(sweep):,} rows are in {output}; the same command continues there")
+            raise
+    note(_say_written(work, output, new=new))
 
 
 def _write_parquet(work: SweepRun, output: str, *, restart: bool) -> None:
@@ -146,66 +149,27 @@ def _write_parquet(work: SweepRun, output: str, *, restart: bool) -> None:
     import_pyarrow()  # fail now if it is missing, not when all rows are there
     try:
         found = None if restart else read_identity(output)
+        if found not in (None, identity):
+            raise InputError("holds another sweep", source=output, accepted="a new file")
     except InputError as error:
-        raise _offer_restart(error) from None
-    if found == identity:
-        note(_say_complete(output, sweep))
-        return
-    if found is not None:
-        raise _offer_restart(InputError("holds another sweep", source=output, accepted="a new file"))
-    fitting = 0
-
-    def plan() -> Iterator[list[Row]]:
-        nonlocal fitting
-        for rows in work.rows():
-            fitting += sum(bool(row["fits"]) for row in rows)
-            yield rows
-
-    write_parquet(output, plan(), columns=sweep.columns, identity=identity)
-    note(_say_written(work, output, new=len(sweep), fitting=fitting))
+        if error.accepted is None:
+            raise
+        accepted = f"{error.accepted}, or --restart"
+        raise InputError(error.message, source=error.source, accepted=accepted) from None
+    if found is None:
+        write_parquet(output, work.rows(), columns=sweep.columns, identity=identity)
+    note(_say_written(work, output, new=0 if found else len(sweep)))
 
 
-def _offer_restart(error: InputError) -> InputError:
-    """Return the error with --restart as another remedy."""
-    if error.accepted is None:
-        return error
-    return InputError(error.message, source=error.source, accepted=f"{error.accepted}, or --restart")
-
-
-def _fill(file: RowFile, work: SweepRun, output: str) -> str:
-    """Add the missing rows to a file, and say what they are."""
-    sweep = work.sweep
-    if file.done:
-        note(f"{output} has {file.done:,} of {len(sweep):,} rows; continuing")
-    new, fitting = len(sweep) - file.done, 0
-    try:
-        for rows in work.rows(start=file.done):
-            file.append(rows)
-            fitting += sum(bool(row["fits"]) for row in rows)
-    except KeyboardInterrupt:
-        # Counted in the file: the interruption may have come between a row and its report.
-        note(f"{file.count():,} of {len(sweep):,} rows are in {output}; the same command continues there")
-        raise
-    return _say_written(work, output, new=new, fitting=fitting)
-
-
-def _say_written(work: SweepRun, output: str, *, new: int, fitting: int) -> str:
-    parts = [f"{new:,} rows written to {output}: plans at {fitting:,}"]
-    if new > fitting:
-        parts.append(f"nothing fits at {new - fitting:,} (the column binding says why)")
+def _say_written(work: SweepRun, output: str, *, new: int) -> str:
+    if not new:
+        return f"{output} is complete: {len(work.sweep):,} rows"
+    parts = [f"{new:,} rows written to {output}: plans at {work.fitting:,}"]
+    if new > work.fitting:
+        parts.append(f"nothing fits at {new - work.fitting:,} (the column binding says why)")
     # Pictures have two axes.
     drawn = work.collectors or len(work.sweep.grid.axes) > 2
     return ", ".join(parts) + ("" if drawn else "; with --html FILE the same command draws them")
-
-
-def _say_complete(output: str, sweep: Sweep) -> str:
-    return f"{output} is complete: {len(sweep):,} rows"
-
-
-def _make_lines(sweep: Sweep, chosen: RowFormat) -> Lines:
-    from ckptplan.storage.tables import Lines
-
-    return Lines(format="csv" if chosen == "csv" else "jsonl", columns=sweep.columns)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,28 +232,24 @@ def sweep(
     """
     chosen = _choose_format(format_, output)
     grid = _prepare(over or [], given, wishes)
-    drawn = _make_picture(grid) if picture.plot else None
-    page = _make_page(grid) if html else None
-    work = SweepRun(sweep=grid, jobs=jobs, collectors=tuple(one for one in (drawn, page) if one is not None))
+    drawn = _collect(grid, "picture") if picture.plot else None
+    page = _collect(grid, "page") if html else None
+    work = SweepRun(sweep=grid, jobs=jobs, collectors=[one for one in (drawn, page) if one is not None])
     run_sweep(work, chosen, output, restart=restart, basis=basis)
     if drawn is not None:
         from ckptplan.report.sweep_plot import draw_sweep
 
         picture.draw(lambda size: draw_sweep(drawn, size))
     if page is not None:
-        write_page(html, page.make)
+        from ckptplan.report.html.pages import make_sweep_page
+
+        write_page(html, lambda: make_sweep_page(page))
 
 
-def _make_picture(grid: Sweep) -> SweepPicture:
+def _collect(grid: Sweep, place: Literal["picture", "page"]) -> SweepPicture:
     from ckptplan.report.sweep_plot import SweepPicture
 
-    return SweepPicture(grid)
-
-
-def _make_page(grid: Sweep) -> SweepPage:
-    from ckptplan.report.html.pages import SweepPage
-
-    return SweepPage(grid)
+    return SweepPicture(grid, place=place)
 
 
 def _choose_format(asked: RowFormat | None, output: str | None) -> RowFormat | None:

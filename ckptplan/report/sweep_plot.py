@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import log
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -34,8 +34,8 @@ _MUCH = 1.0
 _BORDERS = 40_000
 
 
-#: More workloads and profiles, or points, than a picture can show.
-_MOST_JOBS, MOST_POINTS = 6, 1_000_000
+#: More workloads and profiles, or points, than a picture can show; on a page, more would take over 5 MB.
+_MOST_JOBS, _MOST_POINTS, _MOST_ON_PAGE = 6, 1_000_000, 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,22 +72,21 @@ class Plane:
 
 
 class SweepPicture:
-    """Collects rows of a sweep (``add``), in their order, for ``draw_sweep``."""
+    """Collects rows of a sweep (``add``), in their order, for a picture or for a page, which shows each row."""
 
-    def __init__(self, sweep: Sweep, *, most_points: int = MOST_POINTS, place: str = "picture") -> None:
-        """Raise InputError for a sweep that no picture of two dimensions shows.
-
-        ``place`` is what the message calls it.
-        """
+    def __init__(self, sweep: Sweep, *, place: Literal["picture", "page"] = "picture") -> None:
+        """Raise InputError for a sweep that no picture of two dimensions shows."""
         self.sweep = sweep
         self.names = tuple(all_strategies())
         self.varied = [i for i, values in enumerate(sweep.grid.values) if len(values) > 1]
         self.jobs = [self.name_job(one.name, other.name) for one in sweep.workloads for other in sweep.profiles]
-        _check(len(self.varied), jobs=len(self.jobs), points=len(sweep), most=most_points, place=place)
+        _check(len(self.varied), jobs=len(self.jobs), points=len(sweep), place=place)
         self.quantity = "local_peak_bytes" if sweep.goal.objective == "memory" else "overhead"
         self._added = np.full(len(sweep), np.nan)
         self._best = np.full(len(sweep), -1)
         self._seen = np.zeros(len(sweep), dtype=bool)
+        self._place = place
+        self._rows: dict[int, Mapping[str, Any]] = {}
 
     def name_job(self, workload: str, profile: str) -> str:
         """Return the name of a workload on a machine: what differs, as the title names what all share."""
@@ -105,9 +104,15 @@ class SweepPicture:
         """Take some rows, of which the first has the number ``start``."""
         for index, row in enumerate(rows, start):
             self._seen[index] = True
+            if self._place == "page":
+                self._rows[index] = row
             if row["fits"]:
                 self._added[index] = row[self.quantity]
                 self._best[index] = self.names.index(row["strategy"])
+
+    def rows(self) -> list[Mapping[str, Any]]:
+        """Return the rows of a page, which must all have been added."""
+        return [self._rows[number] for number in range(len(self.sweep))]
 
     def places(self) -> list[float]:
         """Return where the values of an input stand on the axis of lines.
@@ -171,8 +176,8 @@ class SweepPicture:
         return [f"{what}, by {' and '.join(names)}", ", ".join([f"{workloads} on {profiles}", *fixed])]
 
 
-def _check(varied: int, *, jobs: int, points: int, most: int, place: str) -> None:
-    field = "html" if place == "page" else "plot"
+def _check(varied: int, *, jobs: int, points: int, place: str) -> None:
+    field, most = ("html", _MOST_ON_PAGE) if place == "page" else ("plot", _MOST_POINTS)
     if not 1 <= varied <= 2:
         raise InputError(
             f"a {place} shows one axis or two, and {varied} vary",

@@ -5,9 +5,8 @@ Plans that can be chosen on a page have their numbers, their schedule and their 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ckptplan.calibration.validation import Validation
 from ckptplan.cost.case import Case
@@ -38,11 +37,10 @@ from ckptplan.report.sweep_plot import SweepPicture
 from ckptplan.schedule.simulator import IllegalAction
 from ckptplan.storage.plans import plan_text
 from ckptplan.studies.pareto import ParetoFront
-from ckptplan.studies.sweep import Sweep
 from ckptplan.units import format_bytes, format_count
 
-#: More points of a sweep make a page of over 5 MB, and a table that nobody reads.
-_MOST_POINTS, _MOST_ROWS = 10_000, 1_000
+#: More rows make a table that nobody reads.
+_MOST_ROWS = 1_000
 #: Points of a front whose schedules are on the page, besides those that have a name.
 _POINTS = 24
 #: What a page says of a plan beside its schedule.
@@ -171,40 +169,19 @@ def make_validation_page(plan: Plan, found: Validation, view: View) -> Page:
     )
 
 
-class SweepPage:
-    """Collects rows of a sweep (``add``), and makes a page of all of them: lines or heat maps, and a table."""
-
-    def __init__(self, sweep: Sweep) -> None:
-        """Raise InputError for a sweep that no chart of two dimensions shows."""
-        self.sweep = sweep
-        self._picture = SweepPicture(sweep, most_points=_MOST_POINTS, place="page")
-        self._rows: dict[int, Mapping[str, Any]] = {}
-
-    @property
-    def missing(self) -> int:
-        """How many rows were not added."""
-        return self._picture.missing
-
-    def add(self, rows: Iterable[Mapping[str, Any]], *, start: int) -> None:
-        """Take some rows, of which the first has the number ``start``."""
-        taken = list(rows)
-        self._picture.add(taken, start=start)
-        self._rows |= dict(enumerate(taken, start))
-
-    def make(self) -> Page:
-        """Return the page. All rows must have been added."""
-        rows = [self._rows[number] for number in range(len(self.sweep))]
-        summary = Summary(self.sweep, most_rows=_MOST_ROWS)
-        summary.add(rows)
-        what, job = self._picture.title()
-        charts = [ChartBlock(chart=chart) for chart in chart_sweep(self._picture, rows)]
-        return Page.of(
-            Section.of("sweep", "The best plans", charts),
-            Section.of("numbers", "Numbers", summary.blocks()),
-            Section.of("basis", "Estimate basis", explain_basis(summary.list_basis())),
-            title=f"Sweep: {job}",
-            lede=f"{what}.",
-        )
+def make_sweep_page(picture: SweepPicture) -> Page:
+    """Return the page of a sweep, all of whose rows were added: lines or heat maps, and a table."""
+    summary = Summary(picture.sweep, most_rows=_MOST_ROWS)
+    summary.add(picture.rows())
+    what, job = picture.title()
+    charts = [ChartBlock(chart=chart) for chart in chart_sweep(picture)]
+    return Page.of(
+        Section.of("sweep", "The best plans", charts),
+        Section.of("numbers", "Numbers", summary.blocks()),
+        Section.of("basis", "Estimate basis", explain_basis(summary.list_basis())),
+        title=f"Sweep: {job}",
+        lede=f"{what}.",
+    )
 
 
 def _section_of_plan(view: PlanView) -> Section:

@@ -34,9 +34,9 @@ _SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross
 _CROSS = 16
 
 
-def chart_sweep(picture: SweepPicture, rows: Sequence[Mapping[str, Any]]) -> tuple[Chart, ...]:
-    """Return the charts of a sweep whose rows, all of them, are given in their order."""
-    points = [_describe(picture, row) for row in rows]
+def chart_sweep(picture: SweepPicture) -> tuple[Chart, ...]:
+    """Return the charts of a sweep, whose rows were collected for a page."""
+    points = [_describe(picture, row) for row in picture.rows()]
     if len(picture.varied) == 1:
         return (_chart_lines(picture, points),)
     each = len(points) // len(picture.jobs)
