@@ -28,10 +28,10 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "profiles list": ("library", "list_profiles", "--format csv"),
     "profiles show": ("library", "show_profile", "nvidia-h200"),
     "profiles check": ("library", "check_profiles", "ipu-mk2 nvidia-h200"),
-    "profiles new": ("starters", "new_profile", "--like nvidia-h200 --price-per-hour 3.5 -o my-h200.toml"),
+    "profiles new": ("library", "new_profile", "--like nvidia-h200 --price-per-hour 3.5 -o my-h200.toml"),
     "workloads list": ("library", "list_workloads", "--format csv"),
     "workloads show": ("library", "show_workload", "paper-snn"),
-    "workloads new": ("starters", "new_workload", "--kind lstm --batch 8 --neurons 64 -o my-lstm.toml"),
+    "workloads new": ("library", "new_workload", "--kind lstm --batch 8 --neurons 64 -o my-lstm.toml"),
     "schema": ("plans", "schema", "plan -o plan.schema.json"),
 }
 #: What groups of commands are for, and arguments to try.
