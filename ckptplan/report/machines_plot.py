@@ -12,12 +12,14 @@ from ckptplan.report import style
 from ckptplan.report.machines import summarise
 from ckptplan.report.scale import Scale, drop_overlaps
 from ckptplan.report.style import PAGE, Size, set_legend, set_title
+from ckptplan.report.vega import CONFIG, INK, Chart, Spec, at, layer, nominal, tell
 from ckptplan.studies.machines import Machine, MachineComparison
 from ckptplan.units import format_count, format_duration
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
 
 #: Times that are round in their units.
 _ROUND = (
@@ -125,3 +127,52 @@ def _draw_lengths(axes: Axes, machines: Sequence[Machine]) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.set_xlabel("largest T")
+
+
+def chart_machines(comparison: MachineComparison) -> Chart:
+    """Return the chart of the machines whose times are known, or of none."""
+    rows: list[Spec] = []
+    for machine in comparison.machines:
+        if machine.plan is None or not machine.run_seconds:
+            continue
+        low, high = find_ends(machine)
+        rows.append({
+            "machine": machine.profile.name,
+            "seconds": machine.run_seconds,
+            "low": low,
+            "high": high,
+            "shown": name_time(machine),
+            "between": f"{format_duration(low)} to {format_duration(high)}" if machine.interval else "measured",
+            "strategy": machine.plan.strategy,
+            "largest": format_count(machine.largest_steps),
+        })  # fmt: skip
+    titles = {"machine": "machine", "shown": "time", "between": "interval", "strategy": "strategy"}
+    times = at("seconds", scale_times(comparison))
+    estimated = {"test": "datum.between !== 'measured'", "value": "white"}
+    hollow = {"condition": estimated, "value": style.BLUE}
+    layers = [
+        layer(
+            "rule",
+            rows,
+            {"x": {**times, "field": "low"}, "x2": {"field": "high"}},
+            strokeWidth=5,
+            color=style.SKY,
+        ),
+        layer("point", rows, {"x": times, "fill": hollow}, size=90, stroke=style.BLUE, opacity=1),
+        layer("text", rows, {"x": times, "text": {"field": "shown"}}, align="center", dy=-11, fill=INK),
+    ]
+    return Chart(
+        name="machines",
+        title="Time on each machine",
+        caption="Lines are the intervals of estimated times, which begin with ~.",
+        spec={
+            "config": CONFIG,
+            "width": "container",
+            "height": 34 * max(1, len(rows)),
+            "encoding": {
+                "y": nominal("machine", sort=None),
+                "tooltip": tell(**titles, largest="largest T"),
+            },
+            "layer": layers,
+        },
+    )

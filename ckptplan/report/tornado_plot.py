@@ -14,12 +14,14 @@ from ckptplan.report import style
 from ckptplan.report.scale import Scale, drop_overlaps, scale_shares
 from ckptplan.report.sensitivity import find_change, format_values, sort_by_effect
 from ckptplan.report.style import PAGE, Size, set_legend, set_title
+from ckptplan.report.vega import CONFIG, INK, Chart, Spec, at, layer, nominal, tell
 from ckptplan.studies.sensitivity import Best, Influence, Replanned, Sensitivity
 from ckptplan.units import format_count, format_percent, format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
 
 #: The bar of half an input, and that of twice it; other factors are marks within them.
 LABELS = {0.5: "half the input", 2.0: "twice the input"}
@@ -167,4 +169,56 @@ def _write_notes(influence: Influence, study: Sensitivity, scale: Scale, size: S
         line
         for note in notes
         for line in textwrap.wrap(note, wide, max_lines=2, placeholder="…", break_on_hyphens=False)
+    )
+
+
+def chart_tornado(study: Sensitivity) -> Chart:
+    """Return the chart of a sensitivity study."""
+    rows: list[Spec] = [
+        {
+            "input": name_input(one),
+            "factor": LABELS.get(bar.point.factor, ""),
+            "times": f"x {bar.point.factor:g}",
+            "change": bar.change,
+            "shown": format_percent(bar.change),
+            "time": format_seconds(bar.best.seconds),
+            "strategy": bar.best.strategy,
+            "kept": "does not fit" if bar.kept is None else format_percent(bar.kept),
+        }
+        for one in sort_by_effect(study)
+        for bar in list_bars(one, study)
+    ]
+    order = list(dict.fromkeys(row["input"] for row in rows))
+    colours = {"domain": list(LABELS.values()), "range": list(COLOURS.values())}
+    halves = nominal("factor", scale=colours, legend={"symbolSize": 120})
+    tooltip = tell(
+        input="input",
+        times="factor",
+        shown="change of time",
+        time="time",
+        strategy="best strategy",
+        kept="the plan of now",
+    )
+    return Chart(
+        name="tornado",
+        title="What each input does to the time of the best plan",
+        caption=(
+            f"Each input is halved and doubled by itself, and the job is planned again; now it takes "
+            f"{format_seconds(study.best.seconds)} with {study.best.strategy}. Lines within the bars are "
+            "0.8 and 1.25 times the input."
+        ),
+        spec={
+            "config": CONFIG,
+            "width": "container",
+            "height": 30 * max(1, len(order)),
+            "layer": [
+                layer("bar", [row for row in rows if row["factor"]], {"color": halves}, opacity=0.9),
+                layer("tick", [row for row in rows if not row["factor"]], {}, color=INK, thickness=2),
+            ],
+            "encoding": {
+                "y": nominal("input", scale={"domain": order}),
+                "x": {**at("change", scale_change(study)), "stack": None},
+                "tooltip": tooltip,
+            },
+        },
     )

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from ckptplan.errors import InputError, MissingExtra
 from ckptplan.report.blocks import Block
-from ckptplan.report.html.charts.look import Chart
+from ckptplan.report.vega import Chart
 from ckptplan.storage.files import write_bytes
 from ckptplan.version import __version__
 from ckptplan.wording import escape_controls
@@ -188,15 +188,7 @@ class PlanPanel:
     first: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChartBlock:
-    """A chart within a section."""
-
-    kind: ClassVar[str] = "chart"
-    chart: Chart
-
-
-Part: TypeAlias = Block | ChartBlock | Download | PlanPanel
+Part: TypeAlias = Block | Chart | Download | PlanPanel
 
 
 @dataclass(frozen=True)
@@ -238,7 +230,7 @@ class Page:
         """Return the page as HTML; ``command`` is what made it. Raises MissingExtra."""
         script, style = _asset("page.js"), _asset("page.css")
         blocks = [block for section in self.sections for block in section.blocks]
-        charts = {one.chart.name: one.chart.spec for one in blocks if isinstance(one, ChartBlock)}
+        charts = {one.name: one.spec for one in blocks if isinstance(one, Chart)}
         plans = [plan.data() for one in blocks if isinstance(one, PlanPanel) for plan in one.plans]
         library = load_library() if charts or plans else ""
         return str(

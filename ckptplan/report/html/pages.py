@@ -15,29 +15,39 @@ from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.planning.playback import group_same_schedules
+from ckptplan.report import style
 from ckptplan.report.basis import explain_basis
 from ckptplan.report.blocks import Field, Paragraph, Table
-from ckptplan.report.fields import OVER_BASE, PARAMETERS, STRATEGY, TIME, align_bytes, align_counts, tell_plan
+from ckptplan.report.fields import (
+    OVER_BASE,
+    PARAMETERS,
+    STRATEGY,
+    TIME,
+    align_bytes,
+    align_counts,
+    format_parameters,
+    tell_plan,
+)
 from ckptplan.report.formats import View
 from ckptplan.report.front import FrontView
-from ckptplan.report.front_plot import beside_resident, spread_places
-from ckptplan.report.html.charts.comparison import chart_comparison, chart_machines, chart_tornado
-from ckptplan.report.html.charts.front import chart_front
-from ckptplan.report.html.charts.look import Chart
-from ckptplan.report.html.charts.schedule import chart_schedule
-from ckptplan.report.html.charts.sweep import chart_sweep
-from ckptplan.report.html.page import ChartBlock, Download, Page, PlanPanel, Section, ShownPlan
+from ckptplan.report.front_plot import beside_resident, chart_front, spread_places
+from ckptplan.report.gantt import chart_schedule
+from ckptplan.report.html.page import Download, Page, PlanPanel, Section, ShownPlan
 from ckptplan.report.infeasible import format_infeasible
 from ckptplan.report.machines import MachinesView
+from ckptplan.report.machines_plot import chart_machines
 from ckptplan.report.plan import ComparisonView, PlanView
+from ckptplan.report.scale import Scale, scale_bytes, scale_shares
 from ckptplan.report.sensitivity import SensitivityView
 from ckptplan.report.sketch import Detail, TooLongToDraw, sketch_schedule
 from ckptplan.report.sweep import Summary
-from ckptplan.report.sweep_plot import SweepPicture
+from ckptplan.report.sweep_plot import SweepPicture, chart_sweep
+from ckptplan.report.tornado_plot import chart_tornado
+from ckptplan.report.vega import CONFIG, INK, Chart, Spec, annotate, at, layer, nominal, tell
 from ckptplan.schedule.simulator import IllegalAction
 from ckptplan.storage.plans import plan_text
 from ckptplan.studies.pareto import ParetoFront
-from ckptplan.units import format_bytes, format_count
+from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 
 #: More rows make a table that nobody reads.
 _MOST_ROWS = 1_000
@@ -143,7 +153,7 @@ def make_machines_page(view: MachinesView) -> Page:
         for machine in comparison.machines
         if machine.plan is not None
     ]
-    charts = [ChartBlock(chart=chart_machines(comparison))] if plans else []
+    charts = [chart_machines(comparison)] if plans else []
     return Page.of(
         Section.of("machines", "Machines", [*charts, *view.blocks()]),
         _section_of_schedules(plans),
@@ -174,7 +184,7 @@ def make_sweep_page(picture: SweepPicture) -> Page:
     summary = Summary(picture.sweep, most_rows=_MOST_ROWS)
     summary.add(picture.rows())
     what, job = picture.title()
-    charts = [ChartBlock(chart=chart) for chart in chart_sweep(picture)]
+    charts = chart_sweep(picture)
     return Page.of(
         Section.of("sweep", "The best plans", charts),
         Section.of("numbers", "Numbers", summary.blocks()),
@@ -209,13 +219,13 @@ def _section_of_strategies(view: ComparisonView) -> Section:
     return Section.of("strategies", "Strategies", [*charts, *view.blocks()])
 
 
-def _chart_plans(plans: Sequence[Plan]) -> list[ChartBlock]:
-    return [ChartBlock(chart=chart_comparison(plans))] if plans else []
+def _chart_plans(plans: Sequence[Plan]) -> list[Chart]:
+    return [chart_comparison(plans)] if plans else []
 
 
 def _section_of_inputs(view: SensitivityView) -> Section:
     """Return the tornado and the table of a sensitivity study."""
-    chart = ChartBlock(chart=chart_tornado(view.study))
+    chart = chart_tornado(view.study)
     return Section.of("inputs", "What the inputs do", [chart, *view.blocks()])
 
 
@@ -230,7 +240,7 @@ def _sections_of_front(
     if places:
         numbered = {place: ahead + index for index, place in enumerate(places)}
         chart = chart_front(front, plans=numbered, own=own.plan if own else None, every=every)
-        yield Section.of("front", "Memory and time", [ChartBlock(chart=chart)])
+        yield Section.of("front", "Memory and time", [chart])
     best = front.place_within(front.budget_bytes)
     yield _section_of_schedules(plans, first=0 if own or best is None else places.index(best))
     yield Section.of("front-numbers", "The front in numbers", view.blocks())
@@ -335,3 +345,58 @@ def _offer_plan(plan: Plan) -> Iterator[Download]:
     content = plan_text(plan)
     if len(content) <= _LARGEST_FILE:
         yield Download(text="Download the plan (JSON)", file_name="plan.json", content=content)
+
+
+def chart_comparison(plans: Sequence[Plan]) -> Chart:
+    """Return the chart of the plans that fit, in their order."""
+    rows = [
+        {
+            "strategy": plan.strategy,
+            "parameters": format_parameters(plan),
+            "over": plan.predicted.overhead,
+            "memory": plan.predicted.local_peak_bytes,
+            "shown": format_percent(plan.predicted.overhead),
+            "local": format_bytes(plan.predicted.local_peak_bytes),
+            "time": format_seconds(plan.predicted.seconds),
+        }
+        for plan in plans
+    ]
+    budget = plans[0].goal.local_bytes
+    most = max(plan.predicted.local_peak_bytes for plan in plans)
+    slowest = max(0.01, *(plan.predicted.overhead for plan in plans))
+    near = budget is not None and budget <= 4 * most
+    top = max(most, budget) if budget is not None and near else most
+    over = _chart_bars(
+        rows, "over", scale_shares("time over base", 0, 1.1 * slowest), "shown", colour=style.BLUE
+    )
+    memory = _chart_bars(
+        rows, "memory", scale_bytes("local memory", 0, 1.1 * top), "local", colour=style.ORANGE
+    )
+    words = "."
+    if budget is not None and near:
+        line = {"x": {"datum": budget}, "y": {"value": 0}, "y2": {"value": "height"}}
+        memory["layer"].append(annotate("rule", line, color=INK, strokeDash=[6, 4]))
+        words = f"; the dashed line is the budget, {format_bytes(budget)}."
+    return Chart(
+        name="comparison",
+        title="Strategies",
+        caption=f"The best plan of each strategy, the one to run first{words}",
+        spec={"config": CONFIG, "spacing": 24, "vconcat": [over, memory]},
+    )
+
+
+def _chart_bars(rows: Sequence[Spec], field: str, scale: Scale, label: str, *, colour: str) -> Spec:
+    titles = {"strategy": "strategy", "parameters": "parameters", "time": "time", "shown": "over base"}
+    return {
+        "width": "container",
+        "height": {"step": 24},
+        "encoding": {
+            "y": nominal("strategy", sort=None),
+            "x": at(field, scale),
+            "tooltip": tell(**titles, local="local memory"),
+        },
+        "layer": [
+            layer("bar", rows, {}, color=colour, opacity=0.9),
+            layer("text", rows, {"text": {"field": label}}, align="left", dx=4, fill=INK, clip=False),
+        ],
+    }

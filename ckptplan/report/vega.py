@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ckptplan.report import style
 from ckptplan.report.scale import LINEAR, Scale
@@ -56,6 +56,7 @@ CONFIG: Spec = {
 class Chart:
     """A chart of a page: its specification, and what it shows in words."""
 
+    kind: ClassVar[str] = "chart"
     name: str
     title: str
     #: What is seen and what can be done, for the caption.

@@ -1,1 +1,0 @@
-"""Charts as Vega-Lite specifications, one chart a file."""
