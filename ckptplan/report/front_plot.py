@@ -21,13 +21,15 @@ from ckptplan.report.fields import format_parameters, name_budget
 from ckptplan.report.scale import LINEAR, Scale, drop_overlaps, scale_bytes, scale_shares
 from ckptplan.report.style import PAGE, Size, set_legend, set_title
 from ckptplan.report.vega import (
-    CONFIG,
     INK,
     LINES,
+    PLAN,
     Chart,
     Spec,
     annotate,
     at,
+    label_plan,
+    label_row,
     layer,
     nominal,
     strategy_scales,
@@ -35,7 +37,6 @@ from ckptplan.report.vega import (
     themed,
     zoom,
 )
-from ckptplan.strategies.registry import all_parameters
 from ckptplan.studies.pareto import ParetoFront
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 
@@ -216,14 +217,8 @@ def _describe(name: str, plan: Plan, size: Size) -> str:
 
 #: Points of a curve: more cannot be told apart, but all of their numbers are in CSV and JSON.
 _FEW = 150
-_TOOLTIP = tell(
-    strategy="strategy",
-    parameters="parameters",
-    local="local memory",
-    remote="remote memory",
-    time="time",
-    over="over base",
-)
+_TOOLTIP = tell(**PLAN)
+_COSTS = ("seconds", "overhead", "local_peak_bytes", "remote_peak_bytes")
 
 
 def chart_front(
@@ -255,21 +250,17 @@ def chart_front(
     hover = layer("point", [*shown, *others], {"tooltip": _TOOLTIP}, opacity=0, size=120, filled=True)
     memory, band = scale_memory(front, whole=True)
     layers = [lines, *([thin] if others else []), *_layer_resident(front, memory.low, band), hover]
-    return Chart(
-        name="front",
-        title="Local memory and time",
-        caption=_describe_chart(front, len(plans))
+    return Chart.of(
+        "front",
+        "Local memory and time",
+        _describe_chart(front, len(plans))
         + (" Strategies that are best nowhere are thin and grey." if others else "")
         + ("" if own is None else " The diamond is the plan itself."),
-        spec={
-            "config": CONFIG,
-            "width": "container",
-            "height": 420,
-            "params": [{"name": "chosen", "value": -1}],
-            "layer": [*layers, *_layer_budget(front, band, memory.high), _layer_points(points)],
-            "encoding": {"x": at("x", memory), "y": at("y", scale_overhead(front, whole=True))},
-        },
         zooms=True,
+        height=420,
+        params=[{"name": "chosen", "value": -1}],
+        layer=[*layers, *_layer_budget(front, band, memory.high), _layer_points(points)],
+        encoding={"x": at("x", memory), "y": at("y", scale_overhead(front, whole=True))},
     )
 
 
@@ -284,20 +275,19 @@ def _describe_chart(front: ParetoFront, points: int) -> str:
 def _list_points(
     front: ParetoFront, one: ParetoFront, places: Sequence[int], *, name: str | None = None
 ) -> list[Spec]:
-    memory = beside_resident(front, one)
+    memory, parameters = beside_resident(front, one), one.parameters
     return [
         {
             "x": int(memory[place]),
             "y": max(0.0, float(one.overhead[place])),
-            "strategy": name or one.strategies[place],
-            "parameters": _format_parameters(one.parameters, place),
-            "local": format_bytes(int(one.local_peak_bytes[place])),
-            "remote": format_bytes(int(one.remote_peak_bytes[place])),
-            "time": format_seconds(float(one.seconds[place])),
-            "over": format_percent(float(one.overhead[place])),
+            **label_row({
+                **{key: int(values[place]) or None for key, values in parameters.items()},
+                "strategy": name or one.strategies[place],
+                **{key: getattr(one, key)[place].item() for key in _COSTS},
+            }),
         }
         for place in places
-    ]
+    ]  # fmt: skip
 
 
 def _describe_own(front: ParetoFront, plan: Plan) -> Spec:
@@ -308,20 +298,8 @@ def _describe_own(front: ParetoFront, plan: Plan) -> Spec:
         "plan": 0,
         "own": True,
         "colour": INK,
-        "strategy": plan.strategy,
-        "parameters": format_parameters(plan),
-        "local": format_bytes(predicted.local_peak_bytes),
-        "remote": format_bytes(predicted.remote_peak_bytes),
-        "time": format_seconds(predicted.seconds),
-        "over": format_percent(predicted.overhead),
+        **label_plan(plan),
     }
-
-
-def _format_parameters(columns: Mapping[str, Any], place: int) -> str:
-    given = {name: int(columns[name][place]) for name in all_parameters() if name in columns}
-    return ", ".join(
-        f"{name} {value:,}" for name, value in given.items() if value and not name.endswith("_units")
-    )
 
 
 def _layer_points(points: list[Spec]) -> Spec:

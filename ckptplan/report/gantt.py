@@ -20,7 +20,6 @@ from ckptplan.report.scale import Scale, drop_overlaps, scale_bytes
 from ckptplan.report.sketch import Bar, Collected, Detail, Sketch
 from ckptplan.report.style import PAGE, Size, set_legend, set_title
 from ckptplan.report.vega import (
-    CONFIG,
     INK,
     Chart,
     Spec,
@@ -283,12 +282,14 @@ def chart_schedule(plan: Plan, sketch: Sketch) -> Chart:
     for part in parts[:-1]:
         part["encoding"]["x"]["axis"] = {"labels": False, "ticks": False, "title": None}
     parts[-1]["encoding"]["x"]["axis"] = {"title": f"time ({unit})", "tickCount": 12}
-    return Chart(
-        name="schedule",
-        title="Schedule and memory",
-        caption=_describe_chart(sketch),
-        spec={"config": CONFIG, "spacing": 10, "vconcat": parts, "data": {"name": "none", "values": []}},
+    return Chart.of(
+        "schedule",
+        "Schedule and memory",
+        _describe_chart(sketch),
         zooms=True,
+        spacing=10,
+        vconcat=parts,
+        data={"name": "none", "values": []},
     )
 
 

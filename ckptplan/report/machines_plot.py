@@ -12,7 +12,7 @@ from ckptplan.report import style
 from ckptplan.report.machines import summarise
 from ckptplan.report.scale import Scale, drop_overlaps
 from ckptplan.report.style import PAGE, Size, set_legend, set_title
-from ckptplan.report.vega import CONFIG, INK, Chart, Spec, at, layer, nominal, tell
+from ckptplan.report.vega import INK, Chart, Spec, at, layer, nominal, tell
 from ckptplan.studies.machines import Machine, MachineComparison
 from ckptplan.units import format_count, format_duration
 
@@ -161,18 +161,11 @@ def chart_machines(comparison: MachineComparison) -> Chart:
         layer("point", rows, {"x": times, "fill": hollow}, size=90, stroke=style.BLUE, opacity=1),
         layer("text", rows, {"x": times, "text": {"field": "shown"}}, align="center", dy=-11, fill=INK),
     ]
-    return Chart(
-        name="machines",
-        title="Time on each machine",
-        caption="Lines are the intervals of estimated times, which begin with ~.",
-        spec={
-            "config": CONFIG,
-            "width": "container",
-            "height": 34 * max(1, len(rows)),
-            "encoding": {
-                "y": nominal("machine", sort=None),
-                "tooltip": tell(**titles, largest="largest T"),
-            },
-            "layer": layers,
-        },
+    return Chart.of(
+        "machines",
+        "Time on each machine",
+        "Lines are the intervals of estimated times, which begin with ~.",
+        height=34 * max(1, len(rows)),
+        encoding={"y": nominal("machine", sort=None), "tooltip": tell(**titles, largest="largest T")},
+        layer=layers,
     )

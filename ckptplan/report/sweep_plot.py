@@ -16,17 +16,17 @@ import numpy as np
 
 from ckptplan.errors import InputError
 from ckptplan.report import style
-from ckptplan.report.fields import format_cells
 from ckptplan.report.scale import LINEAR, Scale, drop_overlaps, scale_bytes, scale_shares
 from ckptplan.report.style import PAGE, Size, set_legend, set_title
 from ckptplan.report.sweep import format_reason
 from ckptplan.report.vega import (
-    CONFIG,
     INK,
     LINES,
+    PLAN,
     Chart,
     Spec,
     at,
+    label_row,
     label_ticks,
     layer,
     nominal,
@@ -37,7 +37,7 @@ from ckptplan.report.vega import (
 )
 from ckptplan.strategies.registry import all_strategies
 from ckptplan.studies.sweep import Sweep
-from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
+from ckptplan.units import format_count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -375,15 +375,7 @@ def _describe_row(picture: SweepPicture, row: Mapping[str, Any]) -> Spec:
         shown["job"] = picture.name_job(row["workload"], row["profile"])
     if not row["fits"]:
         return {**shown, "why": format_reason(row)}
-    return {
-        **shown,
-        "v": row[picture.quantity],
-        "best": row["strategy"],
-        "parameters": format_cells(row),
-        "time": format_seconds(row["seconds"]),
-        "over": format_percent(row["overhead"]),
-        "local": format_bytes(row["local_peak_bytes"]),
-    }
+    return {**shown, "v": row[picture.quantity], **label_row(row)}
 
 
 def _tell(picture: SweepPicture, *, fits: bool) -> list[Spec]:
@@ -391,8 +383,7 @@ def _tell(picture: SweepPicture, *, fits: bool) -> list[Spec]:
     names |= {"job": "job"} if len(picture.jobs) > 1 else {}
     if not fits:
         return tell(**names, why="nothing fits")
-    titles = {"best": "strategy", "parameters": "parameters", "time": "time", "over": "over base"}
-    return tell(**names, **titles, local="local memory")
+    return tell(**names, **PLAN)
 
 
 def _chart_lines(picture: SweepPicture, points: list[Spec]) -> Chart:
@@ -409,18 +400,14 @@ def _chart_lines(picture: SweepPicture, points: list[Spec]) -> Chart:
     for number, part in enumerate(crosses):
         layers += _layer_crosses(picture, part, height=10 + _CROSS * number)
     layers[0]["params"] = [zoom("x", "y") if fitting else zoom("x")]
-    return Chart(
-        name="sweep",
-        title=picture.title()[0],
-        caption=_describe_lines(picture, points, across.title),
-        spec={
-            "config": CONFIG,
-            "width": "container",
-            "height": _LINE_HEIGHT,
-            "layer": layers,
-            "encoding": {"x": at("x", across)},
-        },
+    return Chart.of(
+        "sweep",
+        picture.title()[0],
+        _describe_lines(picture, points, across.title),
         zooms=True,
+        height=_LINE_HEIGHT,
+        layer=layers,
+        encoding={"x": at("x", across)},
     )
 
 
@@ -449,10 +436,10 @@ def _layer_lines(picture: SweepPicture, points: list[Spec], *, above: float) -> 
 
 def _look(points: Sequence[Spec]) -> Spec:
     """Return the colour and the shape of the best strategy at each point."""
-    names = list(dict.fromkeys(point["best"] for point in points))
+    names = list(dict.fromkeys(point["strategy"] for point in points))
     colours, _ = strategy_scales(names)
     shapes = {"domain": names, "range": [_SHAPES[i % len(_SHAPES)] for i in range(len(names))]}
-    return {"color": nominal("best", scale=colours), "shape": nominal("best", scale=shapes)}
+    return {"color": nominal("strategy", scale=colours), "shape": nominal("strategy", scale=shapes)}
 
 
 def _layer_crosses(picture: SweepPicture, points: list[Spec], *, height: int) -> list[Spec]:
@@ -481,18 +468,14 @@ def _chart_map(picture: SweepPicture, plane: Plane, points: list[Spec], *, numbe
         *_layer_cells(picture, without, {}, fits=False, fill=style.GREY, fillOpacity=0.15),
     ]
     layers[0]["params"] = [zoom("x", "y")]
-    return Chart(
-        name=f"sweep-{number + 1}",
-        title=plane.name if len(picture.jobs) > 1 else picture.title()[0],
-        caption="Each cell is the best plan at a point, or where nothing fits. Point at one to see more.",
-        spec={
-            "config": CONFIG,
-            "width": "container",
-            "height": min(max(_LEAST, _ROW * rows), _MOST),
-            "layer": [*layers, *_layer_regions(picture, plane)],
-            "resolve": {"scale": {"color": "independent", "shape": "independent"}},
-        },
+    return Chart.of(
+        f"sweep-{number + 1}",
+        plane.name if len(picture.jobs) > 1 else picture.title()[0],
+        "Each cell is the best plan at a point, or where nothing fits. Point at one to see more.",
         zooms=True,
+        height=min(max(_LEAST, _ROW * rows), _MOST),
+        layer=[*layers, *_layer_regions(picture, plane)],
+        resolve={"scale": {"color": "independent", "shape": "independent"}},
     )
 
 
@@ -524,7 +507,7 @@ def _layer_regions(picture: SweepPicture, plane: Plane) -> list[Spec]:
     """Return the borders between the regions of strategies, and the marker of each in its region."""
     lines = [{"i0": x, "j0": y, "i1": x2, "j1": y2} for (x, y), (x2, y2) in plane.borders()]
     marks = [
-        {"i0": column, "j0": row, "best": picture.names[place]}
+        {"i0": column, "j0": row, "strategy": picture.names[place]}
         for place, (column, row) in plane.middles().items()
         if place >= 0
     ]

@@ -14,7 +14,7 @@ from ckptplan.report import style
 from ckptplan.report.scale import Scale, drop_overlaps, scale_shares
 from ckptplan.report.sensitivity import find_change, format_values, sort_by_effect
 from ckptplan.report.style import PAGE, Size, set_legend, set_title
-from ckptplan.report.vega import CONFIG, INK, Chart, Spec, at, layer, nominal, tell
+from ckptplan.report.vega import INK, Chart, Spec, at, layer, nominal, tell
 from ckptplan.studies.sensitivity import Best, Influence, Replanned, Sensitivity
 from ckptplan.units import format_count, format_percent, format_seconds
 
@@ -199,26 +199,20 @@ def chart_tornado(study: Sensitivity) -> Chart:
         strategy="best strategy",
         kept="the plan of now",
     )
-    return Chart(
-        name="tornado",
-        title="What each input does to the time of the best plan",
-        caption=(
-            f"Each input is halved and doubled by itself, and the job is planned again; now it takes "
-            f"{format_seconds(study.best.seconds)} with {study.best.strategy}. Lines within the bars are "
-            "0.8 and 1.25 times the input."
-        ),
-        spec={
-            "config": CONFIG,
-            "width": "container",
-            "height": 30 * max(1, len(order)),
-            "layer": [
-                layer("bar", [row for row in rows if row["factor"]], {"color": halves}, opacity=0.9),
-                layer("tick", [row for row in rows if not row["factor"]], {}, color=INK, thickness=2),
-            ],
-            "encoding": {
-                "y": nominal("input", scale={"domain": order}),
-                "x": {**at("change", scale_change(study)), "stack": None},
-                "tooltip": tooltip,
-            },
+    return Chart.of(
+        "tornado",
+        "What each input does to the time of the best plan",
+        f"Each input is halved and doubled by itself, and the job is planned again; now it takes "
+        f"{format_seconds(study.best.seconds)} with {study.best.strategy}. Lines within the bars are "
+        "0.8 and 1.25 times the input.",
+        height=30 * max(1, len(order)),
+        layer=[
+            layer("bar", [row for row in rows if row["factor"]], {"color": halves}, opacity=0.9),
+            layer("tick", [row for row in rows if not row["factor"]], {}, color=INK, thickness=2),
+        ],
+        encoding={
+            "y": nominal("input", scale={"domain": order}),
+            "x": {**at("change", scale_change(study)), "stack": None},
+            "tooltip": tooltip,
         },
     )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from ckptplan.model.plan import Plan
 from ckptplan.report import style
+from ckptplan.report.fields import format_cells, format_parameters, make_plan_row
 from ckptplan.report.scale import LINEAR, Scale
+from ckptplan.units import format_bytes, format_percent, format_seconds
 
 #: A Vega-Lite specification, or a part of one.
 Spec = dict[str, Any]
@@ -16,7 +19,7 @@ Spec = dict[str, Any]
 #: Text and lines take the colour of the page, which a reader's theme and a printer change.
 INK = "currentColor"
 
-CONFIG: Spec = {
+_CONFIG: Spec = {
     "aria": False,
     "background": "transparent",
     "font": "system-ui, sans-serif",
@@ -64,6 +67,39 @@ class Chart:
     spec: Spec
     #: Whether its time axis, or both axes, can be moved and scaled.
     zooms: bool = False
+
+    @classmethod
+    def of(cls, name: str, title: str, caption: str, *, zooms: bool = False, **spec: Any) -> Chart:
+        """Return a chart in the common look."""
+        return cls(name=name, title=title, caption=caption, spec={"config": _CONFIG, **spec}, zooms=zooms)
+
+
+#: What is told of a plan that is pointed at: the members of ``label_row`` and their titles.
+PLAN: Mapping[str, str] = {
+    "strategy": "strategy",
+    "parameters": "parameters",
+    "time": "time",
+    "over": "over base",
+    "local": "local memory",
+    "remote": "remote memory",
+}
+
+
+def label_row(row: Mapping[str, Any]) -> Spec:
+    """Return what is told of a plan, given by the cells of its columns."""
+    return {
+        "strategy": row["strategy"],
+        "parameters": row["parameters"] if "parameters" in row else format_cells(row),
+        "time": format_seconds(row["seconds"]),
+        "over": format_percent(row["overhead"]),
+        "local": format_bytes(row["local_peak_bytes"]),
+        "remote": format_bytes(row["remote_peak_bytes"]),
+    }
+
+
+def label_plan(plan: Plan) -> Spec:
+    """Return what is told of a plan."""
+    return label_row({**make_plan_row(plan), "parameters": format_parameters(plan)})
 
 
 def themed(colour: str) -> str:

@@ -25,7 +25,6 @@ from ckptplan.report.fields import (
     TIME,
     align_bytes,
     align_counts,
-    format_parameters,
     tell_plan,
 )
 from ckptplan.report.formats import View
@@ -43,11 +42,11 @@ from ckptplan.report.sketch import Detail, TooLongToDraw, sketch_schedule
 from ckptplan.report.sweep import Summary
 from ckptplan.report.sweep_plot import SweepPicture, chart_sweep
 from ckptplan.report.tornado_plot import chart_tornado
-from ckptplan.report.vega import CONFIG, INK, Chart, Spec, annotate, at, layer, nominal, tell
+from ckptplan.report.vega import INK, PLAN, Chart, Spec, annotate, at, label_plan, layer, nominal, tell
 from ckptplan.schedule.simulator import IllegalAction
 from ckptplan.storage.plans import plan_text
 from ckptplan.studies.pareto import ParetoFront
-from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
+from ckptplan.units import format_bytes, format_count
 
 #: More rows make a table that nobody reads.
 _MOST_ROWS = 1_000
@@ -351,13 +350,9 @@ def chart_comparison(plans: Sequence[Plan]) -> Chart:
     """Return the chart of the plans that fit, in their order."""
     rows = [
         {
-            "strategy": plan.strategy,
-            "parameters": format_parameters(plan),
-            "over": plan.predicted.overhead,
+            **label_plan(plan),
+            "added": plan.predicted.overhead,
             "memory": plan.predicted.local_peak_bytes,
-            "shown": format_percent(plan.predicted.overhead),
-            "local": format_bytes(plan.predicted.local_peak_bytes),
-            "time": format_seconds(plan.predicted.seconds),
         }
         for plan in plans
     ]
@@ -366,34 +361,25 @@ def chart_comparison(plans: Sequence[Plan]) -> Chart:
     slowest = max(0.01, *(plan.predicted.overhead for plan in plans))
     near = budget is not None and budget <= 4 * most
     top = max(most, budget) if budget is not None and near else most
-    over = _chart_bars(
-        rows, "over", scale_shares("time over base", 0, 1.1 * slowest), "shown", colour=style.BLUE
-    )
-    memory = _chart_bars(
-        rows, "memory", scale_bytes("local memory", 0, 1.1 * top), "local", colour=style.ORANGE
-    )
+    over = _chart_bars(rows, "added", scale_shares("time over base", 0, 1.1 * slowest), "over", style.BLUE)
+    memory = _chart_bars(rows, "memory", scale_bytes("local memory", 0, 1.1 * top), "local", style.ORANGE)
     words = "."
     if budget is not None and near:
         line = {"x": {"datum": budget}, "y": {"value": 0}, "y2": {"value": "height"}}
         memory["layer"].append(annotate("rule", line, color=INK, strokeDash=[6, 4]))
         words = f"; the dashed line is the budget, {format_bytes(budget)}."
-    return Chart(
-        name="comparison",
-        title="Strategies",
-        caption=f"The best plan of each strategy, the one to run first{words}",
-        spec={"config": CONFIG, "spacing": 24, "vconcat": [over, memory]},
-    )
+    caption = f"The best plan of each strategy, the one to run first{words}"
+    return Chart.of("comparison", "Strategies", caption, spacing=24, vconcat=[over, memory])
 
 
-def _chart_bars(rows: Sequence[Spec], field: str, scale: Scale, label: str, *, colour: str) -> Spec:
-    titles = {"strategy": "strategy", "parameters": "parameters", "time": "time", "shown": "over base"}
+def _chart_bars(rows: Sequence[Spec], field: str, scale: Scale, label: str, colour: str) -> Spec:
     return {
         "width": "container",
         "height": {"step": 24},
         "encoding": {
             "y": nominal("strategy", sort=None),
             "x": at(field, scale),
-            "tooltip": tell(**titles, local="local memory"),
+            "tooltip": tell(**PLAN),
         },
         "layer": [
             layer("bar", rows, {}, color=colour, opacity=0.9),
