@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -35,6 +35,8 @@ class Totals:
     local_loads: int
 
 
+#: What ``Totals`` counts.
+COUNTS = tuple(field.name for field in fields(Totals) if not field.name.endswith(("seconds", "bytes")))
 _Events = Annotated[int, Field(strict=True, ge=0, le=MAX_BYTES)]
 
 

@@ -223,10 +223,7 @@ def _cached_single_tape(job: TableProblem, slots: int) -> SingleTape:
         steps=job.problem.steps,
         units=slots + 1,
         sizes=UnitSizes(1, 1),
-        recompute=job.problem.recompute,
-        write=job.problem.write,
-        read=job.problem.read,
-        actions=job.problem.actions,
+        **job.problem.prices,
         progress=None if job.front else job.progress,
     )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ckptplan.model.prediction import Totals
+from ckptplan.model.prediction import COUNTS, Totals
 from ckptplan.model.split import Choice, Where
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.tree import Decision, Part, Tree, drop_idle_slot, parts_after
@@ -227,6 +227,5 @@ def _price_counts(counted: Tally, costs: StepCosts) -> Totals:
         seconds=float(costs.serial_seconds(counted)),
         local_peak_bytes=counted.local_bytes + costs.resident_bytes,
         remote_peak_bytes=counted.remote_states * costs.remote_state_bytes,
-        messages=counted.messages,
-        **{name: getattr(counted, name) for name in COUNTED},
+        **{name: getattr(counted, name) for name in COUNTS},
     )

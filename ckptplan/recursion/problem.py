@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -82,6 +82,16 @@ class Problem:
         """Whether the recursion covers every legal schedule at its full cost."""
         at_full_cost = (self.write, self.read) == (self.least_write, self.least_read)
         return at_full_cost and self.actions.covered(write=self.write, read=self.read)
+
+    @property
+    def prices(self) -> dict[str, Any]:
+        """The costs that the values of parts depend on (``tables.PartValues``)."""
+        return {
+            "recompute": self.recompute,
+            "write": self.write,
+            "read": self.read,
+            "actions": self.actions,
+        }
 
     @property
     def least_cost_share(self) -> float:

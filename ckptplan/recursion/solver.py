@@ -197,19 +197,29 @@ def _solve_with_all_tapes(job: TableProblem) -> SolvedProblem:
     return replace(smaller, candidates=[whole, *smaller.candidates], least_extra=whole.extra)
 
 
-def _solve_by_tables(job: TableProblem) -> SolvedProblem | None:
+def _solve_by_tables(job: TableProblem) -> SolvedProblem:
     """Return the solution from a table of the whole sequence, or of a part of it."""
     rung = job
     if not is_affordable(job, job.units):
         rung = job._replace(units=_find_rung(job, job.units), alone=False)
-    coarse = coarsen(rung)
-    solver = _solve_exactly if is_affordable(coarse, coarse.units) else _solve_in_parts
-    free = job.units * job.unit
-    solved = solver(coarse, _relax(rung), free)
-    solved = replace(solved, candidates=[one for one in solved.candidates if one.local_bytes <= free])
-    if solved.exact or not job.front:
-        return solved
-    return replace(solved, candidates=[*solved.candidates, *_small_budget_candidates(job)])
+    coarse, free = coarsen(rung), job.units * job.unit
+    is_whole = is_affordable(coarse, coarse.units)
+    if is_whole:
+        tables = cached_tables(coarse, steps=job.problem.steps, units=coarse.units)
+        candidates = list(_table_candidates(tables, job.problem.steps, unit=coarse.unit))
+    else:
+        candidates = [*_segment_candidates(coarse), *_chunk_candidates(coarse)]
+    candidates = [one for one in candidates if one.local_bytes <= free]
+    notes, relaxed = _describe_rounding(coarse), _relax(rung)
+    exact = is_whole and job.problem.covered and not notes
+    if job.front and not exact:
+        candidates += _small_budget_candidates(job)
+    return SolvedProblem(
+        candidates=candidates,
+        least_extra=_prove_bound(relaxed, units=free // relaxed.unit),
+        exact=exact,
+        notes=notes,
+    )
 
 
 def _small_budget_candidates(job: TableProblem) -> Iterator[Candidate]:
@@ -221,18 +231,6 @@ def _small_budget_candidates(job: TableProblem) -> Iterator[Candidate]:
         )
     if is_short(job):
         yield from solve_classical(job).candidates
-
-
-def _solve_exactly(job: TableProblem, relaxed: TableProblem, free: int) -> SolvedProblem:
-    problem = job.problem
-    tables = cached_tables(job, steps=problem.steps, units=job.units)
-    notes = _describe_rounding(job)
-    return SolvedProblem(
-        candidates=list(_table_candidates(tables, problem.steps, unit=job.unit)),
-        least_extra=_prove_bound(relaxed, units=free // relaxed.unit),
-        exact=problem.covered and not notes,
-        notes=notes,
-    )
 
 
 def _prove_bound(job: TableProblem, *, units: int) -> float:
@@ -280,18 +278,6 @@ def _improving(row: Values) -> list[int]:
     return places
 
 
-def _solve_in_parts(job: TableProblem, relaxed: TableProblem, free: int) -> SolvedProblem:
-    tables = _tabulate_a_part(job)
-    candidates = [] if tables is None else list(_segment_candidates(job.problem, tables, unit=job.unit))
-    candidates += _chunk_candidates(job)
-    return SolvedProblem(
-        candidates=candidates,
-        least_extra=_prove_bound(relaxed, units=free // relaxed.unit),
-        exact=False,
-        notes=_describe_rounding(job),
-    )
-
-
 def _tabulate_a_part(job: TableProblem) -> Tables | None:
     """Return the tables of the longest part that is affordable, with the units that it can use."""
     steps = longest_table(job, tape=job.sizes.tape)
@@ -311,12 +297,15 @@ def _describe_rounding(job: TableProblem) -> tuple[str, ...]:
     return (text,)
 
 
-def _segment_candidates(problem: Problem, tables: Tables, *, unit: int) -> Iterator[Candidate]:
+def _segment_candidates(job: TableProblem) -> Iterator[Candidate]:
     """Yield segments of the length with the least cost per step, with an exact schedule for the rest.
 
     There is a schedule for each number of units that allows a faster one than all smaller numbers.
     """
-    horizon = tables.steps
+    tables = _tabulate_a_part(job)
+    if tables is None:
+        return
+    problem, horizon = job.problem, tables.steps
     lengths = np.arange(1, horizon + 1)[:, None]
     each = tables.write + tables.read + tables.actions.advance + lengths * tables.recompute
     each = each + tables.remote[1:]
@@ -339,7 +328,7 @@ def _segment_candidates(problem: Problem, tables: Tables, *, unit: int) -> Itera
     forest = Forest(decide, sizes=tables.sizes)
     for root in segments:
         yield Candidate(
-            extra=float(extra[root.units]), local_bytes=root.units * unit, build=partial(forest.grow, root)
+            extra=float(extra[root.units]), local_bytes=root.units * job.unit, build=partial(forest.grow, root)
         )
 
 

@@ -162,18 +162,10 @@ def cached_tables(job: TableProblem, *, steps: int, units: int) -> Tables:
 
     If all steps are wanted within all units alone, other values can be too large.
     """
-    problem = job.problem
-    costs: dict[str, Any] = {
-        "steps": steps,
-        "sizes": job.sizes,
-        "recompute": problem.recompute,
-        "write": problem.write,
-        "read": problem.read,
-        "actions": problem.actions,
-    }
+    costs: dict[str, Any] = {"steps": steps, "sizes": job.sizes, **job.problem.prices}
     whole = tuple(costs.values())
     alone = (*whole, units)
-    is_alone = job.alone and steps == problem.steps and units == job.units and steps > _LONG * units
+    is_alone = job.alone and steps == job.problem.steps and units == job.units and steps > _LONG * units
     with _lock:
         for key in (whole, alone) if is_alone else (whole,):
             known = _tables.get(key)

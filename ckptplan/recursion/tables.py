@@ -23,7 +23,8 @@ sum of (R2), whose least value is known.
 from __future__ import annotations
 
 import copy
-from typing import Any, Literal, TypeAlias
+from dataclasses import InitVar, dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -46,43 +47,34 @@ _FEW = 1 / 8
 CELLS = 5 * 10**6
 
 
+@dataclass(kw_only=True, eq=False)
 class PartValues:
-    """The least costs of the parts of a sequence beyond the first run of their steps, and how they come about.
+    """The least costs of parts of a sequence beyond the first run of their steps, and how they come about."""
 
-    Arguments:
-        steps: T, the longest part.
-        units: the most units of free local memory.
-        sizes: units of a state and of a tape.
-        recompute: cost of running a step again.
-        write: cost of writing a state to remote memory; infinite without remote memory.
-        read: cost of reading a state from remote memory.
-        actions: what actions cost besides their steps.
-        progress: called with the work done and the total work.
-    """
+    #: T, the longest part.
+    steps: int
+    #: The most units of free local memory.
+    units: int
+    sizes: UnitSizes
+    #: Costs of running a step again, and of writing (infinite without remote memory) and reading a state.
+    recompute: float
+    write: float
+    read: float
+    #: What actions cost besides their steps.
+    actions: ActionCosts = FREE
+    #: Called with the work done and the total work.
+    progress: InitVar[Progress | None] = None
 
-    def __init__(
-        self,
-        *,
-        steps: int,
-        units: int,
-        sizes: UnitSizes,
-        recompute: float,
-        write: float,
-        read: float,
-        actions: ActionCosts = FREE,
-        progress: Progress | None = None,
-    ) -> None:
-        self.steps, self.units, self.sizes = steps, units, sizes
-        self.recompute, self.write, self.read = recompute, write, read
-        self.actions = actions
+    def __post_init__(self, progress: Progress | None) -> None:
         #: The cost of a local copy of a state that is due to be read from remote memory.
-        self.hold = actions.hold(write=write, read=read)
+        self.hold = self.actions.hold(write=self.write, read=self.read)
         self._fill(progress)
 
     def _fill(self, progress: Progress | None) -> None:
         raise NotImplementedError
 
 
+@dataclass(kw_only=True, eq=False)
 class Tables(PartValues):
     """Values of every part of up to ``steps`` steps and ``units`` units; infinite if it cannot be reversed.
 
@@ -90,9 +82,7 @@ class Tables(PartValues):
     splits only, values are exact in the schedules that these are made for, and may be too large elsewhere.
     """
 
-    def __init__(self, *, promising: PromisingSplits | None = None, **job: Any) -> None:
-        self.promising = promising
-        super().__init__(**job)
+    promising: PromisingSplits | None = None
 
     def narrow(self, units: int) -> Tables:
         """Return the tables for at most ``units`` units: a view of these, with the same values, or these.

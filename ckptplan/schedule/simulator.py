@@ -14,7 +14,7 @@ from typing import Any
 
 from ckptplan.errors import InputError, quote_value
 from ckptplan.model.budget import Budget
-from ckptplan.model.prediction import Totals
+from ckptplan.model.prediction import COUNTS, Totals
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.timeline import COMPUTE, READ, WRITE, Event, Sink
@@ -395,15 +395,8 @@ class _Machine:
             stall_seconds=self.stalled,
             local_peak_bytes=self.local_peak + costs.resident_bytes,
             remote_peak_bytes=self.remote_peak * costs.remote_state_bytes,
-            recomputed_steps=self.recomputed_steps,
-            remote_writes=self.remote_writes,
-            remote_reads=self.remote_reads,
-            messages=self.messages,
-            advances=self.advances,
-            chunks=self.chunks,
-            local_saves=self.local_saves,
-            local_loads=self.local_loads,
             actions=actions,
+            **{name: getattr(self, name) for name in COUNTS},
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -24,7 +24,7 @@ from ckptplan.cost.overlap import (
 )
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Model
-from ckptplan.model.prediction import Totals
+from ckptplan.model.prediction import COUNTS, Totals
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.strategies.protocol import Columns, Splits, Strategy, no_equation
@@ -134,7 +134,7 @@ class ClosedForm(Strategy):
             seconds=float(cost.seconds[0]),
             local_peak_bytes=int(cost.local_peak_bytes[0]),
             remote_peak_bytes=int(cost.remote_peak_bytes[0]),
-            **{name: int(getattr(counts, name)[0]) for name in COUNTED},
+            **{name: int(getattr(counts, name)[0]) for name in COUNTS},
         )
 
     def point(self, parameters: Parameters, *, steps: int) -> Columns:
@@ -142,10 +142,6 @@ class ClosedForm(Strategy):
         self.check_names(parameters)
         clamped = self.clamp(parameters, steps=steps)
         return {name: np.array([clamped[name]], dtype=np.int64) for name in self.parameter_names}
-
-
-#: What both ``Counts`` and ``Totals`` count.
-COUNTED = tuple(field.name for field in fields(Totals) if field.name in {one.name for one in fields(Counts)})
 
 
 @dataclass(frozen=True, kw_only=True)

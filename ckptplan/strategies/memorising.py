@@ -19,9 +19,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from math import gcd, inf
-from typing import Any
 
 import numpy as np
 
@@ -37,6 +37,7 @@ from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.solved import IsBeaten, Rung, Solved, Task
 
 
+@dataclass(kw_only=True, eq=False)
 class Memorisation(PartValues):
     """Values of parts whose first state is in a local slot: ``local`` is C and ``chunk`` is G, for all units.
 
@@ -44,9 +45,10 @@ class Memorisation(PartValues):
     (steps + 1, units + 1).
     """
 
-    def __init__(self, *, hidden: bool, internal: bool, **job: Any) -> None:
-        self.hidden, self.internal = hidden, internal
-        super().__init__(write=inf, read=inf, **job)
+    hidden: bool
+    internal: bool
+    write: float = inf
+    read: float = inf
 
     def _fill(self, progress: Progress | None) -> None:
         steps, (state, tape) = self.steps, self.sizes
