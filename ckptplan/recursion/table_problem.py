@@ -172,6 +172,8 @@ def cached_tables(job: TableProblem, *, steps: int, units: int) -> Tables:
             if known is not None and known.units >= units:
                 _tables.move_to_end(key)
                 return known.narrow(units)
+        # After another budget at these costs, more are likely, and one table serves them all.
+        is_alone &= all(key[:-1] != whole for key in _tables)
     costs |= {"units": units, "progress": job.progress}
     tables = _fill_promising(**costs) if is_alone else None
     key = whole if tables is None else alone

@@ -341,8 +341,10 @@ class Question:
     def _solve(self, strategy: Solved, objective: Objective, *, progress: Progress | None) -> Answer | None:
         if self.goal.model == "paper":
             raise no_equation(strategy.name)
-        # The schedules of smaller budgets are of no use if time comes first.
-        answer = strategy.solve(self.task(objective, front=objective not in TIME_FIRST, progress=progress))
+        # The schedules of smaller budgets are of no use if time comes first, and is all that is asked for.
+        task = self.task(objective, front=objective not in TIME_FIRST, progress=progress)
+        task = dataclasses.replace(task, alone=not task.front and self.goal.objective == "time")
+        answer = strategy.solve(task)
         if answer is None or not self.limits.keeps(answer.cost(self.costs))[0]:
             return None
         key = tuple(column[0].item() for column in objective(answer.cost(self.costs)))

@@ -292,10 +292,11 @@ def _solve(task: Task, *, remote: bool, price: float = 0.0, messages: bool = Fal
     With ``messages``, each state is charged for its message, however cheap it is.
     """
     problem = _make_problem(task.costs, task.budget, remote=remote, messages=messages)
-    effort, front = task.effort, task.front
+    effort, front, alone = task.effort, task.front, task.alone
     if price:
-        problem, effort, front = replace(problem, write=problem.write + price), _LESS[effort], False
-    solved = solve(problem, effort=effort, front=front, alone=not front, progress=task.progress)
+        problem = replace(problem, write=problem.write + price)
+        effort, front, alone = _LESS[effort], False, True
+    solved = solve(problem, effort=effort, front=front, alone=alone, progress=task.progress)
     if solved is None:
         return SolvedProblem(candidates=[], least_extra=_bound_by_memory(task.costs, task.budget), exact=False)
     return solved

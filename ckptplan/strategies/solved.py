@@ -42,6 +42,7 @@ class Task:
         choose: selects among schedules by their cost.
         effort: how much work to allow: 'quick' or 'thorough'.
         front: whether ``choose`` may prefer less memory to less time.
+        alone: whether no other budget or choice follows at these costs, for which tables would be kept.
         progress: called with the work done and the total work.
     """
 
@@ -50,6 +51,7 @@ class Task:
     choose: Choose
     effort: str = "quick"
     front: bool = False
+    alone: bool = False
     progress: Progress | None = None
 
     def best_of(self, answers: Sequence[Answer]) -> Answer | None:
