@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from ckptplan.wording import Phrase, put_on_one_line
+from ckptplan.wording import put_on_one_line
 
 #: A limit on a plan: a budget, the largest overhead, or the longest sequence that a strategy can solve.
 Limit: TypeAlias = Literal["local_bytes", "remote_bytes", "max_overhead", "steps"]
@@ -88,8 +88,8 @@ class InputError(CkptplanError, ValueError):
 
     def _text(self) -> str:
         where = ": ".join(put_on_one_line(part) for part in (self.source, self.field) if part)
-        parts = (f"{where}: " if where else "", self.message)
-        return Phrase(*parts, " (accepted: ", self.accepted, ")") if self.accepted else Phrase(*parts)
+        accepted = f" (accepted: {self.accepted})" if self.accepted else ""
+        return f"{f'{where}: ' if where else ''}{self.message}{accepted}"
 
     def inside(self, *, source: str | None = None, prefix: str | None = None) -> InputError:
         """Return the same error with its context: the file, or the path into a document."""

@@ -67,27 +67,3 @@ def arguments_as(wording: Wording) -> Iterator[None]:
         yield
     finally:
         _put_into_words = before
-
-
-class Phrase(str):
-    """Text that keeps its arguments as data, for an edge that words them in another way, or another process."""
-
-    __slots__ = ("parts",)
-    parts: tuple[str | Argument, ...]
-
-    def __new__(cls, *parts: str | Argument) -> Phrase:
-        """Concatenate texts, phrases and arguments."""
-        flat = [inner for part in parts for inner in (part.parts if isinstance(part, Phrase) else (part,))]
-        phrase = super().__new__(cls, "".join(map(str, flat)))
-        phrase.parts = tuple(flat)
-        return phrase
-
-    def __reduce__(self) -> tuple[type[Phrase], tuple[str | Argument, ...]]:
-        return (Phrase, self.parts)
-
-
-def put_into_words(text: str, wording: Wording) -> str:
-    """Return a text with each of its arguments put into words by ``wording``."""
-    if not isinstance(text, Phrase):
-        return text
-    return "".join(wording(part) if isinstance(part, Argument) else part for part in text.parts)

@@ -16,7 +16,6 @@ from ckptplan.torch.memory import OutOfMemory
 from ckptplan.torch.recognise import StaleFindingsError
 from ckptplan.torch.trial import HiddenState
 from ckptplan.torch.wrapping.slots import LateGraph
-from ckptplan.wording import Argument, Phrase
 
 
 def test_all_errors_have_one_root() -> None:
@@ -59,7 +58,7 @@ def test_the_package_has_no_other_names() -> None:
 
 ERRORS = [
     CkptplanError("something"),
-    InputError(Phrase("give ", Argument("steps", 3)), field="steps", value=2, accepted="more", source="a.toml"),
+    InputError("give 3", field="steps", value=2, accepted="more", source="a.toml"),
     MissingExtra("html", package="jinja2"),
     Infeasible(
         binding="local_bytes",

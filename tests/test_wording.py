@@ -1,9 +1,9 @@
 """Python users are told of parameters, command-line users of options."""
 
 import ast
-import pickle
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from ckptplan.report.infeasible import format_infeasible
 from ckptplan.storage.rows import open_rows
 from ckptplan.storage.tables import Lines
 from ckptplan.torch.memory import OutOfMemory, explain_exhaustion
-from ckptplan.wording import Argument, Phrase, arguments_as, put_into_words
+from ckptplan.wording import Argument, arguments_as
 from tests.support import run, small_plan
 
 PACKAGE = Path(ckptplan.__file__).parent
@@ -77,24 +77,9 @@ def test_a_text_with_an_option_in_it_would_be_seen(tmp_path: Path) -> None:
     assert {text for text in texts(module) if OPTION.search(text)} == {"again with --", "a (--smaller) one"}
 
 
-def test_a_phrase_is_text_for_python_and_data_for_other_edges() -> None:
-    phrase = Phrase("a plan for ", Argument("local_bytes", 4096), ", or ", Argument("restart", True))
-    assert phrase == "a plan for local_bytes=4096, or restart=True"
-    assert put_into_words(phrase, as_option) == "a plan for --local-bytes 4096, or --restart"
-    assert (
-        put_into_words(Phrase("try ", phrase), as_option) == "try a plan for --local-bytes 4096, or --restart"
-    )
-    assert put_into_words("plain text", as_option) == "plain text"
-    copy = pickle.loads(pickle.dumps(phrase))  # noqa: S301 - written just now
-    assert (copy, copy.parts) == (phrase, phrase.parts)
-
-
 def test_a_command_line_words_all_arguments_of_its_process() -> None:
-    phrase = Phrase("or ", Argument("restart", True))
     with arguments_as(as_option):
         assert f"try {Argument('local_bytes', 4096)}" == "try --local-bytes 4096"
-        # Text from another process, a worker that knows of no command line, is worded here.
-        assert pickle.loads(pickle.dumps(phrase)) == "or --restart"  # noqa: S301 - written just now
     assert str(Argument("restart", True)) == "restart=True"
 
 
@@ -160,25 +145,27 @@ def error_of_memory() -> CkptplanError:
 def test_the_same_mistake_names_the_parameter_in_python_and_the_option_on_the_command_line(
     tmp_path: Path,
 ) -> None:
-    for error, in_python, on_the_command_line in (
-        (error_of_another_batch(), "calibrate it again with batch=60", "again with --batch 60"),
+    for fail, in_python, on_the_command_line in (
+        (error_of_another_batch, "calibrate it again with batch=60", "again with --batch 60"),
         (
-            error_of_a_sweep_over_batches(),
+            error_of_a_sweep_over_batches,
             "with batch=30 (at mine on ipu-mk2, batch = 30)",
             "with --batch 30 (at mine on ipu-mk2, batch = 30)",
         ),
-        (error_of_no_cell(), "or cell=)", "or --cell)"),
-        (error_of_other_rows(tmp_path / "x.csv"), "or restart=True)", "or --restart)"),
-        (error_of_memory(), "a plan for local_bytes=", "a plan for --local-bytes "),
+        (error_of_no_cell, "or cell=)", "or --cell)"),
+        (partial(error_of_other_rows, tmp_path / "x.csv"), "or restart=True)", "or --restart)"),
+        (error_of_memory, "a plan for local_bytes=", "a plan for --local-bytes "),
         (
-            Noisy(field="forward", spread=0.2, most=0.05),
+            partial(Noisy, field="forward", spread=0.2, most=0.05),
             "lower thread_count=, or raise repeats= or tolerance=",
             "lower --threads, or raise --repeats or --tolerance",
         ),
     ):
+        error = fail()
         assert in_python in str(error)
         assert not OPTION.search(str(error))
-        assert on_the_command_line in put_into_words(error.args[0], as_option)
+        with arguments_as(as_option):
+            assert on_the_command_line in str(fail())
 
 
 def test_suggestions_are_data_that_each_edge_puts_into_words() -> None:

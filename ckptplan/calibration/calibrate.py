@@ -23,7 +23,7 @@ from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress
 from ckptplan.model.workload import Workload
 from ckptplan.units import format_share
-from ckptplan.wording import Argument, Phrase
+from ckptplan.wording import Argument
 
 #: Times of a quick calibration are not known better than this, whatever its rounds say.
 _QUICK_UNCERTAINTY = 0.1
@@ -42,14 +42,8 @@ class Noisy(CkptplanError):  # noqa: N818 - what the machine is
             f"and a tolerance of {format_share(2 * most)} needs {format_share(most)} at most"
         )
         super().__init__(
-            Phrase(
-                f"{self.text}; close other programs, lower ",
-                Argument("thread_count"),
-                ", or raise ",
-                Argument("repeats"),
-                " or ",
-                Argument("tolerance"),
-            )
+            f"{self.text}; close other programs, lower {Argument('thread_count')}, or raise "
+            f"{Argument('repeats')} or {Argument('tolerance')}"
         )
 
     def details(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from ckptplan.errors import CkptplanError, InputError, did_you_mean, quote_value
 from ckptplan.model.workload import Workload
-from ckptplan.wording import Argument, Phrase
+from ckptplan.wording import Argument
 
 #: What runs a cell. A name without a prefix is of PyTorch.
 Runtime = Literal["torch", "jax"]
@@ -94,7 +94,7 @@ class CellSpec:
             raise InputError(
                 f"workload {workload.name!r} names no cell to run",
                 field="workload.cell",
-                accepted=Phrase("a workload that `calibrate` measured, or ", Argument("cell")),
+                accepted=f"a workload that `calibrate` measured, or {Argument('cell')}",
             )
         try:
             spec = cls.parse(
@@ -108,12 +108,8 @@ class CellSpec:
                 "code that a file names only runs if you say so",
                 field="workload.cell",
                 value=workload.cell,
-                accepted=Phrase(
-                    f"{', '.join(BUILT_IN)}; or, if you trust that code, ",
-                    Argument("trust_cell", True),
-                    ", or ",
-                    Argument("cell", str(spec)),
-                ),
+                accepted=f"{', '.join(BUILT_IN)}; or, if you trust that code, {Argument('trust_cell', True)}, "
+                f"or {Argument('cell', str(spec))}",
             )
         return spec
 

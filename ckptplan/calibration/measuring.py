@@ -20,7 +20,7 @@ from ckptplan.calibration.fit import Round
 from ckptplan.errors import InputError
 from ckptplan.model.progress import Progress
 from ckptplan.units import format_wait
-from ckptplan.wording import Argument, Phrase
+from ckptplan.wording import Argument
 
 #: Quartiles need at least this many rounds.
 LEAST_ROUNDS = 3
@@ -47,18 +47,14 @@ def fit_in(
             seconds, most = sum(candidate.time_seconds(pilot)), seconds_left
         if seconds <= _SHARE * most:
             return candidate
-    alone = Phrase("sizes without times (", Argument("bytes_only", True), "), ") if extent.chunks else ""
+    alone = f"sizes without times ({Argument('bytes_only', True)}), " if extent.chunks else ""
+    longer = Argument("max_seconds", _round_up(seconds / _SHARE + max_seconds - most))
     raise InputError(
         f"measuring this cell takes {format_wait(seconds)} even with the fewest runs, and may take "
         f"{max_seconds:g} s at most, of which estimates may take {100 * _SHARE:g} %, as they may be off",
         field="max_seconds",
         value=max_seconds,
-        accepted=Phrase(
-            "a smaller batch or fewer neurons, ",
-            alone,
-            "or ",
-            Argument("max_seconds", _round_up(seconds / _SHARE + max_seconds - most)),
-        ),
+        accepted=f"a smaller batch or fewer neurons, {alone}or {longer}",
     )
 
 

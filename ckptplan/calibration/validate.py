@@ -36,7 +36,7 @@ from ckptplan.schedule.actions import Record
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import Event
 from ckptplan.units import format_bytes, format_wait
-from ckptplan.wording import Argument, Phrase
+from ckptplan.wording import Argument
 
 #: The seconds that a validation may take by default if times are not compared.
 _MOST_SECONDS = 60.0
@@ -329,10 +329,8 @@ class _Comparison:
             f"is {max_seconds:.4g} s",
             field="max_seconds",
             value=max_seconds,
-            accepted=Phrase(
-                Argument("max_seconds", math.ceil(1.5 * total)),
-                f", or a plan for at most {_round_down(fewer):,} steps, a smaller batch or a smaller network",
-            ),
+            accepted=f"{Argument('max_seconds', math.ceil(1.5 * total))}, or a plan for at most "
+            f"{_round_down(fewer):,} steps, a smaller batch or a smaller network",
         )
 
     def _estimate_times(self, pilot: PilotTimes) -> list[float]:

@@ -118,7 +118,7 @@ def run(arguments: list[str]) -> int:
         except CkptplanError as error:
             if _was_interrupted(error):
                 raise KeyboardInterrupt from None
-            return _fail(error.exit_code, error.kind, _text(error), _details(error), arguments)
+            return _fail(error.exit_code, error.kind, _text(error), error.details(), arguments)
         except typer.TyperException as error:
             return _fail(error.exit_code, "usage", error.format_message(), {}, arguments)
         except SystemExit as ended:
@@ -167,19 +167,7 @@ def _text(error: CkptplanError) -> str:
         from ckptplan.report.infeasible import format_infeasible
 
         return format_infeasible(error)
-    return "\n".join([*map(_in_options, error.args[:1]), *getattr(error, "__notes__", ())])
-
-
-def _details(error: CkptplanError) -> dict[str, Any]:
-    return {name: _in_options(value) for name, value in error.details().items()}
-
-
-def _in_options(value: Any) -> Any:
-    """Return a text that names options, also if another process made it."""
-    from ckptplan.cli.command import as_option
-    from ckptplan.wording import put_into_words
-
-    return put_into_words(value, as_option)
+    return "\n".join([*error.args[:1], *getattr(error, "__notes__", ())])
 
 
 def _fail(code: int, kind: str, message: str, details: dict[str, Any], arguments: list[str]) -> int:

@@ -17,7 +17,7 @@ from ckptplan.model.network import Network, Operations
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import ACTION_TIMES, TIMES, Basis, Workload
 from ckptplan.units import format_seconds, format_share
-from ckptplan.wording import Argument, Phrase
+from ckptplan.wording import Argument
 
 #: The efficiency that is assumed where none was found, and the factor within which it is taken to be known.
 #: A third, between one (nothing is quicker than the roofline) and a ninth.
@@ -225,7 +225,7 @@ def _estimate_starters(
             "from",
             field="profile",
             value=profile.name,
-            accepted=Phrase("a profile with these fields, or times of your own: ", Argument("forward_seconds")),
+            accepted=f"a profile with these fields, or times of your own: {Argument('forward_seconds')}",
         )
     timed = estimate_times(workload, profile)
     fields = ("forward_seconds", "backward_seconds", "recompute_seconds")

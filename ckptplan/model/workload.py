@@ -26,7 +26,7 @@ from ckptplan.model.checked import (
 )
 from ckptplan.model.network import Network, Operations
 from ckptplan.units import MAX_BYTES, format_threads
-from ckptplan.wording import Argument, Phrase
+from ckptplan.wording import Argument
 
 #: The fields that a network description derives.
 DERIVED = ("state_bytes", "tape_bytes", "resident_bytes_per_step", "resident_bytes")
@@ -282,11 +282,9 @@ class Workload(Described):
 
     def _with_network(self, field: str, value: int) -> Self:
         if self.network is None:
+            again = "" if self.cell is None else f"; calibrate it again with {Argument(field, value)}"
             raise InputError(
-                Phrase(
-                    f"workload {self.name!r} has no network description, so its sizes cannot follow {field}",
-                    *(() if self.cell is None else ("; calibrate it again with ", Argument(field, value))),
-                ),
+                f"workload {self.name!r} has no network description, so its sizes cannot follow {field}{again}",
                 field=field,
                 value=value,
             )

@@ -17,7 +17,7 @@ from typing import IO, Any
 from ckptplan.errors import InputError
 from ckptplan.storage.files import check_file_name, lock_file, write_bytes
 from ckptplan.storage.tables import Lines
-from ckptplan.wording import Argument, Phrase
+from ckptplan.wording import Argument
 
 #: Upper limit on the bytes of a row, in case another file is one long line.
 _MOST_BYTES = 2**16
@@ -170,8 +170,6 @@ def _refuse_file(source: str, reason: str) -> InputError:
     return InputError(
         f"is not a partial result of this sweep: {reason}",
         source=source,
-        accepted=Phrase(
-            "a new file, a partial result of the same command with the same inputs, or ",
-            Argument("restart", True),
-        ),
+        accepted="a new file, a partial result of the same command with the same inputs, or "
+        f"{Argument('restart', True)}",
     )

@@ -36,7 +36,6 @@ from ckptplan.units import (
     parse_rate,
     parse_seconds,
 )
-from ckptplan.wording import Phrase
 
 #: A value of an axis in SI base units; None is 'unbounded'.
 Value: TypeAlias = int | float | None
@@ -300,7 +299,7 @@ class Grid:
         values = (f"{axis.name} = {axis.kind.show(one)}" for axis, one in zip(self.axes, point, strict=True))
         where = f"{case.workload.name} on {case.profile.name}, {', '.join(values)}"
         return InputError(
-            Phrase(error.message, f" (at {where})"),
+            f"{error.message} (at {where})",
             field=error.field,
             value=error.value,
             accepted=error.accepted,

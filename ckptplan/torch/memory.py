@@ -16,7 +16,7 @@ from ckptplan.errors import CkptplanError, Infeasible
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.units import format_bytes
-from ckptplan.wording import Argument, Phrase
+from ckptplan.wording import Argument
 
 _KIB = 1024
 #: Share of free memory for a plan; the rest is for gradients, workspaces and fragmentation.
@@ -49,7 +49,7 @@ class OutOfMemory(CkptplanError, MemoryError):  # noqa: N818 - what it is, not w
             else f"the plan predicts {format_bytes(predicted)} of local memory besides weights, "
             "inputs and gradients"
         )
-        super().__init__(Phrase(f"memory ran out: {expected}, {there} available; ", suggestion, f" ({cause})"))
+        super().__init__(f"memory ran out: {expected}, {there} available; {suggestion} ({cause})")
 
     def details(self) -> dict[str, Any]:
         """Return what was predicted and what is available, in bytes."""
@@ -150,8 +150,8 @@ def _suggest_plan(plan: Plan, available: int | None) -> str:
     settings = ", ".join(f"{name} {value}" for name, value in found.parameters.items())
     # Of a plan that was made for a limit, the next smaller limit.
     limited = plan.provenance.command == "ckptplan.torch.plan_for"
-    return Phrase(
-        *((f"memory={budget}",) if limited else ("a plan for ", Argument("local_bytes", budget))),
-        f" should fit: {found.strategy}{f' ({settings})' if settings else ''}, "
-        f"{format_bytes(found.predicted.local_peak_bytes)}, {found.predicted.overhead:+.0%} time over base",
+    within = f"memory={budget}" if limited else f"a plan for {Argument('local_bytes', budget)}"
+    return (
+        f"{within} should fit: {found.strategy}{f' ({settings})' if settings else ''}, "
+        f"{format_bytes(found.predicted.local_peak_bytes)}, {found.predicted.overhead:+.0%} time over base"
     )
