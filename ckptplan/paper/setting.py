@@ -22,6 +22,7 @@ from ckptplan.search.infeasibility import find_reason
 from ckptplan.search.question import Question
 from ckptplan.storage.toml_files import load_profile, load_workload
 from ckptplan.strategies.registry import closed_form_of
+from ckptplan.studies.largest import find_last
 from ckptplan.units import format_seconds
 
 #: Upper limit of the search for largest sizes, far above any length of the paper.
@@ -164,13 +165,7 @@ def find_largest(fits: Callable[[int], bool]) -> int:
     ``fits`` must be monotone: if it holds for a number, it holds for every smaller one. Plans are: with
     its chunks clamped, a plan for T steps or n neurons needs no more memory for fewer.
     """
-    low, high = 0, 1
-    while high < _MOST and fits(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return find_last(fits, 1, _MOST)
 
 
 def nearest_root(number: int) -> int:

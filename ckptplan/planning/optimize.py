@@ -191,7 +191,7 @@ def _explain_choice(
     if question.goal.objective == "balanced":
         lead = "to be the better balance by too little to tell"
         return f"{better.strategy.name} is predicted {lead}; the simpler plan was taken"
-    mine, least = (float(one.cost(question.costs, question.goal.model).seconds[0]) for one in (chosen, better))
+    mine, least = (one.seconds(question.costs, question.goal.model) for one in (chosen, better))
     gain = 1 - least / mine if mine > 0 else 0.0
     if gain <= COUNT_ROUNDING:
         return None

@@ -228,7 +228,7 @@ class _Remedies:
         best = question.best()
         if best is None:
             return None
-        seconds = float(best.cost(question.costs, question.goal.model).seconds[0])
+        seconds = best.seconds(question.costs, question.goal.model)
         return {
             "change": change,
             "value": value,

@@ -71,6 +71,10 @@ class Answer:
             return cost_of(self.totals(costs))
         return self.strategy.cost(self.parameters, costs=costs, model=model)
 
+    def seconds(self, costs: StepCosts, model: Model = "exact") -> float:
+        """Return the seconds of one batch by the given model. Raises InputError as ``cost``."""
+        return float(self.cost(costs, model).seconds[0])
+
     def predicted(self, costs: StepCosts) -> Predicted:
         """Return the totals as a plan's prediction, with that of the printed equations."""
         totals = self.totals(costs)

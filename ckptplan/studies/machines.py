@@ -241,7 +241,7 @@ def _find_interval(ranking: Ranking) -> tuple[float, float] | None:
 
     def predict(end: str) -> float:
         costs = case.with_workload(**{name: getattr(basis[name], end) for name in names}).costs
-        return float(ranking.answers[0].cost(costs, ranking.request.goal.model).seconds[0])
+        return ranking.answers[0].seconds(costs, ranking.request.goal.model)
 
     return predict("low"), predict("high")
 

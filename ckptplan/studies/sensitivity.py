@@ -24,7 +24,7 @@ from ckptplan.cost.arrays import COUNT_ROUNDING, SUM_ROUNDING
 from ckptplan.cost.case import Case
 from ckptplan.errors import InputError, quote_value
 from ckptplan.model.budget import Budget
-from ckptplan.model.goal import Goal, Model
+from ckptplan.model.goal import Goal
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress, StagedProgress
 from ckptplan.model.record import Parameters
@@ -44,59 +44,45 @@ from ckptplan.search.objective import Preference, least_time
 from ckptplan.search.question import Question
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.closed_form import ClosedForm
-from ckptplan.strategies.protocol import Strategy
 from ckptplan.studies.axes import Axis, Value, find_axis
 from ckptplan.units import parse_fraction
 
 
-@dataclass(frozen=True, kw_only=True)
-class FixedPlan:
-    """An answer whose parameters and decisions stay the same while its inputs change."""
+def price_kept(kept: Answer, question: Question) -> tuple[float, bool]:
+    """Return the seconds of a kept plan at other costs, and whether it keeps the budgets there."""
+    costs = question.costs
+    cost = kept.cost(costs, question.goal.model)
+    if _outgrows(kept, costs):
+        # Freed checkpoints do not make enough room, and the closed form is too low.
+        actions = kept.strategy.actions(kept.parameters, steps=costs.steps)
+        cost = replace(cost, local_peak_bytes=np.array([play(actions, costs=costs).local_peak_bytes]))
+    return float(cost.seconds[0]), bool(cost.within(question.budget)[0])
 
-    answer: Answer
-    model: Model
 
-    @property
-    def strategy(self) -> Strategy:
-        """The strategy of the plan."""
-        return self.answer.strategy
+def _outgrows(kept: Answer, costs: StepCosts) -> bool:
+    """Return whether the chunks of a closed form grow faster than the sizes allow."""
+    sizes: Mapping[str, int] = kept.parameters
+    if not kept.strategy.is_closed_form or "state_units" not in sizes:
+        return False
+    allowed = Fraction(costs.state_bytes, costs.tape_bytes)
+    return Fraction(sizes["state_units"], sizes["tape_units"]) > allowed
 
-    def seconds(self, costs: StepCosts) -> float:
-        """Return the seconds at other costs."""
-        return float(self.answer.cost(costs, self.model).seconds[0])
 
-    def at(self, costs: StepCosts, budget: Budget) -> tuple[float, bool]:
-        """Return the seconds at other costs, and whether the plan keeps the budgets there."""
-        cost = self.answer.cost(costs, self.model)
-        if self._outgrows(costs):
-            # Freed checkpoints do not make enough room, and the closed form is too low.
-            actions = self.strategy.actions(self.answer.parameters, steps=costs.steps)
-            cost = replace(cost, local_peak_bytes=np.array([play(actions, costs=costs).local_peak_bytes]))
-        return float(cost.seconds[0]), bool(cost.within(budget)[0])
+def _find_attainable(kept: Answer, question: Question) -> float | None:
+    """Return the seconds of a kept plan if it fits and the search there includes its setting, else None.
 
-    def attainable_seconds(self, costs: StepCosts, budget: Budget) -> float | None:
-        """Return the seconds at other costs if this setting fits and the search there includes it, else None.
-
-        Then the best plan there takes no longer. (Growing chunks are searched for the one growth that the sizes
-        determine, so a setting with another growth is not included.)
-        """
-        strategy = self.answer.strategy
-        if not isinstance(strategy, ClosedForm):
-            return None
-        box = strategy.candidates(costs=costs, budget=budget)
-        setting = strategy.clamp(self.answer.parameters, steps=costs.steps)
-        if box is None or any(not box.low[name] <= value <= box.high[name] for name, value in setting.items()):
-            return None
-        seconds, fits = self.at(costs, budget)
-        return seconds if fits else None
-
-    def _outgrows(self, costs: StepCosts) -> bool:
-        """Return whether the chunks of a closed form grow faster than the sizes allow."""
-        sizes: Mapping[str, int] = self.answer.parameters
-        if not self.strategy.is_closed_form or "state_units" not in sizes:
-            return False
-        allowed = Fraction(costs.state_bytes, costs.tape_bytes)
-        return Fraction(sizes["state_units"], sizes["tape_units"]) > allowed
+    Then the best plan there takes no longer. (Growing chunks are searched for the one growth that the sizes
+    determine, so a setting with another growth is not included.)
+    """
+    strategy = kept.strategy
+    if not isinstance(strategy, ClosedForm):
+        return None
+    box = strategy.candidates(costs=question.costs, budget=question.budget)
+    setting = strategy.clamp(kept.parameters, steps=question.costs.steps)
+    if box is None or any(not box.low[name] <= value <= box.high[name] for name, value in setting.items()):
+        return None
+    seconds, fits = price_kept(kept, question)
+    return seconds if fits else None
 
 
 SAMPLES, SEED = 300, 20241216
@@ -135,7 +121,7 @@ class ErrorBars:
 
 def compute_error_bars(
     question: Question,
-    kept: FixedPlan,
+    kept: Answer,
     *,
     profile: HardwareProfile,
     share: float,
@@ -155,6 +141,7 @@ def compute_error_bars(
         on_sample: called with the number of each sample before its search.
     """
     contenders = question.replace(strategies=_select_contenders(question, share))
+    model = question.goal.model
     closest = 1 - max(question.resolution, _TIE)
     ours, best = np.empty(samples), np.empty(samples)
     better: Counter[str] = Counter()
@@ -162,15 +149,15 @@ def compute_error_bars(
     for sample, costs in enumerate(varied):
         on_sample(sample)
         asked = contenders.replace(costs=costs)
-        ours[sample] = best[sample] = kept.seconds(costs)
+        ours[sample] = best[sample] = kept.seconds(costs, model)
         faster = asked.faster_than(ours[sample] * (1 - SUM_ROUNDING))
         if faster is None:
             continue
-        best[sample] = replace(kept, answer=faster).seconds(costs)
+        best[sample] = faster.seconds(costs, model)
         # The search attributes a tie to one strategy, so the plan's own strategy is searched separately.
         if faster.strategy is not kept.strategy:
             own = asked.for_strategy(kept.strategy).faster_than(ours[sample] * (1 - SUM_ROUNDING))
-            alone = ours[sample] if own is None else replace(kept, answer=own).seconds(costs)
+            alone = ours[sample] if own is None else own.seconds(costs, model)
             if alone * closest > best[sample]:
                 chosen = asked.best(enough=float(best[sample]) * (1 + _TIE)) or faster
                 better[chosen.strategy.name] += 1
@@ -360,7 +347,7 @@ def sensitivity(
         raise explain_infeasible(
             Request.of(workload, profile, command=command, unless_named="closed", **chosen, **wishes)
         )
-    study = _Study(case=case, goal=goal, kept=FixedPlan(answer=nominal, model=goal.model))
+    study = _Study(case=case, goal=goal, kept=nominal)
     inputs = [name for name in INPUTS if name not in _OPTIONAL or any(find_axis(name).now(case))]
     stages = StagedProgress(progress, stages=len(inputs) + (0 if share is None else SAMPLES // _WORK))
     influences = []
@@ -371,7 +358,7 @@ def sensitivity(
     if share is not None:
         error_bars = compute_error_bars(
             question,
-            study.kept,
+            nominal,
             profile=case.profile,
             share=share,
             on_sample=lambda sample: stages.begin(len(inputs) + sample // _WORK, "error bars"),
@@ -410,11 +397,11 @@ class _Scanned:
     """The best plan at a factor, None if nothing fits."""
 
     factor: float
-    plan: FixedPlan | None
+    answer: Answer | None
 
     @property
     def strategy(self) -> str | None:
-        return None if self.plan is None else self.plan.strategy.name
+        return None if self.answer is None else self.answer.strategy.name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -423,7 +410,7 @@ class _Study:
 
     case: Case
     goal: Goal
-    kept: FixedPlan
+    kept: Answer
     known: dict[tuple[StepCosts, Budget], Answer | None] = field(default_factory=dict)
 
     def measure_influence(self, axis: Axis) -> Influence:
@@ -447,7 +434,7 @@ class _Study:
     def _replan(self, axis: Axis, factor: float) -> Replanned:
         question = ask_within_memory(axis.scale(self.case, factor), self.goal)
         answer = self._find_best(question, near=self.kept)
-        seconds, fits = self.kept.at(question.costs, question.budget)
+        seconds, fits = price_kept(self.kept, question)
         return Replanned(
             factor=factor,
             values=tuple(axis.scale_values(self.case, factor)),
@@ -456,18 +443,18 @@ class _Study:
             kept_fits=fits,
         )
 
-    def _find_best(self, question: Question, *, near: FixedPlan | None) -> Answer | None:
+    def _find_best(self, question: Question, *, near: Answer | None) -> Answer | None:
         """Return the best answer; ``near`` is the plan of a similar case, which shortens the search."""
         key = question.costs, question.budget
         if key not in self.known:
-            enough = None if near is None else near.attainable_seconds(*key)
+            enough = None if near is None else _find_attainable(near, question)
             self.known[key] = question.best(enough=enough)
         return self.known[key]
 
     def _find_break_evens(self, axis: Axis) -> Iterator[BreakEven]:
         """Scan a grid of factors outwards from 1, and bisect wherever two neighbours differ."""
         for end in (_LEAST, _MOST):
-            near = _Scanned(factor=1.0, plan=self.kept)
+            near = _Scanned(factor=1.0, answer=self.kept)
             for step in range(1, _STEPS + 1):
                 far = self._scan(axis, end ** (step / _STEPS), near)
                 yield from self._bisect(axis, near, far)
@@ -476,12 +463,11 @@ class _Study:
     def _scan(self, axis: Axis, factor: float, near: _Scanned, *others: _Scanned) -> _Scanned:
         """Return the best plan at a factor; a neighbour's strategy stays if no other is faster beyond doubt."""
         question = ask_within_memory(axis.scale(self.case, factor), self.goal)
-        answer = self._find_best(question, near=near.plan)
+        answer = self._find_best(question, near=near.answer)
         if answer is not None:
             names = (one.strategy for one in (near, *others) if one.strategy is not None)
             answer = _stay_with(names, answer, question)
-        plan = None if answer is None else replace(self.kept, answer=answer)
-        return _Scanned(factor=factor, plan=plan)
+        return _Scanned(factor=factor, answer=answer)
 
     def _bisect(self, axis: Axis, near: _Scanned, far: _Scanned) -> Iterator[BreakEven]:
         """Yield each change of the best strategy between two factors, by bisection."""

@@ -16,11 +16,11 @@ from ckptplan.studies.sensitivity import (
     FACTORS,
     INPUTS,
     SEED,
-    FixedPlan,
     Influence,
     Sensitivity,
     _vary_times,
     compute_error_bars,
+    price_kept,
 )
 from tests.support import ask
 
@@ -105,9 +105,9 @@ def test_growing_chunks_that_outgrow_their_checkpoints_are_seen(name: str, sizes
         strategies=tuple(select_strategies([name])),
     ).best()
     assert answer is not None
-    kept = FixedPlan(answer=answer, model="exact")
     peak = play_at(plan, case).local_peak_bytes
-    assert [kept.at(costs, Budget(local_bytes=peak + more))[1] for more in (0, -1)] == [True, False]
+    fits = [price_kept(answer, ask(costs=costs, budget=Budget(local_bytes=peak + more)))[1] for more in (0, -1)]
+    assert fits == [True, False]
 
 
 def test_an_input_that_is_zero_has_no_effect(study: Sensitivity) -> None:
@@ -157,8 +157,7 @@ def test_error_bars_hold_what_they_say() -> None:
     asked = ask(costs=costs, budget=budget, strategies=tuple(select_strategies(["closed"])))
     answer = asked.best()
     assert answer is not None
-    kept = FixedPlan(answer=answer, model="exact")
-    bars = compute_error_bars(asked, kept, profile=IPU, share=0.5, samples=60, seed=3)
+    bars = compute_error_bars(asked, answer, profile=IPU, share=0.5, samples=60, seed=3)
     random = np.random.default_rng(3)
     names = ("forward_seconds", "backward_seconds", "recompute_seconds", "record_overhead_seconds",
              "write_seconds", "read_seconds")  # fmt: skip
@@ -170,7 +169,7 @@ def test_error_bars_hold_what_they_say() -> None:
         question = asked.replace(costs=type(costs)(**{**dict(costs), **changes}))
         best = question.best()
         assert best is not None
-        seconds, _ = kept.at(question.costs, budget)
+        seconds = answer.seconds(question.costs)
         times.append(seconds)
         regrets.append(seconds / best.key[0] - 1)
         others += best.strategy.name != answer.strategy.name
@@ -207,8 +206,7 @@ def test_only_what_beats_every_setting_of_the_plans_strategy_is_better(
     )
     answer = asked.best()
     assert answer is not None
-    kept = FixedPlan(answer=answer, model="exact")
-    bars = compute_error_bars(asked, kept, profile=machine, share=0.2, samples=80)
+    bars = compute_error_bars(asked, answer, profile=machine, share=0.2, samples=80)
     others = 0
     for here in _vary_times(costs, machine, share=0.2, samples=80, seed=SEED):
         best = {one.strategy.name: one.key[0] for one in asked.replace(costs=here).rank()}
