@@ -207,11 +207,11 @@ def _draw_row(
         yield line
 
 
-#: A word with the space that follows it.
-_WORD = re.compile(r"\S+\s*|\s+")
-#: What stays on one line with a number after it: the name of a parameter, and a sign of equality.
-_NAME = re.compile(r"[a-z_]+|=")
-_NUMBER = re.compile(r"\d[\d,]*")
+#: A part of a line that is never broken, with the space that follows it: words of which each but the last ends
+#: in a digit, as '34 ms', or is before a sign of equality, or is a name before a number, as 'chunk_size 16'.
+_PIECE = re.compile(
+    r"(?: \S*\d\s+(?=\S) | \S+\s+(?==(?!\S)) | (?:[a-z_]+|=)\s+(?=\d[\d,]*(?!\S)) )* \S+\s* | \s+", re.VERBOSE
+)
 
 
 def measure_width(text: Text) -> int:
@@ -226,27 +226,8 @@ def measure_pieces(text: Text) -> int:
 
 
 def split_pieces(line: str) -> list[str]:
-    """Return the parts of a line that are never broken, each with the space that follows it.
-
-    They are words, but a number stays with its unit or with what it counts, and 'chunk_size 16' and 'T = 5'
-    stay whole.
-    """
-    pieces: list[str] = []
-    last = ""
-    for word in _WORD.findall(line):
-        if pieces and _belong_together(last, word.rstrip()):
-            pieces[-1] += word
-        else:
-            pieces.append(word)
-        last = word.rstrip()
-    return pieces
-
-
-def _belong_together(before: str, word: str) -> bool:
-    if not before or not word:
-        return False
-    named = word == "=" or (_NAME.fullmatch(before) and _NUMBER.fullmatch(word))
-    return before[-1].isdigit() or bool(named)
+    """Return the parts of a line that are never broken, each with the space that follows it."""
+    return _PIECE.findall(line)
 
 
 def wrap_text(text: Text, *, width: int) -> list[Text]:

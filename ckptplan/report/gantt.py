@@ -192,20 +192,14 @@ class Gantt(Collected):
         ]
 
     def _draw_memory(self, axes: Axes, sketch: Sketch, scale: float, *, column: int) -> None:
-        times, held = (
-            [moment[0] / scale for moment in sketch.memory],
-            [moment[column] for moment in sketch.memory],
-        )
+        times = [moment[0] / scale for moment in sketch.memory]
+        held, top, budget = _find_memory(self.plan, sketch, column)
         # It starts with what is resident.
         least, most = held[0], max(held)
         colour = style.BLUE if column == 1 else style.PURPLE
         axes.fill_between(times, held, least, color=colour, alpha=0.25, linewidth=0)
         axes.plot(times, held, color=colour, linewidth=max(0.2, min(0.9, 900 / len(times))))
-        budget = self.plan.goal.local_bytes if column == 1 else None
-        top = most
-        # Far above the curve, a line would only flatten it.
-        if budget is not None and budget - least <= 3 * (most - least):
-            top = max(top, budget)
+        if budget is not None:
             axes.axhline(budget, color=style.VERMILION, linewidth=0.9, linestyle="--")
             axes.annotate(
                 f"budget {format_bytes(budget)}",
@@ -220,6 +214,16 @@ class Gantt(Collected):
             "local" + (f" beside {format_bytes(least)}" if least else "") if column == 1 else "remote memory"
         )
         axes.set_title(f"{words}, peak {format_bytes(most)}")
+
+
+def _find_memory(plan: Plan, sketch: Sketch, column: int) -> tuple[list[float], float, int | None]:
+    """Return what a tier holds over time, the top of its axis, and its budget if that is in sight."""
+    held: list[float] = [moment[column] for moment in sketch.memory]
+    budget = plan.goal.local_bytes if column == 1 else plan.goal.remote_bytes
+    # Far above the curve, a line would only flatten it.
+    if budget is None or budget - held[0] > 3 * (max(held) - held[0]):
+        return held, max(held), None
+    return held, max(*held, budget), budget
 
 
 def _scaled(shape: Shape, scale: float) -> Shape:
@@ -340,12 +344,8 @@ def _shorten(time: float) -> float:
 
 def _chart_memory(plan: Plan, sketch: Sketch, scale: float, *, tier: str) -> Spec:
     column = 1 if tier == "local" else 2
-    held = [moment[column] for moment in sketch.memory]
+    held, top, budget = _find_memory(plan, sketch, column)
     least, most = held[0], max(held)
-    budget = plan.goal.local_bytes if tier == "local" else plan.goal.remote_bytes
-    # Far above the curve, a line would only flatten it.
-    near = budget is not None and budget - least <= 3 * (most - least)
-    top = max(most, budget) if budget is not None and near else most
     colour = style.BLUE if tier == "local" else style.PURPLE
     ticks = {least: format_bytes(least), most: format_bytes(most)}
     axis = Scale(title=tier, low=least, high=least + 1.25 * max(1, top - least), ticks=ticks)
@@ -360,7 +360,7 @@ def _chart_memory(plan: Plan, sketch: Sketch, scale: float, *, tier: str) -> Spe
     return {
         "height": 90,
         "width": "container",
-        "layer": [curve, *(_layer_budget(budget) if budget is not None and near else [])],
+        "layer": [curve, *([] if budget is None else _layer_budget(budget))],
         "encoding": {
             "x": {**at("x"), "scale": follows},
             "tooltip": [{"field": "t", "title": f"{tier} memory"}],

@@ -269,18 +269,13 @@ def _list_notes(comparison: MachineComparison) -> Iterator[tuple[str, str]]:
 
 
 def _list_numbers(machine: Machine, deadline: float | None) -> dict[str, Any]:
+    """Return the numbers of a machine: members of the document, and cells of a row."""
     low, high = machine.interval or (None, None)
-    return {
-        "times": machine.times,
-        "seconds": machine.seconds,
+    found = {
         "seconds_low": low,
         "seconds_high": high,
-        "largest_steps": machine.largest_steps,
         "largest_strategy": machine.largest_strategy or None,
-        "batches": machine.batches,
-        "run_seconds": machine.run_seconds,
-        "price_per_hour": machine.price_per_hour,
-        "run_price": machine.run_price,
-        "most_joules": machine.most_joules,
         "meets_deadline": None if deadline is None else machine.meets(deadline),
     }
+    names = ("times", "seconds", *(name for name in _MACHINE_COLUMNS if name not in ("times", "missing")))
+    return {name: found[name] if name in found else getattr(machine, name) for name in names}

@@ -85,7 +85,7 @@ class SensitivityView(View):
             "above": "text",
             "note": "text",
         }
-        return Rows(columns=columns, rows=list(_generate_rows(self.study)))
+        return Rows(columns=columns, rows=list(_generate_rows(self.document(), self.study)))
 
     def basis(self) -> Sequence[BasisEntry]:
         """Return the inputs before any is varied."""
@@ -237,7 +237,9 @@ def _make_input_document(influence: Influence, best: Best) -> dict[str, Any]:
                 "values": list(point.values),
                 "best": _make_best_document(point.best),
                 "change": None if point.best is None else find_change(point.best.seconds, best),
-                **_list_kept(point, best),
+                "kept_seconds": point.kept_seconds,
+                "kept_change": find_change(point.kept_seconds, best),
+                "kept_fits": point.kept_fits,
             }
             for point in influence.points
         ],
@@ -245,44 +247,29 @@ def _make_input_document(influence: Influence, best: Best) -> dict[str, Any]:
     }
 
 
-def _list_kept(point: Replanned, best: Best) -> dict[str, Any]:
-    """Return what becomes of the original plan at a point."""
-    return {
-        "kept_seconds": point.kept_seconds,
-        "kept_change": find_change(point.kept_seconds, best),
-        "kept_fits": point.kept_fits,
-    }
-
-
-def _generate_rows(study: Sensitivity) -> Iterator[Row]:
-    best = study.best
-    for one in study.influences:
-        yield {
-            **_make_row("input", one, 1.0, one.values), **_list_best(best, best), "note": one.no_effect
-        }  # fmt: skip
-        for point in one.points:
-            row = _make_row("point", one, point.factor, point.values)
-            yield {**row, **_list_best(point.best, best), **_list_kept(point, best)}
-        for each in one.break_evens:
-            row = _make_row("break-even", one, each.factor, each.values)
-            yield {**row, "below": each.below, "above": each.above}
+def _generate_rows(document: Mapping[str, Any], study: Sensitivity) -> Iterator[Row]:
+    """Yield the rows of a document."""
+    for one in document["inputs"]:
+        now = {"factor": 1.0, "change": 0.0, "note": one["no_effect"]}
+        yield {**_make_row("input", one, one), **_flatten(document["best"]), **now}
+        for point in one["points"]:
+            yield {**_make_row("point", one, point), **_flatten(point["best"])}
+        for each in one["break_evens"]:
+            yield _make_row("break-even", one, each)
     bars = study.error_bars
     if bars is None:
         return
     row = {"kind": "uncertainty", "factor": 1 + bars.share}
     for note, seconds in (("5 % quantile", bars.low_seconds), ("95 % quantile", bars.high_seconds)):
-        yield {**row, "note": note, "seconds": seconds, "change": find_change(seconds, best)}
+        yield {**row, "note": note, "seconds": seconds, "change": find_change(seconds, study.best)}
     for name, chance in bars.better.items():
         yield {**row, "note": "chance to be better", "strategy": name, "value": chance}
     yield {**row, "note": "regret, 95 % quantile", "value": bars.regret}
 
 
-def _make_row(kind: str, influence: Influence, factor: float, values: Sequence[Value]) -> dict[str, Any]:
-    return {"kind": kind, "input": influence.name, "factor": factor, "value": list(map(str, values))}
+def _make_row(kind: str, one: Mapping[str, Any], point: Mapping[str, Any]) -> dict[str, Any]:
+    return {**point, "kind": kind, "input": one["input"], "value": list(map(str, point["values"]))}
 
 
-def _list_best(best: Best | None, nominal: Best) -> Row:
-    if best is None:
-        return {}
-    seconds = {"seconds": best.seconds, "change": find_change(best.seconds, nominal)}
-    return {"strategy": best.strategy, **best.parameters, **seconds}
+def _flatten(best: Mapping[str, Any] | None) -> Row:
+    return {} if best is None else {**best, **best["parameters"]}
