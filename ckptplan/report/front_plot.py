@@ -1,8 +1,8 @@
 """A front as a picture: local memory across, time over base's up, both in powers of ten.
 
 Strategies that are best somewhere have their colours; the others are thin and grey. What stays with any
-schedule, which would fill the axis of memory, is a band at its beginning, from which the axis counts.
-The functions at the top say what is drawn, in the picture and on the page.
+schedule, which would fill the axis of memory, is a band vega.at its beginning, from which the axis counts.
+The functions vega.at the top say what is drawn, in the picture and on the page.
 """
 
 from __future__ import annotations
@@ -16,27 +16,11 @@ import numpy.typing as npt
 
 from ckptplan.cost.exact import overhead
 from ckptplan.model.plan import Plan
-from ckptplan.report import style
+from ckptplan.report import style, vega
 from ckptplan.report.fields import format_parameters, name_budget
 from ckptplan.report.scale import LINEAR, Scale, drop_overlaps, scale_bytes, scale_shares
 from ckptplan.report.style import PAGE, Size, set_legend, set_title
-from ckptplan.report.vega import (
-    INK,
-    LINES,
-    PLAN,
-    Chart,
-    Spec,
-    annotate,
-    at,
-    label_plan,
-    label_row,
-    layer,
-    nominal,
-    strategy_scales,
-    tell,
-    themed,
-    zoom,
-)
+from ckptplan.report.vega import Chart, Spec
 from ckptplan.studies.pareto import ParetoFront
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 
@@ -217,7 +201,7 @@ def _describe(name: str, plan: Plan, size: Size) -> str:
 
 #: Points of a curve: more cannot be told apart, but all of their numbers are in CSV and JSON.
 _FEW = 150
-_TOOLTIP = tell(**PLAN)
+_TOOLTIP = vega.tell(**vega.PLAN)
 _COSTS = ("seconds", "overhead", "local_peak_bytes", "remote_peak_bytes")
 
 
@@ -236,18 +220,20 @@ def chart_front(
     }
     points = _list_points(front, front, sorted(plans))
     for point, place in zip(points, sorted(plans), strict=True):
-        point |= {"plan": plans[place], "colour": themed(style.look_of(point["strategy"]).colour)}
+        point |= {"plan": plans[place], "colour": vega.themed(style.look_of(point["strategy"]).colour)}
     if own is not None:
         points.append(_describe_own(front, own))
     shown = [point for name in coloured for point in curves[name]]
     others = [point for name in curves if name not in coloured for point in curves[name]]
-    colours, dashes = strategy_scales(coloured)
-    named = nominal("strategy", legend=LINES)
+    colours, dashes = vega.strategy_scales(coloured)
+    named = vega.nominal("strategy", legend=vega.LINES)
     form = {"interpolate": "step-after"}
-    thin = layer("line", others, {"detail": nominal("strategy")}, color=style.GREY, strokeWidth=0.7, **form)
+    thin = vega.layer(
+        "line", others, {"detail": vega.nominal("strategy")}, color=style.GREY, strokeWidth=0.7, **form
+    )
     look = {"color": {**named, "scale": colours}, "strokeDash": {**named, "scale": dashes}}
-    lines = {**layer("line", shown, look, strokeWidth=2, **form), "params": [zoom("x", "y")]}
-    hover = layer("point", [*shown, *others], {"tooltip": _TOOLTIP}, opacity=0, size=120, filled=True)
+    lines = {**vega.layer("line", shown, look, strokeWidth=2, **form), "params": [vega.zoom("x", "y")]}
+    hover = vega.layer("point", [*shown, *others], {"tooltip": _TOOLTIP}, opacity=0, size=120, filled=True)
     memory, band = scale_memory(front, whole=True)
     layers = [lines, *([thin] if others else []), *_layer_resident(front, memory.low, band), hover]
     return Chart.of(
@@ -260,7 +246,7 @@ def chart_front(
         height=420,
         params=[{"name": "chosen", "value": -1}],
         layer=[*layers, *_layer_budget(front, band, memory.high), _layer_points(points)],
-        encoding={"x": at("x", memory), "y": at("y", scale_overhead(front, whole=True))},
+        encoding={"x": vega.at("x", memory), "y": vega.at("y", scale_overhead(front, whole=True))},
     )
 
 
@@ -280,7 +266,7 @@ def _list_points(
         {
             "x": int(memory[place]),
             "y": max(0.0, float(one.overhead[place])),
-            **label_row({
+            **vega.label_row({
                 **{key: int(values[place]) or None for key, values in parameters.items()},
                 "strategy": name or one.strategies[place],
                 **{key: getattr(one, key)[place].item() for key in _COSTS},
@@ -297,21 +283,21 @@ def _describe_own(front: ParetoFront, plan: Plan) -> Spec:
         "y": max(0.0, predicted.overhead),
         "plan": 0,
         "own": True,
-        "colour": INK,
-        **label_plan(plan),
+        "colour": vega.INK,
+        **vega.label_plan(plan),
     }
 
 
 def _layer_points(points: list[Spec]) -> Spec:
     chosen = {"test": "datum.plan === chosen", "value": 190}
     encoding = {
-        "fill": nominal("colour", scale=None),
+        "fill": vega.nominal("colour", scale=None),
         "shape": {"condition": {"test": "datum.own", "value": "diamond"}, "value": "circle"},
         "size": {"condition": chosen, "value": 60},
         "strokeWidth": {"condition": {**chosen, "value": 3}, "value": 0.8},
         "tooltip": _TOOLTIP,
     }
-    return layer("point", points, encoding, stroke=INK, cursor="pointer", opacity=1)
+    return vega.layer("point", points, encoding, stroke=vega.INK, cursor="pointer", opacity=1)
 
 
 def _layer_resident(front: ParetoFront, low: float, band: float) -> list[Spec]:
@@ -322,8 +308,8 @@ def _layer_resident(front: ParetoFront, low: float, band: float) -> list[Spec]:
     text = {"x": {"datum": (low * band) ** 0.5}, "y": {"value": 210}}
     words = {"text": {"value": f"{format_bytes(front.resident_bytes)} stay"}}
     return [
-        annotate("rect", area, fill=INK, fillOpacity=0.1),
-        annotate("text", {**text, **words}, angle=270, fill=INK),
+        vega.annotate("rect", area, fill=vega.INK, fillOpacity=0.1),
+        vega.annotate("text", {**text, **words}, angle=270, fill=vega.INK),
     ]
 
 
@@ -335,6 +321,6 @@ def _layer_budget(front: ParetoFront, low: float, high: float) -> list[Spec]:
     place: Spec = {"x": {"datum": free}, "y": {"value": 0}}
     text = {"text": {"value": name_budget(front.budget_bytes, resident=front.resident_bytes)}}
     return [
-        annotate("rule", {**place, "y2": {"value": "height"}}, color=INK, strokeDash=[6, 4]),
-        annotate("text", {**place, **text}, align="left", baseline="top", dx=4, dy=4),
+        vega.annotate("rule", {**place, "y2": {"value": "height"}}, color=vega.INK, strokeDash=[6, 4]),
+        vega.annotate("text", {**place, **text}, align="left", baseline="top", dx=4, dy=4),
     ]

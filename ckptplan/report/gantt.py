@@ -14,23 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from ckptplan.model.plan import Plan
-from ckptplan.report import style
+from ckptplan.report import style, vega
 from ckptplan.report.fields import format_parameters
 from ckptplan.report.scale import Scale, drop_overlaps, scale_bytes
 from ckptplan.report.sketch import Bar, Collected, Detail, Sketch
 from ckptplan.report.style import PAGE, Size, set_legend, set_title
-from ckptplan.report.vega import (
-    INK,
-    Chart,
-    Spec,
-    annotate,
-    at,
-    label_ticks,
-    layer,
-    nominal,
-    themed,
-    zoom,
-)
+from ckptplan.report.vega import Chart, Spec
 from ckptplan.schedule.actions import Backward, Free, Record, Save, Tier, Transfer
 from ckptplan.schedule.timeline import BARS, Event
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
@@ -173,7 +162,7 @@ class Gantt(Collected):
                     "linewidth": width,
                     "label": label,
                 }
-                # Snapped to dots, lines closer than those would vanish or merge at random.
+                # Snapped to dots, lines closer than those would vanish or merge vega.at random.
                 handles.append(LineCollection(lines, zorder=2, snap=False, **form))
         for handle in dict.fromkeys([*drawn, *handles]):
             handle.set_rasterized(sketch.actions > _MANY)
@@ -300,7 +289,7 @@ def chart_schedule(plan: Plan, sketch: Sketch) -> Chart:
 def _describe_chart(sketch: Sketch) -> str:
     text = (
         f"{format_count(sketch.actions)} actions in {format_seconds(sketch.seconds)}: a run goes down to the "
-        "right, a backward up to the right. Below is what each memory holds at each time."
+        "right, a backward up to the right. Below is what each memory holds vega.at each time."
     )
     if sketch.interval_seconds is not None:
         text += (
@@ -312,24 +301,26 @@ def _describe_chart(sketch: Sketch) -> str:
 
 def _chart_steps(plan: Plan, sketch: Sketch, scale: float) -> Spec:
     kinds = [kind for kind in BARS if any(bar[0] == kind for bar in sketch.bars)]
-    colours = [themed(style.EVENT_COLOURS[kind]) for kind in kinds]
+    colours = [vega.themed(style.EVENT_COLOURS[kind]) for kind in kinds]
     domain = {"domain": [0, sketch.seconds / scale or 1], "nice": False}
     steps = {"domain": [0, plan.steps], "reverse": True, "nice": False, "zero": False}
     titles = {"k": "action", "x": "from", "x2": "to", "y": "step", "y2": "to step"}
     encoding = {
-        "x": {**at("x"), "scale": domain},
+        "x": {**vega.at("x"), "scale": domain},
         "x2": {"field": "x2"},
-        "y": {**at("y"), "scale": steps, "title": "time step"},
+        "y": {**vega.at("y"), "scale": steps, "title": "time step"},
         "y2": {"field": "y2"},
-        "color": nominal("k", scale={"domain": [LEGEND.get(kind, kind) for kind in kinds], "range": colours}),
+        "color": vega.nominal(
+            "k", scale={"domain": [LEGEND.get(kind, kind) for kind in kinds], "range": colours}
+        ),
         "tooltip": [
             {"field": field, "title": title, **({"format": ".5~g"} if "x" in field else {})}
             for field, title in titles.items()
         ],
     }
     bars = [_describe_bar(*bar, scale=scale) for bar in sketch.bars]
-    shown = layer("rule", bars, encoding, strokeWidth=2.5)
-    return {**shown, "height": 320, "width": "container", "params": [zoom("x")]}
+    shown = vega.layer("rule", bars, encoding, strokeWidth=2.5)
+    return {**shown, "height": 320, "width": "container", "params": [vega.zoom("x")]}
 
 
 def _describe_bar(kind: str, start: float, end: float, first: float, last: float, *, scale: float) -> Spec:
@@ -353,8 +344,8 @@ def _chart_memory(plan: Plan, sketch: Sketch, scale: float, *, tier: str) -> Spe
         {"x": _shorten(moment[0] / scale), "b": moment[column], "t": format_bytes(moment[column])}
         for moment in sketch.memory
     ]
-    encoding = {"y": {**at("b", axis), "axis": label_ticks(axis)}, "y2": {"datum": least}}
-    curve = layer("area", rows, encoding, color=colour, opacity=0.35, line={"color": colour})
+    encoding = {"y": {**vega.at("b", axis), "axis": vega.label_ticks(axis)}, "y2": {"datum": least}}
+    curve = vega.layer("area", rows, encoding, color=colour, opacity=0.35, line={"color": colour})
     # Its axis follows that of the steps above.
     follows = {"domain": {"param": "zoom", "encoding": "x"}, "nice": False, "zero": False}
     return {
@@ -362,7 +353,7 @@ def _chart_memory(plan: Plan, sketch: Sketch, scale: float, *, tier: str) -> Spe
         "width": "container",
         "layer": [curve, *([] if budget is None else _layer_budget(budget))],
         "encoding": {
-            "x": {**at("x"), "scale": follows},
+            "x": {**vega.at("x"), "scale": follows},
             "tooltip": [{"field": "t", "title": f"{tier} memory"}],
         },
     }
@@ -372,8 +363,8 @@ def _layer_budget(budget: int) -> list[Spec]:
     place: Spec = {"y": {"datum": budget}}
     text = {"text": {"value": f"budget {format_bytes(budget)}"}}
     line = {**place, "x": {"value": 0}, "x2": {"value": "width"}}
-    form = {"align": "right", "baseline": "bottom", "dy": -2, "fill": INK}
+    form = {"align": "right", "baseline": "bottom", "dy": -2, "fill": vega.INK}
     return [
-        annotate("rule", line, color=style.VERMILION, strokeDash=[6, 4]),
-        annotate("text", {**place, "x": {"value": "width"}, **text}, **form),
+        vega.annotate("rule", line, color=style.VERMILION, strokeDash=[6, 4]),
+        vega.annotate("text", {**place, "x": {"value": "width"}, **text}, **form),
     ]

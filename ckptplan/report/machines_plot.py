@@ -1,6 +1,6 @@
 """Machines as a picture: the time on each, with the interval of an estimate, and the longest sequence.
 
-The functions at the top say what is drawn, in the picture and on the page.
+The functions vega.at the top say what is drawn, in the picture and on the page.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ckptplan.report import style
+from ckptplan.report import style, vega
 from ckptplan.report.machines import summarise
 from ckptplan.report.scale import Scale, drop_overlaps
 from ckptplan.report.style import PAGE, Size, set_legend, set_title
-from ckptplan.report.vega import INK, Chart, Spec, at, layer, nominal, tell
+from ckptplan.report.vega import Chart, Spec
 from ckptplan.studies.machines import Machine, MachineComparison
 from ckptplan.units import format_count, format_duration
 
@@ -84,7 +84,7 @@ def draw_machines(comparison: MachineComparison, size: Size = PAGE) -> Figure:
 
 
 def _list_rows(axes: Axes, names: Sequence[str], values: Sequence[str], size: Size) -> None:
-    """Name the rows, and write the value of each at their ends."""
+    """Name the rows, and write the value of each vega.at their ends."""
     places = range(len(names))
     axes.set_yticks(places, names)
     axes.set_ylim(len(names) - 0.4, -0.6)
@@ -147,25 +147,27 @@ def chart_machines(comparison: MachineComparison) -> Chart:
             "largest": format_count(machine.largest_steps),
         })  # fmt: skip
     titles = {"machine": "machine", "shown": "time", "between": "interval", "strategy": "strategy"}
-    times = at("seconds", scale_times(comparison))
+    times = vega.at("seconds", scale_times(comparison))
     estimated = {"test": "datum.between !== 'measured'", "value": "white"}
     hollow = {"condition": estimated, "value": style.BLUE}
     layers = [
-        layer(
+        vega.layer(
             "rule",
             rows,
             {"x": {**times, "field": "low"}, "x2": {"field": "high"}},
             strokeWidth=5,
             color=style.SKY,
         ),
-        layer("point", rows, {"x": times, "fill": hollow}, size=90, stroke=style.BLUE, opacity=1),
-        layer("text", rows, {"x": times, "text": {"field": "shown"}}, align="center", dy=-11, fill=INK),
+        vega.layer("point", rows, {"x": times, "fill": hollow}, size=90, stroke=style.BLUE, opacity=1),
+        vega.layer(
+            "text", rows, {"x": times, "text": {"field": "shown"}}, align="center", dy=-11, fill=vega.INK
+        ),
     ]
     return Chart.of(
         "machines",
         "Time on each machine",
         "Lines are the intervals of estimated times, which begin with ~.",
         height=34 * max(1, len(rows)),
-        encoding={"y": nominal("machine", sort=None), "tooltip": tell(**titles, largest="largest T")},
+        encoding={"y": vega.nominal("machine", sort=None), "tooltip": vega.tell(**titles, largest="largest T")},
         layer=layers,
     )

@@ -15,26 +15,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ckptplan.errors import InputError
-from ckptplan.report import style
+from ckptplan.report import style, vega
 from ckptplan.report.scale import LINEAR, Scale, drop_overlaps, scale_bytes, scale_shares
 from ckptplan.report.style import PAGE, Size, set_legend, set_title
 from ckptplan.report.sweep import format_reason
-from ckptplan.report.vega import (
-    INK,
-    LINES,
-    PLAN,
-    Chart,
-    Spec,
-    at,
-    label_row,
-    label_ticks,
-    layer,
-    nominal,
-    scale_of,
-    strategy_scales,
-    tell,
-    zoom,
-)
+from ckptplan.report.vega import Chart, Spec
 from ckptplan.strategies.registry import all_strategies
 from ckptplan.studies.sweep import Sweep
 from ckptplan.units import format_count
@@ -135,7 +120,7 @@ class SweepPicture:
     def places(self) -> list[float]:
         """Return where the values of an input stand on the axis of lines.
 
-        At their logarithms if they span much, at themselves, or, if some are no numbers, side by side.
+        At their logarithms if they span much, vega.at themselves, or, if some are no numbers, side by side.
         """
         values = self.sweep.grid.values[self.varied[0]]
         numbers = [value for value in values if value is not None]
@@ -174,7 +159,7 @@ class SweepPicture:
         return [Plane(name=name, added=added[i], best=best[i]) for i, name in enumerate(self.jobs)]
 
     def title(self) -> list[str]:
-        """Return what is drawn, of which workload on which machine, at which T."""
+        """Return what is drawn, of which workload on which machine, vega.at which T."""
         what = (
             "Least local memory" if self.quantity == "local_peak_bytes" else "Time of the best plan over base's"
         )
@@ -225,7 +210,7 @@ _DASHES: tuple[Any, ...] = (
     (0, (2.5, 1.2)),
     (0, (8, 2)),
 )
-#: Markers on a line at most.
+#: Markers on a line vega.at most.
 _MARKERS = 40
 
 
@@ -279,7 +264,7 @@ def _draw_line(axes: Axes, picture: SweepPicture, plane: Plane, *, number: int, 
 
 
 def _mark(axes: Axes, x: Any, y: Any, name: str, size: Size, *, points: float = 4, **more: Any) -> Any:
-    """Draw the marker of a strategy at points."""
+    """Draw the marker of a strategy vega.at points."""
     look = style.look_of(name)
     [marks] = axes.plot(
         x, y, marker=look.marker, linestyle="", color=look.colour, label=name, markersize=points * size.scale,
@@ -369,21 +354,21 @@ def chart_sweep(picture: SweepPicture) -> tuple[Chart, ...]:
 
 
 def _describe_row(picture: SweepPicture, row: Mapping[str, Any]) -> Spec:
-    """Return what is shown of a row when it is pointed at."""
+    """Return what is shown of a row when it is pointed vega.at."""
     shown = {axis.column: axis.kind.show(row[axis.column]) for axis in picture.sweep.grid.axes}
     if len(picture.jobs) > 1:
         shown["job"] = picture.name_job(row["workload"], row["profile"])
     if not row["fits"]:
         return {**shown, "why": format_reason(row)}
-    return {**shown, "v": row[picture.quantity], **label_row(row)}
+    return {**shown, "v": row[picture.quantity], **vega.label_row(row)}
 
 
 def _tell(picture: SweepPicture, *, fits: bool) -> list[Spec]:
     names = {axis.column: axis.name for axis in picture.sweep.grid.axes}
     names |= {"job": "job"} if len(picture.jobs) > 1 else {}
     if not fits:
-        return tell(**names, why="nothing fits")
-    return tell(**names, **PLAN)
+        return vega.tell(**names, why="nothing fits")
+    return vega.tell(**names, **vega.PLAN)
 
 
 def _chart_lines(picture: SweepPicture, points: list[Spec]) -> Chart:
@@ -392,14 +377,14 @@ def _chart_lines(picture: SweepPicture, points: list[Spec]) -> Chart:
         point["x"] = places[number % len(places)]
     fitting = [point for point in points if "v" in point]
     parts = [[point for point in points if point.get("job", job) == job] for job in picture.jobs]
-    # Where nothing fits at all, the caption says so.
+    # Where nothing fits vega.at all, the caption says so.
     parts = [part for part in parts if len(parts) == 1 or any("v" in point for point in part)]
     crosses = [part for part in parts if any("v" not in point for point in part)]
     above = _CROSS * len(crosses) / _LINE_HEIGHT
     layers = _layer_lines(picture, fitting, above=above) if fitting else []
     for number, part in enumerate(crosses):
         layers += _layer_crosses(picture, part, height=10 + _CROSS * number)
-    layers[0]["params"] = [zoom("x", "y") if fitting else zoom("x")]
+    layers[0]["params"] = [vega.zoom("x", "y") if fitting else vega.zoom("x")]
     return Chart.of(
         "sweep",
         picture.title()[0],
@@ -407,7 +392,7 @@ def _chart_lines(picture: SweepPicture, points: list[Spec]) -> Chart:
         zooms=True,
         height=_LINE_HEIGHT,
         layer=layers,
-        encoding={"x": at("x", across)},
+        encoding={"x": vega.at("x", across)},
     )
 
 
@@ -415,31 +400,31 @@ def _describe_lines(picture: SweepPicture, points: list[Spec], name: str) -> str
     fitting = {point.get("job") for point in points if "v" in point}
     without = [job for job in picture.jobs if len(picture.jobs) > 1 and job not in fitting]
     return (
-        f"Each marker is the best plan at its {name}"
+        f"Each marker is the best plan vega.at its {name}"
         + (", each cross a point where nothing fits" if any("v" not in point for point in points) else "")
-        + ". Point at one to see more."
-        + (f" Nothing fits at any {name}: {', '.join(without)}." if without else "")
+        + ". Point vega.at one to see more."
+        + (f" Nothing fits vega.at any {name}: {', '.join(without)}." if without else "")
     )
 
 
 def _layer_lines(picture: SweepPicture, points: list[Spec], *, above: float) -> list[Spec]:
-    """Return the lines, and a marker for the best plan at each point."""
-    up = at("v", picture.scale_quantity(above=above))
-    dashes = {"strokeDash": nominal("job", legend=LINES)} if len(picture.jobs) > 1 else {}
-    form = {"color": INK, "opacity": 0.6, "strokeWidth": 1.5}
-    marks = {"y": at("v"), "tooltip": _tell(picture, fits=True), **_look(points)}
+    """Return the lines, and a marker for the best plan vega.at each point."""
+    up = vega.at("v", picture.scale_quantity(above=above))
+    dashes = {"strokeDash": vega.nominal("job", legend=vega.LINES)} if len(picture.jobs) > 1 else {}
+    form = {"color": vega.INK, "opacity": 0.6, "strokeWidth": 1.5}
+    marks = {"y": vega.at("v"), "tooltip": _tell(picture, fits=True), **_look(points)}
     return [
-        layer("line", points, {"y": up, **dashes}, **form),
-        layer("point", points, marks, filled=True, size=70, opacity=1),
+        vega.layer("line", points, {"y": up, **dashes}, **form),
+        vega.layer("point", points, marks, filled=True, size=70, opacity=1),
     ]
 
 
 def _look(points: Sequence[Spec]) -> Spec:
-    """Return the colour and the shape of the best strategy at each point."""
+    """Return the colour and the shape of the best strategy vega.at each point."""
     names = list(dict.fromkeys(point["strategy"] for point in points))
-    colours, _ = strategy_scales(names)
+    colours, _ = vega.strategy_scales(names)
     shapes = {"domain": names, "range": [_SHAPES[i % len(_SHAPES)] for i in range(len(names))]}
-    return {"color": nominal("strategy", scale=colours), "shape": nominal("strategy", scale=shapes)}
+    return {"color": vega.nominal("strategy", scale=colours), "shape": vega.nominal("strategy", scale=shapes)}
 
 
 def _layer_crosses(picture: SweepPicture, points: list[Spec], *, height: int) -> list[Spec]:
@@ -448,12 +433,12 @@ def _layer_crosses(picture: SweepPicture, points: list[Spec], *, height: int) ->
     without = [point for point in points if "v" not in point]
     place = {"y": {"value": height}}
     told = {**place, "tooltip": _tell(picture, fits=False)}
-    layers = [layer("text", without, told, fill=INK, text="\N{MULTIPLICATION SIGN}", fontSize=18)]
+    layers = [vega.layer("text", without, told, fill=vega.INK, text="\N{MULTIPLICATION SIGN}", fontSize=18)]
     left, right = points[0] is not without[0], points[-1] is not without[-1]
     if len(picture.jobs) > 1 and (left or right):
         side = {"align": "right", "dx": -10} if left else {"align": "left", "dx": 10}
         named = {**place, "text": {"field": "job"}}
-        layers.append(layer("text", [without[0 if left else -1]], named, fill=INK, **side))
+        layers.append(vega.layer("text", [without[0 if left else -1]], named, fill=vega.INK, **side))
     return layers
 
 
@@ -467,11 +452,11 @@ def _chart_map(picture: SweepPicture, plane: Plane, points: list[Spec], *, numbe
         *_layer_cells(picture, fitting, {"color": _colours(picture)}, fits=True),
         *_layer_cells(picture, without, {}, fits=False, fill=style.GREY, fillOpacity=0.15),
     ]
-    layers[0]["params"] = [zoom("x", "y")]
+    layers[0]["params"] = [vega.zoom("x", "y")]
     return Chart.of(
         f"sweep-{number + 1}",
         plane.name if len(picture.jobs) > 1 else picture.title()[0],
-        "Each cell is the best plan at a point, or where nothing fits. Point at one to see more.",
+        "Each cell is the best plan vega.at a point, or where nothing fits. Point vega.at one to see more.",
         zooms=True,
         height=min(max(_LEAST, _ROW * rows), _MOST),
         layer=[*layers, *_layer_regions(picture, plane)],
@@ -487,9 +472,9 @@ def _layer_cells(
         return []
     across, up = picture.scale_input(1), picture.scale_input(0)
     encoding = {
-        "x": at("i0", across, grid=False),
+        "x": vega.at("i0", across, grid=False),
         "x2": {"field": "i1"},
-        "y": at("j0", up, grid=False),
+        "y": vega.at("j0", up, grid=False),
         "y2": {"field": "j1"},
         "tooltip": _tell(picture, fits=fits),
         **colour,
@@ -500,7 +485,7 @@ def _layer_cells(
         for axis in ("i", "j")
         for end, aside in enumerate((-0.5, 0.52))
     ]
-    return [{**layer("rect", points, encoding, **form), "transform": edges}]
+    return [{**vega.layer("rect", points, encoding, **form), "transform": edges}]
 
 
 def _layer_regions(picture: SweepPicture, plane: Plane) -> list[Spec]:
@@ -511,12 +496,12 @@ def _layer_regions(picture: SweepPicture, plane: Plane) -> list[Spec]:
         for place, (column, row) in plane.middles().items()
         if place >= 0
     ]
-    at_cell = {"x": at("i0"), "y": at("j0")}
+    at_cell = {"x": vega.at("i0"), "y": vega.at("j0")}
     span = {**at_cell, "x2": {"field": "i1"}, "y2": {"field": "j1"}}
     form = {"filled": True, "size": 110, "opacity": 1, "stroke": "white", "strokeWidth": 1.5}
     return [
-        *([layer("rule", lines, span, color=INK, strokeWidth=1.5)] if lines else []),
-        *([layer("point", marks, {**at_cell, **_look(marks)}, **form)] if marks else []),
+        *([vega.layer("rule", lines, span, color=vega.INK, strokeWidth=1.5)] if lines else []),
+        *([vega.layer("point", marks, {**at_cell, **_look(marks)}, **form)] if marks else []),
     ]
 
 
@@ -527,6 +512,6 @@ def _colours(picture: SweepPicture) -> Spec:
         "field": "v",
         "type": "quantitative",
         "title": scale.title,
-        "scale": {**scale_of(scale), "scheme": "cividis", "reverse": True},
-        "legend": {"gradientLength": 260, **label_ticks(scale)},
+        "scale": {**vega.scale_of(scale), "scheme": "cividis", "reverse": True},
+        "legend": {"gradientLength": 260, **vega.label_ticks(scale)},
     }

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ckptplan.report import style
+from ckptplan.report import style, vega
 from ckptplan.report.scale import Scale, drop_overlaps, scale_shares
 from ckptplan.report.sensitivity import find_change, format_values, sort_by_effect
 from ckptplan.report.style import PAGE, Size, set_legend, set_title
-from ckptplan.report.vega import INK, Chart, Spec, at, layer, nominal, tell
+from ckptplan.report.vega import Chart, Spec
 from ckptplan.studies.sensitivity import Best, Influence, Replanned, Sensitivity
 from ckptplan.units import format_count, format_percent, format_seconds
 
@@ -46,7 +46,7 @@ class Bar:
 
 
 def list_bars(influence: Influence, study: Sensitivity) -> tuple[Bar, ...]:
-    """Return the factors at which a plan fits."""
+    """Return the factors vega.at which a plan fits."""
     return tuple(
         Bar(
             point=point,
@@ -150,7 +150,7 @@ def _draw_bars(axes: Axes, row: int, bars: Sequence[Bar], size: Size) -> None:
 
 
 def _name_blocked(influence: Influence) -> str:
-    """Return the factors at which nothing fits."""
+    """Return the factors vega.at which nothing fits."""
     blocked = [f"{point.factor:g}" for point in influence.points if point.best is None]
     return f"{' and '.join(blocked)} x: nothing fits" if blocked else ""
 
@@ -190,8 +190,8 @@ def chart_tornado(study: Sensitivity) -> Chart:
     ]
     order = list(dict.fromkeys(row["input"] for row in rows))
     colours = {"domain": list(LABELS.values()), "range": list(COLOURS.values())}
-    halves = nominal("factor", scale=colours, legend={"symbolSize": 120})
-    tooltip = tell(
+    halves = vega.nominal("factor", scale=colours, legend={"symbolSize": 120})
+    tooltip = vega.tell(
         input="input",
         times="factor",
         shown="change of time",
@@ -207,12 +207,12 @@ def chart_tornado(study: Sensitivity) -> Chart:
         "0.8 and 1.25 times the input.",
         height=30 * max(1, len(order)),
         layer=[
-            layer("bar", [row for row in rows if row["factor"]], {"color": halves}, opacity=0.9),
-            layer("tick", [row for row in rows if not row["factor"]], {}, color=INK, thickness=2),
+            vega.layer("bar", [row for row in rows if row["factor"]], {"color": halves}, opacity=0.9),
+            vega.layer("tick", [row for row in rows if not row["factor"]], {}, color=vega.INK, thickness=2),
         ],
         encoding={
-            "y": nominal("input", scale={"domain": order}),
-            "x": {**at("change", scale_change(study)), "stack": None},
+            "y": vega.nominal("input", scale={"domain": order}),
+            "x": {**vega.at("change", scale_change(study)), "stack": None},
             "tooltip": tooltip,
         },
     )

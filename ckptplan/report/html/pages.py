@@ -15,7 +15,7 @@ from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.planning.playback import group_same_schedules
-from ckptplan.report import style
+from ckptplan.report import style, vega
 from ckptplan.report.basis import explain_basis
 from ckptplan.report.blocks import Field, Paragraph, Table
 from ckptplan.report.fields import (
@@ -42,7 +42,7 @@ from ckptplan.report.sketch import Detail, TooLongToDraw, sketch_schedule
 from ckptplan.report.sweep import Summary
 from ckptplan.report.sweep_plot import SweepPicture, chart_sweep
 from ckptplan.report.tornado_plot import chart_tornado
-from ckptplan.report.vega import INK, PLAN, Chart, Spec, annotate, at, label_plan, layer, nominal, tell
+from ckptplan.report.vega import Chart, Spec
 from ckptplan.schedule.simulator import IllegalAction
 from ckptplan.storage.plans import plan_text
 from ckptplan.studies.pareto import ParetoFront
@@ -350,7 +350,7 @@ def chart_comparison(plans: Sequence[Plan]) -> Chart:
     """Return the chart of the plans that fit, in their order."""
     rows = [
         {
-            **label_plan(plan),
+            **vega.label_plan(plan),
             "added": plan.predicted.overhead,
             "memory": plan.predicted.local_peak_bytes,
         }
@@ -366,7 +366,7 @@ def chart_comparison(plans: Sequence[Plan]) -> Chart:
     words = "."
     if budget is not None and near:
         line = {"x": {"datum": budget}, "y": {"value": 0}, "y2": {"value": "height"}}
-        memory["layer"].append(annotate("rule", line, color=INK, strokeDash=[6, 4]))
+        memory["layer"].append(vega.annotate("rule", line, color=vega.INK, strokeDash=[6, 4]))
         words = f"; the dashed line is the budget, {format_bytes(budget)}."
     caption = f"The best plan of each strategy, the one to run first{words}"
     return Chart.of("comparison", "Strategies", caption, spacing=24, vconcat=[over, memory])
@@ -377,12 +377,12 @@ def _chart_bars(rows: Sequence[Spec], field: str, scale: Scale, label: str, colo
         "width": "container",
         "height": {"step": 24},
         "encoding": {
-            "y": nominal("strategy", sort=None),
-            "x": at(field, scale),
-            "tooltip": tell(**PLAN),
+            "y": vega.nominal("strategy", sort=None),
+            "x": vega.at(field, scale),
+            "tooltip": vega.tell(**vega.PLAN),
         },
         "layer": [
-            layer("bar", rows, {}, color=colour, opacity=0.9),
-            layer("text", rows, {"text": {"field": label}}, align="left", dx=4, fill=INK, clip=False),
+            vega.layer("bar", rows, {}, color=colour, opacity=0.9),
+            vega.layer("text", rows, {"text": {"field": label}}, align="left", dx=4, fill=vega.INK, clip=False),
         ],
     }
