@@ -164,7 +164,8 @@ def explained(path: str | None, load: Callable[[], Case]) -> Iterator[None]:
     except Infeasible as error:
         reason = error  # what `except` names is gone when the block ends
         if path is not None:
-            from ckptplan.report.html.pages import make_infeasible_page, name_job
+            from ckptplan.report.fields import name_job
+            from ckptplan.report.html.pages import make_infeasible_page
 
             case = load()
             title = name_job(case.workload, case.profile)

@@ -167,6 +167,11 @@ def identify_plan(plan: Plan) -> dict[str, Any]:
     }
 
 
+def name_job(workload: Workload, profile: HardwareProfile) -> str:
+    """Return 'paper-snn on ipu-mk2, T = 4,096'."""
+    return f"{workload.name} on {profile.name}, T = {format_count(workload.steps)}"
+
+
 def make_title(workload: Workload, profile: HardwareProfile) -> Paragraph:
     """Return the workload, the profile and the number of steps."""
     steps = format_count(workload.steps)

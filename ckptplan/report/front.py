@@ -156,7 +156,7 @@ def _summarize(front: ParetoFront) -> str:
 
 
 def _make_table(front: ParetoFront, *, label: str) -> Table:
-    labels = _mark_points(front, label=label)
+    labels = mark_points(front, label=label)
     fields = (LOCAL, TIME, OVER_BASE.ranked(1), STRATEGY, PARAMETERS, Field("mark", title="", wraps="late"))
     places = sorted({*_choose_rungs(front), *labels})
     marks = [Cell(labels.get(place), style="strong") for place in places]
@@ -165,7 +165,7 @@ def _make_table(front: ParetoFront, *, label: str) -> Table:
     )
 
 
-def _mark_points(front: ParetoFront, *, label: str) -> dict[int, str]:
+def mark_points(front: ParetoFront, *, label: str = "quickest") -> dict[int, str]:
     """Return the labels of points: the quickest within the budget, with that label, and the knee."""
     best, knee = front.place_within(front.budget_bytes), front.knee_place
     budget = f"{label} within {format_bytes(front.budget_bytes)}"

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ckptplan.cost.exact import overhead
 from ckptplan.model.plan import Plan
 from ckptplan.report import style, vega
-from ckptplan.report.fields import format_parameters, name_budget
+from ckptplan.report.fields import format_parameters, name_budget, name_job
 from ckptplan.report.scale import LINEAR, Scale, drop_overlaps, scale_bytes, scale_shares
 from ckptplan.report.style import PAGE, Size, set_legend, set_title
 from ckptplan.report.vega import Chart, Spec
@@ -107,7 +107,7 @@ def draw_front(front: ParetoFront, size: Size = PAGE, *, every: bool = False) ->
         raise reason
     figure = Figure(figsize=size.inches(2.6 if size.width < PAGE.width else 3.9), layout="constrained")
     axes = figure.subplots()
-    job = f"{front.workload.name} on {front.profile.name}, T = {format_count(front.workload.steps)}"
+    job = name_job(front.workload, front.profile)
     set_title(figure, "Least time within each amount of local memory", job)
     scale_overhead(front).set_y(axes)
     scale, band = scale_memory(front)

@@ -15,7 +15,7 @@ import numpy as np
 
 from ckptplan.model.plan import Plan
 from ckptplan.report import style, vega
-from ckptplan.report.fields import format_parameters
+from ckptplan.report.fields import format_parameters, name_job
 from ckptplan.report.scale import Scale, drop_overlaps, scale_bytes
 from ckptplan.report.sketch import Bar, Collected, Detail, Sketch
 from ckptplan.report.style import PAGE, Size, set_legend, set_title
@@ -177,7 +177,7 @@ class Gantt(Collected):
         time, added = format_seconds(sketch.seconds), format_percent(sketch.seconds / base - 1)
         return [
             f"{played}: {time}, {added} over base",
-            f"{plan.workload.name} on {plan.profile.name}, T = {format_count(plan.steps)}",
+            name_job(plan.workload, plan.profile),
         ]
 
     def _draw_memory(self, axes: Axes, sketch: Sketch, scale: float, *, column: int) -> None:

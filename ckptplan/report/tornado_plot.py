@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ckptplan.report import style, vega
+from ckptplan.report.fields import name_job
 from ckptplan.report.scale import Scale, drop_overlaps, scale_shares
 from ckptplan.report.sensitivity import find_change, format_values, sort_by_effect
 from ckptplan.report.style import PAGE, Size, set_legend, set_title
 from ckptplan.report.vega import Chart, Spec
 from ckptplan.studies.sensitivity import Best, Influence, Replanned, Sensitivity
-from ckptplan.units import format_count, format_percent, format_seconds
+from ckptplan.units import format_percent, format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -102,7 +103,7 @@ def draw_tornado(study: Sensitivity, size: Size = PAGE) -> Figure:
     lines = set_title(
         figure,
         f"What each input does to the time of the best plan, {best.strategy} in {format_seconds(best.seconds)}",
-        f"{study.workload.name} on {study.profile.name}, T = {format_count(study.workload.steps)}",
+        name_job(study.workload, study.profile),
         *([f"changes under {100 * _TRIFLE:g} %: {', '.join(trifles)}"] if trifles else []),
     )
     if size.height is None:

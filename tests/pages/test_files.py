@@ -112,7 +112,7 @@ def test_validate_writes_a_page_of_what_it_measured(tmp_path: Path) -> None:
     page = (tmp_path / "page.html").read_text()
     assert '<h2 id="numbers-title">Predicted and measured</h2>' in page
     assert "recomputed steps" in page or "steps run again" in page
-    assert data_of(page)["plans"][0]["spec"] is not None
+    assert data_of(page)["plans"][0]["chart"] is not None
 
 
 def test_a_plan_prints_in_two_lines() -> None:
@@ -191,7 +191,7 @@ def test_charts_are_what_the_schema_of_vega_lite_allows() -> None:
         make_sensitivity_page(SensitivityView(study)),
     ):
         data = data_of(page.render())
-        specs = [*data["charts"].values(), *(plan["spec"] for plan in data["plans"][:1])]
+        specs = [*data["charts"].values(), *(plan["chart"]["spec"] for plan in data["plans"][:1])]
         assert specs
         for spec in specs:
             # The page fills in the width of its column.
@@ -250,4 +250,4 @@ def test_a_schedule_of_a_hundred_thousand_actions_is_a_small_page(tmp_path: Path
     assert 1_000_000 < len(page) < 5_000_000
     drawn = data_of(page)["plans"][0]
     assert "are drawn together" in drawn["caption"]
-    assert len(drawn["spec"]["vconcat"][0]["data"]["values"]) < 5_000
+    assert len(drawn["chart"]["spec"]["vconcat"][0]["data"]["values"]) < 5_000

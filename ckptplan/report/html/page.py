@@ -166,17 +166,6 @@ class ShownPlan:
     #: The plan's file, None if it is left out for its size.
     content: str | None
 
-    def data(self) -> dict[str, Any]:
-        """Return what the page's script reads."""
-        return {
-            "label": self.label,
-            "facts": self.facts,
-            "spec": None if self.chart is None else self.chart.spec,
-            "caption": "" if self.chart is None else self.chart.caption,
-            "note": self.note,
-            "content": self.content,
-        }
-
 
 @dataclass(frozen=True, kw_only=True)
 class PlanPanel:
@@ -231,7 +220,12 @@ class Page:
         script, style = _asset("page.js"), _asset("page.css")
         blocks = [block for section in self.sections for block in section.blocks]
         charts = {one.name: one.spec for one in blocks if isinstance(one, Chart)}
-        plans = [plan.data() for one in blocks if isinstance(one, PlanPanel) for plan in one.plans]
+        plans = [
+            {**vars(plan), "chart": plan.chart and vars(plan.chart)}
+            for one in blocks
+            if isinstance(one, PlanPanel)
+            for plan in one.plans
+        ]
         library = load_library() if charts or plans else ""
         return str(
             _template().render(

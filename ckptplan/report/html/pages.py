@@ -12,8 +12,6 @@ from ckptplan.calibration.validation import Validation
 from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible, InputError
 from ckptplan.model.plan import Plan
-from ckptplan.model.profile import HardwareProfile
-from ckptplan.model.workload import Workload
 from ckptplan.planning.playback import group_same_schedules
 from ckptplan.report import style, vega
 from ckptplan.report.basis import explain_basis
@@ -25,10 +23,11 @@ from ckptplan.report.fields import (
     TIME,
     align_bytes,
     align_counts,
+    name_job,
     tell_plan,
 )
 from ckptplan.report.formats import View
-from ckptplan.report.front import FrontView
+from ckptplan.report.front import FrontView, mark_points
 from ckptplan.report.front_plot import beside_resident, chart_front, spread_places
 from ckptplan.report.gantt import chart_schedule
 from ckptplan.report.html.page import Download, Page, PlanPanel, Section, ShownPlan
@@ -68,11 +67,6 @@ _EVENTS, _CHARACTERS = 200_000, 700_000
 _LARGEST_FILE = 1_000_000
 #: How finely a plan of its own is drawn, and one of many.
 _WHOLE, _ONE_OF_MANY = Detail(), Detail(bars=500, intervals=120, events=50_000)
-
-
-def name_job(workload: Workload, profile: HardwareProfile) -> str:
-    """Return 'paper-snn on ipu-mk2, T = 4,096'."""
-    return f"{workload.name} on {profile.name}, T = {format_count(workload.steps)}"
 
 
 def make_plan_page(view: PlanView) -> Page:
@@ -321,21 +315,16 @@ def _choose_places(front: ParetoFront) -> list[int]:
     if not len(front):
         return []
     between = spread_places(beside_resident(front), _POINTS).tolist()
-    named = [place for place in (front.place_within(front.budget_bytes), front.knee_place) if place is not None]
-    return sorted({0, len(front) - 1, *named, *between})
+    return sorted({0, len(front) - 1, *mark_points(front), *between})
 
 
 def _label_places(front: ParetoFront, places: Sequence[int]) -> list[_Labelled]:
     """Return the plans of places of a front, with what distinguishes them."""
-    best, knee = front.place_within(front.budget_bytes), front.knee_place
+    marks = mark_points(front)
     found = []
     for place in places:
-        local = format_bytes(int(front.local_peak_bytes[place]))
-        role = "quickest within the budget" if place == best else "the knee" if place == knee else ""
-        if place == best == knee:
-            role += ", and the knee"
-        text = f"{front.strategies[place]} in {local}"
-        found.append(_Labelled(label=f"{text} ({role})" if role else text, plan=front[place]))
+        text = f"{front.strategies[place]} in {format_bytes(int(front.local_peak_bytes[place]))}"
+        found.append(_Labelled(label=f"{text} ({marks[place]})" if place in marks else text, plan=front[place]))
     return found
 
 

@@ -63,10 +63,10 @@
       button.setAttribute("aria-pressed", String(Number(button.dataset.plan) === number));
     }
     const place = document.getElementById("chart-schedule");
-    document.getElementById("schedule-caption").textContent = plan.spec ? plan.caption : plan.note;
-    place.parentElement.querySelector(".zoom").hidden = !plan.spec;
-    if (plan.spec) {
-      await draw("schedule", plan.spec);
+    document.getElementById("schedule-caption").textContent = plan.chart ? plan.chart.caption : plan.note;
+    place.parentElement.querySelector(".zoom").hidden = !plan.chart;
+    if (plan.chart) {
+      await draw("schedule", plan.chart.spec);
     } else {
       const old = views.get("schedule");
       if (old) old.finalize();
