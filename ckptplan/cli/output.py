@@ -13,7 +13,7 @@ from ckptplan.cli.command import Written, WrittenBeside
 from ckptplan.cli.environment import write_error
 from ckptplan.cli.options import DEFAULT_WORKLOAD, command_line, option
 from ckptplan.errors import Infeasible
-from ckptplan.report.formats import FORMATS, View, format_named, format_of_file
+from ckptplan.report.formats import FORMATS, View, format_of_file
 from ckptplan.version import __version__
 from ckptplan.wording import put_on_one_line
 
@@ -75,7 +75,7 @@ def write_view(view: View, output: OutputOptions, *, unnamed: bool = False) -> N
     InputError if the file cannot be written.
     """
     result = _Result(view.kind, view, whole_basis=output.basis, unnamed=unnamed)
-    format_named(output.format).write(result, output.file or "-")
+    FORMATS[output.format].write(result, output.file or "-")
 
 
 @dataclass(frozen=True)

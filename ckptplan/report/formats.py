@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ckptplan.errors import InputError, did_you_mean
 from ckptplan.storage.files import replace_file
 
 if TYPE_CHECKING:
@@ -149,18 +148,6 @@ class Csv(Format):
 
 #: Every format by name, the default first.
 FORMATS: dict[str, Format] = {one.name: one for one in (Text(), Json(), Csv())}
-
-
-def format_named(name: str) -> Format:
-    """Return the format called ``name``. Raises InputError with the nearest known one."""
-    if name not in FORMATS:
-        raise InputError(
-            f"there is no format {name!r}.{did_you_mean(name, FORMATS)}",
-            field="format",
-            value=name,
-            accepted=", ".join(FORMATS),
-        )
-    return FORMATS[name]
 
 
 def format_of_file(path: str) -> Format | None:

@@ -18,8 +18,8 @@ from ckptplan.cost.exact import overhead
 from ckptplan.model.plan import Plan
 from ckptplan.report import style, vega
 from ckptplan.report.fields import format_parameters, name_budget, name_job
-from ckptplan.report.scale import LINEAR, Scale, drop_overlaps, scale_bytes, scale_shares
-from ckptplan.report.style import PAGE, Size, set_legend, set_title
+from ckptplan.report.scale import LINEAR, Scale, scale_bytes, scale_shares
+from ckptplan.report.style import PAGE, Size
 from ckptplan.report.vega import Chart, Spec
 from ckptplan.studies.pareto import ParetoFront
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
@@ -101,14 +101,11 @@ def draw_front(front: ParetoFront, size: Size = PAGE, *, every: bool = False) ->
 
     Call it, and save the picture, within ``style.styled(size)``. Raises Infeasible for an empty front.
     """
-    from matplotlib.figure import Figure
-
     if (reason := front.lacks(front.budget_bytes)) is not None and not len(front):
         raise reason
-    figure = Figure(figsize=size.inches(2.6 if size.width < PAGE.width else 3.9), layout="constrained")
+    title = ("Least time within each amount of local memory", name_job(front.workload, front.profile))
+    figure = style.start_figure(size, 2.6 if size.width < PAGE.width else 3.9, *title)
     axes = figure.subplots()
-    job = name_job(front.workload, front.profile)
-    set_title(figure, "Least time within each amount of local memory", job)
     scale_overhead(front).set_y(axes)
     scale, band = scale_memory(front)
     scale.set_x(axes)
@@ -121,9 +118,7 @@ def draw_front(front: ParetoFront, size: Size = PAGE, *, every: bool = False) ->
     coloured = tuple(front.by_strategy) if every else select_best(front)
     handles = [*_draw_curves(axes, front, coloured, size), *_draw_bound(axes, front)]
     handles += [_draw_budget(axes, front), *_mark_plans(axes, front, size)]
-    set_legend(figure, handles, size)
-    drop_overlaps(figure)
-    return figure
+    return style.finish_figure(figure, handles, size)
 
 
 def _draw_curves(axes: Axes, front: ParetoFront, coloured: tuple[str, ...], size: Size) -> list[Any]:

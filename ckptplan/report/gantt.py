@@ -16,9 +16,9 @@ import numpy as np
 from ckptplan.model.plan import Plan
 from ckptplan.report import style, vega
 from ckptplan.report.fields import format_parameters, name_job
-from ckptplan.report.scale import Scale, drop_overlaps, scale_bytes
+from ckptplan.report.scale import Scale, scale_bytes
 from ckptplan.report.sketch import Bar, Collected, Detail, Sketch
-from ckptplan.report.style import PAGE, Size, set_legend, set_title
+from ckptplan.report.style import PAGE, Size
 from ckptplan.report.vega import Chart, Spec
 from ckptplan.schedule.actions import Backward, Free, Record, Save, Tier, Transfer
 from ckptplan.schedule.timeline import BARS, Event
@@ -110,23 +110,19 @@ class Gantt(Collected):
 
     def draw(self, size: Size = PAGE) -> Figure:
         """Return the picture. Call it, and save the picture, within ``style.styled(size)``."""
-        from matplotlib.figure import Figure
-
         sketch = self.finish(_DETAIL)
         tiers = 2 if any(remote for _, _, remote in sketch.memory) else 1
-        narrow = size.width < PAGE.width
-        figure = Figure(figsize=size.inches((2.6 if narrow else 3.7) + 0.8 * tiers), layout="constrained")
+        height = (2.6 if size.width < PAGE.width else 3.7) + 0.8 * tiers
+        figure = style.start_figure(size, height, *self._title(sketch))
         axes = figure.subplots(1 + tiers, 1, sharex=True, height_ratios=[4, *[1] * tiers])
         scale, unit = time_unit(sketch.seconds)
-        set_title(figure, *self._title(sketch))
-        set_legend(figure, self._draw_steps(axes[0], sketch, scale), size)
+        handles = self._draw_steps(axes[0], sketch, scale)
         for column in range(1, 1 + tiers):
             self._draw_memory(axes[column], sketch, scale, column=column)
         axes[0].set_xlim(0, sketch.seconds / scale)
         axes[-1].xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
         axes[-1].set_xlabel(f"time ({unit})")
-        drop_overlaps(figure)
-        return figure
+        return style.finish_figure(figure, handles, size)
 
     def _draw_steps(self, axes: Axes, sketch: Sketch, scale: float) -> list[Any]:
         """Draw which steps run when, and what waits; return the samples of the legend."""

@@ -132,14 +132,10 @@ class ReachesView(View):
         lines: dict[str, tuple[str, ...]] = {}
         same = self._list_same()
         for name, reach in self.reaches.items():
-            if name not in lines and not any(name in others for others in lines.values()):
-                alike = [
-                    other
-                    for other in same.get(name, ())
-                    if _list_findings(self.reaches[other]) == _list_findings(reach)
-                ]
-                first, *others = sorted((name, *alike), key=lambda each: strategy_of(each).simplicity)
-                lines[first] = tuple(others)
+            found = _list_findings(reach)
+            alike = [one for one in same.get(name, ()) if _list_findings(self.reaches[one]) == found]
+            first, *others = sorted((name, *alike), key=lambda each: strategy_of(each).simplicity)
+            lines.setdefault(first, tuple(others))
         return lines
 
     def _list_same(self) -> dict[str, tuple[str, ...]]:

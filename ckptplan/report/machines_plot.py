@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from ckptplan.report import style, vega
 from ckptplan.report.machines import summarise
-from ckptplan.report.scale import Scale, drop_overlaps
-from ckptplan.report.style import PAGE, Size, set_legend, set_title
+from ckptplan.report.scale import Scale
+from ckptplan.report.style import PAGE, Size
 from ckptplan.report.vega import Chart, Spec
 from ckptplan.studies.machines import Machine, MachineComparison
 from ckptplan.units import format_count, format_duration
@@ -60,16 +60,13 @@ def draw_machines(comparison: MachineComparison, size: Size = PAGE) -> Figure:
 
     Call it, and save the picture, within ``style.styled(size)``.
     """
-    from matplotlib.figure import Figure
-
     machines, narrow = comparison.machines, size.width < PAGE.width
     height = 1.5 + 0.3 * len(machines)
-    figure = Figure(figsize=size.inches(2 * height - 0.7 if narrow else height), layout="constrained")
-    times, lengths = figure.subplots(2, 1) if narrow else figure.subplots(1, 2, width_ratios=(3, 2))
     workload = comparison.workload
     run = f", {format_count(comparison.batches)} batches" if comparison.batches > 1 else ""
     head = f"{workload.name}, T = {format_count(workload.steps)}{run}"
-    set_title(figure, head, *summarise(comparison))
+    figure = style.start_figure(size, 2 * height - 0.7 if narrow else height, head, *summarise(comparison))
+    times, lengths = figure.subplots(2, 1) if narrow else figure.subplots(1, 2, width_ratios=(3, 2))
     _draw_times(times, comparison, size)
     _draw_lengths(lengths, machines)
     names = [machine.profile.name for machine in machines]
@@ -78,9 +75,7 @@ def draw_machines(comparison: MachineComparison, size: Size = PAGE) -> Figure:
     _list_rows(
         lengths, names if narrow else [""] * len(names), [format_count(n) if n else "none" for n in steps], size
     )
-    set_legend(figure, times.get_legend_handles_labels()[0], size)
-    drop_overlaps(figure)
-    return figure
+    return style.finish_figure(figure, times.get_legend_handles_labels()[0], size)
 
 
 def _list_rows(axes: Axes, names: Sequence[str], values: Sequence[str], size: Size) -> None:

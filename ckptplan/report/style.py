@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ckptplan.errors import InputError
+from ckptplan.report.scale import drop_overlaps
 from ckptplan.storage.files import write_bytes
 from ckptplan.strategies.registry import all_strategies, strategy_of
 from ckptplan.wording import escape_controls
@@ -173,6 +174,22 @@ def styled(size: Size = PAGE) -> Any:
         **_sized(size),
     }  # a plain mapping, where the types spell out three hundred names
     return mpl.rc_context(style)
+
+
+def start_figure(size: Size, height: float, *title: str) -> Figure:
+    """Return an empty figure, ``height`` inches high on a page, with lines over it."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size.inches(height), layout="constrained")
+    set_title(figure, *title)
+    return figure
+
+
+def finish_figure(figure: Figure, handles: Sequence[Any], size: Size) -> Figure:
+    """Put a legend below a figure, and leave out names of axes for which there is no room."""
+    set_legend(figure, handles, size)
+    drop_overlaps(figure)
+    return figure
 
 
 def set_title(figure: Figure, *lines: str) -> int:

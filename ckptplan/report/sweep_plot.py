@@ -16,8 +16,8 @@ import numpy as np
 
 from ckptplan.errors import InputError
 from ckptplan.report import style, vega
-from ckptplan.report.scale import LINEAR, Scale, drop_overlaps, scale_bytes, scale_shares
-from ckptplan.report.style import PAGE, Size, set_legend, set_title
+from ckptplan.report.scale import LINEAR, Scale, scale_bytes, scale_shares
+from ckptplan.report.style import PAGE, Size
 from ckptplan.report.sweep import format_reason
 from ckptplan.report.vega import Chart, Spec
 from ckptplan.strategies.registry import all_strategies
@@ -222,21 +222,17 @@ def draw_sweep(picture: SweepPicture, size: Size = PAGE) -> Figure:
 
 def _draw_lines(picture: SweepPicture, size: Size) -> Figure:
     """Return the lines of a sweep over one axis."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=size.inches(2.2 if size.width < PAGE.width else 3.2), layout="constrained")
-    axes = figure.subplots()
     planes = picture.planes()
     without = [plane.name for plane in planes if len(planes) > 1 and not np.isfinite(plane.added).any()]
-    set_title(figure, *picture.title(), *([f"nothing fits: {', '.join(without)}"] if without else []))
+    title = [*picture.title(), *([f"nothing fits: {', '.join(without)}"] if without else [])]
+    figure = style.start_figure(size, 2.2 if size.width < PAGE.width else 3.2, *title)
+    axes = figure.subplots()
     picture.scale_input(0).set_x(axes)
     picture.scale_quantity().set_y(axes)
     for number, plane in enumerate(planes):
         _draw_line(axes, picture, plane, number=number, size=size)
     samples = {str(line.get_label()): line for line in axes.lines if not str(line.get_label()).startswith("_")}
-    set_legend(figure, list(samples.values()), size)
-    drop_overlaps(figure)
-    return figure
+    return style.finish_figure(figure, list(samples.values()), size)
 
 
 def _draw_line(axes: Axes, picture: SweepPicture, plane: Plane, *, number: int, size: Size) -> None:
@@ -276,13 +272,11 @@ def _mark(axes: Axes, x: Any, y: Any, name: str, size: Size, *, points: float = 
 def _draw_maps(picture: SweepPicture, size: Size) -> Figure:
     """Return the heat maps of a sweep over two axes: the first upwards, the second across."""
     from matplotlib.colors import Normalize, SymLogNorm
-    from matplotlib.figure import Figure
 
     planes = picture.planes()
     columns = min(len(planes), 1 if size.width < PAGE.width else 2 if size.height is None else 3)
     rows = -(-len(planes) // columns)
-    figure = Figure(figsize=size.inches(0.6 + 2.2 * rows), layout="constrained")
-    set_title(figure, *picture.title())
+    figure = style.start_figure(size, 0.6 + 2.2 * rows, *picture.title())
     grid = figure.subplots(rows, columns, squeeze=False)
     scale = picture.scale_quantity()
     low, high = scale.low, scale.high
@@ -305,9 +299,7 @@ def _draw_maps(picture: SweepPicture, size: Size) -> Figure:
     bar.set_ticks(list(scale.ticks), labels=list(scale.ticks.values()))
     bar.minorticks_off()
     bar.set_label(scale.title)
-    set_legend(figure, list(samples.values()), size)
-    drop_overlaps(figure)
-    return figure
+    return style.finish_figure(figure, list(samples.values()), size)
 
 
 def _name_regions(axes: Axes, picture: SweepPicture, plane: Plane, size: Size) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from ckptplan.report import style, vega
 from ckptplan.report.fields import name_job
-from ckptplan.report.scale import Scale, drop_overlaps, scale_shares
+from ckptplan.report.scale import Scale, scale_shares
 from ckptplan.report.sensitivity import find_change, format_values, sort_by_effect
-from ckptplan.report.style import PAGE, Size, set_legend, set_title
+from ckptplan.report.style import PAGE, Size, set_title
 from ckptplan.report.vega import Chart, Spec
 from ckptplan.studies.sensitivity import Best, Influence, Replanned, Sensitivity
 from ckptplan.units import format_percent, format_seconds
@@ -125,9 +125,7 @@ def draw_tornado(study: Sensitivity, size: Size = PAGE) -> Figure:
     drawn: list[Any] = [*axes.containers, *axes.collections, *axes.lines]
     handles = {str(one.get_label()): one for one in drawn}
     labels = (*LABELS.values(), _INNER_LABEL, _KEPT_LABEL)
-    set_legend(figure, [handles[label] for label in labels if label in handles], size)
-    drop_overlaps(figure)
-    return figure
+    return style.finish_figure(figure, [handles[label] for label in labels if label in handles], size)
 
 
 def _draw_bars(axes: Axes, row: int, bars: Sequence[Bar], size: Size) -> None:
