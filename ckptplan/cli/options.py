@@ -112,18 +112,6 @@ def parse_tolerance(text: str) -> float:
     return share
 
 
-Steps = Annotated[int | None, count("Time steps T (default: the workload's).", most=MAX_STEPS)]
-WorkloadName = Annotated[
-    str | None,
-    option(
-        "NAME|PATH",
-        "Workload (default: paper-snn); see: ckptplan workloads list.",
-        autocompletion=complete_names("workloads"),
-        parser=Read,
-    ),
-]
-Batch = Annotated[int | None, count("Batch, for a workload with a network.")]
-Neurons = Annotated[int | None, count("Neurons, for a workload with a network.")]
 Model = Annotated[
     Literal["exact", "paper"],
     typer.Option(help="Choose by the exact model or by the paper's printed equations."),
@@ -149,7 +137,7 @@ Trace = Annotated[
 class JobOptions:
     """A workload on a profile."""
 
-    steps: Steps = None
+    steps: Annotated[int | None, count("Time steps T (default: the workload's).", most=MAX_STEPS)] = None
     profile: Annotated[
         str,
         option(
@@ -159,9 +147,17 @@ class JobOptions:
             parser=Read,
         ),
     ] = DEFAULT_PROFILE
-    workload: WorkloadName = None
-    batch: Batch = None
-    neurons: Neurons = None
+    workload: Annotated[
+        str | None,
+        option(
+            "NAME|PATH",
+            "Workload (default: paper-snn); see: ckptplan workloads list.",
+            autocompletion=complete_names("workloads"),
+            parser=Read,
+        ),
+    ] = None
+    batch: Annotated[int | None, count("Batch, for a workload with a network.")] = None
+    neurons: Annotated[int | None, count("Neurons, for a workload with a network.")] = None
 
     def load(self) -> Case:
         """Load workload and profile and apply the other options. Raises InputError."""
