@@ -17,15 +17,12 @@ from ckptplan.units import format_bytes, format_count, format_percent, format_se
 #: Seconds may differ by this share, and by one rounding per action: a clock adds, a closed form multiplies.
 TOLERANCE, ROUNDING = 1e-9, 2.0**-53
 
-#: Field of Trace and Predicted -> name and format in the table.
-_QUANTITIES: dict[str, tuple[str, Callable[[Any], str]]] = {
-    "seconds": ("time", format_seconds),
-    "local_peak_bytes": ("local peak", format_bytes),
-    "remote_peak_bytes": ("remote peak", format_bytes),
-    "recomputed_steps": ("steps run again", format_count),
-    "remote_writes": ("states written", format_count),
-    "remote_reads": ("states read", format_count),
-    "messages": ("messages", format_count),
+#: What quantities are called that both have, if not by themselves.
+_TITLES = {
+    "seconds": "time",
+    "recomputed_steps": "steps run again",
+    "remote_writes": "states written",
+    "remote_reads": "states read",
 }
 _FIELDS = (
     Field("name", title=""),
@@ -60,7 +57,9 @@ def view_simulation(plan: Plan, trace: Trace, *, schedule: str | None = None) ->
 def _compare(plan: Plan, trace: Trace) -> list[dict[str, Any]]:
     """Return what both have: counts and bytes agree if they are equal, seconds up to rounding."""
     tolerance = TOLERANCE + trace.actions * ROUNDING
-    pairs = [(name, plan.predicted[name], getattr(trace, name)) for name in _QUANTITIES]
+    pairs = [
+        (name, plan.predicted[name], getattr(trace, name)) for name in plan.predicted if hasattr(trace, name)
+    ]
     return [
         {
             "quantity": name,
@@ -74,7 +73,13 @@ def _compare(plan: Plan, trace: Trace) -> list[dict[str, Any]]:
 
 def _format(row: dict[str, Any]) -> dict[str, Any]:
     """Return a quantity as the table shows it."""
-    name, shown = _QUANTITIES[row["quantity"]]
+    quantity = row["quantity"]
+    name = _TITLES.get(quantity, quantity.removesuffix("_bytes").replace("_", " "))
+    shown: Callable[[Any], str] = format_count
+    if quantity == "seconds":
+        shown = format_seconds
+    elif quantity.endswith("_bytes"):
+        shown = format_bytes
     predicted, simulated = row["predicted"], row["simulated"]
     more = f"{'+' if simulated > predicted else '-'}{shown(abs(simulated - predicted))}"
     share = f" ({format_percent(simulated / predicted - 1)})" if predicted else ""
