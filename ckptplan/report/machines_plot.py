@@ -79,15 +79,9 @@ def draw_machines(comparison: MachineComparison, size: Size = PAGE) -> Figure:
 
 
 def _list_rows(axes: Axes, names: Sequence[str], values: Sequence[str], size: Size) -> None:
-    """Name the rows, and write the value of each vega.at their ends."""
-    places = range(len(names))
-    axes.set_yticks(places, names)
+    """Name the rows, write the value of each at their ends, and draw a grid."""
+    style.name_rows(axes, names, values)
     axes.set_ylim(len(names) - 0.4, -0.6)
-    ends = axes.secondary_yaxis("right")
-    ends.set_yticks(places, values)
-    for side in (axes, ends):
-        side.tick_params(axis="y", length=0)
-    ends.spines["right"].set_visible(False)
     axes.grid(axis="x", color=style.PALE, linewidth=0.6 * size.scale)
     axes.set_axisbelow(True)
 

@@ -16,6 +16,7 @@ from ckptplan.strategies.registry import all_strategies, strategy_of
 from ckptplan.wording import escape_controls
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -190,6 +191,16 @@ def finish_figure(figure: Figure, handles: Sequence[Any], size: Size) -> Figure:
     set_legend(figure, handles, size)
     drop_overlaps(figure)
     return figure
+
+
+def name_rows(axes: Axes, names: Sequence[str], values: Sequence[str]) -> None:
+    """Name the rows of a picture, and write what belongs to each at their ends."""
+    axes.set_yticks(range(len(names)), names)
+    ends = axes.secondary_yaxis("right")
+    ends.set_yticks(range(len(names)), values)
+    ends.spines["right"].set_visible(False)
+    for side in (axes, ends):
+        side.tick_params(axis="y", length=0)
 
 
 def set_title(figure: Figure, *lines: str) -> int:

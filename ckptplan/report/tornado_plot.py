@@ -114,14 +114,10 @@ def draw_tornado(study: Sensitivity, size: Size = PAGE) -> Figure:
         _draw_bars(axes, row, list_bars(one, study), size)
     axes.axvline(0, color=style.BLACK, linewidth=0.8 * size.scale)
     between = ", " if size.height else "\n"
-    axes.set_yticks(range(len(shown)), [name_input(one).replace(": ", between) for one in shown])
+    names = [name_input(one).replace(": ", between) for one in shown]
+    style.name_rows(axes, names, [_write_notes(one, study, scale, size) for one in shown])
     # Few bars on a slide are not made broader than they are long.
     axes.set_ylim(max(5 if size.height else 1, len(shown)) - 0.4, -0.6)
-    notes = axes.secondary_yaxis("right")
-    notes.set_yticks(range(len(shown)), [_write_notes(one, study, scale, size) for one in shown])
-    notes.spines["right"].set_visible(False)
-    for side in (axes, notes):
-        side.tick_params(axis="y", length=0)
     drawn: list[Any] = [*axes.containers, *axes.collections, *axes.lines]
     handles = {str(one.get_label()): one for one in drawn}
     labels = (*LABELS.values(), _INNER_LABEL, _KEPT_LABEL)
