@@ -1,8 +1,8 @@
 """A front as a picture: local memory across, time over base's up, both in powers of ten.
 
 Strategies that are best somewhere have their colours; the others are thin and grey. What stays with any
-schedule, which would fill the axis of memory, is a band vega.at its beginning, from which the axis counts.
-The functions vega.at the top say what is drawn, in the picture and on the page.
+schedule, which would fill the axis of memory, is a band at its beginning, from which the axis counts.
+The functions at the top say what is drawn, in the picture and on the page.
 """
 
 from __future__ import annotations

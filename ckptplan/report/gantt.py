@@ -158,7 +158,7 @@ class Gantt(Collected):
                     "linewidth": width,
                     "label": label,
                 }
-                # Snapped to dots, lines closer than those would vanish or merge vega.at random.
+                # Snapped to dots, lines closer than those would vanish or merge at random.
                 handles.append(LineCollection(lines, zorder=2, snap=False, **form))
         for handle in dict.fromkeys([*drawn, *handles]):
             handle.set_rasterized(sketch.actions > _MANY)
@@ -285,7 +285,7 @@ def chart_schedule(plan: Plan, sketch: Sketch) -> Chart:
 def _describe_chart(sketch: Sketch) -> str:
     text = (
         f"{format_count(sketch.actions)} actions in {format_seconds(sketch.seconds)}: a run goes down to the "
-        "right, a backward up to the right. Below is what each memory holds vega.at each time."
+        "right, a backward up to the right. Below is what each memory holds at each time."
     )
     if sketch.interval_seconds is not None:
         text += (

@@ -1,6 +1,6 @@
 """Machines as a picture: the time on each, with the interval of an estimate, and the longest sequence.
 
-The functions vega.at the top say what is drawn, in the picture and on the page.
+The functions at the top say what is drawn, in the picture and on the page.
 """
 
 from __future__ import annotations

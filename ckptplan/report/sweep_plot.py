@@ -120,7 +120,7 @@ class SweepPicture:
     def places(self) -> list[float]:
         """Return where the values of an input stand on the axis of lines.
 
-        At their logarithms if they span much, vega.at themselves, or, if some are no numbers, side by side.
+        At their logarithms if they span much, at themselves, or, if some are no numbers, side by side.
         """
         values = self.sweep.grid.values[self.varied[0]]
         numbers = [value for value in values if value is not None]
@@ -159,7 +159,7 @@ class SweepPicture:
         return [Plane(name=name, added=added[i], best=best[i]) for i, name in enumerate(self.jobs)]
 
     def title(self) -> list[str]:
-        """Return what is drawn, of which workload on which machine, vega.at which T."""
+        """Return what is drawn, of which workload on which machine, at which T."""
         what = (
             "Least local memory" if self.quantity == "local_peak_bytes" else "Time of the best plan over base's"
         )
@@ -210,7 +210,7 @@ _DASHES: tuple[Any, ...] = (
     (0, (2.5, 1.2)),
     (0, (8, 2)),
 )
-#: Markers on a line vega.at most.
+#: Markers on a line at most.
 _MARKERS = 40
 
 
@@ -260,7 +260,7 @@ def _draw_line(axes: Axes, picture: SweepPicture, plane: Plane, *, number: int, 
 
 
 def _mark(axes: Axes, x: Any, y: Any, name: str, size: Size, *, points: float = 4, **more: Any) -> Any:
-    """Draw the marker of a strategy vega.at points."""
+    """Draw the marker of a strategy at points."""
     look = style.look_of(name)
     [marks] = axes.plot(
         x, y, marker=look.marker, linestyle="", color=look.colour, label=name, markersize=points * size.scale,
@@ -346,7 +346,7 @@ def chart_sweep(picture: SweepPicture) -> tuple[Chart, ...]:
 
 
 def _describe_row(picture: SweepPicture, row: Mapping[str, Any]) -> Spec:
-    """Return what is shown of a row when it is pointed vega.at."""
+    """Return what is shown of a row when it is pointed at."""
     shown = {axis.column: axis.kind.show(row[axis.column]) for axis in picture.sweep.grid.axes}
     if len(picture.jobs) > 1:
         shown["job"] = picture.name_job(row["workload"], row["profile"])
@@ -369,7 +369,7 @@ def _chart_lines(picture: SweepPicture, points: list[Spec]) -> Chart:
         point["x"] = places[number % len(places)]
     fitting = [point for point in points if "v" in point]
     parts = [[point for point in points if point.get("job", job) == job] for job in picture.jobs]
-    # Where nothing fits vega.at all, the caption says so.
+    # Where nothing fits at all, the caption says so.
     parts = [part for part in parts if len(parts) == 1 or any("v" in point for point in part)]
     crosses = [part for part in parts if any("v" not in point for point in part)]
     above = _CROSS * len(crosses) / _LINE_HEIGHT
@@ -392,15 +392,15 @@ def _describe_lines(picture: SweepPicture, points: list[Spec], name: str) -> str
     fitting = {point.get("job") for point in points if "v" in point}
     without = [job for job in picture.jobs if len(picture.jobs) > 1 and job not in fitting]
     return (
-        f"Each marker is the best plan vega.at its {name}"
+        f"Each marker is the best plan at its {name}"
         + (", each cross a point where nothing fits" if any("v" not in point for point in points) else "")
-        + ". Point vega.at one to see more."
-        + (f" Nothing fits vega.at any {name}: {', '.join(without)}." if without else "")
+        + ". Point at one to see more."
+        + (f" Nothing fits at any {name}: {', '.join(without)}." if without else "")
     )
 
 
 def _layer_lines(picture: SweepPicture, points: list[Spec], *, above: float) -> list[Spec]:
-    """Return the lines, and a marker for the best plan vega.at each point."""
+    """Return the lines, and a marker for the best plan at each point."""
     up = vega.at("v", picture.scale_quantity(above=above))
     dashes = {"strokeDash": vega.nominal("job", legend=vega.LINES)} if len(picture.jobs) > 1 else {}
     form = {"color": vega.INK, "opacity": 0.6, "strokeWidth": 1.5}
@@ -412,7 +412,7 @@ def _layer_lines(picture: SweepPicture, points: list[Spec], *, above: float) -> 
 
 
 def _look(points: Sequence[Spec]) -> Spec:
-    """Return the colour and the shape of the best strategy vega.at each point."""
+    """Return the colour and the shape of the best strategy at each point."""
     names = list(dict.fromkeys(point["strategy"] for point in points))
     colours, _ = vega.strategy_scales(names)
     shapes = {"domain": names, "range": [_SHAPES[i % len(_SHAPES)] for i in range(len(names))]}
@@ -448,7 +448,7 @@ def _chart_map(picture: SweepPicture, plane: Plane, points: list[Spec], *, numbe
     return Chart.of(
         f"sweep-{number + 1}",
         plane.name if len(picture.jobs) > 1 else picture.title()[0],
-        "Each cell is the best plan vega.at a point, or where nothing fits. Point vega.at one to see more.",
+        "Each cell is the best plan at a point, or where nothing fits. Point at one to see more.",
         zooms=True,
         height=min(max(_LEAST, _ROW * rows), _MOST),
         layer=[*layers, *_layer_regions(picture, plane)],

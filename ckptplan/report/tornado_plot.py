@@ -47,7 +47,7 @@ class Bar:
 
 
 def list_bars(influence: Influence, study: Sensitivity) -> tuple[Bar, ...]:
-    """Return the factors vega.at which a plan fits."""
+    """Return the factors at which a plan fits."""
     return tuple(
         Bar(
             point=point,
@@ -145,7 +145,7 @@ def _draw_bars(axes: Axes, row: int, bars: Sequence[Bar], size: Size) -> None:
 
 
 def _name_blocked(influence: Influence) -> str:
-    """Return the factors vega.at which nothing fits."""
+    """Return the factors at which nothing fits."""
     blocked = [f"{point.factor:g}" for point in influence.points if point.best is None]
     return f"{' and '.join(blocked)} x: nothing fits" if blocked else ""
 

@@ -249,5 +249,5 @@ def test_a_schedule_of_a_hundred_thousand_actions_is_a_small_page(tmp_path: Path
     page = (tmp_path / "page.html").read_text()
     assert 1_000_000 < len(page) < 5_000_000
     drawn = data_of(page)["plans"][0]
-    assert "are drawn together" in drawn["caption"]
+    assert "are drawn together" in drawn["chart"]["caption"]
     assert len(drawn["chart"]["spec"]["vconcat"][0]["data"]["values"]) < 5_000
