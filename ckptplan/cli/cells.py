@@ -13,8 +13,8 @@ from ckptplan.cli import options
 from ckptplan.cli.options import count, option
 from ckptplan.cli.output import FormatName, OutputOptions, note, write_view
 from ckptplan.cli.progress import progress_bar
-from ckptplan.errors import InputError, quote_value
-from ckptplan.units import MAX_STEPS, parse_duration
+from ckptplan.errors import InputError
+from ckptplan.units import MAX_STEPS
 
 if TYPE_CHECKING:
     from ckptplan.calibration.cell_spec import CellSpec
@@ -22,16 +22,6 @@ if TYPE_CHECKING:
 
 #: Where a cell runs.
 Device: TypeAlias = Literal["cpu", "cuda"]
-
-
-def parse_limit(text: str) -> float:
-    """Return a time above 0. Raises InputError."""
-    seconds = parse_duration(text)
-    if seconds <= 0:
-        raise InputError(
-            f"{quote_value(text)} is out of range", value=text, accepted="more than 0 s, as '300' or '5 min'"
-        )
-    return seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +52,11 @@ class CellOptions:
     ] = None
     max_seconds: Annotated[
         float,
-        option("TIME", "Measure less if all of it takes longer, and say what is left out.", parser=parse_limit),
+        option(
+            "TIME",
+            "Measure less if all of it takes longer, and say what is left out.",
+            parser=options.parse_limit,
+        ),
     ] = 120
 
     def read(self) -> dict[str, Any]:

@@ -26,16 +26,15 @@ _OUT_OF_MEMORY = re.compile(r"[Cc]annot allocate memory|failed to map segment")
 #: Modules that a command imports, imported before typer calls it. Deep within typer's calls the same imports
 #: take a fifth longer, because CPython's frame stack then crosses the end of a chunk again and again.
 _EARLY = {
-    **dict.fromkeys(
-        ("optimize", "compare"),
-        ("numpy", "ckptplan.model.plan", "ckptplan.planning.optimize", "ckptplan.report.plan"),
-    ),
-    "pareto": ("numpy", "ckptplan.model.plan", "ckptplan.studies.pareto"),
-    "largest": ("numpy", "ckptplan.model.plan", "ckptplan.studies.largest"),
-    "paper": ("numpy", "ckptplan.model.plan", "ckptplan.paper.claims"),
-    "sensitivity": ("numpy", "ckptplan.model.plan", "ckptplan.studies.sensitivity"),
-    "sweep": ("numpy", "ckptplan.model.plan", "ckptplan.studies.sweep"),
-    **dict.fromkeys(("simulate", "schedule"), ("numpy", "ckptplan.model.plan", "ckptplan.planning.playback")),
+    "optimize": ("planning.optimize", "report.plan"),
+    "compare": ("planning.optimize", "report.plan"),
+    "pareto": ("studies.pareto",),
+    "largest": ("studies.largest",),
+    "paper": ("paper.claims",),
+    "sensitivity": ("studies.sensitivity",),
+    "sweep": ("studies.sweep",),
+    "simulate": ("planning.playback",),
+    "schedule": ("planning.playback",),
 }
 
 
@@ -147,8 +146,9 @@ def _command(arguments: list[str]) -> int:
 
     words = arguments[:2] if " ".join(arguments[:2]) in COMMANDS else arguments[:1]
     app = make_app(*(words if " ".join(words) in COMMANDS else ()))
-    for module in _EARLY.get(arguments[0], ()) if arguments else ():
-        import_module(module)
+    if arguments and arguments[0] in _EARLY:
+        for module in ("numpy", "ckptplan.model.plan", *(f"ckptplan.{one}" for one in _EARLY[arguments[0]])):
+            import_module(module)
     result = app(args=arguments, prog_name="ckptplan", standalone_mode=False)
     return result if isinstance(result, int) else 0
 

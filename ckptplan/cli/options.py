@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,7 +14,7 @@ import typer
 from ckptplan.cli.command import GROUPS, Read, WrittenBeside
 from ckptplan.errors import InputError, MissingExtra, quote_value
 from ckptplan.storage.library import Shelf, list_names
-from ckptplan.units import MAX_STEPS, parse_fraction
+from ckptplan.units import MAX_STEPS, parse_duration, parse_fraction
 
 if TYPE_CHECKING:
     from ckptplan.calibration.cell_spec import CellSpec
@@ -102,14 +103,20 @@ def join_names(given: list[Any] | None, *, default: str, option: str, shelf: She
     return list(dict.fromkeys(found))
 
 
-def parse_tolerance(text: str) -> float:
-    """Return a share above 0 and at most 1. Raises InputError."""
-    share = parse_fraction(text)
-    if not 0 < share <= 1:
-        raise InputError(
-            f"{quote_value(text)} is out of range", value=text, accepted="more than 0 %, up to 100 %"
-        )
-    return share
+def parse_above_zero(parse: Callable[[str], float], *, most: float, accepted: str) -> Callable[[str], float]:
+    """Return what reads a number above 0 and at most ``most``, and raises InputError for others."""
+
+    def parse_one(text: str) -> float:
+        value = parse(text)
+        if not 0 < value <= most:
+            raise InputError(f"{quote_value(text)} is out of range", value=text, accepted=accepted)
+        return value
+
+    return parse_one
+
+
+parse_tolerance = parse_above_zero(parse_fraction, most=1, accepted="more than 0 %, up to 100 %")
+parse_limit = parse_above_zero(parse_duration, most=inf, accepted="more than 0 s, as '300' or '5 min'")
 
 
 Model = Annotated[

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ckptplan.cli import options
-from ckptplan.cli.cells import Device, parse_limit
+from ckptplan.cli.cells import Device
 from ckptplan.cli.options import count, option
 from ckptplan.cli.output import Html, OutputOptions, note, write_page, write_view
 from ckptplan.cli.plans import traced
@@ -53,7 +53,7 @@ def validate(
         option(
             "SECONDS",
             "Run nothing if it would take longer (default: 60 for other hardware, else no limit).",
-            parser=parse_limit,
+            parser=options.parse_limit,
         ),
     ] = None,
     trace: options.Trace = None,
