@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
@@ -33,18 +33,22 @@ VARIABLE = "CKPTPLAN_CACHE"
 _OFF = ("", "0", "off", "no", "false")
 
 
-def find_cache(name: str) -> Path | None:
-    """Return the folder of what is kept under a name ("charts"), which need not exist; None means nowhere."""
+def find_cache() -> Path | None:
+    """Return the folder of what is kept for charts, which need not exist; None means nowhere."""
     chosen = os.environ.get(VARIABLE)
     if chosen is not None:
-        return None if chosen.strip().lower() in _OFF else _expand(chosen, name)
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
+        folder = None if chosen.strip().lower() in _OFF else f"{chosen}/charts"
+    elif sys.platform == "win32":
+        folder = f"{os.environ.get('LOCALAPPDATA') or '~/AppData/Local'}/ckptplan/charts"
     elif sys.platform == "darwin":
-        base = "~/Library/Caches"
+        folder = "~/Library/Caches/ckptplan/charts"
     else:
-        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return _expand(base, f"ckptplan/{name}")
+        folder = f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/ckptplan/charts"
+    try:
+        return None if folder is None else Path(folder).expanduser()
+    except RuntimeError:
+        # There is no home, or no user of that name.
+        return None
 
 
 def is_private(path: Path) -> bool:
@@ -54,21 +58,8 @@ def is_private(path: Path) -> bool:
     """
     if not hasattr(os, "getuid"):
         return True
-    return all(_belongs(one) for one in (path, path.parent))
-
-
-def _belongs(path: Path) -> bool:
-    found = path.stat()
-    others = stat.S_IWGRP | stat.S_IWOTH
-    return found.st_uid in (os.getuid(), 0) and not found.st_mode & others
-
-
-def _expand(base: str, below: str) -> Path | None:
-    try:
-        return Path(base).expanduser() / below
-    except RuntimeError:
-        # There is no home, or no user of that name.
-        return None
+    found, others = (path.stat(), path.parent.stat()), stat.S_IWGRP | stat.S_IWOTH
+    return all(one.st_uid in (os.getuid(), 0) and not one.st_mode & others for one in found)
 
 
 #: The version of Vega-Lite that charts are written for.
@@ -82,7 +73,7 @@ _log = logging.getLogger("ckptplan.report")
 
 @cache
 def load_library() -> str:
-    """Return the script. Raises MissingExtra."""
+    """Return the script."""
     path = _find_file()
     script = None if path is None else _read(path)
     if script is None:
@@ -93,20 +84,14 @@ def load_library() -> str:
 
 
 def _make() -> str:
-    try:
-        import vl_convert
-    except ImportError:
-        raise MissingExtra("html", package="vl-convert-python") from None
+    import vl_convert
+
     return str(vl_convert.javascript_bundle(_ENTRY, vl_version=_VEGA_LITE))
 
 
 def _find_file() -> Path | None:
-    """Return the file of the script that the installed release of vl-convert makes. Raises MissingExtra."""
-    try:
-        release = version("vl-convert-python")
-    except PackageNotFoundError:
-        raise MissingExtra("html", package="vl-convert-python") from None
-    folder = find_cache("charts")
+    """Return the file of the script that the installed release of vl-convert makes."""
+    folder, release = find_cache(), version("vl-convert-python")
     name = hashlib.sha256(f"{release} {_VEGA_LITE} {_ENTRY}".encode()).hexdigest()[:32]
     return None if folder is None else folder / f"{name}.js"
 
@@ -217,6 +202,7 @@ class Page:
 
     def render(self, *, command: str = "") -> str:
         """Return the page as HTML; ``command`` is what made it. Raises MissingExtra."""
+        need_html()
         script, style = _asset("page.js"), _asset("page.css")
         blocks = [block for section in self.sections for block in section.blocks]
         charts = {one.name: one.spec for one in blocks if isinstance(one, Chart)}
@@ -290,10 +276,8 @@ def _as_is(text: str) -> Any:
 
 @cache
 def _template() -> Any:
-    try:
-        import jinja2
-    except ImportError:
-        raise MissingExtra("html", package="jinja2") from None
+    import jinja2
+
     environment = jinja2.Environment(
         autoescape=True,
         undefined=jinja2.StrictUndefined,
