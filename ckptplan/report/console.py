@@ -234,14 +234,12 @@ def wrap_text(text: Text, *, width: int) -> list[Text]:
     """Return the lines of a text; a part longer than ``width`` is a line of its own."""
     lines: list[Text] = []
     for line in text.split("\n", allow_blank=True):
-        breaks = _find_breaks(line.plain, width=width)
-        if not breaks:
-            # Space at the end of a number stands in place of a unit.
-            lines.append(line)
-            continue
-        for part in line.divide(breaks):
-            part.rstrip()
-            lines.append(part)
+        parts = line.divide(_find_breaks(line.plain, width=width))
+        if len(parts) > 1:
+            # Elsewhere, space at the end of a number stands in place of a unit.
+            for part in parts:
+                part.rstrip()
+        lines += parts
     return lines or [Text()]
 
 
