@@ -29,7 +29,7 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import ACTION_TIMES, Calibration
 from ckptplan.recursion.growing import growth_ratio
 from ckptplan.report.blocks import Block
-from ckptplan.report.console import make_console, print_blocks
+from ckptplan.report.console import draw_blocks
 from ckptplan.search.boxes import Limits
 from ckptplan.search.objective import Objective
 from ckptplan.search.question import Question
@@ -253,9 +253,7 @@ def started(*command: str, **more: Any) -> Iterator[subprocess.Popen[Any]]:
 
 def told(blocks: Iterable[Block], *, width: int = 160) -> str:
     """Return blocks as a console prints them."""
-    text = io.StringIO()
-    print_blocks(blocks, make_console(text, width=width))
-    return text.getvalue()
+    return "".join(f"{line.plain}\n" for line in draw_blocks(blocks, width=width))
 
 
 def small_plan(strategy: str = "double", *, profile: str = "ipu-mk2", local_bytes: str = "230 kB") -> Plan:

@@ -13,17 +13,14 @@ _WIDTH = 100
 
 def show_as_html(result: Any) -> str | None:
     """Return a result as HTML, None if there is nothing to show; other people's text stays text."""
-    import io
     from html import escape
 
-    from ckptplan.report.console import make_console, print_blocks
+    from ckptplan.report.console import draw_blocks
 
     view = _find_view(result)
     if view is None:
         return None
-    printed = io.StringIO()
-    print_blocks(view.blocks(), make_console(printed, width=_WIDTH))
-    lines = "\n".join(line.rstrip() for line in printed.getvalue().splitlines())
+    lines = "\n".join(line.plain.rstrip() for line in draw_blocks(view.blocks(), width=_WIDTH))
     return f'<pre style="line-height: normal; overflow-x: auto">{escape(lines)}</pre>'
 
 

@@ -11,14 +11,16 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import IO
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
-from rich.console import Console
 from rich.text import Text
 
 from ckptplan.report.blocks import Block, Cell, Field, Heading, Paragraph, Style, Table
 from ckptplan.wording import Argument, escape_controls
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _STYLES: dict[Style, str] = {
     "strong": "bold",
@@ -39,30 +41,35 @@ _BAR, _FULL, _EMPTY = 24, "█", "░"
 _PLAIN = str.maketrans({_FULL: "#", _EMPTY: ".", "²": "2"})
 
 
-def make_console(file: IO[str], *, width: int | None = None) -> Console:
-    """Return a console: colours on a terminal only, and not with NO_COLOR; other people's text is just text."""
-    return Console(file=file, width=width, highlight=False, markup=False, emoji=False, force_jupyter=False)
-
-
-def print_blocks(blocks: Iterable[Block], console: Console) -> None:
-    """Print blocks; an empty line separates them, but not paragraphs."""
+def draw_blocks(blocks: Iterable[Block], *, width: int, unicode: bool = True) -> Iterator[Text]:
+    """Yield the lines of blocks; an empty line separates them, but not paragraphs."""
     before: Block | None = None
     for block in blocks:
         runs_on = isinstance(before, Heading) or (
             isinstance(before, Paragraph) and isinstance(block, Paragraph)
         )
         if before is not None and not runs_on:
-            console.print()
+            yield Text()
         indent = _INDENT if isinstance(before, Heading) else 0
-        for line in _draw(block, console, width=console.width - indent):
-            console.print(Text.assemble(" " * indent if line.plain else "", line), soft_wrap=True)
+        for line in _draw(block, width=width - indent, unicode=unicode):
+            yield Text.assemble(" " * indent if line.plain else "", line)
         before = block
 
 
-def _draw(block: Block, console: Console, *, width: int) -> Iterator[Text]:
+def print_blocks(blocks: Iterable[Block], console: Console | None = None) -> None:
+    """Print blocks on a terminal: in colours, but not with NO_COLOR; other people's text is just text."""
+    if console is None:
+        from rich.console import Console
+
+        console = Console(highlight=False, markup=False, emoji=False, force_jupyter=False)
+    for line in draw_blocks(blocks, width=console.width, unicode=console.encoding.startswith("utf")):
+        console.print(line, soft_wrap=True)
+
+
+def _draw(block: Block, *, width: int, unicode: bool) -> Iterator[Text]:
     """Yield the lines of a block."""
     if isinstance(block, Table):
-        yield from _draw_table(block, width=width, unicode=console.encoding.startswith("utf"))
+        yield from _draw_table(block, width=width, unicode=unicode)
         return
     if isinstance(block, Heading):
         text = _make_text(block.text, "strong")

@@ -159,24 +159,21 @@ def format_of_file(path: str) -> Format | None:
 def show_blocks(blocks: Iterable[Block]) -> None:
     """Print to standard output."""
     if sys.stdout.isatty():
-        from ckptplan.report.console import make_console, print_blocks
+        from ckptplan.report.console import print_blocks
 
-        print_blocks(blocks, make_console(sys.stdout))
+        print_blocks(blocks)
     else:
         sys.stdout.write(_render_plain(blocks))
 
 
 def _render_plain(blocks: Iterable[Block]) -> str:
     """Return blocks as plain text, in characters that standard output can show."""
-    import io
+    from ckptplan.report.console import draw_blocks
 
-    from ckptplan.report.console import make_console, print_blocks
-
-    encoding = sys.stdout.encoding or "utf-8"
-    buffer = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="replace", newline="")
-    print_blocks(blocks, make_console(buffer, width=_find_width()))
-    buffer.seek(0)
-    return "".join(f"{line.rstrip()}\n" for line in buffer.read().splitlines())
+    encoding = (sys.stdout.encoding or "utf-8").lower()
+    lines = draw_blocks(blocks, width=_find_width(), unicode=encoding.startswith("utf"))
+    text = "".join(f"{line.plain.rstrip()}\n" for line in lines)
+    return text.encode(encoding, errors="replace").decode(encoding)
 
 
 def _find_width() -> int:
