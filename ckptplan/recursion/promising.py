@@ -34,8 +34,6 @@ _Floats = npt.NDArray[np.float64]
 
 #: Prices tried between two multiples of r; those that differ by multiples of r belong together.
 _OFFSETS = 32
-#: Most multiples of r.
-_MOST_LEVELS = 64
 #: Splits of schedules up to this share above the bound are kept. The optimum is within it nearly always.
 SLACK = 1 / 32
 
@@ -73,10 +71,11 @@ def find_promising_splits(
     write: float,
     read: float,
     actions: ActionCosts,
+    most_levels: int = 64,
 ) -> PromisingSplits | None:
     """Return the splits to examine for the optimum of all steps and units, None if prices do not help.
 
-    Arguments are those of ``Tables``.
+    Arguments are those of ``Tables``, and the most multiples of r to try as prices.
     """
     if not recompute:
         return None
@@ -84,7 +83,7 @@ def find_promising_splits(
     levels = [_Profits(*np.zeros((3, units + 1, _OFFSETS)))]
     bounds = [steps * offsets]
     while len(levels) < 3 or bounds[-1].max() > bounds[-2].max():
-        if len(levels) > _MOST_LEVELS:
+        if len(levels) > most_levels:
             return None
         prices = offsets + len(levels) * recompute
         levels.append(_price(prices, levels[-1], sizes=sizes, write=write, read=read, actions=actions))

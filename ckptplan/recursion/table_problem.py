@@ -148,8 +148,9 @@ def most_tabulated_units(problem: Problem, *, sizes: UnitSizes, effort: str) -> 
     return most if most >= sizes.tape else 0
 
 
-#: With more steps for each unit than this, finding the promising splits takes less time than it saves.
-_LONG = 8
+#: Finding the promising splits takes less time than it saves with more steps for each unit than this, and if
+#: a level of prices takes the place of so many sums of a unit.
+_LONG, _SUMS_FOR_A_LEVEL, _MOST_LEVELS = 8, 140_000, 64
 #: A question needs the same tables once for each objective, and a front for each budget.
 _KEPT = 4
 #: The widest table of each problem, the one last used at the end.
@@ -188,7 +189,9 @@ def cached_tables(job: TableProblem, *, steps: int, units: int) -> Tables:
 
 def _fill_promising(*, progress: Progress | None, **costs: Any) -> Tables | None:
     """Return a table made from promising splits if its last value is the optimum, else None."""
-    promising = find_promising_splits(**costs)
+    state, tape = costs["sizes"]
+    levels = costs["steps"] ** 2 * min(state, tape) // _SUMS_FOR_A_LEVEL
+    promising = find_promising_splits(**costs, most_levels=min(levels, _MOST_LEVELS))
     if promising is None:
         return None
     tables = Tables(**costs, promising=promising, progress=progress)

@@ -150,7 +150,11 @@ class _Search:
         if question.costs.overlaps_compute:
             # Schedules of long sequences take seconds to simulate.
             count = min(_SOME, max(2, MOST_PLAYED_IN_ALL // question.costs.steps))
-        return own | _space_evenly(question.costs.tape_bytes, most - resident, count, above=resident)
+        low, high = question.costs.tape_bytes, most - resident
+        if high <= low or count < 2:
+            return {*own, most}
+        # Evenly spaced in the logarithm.
+        return own | {resident + round(size) for size in np.geomspace(low, high, count).tolist()}
 
     def _solve(self, local_bytes: int) -> Answer | None:
         # The budgets are what is counted; the search for each of them reports nothing.
@@ -165,13 +169,6 @@ class _Search:
             return False
         place = int(np.searchsorted(self.known.local_peak_bytes, local_bytes, side="right")) - 1
         return place >= 0 and float(self.known.seconds[place]) < seconds
-
-
-def _space_evenly(low: int, high: int, count: int, *, above: int) -> set[int]:
-    """Return ``above`` plus ``count`` sizes from low to high, evenly spaced in the logarithm."""
-    if high <= low or count < 2:
-        return {above + high}
-    return {above + round(size) for size in np.geomspace(low, high, count).tolist()}
 
 
 def _most_useful_bytes(question: Question) -> int:
