@@ -112,6 +112,14 @@ class InputError(CkptplanError, ValueError):
         }
 
 
+def refuse(value: object, fault: str, **context: str | None) -> InputError:
+    """Return the error for a value, which its message quotes: "'x' is not a step".
+
+    ``context`` is ``field``, ``accepted`` and ``source``, as in ``InputError``.
+    """
+    return InputError(f"{quote_value(value)} {fault}", value=value, **context)
+
+
 class MissingExtra(CkptplanError, ImportError):  # noqa: N818 - what it is, not what it says
     """A required package is missing; one of ckptplan's extras installs it."""
 

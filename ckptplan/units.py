@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from decimal import Decimal
 
-from ckptplan.errors import InputError, did_you_mean, quote_value
+from ckptplan.errors import InputError, did_you_mean, quote_value, refuse
 
 #: The largest number of bytes that 64-bit integers count exactly.
 MAX_BYTES = 2**62
@@ -58,13 +58,13 @@ def parse_bytes(value: object) -> int:
     """Return a size in bytes. Raises InputError for an unknown unit or a fraction of a byte."""
     number = _parse(value, units=_BYTE_UNITS, accepted=ACCEPTED_BYTES)
     if number != number.to_integral_value():
-        raise InputError(
-            f"{quote_value(value)} is {number:f} B, not a whole number of bytes; say {math.floor(number)}",
-            value=value,
+        raise refuse(
+            value,
+            f"is {number:f} B, not a whole number of bytes; say {math.floor(number)}",
             accepted=ACCEPTED_BYTES,
         )
     if abs(number) > MAX_BYTES:
-        raise InputError(f"{quote_value(value)} is too large", value=value, accepted="sizes up to 2**62 bytes")
+        raise refuse(value, "is too large", accepted="sizes up to 2**62 bytes")
     return int(number)
 
 
@@ -92,13 +92,13 @@ def parse_fraction(value: object) -> float:
     """Return a share, 0.1 for both ``0.1`` and ``'10%'``. Raises InputError if negative."""
     number = _finite(value, _parse(value, units=_SHARE_UNITS, accepted=ACCEPTED_FRACTION))
     if isinstance(value, str) and number > 1 and "%" not in value:
-        raise InputError(
-            f"{quote_value(value)} would be {number:.0%}; say '{value.strip()}%' or '{number:.0%}'",
-            value=value,
+        raise refuse(
+            value,
+            f"would be {number:.0%}; say '{value.strip()}%' or '{number:.0%}'",
             accepted=ACCEPTED_FRACTION,
         )
     if number < 0:
-        raise InputError(f"{quote_value(value)} is negative", value=value, accepted=ACCEPTED_FRACTION)
+        raise refuse(value, "is negative", accepted=ACCEPTED_FRACTION)
     return number
 
 
@@ -111,7 +111,7 @@ def parse_headroom(value: object) -> float:
     if not 0 <= number < 1:
         unmarked = isinstance(value, str) and "%" not in value and 1 <= number < 100
         hint = f"; did you mean '{value}%'?" if unmarked else ""
-        raise InputError(f"{quote_value(value)} is out of range{hint}", value=value, accepted=ACCEPTED_HEADROOM)
+        raise refuse(value, f"is out of range{hint}", accepted=ACCEPTED_HEADROOM)
     return number
 
 
@@ -122,24 +122,20 @@ def parse_optional_bytes(value: object) -> int | None:
 
 def _parse(value: object, *, units: Mapping[str, Decimal], accepted: str) -> Decimal:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise InputError(f"{quote_value(value)} is not a number", value=value, accepted=accepted)
+        raise refuse(value, "is not a number", accepted=accepted)
     if isinstance(value, float) and not math.isfinite(value):
         raise InputError(f"{value} is not a finite number", value=value, accepted=accepted)
     if isinstance(value, int) and value.bit_length() > 200:
-        raise InputError(f"{quote_value(value)} is too large", value=value, accepted=accepted)
+        raise refuse(value, "is too large", accepted=accepted)
     if not isinstance(value, str):
         return Decimal(repr(value))
     text = value.strip()
     match = _QUANTITY.fullmatch(text) if len(text) <= _MOST_CHARACTERS else None
     if match is None:
-        raise InputError(f"{quote_value(value)} is not a number with a unit", value=value, accepted=accepted)
+        raise refuse(value, "is not a number with a unit", accepted=accepted)
     number, unit = match.groups()
     if unit and unit not in units:
-        raise InputError(
-            f"{quote_value(value)} has the unit {quote_value(unit)}.{_unit_hint(unit, units)}",
-            value=value,
-            accepted=accepted,
-        )
+        raise refuse(value, f"has the unit {quote_value(unit)}.{_unit_hint(unit, units)}", accepted=accepted)
     return Decimal(number) * units.get(unit, Decimal(1))
 
 
@@ -155,7 +151,7 @@ def _unit_hint(unit: str, units: Mapping[str, Decimal]) -> str:
 def _finite(value: object, number: Decimal) -> float:
     result = float(number)
     if not math.isfinite(result):
-        raise InputError(f"{quote_value(value)} is too large", value=value, accepted="a finite number")
+        raise refuse(value, "is too large", accepted="a finite number")
     return result
 
 

@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from ckptplan.errors import InputError, did_you_mean, quote_value
+from ckptplan.errors import InputError, did_you_mean, quote_value, refuse
 from ckptplan.units import (
     MAX_BYTES,
     MAX_STEPS,
@@ -49,10 +49,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 def check_name(value: object) -> object:
     """Return a valid name unchanged. Raises InputError."""
     if isinstance(value, str) and not _NAME.fullmatch(value):
-        raise InputError(
-            f"{quote_value(value)} is not a name",
-            value=value,
-            accepted="up to 100 letters, digits, '.', '_', '+' and '-', without spaces",
+        raise refuse(
+            value, "is not a name", accepted="up to 100 letters, digits, '.', '_', '+' and '-', without spaces"
         )
     return value
 
@@ -168,10 +166,10 @@ class CheckedModel(BaseModel):
         if error["type"] == "missing":
             return InputError("is missing", field=field, accepted=_describe_field(cls, path))
         reason = error["msg"]
-        return InputError(
-            f"{quote_value(value)} is not accepted: {reason[:1].lower()}{reason[1:]}",
+        return refuse(
+            value,
+            f"is not accepted: {reason[:1].lower()}{reason[1:]}",
             field=field,
-            value=value,
             accepted=_describe_field(cls, path),
         )
 

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema, model_validator
 
-from ckptplan.errors import InputError, quote_value
+from ckptplan.errors import InputError, refuse
 from ckptplan.model.checked import CheckedModel, FirstFault, JoinedText, Name, Steps, Text
 from ckptplan.model.display import Displayed
 from ckptplan.model.goal import Goal
@@ -25,7 +25,7 @@ def _parameters(value: object) -> Parameters:
     if isinstance(value, Parameters):
         return value
     if not isinstance(value, dict):
-        raise InputError(f"{quote_value(value)} is not an object", value=value)
+        raise refuse(value, "is not an object")
     return Parameters(value)
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from ckptplan.errors import InputError, quote_value
+from ckptplan.errors import InputError, refuse
 from ckptplan.model.budget import take_headroom
 from ckptplan.model.checked import (
     IF_ANY,
@@ -43,7 +43,7 @@ def _format_day(date: object) -> str | None:
         return str(date)
     if date is None:
         return None
-    raise InputError(f"{quote_value(date)} is not a date", value=date, accepted="as 2026-11-21")
+    raise refuse(date, "is not a date", accepted="as 2026-11-21")
 
 
 class Source(BaseModel):

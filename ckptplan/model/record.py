@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ConfigDict
 
-from ckptplan.errors import InputError, quote_value
+from ckptplan.errors import refuse
 from ckptplan.units import MAX_STEPS
 
 
@@ -21,12 +21,7 @@ class Parameters(Mapping[str, int]):
         merged: dict[str, Any] = {**(values or {}), **more}
         for name, value in merged.items():
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_STEPS:
-                raise InputError(
-                    f"{quote_value(value)} is not accepted",
-                    field=name,
-                    value=value,
-                    accepted="a whole number from 1",
-                )
+                raise refuse(value, "is not accepted", field=name, accepted="a whole number from 1")
         object.__setattr__(self, "_values", merged)
 
     def __getitem__(self, name: str) -> int:

@@ -10,7 +10,7 @@ from pydantic import (
     model_validator,
 )
 
-from ckptplan.errors import InputError, quote_value
+from ckptplan.errors import InputError, quote_value, refuse
 from ckptplan.model.checked import (
     IF_ANY,
     IF_GIVEN,
@@ -352,7 +352,7 @@ def _network(value: object) -> Network:
     if isinstance(value, Network):
         return value
     if not isinstance(value, dict):
-        raise InputError(f"{quote_value(value)} is not a table", field="network", value=value)
+        raise refuse(value, "is not a table", field="network")
     try:
         return Network(**value)
     except InputError as error:

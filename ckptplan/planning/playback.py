@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from ckptplan.cost.arrays import COUNT_ROUNDING
 from ckptplan.cost.case import Case
-from ckptplan.errors import InputError, quote_value
+from ckptplan.errors import refuse
 from ckptplan.model.budget import Budget
 from ckptplan.model.plan import Plan
 from ckptplan.model.progress import Progress
@@ -130,12 +130,7 @@ def save_schedule(
     _check(plan)
     chosen = format or ("csv" if str(path).lower().endswith(".csv") else "jsonl")
     if chosen not in get_args(ScheduleFormat):
-        raise InputError(
-            f"{quote_value(chosen)} is not a schedule format",
-            field="format",
-            value=chosen,
-            accepted="jsonl, csv",
-        )
+        raise refuse(chosen, "is not a schedule format", field="format", accepted="jsonl, csv")
     streamed = actions(plan)
     lines = schedule_lines(
         streamed if progress is None else _watch(streamed, plan, progress),
@@ -167,10 +162,10 @@ def make_schedule_head(plan: Plan, *, command: str) -> dict[str, Any]:
 
 def _check(plan: object) -> None:
     if not isinstance(plan, Plan):
-        raise InputError(
-            f"{quote_value(plan)} is not a Plan",
+        raise refuse(
+            plan,
+            "is not a Plan",
             field="plan",
-            value=plan,
             accepted="a Plan, as ckptplan.optimize or ckptplan.load_plan returns",
         )
 

@@ -15,7 +15,7 @@ from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 from ckptplan.cost.arrays import COUNT_ROUNDING
 from ckptplan.cost.case import Case
-from ckptplan.errors import CkptplanError, InputError, quote_value
+from ckptplan.errors import CkptplanError, InputError, refuse
 from ckptplan.model.budget import take_headroom
 from ckptplan.model.checked import MOST_JOINED
 from ckptplan.model.goal import Goal
@@ -273,10 +273,10 @@ def check_kind(value: object, kind: type, *, name: str | None = None) -> None:
     """Raise InputError unless a value is a workload or a profile; ``name`` is the argument, if not its kind."""
     known = "workload" if kind is Workload else "profile"
     if not isinstance(value, kind):
-        raise InputError(
-            f"{quote_value(value)} is not a {kind.__name__}",
+        raise refuse(
+            value,
+            f"is not a {kind.__name__}",
             field=name or known,
-            value=value,
             accepted=f"a {kind.__name__}, as ckptplan.load_{known} returns",
         )
 

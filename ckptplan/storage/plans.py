@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ckptplan.errors import InputError, did_you_mean, quote_value
+from ckptplan.errors import InputError, did_you_mean, refuse
 from ckptplan.model.plan import SCHEMA_VERSION, Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
@@ -39,9 +39,7 @@ def plan_text(plan: Plan) -> str:
 def save_plan(plan: Plan, path: str | Path) -> None:
     """Write a plan; an existing file is replaced atomically. Raises InputError if it cannot be written."""
     if not isinstance(plan, Plan):
-        raise InputError(
-            f"{quote_value(plan)} is not a plan", field="plan", value=plan, accepted="save_plan(plan, path)"
-        )
+        raise refuse(plan, "is not a plan", field="plan", accepted="save_plan(plan, path)")
     write_text(path, plan_text(plan))
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, TextIO, get_args
 
-from ckptplan.errors import InputError, did_you_mean, quote_value
+from ckptplan.errors import InputError, did_you_mean, quote_value, refuse
 from ckptplan.schedule.actions import Action, Tier
 from ckptplan.storage.files import open_text, parse_json
 from ckptplan.storage.versions import check_kind
@@ -177,12 +177,7 @@ def _make_action(given: Mapping[str, Any]) -> Action:
     name = given.get("action")
     if not isinstance(name, str) or name not in ACTIONS:
         hint = did_you_mean(name, ACTIONS) if isinstance(name, str) else ""
-        raise InputError(
-            f"{quote_value(name)} is not an action.{hint}",
-            field="action",
-            value=name,
-            accepted=", ".join(ACTIONS),
-        )
+        raise refuse(name, f"is not an action.{hint}", field="action", accepted=", ".join(ACTIONS))
     fields = _FIELDS[name]
     for field in given:
         if field != "action" and field not in fields:
@@ -201,10 +196,10 @@ def _check_step(value: object, field: str, source: str | None = None) -> int:
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # some languages write all numbers as floats
     if type(value) is not int or not 0 <= value <= MAX_STEPS:
-        raise InputError(
-            f"{quote_value(value)} is not a step",
+        raise refuse(
+            value,
+            "is not a step",
             field=field,
-            value=value,
             accepted=f"a whole number from 0 to {MAX_STEPS:,}",
             source=source,
         )
@@ -213,17 +208,13 @@ def _check_step(value: object, field: str, source: str | None = None) -> int:
 
 def _check_steps(value: object, field: str) -> tuple[int, ...]:
     if not isinstance(value, list):
-        raise InputError(
-            f"{quote_value(value)} is not a list", field=field, value=value, accepted="a list of steps"
-        )
+        raise refuse(value, "is not a list", field=field, accepted="a list of steps")
     return tuple(_check_step(state, field) for state in value)
 
 
 def _check_tier(value: object, field: str) -> Tier:
     if value not in _TIERS:
-        raise InputError(
-            f"{quote_value(value)} is not a tier", field=field, value=value, accepted=" or ".join(_TIERS)
-        )
+        raise refuse(value, "is not a tier", field=field, accepted=" or ".join(_TIERS))
     return Tier(value)
 
 

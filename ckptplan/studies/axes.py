@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import Any, TypeAlias
 
 from ckptplan.cost.case import Case
-from ckptplan.errors import InputError, did_you_mean, quote_value
+from ckptplan.errors import InputError, did_you_mean, refuse
 from ckptplan.model.workload import ACTION_TIMES, DERIVED
 from ckptplan.units import (
     ACCEPTED_BYTES,
@@ -60,7 +60,7 @@ def _make_count_reader(most: int) -> Callable[[object], int]:
         elif hasattr(text, "__index__") and not isinstance(text, bool):
             text = text.__index__()
         if not isinstance(text, int) or isinstance(text, bool) or not 1 <= text <= most:
-            raise InputError(f"{quote_value(value)} is not accepted", value=value, accepted=accepted)
+            raise refuse(value, "is not accepted", accepted=accepted)
         return text
 
     return read
@@ -75,7 +75,7 @@ def _read_ratio(value: object) -> float:
     except ValueError:
         ratio = float("nan")
     if not 0 < ratio < float("inf"):
-        raise InputError(f"{quote_value(value)} is not a ratio", value=value, accepted=_RATIO)
+        raise refuse(value, "is not a ratio", accepted=_RATIO)
     return ratio
 
 
@@ -335,9 +335,7 @@ def make_grid(over: Mapping[str, object] | Iterable[str]) -> Grid:
 def _split_text(text: str) -> tuple[str, str]:
     name, equals, values = text.partition("=")
     if not equals:
-        raise InputError(
-            f"{quote_value(text)} has no values", field="over", value=text, accepted="as T=256:65536:x2"
-        )
+        raise refuse(text, "has no values", field="over", accepted="as T=256:65536:x2")
     return name, values
 
 
@@ -382,16 +380,16 @@ def _read_range(axis: Axis, text: str) -> Sequence[Value]:
     """Return the values of a range, ascending. Raises InputError, for too many of them before they are made."""
     parts = text.split(":")
     if len(parts) != 3 or parts[2][:1] not in ("x", "+", "n"):
-        raise _refuse(text, "is not a range", accepted=_ACCEPTED)
+        raise refuse(text, "is not a range", accepted=_ACCEPTED)
     ends = [_read(axis, part) for part in parts[:2]]
     start, stop = (_require_bound(end, text) for end in ends)
     if start > stop:
-        raise _refuse(text, "starts above its end", accepted="START up to STOP")
+        raise refuse(text, "starts above its end", accepted="START up to STOP")
     how, number = parts[2][0], parts[2][1:]
     if how == "+":
         each = _require_bound(_read(axis, number), text)
         if each <= 0:
-            raise _refuse(text, "never arrives", accepted="a step above zero")
+            raise refuse(text, "never arrives", accepted="a step above zero")
         places = _count_places((stop - start) / each, text)
         if isinstance(start, int) and isinstance(stop, int) and isinstance(each, int):
             # Nothing to round.
@@ -404,7 +402,7 @@ def _read_range(axis: Axis, text: str) -> Sequence[Value]:
     else:
         last = int(number) - 1 if number.isascii() and number.isdecimal() and len(number) < 20 else 0
         if last < 1:
-            raise _refuse(text, "has no count", accepted="a count from 2, as n9")
+            raise refuse(text, "has no count", accepted="a count from 2, as n9")
         ratio = _compute_span(start, stop, text)
         found = [start * ratio ** (i / last) for i in _count_places(last, text)]
     tidy = (_tidy(value, stop) for value in found)
@@ -412,13 +410,9 @@ def _read_range(axis: Axis, text: str) -> Sequence[Value]:
     return tuple(value for value, _ in groupby(map(round, tidy) if axis.kind.whole else tidy))
 
 
-def _refuse(text: str, fault: str, *, accepted: str) -> InputError:
-    return InputError(f"{quote_value(text)} {fault}", value=text, accepted=accepted)
-
-
 def _require_bound(value: Value, text: str) -> int | float:
     if value is None:
-        raise _refuse(text, "has no bound", accepted="a list for 'unbounded'")
+        raise refuse(text, "has no bound", accepted="a list for 'unbounded'")
     return value
 
 
@@ -429,25 +423,25 @@ def _read_factor(number: str, text: str) -> float:
     except ValueError:
         factor = math.nan
     if not math.isfinite(factor):
-        raise _refuse(text, "is not a range", accepted=accepted)
+        raise refuse(text, "is not a range", accepted=accepted)
     if factor <= 1:
-        raise _refuse(text, "never arrives", accepted=accepted)
+        raise refuse(text, "never arrives", accepted=accepted)
     return factor
 
 
 def _compute_span(start: float, stop: float, text: str) -> float:
     """Return the ratio of the ends of a range. Raises InputError if it is undefined or too large."""
     if start <= 0:
-        raise _refuse(text, "starts at zero, which no factor leaves", accepted="a START above zero")
+        raise refuse(text, "starts at zero, which no factor leaves", accepted="a START above zero")
     if stop / start > _MOST_SPAN:
-        raise _refuse(text, "has ends too far apart", accepted=f"a STOP up to {_MOST_SPAN:g} times the START")
+        raise refuse(text, "has ends too far apart", accepted=f"a STOP up to {_MOST_SPAN:g} times the START")
     return stop / start
 
 
 def _count_places(quotient: float, text: str) -> range:
     """Return the numbers of the values from one end to the other. Raises InputError if there are too many."""
     if quotient + _HAIR >= MOST_POINTS:
-        raise _refuse(text, f"has more than {MOST_POINTS:,} values", accepted=f"up to {MOST_POINTS:,} points")
+        raise refuse(text, f"has more than {MOST_POINTS:,} values", accepted=f"up to {MOST_POINTS:,} points")
     return range(int(quotient + _HAIR) + 1)
 
 

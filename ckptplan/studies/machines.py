@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, Unpack
 
 from ckptplan.cost.roofline import belongs_elsewhere, find_missing
-from ckptplan.errors import Infeasible, InputError, quote_value
+from ckptplan.errors import Infeasible, InputError, refuse
 from ckptplan.model.display import Displayed
 from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
@@ -148,10 +148,12 @@ def compare_machines(
     named = _read_prices(prices, names)
     whole: object = batches
     if isinstance(whole, bool) or not isinstance(whole, int) or whole < 1:
-        raise _refuse("batches", batches, "is out of range", accepted="a whole number from 1")
+        raise refuse(batches, "is out of range", field="batches", accepted="a whole number from 1")
     within = None if deadline is None else read_argument("deadline", parse_duration, deadline)
     if within is not None and within <= 0:
-        raise _refuse("deadline", deadline, "is out of range", accepted="more than 0 s, as '45 min' or '8 h'")
+        raise refuse(
+            deadline, "is out of range", field="deadline", accepted="more than 0 s, as '45 min' or '8 h'"
+        )
     given = wishes.get("max_overhead")
     limit = REACH_OVERHEAD if given is None else read_argument("max_overhead", parse_fraction, given)
     stages = StagedProgress(progress, stages=max(1, len(machines)))
@@ -194,10 +196,6 @@ def compare_machines(
     )
 
 
-def _refuse(field: str, value: object, fault: str, *, accepted: str) -> InputError:
-    return InputError(f"{quote_value(value)} {fault}", field=field, value=value, accepted=accepted)
-
-
 def _check_names(names: list[str]) -> None:
     if not names:
         raise InputError("names no machine", field="profiles", accepted="at least one hardware profile")
@@ -215,10 +213,10 @@ def _read_prices(prices: Mapping[str, float] | float | None, names: list[str]) -
     named: dict[str, Any] = dict(prices) if isinstance(prices, Mapping) else dict.fromkeys(names, prices)
     for name, price in named.items():
         if name not in names:
-            raise _refuse("prices", name, "is not among the machines", accepted=", ".join(names))
+            raise refuse(name, "is not among the machines", field="prices", accepted=", ".join(names))
         # False for what is not a number, too.
         if not isinstance(price, (int, float)) or not 0 <= price <= MOST_PRICE:
-            raise _refuse("prices", price, "is not a price", accepted=f"a number from 0 to {MOST_PRICE:g}")
+            raise refuse(price, "is not a price", field="prices", accepted=f"a number from 0 to {MOST_PRICE:g}")
     return named
 
 
