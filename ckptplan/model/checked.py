@@ -186,6 +186,9 @@ class Described(CheckedModel):
     #: The field that has the origin of each number.
     _origins: ClassVar[str]
 
+    name: Annotated[Name, Field(description="a name without spaces")]
+    description: Text = ""
+
     @model_validator(mode="after")
     def _origins_name_fields(self) -> Self:
         known = self._numbered()
@@ -210,6 +213,14 @@ class Described(CheckedModel):
         """Return a model with other numbers, without the origins of the old ones. Raises InputError."""
         known = {name: origin for name, origin in getattr(self, self._origins).items() if name not in changes}
         return self.replace(**{self._origins: known, **changes})
+
+    def identify(self) -> dict[str, str]:
+        """Return the name and the hash, by which documents refer to the model."""
+        return {"name": self.name, "hash": self.hash}
+
+    def document(self) -> dict[str, Any]:
+        """Return the model as JSON data in SI base units, with its hash."""
+        return {"hash": self.hash, **self.model_dump(mode="json")}
 
     def __hash__(self) -> int:
         return hash(self.hash)

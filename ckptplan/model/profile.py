@@ -15,7 +15,6 @@ from ckptplan.model.checked import (
     FlopRate,
     Headroom,
     Limit,
-    Name,
     PositiveBytes,
     Price,
     Rate,
@@ -87,8 +86,6 @@ class HardwareProfile(Described):
     noun: ClassVar[str] = "hardware profile"
     _origins: ClassVar[str] = "sources"
 
-    name: Annotated[Name, Field(description="a name without spaces")]
-    description: Text = ""
     units: Annotated[
         Count, Field(description="parts that local memory is divided into: tiles, cores; else 1")
     ] = 1

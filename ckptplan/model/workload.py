@@ -140,8 +140,6 @@ class Workload(Described):
     noun: ClassVar[str] = "workload"
     _origins: ClassVar[str] = "basis"
 
-    name: Annotated[Name, Field(description="a name without spaces")]
-    description: Text = ""
     steps: Annotated[Steps, Field(description="T, the number of time steps")]
     batch: Annotated[Count | None, Field(description="samples trained at once")] = None
     units: Annotated[Count | None, Field(description="units the bytes are per; none: those of the profile")] = (

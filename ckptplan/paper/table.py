@@ -116,10 +116,7 @@ def _finite(value: float) -> float | None:
 
 
 def _job(setting: PaperSetting) -> dict[str, Any]:
-    return {
-        "workload": {"name": setting.workload.name, "hash": setting.workload.hash},
-        "profile": {"name": setting.profile.name, "hash": setting.profile.hash},
-    }
+    return {"workload": setting.workload.identify(), "profile": setting.profile.identify()}
 
 
 def _tell_figure(figure: PaperFigure) -> Iterator[Block]:

@@ -152,11 +152,18 @@ def make_schedule_head(plan: Plan, *, command: str) -> dict[str, Any]:
         "schema_version": WRITTEN["schedule"],
         "version": __version__,
         "command": command,
+        **identify_plan(plan),
+    }
+
+
+def identify_plan(plan: Plan) -> dict[str, Any]:
+    """Return which plan a document is about."""
+    return {
         "strategy": plan.strategy,
         "parameters": dict(plan.parameters),
         "steps": plan.steps,
-        "workload": {"name": plan.workload.name, "hash": plan.workload.hash},
-        "profile": {"name": plan.profile.name, "hash": plan.profile.hash},
+        "workload": plan.workload.identify(),
+        "profile": plan.profile.identify(),
     }
 
 

@@ -124,8 +124,8 @@ def _make_row(
 def _make_document(found: Calibrated) -> dict[str, Any]:
     """Return the calibration as JSON data."""
     return {
-        "workload": {"hash": found.workload.hash, **found.workload.model_dump(mode="json")},
-        "profile": {"hash": found.profile.hash, **found.profile.model_dump(mode="json")},
+        "workload": found.workload.document(),
+        "profile": found.profile.document(),
         "noisy": found.noisy is not None,
         "workspace_residual": found.workspace_residual,
         "transfer_misfit": found.transfers.misfit,

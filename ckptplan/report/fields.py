@@ -151,19 +151,8 @@ def _list_reason(error: Infeasible) -> dict[str, Any]:
 def identify_job(workload: Workload, profile: HardwareProfile) -> dict[str, Any]:
     """Return which workload and which profile a document is about."""
     return {
-        "workload": {"name": workload.name, "hash": workload.hash, "steps": workload.steps},
-        "profile": {"name": profile.name, "hash": profile.hash},
-    }
-
-
-def identify_plan(plan: Plan) -> dict[str, Any]:
-    """Return which plan a document is about."""
-    return {
-        "strategy": plan.strategy,
-        "parameters": dict(plan.parameters),
-        "steps": plan.steps,
-        "workload": {"name": plan.workload.name, "hash": plan.workload.hash},
-        "profile": {"name": plan.profile.name, "hash": plan.profile.hash},
+        "workload": {**workload.identify(), "steps": workload.steps},
+        "profile": profile.identify(),
     }
 
 

@@ -68,7 +68,7 @@ class MachinesView(View):
         comparison = self.comparison
         workload, quickest, cheapest = comparison.workload, comparison.quickest, comparison.cheapest
         return {
-            "workload": {"name": workload.name, "hash": workload.hash, "steps": workload.steps},
+            "workload": {**workload.identify(), "steps": workload.steps},
             "batches": comparison.batches,
             "deadline_seconds": comparison.deadline,
             "largest_max_overhead": comparison.reach_overhead,
@@ -76,7 +76,7 @@ class MachinesView(View):
             "cheapest": None if cheapest is None else cheapest.profile.name,
             "machines": [
                 {
-                    "profile": {"name": machine.profile.name, "hash": machine.profile.hash},
+                    "profile": machine.profile.identify(),
                     **_list_numbers(machine, comparison.deadline),
                     "missing": list(machine.missing),
                     **make_result_document(machine.result),

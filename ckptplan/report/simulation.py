@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ckptplan.model.plan import Plan
+from ckptplan.planning.playback import identify_plan
 from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Table
-from ckptplan.report.fields import identify_plan, make_title, name_plan
+from ckptplan.report.fields import make_title, name_plan
 from ckptplan.report.formats import SmallView
 from ckptplan.schedule.simulator import Trace
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds

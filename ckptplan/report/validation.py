@@ -8,12 +8,12 @@ from typing import Any
 
 from ckptplan.calibration.validation import FACTOR, REGRET, Contender, Regret, Row, Unit, Validation, Verdict
 from ckptplan.model.plan import Plan
+from ckptplan.planning.playback import identify_plan
 from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Record, Style, Table, make_facts
 from ckptplan.report.fields import (
     PARAMETERS,
     STRATEGY,
     align_seconds,
-    identify_plan,
     make_parameters_cell,
     make_title,
     name_plan,

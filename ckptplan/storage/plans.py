@@ -23,10 +23,8 @@ _Part = TypeVar("_Part", HardwareProfile, Workload)
 
 def plan_document(plan: Plan) -> dict[str, Any]:
     """Return a plan as JSON data in SI base units, with the hashes of workload and profile."""
-    document = plan.model_dump(mode="json")
-    for part in ("workload", "profile"):
-        document[part] = {"hash": getattr(plan, part).hash, **document[part]}
-    return document
+    parts = {"workload": plan.workload.document(), "profile": plan.profile.document()}
+    return {**plan.model_dump(mode="json"), **parts}
 
 
 def plan_text(plan: Plan) -> str:
