@@ -2,8 +2,8 @@
 
 For each network: a fresh calibration, then the best plan of every strategy that is searched by default and fits
 within several budgets and for several lengths; none is left out (``--strategies all`` adds the others). All
-plans of a budget run in turn, for several rounds; times are medians. In PyTorch come peers, chunked and nested
-torch.utils.checkpoint, predicted by the same simulator, and the whole is done twice. All runs use one thread.
+plans of a budget run in turn, for several rounds; times are medians. In PyTorch the whole is
+done twice. All runs use one thread.
 
 The pace of a shared machine changes by tens of percent within minutes. So a reference, plain backpropagation
 of 64 steps of the same network, runs throughout the calibration, and before and after each run of a plan, whose
@@ -25,10 +25,9 @@ from benchmarks.accuracy_report import points_table, section, summarise
 from benchmarks.harness import DOCS, Setting, put_section, read, write
 from ckptplan import Plan
 from ckptplan.calibration.backend import Backend, Program
-from ckptplan.calibration.calibrate import calibrate
+from ckptplan.calibration.calibrate import calibrate, open_backend
 from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.fit import Sample
-from ckptplan.calibration.host import set_threads
 from ckptplan.planning.playback import group_same_schedules, make_schedule
 
 #: Networks and, in JAX, the kinds of their tapes; 64 inputs as in docs/measured.md.
@@ -97,25 +96,14 @@ class Reference:
         return statistics.mean(seconds) / statistics.median(self._calibrated)
 
 
-def make_backend(runtime: str, device: str, tape: str | None) -> Backend:
-    """Return what measures cells of a runtime, with one thread."""
-    if runtime == "jax":
-        from ckptplan.calibration.jax_backend import JaxBackend
-
-        return JaxBackend(threads=1, tape=tape)
-    from ckptplan.calibration.torch_backend import TorchBackend
-
-    return TorchBackend(device=device, thread_count=1)
-
-
 class Measured:
     """A calibrated network, with the plans that were measured for it."""
 
-    def __init__(self, cell: str, tape: str | None, *, runtime: str, setting: Setting) -> None:
+    def __init__(self, cell: str, tape: str | None, *, setting: Setting) -> None:
         self.setting = setting
-        self.backend = make_backend(runtime, setting.device, tape)
         self.label = cell if tape is None else f"{cell.partition('(')[0]}, {tape}"
         spec = CellSpec.parse(cell)
+        self.backend = open_backend(spec, device=setting.device, thread_count=1, tape=tape)
         batch = setting.pick(4, 32, 256)
         self.network = self.backend.build(spec, batch=batch, seed=0)
         self.reference = Reference(self.backend, self.network)
@@ -218,14 +206,14 @@ def counts_are_equal(plan: Plan, program: Program) -> bool:
 
 
 def measure_once(runtime: str, setting: Setting, strategies: str | None = None) -> dict[str, Any]:
-    """Calibrate all networks, and run the plans of each, and in PyTorch on a CPU the peers."""
-    results: dict[str, Any] = {"calibrations": [], "points": [], "without": [], "peers": []}
+    """Calibrate all networks, and run the plans of each."""
+    results: dict[str, Any] = {"calibrations": [], "points": [], "without": []}
     sizes = setting.pick(
         {"i": 8, "n": 32, "h": 32}, {"i": 64, "n": 256, "h": 128}, {"i": 64, "n": 1024, "h": 1024}
     )
     cells = CELLS[runtime]
     for cell, tape in cells[: setting.pick(1, len(cells), len(cells))]:
-        measured = Measured(cell.format(**sizes), tape, runtime=runtime, setting=setting)
+        measured = Measured(cell.format(**sizes), tape, setting=setting)
         with measured.backend.prepare():
             for steps in setting.pick((64,), (512, 1280), (512, 1280)):
                 for share in BUDGETS:
@@ -235,11 +223,6 @@ def measure_once(runtime: str, setting: Setting, strategies: str | None = None) 
         results["without"] += measured.without
         results["summary"] = summarise(results)
         setting.save(results)
-    if runtime == "torch" and not setting.on_gpu and not setting.small:
-        from benchmarks.accuracy_peers import peers
-
-        results["peers"] = peers()
-        results["summary"] = summarise(results)
     return results
 
 
@@ -267,10 +250,7 @@ def main() -> None:
     if wanted.show:
         print("\n\n".join(points_table(one["points"]) for one in read(name)))
         return
-    if wanted.runtime == "jax":
-        # Threads are fixed when JAX is imported.
-        set_threads(1)
-    else:
+    if wanted.runtime == "torch":
         import torch
 
         torch.set_num_threads(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from benchmarks.harness import MIB, table
@@ -147,41 +147,32 @@ def _list_numbers(one: Line) -> list[str]:
     ]
 
 
-def digest(
-    runs: list[list[Line]], summaries: list[list[Line]], peers: Mapping[str, list[list[Line]]] | None = None
-) -> str:
-    """Return what a page shows of one or more runs: a row a family, and all that is beyond its bound.
-
-    Arguments:
-        runs: the plans of each run.
-        summaries: the targets of each run.
-        peers: what was measured beside plans, by name, for each run.
-    """
-    lines = [_labelled(one, number, runs) for number, points in enumerate(runs, 1) for one in points]
-    for name, found in (peers or {}).items():
-        lines += [
-            _labelled({**one, "peer": name}, number, runs) for number, run in enumerate(found, 1) for one in run
-        ]
-    return "\n\n".join(
-        [
-            families_table(lines),
-            f"Missed{_runs_text(runs)}, bounds in brackets: {_missed_text(summaries)}.",
-            f"Every row off by more than {TIME[1]:.0%} in time, or {PEAK[1]:.0%} where the peak is named:",
-            beyond_list(lines),
-            f"Every regret above {MOST_REGRET}: {_regrets_text(runs)}.",
-        ]
-    )
+def section(results: list[Line]) -> str:
+    """Return a section of docs/accuracy.md: a row a family, and all that is beyond its bound in any run."""
+    runs = [one["points"] for one in results]
+    # A line knows its run, if there are several.
+    lines = [
+        {**one, "run": f"run {number} " if len(runs) > 1 else ""}
+        for number, points in enumerate(runs, 1)
+        for one in points
+    ]
+    parts = [
+        _describe(results),
+        families_table(lines),
+        f"Missed{_runs_text(runs)}, bounds in brackets: {_missed_text([one['summary'] for one in results])}.",
+        f"Every row off by more than {TIME[1]:.0%} in time, or {PEAK[1]:.0%} where the peak is named:",
+        beyond_list(lines),
+        f"Every regret above {MOST_REGRET}: {_regrets_text(runs)}.",
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
 def families_table(lines: list[Line]) -> str:
-    """Return a row for all plans, each network, each strategy and each peer."""
-    groups: dict[str, list[Line]] = {"all plans": [one for one in lines if "peer" not in one]}
+    """Return a row for all plans, each network and each strategy."""
+    groups = {"all plans": lines}
     for name in (_network, _strategy):
-        for one in groups["all plans"]:
+        for one in lines:
             groups.setdefault(name(one), []).append(one)
-    for one in lines:
-        if "peer" in one:
-            groups.setdefault(_strategy(one), []).append(one)
     head = ["family", "noisy", "time, median", "worst", "peak, worst"]
     return table(head, ([name, *_family_cells(found)] for name, found in groups.items()))
 
@@ -212,26 +203,19 @@ def beyond_list(lines: list[Line]) -> str:
     )
 
 
-def _labelled(one: Line, number: int, runs: list[list[Line]]) -> Line:
-    """Return a line that knows its run, if there are several."""
-    return {**one, "run": f"run {number} " if len(runs) > 1 else ""}
-
-
 def _runs_text(runs: list[list[Line]]) -> str:
     return f" ({', '.join(f'run {number}' for number in range(1, len(runs) + 1))})" if len(runs) > 1 else ""
 
 
 def _network(one: Line) -> str:
-    return str(one["network"] if "peer" in one else one["cell"].partition("(")[0])
+    return str(one["cell"].partition("(")[0])
 
 
 def _strategy(one: Line) -> str:
-    return f"`{one.get('peer') or one['strategy']}`"
+    return f"`{one['strategy']}`"
 
 
 def _place(one: Line) -> str:
-    if "peer" in one:
-        return f"{one['steps']:,} steps, chunk {' / '.join(map(str, one['chunks']))}"
     # Base fits none of the budgets.
     budget = "" if one["strategy"] == "base" else f", {one['budget_bytes'] / MIB:.1f} MiB"
     return f"{one['steps']:,} steps{budget}"
@@ -263,24 +247,11 @@ def _regrets_text(runs: list[list[Line]]) -> str:
 
 def summarise(results: Line) -> list[Line]:
     """Return the targets and the values that one run reached."""
-    points, peers = results["points"], results["peers"]
+    points = results["points"]
     return [
         *plan_lines(points, counted="counted bytes of checkpoints and tapes"),
-        *error_lines("torch.utils.checkpoint", peers, "bytes", "peak", bounds=PEAK),
-        *error_lines("torch.utils.checkpoint", peers, "seconds", "time", bounds=TIME),
         regret_line(points),
     ]
-
-
-def section(results: list[Line]) -> str:
-    """Return a section of docs/accuracy.md: the runs of one runtime."""
-    peers = [one["peers"] for one in results]
-    found = digest(
-        [one["points"] for one in results],
-        [one["summary"] for one in results],
-        {"torch.utils.checkpoint": peers} if any(peers) else None,
-    )
-    return f"{_describe(results)}\n\n{found}\n"
 
 
 def _describe(results: list[Line]) -> str:

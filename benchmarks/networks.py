@@ -129,16 +129,8 @@ def run_program(
         options = [option for setting in settings for option in ("--set", setting)]
         options += ["--memory", str(memory)] if memory is not None else []
         options += ["--live"] if live else []
-        command = [
-            sys.executable,
-            "-m",
-            "benchmarks.program",
-            str(file),
-            str(out),
-            "--steps",
-            str(steps),
-            *options,
-        ]
+        program = [sys.executable, "-m", "benchmarks.program"]
+        command = [*program, str(file), str(out), f"--steps={steps}", *options]
         # Each process makes its own plans.
         alone = {**os.environ, "CKPTPLAN_CACHE": "0", "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, env=alone)

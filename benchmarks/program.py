@@ -17,6 +17,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from benchmarks.harness import read_status
 from ckptplan.torch.meters import LiveBytes
 
 
@@ -77,14 +78,6 @@ class Watch:
         if len(self.seconds) == self._steps:
             raise _EnoughError
         self._wait()
-
-
-def read_status(field: str) -> int:
-    """Return a size of this process, in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"/proc/self/status has no {field}")
 
 
 def change(text: str, constants: dict[str, str], memory: int | None) -> str:

@@ -38,19 +38,8 @@ def lines_of(cell: str, budget: str) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         done = program(
-            *(
-                "calibrate",
-                "--cell",
-                cell,
-                "--batch",
-                "32",
-                "--neurons",
-                "256",
-                "--T",
-                "1024",
-                "--threads",
-                "1",
-            ),
+            *("calibrate", "--cell", cell),
+            *("--batch", "32", "--neurons", "256", "--T", "1024", "--threads", "1"),
             *("-o", "workload.toml", "--profile-out", "profile.toml"),
             folder=folder,
         )
