@@ -325,7 +325,11 @@ class Roofline:
 
 
 class Backend(ABC):
-    """PyTorch or JAX on a device. A network is a cell with its initial state and its inputs."""
+    """PyTorch or JAX on a device.
+
+    A network is a cell with its initial state and its inputs; ``in_double`` returns one in double precision,
+    within a block.
+    """
 
     @property
     @abstractmethod
@@ -374,10 +378,6 @@ class Backend(ABC):
     def meter_seconds(self, seconds: float, *, steps: int) -> tuple[float, float]:
         """Return how long a run of some seconds takes while it is counted, and while its peak is measured."""
         return seconds, 0.0
-
-    @abstractmethod
-    def in_double(self, network: Any) -> AbstractContextManager[Any]:
-        """Return a network in double precision, within a block."""
 
     @abstractmethod
     def free_bytes(self) -> int | None:

@@ -127,11 +127,6 @@ _MOST_UNCERTAIN = 0.5
 _METER = 0.01
 
 
-def predates_action_times(workload: Workload) -> bool:
-    """Return whether a workload was calibrated before the times of actions were measured: they count as 0."""
-    return workload.calibration is not None and not workload.calibration.times_actions
-
-
 def machine_rows(plan: Plan, found: TransferTimes, *, state_bytes: int) -> list[Row]:
     """Return rows of bandwidths and messages, measured again: a plan that moves little tests them little.
 
@@ -195,18 +190,10 @@ def time_rows(plan: Plan, timed: Sequence[TimedRun], total: Sample, *, tolerance
             shared_seconds=chunks * plan.workload.chunk_seconds if kind in ("record", "backward") else 0.0,
             small=_SMALL_LOCALLY if kind in _LOCAL else SMALL,
         )
-        for kind in _list_kinds(plan.workload)
+        for kind in (*_KINDS, *_LOCAL)
         if kind in predicted or kind in measured[0]
     ]
-    return [
-        *rows,
-        *_unmodelled_rows(plan.workload, timed, measured),
-        whole,
-    ]
-
-
-def _list_kinds(workload: Workload) -> tuple[str, ...]:
-    return _KINDS if predates_action_times(workload) else (*_KINDS, *_LOCAL)
+    return [*rows, *_unmodelled_rows(timed, measured), whole]
 
 
 def _part_uncertainty(workload: Workload, kind: str) -> float:
@@ -217,23 +204,20 @@ def _part_uncertainty(workload: Workload, kind: str) -> float:
     return min(calibration.transfer_uncertainty if of_transfers else calibration.uncertainty, _MOST_UNCERTAIN)
 
 
-def _unmodelled_rows(
-    workload: Workload, timed: Sequence[TimedRun], measured: Sequence[Mapping[str, float]]
-) -> list[Row]:
+def _unmodelled_rows(timed: Sequence[TimedRun], measured: Sequence[Mapping[str, float]]) -> list[Row]:
     """Return rows of what no prediction contains.
 
     What is not inside any action is taken from runs whose actions were timed, so it is never below zero: the
     difference from runs without a meter would be, whenever those happen to be quicker.
     """
-    kinds = ("free",) if not predates_action_times(workload) else (*_LOCAL, "free")
-    keeping = Sample(values=tuple(sum(one.get(kind, 0.0) for kind in kinds) for one in measured))
+    keeping = Sample(values=tuple(one.get("free", 0.0) for one in measured))
     beside = Sample(
         values=tuple(
             max(0.0, run.seconds - sum(one.values())) for run, one in zip(timed, measured, strict=True)
         )
     )
     return [
-        Row.unmodelled("keeping checkpoints" if len(kinds) > 1 else "free checkpoints", seconds=keeping.median),
+        Row.unmodelled("free checkpoints", seconds=keeping.median),
         Row.unmodelled("outside the actions", seconds=beside.median),
     ]
 
@@ -249,28 +233,6 @@ def note_meter(timed: Sequence[TimedRun], total: Sample) -> str | None:
     return (
         f"the rows above `total` are of runs whose actions were timed one by one, which took "
         f"{format_seconds(abs(difference))} ({share}) {how} than those of `total`: they do not add up to it"
-    )
-
-
-def note_action_times(
-    *, steps: int, chunks: int, shortest_chunk: int | None, chunk_overhead_seconds: float | None
-) -> str:
-    """Return the note on a calibration from before the times of actions were measured.
-
-    Arguments:
-        steps: T of the plan.
-        chunks: the number of its chunks.
-        shortest_chunk: the calibration's field, None if it has none.
-        chunk_overhead_seconds: the calibration's field, None if it has none.
-    """
-    text = "it was calibrated before the costs of actions were measured: they count as 0; calibrate again"
-    if shortest_chunk is None or chunk_overhead_seconds is None or steps >= chunks * shortest_chunk:
-        return text
-    beside_steps = format_seconds(chunks * chunk_overhead_seconds)
-    return (
-        f"{text}. Its {chunks:,} chunks have {steps / chunks:.3g} steps on average, and the calibration holds "
-        f"for {shortest_chunk} or more: they take about {beside_steps} besides their steps, which is not "
-        "predicted"
     )
 
 

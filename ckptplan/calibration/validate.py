@@ -19,9 +19,7 @@ from ckptplan.calibration.compared import (
     byte_rows,
     gradient_row,
     machine_rows,
-    note_action_times,
     note_meter,
-    predates_action_times,
     time_rows,
 )
 from ckptplan.calibration.fit import Sample
@@ -32,7 +30,6 @@ from ckptplan.model.plan import Plan
 from ckptplan.model.progress import Progress
 from ckptplan.model.workload import Workload
 from ckptplan.planning.playback import group_same_schedules, make_schedule
-from ckptplan.schedule.actions import Record
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import Event
 from ckptplan.units import format_bytes, format_wait
@@ -138,10 +135,7 @@ def validate(
         found.measure(progress)
     return Validation(
         cell=str(spec),
-        device=environment.device,
-        machine=environment.machine,
-        threads=environment.threads,
-        clock=environment.clock,
+        environment=environment,
         repeats=found.rounds_done,
         tolerances=found.tolerances,
         not_comparable=reason,
@@ -186,15 +180,9 @@ def why_not_comparable(plan: Plan, here: Environment) -> str | None:
         return f"it was calibrated on another machine ({calibration.machine}; this is {here.machine})"
     if calibration.threads != here.threads:
         return f"it was calibrated with {calibration.threads_text}, and runs with {here.threads}"
+    if not calibration.times_actions:
+        return "it was calibrated before the costs of actions were measured, which count as 0; calibrate again"
     return None if here.runs_as(calibration) else f"it was calibrated in {calibration.framework.split()[0]}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Rival:
-    """A plan that could have been chosen, and other strategies whose best plan has the same schedule."""
-
-    plan: Plan
-    same: tuple[str, ...]
 
 
 def list_others(plan: Plan) -> tuple[str, ...]:
@@ -209,10 +197,10 @@ def list_others(plan: Plan) -> tuple[str, ...]:
     return others
 
 
-def _find_rivals(plan: Plan) -> list[_Rival]:
+def _find_rivals(plan: Plan) -> list[list[Plan]]:
     """Return ``plan`` and the best plan of each other strategy that was compared when it was chosen.
 
-    Of plans with equal schedules, only the first is returned.
+    Plans with equal schedules are in one list, of which the first runs.
     """
     goal = plan.goal
     compared = ckptplan.compare(
@@ -226,8 +214,7 @@ def _find_rivals(plan: Plan) -> list[_Rival]:
         remote_bytes="unbounded" if goal.remote_bytes is None else goal.remote_bytes,
         effort=goal.effort,
     )
-    groups = group_same_schedules([plan, *(one for one in compared.values() if isinstance(one, Plan))])
-    return [_Rival(plan=first, same=tuple(one.strategy for one in same)) for first, *same in groups]
+    return group_same_schedules([plan, *(one for one in compared.values() if isinstance(one, Plan))])
 
 
 @dataclass(kw_only=True)
@@ -246,7 +233,7 @@ class _Comparison:
     tolerances: Tolerances
     #: The plan of base, None if it does not fit here; with regret, the plan itself and its rivals.
     base: Plan | None = None
-    rivals: list[_Rival] = field(default_factory=list)
+    rivals: list[list[Plan]] = field(default_factory=list)
     #: Whether gradients are compared with those of the framework alone, which may not fit here.
     plain: bool = True
     #: The estimated seconds of each run.
@@ -284,7 +271,7 @@ class _Comparison:
             need = format_bytes(_need(base))
             self.notes.append(f"base needs {need}, but only {present} are free here: it was not run")
         if regret:
-            self.rivals = [one for one in _find_rivals(plan) if fits(one.plan)]
+            self.rivals = [one for one in _find_rivals(plan) if fits(one[0])]
 
     def _note_differences(self) -> None:
         """Note how this process differs from the one that calibrated, where that may move times."""
@@ -302,7 +289,7 @@ class _Comparison:
     @property
     def timed(self) -> list[Plan]:
         """The plans that run in turn: the plan itself, base, and the rivals."""
-        return [self.plan, *([self.base] if self.base else []), *(one.plan for one in self.rivals[1:])]
+        return [self.plan, *([self.base] if self.base else []), *(first for first, *_ in self.rivals[1:])]
 
     @property
     def reference(self) -> Schedule | None:
@@ -407,7 +394,7 @@ class _Comparison:
         """
         told, steps = f"in single precision the gradients differ by {single.measured:.3g}", self.plan.steps
         try:
-            with self.backend.in_double(self.network) as network:
+            with self.network.in_double() as network:
                 inputs = network.inputs(steps)
                 expected, found = (
                     self.backend.program(network, one, inputs=inputs, steps=steps).gradients()
@@ -472,14 +459,19 @@ class _Comparison:
             chosen=self.plan.strategy,
             contenders=tuple(
                 Contender(
-                    strategy=one.plan.strategy,
-                    parameters=dict(one.plan.parameters),
-                    predicted_seconds=one.plan.predicted.seconds,
+                    strategy=plan.strategy,
+                    parameters=dict(plan.parameters),
                     seconds=seconds,
-                    tolerance=self.tolerances.time,
-                    same=one.same,
+                    row=Row.timed(
+                        f"time of {plan.strategy}",
+                        predicted=plan.predicted.seconds,
+                        sample=seconds,
+                        tolerance=self.tolerances.time,
+                        whole=seconds.median,
+                    ),
+                    same=tuple(one.strategy for one in same),
                 )
-                for one, seconds in zip(self.rivals, times, strict=True)
+                for (plan, *same), seconds in zip(self.rivals, times, strict=True)
             ),
         )
 
@@ -490,17 +482,8 @@ class _Comparison:
             replace(one, local_bytes=other.local_bytes, remote_bytes=other.remote_bytes)
             for one, other in zip(middle.events, self.timeline, strict=True)
         ]
-        note, workload = note_meter(timed, total), self.plan.workload
+        note = note_meter(timed, total)
         self.notes += [] if note is None else [note]
-        if workload.calibration is not None and predates_action_times(workload):
-            self.notes.append(
-                note_action_times(
-                    steps=self.plan.steps,
-                    chunks=sum(isinstance(one.action, Record) for one in middle.events),
-                    shortest_chunk=workload.calibration.shortest_chunk,
-                    chunk_overhead_seconds=workload.calibration.chunk_overhead_seconds,
-                )
-            )
 
 
 def _need(plan: Plan) -> int:

@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import Literal, Self
 
+from ckptplan.calibration.backend import Environment
 from ckptplan.calibration.fit import Sample
 from ckptplan.model.display import Displayed
 from ckptplan.model.plan import Plan
@@ -127,18 +128,20 @@ class Row:
             small: the share of the run below which the time is not judged.
         """
         measured, noise = sample.median, sample.spread
-        loose = shared_seconds / measured if measured else 0.0
+        allowed = tolerance + noise + (shared_seconds / measured if measured else 0.0)
         if max(predicted, measured) < small * whole:
             verdict = Verdict.SMALL
+        elif noise > tolerance:
+            verdict = Verdict.NOISY
         else:
-            verdict = judge_time(predicted, sample, tolerance=tolerance, loose=loose)
+            verdict = Verdict.OK if abs(predicted - measured) <= allowed * measured else Verdict.OFF
         return cls(
             quantity=quantity,
             unit="seconds",
             predicted=predicted,
             measured=measured,
             verdict=verdict,
-            allowed=tolerance + noise + loose,
+            allowed=allowed,
             noise=noise,
         )
 
@@ -184,45 +187,16 @@ class Row:
         )
 
 
-def judge_time(predicted: float, sample: Sample, *, tolerance: float, loose: float = 0.0) -> Verdict:
-    """Return the verdict on a predicted time.
-
-    It may be off by ``tolerance``, ``loose`` and the spread of the rounds, all shares of the measured time. The
-    spread must not exceed the tolerance.
-    """
-    if sample.spread > tolerance:
-        return Verdict.NOISY
-    allowed = tolerance + loose + sample.spread
-    return Verdict.OK if abs(predicted - sample.median) <= allowed * sample.median else Verdict.OFF
-
-
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """The best plan of a strategy, with its measured times."""
+    """The best plan of a strategy, with its measured times and the verdict on its predicted one."""
 
     strategy: str
     parameters: dict[str, int]
-    predicted_seconds: float
     seconds: Sample
-    #: The share by which its time may be off, besides the noise.
-    tolerance: float
+    row: Row
     #: Other strategies whose best plan has the same schedule, which ran only once.
     same: tuple[str, ...]
-
-    @property
-    def bias(self) -> float:
-        """Predicted over measured time, less one."""
-        return self.predicted_seconds / self.seconds.median - 1
-
-    @property
-    def allowed(self) -> float:
-        """The share by which its time may be off, noise included."""
-        return self.tolerance + self.seconds.spread
-
-    @property
-    def verdict(self) -> Verdict:
-        """The verdict on its predicted time."""
-        return judge_time(self.predicted_seconds, self.seconds, tolerance=self.tolerance)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,15 +234,15 @@ class Regret:
     @property
     def verdict(self) -> Verdict:
         """The verdict on the ratio, which is too noisy to judge if either plan's time is."""
-        if any(one.seconds.spread > one.tolerance for one in (self.own, self.best)):
+        if Verdict.NOISY in (self.own.row.verdict, self.best.row.verdict):
             return Verdict.NOISY
         return Verdict.OK if self.ratio <= self.allowed else Verdict.OFF
 
     def named(self, verdict: Verdict) -> list[str]:
         """Return the names of what has a verdict. The chosen plan's own time is a row of the validation."""
-        others = [one for one in self.contenders if one is not self.own and one.verdict is verdict]
+        others = [one.row for one in self.contenders if one is not self.own]
         regret = ["decision regret"] if self.verdict is verdict else []
-        return [*(f"time of {one.strategy}" for one in others), *regret]
+        return [*(row.quantity for row in others if row.verdict is verdict), *regret]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,11 +250,7 @@ class Validation(Displayed):
     """The result of a validation."""
 
     cell: str
-    device: str
-    machine: str
-    threads: int
-    #: What times are: wall time or processor time.
-    clock: str
+    environment: Environment
     repeats: int
     tolerances: Tolerances
     #: Why times are not compared, None if they are.

@@ -101,7 +101,7 @@ def validate(
         with traced(planned, trace) as chrome:
             simulate(planned, sink=chrome.add)
             chrome.beside(
-                process=f"{planned.strategy} on {found.machine}, measured (checkpoints and tapes)",
+                process=f"{planned.strategy} on {found.environment.machine}, measured (checkpoints and tapes)",
                 resident_bytes=0,
             )
             for event in found.timeline:

@@ -70,7 +70,7 @@ _FORMS: dict[Unit, Callable[[float], str]] = {
 
 
 #: What a document says of the run.
-_RUN = ("cell", "machine", "device", "threads", "clock", "repeats")
+_ENVIRONMENT = ("machine", "device", "threads", "clock")
 
 
 def view_validation(plan: Plan, found: Validation) -> View:
@@ -86,13 +86,14 @@ def view_validation(plan: Plan, found: Validation) -> View:
 
 def _tell(plan: Plan, found: Validation) -> Iterator[Block]:
     """Yield each quantity with its verdict, the regret, and what limits the comparison."""
-    rounds = f"; {found.clock}, medians of {found.repeats} rounds in turn" if found.repeats else ""
+    here = found.environment
+    rounds = f"; {here.clock}, medians of {found.repeats} rounds in turn" if found.repeats else ""
     yield make_title(plan.workload, plan.profile)
     yield make_facts(
         {
             "plan": name_plan(plan),
             "ran": f"{found.cell}, batch {plan.workload.batch}",
-            "on": f"{found.machine}, {format_threads(found.threads)}{rounds}",
+            "on": f"{here.machine}, {format_threads(here.threads)}{rounds}",
         }
     )
     yield Table.of(_QUANTITIES, map(_tell_quantity, found.rows))
@@ -160,11 +161,9 @@ def _tell_contender(one: Contender, *, chosen: bool) -> Record:
     return {
         "strategy": f"{one.strategy} (chosen)" if chosen else one.strategy,
         "parameters": make_parameters_cell(", ".join(given)),
-        "predicted": one.predicted_seconds,
-        "measured": one.seconds.median,
-        "bias": _format_change(one.bias),
-        "allowed": f"{one.allowed * 100:.1f} %",
-        "verdict": _make_verdict_cell(one.verdict),
+        **{name: _tell_quantity(one.row)[name] for name in ("bias", "allowed", "verdict")},
+        "predicted": one.row.predicted,
+        "measured": one.row.measured,
     }
 
 
@@ -197,7 +196,9 @@ def _make_document(plan: Plan, found: Validation) -> dict[str, Any]:
     """Return the validation as JSON data, in SI base units."""
     return {
         **identify_plan(plan),
-        **{name: getattr(found, name) for name in _RUN},
+        "cell": found.cell,
+        **{name: getattr(found.environment, name) for name in _ENVIRONMENT},
+        "repeats": found.repeats,
         "tolerance": found.tolerances.time,
         "overhead_tolerance": found.tolerances.overhead,
         "memory_tolerance": found.tolerances.memory,
@@ -225,12 +226,12 @@ def _make_regret_document(regret: Regret) -> dict[str, Any]:
             {
                 "strategy": one.strategy,
                 "parameters": one.parameters,
-                "predicted_seconds": one.predicted_seconds,
-                "measured_seconds": one.seconds.median,
+                "predicted_seconds": one.row.predicted,
+                "measured_seconds": one.row.measured,
                 "rounds_seconds": list(one.seconds.values),
-                "bias": one.bias,
-                "allowed": one.allowed,
-                "verdict": one.verdict.value,
+                "bias": one.row.bias,
+                "allowed": one.row.allowed,
+                "verdict": one.row.verdict.value,
                 "same_schedule": list(one.same),
             }
             for one in regret.contenders

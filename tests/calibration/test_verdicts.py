@@ -1,11 +1,9 @@
 """Verdicts: what is allowed, what is too noisy, and what a table and JSON say of it."""
 
-from typing import Any
-
 import pytest
 
-from ckptplan.calibration.backend import PilotTimes, TimedRun
-from ckptplan.calibration.compared import note_action_times, note_meter
+from ckptplan.calibration.backend import Environment, PilotTimes, TimedRun
+from ckptplan.calibration.compared import note_meter
 from ckptplan.calibration.fit import Sample, count_actions
 from ckptplan.calibration.validation import Contender, Regret, Row, Tolerances, Validation, Verdict
 from ckptplan.planning.playback import make_schedule, schedule_of
@@ -92,9 +90,14 @@ def contender(name: str, *seconds: float, predicted: float = 1.0) -> Contender:
     return Contender(
         strategy=name,
         parameters={},
-        predicted_seconds=predicted,
         seconds=sample(*seconds),
-        tolerance=0.1,
+        row=Row.timed(
+            f"time of {name}",
+            predicted=predicted,
+            sample=sample(*seconds),
+            tolerance=0.1,
+            whole=sample(*seconds).median,
+        ),
         same=(),
     )
 
@@ -120,10 +123,16 @@ def test_the_regret_may_be_three_percent_and_the_noise(
 def made(*rows: Row, regret: Regret | None = None) -> Validation:
     return Validation(
         cell="gru(inputs=1, neurons=1)",
-        device="cpu",
-        machine="here",
-        threads=1,
-        clock="processor time",
+        environment=Environment(
+            machine="here",
+            device="cpu",
+            threads=1,
+            clock="processor time",
+            versions={"torch": "2"},
+            memory_bytes=2**30,
+            remote="a copy",
+            messages="",
+        ),
         repeats=3,
         tolerances=Tolerances(),
         not_comparable=None,
@@ -204,16 +213,6 @@ def test_a_bandwidth_is_judged_within_a_factor_of_two(predicted: float, agrees: 
 def test_the_bias_is_above_zero_where_too_much_was_predicted() -> None:
     found = Row.timed("q", predicted=1.2, sample=sample(1.0), tolerance=0.1, whole=1)
     assert found.bias == pytest.approx(0.2)
-
-
-def test_short_chunks_are_a_matter_of_earlier_calibrations() -> None:
-    def note(**more: Any) -> str:
-        return note_action_times(steps=100, chunks=50, **more)
-
-    assert "50 chunks have 2 steps" in note(shortest_chunk=3, chunk_overhead_seconds=0.001)
-    assert "take about 50 ms besides their steps" in note(shortest_chunk=3, chunk_overhead_seconds=0.001)
-    assert note(shortest_chunk=2, chunk_overhead_seconds=0.001).endswith("calibrate again")
-    assert note(shortest_chunk=None, chunk_overhead_seconds=None).endswith("calibrate again")
 
 
 def test_runs_that_take_longer_when_they_are_timed_action_by_action_are_explained() -> None:

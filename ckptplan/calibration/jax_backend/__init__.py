@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, cast
 
 import jax
@@ -71,11 +70,6 @@ class JaxBackend(Backend):
         self, network: JaxNetwork, plan: Plan | Schedule | None, *, inputs: Any, steps: int
     ) -> JaxProgram:
         return JaxProgram(network, plan, inputs=inputs, steps=steps, clock=self._clock)
-
-    @contextmanager
-    def in_double(self, network: JaxNetwork) -> Iterator[JaxNetwork]:
-        with jax.enable_x64(True):
-            yield network.in_double()
 
     def free_bytes(self) -> int | None:
         return free_memory_bytes()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -157,14 +158,16 @@ class JaxNetwork:
 
         return run
 
-    def in_double(self) -> JaxNetwork:
-        """Return a copy whose parameters, state and inputs are of double precision."""
-        return replace(
-            self,
-            parameters=_to_double(self.parameters),
-            state=_to_double(self.state),
-            make_inputs=lambda steps: _to_double(self.make_inputs(steps)),
-        )
+    @contextmanager
+    def in_double(self) -> Iterator[JaxNetwork]:
+        """Return a copy whose parameters, state and inputs are of double precision, within a block."""
+        with jax.enable_x64(True):
+            yield replace(
+                self,
+                parameters=_to_double(self.parameters),
+                state=_to_double(self.state),
+                make_inputs=lambda steps: _to_double(self.make_inputs(steps)),
+            )
 
 
 def _to_double(tree: Any) -> Any:

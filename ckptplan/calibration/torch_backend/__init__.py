@@ -134,10 +134,6 @@ class TorchBackend(Backend):
     def meter_seconds(self, seconds: float, *, steps: int) -> tuple[float, float]:
         return footprint.estimate_meters(seconds, steps=steps)
 
-    @contextmanager
-    def in_double(self, network: MeasuredNetwork) -> Iterator[MeasuredNetwork]:
-        yield network.in_double()
-
     def free_bytes(self) -> int | None:
         return available_bytes(self.device)
 

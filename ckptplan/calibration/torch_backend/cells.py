@@ -6,7 +6,8 @@ A piece of K steps is a cell, too, so that compiled pieces are measured and plan
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -70,10 +71,11 @@ class MeasuredNetwork:
         with blame_cell(f"its inputs for {steps} steps", accepted=_FACTORY):
             return self.make_inputs(steps)
 
-    def in_double(self) -> MeasuredNetwork:
-        """Return a copy whose parameters, state and inputs are of double precision."""
+    @contextmanager
+    def in_double(self) -> Iterator[MeasuredNetwork]:
+        """Return a copy whose parameters, state and inputs are of double precision, within a block."""
         cell = copy.deepcopy(self.cell).double()
-        return replace(
+        yield replace(
             self,
             cell=cell,
             state=_to_double(self.state),

@@ -168,7 +168,7 @@ def make_validation_page(plan: Plan, found: Validation, view: View) -> Page:
         _section_of_schedules([_label_plan(plan)], title="The schedule as it was predicted"),
         _section_of_basis(view),
         title=f"Predicted and measured: {name_job(plan.workload, plan.profile)}",
-        lede=f"{plan.strategy} with {found.cell}, on {found.machine}.",
+        lede=f"{plan.strategy} with {found.cell}, on {found.environment.machine}.",
     )
 
 
