@@ -236,7 +236,7 @@ def _write_network(
     from ckptplan.model.network import Network
     from ckptplan.report.inputs import view_workload
     from ckptplan.storage.files import write_text
-    from ckptplan.storage.toml_files import commented_workload, load_profile
+    from ckptplan.storage.toml_files import commented_text, load_profile
 
     sizes = {name: number for name, number in _keep_given(kind).items() if name != "profile"}
     workload = make_workload(
@@ -248,7 +248,7 @@ def _write_network(
     )
     estimated = _describe_times(workload)
     head = _WORKLOAD_HEAD.format(times=f"{estimated}.", file=output.rpartition("/")[2])
-    write_text(output, commented_workload(workload, head=head))
+    write_text(output, commented_text(workload, head=head))
     note(f"workload written to {output}; its times are {estimated}")
     write_view(view_workload(workload), OutputOptions(format=format_))
 
@@ -317,7 +317,7 @@ def new_profile(
     from ckptplan.model.profile import HardwareProfile
     from ckptplan.report.inputs import view_profile
     from ckptplan.storage.files import write_text
-    from ckptplan.storage.toml_files import commented_profile, load_profile
+    from ckptplan.storage.toml_files import commented_text, load_profile
 
     given = {**_keep_given(numbers), "name": name_content(output)}
     if profile is not None:
@@ -334,7 +334,7 @@ def new_profile(
             **given,
         }
     made = HardwareProfile(**given)
-    write_text(output, commented_profile(made, head=_PROFILE_HEAD.format(file=output.rpartition("/")[2])))
+    write_text(output, commented_text(made, head=_PROFILE_HEAD.format(file=output.rpartition("/")[2])))
     note(f"profile written to {output}")
     write_view(view_profile(made), OutputOptions(format=format_))
 

@@ -211,9 +211,8 @@ def _read(plan: object) -> tuple[StepCosts, Budget, Callable[[], Iterable[Action
     if isinstance(plan, Schedule):
         return plan.unit_costs(), Budget(), lambda: plan
     if isinstance(plan, Plan):
-        budget = Budget(local_bytes=plan.goal.local_bytes, remote_bytes=plan.goal.remote_bytes)
         # A plan by the printed equations keeps its budget by these equations, not in the simulation.
-        limits = budget if plan.goal.model == "exact" else Budget()
+        limits = plan.goal.budget if plan.goal.model == "exact" else Budget()
         return Case(workload=plan.workload, profile=plan.profile).costs, limits, partial(actions, plan)
     raise InputError(
         f"{quote_value(plan)} is not a plan", field="plan", accepted="a plan, or a ckptplan.Schedule"

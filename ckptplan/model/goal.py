@@ -4,6 +4,7 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
+from ckptplan.model.budget import Budget
 from ckptplan.model.checked import IF_ANY, CheckedModel, FirstFault, Headroom, Limit, Name, PositiveBytes, Share
 
 #: What to minimise; 'balanced' is the knee of the front of time and memory.
@@ -38,3 +39,8 @@ class Goal(CheckedModel):
     effort: Annotated[EffortName, Field(description="how much work the search for optimal schedules is")] = (
         "quick"
     )
+
+    @property
+    def budget(self) -> Budget:
+        """The byte budget of each tier."""
+        return Budget(local_bytes=self.local_bytes, remote_bytes=self.remote_bytes)

@@ -12,7 +12,6 @@ from typing import Any, get_args
 from ckptplan.cost.arrays import COUNT_ROUNDING
 from ckptplan.cost.case import Case
 from ckptplan.errors import refuse
-from ckptplan.model.budget import Budget
 from ckptplan.model.plan import Plan
 from ckptplan.model.progress import Progress
 from ckptplan.model.record import Parameters
@@ -101,13 +100,12 @@ def simulate(
         source = "standard input" if str(schedule) == "-" else str(schedule)
         schedule = load_schedule(schedule, steps=plan.steps)
     played = actions(plan) if schedule is None else schedule
-    budget = Budget(local_bytes=plan.goal.local_bytes, remote_bytes=plan.goal.remote_bytes)
     try:
         return play(
             played if progress is None else _watch(played, plan, progress),
             costs=Case(workload=plan.workload, profile=plan.profile).costs,
             # A plan by the printed equations keeps its budget by these equations, not in the simulation.
-            budget=budget if plan.goal.model == "exact" else None,
+            budget=plan.goal.budget if plan.goal.model == "exact" else None,
             sink=sink,
         )
     except IllegalAction as error:

@@ -72,7 +72,7 @@ class Question:
     @cached_property
     def budget(self) -> Budget:
         """The byte budget of each tier."""
-        return Budget(local_bytes=self.goal.local_bytes, remote_bytes=self.goal.remote_bytes)
+        return self.goal.budget
 
     @property
     def limits(self) -> Limits:

@@ -7,7 +7,7 @@ editing them have a comment on each number, as its model describes it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -173,25 +173,17 @@ _FIELD = re.compile(r"(\w+) = .*")
 _TABLE = re.compile(r"\[(\w+)\]")
 
 
-def commented_workload(workload: Workload, *, head: str) -> str:
-    """Return a workload as TOML with a comment on each number; ``head`` is the first comment."""
-    return _comment(workload_text(workload), head, {"": Workload, "network": Network})
-
-
-def commented_profile(profile: HardwareProfile, *, head: str) -> str:
-    """Return a profile as TOML with a comment on each number; ``head`` is the first comment."""
-    return _comment(profile_text(profile), head, {"": HardwareProfile})
-
-
-def _comment(text: str, head: str, models: Mapping[str, type[BaseModel]]) -> str:
+def commented_text(model: Workload | HardwareProfile, *, head: str) -> str:
+    """Return a workload or a profile as TOML with a comment on each number; ``head`` is the first comment."""
+    text = workload_text(model) if isinstance(model, Workload) else profile_text(model)
+    models: dict[str, type[BaseModel]] = {"": type(model), "network": Network}
     table = ""
     lines = [f"# {line}" for line in head.splitlines()]
     for line in text.splitlines()[1:]:
         if match := _TABLE.match(line):
             table = match[1]
-            model = models.get("")
-            told = model.model_fields[table].description if model and table in model.model_fields else None
-            lines += [f"{line}  # {told}" if told else line]
+            field = models[""].model_fields.get(table)
+            lines.append(f"{line}  # {field.description}" if field and field.description else line)
             continue
         if line.startswith("["):
             table = "no fields"

@@ -147,18 +147,11 @@ class ReachSearch(ABC):
         most = self._count_most()
         proved = self.find(most)
         self.progress.report_share(_FOUND, next_share=1.0)
-        value = self.best[0] if self.best else 0
-        missing = None
-        if value < most:
-            missing = find_reason(self._ask(value + 1), subject=f"{self.strategy.name} does not fit")
-        return Reach(
-            strategy=self.strategy.name,
-            value=value,
-            plan=self._plan(),
-            bound_by=None if missing is None else missing.binding,
-            proved=proved,
-            infeasible=None if value else missing,
-        )
+        found = dataclasses.replace(self.so_far(), proved=proved, interrupted=False)
+        if found.value == most:
+            return found
+        missing = find_reason(self._ask(found.value + 1), subject=f"{self.strategy.name} does not fit")
+        return dataclasses.replace(found, bound_by=missing.binding, infeasible=None if found.value else missing)
 
     def so_far(self) -> Reach:
         """Return the largest value found before an interruption."""
@@ -167,17 +160,11 @@ class ReachSearch(ABC):
         return Reach(
             strategy=self.strategy.name,
             value=self.best[0] if self.best else 0,
-            plan=self._plan(),
+            plan=self._resize(self.best[0]).plan(self.best[1]) if self.best else None,
             bound_by=None,
             proved=False,
             interrupted=True,
         )
-
-    def _plan(self) -> Plan | None:
-        if self.best is None:
-            return None
-        value, answer = self.best
-        return self._resize(value).plan(answer)
 
     def _fits(self, value: int) -> bool:
         """Return whether a value fits all limits; if so, store it in ``best``."""
