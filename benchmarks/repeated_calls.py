@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import statistics
+from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -55,10 +56,13 @@ class Job:
     state: torch.Tensor
     plan: ckptplan.Plan
 
-    def call(self, **limit: Any) -> None:
-        """Run the sequence by ``bptt``, forward and backward."""
+    def call(self, **limit: Any) -> ckptplan.Plan:
+        """Run the sequence by ``bptt``, forward and backward, and return its plan."""
         how = limit or {"plan": self.plan}
-        bptt(self.cell, self.inputs, self.state, measure_square, **how).loss.backward()
+        result = bptt(self.cell, self.inputs, self.state, measure_square, **how)
+        result.loss.backward()
+        assert isinstance(result.plan, ckptplan.Plan)  # noqa: S101 - as asked for
+        return result.plan
 
     def run_bare(self) -> None:
         """Execute the plan's actions, and check nothing."""
@@ -66,23 +70,18 @@ class Job:
 
     def count_runs(self, **limit: Any) -> int:
         """Return how often a first call runs the cell besides the sequence and its steps that run again."""
-        fresh = replace(self, cell=copy.deepcopy(self.cell))
-        runs = 0
+        fresh, runs = replace(self, cell=copy.deepcopy(self.cell)), array("q", [0])
 
         def count(*_: object) -> None:
-            nonlocal runs
-            runs += 1
+            # No search looks into an array, so that nothing sets it back.
+            runs[0] += 1
 
-        handle = torch.nn.modules.module.register_module_forward_pre_hook(
-            lambda module, _: count() if module is fresh.cell else None
-        )
+        handle = fresh.cell.register_forward_pre_hook(count)
         try:
-            fresh.call(**limit)
-            first, runs = runs, 0
-            fresh.call(**limit)
+            plan = fresh.call(**limit)
         finally:
             handle.remove()
-        return first - runs
+        return runs[0] - len(self.inputs) - plan.predicted.recomputed_steps
 
 
 class BareLoop:

@@ -293,3 +293,15 @@ class Autocast:
         yield
         if enabled:
             torch.clear_autocast_cache()
+
+
+def read_settings() -> tuple[Any, ...]:
+    """Return the settings of PyTorch that steps depend on, besides the modes of autograd and autocast."""
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.get_default_dtype(),
+        torch.get_float32_matmul_precision(),
+        torch.backends.cudnn.deterministic,
+        torch.backends.cudnn.benchmark,
+        torch.get_num_threads(),
+    )

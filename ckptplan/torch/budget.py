@@ -539,6 +539,7 @@ def _measure_anew(
         losses=request.losses,
         steps=request.steps,
         device=request.device,
+        limit=0,
         compile=piece,
         **options,
     ) as runs:

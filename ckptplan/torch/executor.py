@@ -96,6 +96,8 @@ class Executor:
             for action in rest:
                 reads = remote.reads
                 self._do(action)
+                if self._watch is not None and isinstance(action, Load):
+                    self._watch.check_again(self.state, action.state)
                 if remote.reads > reads:
                     self._expect(rest)
         if self.verifier is not None:

@@ -23,14 +23,17 @@ from ckptplan.torch.graphs import find_graph_leaves, suspend_hooks
 from ckptplan.torch.inputs import make_sequence
 from ckptplan.torch.losses import StackedOutputs, SummedLoss
 from ckptplan.torch.meters import LiveBytes
-from ckptplan.torch.probe import probe
-from ckptplan.torch.recognise import StaleFindingsError
-from ckptplan.torch.run import MakeOutputs, Run, bptt_planned
+from ckptplan.torch.probe import Probed, probe
+from ckptplan.torch.rehearsal import MOST as MOST_REHEARSED
+from ckptplan.torch.rehearsal import make_schedule
+from ckptplan.torch.run import Run, bptt_planned, rehearse
 from ckptplan.torch.sequence_watch import leave_as_found
 from ckptplan.torch.trees import Leaves, byte_size, flatten
 
 #: Steps that are timed, at most; of cells that run chunks, the longest piece that they run at a time.
-_STEPS, _PIECE = 16, 64
+_TIMED, _PIECE = 5, 64
+#: Steps whose tapes ``measured_sizes`` counts.
+_STEPS = 16
 #: Steps whose bytes are counted: the fewest of which all kinds of actions run after others.
 _COUNTED = 4
 #: The same for cells that run chunks, which work on as many steps at a time as a plan has room for.
@@ -71,7 +74,7 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
     """Runs the first steps of a call under small schedules, forward and backward.
 
     Within the context, the surroundings are as they were before each run; afterwards, too. All runs share a
-    trial, and hidden state is not looked for: the call itself will.
+    trial. Before the first one, steps are rehearsed within a ``limit`` of bytes, unless equal ones were.
     """
 
     def __init__(
@@ -83,10 +86,12 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
         losses: Losses,
         steps: int,
         device: torch.device,
+        limit: int,
         **options: Any,
     ) -> None:
         self._cell, self._losses, self._device, self._options = cell, losses, device, options
-        self._inputs, self._steps = inputs, steps
+        self._inputs, self._steps, self._limit = inputs, steps, limit
+        self._probed: Probed | None = None
         given, structure = flatten(state)
         # The graph of a state that is carried on belongs to the caller.
         self._state = structure.fill(copy_roots(given))
@@ -99,6 +104,12 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
     def __enter__(self) -> Self:
         self._stack.enter_context(torch.enable_grad())
         self._stack.enter_context(self._left_as_found())
+        count = min(MOST_REHEARSED, self._steps)
+        call = self._make_call(count, make_schedule(count), None)
+        probed = probe(call, anew=False)
+        if probed.wants_gradients and not (call.is_closed or probed.found.rehearsed):
+            probed = rehearse(call, probed, limit=self._limit)
+        self._probed = probed
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -118,11 +129,13 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
         """Run actions of so many steps within a meter, and return that."""
         call = self._make_call(count, actions, observer)
         make = partial(SummedLoss, **self._losses) if self._losses else partial(StackedOutputs, steps=count)
+        known = self._probed
+        assert known is not None  # noqa: S101 - within the context
         with self._left_as_found():
-            try:
-                return self._run_once(call, make, count, meter, anew=False)
-            except StaleFindingsError:
-                return self._run_once(call, make, count, meter, anew=True)
+            probed = Probed.of(call, known.found, known.situation, known.trial, recalled=False)
+            with meter() as found:
+                self._execute(Run.of(call, probed, make), count)
+            return found
 
     def _make_call(
         self, count: int, actions: Iterable[Action], observer: Callable[[Action, Executor], None] | None
@@ -141,20 +154,6 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
             observer=observer,
             **self._options,
         )
-
-    def _run_once(
-        self,
-        call: Call,
-        make: MakeOutputs,
-        count: int,
-        meter: Callable[[], AbstractContextManager[Any]],
-        *,
-        anew: bool,
-    ) -> Any:
-        probed = probe(call, anew=anew)
-        with meter() as found:
-            self._execute(Run.of(call, probed, make, checks=False), count)
-        return found
 
     def _execute(self, run: Run, count: int) -> None:
         results = run.execute()
@@ -199,7 +198,9 @@ def measure_call(
     count = choose_count(cell, state, steps=steps, limit=limit)
     sequence = make_sequence(inputs, steps=steps)
     device = find_device((*flatten(state)[0], *sequence.leaves))
-    with FirstRuns(cell, inputs, state, losses=losses, steps=steps, device=device, **options) as runs:
+    with FirstRuns(
+        cell, inputs, state, losses=losses, steps=steps, device=device, limit=limit, **options
+    ) as runs:
         seen = Recordings()
         chunks = isinstance(cell, ChunkCell)
         with _eager():
@@ -212,7 +213,7 @@ def measure_call(
         # Those of the inputs are kept for the whole sequence, and so are outputs with their gradients.
         known += runs.input_bytes + 2 * count * runs.output_bytes
         parameters = runs.parameter_bytes
-        most = min(_PIECE if isinstance(cell, ChunkCell) else _STEPS, steps)
+        most = min(_PIECE if isinstance(cell, ChunkCell) else _TIMED, steps)
         timed = max(count, min(most, limit // (2 * sizes.tape_bytes)))
         seconds = ActionSeconds(device)
         runs.run(timed, run_twice(timed) if chunks or timed < 2 else _reverse_halves(timed), seconds)

@@ -17,6 +17,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from ckptplan.errors import InputError, quote_value
+from ckptplan.torch.ambient import read_settings
 from ckptplan.torch.graphs import find_graph_leaves
 from ckptplan.torch.trees import Leaves
 
@@ -127,6 +128,7 @@ class Fingerprint:
     ) -> None:
         self._modules, self._others, self._without, self._places = modules, others, without, places
         self._tensors, self._training = self._list_tensors(), _list_modes(modules)
+        self._hooks, self._settings = _list_hooks(modules), read_settings()
 
     def check(self) -> list[str]:
         """Return the names of parameters that are trained only since. Raises RuntimeError for other changes."""
@@ -139,11 +141,20 @@ class Fingerprint:
                     f"{name.partition('.')[2]} was {how} between the forward and the backward pass, so that "
                     "steps cannot be run again as they were"
                 )
-        if _list_modes(self._modules) != self._training:
-            raise RuntimeError(
-                "train() or eval() was called between the forward and the backward pass, so that steps cannot "
-                "be run again as they were"
-            )
+        for what, then, since in (
+            ("train() or eval() was called", self._training, _list_modes(self._modules)),
+            ("a hook of a module was added or removed", self._hooks, _list_hooks(self._modules)),
+            (
+                "a setting of PyTorch (default type, deterministic algorithms, precision) was changed",
+                self._settings,
+                read_settings(),
+            ),
+        ):
+            if then != since:
+                raise RuntimeError(
+                    f"{what} between the forward and the backward pass, so that steps cannot be run again as "
+                    "they were"
+                )
         trained = [
             name for name, one in self._tensors.items() if name in now and now[name].trained > one.trained
         ]
@@ -178,6 +189,15 @@ def _name_change(before: _Marks | None, after: _Marks | None) -> str:
 
 def _list_modes(modules: tuple[torch.nn.Module, ...]) -> list[bool]:
     return [one.training for module in modules for one in module.modules()]
+
+
+def _list_hooks(modules: tuple[torch.nn.Module, ...]) -> list[tuple[int, ...]]:
+    """Return the numbers of the hooks of modules."""
+    return [
+        (*one._forward_pre_hooks, *one._forward_hooks, *one._backward_pre_hooks, *one._backward_hooks)
+        for module in modules
+        for one in module.modules()
+    ]
 
 
 #: Where FSDP2 keeps its class: since torch 2.6, and before.

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -24,14 +24,14 @@ from ckptplan.torch.ambient import Autocast, Generators, RandomState
 from ckptplan.torch.call import Call
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.chunk_check import check_chunk, check_reverse
-from ckptplan.torch.graphs import find_graph_leaves, find_outer_node
+from ckptplan.torch.graphs import count_saved_bytes, find_graph_leaves, find_outer_node, walk_nodes
 from ckptplan.torch.held_graphs import describe_holders, name_graphs
 from ckptplan.torch.inputs import Sequence as Inputs
 from ckptplan.torch.parameters import CalledModules, Parameters, collect_parameters, refuse_sharded
-from ckptplan.torch.recognise import Findings, HeldPlace, Situation, keep, read_settings, recall
+from ckptplan.torch.recognise import Findings, HeldPlace, Situation, describe_call, keep, recall
 from ckptplan.torch.surroundings.holders import TensorHolder, tap_iterators
 from ckptplan.torch.surroundings.signature import Signature
-from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings, holds_graph
+from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings, find_tensors, holds_graph
 from ckptplan.torch.surroundings.walk import Reached, walk
 from ckptplan.torch.trees import (
     Leaves,
@@ -46,8 +46,11 @@ from ckptplan.torch.trial import (
     Trial,
     are_equal,
     are_equal_terms,
-    refuse_hidden_state,
+    make_hidden_state,
+    measure_slopes,
+    reduce_gradient,
     refuse_lost_changes,
+    refuse_registered_hooks,
 )
 
 #: Tensors by their ids.
@@ -64,6 +67,8 @@ class Observations:
     parameters: list[torch.Tensor]
     #: The number of tensors requiring a gradient that each step creates.
     temporary: int
+    #: What the graph of a step keeps.
+    tape_bytes: int
     #: What the first two steps changed, and which of it held tensors with a graph.
     changed: list[Place]
     with_graph: set[Place]
@@ -101,29 +106,33 @@ class FirstSteps:
         """Run the steps from an initial state. Raises InputError."""
         surroundings, generators = self.surroundings, self.trial.generators
         drawn = generators.state()
-        first = self._examine(self._take(state, 0, drawn))
+        first = self._examine(self._take(state, 0, drawn), with_slopes=True)
         _refuse_outer_graph(first.outer)
         _check_structure(state, first.result)
         # What the first step makes, later steps may change.
         surroundings.find_more(surroundings.list_changes(self.world, surroundings.take_since(self.world)))
         then, between = surroundings.take_since(self.world), generators.state()
+        graphs = _list_graphs(surroundings, surroundings.list_changes(self.world, then))
 
         def take_second() -> StepResult:
             return self._take(first.result.after, min(1, self.steps - 1), between)
 
-        second = self._examine(take_second())
+        result = take_second()
+        nodes = set(walk_nodes(result.tensors, until=self.named))
+        read = [place for place, operations in graphs.items() if operations & nodes]
+        second = self._examine(result)
+        # They hold the graphs.
+        del result, nodes, graphs
         end = surroundings.take_since(then)
         made, lasting = surroundings.list_changes(self.world, then), surroundings.list_changes(then, end)
         changed = list(dict.fromkeys((*made, *lasting)))
         with_graph = {place for place in changed if holds_graph(surroundings.value_of(place))}
         refuse_lost_changes(surroundings, changed)
+        refuse_registered_hooks(surroundings, lasting)
 
-        again = self._run_first_again(state, drawn, first.result)
-        # What the first step makes and the second leaves alone is made once, as masks and other caches are.
-        # With a graph, such a cache would be part of each chunk's graph.
-        places = [*lasting, *(place for place in made if place in with_graph and place not in lasting)]
-        caches = [place for place in made if place not in places]
-        refuse_hidden_state(take_second, surroundings, end, places, second.result)
+        again = self._run_first_again(state, drawn, first)
+        if read:
+            raise make_hidden_state(surroundings, read, field="cell or loss" if self.trial.losses else "cell")
         surroundings.put_back(end)
         _refuse_outer_graph(second.outer, name_graphs(self.things))
         # A cell may create tensors that require a gradient, as initial states; each run creates new ones.
@@ -132,17 +141,21 @@ class FirstSteps:
             first=first.result,
             parameters=list(shared.values()),
             temporary=len(first.uses.keys() - shared.keys()),
+            tape_bytes=first.tape_bytes,
             changed=changed,
             with_graph=with_graph,
-            made=caches,
+            # With a graph, such a cache would be part of each chunk's graph.
+            made=[place for place in made if place not in lasting and place not in with_graph],
         )
 
-    def _run_first_again(self, state: Any, drawn: RandomState, first: StepResult) -> _Examined:
+    def _run_first_again(self, state: Any, drawn: RandomState, examined: _Examined) -> _Examined:
         """Run the first step again, with and without a graph. Raises InputError if it differs."""
-        surroundings, trial = self.surroundings, self.trial
+        surroundings, trial, first = self.surroundings, self.trial, examined.result
         surroundings.put_back(self.world)
-        again = self._examine(self._take(state, 0, drawn))
+        again = self._examine(self._take(state, 0, drawn), with_slopes=True)
         _check_repeated(first, again.result, trial)
+        if _are_steeper(examined, again):
+            raise _repeated_error("cell or loss" if trial.losses else "cell")
         surroundings.put_back(self.world)
         with torch.no_grad():
             plain = self._take(state, 0, drawn)
@@ -166,12 +179,14 @@ class FirstSteps:
         with self.autocast.cast_anew():
             return self.trial.take(state, step)
 
-    def _examine(self, result: StepResult) -> _Examined:
+    def _examine(self, result: StepResult, *, with_slopes: bool = False) -> _Examined:
         uses = list_uses(result, self.named)
         self._refuse_doubles(uses)
         return _Examined(
             result=result.detach(),
             uses=uses,
+            slopes=_try_slopes(result) if with_slopes and self.reverses else {},
+            tape_bytes=_count_tape(result),
             outer=find_outer_node(result.tensors, before=result.begun, until=self.named),
         )
 
@@ -184,6 +199,15 @@ class FirstSteps:
                 field="parameters",
                 accepted="one of the two, so that no gradient is counted twice",
             )
+
+
+def _list_graphs(surroundings: Surroundings, places: Iterable[Place]) -> dict[Place, set[Any]]:
+    """Return the operations that made the tensors in each place, without the places that hold none."""
+    found = {
+        place: {one.grad_fn for one in find_tensors(surroundings.value_of(place)) if one.grad_fn is not None}
+        for place in places
+    }
+    return {place: operations for place, operations in found.items() if operations}
 
 
 def list_uses(result: StepResult, named: Parameters) -> Uses:
@@ -199,6 +223,9 @@ class _Examined:
 
     result: StepResult
     uses: Uses
+    #: Numbers of its gradients.
+    slopes: dict[int, tuple[float, float]]
+    tape_bytes: int
     #: An operation that was recorded before the step.
     outer: str | None
 
@@ -237,13 +264,46 @@ def _check_repeated(first: StepResult, again: StepResult, trial: Trial) -> None:
         )
     )
     if not same or not are_equal_terms(first, again):
-        raise InputError(
-            "returned another result when its first step ran again: it depends on something that could not be "
-            "found and put back (a file, a clock, an extension, a random generator of its own)",
-            field=trial.loss_field if same else "cell",
-            accepted="a result that depends on the arguments and on random generators that can be found: "
-            "PyTorch's, Python's and numpy's, and those in attributes, closures and globals",
-        )
+        raise _repeated_error(trial.loss_field if same else "cell")
+
+
+def _repeated_error(field: str) -> InputError:
+    return InputError(
+        "returned another result when its first step ran again: it depends on something that could not be "
+        "found and put back (a file, a clock, a cache, an extension, a random generator of its own)",
+        field=field,
+        accepted="a result that depends on the arguments and on random generators that can be found: "
+        "PyTorch's, Python's and numpy's, and those in attributes, closures and globals",
+    )
+
+
+def _try_slopes(result: StepResult) -> dict[int, tuple[float, float]]:
+    """Return numbers of the gradients of a step, none if autograd has none: the sequence will say why."""
+    try:
+        slopes = measure_slopes(result.tensors, result.roots)
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except RuntimeError:
+        return {}
+    return {key: reduce_gradient(one) for key, one in slopes.items()}
+
+
+def _count_tape(result: StepResult) -> int:
+    """Return the bytes that the graph of a step keeps; none if it leads into one that is gone."""
+    try:
+        return count_saved_bytes(result.tensors, end=(), without=result.roots)
+    except RuntimeError:
+        return 0
+
+
+def _are_steeper(first: _Examined, again: _Examined) -> bool:
+    """Return whether gradients differ; tensors that a step makes anew, such as initial states, do not count."""
+    pairs = [(one, again.slopes[key]) for key, one in first.slopes.items() if key in again.slopes]
+    largest = max((norm for (norm, _), _ in pairs), default=0.0)
+    return any(
+        max(abs(norm - other), abs(value - moved)) > ROUNDING * (norm + 0.1 * largest)
+        for (norm, value), (other, moved) in pairs
+    )
 
 
 def _are_same(first: StepResult, again: StepResult) -> bool:
@@ -330,16 +390,31 @@ def probe(call: Call, *, anew: bool = True) -> Probed:
         situation = _walk_call(call, inputs)
         generators = Generators(call.device, wanted=True, held=situation.reached.generators)
         trial = Trial(cell=call.cell, inputs=inputs, losses=call.losses, generators=generators)
-        if not anew and (findings := recall(situation)) is not None:
+        findings = recall(situation)
+        if not anew and findings is not None:
             recalled = Probed.of(call, findings, situation, trial, recalled=True)
             if not reverses or _holds(recalled, call):
                 return recalled
         # What makes the inputs is asked, and what it returns is checked, before any step runs.
         inputs.piece(0, 1)
         probed = _try_first_steps(call, situation, trial, reverses=reverses)
+    if findings is not None and findings.rehearsed and _are_alike(findings, probed.found):
+        probed = replace(probed, found=replace(probed.found, rehearsed=True))
     if not call.is_closed:
         keep(situation, probed.found)
     return probed
+
+
+@contextmanager
+def aside(reached: Reached, generators: Generators) -> Iterator[Surroundings]:
+    """Yield what steps can reach, and what they find there; on exit all is as it was, iterators included."""
+    with generators.aside(), tap_iterators(reached.holders) as taps:
+        surroundings = Surroundings([*reached.holders, *taps])
+        world = surroundings.take(copies=True)
+        try:
+            yield surroundings
+        finally:
+            surroundings.put_back(world)
 
 
 def _walk_call(call: Call, inputs: Inputs) -> Situation:
@@ -350,7 +425,7 @@ def _walk_call(call: Call, inputs: Inputs) -> Situation:
     signature = Signature()
     reached = walk_made(call.things, call.device, take, signature)
     options = (call.verify, tuple(call.things), call.replay_randomness, min(1, call.plan.steps - 1))
-    settings = read_settings(
+    settings = describe_call(
         call.state, inputs, call.parameters, signature, device=call.device, options=options
     )
     return Situation(reached=reached, signature=signature, settings=settings)
@@ -360,15 +435,11 @@ def _try_first_steps(call: Call, situation: Situation, trial: Trial, *, reverses
     reached, autocast = situation.reached, Autocast.present(call.device)
     called = CalledModules([module for _, module in reached.modules], given=call.things.values())
     with ExitStack() as stack:
-        stack.enter_context(trial.generators.aside())
+        surroundings = stack.enter_context(aside(reached, trial.generators))
         stack.enter_context(torch.enable_grad())
-        surroundings = Surroundings([*reached.holders, *stack.enter_context(tap_iterators(reached.holders))])
         world = surroundings.take(copies=True)
-        stack.callback(surroundings.put_back, world)
-        if _may_compile():
-            _note_called(called, trial, call.state, last=min(1, call.plan.steps - 1), autocast=autocast)
-            surroundings.put_back(world)
-        else:
+        compiles = _may_compile()
+        if not compiles:
             stack.enter_context(called.enter())
         seen = FirstSteps(
             trial=trial,
@@ -381,6 +452,9 @@ def _try_first_steps(call: Call, situation: Situation, trial: Trial, *, reverses
             reverses=reverses,
             replays_randomness=call.replay_randomness,
         ).run(call.state)
+        if compiles:
+            surroundings.put_back(world)
+            _note_called(called, trial, call.state, last=min(1, call.plan.steps - 1), autocast=autocast)
 
     def hold(places: Iterable[Place]) -> tuple[HeldPlace, ...]:
         # What the steps made is gone: the sequence makes it anew.
@@ -391,6 +465,7 @@ def _try_first_steps(call: Call, situation: Situation, trial: Trial, *, reverses
         used=tuple(seen.parameters),
         modules=called.modules,
         temporary=seen.temporary,
+        tape_bytes=seen.tape_bytes,
         device=_find_device(seen.first.leaves, default=call.device),
         changed=hold(seen.changed),
         with_graph=hold(seen.with_graph),
@@ -422,6 +497,15 @@ def _holds(recalled: Probed, call: Call) -> bool:
     places = {(surroundings.holders[place.holder].identity, place.key) for place in changed}
     outer = find_outer_node(result.tensors, before=result.begun, until=named)
     return same and places <= known and outer is None and not result.loss_draws
+
+
+def _are_alike(one: Findings, other: Findings) -> bool:
+    """Return whether steps use the same tensors and change the same places."""
+    known = [
+        ({id(tensor) for tensor in found.used}, {(holder.identity, key) for holder, key in found.changed})
+        for found in (one, other)
+    ]
+    return known[0] == known[1]
 
 
 def _may_compile() -> bool:

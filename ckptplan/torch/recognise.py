@@ -27,7 +27,7 @@ import torch
 from torch.nn.modules import module as torch_module
 
 from ckptplan.errors import InputError
-from ckptplan.torch.ambient import Autocast
+from ckptplan.torch.ambient import Autocast, read_settings
 from ckptplan.torch.inputs import GivenInputs, Sequence
 from ckptplan.torch.surroundings.holders import Holder
 from ckptplan.torch.surroundings.signature import Signature
@@ -110,11 +110,15 @@ class Findings:
     temporary: int
     #: Of the results of a step.
     device: torch.device
+    #: What the graph of a step keeps.
+    tape_bytes: int
     #: What steps change, what of it holds tensors with a graph after a step, and what only the first step
     #: changes, without a graph: caches.
     changed: tuple[HeldPlace, ...]
     with_graph: tuple[HeldPlace, ...]
     made: tuple[HeldPlace, ...]
+    #: Whether the first steps gave under a plan what they give in a plain loop.
+    rehearsed: bool = False
 
     def with_changes(self, changed: Iterable[HeldPlace], with_graph: Iterable[HeldPlace]) -> Findings:
         """Return the findings with what a sequence has changed besides."""
@@ -130,6 +134,8 @@ class _Numbered:
     places: tuple[frozenset[_PlaceNumber], ...]
     temporary: int
     device: torch.device
+    tape_bytes: int
+    rehearsed: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,9 +178,11 @@ def recall(situation: Situation) -> Findings | None:
         modules=tuple(things[number] for number in numbered.modules),
         temporary=numbered.temporary,
         device=numbered.device,
+        tape_bytes=numbered.tape_bytes,
         changed=changed,
         with_graph=with_graph,
         made=made,
+        rehearsed=numbered.rehearsed,
     )
 
 
@@ -195,10 +203,12 @@ def _number(situation: Situation, findings: Findings) -> _Numbered | None:
             modules=tuple(numbers[id(one)] for one in findings.modules),
             temporary=findings.temporary,
             device=findings.device,
+            tape_bytes=findings.tape_bytes,
             places=tuple(
                 _number_places(holders, places)
                 for places in (findings.changed, findings.with_graph, findings.made)
             ),
+            rehearsed=findings.rehearsed,
         )
     except KeyError:
         return None
@@ -219,7 +229,7 @@ def forget(situation: Situation) -> None:
     _kept.forget(situation.key)
 
 
-def read_settings(
+def describe_call(
     state: Any,
     inputs: Sequence,
     named: Iterable[torch.Tensor],
@@ -265,12 +275,7 @@ def _read_modes() -> tuple[Any, ...]:
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
-        torch.are_deterministic_algorithms_enabled(),
-        torch.get_default_dtype(),
-        torch.get_float32_matmul_precision(),
-        torch.backends.cudnn.deterministic,
-        torch.backends.cudnn.benchmark,
-        torch.get_num_threads(),
+        *read_settings(),
         torch._C._len_torch_function_stack(),
         torch._C._len_torch_dispatch_stack(),
     )

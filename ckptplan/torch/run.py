@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Unpack
 
@@ -13,9 +13,9 @@ import torch
 from ckptplan.errors import InputError
 from ckptplan.execution.lookahead import Lookahead
 from ckptplan.model.plan import Plan
-from ckptplan.schedule.actions import Backward, Tier
+from ckptplan.schedule.actions import Backward, Record, Tier
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.torch.ambient import Autocast, Generators
+from ckptplan.torch.ambient import Autocast, Generators, RandomState
 from ckptplan.torch.call import Call, RunOptions, check_losses
 from ckptplan.torch.cell_calls import SlotCell
 from ckptplan.torch.chunk_cell import ChunkCell
@@ -33,13 +33,18 @@ from ckptplan.torch.memory import explain_exhaustion
 from ckptplan.torch.parameters import Fingerprint
 from ckptplan.torch.probe import Probed, probe
 from ckptplan.torch.recognise import forget, keep
+from ckptplan.torch.rehearsal import Rehearsal, find_room, rehearse_first
 from ckptplan.torch.sequence_watch import SequenceWatch
 from ckptplan.torch.stores import FileStore, HostStore, LocalStore, Store
+from ckptplan.torch.surroundings.snapshot import Surroundings
 from ckptplan.torch.trees import flatten, is_differentiable
 from ckptplan.torch.verify import Verifier
 
 #: Makes what takes the outputs of a run, given what compares them and whether those taken again were saved.
 MakeOutputs = Callable[..., Outputs]
+#: Bytes that a rehearsal may take where no limit is known; a plan was made for steps with tapes so many times
+#: smaller than it says at most.
+_LIMIT, _ALIKE = 2**26, 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +104,10 @@ def run_call(call: Call, make_outputs: MakeOutputs) -> tuple[Run, tuple[torch.Te
     anew = call.is_closed or not call.runs_as_planned
     while True:
         probed = probe(call, anew=anew)
-        run = Run.of(call, probed, make_outputs)
+        rehearses = probed.wants_gradients and runs_again(call) and not probed.found.rehearsed
+        if rehearses:
+            probed = rehearse(call, probed, limit=_find_limit(call, probed))
+        run = Run.of(call, probed, make_outputs, rehearses=rehearses)
         try:
             results = run.execute()
         except InputError:
@@ -115,6 +123,57 @@ def run_call(call: Call, make_outputs: MakeOutputs) -> tuple[Run, tuple[torch.Te
         if not call.is_closed:
             run.keep_findings()
         return run, results
+
+
+def runs_again(call: Call) -> bool:
+    """Return whether a call runs or records steps otherwise than a plain loop does."""
+    if call.is_closed:
+        return False
+    first = next(iter(call.planned), None) if call.schedule is None else None
+    in_pieces = "chunk_loss" in call.losses or call.compile is not None
+    return in_pieces or not (isinstance(first, Record) and first.stop == call.plan.steps)
+
+
+def _find_limit(call: Call, probed: Probed) -> int:
+    """Return the bytes that a plan takes, if it was made for steps like these."""
+    if isinstance(call.plan, Plan) and probed.found.tape_bytes <= _ALIKE * call.plan.workload.tape_bytes:
+        return call.plan.predicted.local_peak_bytes
+    return _LIMIT
+
+
+def rehearse(call: Call, probed: Probed, *, limit: int) -> Probed:
+    """Rehearse the first steps of a call, within a ``limit`` of bytes, and return what is known then.
+
+    Raises InputError.
+    """
+    with explain_exhaustion(call.plan, probed.found.device):
+        room = find_room(limit, probed.parameters)
+        rehearse_first(call, probed, _execute_aside, room=room)
+    found = replace(probed.found, rehearsed=True)
+    keep(probed.situation, found)
+    return replace(probed, found=found)
+
+
+def _make_step(
+    call: Call, probed: Probed, surroundings: Surroundings, state: Any, start: int, *, drawn: RandomState
+) -> Rehearsal:
+    """Return what takes a single step aside."""
+    return Rehearsal(
+        call=call,
+        probed=probed,
+        execute=_execute_aside,
+        state=state,
+        start=start,
+        steps=1,
+        surroundings=surroundings,
+        drawn=drawn,
+    )
+
+
+def _execute_aside(call: Call, probed: Probed) -> tuple[torch.Tensor, ...]:
+    """Return the results of another call of the same cell."""
+    found = Probed.of(call, probed.found, probed.situation, probed.trial, recalled=False)
+    return Run.of(call, found, partial(SummedLoss, **call.losses)).execute()
 
 
 @dataclass(kw_only=True)
@@ -133,8 +192,8 @@ class Run:
     first: Backward | None = field(default=None, init=False)
 
     @classmethod
-    def of(cls, call: Call, probed: Probed, make_outputs: MakeOutputs, *, checks: bool = True) -> Run:
-        """Return what executes a call; without ``checks``, hidden state is not looked for."""
+    def of(cls, call: Call, probed: Probed, make_outputs: MakeOutputs, *, rehearses: bool = False) -> Run:
+        """Return what executes a call; ``rehearses`` says whether steps in the middle of it are rehearsed."""
         device, autocast = probed.found.device, Autocast.present(probed.found.device)
         generators = probed.trial.generators
         if device.type != "cpu":
@@ -145,10 +204,10 @@ class Run:
         gauge = _make_gauge(call, probed, autocast)
         watch = SequenceWatch(
             probed=probed,
-            state=call.state,
             generators=generators,
-            forgives_noise=not call.verify,
-            checks=checks,
+            make_step=partial(_make_step, call, probed, probed.surroundings),
+            runs_again=runs_again(call),
+            rehearses=rehearses,
         )
         leaves, structure = flatten(call.state)
         remote: Store

@@ -8,26 +8,47 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 
 from ckptplan.errors import InputError
-from ckptplan.torch.ambient import Generators
+from ckptplan.torch.ambient import Generators, RandomState
 from ckptplan.torch.held_graphs import guard_leftovers
 from ckptplan.torch.probe import Probed
 from ckptplan.torch.recognise import HeldPlace, StaleFindingsError
 from ckptplan.torch.surroundings.holders import ArrayHolder, Content, GradientHolder, TensorHolder
-from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings, holds_graph
+from ckptplan.torch.surroundings.snapshot import Contents, Place, Snapshot, Surroundings, holds_graph
 from ckptplan.torch.surroundings.walk import walk
-from ckptplan.torch.trial import (
-    StepResult,
-    detach_state,
-    list_names,
-    refuse_changed_parameters,
-    refuse_hidden_state,
-    refuse_lost_changes,
-)
+from ckptplan.torch.trial import detach_state, list_names, refuse_changed_parameters, refuse_lost_changes
+
+
+class _Step(Protocol):
+    """A step that runs as a plain loop, in several surroundings (``rehearsal.Rehearsal``)."""
+
+    def play(self) -> Any: ...
+
+    def play_in(self, world: Snapshot, others: Contents, places: list[Place]) -> Any: ...
+
+    def describe_difference(self, one: Any, other: Any) -> str: ...
+
+    def compare(self, *, world: Snapshot, others: Contents, usual: Any, places: list[Place]) -> None: ...
+
+
+class MakeStep(Protocol):
+    """Makes what takes the step that begins with a state, given its number and the generators' states there."""
+
+    def __call__(self, state: Any, start: int, *, drawn: RandomState) -> _Step: ...
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """A step that was taken in the middle of a sequence, what it gave, and what it found."""
+
+    step: _Step
+    seen: Any
+    world: Snapshot
 
 
 class SequenceWatch:
@@ -35,29 +56,29 @@ class SequenceWatch:
 
     Arguments:
         probed: what is known of the steps, and of what the cell and the losses can reach.
-        state: the initial state.
         generators: the random generators.
-        forgives_noise: whether a step that differs from itself, with nothing changed, is none of hidden state.
-        checks: whether hidden state is looked for.
+        make_step: makes what takes a step aside.
+        runs_again: whether steps run again.
+        rehearses: whether a step in the middle of the sequence is taken in other surroundings, too.
     """
 
     def __init__(
         self,
         *,
         probed: Probed,
-        state: Any,
         generators: Generators,
-        forgives_noise: bool,
-        checks: bool = True,
+        make_step: MakeStep,
+        runs_again: bool,
+        rehearses: bool,
     ) -> None:
         found = probed.found
-        self._surroundings, self._trial = probed.surroundings, probed.trial
+        self._surroundings = probed.surroundings
         self._before: Snapshot | None = probed.before
-        self._roots, self._checks = probed.roots, checks
+        self._roots, self._make_step, self._rehearses = probed.roots, make_step, rehearses
+        self._made = _identify(found.made)
         self._with_graph = set(self._surroundings.list_places(found.with_graph))
-        self._caches = _identify(found.made)
-        #: What steps changed in earlier calls, if there was no trial in this one.
-        self._expected = _identify(found.changed) if probed.recalled else None
+        #: What steps changed in earlier calls, if there was no trial in this one and all must be known.
+        self._expected = _identify(found.changed) if probed.recalled and runs_again else None
         #: What the sweep changed.
         self.swept: tuple[HeldPlace, ...] = ()
         self._swept_places: list[Place] = []
@@ -66,14 +87,12 @@ class SequenceWatch:
         #: Called if the backward pass refuses the sequence.
         self.when_refused: Callable[[], object] = int
         #: The numbers of holders that the sweep made.
-        self._made: list[int] = []
-        self._generators, self._forgives_noise = generators, forgives_noise
+        self._new: list[int] = []
+        self._generators = generators
         self._drawn = generators.state()
-        #: The surroundings when hidden state was looked for, and what was looked at.
-        self._checked: Snapshot = ()
-        self._known: set[Place] = set()
-        #: A state, and the step that runs from it.
-        self._start = state, 0
+        self._taken: _Taken | None = None
+        #: Whether what changed since the sweep was looked for.
+        self._checked = False
         #: The contents, before the first step, of the holders that the sweep changed.
         self._changed: dict[int, Content] = {}
         #: The contents at the end of the sweep, of what steps do not change.
@@ -82,13 +101,68 @@ class SequenceWatch:
         self.written: frozenset[int] = frozenset()
 
     def check(self, state: Any, step: int) -> None:
-        """Look for hidden state in what steps have changed so far; ``step`` runs next, from ``state``.
+        """Take ``step``, which runs next, from ``state``, here and in other surroundings. Raises InputError.
 
-        Networks are more active here than at the start. Raises InputError.
+        Networks are more active here than at the start.
         """
-        if self._checks:
-            self._start = detach_state(state), step
-            self._checked = self._refuse_hidden(self._surroundings.take())
+        before = self._before
+        if not self._rehearses or before is None:
+            return
+        surroundings, generators = self._surroundings, self._generators
+        now = surroundings.take_since(before)
+        places = surroundings.list_changes(before, now)
+        self._refuse_stale(places, before)
+        if surroundings.find_more(places):
+            now = surroundings.take_since(now)
+        refuse_lost_changes(surroundings, places)
+        with generators.aside():
+            taken = self._make_step(detach_state(state), step, drawn=generators.state())
+            try:
+                seen = taken.play()
+                self._with_graph |= {one for one in places if holds_graph(surroundings.value_of(one))}
+                # What the first step alone makes is there for all later ones.
+                others = [one for one in places if surroundings.identify(one) not in self._made]
+                if others:
+                    contents = dict(enumerate(before))
+                    taken.compare(world=now, others=contents, usual=seen, places=others)
+            finally:
+                surroundings.put_back(now)
+        self._taken = _Taken(taken, seen, now)
+
+    def check_again(self, state: Any, step: int) -> None:
+        """Look for changes since the sweep; ``step`` is the first one that runs again, from ``state``.
+
+        If others than the steps changed something, it is taken aside with and without that. The step of
+        ``check`` is taken in what the sequence left. Raises InputError if one gives something else.
+        """
+        if self._checked:
+            return
+        self._checked = True
+        surroundings, taken = self._surroundings, self._taken
+        self._taken = None
+        changed = self._list_changes()
+        if not changed and taken is None:
+            return
+        present = surroundings.take()
+        with self._generators.aside(), torch.enable_grad():
+            try:
+                if changed:
+                    again = self._make_step(state, step, drawn=self._generators.state())
+                    self._refuse_changes(again, present, changed)
+                if taken is not None:
+                    # Also if nothing changed that can be found.
+                    end = surroundings.take_since(taken.world)
+                    places = surroundings.list_changes(taken.world, end)
+                    contents = dict(enumerate(end))
+                    taken.step.compare(world=taken.world, others=contents, usual=taken.seen, places=places)
+            finally:
+                surroundings.put_back(present)
+
+    def _refuse_changes(self, step: _Step, present: Snapshot, places: list[Place]) -> None:
+        """Raise InputError if a step gives something else with what others changed than without."""
+        as_left, now = step.play_in(present, self._left, places), step.play_in(present, {}, [])
+        if now is None or as_left is None or step.describe_difference(as_left, now):
+            raise InputError(_describe_changes(places), field="cell or loss", accepted=_UNCHANGED)
 
     @property
     def with_graph(self) -> list[HeldPlace]:
@@ -105,17 +179,13 @@ class SequenceWatch:
         before = self._before
         assert before is not None  # noqa: S101 - a sweep ends once
         known = len(before)
-        if self._checked:
-            # What changes in the last steps only, be there their tapes or not.
-            now = self._refuse_hidden(now)
         changed = surroundings.list_changes(before, now)
-        if not self._checked:
-            self._refuse_stale(changed, before)
-            if surroundings.find_more(changed):
-                now = surroundings.take()
+        self._refuse_stale(changed, before)
+        if surroundings.find_more(changed):
+            now = surroundings.take()
         refuse_changed_parameters(surroundings, changed)
         self.swept = tuple((surroundings.holders[place.holder], place.key) for place in changed)
-        self._made = [
+        self._new = [
             number
             for number, holder in enumerate(surroundings.holders[known:], known)
             if not isinstance(holder, TensorHolder) or holder.small
@@ -125,7 +195,8 @@ class SequenceWatch:
         guard_leftovers(surroundings, changed, with_graph=self._with_graph, roots=self._roots)
         values = (surroundings.value_of(place) for place in changed)
         self.written = frozenset(id(one) for one in values if isinstance(one, torch.Tensor))
-        self._left = _leave_out(surroundings, now, changed)
+        # Guards are put into containers that steps made, too.
+        self._left = _leave_out(surroundings, surroundings.take() if changed else now, changed)
 
     def _refuse_stale(self, changed: list[Place], before: Snapshot) -> None:
         """Raise InputError for changes that an earlier call did not show, if all can be put back."""
@@ -136,53 +207,7 @@ class SequenceWatch:
     def _list_unexpected(self, changed: list[Place]) -> list[Place]:
         if self._expected is None:
             return []
-        return [place for place in changed if self._identify(place) not in self._expected]
-
-    def _identify(self, place: Place) -> tuple[Any, Any]:
-        return self._surroundings.holders[place.holder].identity, place.key
-
-    def _refuse_hidden(self, now: Snapshot) -> Snapshot:
-        """Raise InputError if steps read what they changed; return the contents of all, with what they made."""
-        surroundings, before = self._surroundings, self._before
-        assert before is not None  # noqa: S101 - before the end of the sweep
-        changed = surroundings.list_changes(before, now)
-        self._refuse_stale(changed, before)
-        found = surroundings.list_changes(self._checked, now)
-        if surroundings.find_more(dict.fromkeys((*changed, *found))):
-            now = surroundings.take()
-        places = [
-            place
-            for place in dict.fromkeys((*changed, *found))
-            if place not in self._known and self._identify(place) not in self._caches
-        ]
-        self._known |= set(places)
-        refuse_lost_changes(surroundings, places)
-        if places:
-            self._try_places(now, places)
-        return now
-
-    def _try_places(self, world: Snapshot, places: list[Place]) -> None:
-        surroundings, drawn = self._surroundings, self._generators.state()
-
-        def take() -> StepResult:
-            self._generators.restore(drawn)
-            return self._trial.take(*self._start)
-
-        with self._generators.aside(), torch.enable_grad():
-            try:
-                usual = take().detach()
-                self._with_graph |= {one for one in places if holds_graph(surroundings.value_of(one))}
-                refuse_hidden_state(
-                    take,
-                    surroundings,
-                    world,
-                    places,
-                    usual,
-                    when=" during the sequence",
-                    forgives_noise=self._forgives_noise,
-                )
-            finally:
-                surroundings.put_back(world)
+        return [place for place in changed if self._surroundings.identify(place) not in self._expected]
 
     @contextmanager
     def sweep(self) -> Iterator[None]:
@@ -197,8 +222,7 @@ class SequenceWatch:
             self._generators.restore(self._drawn)
             raise
         finally:
-            self._before, self._checked = None, ()
-            self._start = None, 0
+            self._before = None
 
     @contextmanager
     def rerun(self, changed: Sequence[str]) -> Iterator[None]:
@@ -206,15 +230,15 @@ class SequenceWatch:
 
         Errors say what others changed since the sweep: what is known to be ``changed``, and what is found.
         """
-        present = self._surroundings.read_places((*self._changed, *self._made))
+        present = self._surroundings.read_places((*self._changed, *self._new))
         try:
             yield
         except Exception as error:
-            since = self._describe_changes(changed)
+            since = _describe_changes(self._list_changes(), changed[:1])
             if isinstance(error, InputError):
                 present = self._changed
                 self.when_refused()
-                if since:
+                if since and since not in error.message:
                     raise InputError(
                         f"{since}: {error.message}", field=error.field, accepted=error.accepted
                     ) from error
@@ -224,22 +248,29 @@ class SequenceWatch:
         finally:
             self._surroundings.write_places(present)
 
-    def _describe_changes(self, changed: Sequence[str]) -> str:
-        """Return what others than the steps changed since the sweep, as text."""
+    def _list_changes(self) -> list[Place]:
+        """Return the places that others than the steps changed since the sweep."""
         holders = self._surroundings.holders
         present = {number: holders[number].read(copies=False) for number in self._left}
-        places = [
+        return [
             Place(number, key, holders[number].name_of(key))
             for number, content in _leave_out(self._surroundings, present, self._swept_places).items()
             for key in holders[number].list_changes(self._left[number], content)
         ]
-        names = [*changed[:1], *([list_names(places)] if places else [])]
-        if not names:
-            return ""
-        return (
-            f"{', '.join(names)} changed between the forward and the backward pass, so that steps cannot be "
-            "run again as they were"
-        )
+
+
+_UNCHANGED = "what steps read as it was in the forward pass until the backward pass is done"
+
+
+def _describe_changes(places: list[Place], others: Sequence[str] = ()) -> str:
+    """Return what changed since the sweep, as text; nothing if nothing did."""
+    names = [*others, *([list_names(places)] if places else [])]
+    if not names:
+        return ""
+    return (
+        f"{', '.join(names)} changed between the forward and the backward pass, so that steps cannot be run "
+        "again as they were"
+    )
 
 
 def _identify(places: Iterable[HeldPlace]) -> frozenset[tuple[Any, Any]]:

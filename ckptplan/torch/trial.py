@@ -19,9 +19,15 @@ from ckptplan.torch.cell_calls import call_cell, check_result
 from ckptplan.torch.graphs import as_graph_roots, find_graph_leaves, read_sequence_number, refuse_hooks
 from ckptplan.torch.inputs import Sequence
 from ckptplan.torch.losses import SummedLoss
-from ckptplan.torch.surroundings.holders import GradientHolder, IteratorHolder, TapHolder, TensorHolder
-from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
-from ckptplan.torch.trees import Leaves, are_equal_constants, flatten, is_differentiable, refuse_other_leaves
+from ckptplan.torch.surroundings.holders import (
+    GradientHolder,
+    HooksHolder,
+    IteratorHolder,
+    TapHolder,
+    TensorHolder,
+)
+from ckptplan.torch.surroundings.snapshot import Place, Surroundings
+from ckptplan.torch.trees import Leaves, flatten, is_differentiable, refuse_other_leaves
 
 #: Gradients by the ids of parameters, and those of the state and the inputs by their positions below zero.
 Slopes: TypeAlias = dict[int, torch.Tensor]
@@ -55,6 +61,23 @@ def make_direction(tensor: torch.Tensor, place: int) -> torch.Tensor:
     """Return fixed numbers from 0.5 to 1.5, of the shape and the type of a tensor."""
     numbers = torch.arange(tensor.numel(), device=tensor.device, dtype=torch.float32)
     return (1 + 0.5 * torch.cos(numbers + place)).reshape(tensor.shape).to(tensor.dtype)
+
+
+def gather(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a dense tensor, whole if it is spread over several processes."""
+    if hasattr(tensor, "full_tensor"):
+        tensor = tensor.full_tensor()
+    return tensor if tensor.layout is torch.strided else tensor.to_dense()
+
+
+def reduce_gradient(gradient: torch.Tensor) -> tuple[float, float]:
+    """Return the norm of a gradient, and its product with a fixed direction."""
+    gradient = gather(gradient)
+    wide = torch.view_as_real(gradient) if gradient.is_complex() else gradient
+    wide = wide.float() if wide.dtype in (torch.float16, torch.bfloat16) else wide
+    # Squares may overflow in fp32.
+    norm = float(torch.linalg.vector_norm(wide)) if wide.numel() else 0.0
+    return norm, float((wide * make_direction(wide, 0)).sum())
 
 
 #: Relative difference that rounding may cause between calls, or for a chunk; hidden state causes more.
@@ -226,95 +249,12 @@ def are_equal_terms(one: StepResult, other: StepResult) -> bool:
     return True
 
 
-def find_read_places(
-    take: Callable[[], StepResult],
-    surroundings: Surroundings,
-    world: Snapshot,
-    places: list[Place],
-    usual: StepResult,
-    *,
-    slopes: Slopes | None = None,
-) -> list[Place]:
-    """Return those of some places whose values a step reads before it writes them.
-
-    The step is run again after the places were given other numbers: it reads them if it then returns something
-    else than ``usual``, has another graph or, where ``slopes`` are given, other gradients,
-    or fails. All is as in ``world`` afterwards.
-    """
-
-    def are_read(some: list[Place]) -> bool:
-        try:
-            return _differs(take, lambda: surroundings.write_disturbed(some), usual, slopes=slopes)
-        finally:
-            surroundings.put_back(world)
-
-    def are_counted(some: list[Place], ahead: int) -> bool:
-        try:
-            return _differs(take, lambda: surroundings.write_counters(some, ahead=ahead), usual, slopes=slopes)
-        finally:
-            surroundings.put_back(world)
-
-    if not places:
-        return []
-    if are_read(places):
-        # They may be read together only, as a counter and the list that it counts.
-        return [place for place in places if are_read([place])] or places
-    # Every seventh step, or the tenth: no single number tells.
-    counters = surroundings.list_counters(places)
-    if counters and any(are_counted(counters, ahead) for ahead in range(1, MOST_AHEAD + 1)):
-        return counters
-    return []
-
-
-def _differs(
-    take: Callable[[], StepResult],
-    disturb: Callable[[], list[torch.Tensor]],
-    usual: StepResult,
-    *,
-    slopes: Slopes | None,
-) -> bool:
-    try:
-        leaves = disturb()
-        found, reached, others = _take_apart(take, with_slopes=slopes is not None)
-        steeper = slopes is not None and are_steeper(slopes, others)
-    except (torch.OutOfMemoryError, MemoryError):
-        raise
-    except Exception:
-        return True
-    if not are_equal_constants(flatten(found.after)[1].plain, flatten(usual.after)[1].plain, 1e-5):
-        return True
-    made = {id(leaf) for leaf in leaves}
-    return steeper or bool(made & reached) or not are_equal(usual.tensors, found.tensors, rounding=1e-5)
-
-
-def _take_apart(take: Callable[[], StepResult], *, with_slopes: bool) -> tuple[StepResult, set[int], Slopes]:
-    """Run a step; return its result outside of its graph, the ids of the graph's leaves, and its gradients.
-
-    The graph is gone then: what is compared is held beside none.
-    """
-    found = take()
-    reached = {id(leaf) for leaf in find_graph_leaves(found.tensors)}
-    return found.detach(), reached, measure_slopes(found.tensors, found.roots) if with_slopes else {}
-
-
 def are_steeper(ones: Slopes, others: Slopes) -> bool:
     """Return whether gradients differ; tensors that a step makes anew, such as initial states, do not count."""
     same = [key for key in ones if key in others]
     return not are_equal([ones[key] for key in same], [others[key] for key in same], rounding=1e-5)
 
 
-def try_slopes(result: StepResult) -> Slopes | None:
-    """Return the gradients of a step, None if autograd has none: the sequence itself will say why."""
-    try:
-        return measure_slopes(result.tensors, result.roots)
-    except (torch.OutOfMemoryError, MemoryError):
-        raise
-    except RuntimeError:
-        return None
-
-
-#: Relative difference of results that rounding may cause.
-_READ_ROUNDING = 1e-5
 #: Names in one message.
 _MOST_NAMES = 4
 ACCEPTED = (
@@ -328,6 +268,19 @@ class HiddenState(InputError):  # noqa: N818 - what it is, not what it says
 
     surroundings: Surroundings
     places: list[Place]
+
+
+def make_hidden_state(surroundings: Surroundings, places: list[Place], *, field: str) -> HiddenState:
+    """Return the error for places that steps change and read."""
+    change, them = ("change", "them") if len({place.name for place in places}) > 1 else ("changes", "it")
+    error = HiddenState(
+        f"{list_names(places)} {change} in a step, and later steps read {them}: steps that run again would "
+        "find what later steps left there",
+        field=field,
+        accepted=ACCEPTED,
+    )
+    error.surroundings, error.places = surroundings, places
+    return error
 
 
 def refuse_lost_changes(surroundings: Surroundings, changed: Iterable[Place]) -> None:
@@ -349,6 +302,18 @@ def refuse_lost_changes(surroundings: Surroundings, changed: Iterable[Place]) ->
             )
 
 
+def refuse_registered_hooks(surroundings: Surroundings, changed: Iterable[Place]) -> None:
+    """Raise InputError for parameters on which steps register hooks."""
+    for place in changed:
+        if isinstance(surroundings.holders[place.holder], HooksHolder):
+            raise InputError(
+                f"a step registers a hook on the parameter {place.name}, and would do so again when steps run "
+                "again",
+                field="cell or loss",
+                accepted="hooks that are registered once, before the sequence",
+            )
+
+
 def refuse_changed_parameters(surroundings: Surroundings, changed: Iterable[Place]) -> None:
     """Raise InputError for parameters, and gradients of these, among the places that change."""
     for place in changed:
@@ -367,85 +332,8 @@ def refuse_changed_parameters(surroundings: Surroundings, changed: Iterable[Plac
             )
 
 
-def refuse_hidden_state(
-    take: Callable[[], StepResult],
-    surroundings: Surroundings,
-    world: Snapshot,
-    places: list[Place],
-    usual: StepResult,
-    *,
-    when: str = "",
-    forgives_noise: bool = False,
-) -> None:
-    """Raise InputError if steps read what earlier steps left in some places.
-
-    Arguments:
-        take: runs a step.
-        surroundings: what the step can reach.
-        world: what it finds there at the end of the trial, or of the sequence; all is as in it afterwards.
-        places: those that steps change.
-        usual: what the step returned when it ran first.
-        when: said of the change, e.g. " during the sequence".
-        forgives_noise: whether a step that differs when nothing was changed may differ when places were.
-    """
-    if not places:
-        return
-    surroundings.put_back(world)
-    present, slopes = _take_with_slopes(take)
-    surroundings.put_back(world)
-    is_noisy = not are_equal(usual.tensors, present.tensors, rounding=_READ_ROUNDING)
-    if is_noisy and forgives_noise:
-        return
-    read = find_read_places(take, surroundings, world, places, present, slopes=slopes)
-    if not (read or is_noisy):
-        return
-    read = read or places
-    names = list_names(read)
-    changes, them = ("change", "them") if len({place.name for place in read}) > 1 else ("changes", "it")
-    error = HiddenState(
-        f"{names} {changes} in a step{when}, and later steps read {them}: steps that run again would find what "
-        "later steps left there",
-        field=_find_field(take, surroundings, world, read, present),
-        accepted=ACCEPTED,
-    )
-    error.surroundings, error.places = surroundings, read
-    raise error
-
-
-def _take_with_slopes(take: Callable[[], StepResult]) -> tuple[StepResult, Slopes | None]:
-    """Run a step; return its result outside of its graph, which is gone before another step runs."""
-    result = take()
-    slopes = try_slopes(result)
-    return result.detach(), slopes
-
-
 def list_names(places: Iterable[Place]) -> str:
     """Return the names of places, as text; of many only the first."""
     names = list(dict.fromkeys(place.name for place in places))
     more = len(names) - _MOST_NAMES
     return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
-
-
-def _find_field(
-    take: Callable[[], StepResult],
-    surroundings: Surroundings,
-    world: Snapshot,
-    places: list[Place],
-    usual: StepResult,
-) -> str:
-    """Return the argument to blame: the loss if the cell returns the same whatever the places hold."""
-    if not usual.terms:
-        return "cell"
-    try:
-        surroundings.write_disturbed(places)
-        found = take()
-    except (torch.OutOfMemoryError, MemoryError):
-        raise
-    except Exception:
-        return "cell or loss"
-    finally:
-        surroundings.put_back(world)
-    if not are_equal(usual.leaves, found.leaves, rounding=_READ_ROUNDING):
-        return "cell"
-    # Texts and other values have no number that could be changed, so that nothing tells.
-    return "cell or loss" if are_equal(usual.tensors, found.tensors, rounding=_READ_ROUNDING) else "loss"

@@ -29,6 +29,11 @@ def units() -> int:
     return next(UNITS)
 
 
+def sum_of_squares(output: Any) -> torch.Tensor:
+    leaves = output if isinstance(output, tuple) else (output,)
+    return torch.stack([one.square().sum() for one in leaves]).sum()
+
+
 def square(_: int, output: Any) -> torch.Tensor:
     leaves = output if isinstance(output, tuple) else (output,)
     return torch.stack([one.square().mean() for one in leaves]).sum()
@@ -85,7 +90,7 @@ CELLS: dict[str, Callable[[int], tuple[Any, Any]]] = {
 }
 LOSSES: dict[str, dict[str, Any]] = {
     "each step": {"loss": square},
-    "chunks": {"chunk_loss": lambda _, outputs: square(0, outputs)},
+    "chunks": {"chunk_loss": lambda _, outputs: sum_of_squares(outputs)},
     "the last step": {"loss": lambda step, output: square(step, output) * (1 if step == STEPS - 1 else 0)},
     "the final state": {
         "loss": None,

@@ -244,18 +244,16 @@ class Scaled(torch.nn.Module):
     ],
 )
 def test_whatever_changed_is_named_where_steps_differ(change: Any, name: str) -> None:
-    with pytest.raises(
-        InputError, match=rf"cell: {name} changed between the forward and the backward pass.*differs"
-    ):
+    with pytest.raises(InputError, match=rf"{name} changed between the forward and the backward pass"):
         between(change, "revolve", Scaled())
 
 
-def test_errors_of_the_cell_get_a_note() -> None:
+def test_what_lets_the_cell_fail_is_named() -> None:
     cell = Scaled()
-    with pytest.raises(KeyError) as raised:
+    with pytest.raises(
+        InputError, match=r"cell.scale\['all'\] changed between the forward and the backward pass"
+    ):
         between(lambda _: cell.scale.clear(), "revolve", cell)
-    (note,) = raised.value.__notes__
-    assert note.startswith("ckptplan: cell.scale['all'] changed between the forward and the backward pass")
 
 
 def test_a_target_that_changed_is_named() -> None:
@@ -264,7 +262,7 @@ def test_a_target_that_changed_is_named() -> None:
     cell = TorchCell(torch.nn.GRUCell(5, 7))
     result = bptt(cell, inputs, state, lambda _, one: (one - target).square().sum(), **how("plan"))
     target.add_(1)
-    with pytest.raises(InputError, match="loss: target changed between the forward and the backward pass"):
+    with pytest.raises(InputError, match="target changed between the forward and the backward pass"):
         result.loss.backward()
 
 

@@ -214,7 +214,7 @@ def test_coins_that_are_not_known_are_refused_where_steps_run_again() -> None:
 
     def hidden() -> float:
         drawn[0] += 1
-        return 0.0 if drawn[0] < 20 else 0.9 if drawn[0] % 2 else 0.1
+        return 0.0 if drawn[0] < 48 else 0.9 if drawn[0] % 2 else 0.1
 
     net = Seq2Seq(hidden)
     torch.manual_seed(0)

@@ -34,7 +34,7 @@ from ckptplan.torch.compiling.steps import (
 from ckptplan.torch.graphs import compute_gradients, count_saved_bytes, find_graph_leaves
 from ckptplan.torch.inputs import Sequence, detach_inputs
 from ckptplan.torch.meters import choose_clock
-from ckptplan.torch.recognise import read_settings
+from ckptplan.torch.recognise import describe_call
 from ckptplan.torch.sequence_watch import leave_as_found
 from ckptplan.torch.surroundings.signature import Signature
 from ckptplan.torch.surroundings.walk import Reached, walk
@@ -126,7 +126,7 @@ class PieceRequest:
     def settings(self) -> tuple[Any, ...]:
         """Shapes, types and modes; those that cannot be told make it incomplete."""
         signature = self._met[1]
-        return read_settings(
+        return describe_call(
             self.state,
             self.inputs,
             (),

@@ -337,11 +337,11 @@ class SlotsHolder(NamedValues):
 
 
 class ClassHolder(NamedValues):
-    """The data among the attributes of a class."""
+    """The attributes of a class, methods included."""
 
     def read(self, *, copies: bool) -> Content:
         del copies
-        return {key: value for key, value in vars(self.thing).items() if is_class_data(key, value)}
+        return {key: value for key, value in vars(self.thing).items() if not key.startswith(("__", "_abc_"))}
 
     def _set(self, key: Key, value: Any) -> None:
         setattr(self.thing, key, value)
@@ -536,6 +536,52 @@ def equal_numbers(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(torch.equal(one[~both], other[~both]) and torch.equal(torch.isnan(one), torch.isnan(other)))
 
 
+class HooksHolder(Holder):
+    """The hooks of a parameter, which no step may register: steps that run again would do so once more."""
+
+    thing: torch.nn.Parameter
+
+    def read(self, *, copies: bool) -> Content:
+        del copies
+        hooks: Any = self.thing._backward_hooks
+        return dict(hooks or {})
+
+    def list_changes(self, before: Content, after: Content) -> Iterator[Key]:
+        if before.keys() != after.keys():
+            yield None
+
+    def write(self, content: Content) -> None:
+        hooks: Any = self.thing._backward_hooks
+        if hooks is not None and hooks.keys() != content.keys():
+            hooks.clear()
+            hooks.update(content)
+
+    def disturb(self, content: Content, key: Key, leaves: list[torch.Tensor]) -> Content:
+        del key, leaves
+        return content
+
+
+class CacheHolder(Holder):
+    """What ``functools.lru_cache`` remembers: put back by forgetting all, if it was empty."""
+
+    def read(self, *, copies: bool) -> Content:
+        del copies
+        found = self.thing.cache_info()
+        return found.misses, found.currsize
+
+    def list_changes(self, before: Content, after: Content) -> Iterator[Key]:
+        if before != after:
+            yield None
+
+    def write(self, content: Content) -> None:
+        if content[1] == 0 and self.read(copies=False)[1]:
+            self.thing.cache_clear()
+
+    def disturb(self, content: Content, key: Key, leaves: list[torch.Tensor]) -> Content:
+        del key, leaves
+        return content
+
+
 class GradientHolder(Holder):
     """The gradient of a parameter, which no step may write: it is counted again when steps run again."""
 
@@ -635,22 +681,39 @@ class TapHolder(Holder):
 @contextmanager
 def tap_iterators(holders: list[Holder]) -> Iterator[list[Holder]]:
     """Replace the iterators in some holders by taps; yield the holders of these, and put all back on exit."""
-    places = [
-        (holder, key, value)
-        for holder in holders
-        if isinstance(holder, NamedValues)
-        for key, value in holder.read(copies=False).items()
-        if _can_tap(value)
-    ]
-    taps = {id(value): TapHolder(holder.name_of(key), TappedIterator(value)) for holder, key, value in places}
-    for holder, key, value in places:
-        _replace(holder, key, taps[id(value)].thing)
+    taps: dict[int, TapHolder] = {}
+    changed: list[tuple[Holder, Key, Any]] = []
+    for holder in holders:
+        if isinstance(holder, NamedValues | SequenceHolder):
+            content = holder.read(copies=False)
+            for key, value in content.items() if isinstance(content, dict) else enumerate(content):
+                tapped = _tap(value, holder.name_of(key), taps)
+                if tapped is not value:
+                    changed.append((holder, key, value))
+                    _replace(holder, key, tapped)
     try:
         yield list(taps.values())
     finally:
         closed = {number: tap.thing.close() for number, tap in taps.items()}
-        for holder, key, value in places:
-            _replace(holder, key, closed[id(value)])
+        for holder, key, value in changed:
+            _replace(holder, key, _untap(value, closed))
+
+
+def _tap(value: Any, name: str, taps: dict[int, TapHolder]) -> Any:
+    """Return a value with a tap in place of an iterator, itself or in tuples: lists and dicts are holders."""
+    if type(value) is tuple:
+        parts = tuple(_tap(one, f"{name}[{number}]", taps) for number, one in enumerate(value))
+        return value if all(map(is_, parts, value)) else parts
+    if not _can_tap(value):
+        return value
+    return taps.setdefault(id(value), TapHolder(name, TappedIterator(value))).thing
+
+
+def _untap(value: Any, closed: dict[int, Iterator[Any]]) -> Any:
+    """Return a value with what gives all again in place of each iterator."""
+    if type(value) is tuple:
+        return tuple(_untap(one, closed) for one in value)
+    return closed.get(id(value), value)
 
 
 def _can_tap(value: object) -> bool:
@@ -666,4 +729,6 @@ def _can_tap(value: object) -> bool:
 
 
 def _replace(holder: Holder, key: Key, value: Any) -> None:
-    holder.write({**holder.read(copies=False), key: value})
+    content = holder.read(copies=False)
+    content[key] = value
+    holder.write(content)

@@ -6,13 +6,14 @@ Looks for tensors with graphs in values that steps leave behind.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 
 from ckptplan.torch.surroundings.holders import (
+    ABSENT,
     ArrayHolder,
     Content,
     Holder,
@@ -79,6 +80,8 @@ def _is_plain_object(value: Any) -> bool:
 
 #: The contents of all holders, in their order.
 Snapshot: TypeAlias = tuple[Content, ...]
+#: The contents of some holders, by their numbers.
+Contents: TypeAlias = Mapping[int, Content]
 #: Larger tensors than this in total, smallest first, are compared by version and cannot be put back.
 _MOST_COPIED_BYTES = 2**26
 
@@ -96,7 +99,8 @@ class Surroundings:
     """What a cell and a loss can reach."""
 
     def __init__(self, holders: list[Holder]) -> None:
-        self.holders = holders
+        # A copy: what is found later is found by these alone.
+        self.holders = [*holders]
         self._kinds = [type(holder.thing) for holder in self.holders]
         #: The numbers of the tensors that can be copied, and so be put back.
         self.copyable = _choose_copied(self.holders)
@@ -172,7 +176,7 @@ class Surroundings:
         """Return the present contents of some holders, with the numbers of tensors."""
         return {number: self.holders[number].read(copies=True) for number in numbers}
 
-    def write_places(self, contents: dict[int, Content]) -> None:
+    def write_places(self, contents: Contents) -> None:
         """Put contents of some holders back."""
         for number, content in contents.items():
             self.holders[number].write(content)
@@ -182,42 +186,30 @@ class Surroundings:
         numbers = {holder.identity: number for number, holder in enumerate(self.holders)}
         return [Place(numbers[holder.identity], key, holder.name_of(key)) for holder, key in held]
 
+    def identify(self, place: Place) -> tuple[Any, Any]:
+        """Return what tells a place from others, in other surroundings, too."""
+        return self.holders[place.holder].identity, place.key
+
     def value_of(self, place: Place) -> Any:
         """Return the present value of a place."""
         return self.holders[place.holder].value_of(place.key)
 
-    def write_disturbed(self, places: Iterable[Place]) -> list[torch.Tensor]:
-        """Give places other numbers; return the leaves of graphs on which these depend."""
-        leaves: list[torch.Tensor] = []
-        contents: dict[int, Content] = {}
+    def mix_in(self, contents: Contents, places: Iterable[Place]) -> None:
+        """Give places what they have among some contents; tensors leave their graphs behind."""
         for place in places:
             holder = self.holders[place.holder]
-            present = contents.get(place.holder, holder.read(copies=True))
-            contents[place.holder] = holder.disturb(present, place.key, leaves)
-        self.write_places(contents)
-        return leaves
-
-    def list_counters(self, places: Iterable[Place]) -> list[Place]:
-        """Return the places that hold one integer."""
-        return [place for place in places if self._read_counter(place) is not None]
-
-    def write_counters(self, places: Iterable[Place], *, ahead: int) -> list[torch.Tensor]:
-        """Move places that hold one integer ahead, as so many more steps would; no leaves depend on them."""
-        for place in places:
-            holder, value = self.holders[place.holder], self._read_counter(place)
-            if isinstance(holder, TensorHolder):
-                holder.thing.data.add_(ahead)
-            elif value is not None:
-                holder.write({**holder.read(copies=False), place.key: value + ahead})
-        return []
-
-    def _read_counter(self, place: Place) -> Any:
-        value = self.value_of(place)
-        if isinstance(value, torch.Tensor):
-            single = value.numel() == 1 and not (value.is_floating_point() or value.is_complex())
-            return value if single and value.dtype != torch.bool else None
-        named = isinstance(self.holders[place.holder], NamedValues)
-        return value if named and type(value) is int else None
+            if place.holder not in contents:
+                # It was made later.
+                continue
+            content = contents[place.holder]
+            if isinstance(holder, NamedValues):
+                value = content.get(place.key, ABSENT)
+                present = holder.read(copies=False)
+                present.pop(place.key, None)
+                if value is not ABSENT:
+                    present[place.key] = value.detach() if isinstance(value, torch.Tensor) else value
+                content = present
+            holder.write(content)
 
     def can_put_back(self, place: Place) -> bool:
         """Return whether a change of a place can be undone."""

@@ -30,11 +30,13 @@ from torch.nn.parameter import is_lazy
 
 from ckptplan.torch.surroundings.holders import (
     ArrayHolder,
+    CacheHolder,
     CellHolder,
     ClassHolder,
     ContextHolder,
     GradientHolder,
     Holder,
+    HooksHolder,
     IteratorHolder,
     MappingHolder,
     NamesHolder,
@@ -139,6 +141,7 @@ def _visit_tensor(name: str, tensor: torch.Tensor, found: Reached) -> _Found:
         return
     if isinstance(tensor, torch.nn.Parameter):
         found.holders.append(GradientHolder(f"{name}.grad", tensor))
+        found.holders.append(HooksHolder(name, tensor))
     if isinstance(tensor, torch.nn.Parameter) or vars(tensor):
         # Of parameters even if there is none yet.
         found.holders.append(MappingHolder(name, vars(tensor), attributes=True))
@@ -180,6 +183,8 @@ def _visit_object(name: str, thing: object, found: Reached) -> _Found:
     if not is_searched(type(thing)):
         if hasattr(thing, "__next__"):
             found.holders.append(IteratorHolder(name, thing))
+        if hasattr(thing, "cache_info"):
+            found.holders.append(CacheHolder(name, thing))
         if hasattr(thing, "__wrapped__"):
             yield name, thing.__wrapped__
         return
@@ -247,7 +252,7 @@ def _visit_globals(thing: FunctionType, found: Reached) -> _Found:
     spaces = _find_namespaces(thing, names)
     for where, space in spaces.items():
         known = [one for one in names if one in space]
-        data = [one for one in known if not _is_code(space[one])]
+        data = [one for one in known if not isinstance(space[one], ModuleType)]
         if data:
             found.holders.append(NamesHolder(where, space, data))
         yield from ((one, space[one]) for one in known)
@@ -266,10 +271,6 @@ def _find_namespaces(thing: FunctionType, names: Iterable[str]) -> dict[str, dic
             spaces[module.__name__] = vars(module)
             waiting.extend(map(vars(module).get, names))
     return spaces
-
-
-def _is_code(value: object) -> bool:
-    return isinstance(value, ModuleType | FunctionType | BuiltinFunctionType | type)
 
 
 @lru_cache(maxsize=4096)

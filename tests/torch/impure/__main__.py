@@ -7,13 +7,24 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.torch.impure import functions, gradients, losses, modules, randomness, spiking, statistics
+from tests.torch.impure import (
+    between,
+    functions,
+    gradients,
+    losses,
+    modules,
+    randomness,
+    records,
+    spiking,
+    statistics,
+    world,
+)
 from tests.torch.impure.cases import CASES, STEPS, Case
 from tests.torch.impure.outcome import STRATEGIES, Outcome, run
 
 PAGE = Path(__file__).parents[3] / "docs/impure-cells.md"
 #: The families register their cases when they are imported, in this order.
-FAMILIES = (modules, functions, spiking, gradients, randomness, statistics, losses)
+FAMILIES = (modules, functions, spiking, gradients, randomness, statistics, losses, records, world, between)
 #: Refusals that recur: a kind, what its message says of a place, and a pattern that finds the place.
 KINDS = (
     ("memory", "changes in a step, and later steps read it", r"(?:^|: )([^:]+) changes? in a step\b"),
@@ -22,6 +33,18 @@ KINDS = (
     ("outside", "computed outside, by this operation, with its own graph", r"computed outside \(by (\w+)\)"),
     ("other step", "holds a tensor with a graph of another step", r"\)\. (.+?)(?: and \d+ more)? holds?\b"),
     ("no_grad", "another result under `torch.no_grad()`, where steps run that run again later", r"no_grad"),
+    (
+        "record",
+        "another gradient under a plan than in a plain loop: a step sees where a recorded run begins, a "
+        "chunk_loss how the sequence is cut, or a backward pass draws or keeps something",
+        r"something else under a plan",
+    ),
+    (
+        "unfound",
+        "another result when steps ran again, by something that cannot be found",
+        r"returned another result when its (?:first )?steps? ran again",
+    ),
+    ("between", "changed between the forward and the backward pass", r"(?:^|: )([^:]+) changed between the"),
     ("random", "random numbers of a loss, which are not replayed when steps run again", r"draws random"),
 )
 _HEAD = f"""# Impure cells and losses, and what becomes of each

@@ -29,8 +29,12 @@ class Job:
     inputs: Any = None
     #: Tensors whose gradients are compared, besides the state and the inputs.
     parameters: tuple[torch.Tensor, ...] = ()
+    #: Called between the forward and the backward pass.
+    between: Callable[[], object] = int
     #: Called when its gradients are there.
     finish: Callable[[], object] = int
+    #: In place of ``loss``: the loss of runs of steps, of which a plain loop takes all at once.
+    chunk_loss: Any = None
 
     def __post_init__(self) -> None:
         inputs, state = job(STEPS)

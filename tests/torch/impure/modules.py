@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from tests.torch.impure.cases import Job, case, cell_case
+from tests.torch import support
+from tests.torch.impure.cases import STEPS, Job, case, cell_case
 
 KEPT = "kept on the module"
 RECORDS = "written, never read"
@@ -38,6 +39,26 @@ class Cell(torch.nn.Module):
         state = self.after(self.inner(x, state))
         self.calls += 1
         return state, state
+
+
+class Timed(Cell):
+    """A GRU whose state has the number of the step: no attribute counts; ``then`` changes what comes of it."""
+
+    def then(self, state: torch.Tensor, step: int) -> Any:
+        """Return what it makes of the state."""
+        del step
+        return state
+
+    def forward(self, state: Any, x: torch.Tensor) -> Any:
+        """Take a step."""
+        hidden, step = state
+        hidden = self.then(self.inner(x, hidden), step)
+        return (hidden, step + 1), hidden
+
+
+def timed(cell: Timed, **more: Any) -> Job:
+    """Return a job of such a cell."""
+    return Job(cell=cell, state=(support.job(STEPS)[1], 0), **more)
 
 
 cell_case(RECORDS, "a counter of calls", right=True)(Cell)

@@ -1,0 +1,445 @@
+"""Rehearses steps of a call: their gradients under a small plan against plain backpropagation.
+
+A plan runs steps again, records them in shorter runs than a plain loop does, and finds what later steps left in
+the surroundings. A cell and a loss that depend on their arguments alone give the same gradients all the same,
+whatever they are made of. So the first steps of a call run twice from the same surroundings: as a plain loop,
+and under a schedule with recorded runs of one, two and more steps, of which all but the last run again. One
+more step is taken in the middle of the sequence, where a network is active: in the surroundings there, in those
+from before the sequence, and in those at its end, where steps begin to run again. If losses or gradients
+differ, the steps run a few times more, to say why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import cycle, pairwise
+from typing import Any
+
+import torch
+
+from ckptplan.errors import InputError
+from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
+from ckptplan.schedule.schedule import Schedule
+from ckptplan.torch.ambient import Autocast, RandomState
+from ckptplan.torch.call import Call, Losses
+from ckptplan.torch.cell_calls import check_result
+from ckptplan.torch.chunk_cell import ChunkCell
+from ckptplan.torch.digests import find_rounding
+from ckptplan.torch.graphs import Gradient, as_graph_roots, compute_gradients, suspend_hooks
+from ckptplan.torch.inputs import detach_inputs
+from ckptplan.torch.losses import check_scalar, stack_outputs
+from ckptplan.torch.parameters import Parameters
+from ckptplan.torch.probe import Probed, aside
+from ckptplan.torch.surroundings.snapshot import Contents, Place, Snapshot, Surroundings
+from ckptplan.torch.trees import byte_size, flatten, is_differentiable
+from ckptplan.torch.trial import (
+    ROUNDING,
+    HiddenState,
+    gather,
+    make_direction,
+    make_hidden_state,
+    reduce_gradient,
+    refuse_lost_changes,
+)
+
+#: The first steps that are rehearsed: as many as there is room for, within these bounds.
+_LEAST, MOST = 2, 12
+#: The share of a limit that their tapes take, beside a state and what a backward pass works with.
+_SHARE = 0.6
+#: Lengths of the recorded runs that run again, in turn.
+_LENGTHS = (1, 2, 3, 4)
+#: Sums over steps are added up in another order: so many times the rounding of a type.
+_REORDERED = 10
+#: A share of the largest gradient, in that rounding, that rounding alone may leave of one which is zero.
+_NOTHING = 0.1
+#: Losses that are smaller beside the sum may be nothing but rounding.
+_LEAST_SHARE = 1e-4
+#: Executes a call under its plan, given what is known of its steps; returns its results.
+Execute = Callable[[Call, Probed], tuple[torch.Tensor, ...]]
+
+
+def find_room(limit: int, parameters: Parameters) -> int:
+    """Return the bytes that tapes may take within a limit, beside two gradients of the parameters."""
+    return int(_SHARE * (limit - 2 * byte_size(parameters)))
+
+
+def count_steps(probed: Probed, *, steps: int, room: int) -> int:
+    """Return how many first steps have room for their tapes, at least two of T ``steps``."""
+    return min(max(room // max(1, probed.found.tape_bytes), _LEAST), MOST, steps)
+
+
+def make_schedule(steps: int) -> Schedule:
+    """Return a schedule with recorded runs of one, two and more steps; all but the last step run again."""
+    cuts = [0]
+    for length in cycle(_LENGTHS):
+        if cuts[-1] >= steps - 1:
+            break
+        cuts.append(min(cuts[-1] + length, steps - 1))
+    runs, local = list(pairwise(cuts)), Tier.LOCAL
+    actions: list[Action] = []
+    for start, stop in runs:
+        actions += [Save(start, local), Advance(start, stop)]
+    actions += [Record(steps - 1, steps), Backward(steps - 1, steps)]
+    for start, stop in reversed(runs):
+        actions += [Load(start, local), Free(start, local), Record(start, stop), Backward(start, stop)]
+    return Schedule(steps=steps, actions=tuple(actions), local_states=len(cuts), chunk_size=max(_LENGTHS))
+
+
+def make_single_record(steps: int) -> Schedule:
+    """Return the schedule of plain backpropagation."""
+    return Schedule(steps=steps, actions=(Record(0, steps), Backward(0, steps)), chunk_size=steps)
+
+
+class _Objective:
+    """The losses of a call and, beside them, a fixed sum of what steps return: some losses see the end only.
+
+    Arguments:
+        losses: of the call, by the names of their arguments.
+        start: the step of the call that is the first one here.
+    """
+
+    def __init__(self, losses: Losses, start: int) -> None:
+        self._given, self._start = losses, start
+        #: What the sum counts: no more than the losses do, which may be small.
+        self.share = 1.0
+        self.name = "chunk_loss" if "chunk_loss" in losses else "loss"
+        #: The types of what steps return.
+        self.dtypes: set[torch.dtype] = set()
+        self._weights: dict[Any, torch.Tensor] = {}
+
+    @property
+    def losses(self) -> dict[str, Any]:
+        """Losses to execute a call with."""
+        return {self.name: self._take, "final_loss": self._finish}
+
+    def take_step(self, step: int, output: Any) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """Return the loss of a step, if steps have one, and its part of the sum."""
+        loss = self._given.get("loss")
+        terms = [] if loss is None else [check_scalar(loss(self._start + step, output), "loss")]
+        return terms, self._add_up(output)
+
+    def take_end(self, outputs: list[Any], state: Any) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """Return the losses of all outputs and of the final state, and the latter's part of the sum."""
+        terms: list[torch.Tensor] = []
+        if "chunk_loss" in self._given:
+            terms.append(
+                check_scalar(self._given["chunk_loss"](self._start, stack_outputs(outputs)), self.name)
+            )
+        if "final_loss" in self._given:
+            terms.append(check_scalar(self._given["final_loss"](state), "final_loss"))
+        return terms, self._add_up(state)
+
+    def _take(self, step: int, output: Any) -> torch.Tensor:
+        given = self._given.get(self.name)
+        total = self.share * self._add_up(output, stacked=self.name == "chunk_loss")
+        return total if given is None else total + check_scalar(given(self._start + step, output), self.name)
+
+    def _finish(self, state: Any) -> torch.Tensor:
+        given = self._given.get("final_loss")
+        total = self.share * self._add_up(state)
+        return total if given is None else total + check_scalar(given(state), "final_loss")
+
+    def _add_up(self, tree: Any, *, stacked: bool = False) -> torch.Tensor:
+        """Return the mean of all elements in a fixed direction, as a number of at least fp32."""
+        floats = [gather(one) for one in flatten(tree)[0] if is_differentiable(one) and one.numel()]
+        leaves = [torch.view_as_real(one) if one.is_complex() else one for one in floats]
+        self.dtypes |= {leaf.dtype for leaf in leaves}
+        if not leaves:
+            return torch.zeros(())
+        parts = [
+            (leaf * self._direct(leaf[0] if stacked else leaf, place)) for place, leaf in enumerate(leaves)
+        ]
+        wide = [part.float() if part.dtype in (torch.float16, torch.bfloat16) else part for part in parts]
+        sums = [part.flatten(1).mean(1).sum() if stacked else part.mean() for part in wide]
+        total: torch.Tensor = sum(sums[1:], sums[0])
+        return total
+
+    def _direct(self, like: torch.Tensor, place: int) -> torch.Tensor:
+        key = like.shape, like.dtype, like.device, place
+        if key not in self._weights:
+            self._weights[key] = make_direction(like.detach(), place)
+        return self._weights[key]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What steps gave, as numbers: nothing of it is kept."""
+
+    #: The total loss, and the part that is the fixed sum of what steps return.
+    total: float
+    sums: float
+    #: Of each gradient, in the order of the wanted tensors, its norm and its product with a fixed direction.
+    gradients: list[tuple[float, float]]
+
+
+def _see(total: torch.Tensor, sums: float, gradients: tuple[Gradient, ...]) -> Seen:
+    return Seen(
+        total=float(total.detach()),
+        sums=sums,
+        gradients=[(0.0, 0.0) if one is None else reduce_gradient(one) for one in gradients],
+    )
+
+
+@dataclass(kw_only=True)
+class Rehearsal:
+    """Some steps of a call, from a state.
+
+    Arguments:
+        call: the call.
+        probed: what is known of its steps.
+        execute: executes a call under its plan.
+        state: the state that the steps begin with.
+        start: the first one of the steps.
+        steps: their number.
+        surroundings: what the steps can reach.
+        drawn: the states of the random generators before the first one.
+    """
+
+    call: Call
+    probed: Probed
+    execute: Execute
+    state: Any
+    start: int
+    steps: int
+    surroundings: Surroundings
+    drawn: RandomState
+    _objective: _Objective = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._objective = _Objective(self.call.losses, self.start)
+
+    def play(self) -> Seen:
+        """Run the steps as a plain loop, in the present surroundings; those of a ``ChunkCell`` in one chunk."""
+        call, objective, probed = self.call, self._objective, self.probed
+        if isinstance(call.cell, ChunkCell):
+            # Its chunks were compared with single steps; rounding may make other neurons fire in these.
+            return self.perform(make_single_record(self.steps))
+        leaves, structure = flatten(self.state)
+        given, nest = call.sequence.piece(self.start, self.start + self.steps)
+        wanted = tuple(leaf.requires_grad for leaf in given)
+        self.probed.trial.generators.restore(self.drawn)
+        with torch.enable_grad(), Autocast.present(probed.found.device).cast_anew():
+            roots, inputs = as_graph_roots(leaves), detach_inputs(given, wanted)
+            state, outputs = structure.fill(roots), []
+            terms: list[torch.Tensor] = []
+            parts: list[torch.Tensor] = []
+            steps = call.sequence.iterate(inputs, nest, self.start, self.start + self.steps)
+            for step, x in enumerate(steps):
+                state, output = check_result(call.cell(state, x))
+                found, part = objective.take_step(step, output)
+                outputs.append(output)
+                terms, parts = [*terms, *found], [*parts, part]
+            found, part = objective.take_end(outputs, state)
+            terms, parts = [*terms, *found], [*parts, part]
+            lost, sums = (sum(float(one.detach()) for one in some) for some in (terms, parts))
+            if _LEAST_SHARE * abs(sums) < abs(lost) < abs(sums):
+                objective.share = abs(lost / sums)
+            weighted = [objective.share * one for one in parts]
+            total = torch.stack([one.double() for one in (*terms, *weighted)]).sum()
+        gradients = compute_gradients(
+            [total],
+            [torch.ones_like(total)],
+            [leaf for leaf in (*roots, *inputs) if leaf.requires_grad],
+            parameters=probed.parameters,
+        )
+        return _see(total, sums, gradients)
+
+    def perform(self, schedule: Schedule) -> Seen:
+        """Run the steps under a schedule, in the present surroundings."""
+        call, probed = self.call, self.probed
+        leaves, structure = flatten(self.state)
+        given, nest = call.sequence.piece(self.start, self.start + self.steps)
+        inputs = detach_inputs(given, tuple(leaf.requires_grad for leaf in given))
+        roots = as_graph_roots(leaves)
+        self.probed.trial.generators.restore(self.drawn)
+        inner = Call(
+            cell=call.cell,
+            inputs=nest.fill(inputs),
+            state=structure.fill(roots),
+            plan=schedule,
+            losses=self._objective.losses,
+            parameters=call.parameters,
+            verify=call.verify,
+            compares_sizes=False,
+        )
+        wanted = [leaf for leaf in (*roots, *inputs) if leaf.requires_grad]
+        with torch.enable_grad():
+            total, *_ = self.execute(inner, probed)
+            everything = [*wanted, *probed.parameters]
+            with suspend_hooks(everything):
+                found = torch.autograd.grad(total, everything, allow_unused=True)
+        return _see(total, 0.0, found)
+
+    @cached_property
+    def _names(self) -> list[str]:
+        """The names of the wanted tensors."""
+        given, _ = self.call.sequence.piece(self.start, self.start + 1)
+        states = [leaf for leaf in flatten(self.state)[0] if is_differentiable(leaf)]
+        inputs = [leaf for leaf in given if leaf.requires_grad and is_differentiable(leaf)]
+        return [
+            *("the state" for _ in states),
+            *("the inputs" for _ in inputs),
+            *self.probed.name_parameters(),
+        ]
+
+    @property
+    def _rounding(self) -> float:
+        leaves = (*self.call.leaves, *self.probed.parameters)
+        given = {one.dtype for one in leaves} | self._objective.dtypes
+        found = _REORDERED * find_rounding((*given, *Autocast.present(self.probed.found.device).dtypes))
+        # Chunks of several lengths are computed otherwise.
+        return max(found, ROUNDING) if isinstance(self.call.cell, ChunkCell) else found
+
+    def describe_difference(self, one: Seen, other: Seen) -> str:
+        """Return what of two runs differs beyond rounding, as text; nothing if they are the same."""
+        share = self._rounding
+        largest = max((norm for seen in (one, other) for norm, _ in seen.gradients), default=0.0)
+        pairs = zip(one.gradients, other.gradients, strict=True)
+        worst = ""
+        most = 0.0
+        for name, ((norm, value), (other_norm, other_value)) in zip(self._names, pairs, strict=True):
+            size = max(norm, other_norm)
+            difference = max(abs(value - other_value), abs(norm - other_norm))
+            if not difference <= share * (size + _NOTHING * largest) and (part := difference / size) > most:
+                most, worst = part, f"the gradient of {name} differs by {part:.1%} of its norm"
+        if worst:
+            return worst
+        size = max(abs(one.total), abs(other.total), abs(one.sums))
+        return "" if _are_close(one.total, other.total, share * size) else "the loss differs"
+
+    def rehearse(self) -> None:
+        """Run the steps as a plain loop and under a schedule, and compare. Raises InputError."""
+        surroundings = self.surroundings
+        world = surroundings.take(copies=True)
+        usual = self.play()
+        late = surroundings.take_since(world)
+        places = surroundings.list_changes(world, late)
+        surroundings.find_more(places)
+        refuse_lost_changes(surroundings, places)
+        surroundings.put_back(world)
+        error: Exception | None = None
+        try:
+            what = self.describe_difference(usual, self.perform(make_schedule(self.steps)))
+        except (torch.OutOfMemoryError, MemoryError):
+            raise
+        except Exception as other:
+            error, what = other, str(other)
+        if what or error is not None:
+            others = dict(enumerate(late))
+            found = self.explain(world=world, others=others, usual=usual, places=places, what=what)
+            # Noise is forgiven where nothing is compared.
+            if self.call.verify or isinstance(found, HiddenState):
+                raise found or error or self._make_start_error(what)
+
+    def compare(self, *, world: Snapshot, others: Contents, usual: Seen, places: list[Place]) -> None:
+        """Run the steps in other surroundings; raise InputError if they give something else than ``usual``.
+
+        The arguments are those of ``explain``.
+        """
+        seen = self.play_in(world, others, places)
+        what = "it failed" if seen is None else self.describe_difference(usual, seen)
+        if what:
+            found = self.explain(world=world, others=others, usual=usual, places=places, what=what)
+            if self.call.verify or isinstance(found, HiddenState):
+                raise found or self._make_start_error(what)
+
+    def explain(
+        self, *, world: Snapshot, others: Contents, usual: Seen, places: list[Place], what: str
+    ) -> InputError | None:
+        """Return why steps differ, None if nothing tells.
+
+        Arguments:
+            world: the surroundings in which the steps ran as a plain loop.
+            others: surroundings in which they gave something else, perhaps.
+            usual: what they gave as a plain loop.
+            places: those in which the two differ.
+            what: what differs, as text.
+        """
+        # Twice, as noise may be the same once.
+        again = [self.play_in(world, {}, []) for _ in range(2)]
+        if any(one is None or self.describe_difference(usual, one) for one in again):
+            return InputError(
+                f"returned another result when its steps ran again ({what}): it depends on something that "
+                "could not be found and put back (a file, a clock, a cache, an extension, a random generator "
+                "of its own)",
+                field="cell or loss" if self.call.losses else "cell",
+                accepted="a result that depends on the arguments and on random generators that can be found: "
+                "PyTorch's, Python's and numpy's, and those in attributes, closures and globals",
+            )
+
+        def find_reader(some: list[Place]) -> str:
+            """Return the argument that reads places, nothing if none does."""
+            seen = self.play_in(world, others, some)
+            if seen is None:
+                return "cell or loss"
+            if not self.describe_difference(usual, seen):
+                return ""
+            if not _are_close(usual.sums, seen.sums, self._rounding * abs(usual.sums)):
+                return "cell"
+            if not _are_close(usual.total, seen.total, self._rounding * abs(usual.total)):
+                return "loss"
+            return "cell or loss" if self.call.losses else "cell"
+
+        reader = find_reader(places) if places else ""
+        if not reader:
+            return None
+        # They may be read together only, as a counter and the list that it counts.
+        read = [place for place in places if find_reader([place])] or places
+        return make_hidden_state(self.surroundings, read, field=reader)
+
+    def _make_start_error(self, what: str) -> InputError:
+        """Return the error for steps that differ for no reason that can be found in the surroundings."""
+        causes = [
+            "a cell depends on where a recorded run of steps begins (is_leaf, grad_fn or hooks of its state)",
+            *(["a chunk_loss depends on how the sequence is cut"] if "chunk_loss" in self.call.losses else []),
+            "a backward pass draws random numbers or keeps something",
+        ]
+        return InputError(
+            f"steps {self.start} to {self.start + self.steps - 1} give something else under a plan than in a "
+            f"plain loop ({what}): {', or '.join(causes)}",
+            field="cell or loss" if self.call.losses else "cell",
+            accepted="a cell, a loss and a backward pass that depend on their arguments alone",
+        )
+
+    def play_in(self, world: Snapshot, others: Contents, places: list[Place]) -> Seen | None:
+        """Run the steps as a plain loop in a world, with some places as in another one; None if they fail."""
+        surroundings = self.surroundings
+        surroundings.put_back(world)
+        surroundings.mix_in(others, places)
+        try:
+            return self.play()
+        except (torch.OutOfMemoryError, MemoryError):
+            raise
+        except Exception:
+            return None
+        finally:
+            surroundings.put_back(world)
+
+
+def _are_close(one: float, other: float, limit: float) -> bool:
+    return one == other or abs(one - other) <= limit or (one != one and other != other)  # noqa: PLR0124 - NaN
+
+
+def rehearse_first(call: Call, probed: Probed, execute: Execute, *, room: int) -> None:
+    """Rehearse the first steps of a call, and leave everything as it was. Raises InputError.
+
+    Arguments:
+        call: the call.
+        probed: what is known of its steps.
+        execute: executes a call under its plan.
+        room: bytes that tapes may take.
+    """
+    generators = probed.trial.generators
+    with aside(probed.situation.reached, generators) as surroundings:
+        Rehearsal(
+            call=call,
+            probed=probed,
+            execute=execute,
+            state=call.state,
+            start=0,
+            steps=count_steps(probed, steps=call.plan.steps, room=room),
+            surroundings=surroundings,
+            drawn=generators.state(),
+        ).rehearse()
