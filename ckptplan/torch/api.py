@@ -14,7 +14,7 @@ from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.budget import PlanChoice, choose_plan, place_plan
-from ckptplan.torch.call import check_losses, refuse_ignored
+from ckptplan.torch.call import Verify, check_losses, refuse_ignored
 from ckptplan.torch.compiling.options import Compile, read_compile
 from ckptplan.torch.engine import Cell, Observer
 from ckptplan.torch.parameters import list_parameters
@@ -31,7 +31,7 @@ def unroll(
     parameters: Iterable[torch.Tensor] = (),
     remote_dir: str | os.PathLike[str] | None = None,
     replay_randomness: bool = True,
-    verify: bool = True,
+    verify: Verify = True,
     schedule: Iterable[Action] | None = None,
     observer: Observer | None = None,
     strict: bool = False,
@@ -53,8 +53,9 @@ def unroll(
         remote_dir: a folder for remote checkpoints of ``plan``; without it, they are kept in host memory.
         replay_randomness: whether steps that run again draw the same random numbers again.
         verify: whether states, outputs and loss terms of steps that run again are compared with what they
-            were; a difference beyond rounding raises InputError. Nothing is compared if randomness is not
-            replayed. Hidden state is looked for in either case.
+            were, and the gradients of a few steps with plain backpropagation, once for calls of the same kind,
+            with ``"always"`` in each call; a difference beyond rounding raises InputError. Nothing that runs
+            again is compared if randomness is not replayed. Hidden state is refused in either case.
         schedule: actions to execute instead of those of ``plan``, e.g. from ``ckptplan.load_schedule``;
             ``ckptplan.simulate`` checks whether they are legal.
         observer: called with each action when it is done.
@@ -100,7 +101,7 @@ def bptt(
     parameters: Iterable[torch.Tensor] = (),
     remote_dir: str | os.PathLike[str] | None = None,
     replay_randomness: bool = True,
-    verify: bool = True,
+    verify: Verify = True,
     schedule: Iterable[Action] | None = None,
     observer: Observer | None = None,
     strict: bool = False,

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
 import torch
 
@@ -21,6 +21,8 @@ from ckptplan.torch.inputs import Sequence, make_sequence
 from ckptplan.torch.parameters import Parameters, list_parameters
 from ckptplan.torch.trees import Leaves, flatten
 
+#: Whether steps that run again are compared with what they were; ``"always"`` rehearses them in each call.
+Verify: TypeAlias = bool | Literal["always"]
 #: The losses that are given, by the names of their arguments.
 Losses: TypeAlias = Mapping[str, Callable[..., Any]]
 
@@ -31,7 +33,7 @@ class RunOptions(TypedDict, total=False):
     parameters: Iterable[torch.Tensor]
     remote_dir: str | os.PathLike[str] | None
     replay_randomness: bool
-    verify: bool
+    verify: Verify
     schedule: Iterable[Action] | None
     observer: Observer | None
     strict: bool
@@ -51,7 +53,7 @@ class Call:
     parameters: Parameters = ()
     remote_dir: str | os.PathLike[str] | None = None
     replay_randomness: bool = True
-    verify: bool = True
+    verify: Verify = True
     schedule: Iterable[Action] | None = None
     observer: Observer | None = None
     strict: bool = False
@@ -71,6 +73,10 @@ class Call:
         if not callable(self.cell):
             raise InputError(
                 f"{quote_value(self.cell)} cannot be called", field="cell", accepted="cell(state, x)"
+            )
+        if not (isinstance(self.verify, bool) or self.verify == "always"):
+            raise InputError(
+                f"is {quote_value(self.verify)}", field="verify", accepted="True, False or 'always'"
             )
         if self.remote_dir is not None and not isinstance(self.remote_dir, str | os.PathLike):
             raise InputError(f"is {quote_value(self.remote_dir)}", field="remote_dir", accepted="a folder")

@@ -104,7 +104,8 @@ def run_call(call: Call, make_outputs: MakeOutputs) -> tuple[Run, tuple[torch.Te
     anew = call.is_closed or not call.runs_as_planned
     while True:
         probed = probe(call, anew=anew)
-        rehearses = probed.wants_gradients and runs_again(call) and not probed.found.rehearsed
+        anew_each_time = call.verify == "always" or not probed.found.rehearsed
+        rehearses = probed.wants_gradients and runs_again(call) and anew_each_time
         if rehearses:
             probed = rehearse(call, probed, limit=_find_limit(call, probed))
         run = Run.of(call, probed, make_outputs, rehearses=rehearses)

@@ -638,3 +638,28 @@ def test_noise_is_forgiven_where_repeated_steps_are_not_compared() -> None:
     bptt(Noisy(), inputs, state, lambda _, h: h.square().mean(), plan=plan(), verify=False).loss.backward()
     with pytest.raises(InputError):
         bptt(Noisy(), inputs, state, lambda _, h: h.square().mean(), plan=plan()).loss.backward()
+
+
+def test_a_rehearsal_in_each_call_finds_what_one_in_the_first_call_cannot() -> None:
+    """A cell that begins to scale gradients between two calls, by something that no search finds."""
+    inner, _ = gru()
+    scales = array("d", [0.0])
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
+        # Where a recorded run begins, the state is a leaf.
+        given = state - scales[0] * (state - state.detach()) if state.is_leaf else state
+        state, output = inner(given, x)
+        return state, output
+
+    inputs, state = job(STEPS)
+    bptt(cell, inputs, state, squares, plan=plan()).loss.backward()
+    scales[0] = 0.5
+    bptt(cell, inputs, state, squares, plan=plan()).loss.backward()
+    with pytest.raises(InputError, match="where a recorded run of steps begins"):
+        bptt(cell, inputs, state, squares, plan=plan(), verify="always")
+
+
+def test_what_verify_may_be_is_said() -> None:
+    inputs, state = job(STEPS)
+    with pytest.raises(InputError, match=r"verify: is 'allways'.*True, False or 'always'"):
+        bptt(gru()[0], inputs, state, squares, plan=plan(), verify="allways")  # type: ignore[arg-type]
