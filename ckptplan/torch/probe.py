@@ -367,10 +367,14 @@ class Probed:
             roots=tuple(one for one in wanted if one.is_leaf),
         )
 
-    def name_parameters(self) -> dict[str, torch.Tensor]:
-        """Return the parameters by what holds them, as a user would write it."""
+    def list_parameter_names(self) -> list[str]:
+        """Return the name of each parameter, as a user would write it."""
         names = {id(one.thing): one.name for one in self.surroundings.holders if isinstance(one, TensorHolder)}
-        return {names.get(id(one), f"a parameter of shape {tuple(one.shape)}"): one for one in self.parameters}
+        return [names.get(id(one), f"a parameter of shape {tuple(one.shape)}") for one in self.parameters]
+
+    def name_parameters(self) -> dict[str, torch.Tensor]:
+        """Return the parameters by their names."""
+        return dict(zip(self.list_parameter_names(), self.parameters, strict=True))
 
 
 def probe(call: Call, *, anew: bool = True) -> Probed:

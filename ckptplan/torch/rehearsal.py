@@ -281,7 +281,7 @@ class Rehearsal:
         return [
             *("the state" for _ in states),
             *("the inputs" for _ in inputs),
-            *self.probed.name_parameters(),
+            *self.probed.list_parameter_names(),
         ]
 
     @property
@@ -319,14 +319,16 @@ class Rehearsal:
         surroundings.find_more(places)
         refuse_lost_changes(surroundings, places)
         surroundings.put_back(world)
+        seen: Seen | None = None
         error: Exception | None = None
         try:
-            what = self.describe_difference(usual, self.perform(make_schedule(self.steps)))
+            seen = self.perform(make_schedule(self.steps))
         except (torch.OutOfMemoryError, MemoryError):
             raise
         except Exception as other:
-            error, what = other, str(other)
-        if what or error is not None:
+            error = other
+        what = str(error) if seen is None else self.describe_difference(usual, seen)
+        if what or seen is None:
             others = dict(enumerate(late))
             found = self.explain(world=world, others=others, usual=usual, places=places, what=what)
             # Noise is forgiven where nothing is compared.
