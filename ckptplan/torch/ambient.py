@@ -10,7 +10,7 @@ import random
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -305,3 +305,14 @@ def read_settings() -> tuple[Any, ...]:
         torch.backends.cudnn.benchmark,
         torch.get_num_threads(),
     )
+
+
+def read_tape_hooks() -> Any:
+    """Return the innermost ``saved_tensors_hooks`` in force, None if there are none."""
+    read = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    return None if read is None else read(False)
+
+
+def use_tape_hooks(hooks: Any) -> AbstractContextManager[None]:
+    """Record tapes under the hooks that were in force in the forward pass."""
+    return nullcontext() if hooks is None else torch.autograd.graph.saved_tensors_hooks(*hooks)

@@ -14,7 +14,7 @@ import torch
 from ckptplan.errors import InputError
 from ckptplan.execution.lookahead import Lookahead
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
-from ckptplan.torch.ambient import Autocast, Generators
+from ckptplan.torch.ambient import Autocast, Generators, read_tape_hooks, use_tape_hooks
 from ckptplan.torch.engine import Engine, Incoming, Observer, Tape
 from ckptplan.torch.graphs import Gradient
 from ckptplan.torch.losses import Outputs
@@ -57,7 +57,7 @@ class Executor:
     ) -> None:
         self.engine, self.outputs, self.steps, self.stores = engine, outputs, steps, stores
         self.generators, self.autocast, self.observer, self._watch = generators, autocast, observer, watch
-        self.verifier = verifier
+        self.verifier, self._tape_hooks = verifier, read_tape_hooks()
         self.tapes: list[Tape] = []
         #: Steps that have run at least once.
         self.frontier = 0
@@ -90,7 +90,7 @@ class Executor:
         self.engine.gradients.begin(final)
         self._incoming = incoming
         remote = self.stores[Tier.REMOTE]
-        with self.generators.aside(), self.autocast.enter():
+        with self.generators.aside(), self.autocast.enter(), use_tape_hooks(self._tape_hooks):
             self._expect(rest)
             self._do(first)
             for action in rest:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.utils.parametrizations import weight_norm
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import ckptplan
@@ -456,3 +456,16 @@ def test_wrong_arguments_of_a_call() -> None:
         ours(make_inputs(STEPS, BATCH, 6))
     with pytest.raises(RuntimeError, match="hidden"):
         ours(make_inputs(), make_state(ours.net, BATCH + 1)[0])
+
+
+def test_a_norm_that_moves_when_weights_are_read_is_refused_and_left_alone() -> None:
+    """PyTorch's layer moves it several times in each call; in eval() it stays."""
+    net = spectral_norm(make(), "weight_hh_l0")
+    before = [one.clone() for one in net.buffers()]
+    ours = wrap(net)
+    with pytest.raises(InputError, match=r"net: changes parametrizations.*whenever a weight is read"):
+        ours(make_inputs())
+    assert all(map(torch.equal, before, net.buffers()))
+    ours.eval()
+    inputs = make_inputs()
+    torch.testing.assert_close(ours(inputs)[0], net(inputs)[0])

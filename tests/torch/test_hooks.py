@@ -10,7 +10,7 @@ import torch
 
 from ckptplan import InputError
 from ckptplan.torch import bptt, unroll
-from tests.torch.support import assert_close, gradients, job, plain, plan_of
+from tests.torch.support import assert_close, gradients, gru, job, plain, plan_of
 
 STEPS = 24
 PLANS = {
@@ -92,3 +92,20 @@ def test_a_hook_on_the_initial_state_is_the_callers() -> None:
     (found,) = gradients(bptt(cell, inputs, state, squares, plan=PLANS["standard"]).loss, [state])
     (once,) = seen
     assert torch.equal(once, found)
+
+
+@pytest.mark.parametrize("strategy", ["base", "standard", "revolve"])
+def test_hooks_on_saved_tensors_apply_to_all_tapes(strategy: str) -> None:
+    """Those in force in the forward pass; tapes of steps that run again are made in the backward pass."""
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        return 0.9 * tensor if tensor.is_floating_point() else tensor
+
+    cell, parameters = gru()
+    inputs, state = job(24)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        outputs, _ = plain(cell, inputs, state, 24)
+        theirs = torch.stack([one.square().sum() for one in outputs]).sum()
+        plan = plan_of(24, strategy, states=1000 if strategy == "base" else 16)
+        ours = bptt(cell, inputs, state, lambda _, one: one.square().sum(), plan=plan).loss
+    assert_close(gradients(ours, parameters), gradients(theirs, parameters), relative=1e-12)

@@ -152,8 +152,10 @@ class FusedSequence(Wrapped):
     def _make_cell(self, layers: range | list[int], *, dropout: float) -> FusedCell:
         """Return a cell of some layers, counted with their directions."""
         net = self.net
+        before = [(name, one, one.clone()) for name, one in net.named_buffers()]
         # Weights that are computed, as by parametrizations, are computed once.
         weights = tuple(tuple(getattr(net, name) for name in net._all_weights[layer]) for layer in layers)
+        _refuse_changes(before)
         return FusedCell(
             mode=net.mode,
             weights=weights,
@@ -191,6 +193,21 @@ class FusedSequence(Wrapped):
         )
         run, (outputs, *final) = run_call(call, partial(PieceOutputs, cut))
         return outputs, run.executor.end.fill(final)
+
+
+def _refuse_changes(before: list[tuple[str, Tensor, Tensor]]) -> None:
+    """Raise InputError if buffers, with copies of what they were, have changed, and put them back."""
+    changed = [(name, one, copy) for name, one, copy in before if not torch.equal(one, copy)]
+    with torch.no_grad():
+        for _, one, copy in changed:
+            one.copy_(copy)
+    if changed:
+        raise InputError(
+            f"changes {changed[0][0]} whenever a weight is read (as spectral_norm does in training), and "
+            "PyTorch reads its weights a number of times in each call",
+            field="net",
+            accepted="net.eval(), weights that are normalized once before a sequence, or cells of your own",
+        )
 
 
 def _has_hooks(net: torch.nn.Module) -> bool:
