@@ -82,8 +82,6 @@ def reduce_gradient(gradient: torch.Tensor) -> tuple[float, float]:
 
 #: Relative difference that rounding may cause between calls, or for a chunk; hidden state causes more.
 ROUNDING = 1e-3
-#: The next values of a counter with which a step is tried.
-MOST_AHEAD = 16
 
 
 @dataclass(frozen=True, kw_only=True)

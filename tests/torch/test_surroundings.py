@@ -7,11 +7,9 @@ import collections
 import enum
 import functools
 import io
-import logging
 import tracemalloc
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,6 @@ import torch
 from ckptplan import InputError
 from ckptplan.torch import bptt
 from ckptplan.torch.digests import Projections
-from ckptplan.torch.surroundings.holders import disturb
 from ckptplan.torch.trees import are_equal_constants
 from ckptplan.torch.trial import are_equal
 from tests.torch.support import plan_of
@@ -43,32 +40,6 @@ def train(cell: Callable[[Any, Any], Any], inputs: Any = None, *, strategy: str 
 
 class Mode(enum.Enum):
     REST, FIRED = 1, 2
-
-
-@dataclass
-class Report:
-    mode: Mode
-    logger: logging.Logger
-    count: int
-
-
-def test_objects_of_which_there_is_one_are_not_changed() -> None:
-    """Members of an Enum and loggers are their own copies: their attributes belong to the whole program."""
-    logger = logging.getLogger("tests.torch.report")
-    report = Report(Mode.FIRED, logger, 3)
-    assert disturb(report, []).count != report.count
-    assert disturb([Mode.REST], [])[0] is Mode.REST
-    assert (Mode.REST.value, Mode.FIRED.value) == (1, 2)
-    assert (logger.level, logger.propagate, logger.disabled) == (0, True, False)
-
-
-def test_a_long_record_is_changed_everywhere_in_bounded_time() -> None:
-    leaves: list[torch.Tensor] = []
-    record = [torch.tensor(float(number)) for number in range(20_000)]
-    changed = disturb(record, leaves)
-    assert len(changed) > len(record)
-    assert not any(one is other for one, other in zip(record, changed, strict=False))
-    assert len(leaves) <= 512
 
 
 def test_a_large_array_is_not_copied() -> None:

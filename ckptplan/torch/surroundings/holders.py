@@ -1,22 +1,19 @@
 """Objects whose content steps may change, one class for each kind, and what is remembered of each.
 
 The *content* of a holder is a copy of what it holds directly: names or positions with references to values, or
-the numbers of a tensor. Holders compare two contents, put one back, and change values beyond recognition, so
-that a step that reads them returns another result. What is taken from iterators during the trial is recorded,
-so that it can be given again: most cannot be copied or compared.
+the numbers of a tensor. Holders compare two contents, and put one back. What is taken from iterators during the
+trial is recorded, so that it can be given again: most cannot be copied or compared.
 """
 
 from __future__ import annotations
 
-import copy
 import io
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from itertools import accumulate, chain, cycle, islice
+from itertools import chain
 from numbers import Number
 from operator import is_
 from types import CellType, GeneratorType
@@ -24,109 +21,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ckptplan.torch.surroundings.signature import is_array, is_passed_over
-
-#: How far into nested objects values are changed.
-_DEPTH = 4
-#: Lists are made longer, so that their length tells, too; long ones by less.
-_TIMES, _TIMES_LONG, _LONG = 8, 2, 10_000
-#: Elements at each end of a list that are changed; those between become copies of these.
-_ENDS = 256
-_COUNT = 1_000_003
-#: The most bytes of tensors that are changed at each end.
-_MOST_BYTES = 2**23
-
-
-def disturb(value: Any, leaves: list[torch.Tensor], depth: int = _DEPTH) -> Any:
-    """Return a value like this one with other numbers; tensors of floats depend on new ``leaves``.
-
-    Texts, functions, modules and what lies deeper than a few levels stay as they are.
-    """
-    if isinstance(value, torch.Tensor):
-        return _disturb_tensor(value, leaves)
-    if isinstance(value, Number):
-        return _disturb_number(value)
-    if depth == 0 or isinstance(value, torch.nn.Module | torch.Generator | type) or callable(value):
-        return value
-
-    def inner(part: Any) -> Any:
-        return disturb(part, leaves, depth - 1)
-
-    return _disturb_parts(value, inner)
-
-
-def _disturb_number(value: Any) -> Any:
-    if isinstance(value, bool):
-        return not value
-    return value + _COUNT if isinstance(value, int) else value * 1.5 + 0.75
-
-
-def _disturb_parts(value: Any, inner: Callable[[Any], Any]) -> Any:
-    """Return a container, an array or an object of attributes with its parts changed."""
-    changed = value
-    if isinstance(value, list | deque):
-        changed = copy.copy(value)
-        changed.clear()
-        changed.extend(_disturb_list(list(value), inner))
-    elif isinstance(value, tuple):
-        parts = [inner(part) for part in value]
-        changed = type(value)(*parts) if hasattr(value, "_replace") else tuple(parts)
-    elif isinstance(value, dict):
-        changed = copy.copy(value)
-        changed.update({key: inner(part) for key, part in value.items()})
-    elif is_array(value):
-        changed = ~value if value.dtype == bool else value + 1
-    elif isinstance(getattr(value, "__dict__", None), dict):
-        changed = copy.copy(value)
-        # Of members of an Enum, loggers and other single objects, a copy is the object itself.
-        if changed is not value and vars(changed) is not vars(value):
-            for key, part in vars(value).items():
-                object.__setattr__(changed, key, inner(part))
-    return changed
-
-
-def _disturb_list(parts: list[Any], inner: Callable[[Any], Any]) -> list[Any]:
-    """Return a longer list with all parts changed; the work is bounded, as records of a training are long."""
-    count = _count_small(parts)
-    first = [inner(part) for part in parts[:count]]
-    last = [inner(part) for part in parts[count:][-count:]]
-    between = islice(cycle(first), len(parts) - len(first) - len(last))
-    return [*first, *between, *last] * (_TIMES if len(parts) <= _LONG else _TIMES_LONG)
-
-
-def _count_small(parts: list[Any]) -> int:
-    """Return how many parts are changed at each end: those of up to so many bytes, at least one."""
-    sizes = accumulate(getattr(part, "nbytes", 0) for part in parts[:_ENDS])
-    return max(1, len([size for size in sizes if size <= _MOST_BYTES]))
-
-
-def disturb_numbers(tensor: torch.Tensor) -> torch.Tensor:
-    """Return other numbers of the same shape and type, outside of any graph."""
-    tensor = tensor.detach()
-    if tensor.dtype == torch.bool:
-        return ~tensor
-    if tensor.is_floating_point() or tensor.is_complex():
-        # Each element by another amount, so that no sum or difference of two stays what it is.
-        steps = torch.linspace(0.5, 1.0, max(tensor.numel(), 1), device=tensor.device)[: tensor.numel()]
-        wide = tensor.to(torch.promote_types(tensor.dtype, torch.float32)).nan_to_num(
-            0.0, posinf=0.0, neginf=0.0
-        )
-        return (wide * 1.5 + steps.reshape(tensor.shape)).to(tensor.dtype)
-    if tensor.device.type == "cpu":
-        return tensor + 1
-    # They may be indices: beyond the range, a kernel would stop the device for good.
-    return torch.where(tensor > 0, tensor - 1, tensor)
-
-
-def _disturb_tensor(tensor: torch.Tensor, leaves: list[torch.Tensor]) -> torch.Tensor:
-    changed = disturb_numbers(tensor)
-    if not (changed.is_floating_point() or changed.is_complex()):
-        return changed
-    leaf = changed.requires_grad_()
-    leaves.append(leaf)
-    # No leaf itself: a step may write into it.
-    return leaf.clone()
-
+from ckptplan.torch.surroundings.signature import is_passed_over
 
 #: A name, a key or an index within a holder; None stands for all of its content.
 Key: TypeAlias = Any
@@ -167,10 +62,6 @@ class Holder(ABC):
     def write(self, content: Content) -> None:
         """Put a content back."""
 
-    @abstractmethod
-    def disturb(self, content: Content, key: Key, leaves: list[torch.Tensor]) -> Content:
-        """Return a content with other numbers for a key; if these depend on new leaves, add them."""
-
     def value_of(self, key: Key) -> Any:
         """Return the present value of a key."""
         del key
@@ -200,9 +91,6 @@ class NamedValues(Holder):
 
     @abstractmethod
     def _remove(self, key: Key) -> None: ...
-
-    def disturb(self, content: Content, key: Key, leaves: list[torch.Tensor]) -> Content:
-        return {**content, key: disturb(content[key], leaves)} if key in content else content
 
     def value_of(self, key: Key) -> Any:
         return self.read(copies=False).get(key)
@@ -417,10 +305,6 @@ class SequenceHolder(Holder):
             self.thing.clear()
             self.thing.extend(content)
 
-    def disturb(self, content: Content, key: Key, leaves: list[torch.Tensor]) -> Content:
-        del key
-        return disturb(content, leaves)
-
 
 class SetHolder(Holder):
     """A set."""
@@ -437,10 +321,6 @@ class SetHolder(Holder):
         if self.thing != content:
             self.thing.clear()
             self.thing.update(content)
-
-    def disturb(self, content: Content, key: Key, leaves: list[torch.Tensor]) -> Content:
-        del key, leaves
-        return {*content, _Absent()}
 
 
 class IteratorHolder(Holder):
@@ -465,10 +345,6 @@ class IteratorHolder(Holder):
 
     def write(self, content: Content) -> None:
         """Do nothing: the values that it gave are gone."""
-
-    def disturb(self, content: Content, key: Key, leaves: list[torch.Tensor]) -> Content:
-        del key, leaves
-        return content
 
 
 #: Arrays up to this size are copied whenever they are looked at; the numbers that are looked at in larger ones.
@@ -519,10 +395,6 @@ class TensorHolder(Holder):
             with torch.no_grad():
                 self.thing.data.copy_(content.copy)
 
-    def disturb(self, content: Content, key: Key, leaves: list[torch.Tensor]) -> Content:
-        del key, leaves
-        return _Numbers(content.version, disturb_numbers(self.thing))
-
 
 def equal_numbers(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Return whether tensors hold the same numbers; NaN equals itself."""
@@ -556,10 +428,6 @@ class HooksHolder(Holder):
             hooks.clear()
             hooks.update(content)
 
-    def disturb(self, content: Content, key: Key, leaves: list[torch.Tensor]) -> Content:
-        del key, leaves
-        return content
-
 
 class CacheHolder(Holder):
     """What ``functools.lru_cache`` remembers: put back by forgetting all, if it was empty."""
@@ -576,10 +444,6 @@ class CacheHolder(Holder):
     def write(self, content: Content) -> None:
         if content[1] == 0 and self.read(copies=False)[1]:
             self.thing.cache_clear()
-
-    def disturb(self, content: Content, key: Key, leaves: list[torch.Tensor]) -> Content:
-        del key, leaves
-        return content
 
 
 class GradientHolder(Holder):
@@ -599,10 +463,6 @@ class GradientHolder(Holder):
     def write(self, content: Content) -> None:
         if self.thing.grad is not content[0]:
             self.thing.grad = content[0]
-
-    def disturb(self, content: Content, key: Key, leaves: list[torch.Tensor]) -> Content:
-        del key, leaves
-        return content
 
 
 class ArrayHolder(Holder):
@@ -626,10 +486,6 @@ class ArrayHolder(Holder):
     def write(self, content: Content) -> None:
         if self.small and self.thing.tobytes() != content.tobytes():
             self.thing[...] = content
-
-    def disturb(self, content: Content, key: Key, leaves: list[torch.Tensor]) -> Content:
-        del key
-        return disturb(content, leaves)
 
 
 class TappedIterator:
@@ -672,10 +528,6 @@ class TapHolder(Holder):
 
     def write(self, content: Content) -> None:
         self.thing.position = content
-
-    def disturb(self, content: Content, key: Key, leaves: list[torch.Tensor]) -> Content:
-        del key, leaves
-        return content
 
 
 @contextmanager

@@ -20,11 +20,10 @@ from ckptplan.torch.surroundings.holders import (
     MappingHolder,
     NamedValues,
     TensorHolder,
-    disturb,
     equal_numbers,
 )
 from ckptplan.torch.surroundings.snapshot import Place, Surroundings
-from ckptplan.torch.trees import are_equal_constants, flatten
+from ckptplan.torch.trees import are_equal_constants, flatten, is_differentiable
 from ckptplan.torch.trial import are_equal
 
 _ROUNDING = 1e-5
@@ -126,13 +125,21 @@ class Slot:
         self.note_graphs(value)
         return True
 
-    def disturb(self) -> list[torch.Tensor]:
-        """Set another value of the same kind; return the leaves of graphs on which it depends."""
+    def put(self, value: Any) -> list[torch.Tensor]:
+        """Set a copy of a value, perhaps of another time; return the leaves of graphs on which it depends."""
         leaves: list[torch.Tensor] = []
-        value = disturb(self.read(), leaves)
-        if self.without_graph:
-            value, leaves = _pytree.tree_map(_detach, value), []
-        self.write(value)
+
+        def renew(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor):
+                return leaf
+            leaf = leaf.detach().clone()
+            if self.without_graph or not is_differentiable(leaf):
+                return leaf
+            leaves.append(leaf.requires_grad_())
+            # No leaf itself: a step may write into it.
+            return leaf.clone()
+
+        self.write(_pytree.tree_map(renew, value))
         return leaves
 
 

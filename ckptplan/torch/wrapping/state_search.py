@@ -1,9 +1,9 @@
 """Finds the state of a module: what its steps change and later steps read.
 
-The first steps of a real sequence run, so that neurons are active. Everything that they change is given other
-values, one after the other, and a step runs again: what its output depends on, now or by way of something else
-that steps change, is state. The rest are records and statistics. Then the steps run again from the state found,
-from the beginning and from the middle, and must return what they returned before.
+The first steps of a real sequence run, so that neurons are active. Everything that they change is given what it
+held at other times, one after the other, and a step runs again: what its output depends on, now or by way of
+something else that steps change, is state. The rest are records and statistics. Then the steps run again from
+the state found, from the beginning and from the middle, and must return what they returned before.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ckptplan.torch.probe import walk_made
 from ckptplan.torch.surroundings.holders import tap_iterators
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings
 from ckptplan.torch.trees import can_be_held, flatten
-from ckptplan.torch.trial import MOST_AHEAD, Slopes, are_steeper, detach_state, list_versions, measure_slopes
+from ckptplan.torch.trial import Slopes, are_steeper, detach_state, list_versions, measure_slopes
 from ckptplan.torch.wrapping.slots import (
     ModuleStep,
     Slot,
@@ -211,6 +211,8 @@ class _Trial:
         self._world = surroundings.take(copies=True)
         self._drawn = generators.state()
         self._outputs: list[Any] = []
+        #: Before the first step, after it, and halfway.
+        self._worlds = [self._world]
 
     def put_back(self) -> None:
         """Leave the surroundings as they were."""
@@ -256,6 +258,8 @@ class _Trial:
                     if surroundings.find_more(places):
                         now = surroundings.take()
                     before = now
+                if number in (0, self._count // 2):
+                    self._worlds.append(surroundings.take(copies=True))
                 if number == self._count - 2:
                     # There may be no step after the last one, as for weights of each time step.
                     end = surroundings.take(copies=True), self._generators.state()
@@ -278,31 +282,28 @@ class _Trial:
 
     def _find_read(self, slots: list[Slot], end: tuple[Snapshot, RandomState]) -> list[bool]:
         """Return of each slot whether the output depends on it, where neurons are active or at the start."""
+        times = [self._read_at(world, slots) for world in self._worlds]
         influences = self._influences(slots, self._count - 1, *end)
-        read = influences.find_read(Slot.disturb)
+        changes = [_renew, *(_make_change(values) for values in times), _count_on]
+        read = [any(found) for found in zip(*map(influences.find_read, changes), strict=True)]
         recurrent = any(read)
-        for change in (Slot.disturb, *(_count_ahead(ahead) for ahead in range(1, MOST_AHEAD + 1))):
-            # Some are read together only, as a counter and the list that it counts; some every tenth step.
+        for change in changes:
+            # Some are read together only, as a counter and the list that it counts.
             left = [slot for slot, one in zip(slots, read, strict=True) if not one]
-            if change is not Slot.disturb:
-                left = [slot for slot in left if _is_counter(slot.read())]
             if left and influences.are_read(left, change, read):
                 read = [one or slot in left for slot, one in zip(slots, read, strict=True)]
         if recurrent:
             # Sums over time that a user adds to the loss afterwards.
-            read = [one or other for one, other in zip(read, influences.find_sums(Slot.disturb), strict=True)]
-        self._restart(self._world, self._drawn)
-        with torch.no_grad():
-            self._step(self._input(0))
-        first = {slot.identity: slot.read() for slot in slots}
-
-        def put_first(slot: Slot) -> list[torch.Tensor]:
-            slot.write(copy_tensors(first[slot.identity]))
-            return []
-
+            read = [one or other for one, other in zip(read, influences.find_sums(_renew), strict=True)]
         # A flag that the first step clears: the first step, run again, must find it set.
-        early = self._influences(slots, 0, self._world, self._drawn).find_read(put_first)
+        first = self._influences(slots, 0, self._world, self._drawn)
+        early = first.find_read(_make_change(times[1]))
         return [one or other for one, other in zip(read, early, strict=True)]
+
+    def _read_at(self, world: Snapshot, slots: list[Slot]) -> dict[tuple[int, Any], Any]:
+        """Return the values of slots in a world."""
+        self._surroundings.put_back(world)
+        return {slot.identity: copy_tensors(slot.read()) for slot in slots}
 
     def _influences(self, slots: list[Slot], number: int, world: Snapshot, drawn: RandomState) -> Influences:
         def take() -> Any:
@@ -393,18 +394,25 @@ class _Trial:
         return next(iterate_steps(tuple(pieces), nest, 1))
 
 
-def _is_counter(value: Any) -> bool:
-    if isinstance(value, torch.Tensor):
-        return value.numel() == 1 and not (value.is_floating_point() or value.dtype == torch.bool)
-    return type(value) is int
+def _renew(slot: Slot) -> list[torch.Tensor]:
+    """Give a slot what it holds, with a new graph."""
+    return slot.put(slot.read())
 
 
-def _count_ahead(ahead: int) -> Callable[[Slot], list[torch.Tensor]]:
-    def count(slot: Slot) -> list[torch.Tensor]:
-        slot.write(slot.read() + ahead)
-        return []
+#: Steps that a counter goes on by: what begins later than the steps that are tried has begun then.
+_FAR = 1_000_003
 
-    return count
+
+def _count_on(slot: Slot) -> list[torch.Tensor]:
+    """Move a whole number on, as many more steps would; other values stay."""
+    value = slot.read()
+    whole = isinstance(value, torch.Tensor) and value.numel() == 1 and value.dtype in (torch.int32, torch.int64)
+    return slot.put(value + _FAR) if whole or type(value) is int else []
+
+
+def _make_change(values: dict[tuple[int, Any], Any]) -> Change:
+    """Return what gives a slot its value of another time."""
+    return lambda slot: slot.put(values[slot.identity])
 
 
 def _not_recurrent(unsuited: list[str]) -> InputError:
