@@ -278,7 +278,11 @@ class Autocast:
     def enter(self) -> Iterator[None]:
         """Run under these settings, whatever the present ones are."""
         with ExitStack() as stack:
+            present = set(self.present(torch.device(self.settings[-1][0])).settings)
             for kind, enabled, dtype in self.settings:
+                if (kind, enabled, dtype) in present:
+                    # Within another context, one that a cell enters would keep its casts from step to step.
+                    continue
                 stack.enter_context(
                     torch.autocast(device_type=kind, enabled=enabled, dtype=dtype, cache_enabled=self.cache)
                 )

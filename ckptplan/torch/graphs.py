@@ -208,11 +208,11 @@ def compute_gradients(
     # The gradient of a scalar need not be given. PyTorch checks given gradients with symbolic shapes, which
     # would import sympy.
     with torch.enable_grad(), suspend_hooks(parameters):
-        root = _GivenGradients.apply([gradient for _, gradient in live], *(output for output, _ in live))  # type: ignore[no-untyped-call]
+        root = GivenGradients.apply([gradient for _, gradient in live], *(output for output, _ in live))  # type: ignore[no-untyped-call]
         return torch.autograd.grad(root, everything, allow_unused=True)
 
 
-class _GivenGradients(torch.autograd.Function):
+class GivenGradients(torch.autograd.Function):
     """A scalar that passes given gradients to its inputs, whatever its own gradient is."""
 
     @staticmethod

@@ -16,7 +16,13 @@ import torch
 from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Generators
 from ckptplan.torch.cell_calls import call_cell, check_result
-from ckptplan.torch.graphs import as_graph_roots, find_graph_leaves, read_sequence_number, refuse_hooks
+from ckptplan.torch.graphs import (
+    GivenGradients,
+    as_graph_roots,
+    find_graph_leaves,
+    read_sequence_number,
+    refuse_hooks,
+)
 from ckptplan.torch.inputs import Sequence
 from ckptplan.torch.losses import SummedLoss
 from ckptplan.torch.surroundings.holders import (
@@ -45,10 +51,12 @@ def measure_slopes(results: SequenceOf[torch.Tensor], roots: SequenceOf[torch.Te
     begins |= {id(one): one for one in leaves if id(one) not in inner and not one._backward_hooks}
     if not (ends and begins):
         return {key: torch.zeros_like(one) for key, one in begins.items()}
+    directions = [make_direction(one, place) for place, one in enumerate(ends)]
+    with torch.enable_grad():
+        root = GivenGradients.apply(directions, *ends)  # type: ignore[no-untyped-call]
     found = torch.autograd.grad(
-        ends,
+        root,
         list(begins.values()),
-        [make_direction(one, place) for place, one in enumerate(ends)],
         allow_unused=True,
         materialize_grads=True,
         # A graph from outside belongs to the caller.

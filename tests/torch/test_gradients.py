@@ -69,3 +69,24 @@ def test_in_single_precision(strategy: str) -> None:
         cell, inputs, state, lambda _, output: output.square().sum(), plan=plan_of(64, strategy, states=30)
     )
     assert_close(gradients(result.loss, wanted), theirs, relative=1e-5)
+
+
+@pytest.mark.parametrize("strategy", ["base", "standard", "double", "revolve"])
+def test_a_cell_may_enter_autocast_by_itself(strategy: str) -> None:
+    """Its casts are made anew in each step, whether the step runs for the first time or again."""
+    torch.manual_seed(0)
+    module = torch.nn.GRUCell(5, 7)
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            state = module(x, state)
+        state = state.float()
+        return state, state
+
+    inputs, state = job(24, dtype=torch.float32)
+    outputs, _ = plain(cell, inputs, state, 24)
+    theirs = torch.stack([one.square().sum() for one in outputs]).sum()
+    plan = plan_of(24, strategy, states=1000 if strategy == "base" else 16)
+    ours = bptt(cell, inputs, state, lambda _, one: one.square().sum(), plan=plan).loss
+    wanted = list(module.parameters())
+    assert_close(gradients(ours, wanted), gradients(theirs, wanted), relative=1e-5)
