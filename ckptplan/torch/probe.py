@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, TypeAlias
 
 import torch
@@ -101,6 +102,8 @@ class FirstSteps:
     steps: int
     reverses: bool
     replays_randomness: bool
+    #: Whether gradients of the first step are compared: those of steps that run again will be.
+    compares_gradients: bool
 
     def run(self, state: Any) -> Observations:
         """Run the steps from an initial state. Raises InputError."""
@@ -185,7 +188,7 @@ class FirstSteps:
         return _Examined(
             result=result.detach(),
             uses=uses,
-            slopes=_try_slopes(result) if with_slopes and self.reverses else {},
+            slopes=_try_slopes(result) if with_slopes and self.compares_gradients else {},
             tape_bytes=_count_tape(result),
             outer=find_outer_node(result.tensors, before=result.begun, until=self.named),
         )
@@ -455,6 +458,7 @@ def _try_first_steps(call: Call, situation: Situation, trial: Trial, *, reverses
             steps=call.plan.steps,
             reverses=reverses,
             replays_randomness=call.replay_randomness,
+            compares_gradients=reverses and call.schedule is None and len(list(islice(call.planned, 3))) < 3,
         ).run(call.state)
         if compiles:
             surroundings.put_back(world)

@@ -47,7 +47,7 @@ from ckptplan.torch.trial import (
 #: The first steps that are rehearsed: as many as there is room for, within these bounds.
 _LEAST, MOST = 2, 12
 #: The share of a limit that their tapes take, beside a state and what a backward pass works with.
-_SHARE = 0.6
+_SHARE = 0.3
 #: Lengths of the recorded runs that run again, in turn.
 _LENGTHS = (1, 2, 3, 4)
 #: Sums over steps are added up in another order: so many times the rounding of a type.

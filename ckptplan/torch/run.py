@@ -105,7 +105,8 @@ def run_call(call: Call, make_outputs: MakeOutputs) -> tuple[Run, tuple[torch.Te
     while True:
         probed = probe(call, anew=anew)
         anew_each_time = call.verify == "always" or not probed.found.rehearsed
-        rehearses = probed.wants_gradients and runs_again(call) and anew_each_time
+        # An observer measures the actions of a plan, and nothing else.
+        rehearses = call.observer is None and probed.wants_gradients and runs_again(call) and anew_each_time
         if rehearses:
             probed = rehearse(call, probed, limit=_find_limit(call, probed))
         run = Run.of(call, probed, make_outputs, rehearses=rehearses)
@@ -136,8 +137,11 @@ def runs_again(call: Call) -> bool:
 
 
 def _find_limit(call: Call, probed: Probed) -> int:
-    """Return the bytes that a plan takes, if it was made for steps like these."""
-    if isinstance(call.plan, Plan) and probed.found.tape_bytes <= _ALIKE * call.plan.workload.tape_bytes:
+    """Return the bytes that a plan takes, if it was made for steps like these, or the tapes of a schedule."""
+    if isinstance(call.plan, Schedule):
+        # Of its own tapes; what they take is shared with a state and a backward pass.
+        return 2 * call.plan.chunk_size * probed.found.tape_bytes
+    if probed.found.tape_bytes <= _ALIKE * call.plan.workload.tape_bytes:
         return call.plan.predicted.local_peak_bytes
     return _LIMIT
 
