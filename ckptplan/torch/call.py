@@ -13,7 +13,7 @@ import torch
 from ckptplan.errors import InputError, quote_value
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import schedule_of
-from ckptplan.schedule.actions import Action
+from ckptplan.schedule.actions import Action, Record
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.cell_calls import ClosedCell
 from ckptplan.torch.engine import Cell, Observer
@@ -124,6 +124,13 @@ class Call:
     def is_closed(self) -> bool:
         """Whether the cell reaches nothing else: its trial costs little, and it is made anew in each call."""
         return isinstance(self.cell, ClosedCell)
+
+    @property
+    def runs_again(self) -> bool:
+        """Whether steps run again or in pieces, and not once each, in order, as in a plain loop."""
+        first = next(iter(self.planned), None) if self.schedule is None else None
+        in_pieces = "chunk_loss" in self.losses or self.compile is not None
+        return in_pieces or not (isinstance(first, Record) and first.stop == self.plan.steps)
 
     @property
     def runs_as_planned(self) -> bool:

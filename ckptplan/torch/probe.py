@@ -1,10 +1,9 @@
 """Runs the first steps aside, to find what they use, what they change, and whether steps can run again.
 
 The first step and its loss run, then the second step, the first one again, and the first one without a graph.
-The first step must return the same each time: if not, it depends on something that could not be found. What the
-second step changed, and what holds a graph after the first, is given other values, and the second step runs
-again: it reads them if it returns something else, has another graph or other gradients, or fails. What only the
-first step changes, without a graph, is a cache.
+The first step must return the same each time: if not, it depends on something that could not be found. A tensor
+that it leaves behind with its graph, and that the second step uses, is hidden state. What only the first step
+changes, without a graph, is a cache. Whether steps read what earlier ones changed, a rehearsal finds.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any, TypeAlias
 
 import torch
@@ -43,10 +41,12 @@ from ckptplan.torch.trees import (
 )
 from ckptplan.torch.trial import (
     ROUNDING,
+    Reduced,
     StepResult,
     Trial,
     are_equal,
     are_equal_terms,
+    find_difference,
     make_hidden_state,
     measure_slopes,
     reduce_gradient,
@@ -91,6 +91,7 @@ class FirstSteps:
         steps: T.
         reverses: whether there may be a backward pass.
         replays_randomness: whether steps that run again draw the same random numbers.
+        compares_gradients: whether those of the first step are compared; a rehearsal compares those of others.
     """
 
     trial: Trial
@@ -102,7 +103,6 @@ class FirstSteps:
     steps: int
     reverses: bool
     replays_randomness: bool
-    #: Whether gradients of the first step are compared: those of steps that run again will be.
     compares_gradients: bool
 
     def run(self, state: Any) -> Observations:
@@ -157,7 +157,10 @@ class FirstSteps:
         surroundings.put_back(self.world)
         again = self._examine(self._take(state, 0, drawn), with_slopes=True)
         _check_repeated(first, again.result, trial)
-        if _are_steeper(examined, again):
+        # Tensors that a step makes anew, such as initial states, do not count.
+        same = examined.slopes.keys() & again.slopes.keys()
+        pairs = [(examined.slopes[key], again.slopes[key]) for key in same]
+        if find_difference(pairs, rounding=ROUNDING) is not None:
             raise _repeated_error("cell or loss" if trial.losses else "cell")
         surroundings.put_back(self.world)
         with torch.no_grad():
@@ -227,7 +230,7 @@ class _Examined:
     result: StepResult
     uses: Uses
     #: Numbers of its gradients.
-    slopes: dict[int, tuple[float, float]]
+    slopes: dict[int, Reduced]
     tape_bytes: int
     #: An operation that was recorded before the step.
     outer: str | None
@@ -280,7 +283,7 @@ def _repeated_error(field: str) -> InputError:
     )
 
 
-def _try_slopes(result: StepResult) -> dict[int, tuple[float, float]]:
+def _try_slopes(result: StepResult) -> dict[int, Reduced]:
     """Return numbers of the gradients of a step, none if autograd has none: the sequence will say why."""
     try:
         slopes = measure_slopes(result.tensors, result.roots)
@@ -297,16 +300,6 @@ def _count_tape(result: StepResult) -> int:
         return count_saved_bytes(result.tensors, end=(), without=result.roots)
     except RuntimeError:
         return 0
-
-
-def _are_steeper(first: _Examined, again: _Examined) -> bool:
-    """Return whether gradients differ; tensors that a step makes anew, such as initial states, do not count."""
-    pairs = [(one, again.slopes[key]) for key, one in first.slopes.items() if key in again.slopes]
-    largest = max((norm for (norm, _), _ in pairs), default=0.0)
-    return any(
-        max(abs(norm - other), abs(value - moved)) > ROUNDING * (norm + 0.1 * largest)
-        for (norm, value), (other, moved) in pairs
-    )
 
 
 def _are_same(first: StepResult, again: StepResult) -> bool:
@@ -458,7 +451,7 @@ def _try_first_steps(call: Call, situation: Situation, trial: Trial, *, reverses
             steps=call.plan.steps,
             reverses=reverses,
             replays_randomness=call.replay_randomness,
-            compares_gradients=reverses and call.schedule is None and len(list(islice(call.planned, 3))) < 3,
+            compares_gradients=reverses and not call.runs_again,
         ).run(call.state)
         if compiles:
             surroundings.put_back(world)

@@ -37,6 +37,8 @@ from ckptplan.torch.trees import byte_size, flatten, is_differentiable
 from ckptplan.torch.trial import (
     ROUNDING,
     HiddenState,
+    Reduced,
+    find_difference,
     gather,
     make_direction,
     make_hidden_state,
@@ -52,8 +54,6 @@ _SHARE = 0.3
 _LENGTHS = (1, 2, 3, 4)
 #: Sums over steps are added up in another order: so many times the rounding of a type.
 _REORDERED = 10
-#: A share of the largest gradient, in that rounding, that rounding alone may leave of one which is zero.
-_NOTHING = 0.1
 #: Losses that are smaller beside the sum may be nothing but rounding.
 _LEAST_SHARE = 1e-4
 #: Executes a call under its plan, given what is known of its steps; returns its results.
@@ -89,7 +89,8 @@ def make_schedule(steps: int) -> Schedule:
 
 def make_single_record(steps: int) -> Schedule:
     """Return the schedule of plain backpropagation."""
-    return Schedule(steps=steps, actions=(Record(0, steps), Backward(0, steps)), chunk_size=steps)
+    actions = (Record(0, steps), Backward(0, steps))
+    return Schedule(steps=steps, actions=actions, local_states=1, chunk_size=steps)
 
 
 class _Objective:
@@ -171,7 +172,7 @@ class Seen:
     total: float
     sums: float
     #: Of each gradient, in the order of the wanted tensors, its norm and its product with a fixed direction.
-    gradients: list[tuple[float, float]]
+    gradients: list[Reduced]
 
 
 def _see(total: torch.Tensor, sums: float, gradients: tuple[Gradient, ...]) -> Seen:
@@ -213,7 +214,7 @@ class Rehearsal:
     def play(self) -> Seen:
         """Run the steps as a plain loop, in the present surroundings; those of a ``ChunkCell`` in one chunk."""
         call, objective, probed = self.call, self._objective, self.probed
-        if isinstance(call.cell, ChunkCell):
+        if isinstance(call.cell, ChunkCell) and self.steps > 1:
             # Its chunks were compared with single steps; rounding may make other neurons fire in these.
             return self.perform(make_single_record(self.steps))
         leaves, structure = flatten(self.state)
@@ -294,20 +295,13 @@ class Rehearsal:
 
     def describe_difference(self, one: Seen, other: Seen) -> str:
         """Return what of two runs differs beyond rounding, as text; nothing if they are the same."""
-        share = self._rounding
-        largest = max((norm for seen in (one, other) for norm, _ in seen.gradients), default=0.0)
-        pairs = zip(one.gradients, other.gradients, strict=True)
-        worst = ""
-        most = 0.0
-        for name, ((norm, value), (other_norm, other_value)) in zip(self._names, pairs, strict=True):
-            size = max(norm, other_norm)
-            difference = max(abs(value - other_value), abs(norm - other_norm))
-            if not difference <= share * (size + _NOTHING * largest) and (part := difference / size) > most:
-                most, worst = part, f"the gradient of {name} differs by {part:.1%} of its norm"
-        if worst:
-            return worst
+        pairs = list(zip(one.gradients, other.gradients, strict=True))
+        found = find_difference(pairs, rounding=self._rounding)
+        if found is not None:
+            place, share = found
+            return f"the gradient of {self._names[place]} differs by {share:.1%} of its norm"
         size = max(abs(one.total), abs(other.total), abs(one.sums))
-        return "" if _are_close(one.total, other.total, share * size) else "the loss differs"
+        return "" if _are_close(one.total, other.total, self._rounding * size) else "the loss differs"
 
     def rehearse(self) -> None:
         """Run the steps as a plain loop and under a schedule, and compare. Raises InputError."""

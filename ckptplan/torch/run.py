@@ -13,7 +13,7 @@ import torch
 from ckptplan.errors import InputError
 from ckptplan.execution.lookahead import Lookahead
 from ckptplan.model.plan import Plan
-from ckptplan.schedule.actions import Backward, Record, Tier
+from ckptplan.schedule.actions import Backward, Tier
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.ambient import Autocast, Generators, RandomState
 from ckptplan.torch.call import Call, RunOptions, check_losses
@@ -36,15 +36,15 @@ from ckptplan.torch.recognise import forget, keep
 from ckptplan.torch.rehearsal import Rehearsal, find_room, rehearse_first
 from ckptplan.torch.sequence_watch import SequenceWatch
 from ckptplan.torch.stores import FileStore, HostStore, LocalStore, Store
-from ckptplan.torch.surroundings.snapshot import Surroundings
 from ckptplan.torch.trees import flatten, is_differentiable
 from ckptplan.torch.verify import Verifier
 
 #: Makes what takes the outputs of a run, given what compares them and whether those taken again were saved.
 MakeOutputs = Callable[..., Outputs]
-#: Bytes that a rehearsal may take where no limit is known; a plan was made for steps with tapes so many times
-#: smaller than it says at most.
-_LIMIT, _ALIKE = 2**26, 4
+#: Bytes that a rehearsal may take where no limit is known.
+_LIMIT = 2**26
+#: A plan was made for other steps if their tapes take more than so many times what it says.
+_ALIKE = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,9 +104,8 @@ def run_call(call: Call, make_outputs: MakeOutputs) -> tuple[Run, tuple[torch.Te
     anew = call.is_closed or not call.runs_as_planned
     while True:
         probed = probe(call, anew=anew)
-        anew_each_time = call.verify == "always" or not probed.found.rehearsed
-        # An observer measures the actions of a plan, and nothing else.
-        rehearses = call.observer is None and probed.wants_gradients and runs_again(call) and anew_each_time
+        needed = call.runs_again and not call.is_closed and probed.wants_gradients
+        rehearses = needed and (call.verify == "always" or not probed.found.rehearsed)
         if rehearses:
             probed = rehearse(call, probed, limit=_find_limit(call, probed))
         run = Run.of(call, probed, make_outputs, rehearses=rehearses)
@@ -127,19 +126,10 @@ def run_call(call: Call, make_outputs: MakeOutputs) -> tuple[Run, tuple[torch.Te
         return run, results
 
 
-def runs_again(call: Call) -> bool:
-    """Return whether a call runs or records steps otherwise than a plain loop does."""
-    if call.is_closed:
-        return False
-    first = next(iter(call.planned), None) if call.schedule is None else None
-    in_pieces = "chunk_loss" in call.losses or call.compile is not None
-    return in_pieces or not (isinstance(first, Record) and first.stop == call.plan.steps)
-
-
 def _find_limit(call: Call, probed: Probed) -> int:
-    """Return the bytes that a plan takes, if it was made for steps like these, or the tapes of a schedule."""
+    """Return the bytes that a plan takes, if it was made for steps like these, or a schedule, about."""
     if isinstance(call.plan, Schedule):
-        # Of its own tapes; what they take is shared with a state and a backward pass.
+        # Beside its tapes there are states, and what a backward pass works with.
         return 2 * call.plan.chunk_size * probed.found.tape_bytes
     if probed.found.tape_bytes <= _ALIKE * call.plan.workload.tape_bytes:
         return call.plan.predicted.local_peak_bytes
@@ -159,9 +149,7 @@ def rehearse(call: Call, probed: Probed, *, limit: int) -> Probed:
     return replace(probed, found=found)
 
 
-def _make_step(
-    call: Call, probed: Probed, surroundings: Surroundings, state: Any, start: int, *, drawn: RandomState
-) -> Rehearsal:
+def _make_step(call: Call, probed: Probed, state: Any, start: int, drawn: RandomState) -> Rehearsal:
     """Return what takes a single step aside."""
     return Rehearsal(
         call=call,
@@ -170,7 +158,7 @@ def _make_step(
         state=state,
         start=start,
         steps=1,
-        surroundings=surroundings,
+        surroundings=probed.surroundings,
         drawn=drawn,
     )
 
@@ -210,8 +198,8 @@ class Run:
         watch = SequenceWatch(
             probed=probed,
             generators=generators,
-            make_step=partial(_make_step, call, probed, probed.surroundings),
-            runs_again=runs_again(call),
+            make_step=partial(_make_step, call, probed),
+            runs_again=call.runs_again,
             rehearses=rehearses,
         )
         leaves, structure = flatten(call.state)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import torch
 
@@ -18,36 +18,22 @@ from ckptplan.torch.ambient import Generators, RandomState
 from ckptplan.torch.held_graphs import guard_leftovers
 from ckptplan.torch.probe import Probed
 from ckptplan.torch.recognise import HeldPlace, StaleFindingsError
+from ckptplan.torch.rehearsal import Rehearsal, Seen
 from ckptplan.torch.surroundings.holders import ArrayHolder, Content, GradientHolder, TensorHolder
-from ckptplan.torch.surroundings.snapshot import Contents, Place, Snapshot, Surroundings, holds_graph
+from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings, holds_graph
 from ckptplan.torch.surroundings.walk import walk
 from ckptplan.torch.trial import detach_state, list_names, refuse_changed_parameters, refuse_lost_changes
 
-
-class _Step(Protocol):
-    """A step that runs as a plain loop, in several surroundings (``rehearsal.Rehearsal``)."""
-
-    def play(self) -> Any: ...
-
-    def play_in(self, world: Snapshot, others: Contents, places: list[Place]) -> Any: ...
-
-    def describe_difference(self, one: Any, other: Any) -> str: ...
-
-    def compare(self, *, world: Snapshot, others: Contents, usual: Any, places: list[Place]) -> None: ...
-
-
-class MakeStep(Protocol):
-    """Makes what takes the step that begins with a state, given its number and the generators' states there."""
-
-    def __call__(self, state: Any, start: int, *, drawn: RandomState) -> _Step: ...
+#: Makes what takes the step that begins with a state, given its number and the generators' states there.
+MakeStep: TypeAlias = Callable[[Any, int, RandomState], Rehearsal]
 
 
 @dataclass(frozen=True)
 class _Taken:
     """A step that was taken in the middle of a sequence, what it gave, and what it found."""
 
-    step: _Step
-    seen: Any
+    step: Rehearsal
+    seen: Seen
     world: Snapshot
 
 
@@ -116,7 +102,7 @@ class SequenceWatch:
             now = surroundings.take_since(now)
         refuse_lost_changes(surroundings, places)
         with generators.aside():
-            taken = self._make_step(detach_state(state), step, drawn=generators.state())
+            taken = self._make_step(detach_state(state), step, generators.state())
             try:
                 seen = taken.play()
                 self._with_graph |= {one for one in places if holds_graph(surroundings.value_of(one))}
@@ -147,7 +133,7 @@ class SequenceWatch:
         with self._generators.aside(), torch.enable_grad():
             try:
                 if changed:
-                    again = self._make_step(state, step, drawn=self._generators.state())
+                    again = self._make_step(state, step, self._generators.state())
                     self._refuse_changes(again, present, changed)
                 if taken is not None:
                     # Also if nothing changed that can be found.
@@ -158,7 +144,7 @@ class SequenceWatch:
             finally:
                 surroundings.put_back(present)
 
-    def _refuse_changes(self, step: _Step, present: Snapshot, places: list[Place]) -> None:
+    def _refuse_changes(self, step: Rehearsal, present: Snapshot, places: list[Place]) -> None:
         """Raise InputError if a step gives something else with what others changed than without."""
         as_left, now = step.play_in(present, self._left, places), step.play_in(present, {}, [])
         if now is None or as_left is None or step.describe_difference(as_left, now):

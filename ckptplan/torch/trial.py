@@ -1,4 +1,4 @@
-"""Runs single steps aside, to compare them and to find what they read: hidden state, refused by name.
+"""Runs single steps aside, compares them, and refuses hidden state by name.
 
 Gradients of single steps are compared, too: the slope of a surrogate gradient, a factor in a hook and the
 temperature of a straight-through estimator change gradients, and nothing that a step returns.
@@ -78,14 +78,36 @@ def gather(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.layout is torch.strided else tensor.to_dense()
 
 
-def reduce_gradient(gradient: torch.Tensor) -> tuple[float, float]:
-    """Return the norm of a gradient, and its product with a fixed direction."""
+#: The norm of a gradient, and its product with a fixed direction.
+Reduced: TypeAlias = tuple[float, float]
+
+
+def reduce_gradient(gradient: torch.Tensor) -> Reduced:
+    """Return two numbers by which a gradient is compared."""
     gradient = gather(gradient)
     wide = torch.view_as_real(gradient) if gradient.is_complex() else gradient
     wide = wide.float() if wide.dtype in (torch.float16, torch.bfloat16) else wide
-    # Squares may overflow in fp32.
-    norm = float(torch.linalg.vector_norm(wide)) if wide.numel() else 0.0
-    return norm, float((wide * make_direction(wide, 0)).sum())
+    # In fp64, as squares of large numbers overflow.
+    norm = float(torch.linalg.vector_norm(wide, dtype=torch.float64))
+    return norm, float((wide * make_direction(wide, 0)).sum(dtype=torch.float64))
+
+
+#: A share of the largest gradient, in its rounding, that rounding alone may leave of one which is zero.
+_NOTHING = 0.1
+
+
+def find_difference(pairs: SequenceOf[tuple[Reduced, Reduced]], *, rounding: float) -> tuple[int, float] | None:
+    """Return which gradients differ most, and by which share of their norm; None if rounding may be all."""
+    largest = max((norm for pair in pairs for norm, _ in pair), default=0.0)
+    found: tuple[int, float] | None = None
+    for place, ((norm, value), (other_norm, other_value)) in enumerate(pairs):
+        size = max(norm, other_norm)
+        difference = max(abs(value - other_value), abs(norm - other_norm))
+        if difference > rounding * (size + _NOTHING * largest) and (
+            found is None or difference / size > found[1]
+        ):
+            found = place, difference / size
+    return found
 
 
 #: Relative difference that rounding may cause between calls, or for a chunk; hidden state causes more.
