@@ -15,8 +15,6 @@ equally many pieces, runs and loads. Otherwise it is the cost of a schedule.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
 from functools import lru_cache, partial
 from math import inf
 
@@ -27,7 +25,7 @@ from ckptplan.model.split import Choice, Where
 from ckptplan.recursion import revolve
 from ckptplan.recursion.problem import Candidate, Problem, SolvedProblem
 from ckptplan.recursion.revolve import binomial_decision, make_revolve_tree
-from ckptplan.recursion.table_problem import TableProblem
+from ckptplan.recursion.table_problem import TableProblem, prove_bound
 from ckptplan.recursion.tables import PartValues, Values
 from ckptplan.recursion.tree import Decision, Part, UnitSizes, grow_tree
 
@@ -134,46 +132,23 @@ def covers_actions(problem: Problem) -> bool:
 def solve_classical(job: TableProblem) -> SolvedProblem:
     """Return the single-tape optimum for the budget, or for each number of slots within it.
 
-    If saves cost something, the schedules are good ones, and the bound is that of free saves.
+    If saves cost something, the schedules are good ones, and prices give the bound.
     """
     problem, most = job.problem, count_slots(job)
     counts = _slot_counts(job, most)
-    if problem.write == inf:
-        return SolvedProblem(
-            candidates=list(_binomial_candidates(job, counts)),
-            least_extra=_binomial_extra(problem.steps, most, _with_free_saves(problem)) if most else inf,
-            exact=covers_actions(problem) and (len(counts) > most or not job.front),
-        )
-    lowered = job._replace(problem=_with_free_saves(problem))
-    optimum = float(_cached_single_tape(lowered, most).unstored[problem.steps])
+    list_candidates = _list_binomials if problem.write == inf else _list_single_tapes
+    candidates, optimum = list_candidates(job, counts)
+    covered = covers_actions(problem) and problem.covered
     return SolvedProblem(
-        candidates=list(_single_tape_candidates(job, counts)),
-        least_extra=problem.bound_by_optimum(optimum),
-        exact=covers_actions(problem) and problem.covered and (len(counts) > most or not job.front),
+        candidates=candidates,
+        least_extra=optimum if covered else prove_bound(job),
+        exact=covered and (len(counts) > most or not job.front),
     )
 
 
 def count_slots(job: TableProblem) -> int:
     """Return how many states fit in local memory besides one tape, at most one for each step."""
     return min(job.problem.steps, (job.units - job.sizes.tape) // job.sizes.state)
-
-
-def _with_free_saves(problem: Problem) -> Problem:
-    """Return a problem that costs no more and that this case covers."""
-    if covers_actions(problem):
-        return problem
-    load = min(problem.actions.load, problem.read)
-    return replace(problem, actions=problem.actions._replace(save=0.0, load=load))
-
-
-def _binomial_extra(steps: int, slots: int, problem: Problem) -> float:
-    """Return what binomial checkpointing adds to the first sweep; infinite beyond what can be counted."""
-    recomputed = revolve.count_recomputed(steps, chunk=1, slots=slots)
-    if recomputed >= revolve.MOST:
-        return inf
-    a, k, s, back = problem.actions
-    saves = revolve.count_saves(steps, slots=slots)
-    return recomputed * problem.recompute + (steps - 1) * (a + back) + steps * k + saves * s
 
 
 def _slot_counts(job: TableProblem, most: int) -> list[int]:
@@ -187,34 +162,42 @@ def _slot_counts(job: TableProblem, most: int) -> list[int]:
     return sorted({0, most, *spread}, reverse=True)
 
 
-def _binomial_candidates(job: TableProblem, counts: list[int]) -> Iterator[Candidate]:
-    """Yield binomial checkpointing in local memory alone, for any number of steps."""
-    steps = job.problem.steps
-    for slots in counts:
-        recomputed = revolve.count_recomputed(steps, chunk=1, slots=slots)
-        if recomputed >= revolve.MOST or slots < 1:
-            continue
-        if revolve.is_listable(steps, slots=slots, sweeps=revolve.least_sweeps(steps, slots)):
-            yield Candidate(
-                extra=_binomial_extra(steps, slots, job.problem),
-                local_bytes=slots * job.problem.state_bytes + job.problem.tape_bytes,
-                build=partial(make_revolve_tree, slots, steps=steps),
-            )
+def _list_binomials(job: TableProblem, counts: list[int]) -> tuple[list[Candidate], float]:
+    """Return binomial checkpointing in local memory alone, for any number of steps, and the least cost."""
+    problem, slots = job.problem, np.array(counts)
+    steps, (a, k, s, back) = problem.steps, problem.actions
+    recomputed, saves = revolve.count_at(np.array([steps]), chunk=np.array([1]), slots=slots)
+    extra = recomputed * problem.recompute + saves * s + ((steps - 1) * (a + back) + steps * k)
+    extra = np.where(recomputed < revolve.MOST, extra, inf)
+    sweeps = revolve.count_sweeps_at(np.array([steps]), slots=np.maximum(slots, 1))
+    listed = revolve.is_listable(steps, slots=slots, sweeps=sweeps) & (extra < inf)
+    candidates = [
+        Candidate(
+            extra=float(extra[place]),
+            local_bytes=counts[place] * problem.state_bytes + problem.tape_bytes,
+            build=partial(make_revolve_tree, counts[place], steps=steps),
+        )
+        for place in np.flatnonzero(listed).tolist()
+    ]
+    return candidates, float(extra[0])
 
 
-def _single_tape_candidates(job: TableProblem, counts: list[int]) -> Iterator[Candidate]:
-    """Yield the classical optimum for each number of slots."""
+def _list_single_tapes(job: TableProblem, counts: list[int]) -> tuple[list[Candidate], float]:
+    """Return the classical optimum for each number of slots, and the least cost."""
     problem = job.problem
-    for slots in counts:
-        table = _cached_single_tape(job, slots)
-        extra = float(table.unstored[problem.steps])
-        if extra < inf:
-            root = Part(Where.UNSTORED, problem.steps, table.units)
-            yield Candidate(
-                extra=extra,
-                local_bytes=slots * problem.state_bytes + problem.tape_bytes,
-                build=partial(grow_tree, root, table.decide, sizes=table.sizes),
-            )
+    tables = [_cached_single_tape(job, slots) for slots in counts]
+    candidates = [
+        Candidate(
+            extra=float(table.unstored[-1]),
+            local_bytes=slots * problem.state_bytes + problem.tape_bytes,
+            build=partial(
+                grow_tree, Part(Where.UNSTORED, problem.steps, table.units), table.decide, sizes=table.sizes
+            ),
+        )
+        for slots, table in zip(counts, tables, strict=True)
+        if table.unstored[-1] < inf
+    ]
+    return candidates, float(tables[0].unstored[-1])
 
 
 def _cached_single_tape(job: TableProblem, slots: int) -> SingleTape:

@@ -93,12 +93,6 @@ class Problem:
             "actions": self.actions,
         }
 
-    @property
-    def least_cost_share(self) -> float:
-        """The least share of a schedule's extra cost that remains when transfers cost their minimum."""
-        pairs = ((self.least_write, self.write), (self.least_read, self.read))
-        return min(least / full if full > 0 and full < inf else 1.0 for least, full in pairs)
-
     def bound_by_memory(self) -> float:
         """Return ``bound_by_tapes`` from the memory in bytes, however coarse the units of a table are."""
         if self.free_bytes is None:
@@ -111,13 +105,11 @@ class Problem:
             chunk=self.actions.chunk,
         )
 
-    def bound_by_optimum(self, optimum: float) -> float:
-        """Return the bound that follows from the optimum of the problem that the recursion covers."""
-        return optimum if self.covered else max(self.bound_by_memory(), optimum * self.least_cost_share)
-
     def lowered(self) -> Problem:
         """Return a problem that the recursion covers and that costs no more, for a lower bound."""
-        return replace(self, actions=self.actions.lowered(write=self.write, read=self.read))
+        write, read = self.least_write, self.least_read
+        actions = self.actions.lowered(write=write, read=read)
+        return replace(self, write=write, read=read, actions=actions)
 
 
 def bound_by_tapes(*, steps: int, units: int, tape: int, recompute: float, chunk: float = 0.0) -> float:

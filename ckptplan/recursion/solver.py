@@ -1,8 +1,8 @@
 """Finds the optimum under a byte budget: exact if affordable, else good schedules and a proven bound.
 
 The exact optimum comes from one table for all lengths and budgets (``tables``), or from the classical case
-(``single_tape``). Where these are too much work, there are two kinds of schedules, and a bound on the cost of
-any schedule:
+(``classical``). Where these are too much work, prices bound the cost of any schedule (``prices``). There are
+two kinds of schedules then:
 
 - segments of one length in remote memory, with an exact schedule inside them and for the rest;
 - chunks of several steps treated as one step, so that the tables are smaller.
@@ -36,12 +36,14 @@ from ckptplan.recursion.table_problem import (
     TableProblem,
     cached_tables,
     coarsen,
+    find_rung,
     is_affordable,
+    list_price_bounds,
     longest_table,
-    most_tabulated_units,
+    prove_bound,
     useful_units,
 )
-from ckptplan.recursion.tables import Tables, Values, bound_by_blocks, solve_blocks
+from ckptplan.recursion.tables import Tables, Values
 from ckptplan.recursion.tree import Decision, Forest, Part, UnitSizes, grow_tree
 
 #: A sequence is cut into at least so many pieces of several steps; with fewer, closed forms do as well.
@@ -73,47 +75,39 @@ def solve(
 
 def list_rungs(
     problem: Problem, *, effort: str, progress: Progress | None = None
-) -> Iterator[tuple[int, SolvedProblem, Iterator[tuple[int, float]]]]:
+) -> Iterator[tuple[int, SolvedProblem, list[tuple[int, float]]]]:
     """Yield what ``solve`` finds for all budgets: free bytes, ascending, the solution for them, and bounds.
 
     Whatever schedule ``solve`` returns for a budget is among those for the first of these free bytes that are
     no less. A bound is free bytes and the least seconds that any schedule within them adds; the bound of
     ``solve`` for a budget is that of the first of these that are no less, or ``Problem.bound_by_memory`` if
-    this is larger. The bounds of a rung are quick as long as no other rung has been asked for.
+    this is larger.
     """
     job = _count_in_units(replace(problem, free_bytes=None), effort=effort, progress=progress)
     most, first = _count_all_tapes(job), job.sizes.tape
     while first <= most:
         single = min(2 * job.sizes.tape, most) - 1
         one_tape = first <= single and is_classical(units=single, sizes=job.sizes) and is_short(job)
-        last = single if one_tape else min(_find_rung(job, first), most - 1) if first < most else most
+        last = single if one_tape else min(find_rung(job, first), most - 1) if first < most else most
         free = last * job.unit
         solved = solve(replace(problem, free_bytes=free), effort=effort, front=one_tape, progress=progress)
         if solved is not None:
-            listing = _list_single_tape_bounds if one_tape else _list_bounds
-            ends = iter([(free, solved.least_extra)])
-            yield free, solved, ends if last == most else listing(job, first=first, last=last)
+            yield free, solved, _list_bounds(job._replace(units=last), solved)
         first = last + 1
 
 
-def _list_single_tape_bounds(job: TableProblem, *, first: int, last: int) -> Iterator[tuple[int, float]]:
-    for units in range(first, last + 1, job.sizes.state):
-        top = min(units + job.sizes.state, last + 1) * job.unit - 1
-        solved = solve(replace(job.problem, free_bytes=top), effort=job.effort)
-        yield top, inf if solved is None else solved.least_extra
-
-
-def _list_bounds(job: TableProblem, *, first: int, last: int) -> Iterator[tuple[int, float]]:
-    """Yield the bounds of the budgets from ``first`` to ``last`` units, which read the same tables."""
-    relaxed = _relax(job._replace(units=_find_rung(job, last)))
-    units = first
-    while units <= last:
-        # All budgets up to the top of a step of units, and below the next rung, have the same bound.
-        top = (_round_units(relaxed, units * job.unit // relaxed.unit) + 1) * relaxed.unit - 1
-        top = min(max(top, (units + 1) * job.unit - 1), (last + 1) * job.unit - 1)
-        within = relaxed._replace(problem=replace(relaxed.problem, free_bytes=top))
-        yield top, _prove_bound(within, units=top // relaxed.unit)
-        units = top // job.unit + 1
+def _list_bounds(job: TableProblem, solved: SolvedProblem) -> list[tuple[int, float]]:
+    """Return the bounds of the budgets up to some units, for which a solution lists all schedules."""
+    # A budget that does not hold another unit is no better.
+    end = (job.units + 1) * job.unit - 1
+    if solved.exact and solved.candidates:
+        known = sorted((one.local_bytes, one.extra) for one in solved.candidates)
+        # What fits below the memory of a schedule is no faster than the one before it.
+        tops = [size - 1 for size, _ in known[1:]]
+        return list(zip([*tops, end], [extra for _, extra in known], strict=True))
+    unit, least = list_price_bounds(job)
+    ends = np.minimum(np.arange(1, len(least) + 1) * unit - 1, end)
+    return [*zip(ends.tolist(), least.tolist(), strict=True), (end, solved.least_extra)]
 
 
 def _count_in_units(
@@ -130,29 +124,6 @@ def _count_in_units(
 
 def _count_all_tapes(job: TableProblem) -> int:
     return job.problem.steps * job.sizes.tape
-
-
-def _find_rung(job: TableProblem, units: int) -> int:
-    """Return the units of the tables that a budget of ``units`` reads.
-
-    They are those of the largest exact table of all steps, or of one tape without one, doubled until they are
-    enough, or those of all tapes.
-    """
-    rung = max(most_tabulated_units(job.problem, sizes=job.sizes, effort=job.effort), job.sizes.tape)
-    doublings = max(0, (-(-units // rung) - 1).bit_length())
-    return min(rung << doublings, _count_all_tapes(job))
-
-
-def _relax(job: TableProblem) -> TableProblem:
-    return coarsen(job._replace(problem=job.problem.lowered()), down=True)
-
-
-def _round_units(job: TableProblem, units: int) -> int:
-    """Return the units to prove a bound for: ``units`` if one table proves all, else up to 1/8 more."""
-    if is_affordable(job, job.units):
-        return min(units, job.units)
-    step = 1 << max(0, units.bit_length() - 4)
-    return min(-(-units // step) * step, job.units)
 
 
 def _solve_classical_with_actions(job: TableProblem) -> SolvedProblem:
@@ -176,7 +147,7 @@ def _solve_classical_with_actions(job: TableProblem) -> SolvedProblem:
     ]
     return SolvedProblem(
         candidates=candidates,
-        least_extra=_prove_bound(counted._replace(problem=problem.lowered()), units=counted.units),
+        least_extra=_least_extra(candidates) if problem.covered else prove_bound(job),
         exact=problem.covered,
     )
 
@@ -201,7 +172,7 @@ def _solve_by_tables(job: TableProblem) -> SolvedProblem:
     """Return the solution from a table of the whole sequence, or of a part of it."""
     rung = job
     if not is_affordable(job, job.units):
-        rung = job._replace(units=_find_rung(job, job.units), alone=False)
+        rung = job._replace(units=find_rung(job, job.units), alone=False)
     coarse, free = coarsen(rung), job.units * job.unit
     is_whole = is_affordable(coarse, coarse.units)
     if is_whole:
@@ -210,16 +181,20 @@ def _solve_by_tables(job: TableProblem) -> SolvedProblem:
     else:
         candidates = [*_segment_candidates(coarse), *_chunk_candidates(coarse)]
     candidates = [one for one in candidates if one.local_bytes <= free]
-    notes, relaxed = _describe_rounding(coarse), _relax(rung)
+    notes = _describe_rounding(coarse)
     exact = is_whole and job.problem.covered and not notes
     if job.front and not exact:
         candidates += _small_budget_candidates(job)
     return SolvedProblem(
         candidates=candidates,
-        least_extra=_prove_bound(relaxed, units=free // relaxed.unit),
+        least_extra=_least_extra(candidates) if exact else prove_bound(job),
         exact=exact,
         notes=notes,
     )
+
+
+def _least_extra(candidates: list[Candidate]) -> float:
+    return min((one.extra for one in candidates), default=inf)
 
 
 def _small_budget_candidates(job: TableProblem) -> Iterator[Candidate]:
@@ -231,26 +206,6 @@ def _small_budget_candidates(job: TableProblem) -> Iterator[Candidate]:
         )
     if is_short(job):
         yield from solve_classical(job).candidates
-
-
-def _prove_bound(job: TableProblem, *, units: int) -> float:
-    """Return the bound from the optimum of the sequence, or of its parts, in units that are rounded down.
-
-    ``job`` is that of the rung, whose tables are narrowed to ``units``.
-    """
-    problem, units = job.problem, _round_units(job, units)
-    if is_affordable(job, job.units):
-        tables = cached_tables(job, steps=problem.steps, units=job.units)
-        return problem.bound_by_optimum(float(tables.unstored[problem.steps, units]))
-    part = _tabulate_a_part(job)
-    if part is None or units >= part.steps * job.sizes.tape:
-        # Nothing, or nothing more: the part recomputes nothing.
-        return problem.bound_by_memory()
-    least = solve_blocks(part.narrow(units))
-    return max(
-        problem.bound_by_memory(),
-        bound_by_blocks(least, steps=problem.steps) * problem.least_cost_share,
-    )
 
 
 def _table_candidates(

@@ -17,9 +17,9 @@ import numpy as np
 
 from ckptplan.cost.arrays import Integers
 from ckptplan.model.progress import Progress
+from ckptplan.recursion.prices import bound_by_prices, find_promising_splits
 from ckptplan.recursion.problem import Problem
-from ckptplan.recursion.promising import find_promising_splits
-from ckptplan.recursion.tables import CELLS, Tables
+from ckptplan.recursion.tables import CELLS, Tables, Values
 from ckptplan.recursion.tree import UnitSizes
 
 #: How many units are tried for each size, starting at the finest affordable one.
@@ -99,11 +99,11 @@ def is_affordable(job: TableProblem, units: int) -> bool:
     return steps**2 * (units + 1) <= WORK[job.effort] and (steps + 1) * (units + 1) <= CELLS
 
 
-def coarsen(job: TableProblem, *, down: bool = False) -> TableProblem:
+def coarsen(job: TableProblem) -> TableProblem:
     """Return the problem in units large enough that a table of a thousand steps is affordable.
 
-    If that loses little, units are made large enough for a table of all steps. With sizes rounded up, what
-    fits in units fits in bytes; with sizes rounded ``down``, what fits in bytes fits in units.
+    If that loses little, units are made large enough for a table of all steps. Sizes are rounded up: what fits
+    in units fits in bytes.
     """
     problem = job.problem
     if job.units <= _most_units(job, _SOME_STEPS):
@@ -113,8 +113,8 @@ def coarsen(job: TableProblem, *, down: bool = False) -> TableProblem:
     for steps in (problem.steps, _SOME_STEPS):
         if lost > _LITTLE:
             most = _most_units(job, steps)
-            lost, unit = choose_unit(state, tape, steps=problem.steps, total=total, most_units=most, down=down)
-    return job._replace(sizes=round_sizes(state, tape, unit=unit, down=down), units=total // unit, unit=unit)
+            lost, unit = choose_unit(state, tape, steps=problem.steps, total=total, most_units=most, down=False)
+    return job._replace(sizes=round_sizes(state, tape, unit=unit, down=False), units=total // unit, unit=unit)
 
 
 def _most_units(job: TableProblem, steps: int) -> int:
@@ -141,11 +141,57 @@ def useful_units(job: TableProblem, *, steps: int) -> int:
     return min(job.units, steps * job.sizes.tape)
 
 
-def most_tabulated_units(problem: Problem, *, sizes: UnitSizes, effort: str) -> int:
-    """Return the most units with which a table of all steps is affordable; 0 if none can record a step."""
-    steps = problem.steps
-    most = min(steps * sizes.tape, WORK[effort] // steps**2 - 1, CELLS // (steps + 1) - 1)
-    return most if most >= sizes.tape else 0
+def find_rung(job: TableProblem, units: int) -> int:
+    """Return the units of the tables, and of the bounds by prices, that a budget of ``units`` reads.
+
+    They are those of the largest exact table of all steps, or of one tape without one, doubled until they are
+    enough, or those of all tapes.
+    """
+    steps, tape, work = job.problem.steps, job.sizes.tape, WORK[job.effort]
+    rung = max(min(work // steps**2, CELLS // (steps + 1)) - 1, tape)
+    doublings = max(0, (-(-units // rung) - 1).bit_length())
+    return min(rung << doublings, steps * tape)
+
+
+#: For bounds by prices, the most units of memory, in all and for a state or a tape, and the sums of a table in
+#: place of which a step of their sweep may be taken.
+_MOST_UNITS, _UNITS_EACH, _SUMS_FOR_A_STEP = 2**15, 128, 60_000
+
+
+def list_price_bounds(job: TableProblem) -> tuple[int, Values]:
+    """Return a unit, and the bound by prices on the cost of schedules within each number of such units.
+
+    The budgets of a rung have the same units and bounds. There are none if the sweep would be too long.
+    """
+    problem, rung = job.problem.lowered(), find_rung(job, job.units)
+    held = rung // min(job.sizes) + 1
+    most_levels = WORK[job.effort] // _SUMS_FOR_A_STEP // held
+    if most_levels < 3:
+        return job.unit, np.zeros(0)
+    unit, sizes, total = job.unit, job.sizes, rung * job.unit
+    most_units = min(_MOST_UNITS, _UNITS_EACH * held)
+    if rung > most_units:
+        sizes_in_bytes = problem.state_bytes, problem.tape_bytes
+        _, unit = choose_unit(
+            *sizes_in_bytes, steps=problem.steps, total=total, most_units=most_units, down=True
+        )
+        sizes = round_sizes(*sizes_in_bytes, unit=unit, down=True)
+    is_first = find_rung(job, job.sizes.tape) == rung
+    return unit, bound_by_prices(
+        steps=problem.steps,
+        units=total // unit,
+        sizes=sizes,
+        **problem.prices,
+        first=sizes.tape if is_first else total // unit // 2,
+        most_levels=most_levels,
+    )
+
+
+def prove_bound(job: TableProblem) -> float:
+    """Return the least seconds that any schedule within the budget adds."""
+    unit, least = list_price_bounds(job)
+    place = job.units * job.unit // unit
+    return max(job.problem.bound_by_memory(), float(least[place]) if len(least) else 0.0)
 
 
 #: Finding the promising splits takes less time than it saves with more steps for each unit than this, and if

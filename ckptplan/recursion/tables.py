@@ -32,8 +32,8 @@ import numpy.typing as npt
 from ckptplan.cost.arrays import SUM_ROUNDING
 from ckptplan.model.progress import Progress
 from ckptplan.model.split import Choice, Where
+from ckptplan.recursion.prices import PromisingSplits
 from ckptplan.recursion.problem import FREE, ActionCosts
-from ckptplan.recursion.promising import PromisingSplits
 from ckptplan.recursion.tree import Decision, Part, UnitSizes
 
 Values: TypeAlias = npt.NDArray[np.float64]
@@ -256,36 +256,3 @@ def shift(row: Values, by: int) -> Values:
         # Memory beyond the last entry does not help.
         result[by:] = row[-1]
     return result
-
-
-def solve_blocks(tables: Tables) -> Values:
-    """Return the least cost of t steps, t = 0..T, whose first state can be loaded at any time for free.
-
-    The result has shape (T + 1,). No schedule of a longer sequence does less within t consecutive steps: what
-    it does there, without its loads of earlier states, is a schedule of this problem. A run or a recorded chunk
-    of several such blocks is charged to the block in which it starts, so runs and chunks that start at a
-    block's first state are free.
-    """
-    steps, units = tables.steps, tables.units
-    # block(t) = min of  chunk(t, m);  y r + block(y) + free(t - y, m),  1 <= y < t
-    rests = tables.unstored[::-1, units].copy()
-    least = tables.chunk[:, units].copy()
-    heads = np.full(steps + 1, np.inf)
-    for t in range(1, steps + 1):
-        if t > 1 and least[t] > 0:
-            least[t] = min(least[t], float(np.min(rests[steps - t + 1 : steps] + heads[1:t])))
-        heads[t] = least[t] + t * tables.recompute
-    result: Values = least
-    return result
-
-
-def bound_by_blocks(least: Values, *, steps: int) -> float:
-    """Return the largest sum of bounds over blocks of equal length and the remainder of the sequence.
-
-    The bound is max over t of floor(T / t) block(t) + block(T mod t).
-    """
-    longest = len(least) - 1
-    if steps <= longest:
-        return float(least[steps])
-    lengths = np.arange(1, longest + 1)
-    return float(np.max((steps // lengths) * least[1:] + least[steps % lengths]))

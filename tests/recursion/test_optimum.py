@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from ckptplan.model.split import Where
 from ckptplan.recursion.classical import SingleTape, is_classical
+from ckptplan.recursion.prices import bound_by_prices
 from ckptplan.recursion.pricing import Tally, tally
 from ckptplan.recursion.problem import FREE, ActionCosts, Problem, bound_by_tapes
 from ckptplan.recursion.revolve import count_recomputed
 from ckptplan.recursion.solver import solve
 from ckptplan.recursion.table_problem import WORK
-from ckptplan.recursion.tables import Tables, Values, bound_by_blocks, solve_blocks
+from ckptplan.recursion.tables import Tables, Values
 from ckptplan.recursion.tree import Part, UnitSizes, grow_tree
 from ckptplan.schedule.simulator import play
 from ckptplan.strategies.memorising import Memorisation
@@ -134,21 +135,22 @@ def test_without_remote_memory_it_is_revolve() -> None:
 
 @given(
     steps=st.integers(2, 150), units=st.integers(2, 25), sizes=sizes, recompute=st.sampled_from([0.1, 1.0]),
-    write=prices, read=prices, block=st.integers(1, 60), paid=actions,
+    write=prices | st.just(inf), read=prices, levels=st.integers(1, 8), paid=actions,
 )  # fmt: skip
 def test_bounds_never_pass_the_optimum(
-    steps: int, units: int, sizes: UnitSizes, recompute: float, write: float, read: float, block: int,
+    steps: int, units: int, sizes: UnitSizes, recompute: float, write: float, read: float, levels: int,
     paid: ActionCosts,
 ) -> None:  # fmt: skip
-    tables = Tables(
-        steps=steps, units=units, sizes=sizes, recompute=recompute, write=write, read=read,
-        actions=paid.lowered(write=write, read=read),
-    )  # fmt: skip
-    optimum = tables.value(Part(Where.UNSTORED, steps, units))
-    least = solve_blocks(tables)
+    """That of the tapes, and those by prices within every number of units."""
+    costs: dict[str, Any] = {
+        "steps": steps, "units": units, "sizes": sizes, "recompute": recompute, "write": write, "read": read,
+        "actions": paid.lowered(write=write, read=read),
+    }  # fmt: skip
+    optima = Tables(**costs).unstored[steps]
+    least = bound_by_prices(**costs, first=min(sizes.tape, units), most_levels=levels)
+    assert (least <= optima + 1e-9).all()
     tapes = bound_by_tapes(steps=steps, units=units, tape=sizes.tape, recompute=recompute, chunk=paid.chunk)
-    assert bound_by_blocks(least[: min(block, steps) + 1], steps=steps) <= optimum + 1e-9
-    assert tapes <= optimum + 1e-9
+    assert tapes <= optima[units] + 1e-9
 
 
 def problem(steps: int, **changes: float) -> Problem:

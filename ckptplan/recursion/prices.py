@@ -1,4 +1,4 @@
-"""Tells which splits a schedule close to the optimum can have, from prices of steps.
+"""Bounds the cost of schedules by prices of steps, and tells which splits one close to the optimum can have.
 
 Let a part earn p for each step that it reverses. The most that a part of any length earns beyond its cost, its
 *profit*, is given by the dual of (R0) to (R3) of docs/optimality.md, in one sweep over units m. With profits
@@ -9,7 +9,8 @@ marked ' at the price p - r, since a run over the steps of a head costs r each, 
     (D2) owned(m) = max of  0;  chunk(m + M_s) - k;  free(m) - a + owned'(m) - l
     (D3) far(m)   = max of  0;  chunk(m) - k;  owned(m - M_s) - min(s, l);  free(m) - a + far'(m) - r_d
 
-At prices of at most 0 all profits are 0. So t steps within m units cost at least p t - free(m), for each p.
+At prices of at most 0 all profits are 0. So t steps within m units cost at least p t - free(m), for each p. The
+best of these bounds is concave in p, and takes no time that depends on t.
 
 What a part costs beyond p t - profit is its *loss*, never negative. In a schedule, a part has the price of the
 whole less r for each split that has it in its head, and a part loses at least what the parts within it do. So
@@ -19,8 +20,10 @@ lengths lose more than the slack.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -32,8 +35,9 @@ from ckptplan.recursion.tree import UnitSizes
 
 _Floats = npt.NDArray[np.float64]
 
-#: Prices tried between two multiples of r; those that differ by multiples of r belong together.
-_OFFSETS = 32
+#: Prices tried between two multiples of r (those that differ by multiples of r belong together): as many as
+#: make arrays of this size, but neither fewer nor more than two limits.
+_ENTRIES, _FEWEST, _MOST = 2**20, 32, 512
 #: Splits of schedules up to this share above the bound are kept. The optimum is within it nearly always.
 SLACK = 1 / 32
 
@@ -79,15 +83,15 @@ def find_promising_splits(
     """
     if not recompute:
         return None
-    offsets = -recompute * np.arange(_OFFSETS) / _OFFSETS
-    levels = [_Profits(*np.zeros((3, units + 1, _OFFSETS)))]
-    bounds = [steps * offsets]
-    while len(levels) < 3 or bounds[-1].max() > bounds[-2].max():
+    levels, bounds = list[_Profits](), list[_Floats]()
+    climb = _climb(units=units, sizes=sizes, recompute=recompute, write=write, read=read, actions=actions)
+    for prices, profits in climb:
+        levels.append(profits)
+        bounds.append(steps * prices - profits.free[-1])
+        if len(levels) > 2 and bounds[-1].max() <= bounds[-2].max():
+            break
         if len(levels) > most_levels:
             return None
-        prices = offsets + len(levels) * recompute
-        levels.append(_price(prices, levels[-1], sizes=sizes, write=write, read=read, actions=actions))
-        bounds.append(steps * prices - levels[-1].free[-1])
     level, place = np.unravel_index(np.argmax(bounds), np.shape(bounds))
     bound = float(bounds[level][place])
     slack = SLACK * bound
@@ -103,6 +107,48 @@ def find_promising_splits(
         for at in range(len(free)):
             _widen(ranges, whole=heads[at], rest=free[at], head=heads[max(at - 1, 0)])
     return PromisingSplits(most=bound + slack, ranges=list(zip(*ranges.tolist(), strict=True)))
+
+
+@lru_cache(maxsize=8)
+def bound_by_prices(
+    *,
+    steps: int,
+    units: int,
+    sizes: UnitSizes,
+    recompute: float,
+    write: float,
+    read: float,
+    actions: ActionCosts,
+    first: int,
+    most_levels: int,
+) -> _Floats:
+    """Return what all steps cost at least within each number of units; shape (units + 1,).
+
+    Arguments are those of ``find_promising_splits``, and the first number of units whose bound matters.
+    """
+    least = np.full(units + 1, -np.inf)
+    if not recompute:
+        return least
+    climb = _climb(units=units, sizes=sizes, recompute=recompute, write=write, read=read, actions=actions)
+    for level, (prices, profits) in enumerate(islice(climb, most_levels)):
+        bounds = (steps * prices - profits.free).max(axis=1)
+        if level > 1 and (bounds[first:] <= least[first:]).all():
+            break
+        least = np.maximum(least, bounds)
+    return least
+
+
+def _climb(
+    *, units: int, sizes: UnitSizes, recompute: float, write: float, read: float, actions: ActionCosts
+) -> Iterator[tuple[_Floats, _Profits]]:
+    """Yield prices up to each multiple of r, from those of at most 0 on, and the profits at them."""
+    count = min(max(_FEWEST, _ENTRIES // (units + 1)), _MOST)
+    prices = -recompute * np.arange(count) / count
+    profits = _Profits(*np.zeros((3, units + 1, count)))
+    while True:
+        yield prices, profits
+        prices = prices + recompute
+        profits = _price(prices, profits, sizes=sizes, write=write, read=read, actions=actions)
 
 
 def _price(

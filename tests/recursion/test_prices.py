@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ckptplan.model.split import Where
+from ckptplan.recursion.prices import SLACK, find_promising_splits
 from ckptplan.recursion.problem import ActionCosts
-from ckptplan.recursion.promising import SLACK, find_promising_splits
 from ckptplan.recursion.tables import Tables
 from ckptplan.recursion.tree import Part, UnitSizes, grow_tree
 
