@@ -34,7 +34,7 @@ def optimize(*, job: JobOptions, wishes: WishOptions, html: Html = None, output:
     the plan is written.
     """
     from ckptplan.planning.optimize import rank_strategies
-    from ckptplan.report.plan import PlanView
+    from ckptplan.report.plan import view_plan
 
     with progress_bar("looking for the optimum") as progress:
         ranked = rank_strategies(options.make_request(job, wishes, progress=progress))
@@ -44,12 +44,12 @@ def optimize(*, job: JobOptions, wishes: WishOptions, html: Html = None, output:
         plan = ranked.best()
     # The table and the page show the other strategies; JSON and CSV do without.
     by_strategy = cache(ranked.by_strategy)
-    view = PlanView(plan, by_strategy, unsearched=ranked.unsearched)
+    view = view_plan(plan, by_strategy, unsearched=ranked.unsearched)
     write_plan(plan, view, output, unnamed=job.workload is None)
     if html:
         from ckptplan.report.html.pages import make_plan_page
 
-        write_page(html, lambda: make_plan_page(view))
+        write_page(html, lambda: make_plan_page(plan, by_strategy(), unsearched=ranked.unsearched))
 
 
 def _parse_prices(text: str) -> dict[str, float]:
@@ -115,19 +115,19 @@ def _compare_strategies(
     job: JobOptions, wishes: WishOptions, output: OutputOptions, *, regret: bool, html: str | None
 ) -> None:
     from ckptplan.planning.optimize import rank_strategies
-    from ckptplan.report.plan import ComparisonView
+    from ckptplan.report.plan import view_comparison
 
     with progress_bar("looking for the optimum") as progress:
         ranked = rank_strategies(options.make_request(job, wishes, progress=progress), every=True)
     if ranked.interrupted:
         note("interrupted: the strategies found so far, without a bound")
     results = ranked.by_strategy()
-    view = ComparisonView(results, ranked.request.case, regret=regret)
-    write_view(view, output, unnamed=job.workload is None)
+    case = ranked.request.case
+    write_view(view_comparison(results, case, regret=regret), output, unnamed=job.workload is None)
     if html:
         from ckptplan.report.html.pages import make_comparison_page
 
-        write_page(html, lambda: make_comparison_page(view))
+        write_page(html, lambda: make_comparison_page(results, case, regret=regret))
     if all(isinstance(result, Infeasible) for result in results.values()):
         if output.file is not None:
             note(f"ckptplan: no strategy fits: the reasons are in {output.file}")
@@ -142,7 +142,7 @@ def _compare_machines(
     *,
     html: str | None,
 ) -> None:
-    from ckptplan.report.machines import MachinesView
+    from ckptplan.report.machines import view_machines
     from ckptplan.storage.toml_files import load_profile
     from ckptplan.studies.machines import compare_machines
 
@@ -157,14 +157,13 @@ def _compare_machines(
             **wishes.read(),
             progress=progress,
         )
-    view = MachinesView(comparison)
-    write_view(view, output.by_name(), unnamed=job.workload is None)
+    write_view(view_machines(comparison), output.by_name(), unnamed=job.workload is None)
     if html:
         from ckptplan.report.html.pages import make_machines_page
 
-        write_page(html, lambda: make_machines_page(view))
+        write_page(html, lambda: make_machines_page(comparison))
     if machines.plot:
-        from ckptplan.report.machines_plot import draw_machines
+        from ckptplan.report.machines import draw_machines
 
         machines.draw(lambda size: draw_machines(comparison, size))
     if not comparison.fits:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from ckptplan.report.blocks import Block
     from ckptplan.report.html.page import Page
     from ckptplan.report.style import Size
-    from ckptplan.storage.tables import Row
 
     FormatName = str
 else:
@@ -74,23 +73,13 @@ def write_view(view: View, output: OutputOptions, *, unnamed: bool = False) -> N
     ``unnamed`` says that no workload was named, so that the table tells which one was planned. Raises
     InputError if the file cannot be written.
     """
-    result = _Result(view.kind, view, whole_basis=output.basis, unnamed=unnamed)
-    FORMATS[output.format].write(result, output.file or "-")
+    kind = view.kind
 
-
-@dataclass(frozen=True)
-class _Result(View):
-    """A view as a command writes it: its table ends in the basis, its document begins with what made it."""
-
-    kind: str | None
-    view: View
-    whole_basis: bool
-    unnamed: bool
-
-    def blocks(self) -> Iterator[Block]:
-        yield from self.view.blocks()
-        yield from list_basis_blocks(self.view.basis(), whole=self.whole_basis)
-        if self.unnamed:
+    def tell() -> Iterator[Block]:
+        """Yield what people read, which ends in the basis."""
+        yield from view.blocks()
+        yield from list_basis_blocks(view.basis(), whole=output.basis)
+        if unnamed:
             from ckptplan.report.blocks import Paragraph
 
             yield Paragraph(
@@ -98,12 +87,8 @@ class _Result(View):
                 "ckptplan workloads list shows them."
             )
 
-    def document(self) -> Mapping[str, Any]:
-        document = self.view.document()
-        return document if self.kind is None else enveloped(self.kind, document)
-
-    def rows(self) -> Iterable[Row]:
-        return self.view.rows()
+    document = view.document if kind is None else lambda: enveloped(kind, view.document())
+    FORMATS[output.format].write(replace(view, blocks=tell, document=document), output.file or "-")
 
 
 def list_basis_blocks(entries: Sequence[BasisEntry], *, whole: bool) -> Iterable[Block]:

@@ -77,7 +77,7 @@ def simulate(
             seen = play(planned, schedule=schedule, sink=take if sinks else None, progress=progress)
         view = view_simulation(planned, seen, schedule=schedule)
         write_view(view, output)
-    if schedule is None and not view.data["agrees"]:
+    if schedule is None and not view.document()["agrees"]:
         note("ckptplan: the schedule does not cost what the plan predicts")
         raise typer.Exit(DISAGREES)
 
@@ -168,10 +168,7 @@ def _make_page(plan: Plan, progress: Progress | None) -> Page:
     """Return the page. Raises Infeasible if the plan's own goal cannot be met."""
     from ckptplan.planning.optimize import rank_strategies
     from ckptplan.planning.request import Request
-    from ckptplan.report.front import FrontView
     from ckptplan.report.html.pages import make_report_page
-    from ckptplan.report.plan import ComparisonView, PlanView
-    from ckptplan.report.sensitivity import SensitivityView
     from ckptplan.studies.pareto import pareto
     from ckptplan.studies.sensitivity import sensitivity
 
@@ -189,12 +186,7 @@ def _make_page(plan: Plan, progress: Progress | None) -> Page:
     except Infeasible:
         # Strategies that answer at once may need more memory than the plan.
         study = None
-    return make_report_page(
-        PlanView(plan, lambda: results),
-        front=FrontView(front),
-        comparison=ComparisonView(results, _case_of(plan)),
-        sensitivity=None if study is None else SensitivityView(study),
-    )
+    return make_report_page(plan, results, front=front, study=study)
 
 
 def schema(

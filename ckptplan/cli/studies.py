@@ -58,8 +58,8 @@ def pareto(
     form are compared, which takes a few seconds for a million steps. With --at, the plan is printed, and
     written with -o.
     """
-    from ckptplan.report.front import FrontView
-    from ckptplan.report.plan import PlanView
+    from ckptplan.report.front import view_front
+    from ckptplan.report.plan import view_plan
 
     if at is not None and bounds.local_bytes is not None:
         raise InputError(
@@ -71,20 +71,20 @@ def pareto(
         front = _find_front(job, bounds, at)
         plan = None if at is None else front.best
     if plan is not None:
-        write_plan(plan, PlanView(plan, lambda: _rank(front)), output, unnamed=job.workload is None)
+        write_plan(plan, view_plan(plan, lambda: _rank(front)), output, unnamed=job.workload is None)
     else:
         output = output.by_name()
-        write_view(FrontView(front), output, unnamed=job.workload is None)
+        write_view(view_front(front), output, unnamed=job.workload is None)
         if output.format != "table" and output.file not in (None, "-"):
             note(f"front written to {output.file}")
     if picture.plot:
-        from ckptplan.report.front_plot import draw_front
+        from ckptplan.report.front import draw_front
 
         picture.draw(lambda size: draw_front(front, size, every=plot_all))
     if html:
         from ckptplan.report.html.pages import make_front_page
 
-        write_page(html, lambda: make_front_page(FrontView(front), every=plot_all))
+        write_page(html, lambda: make_front_page(front, every=plot_all))
 
 
 def _find_front(job: JobOptions, bounds: FrontOptions, at: int | None) -> ParetoFront:
@@ -128,7 +128,7 @@ def largest(
     A job that fits only at twenty times the time of base is of little use: set --max-overhead. Exits 3 if
     nothing fits at all. Ctrl-C ends the search with the largest values found so far.
     """
-    from ckptplan.report.largest import ReachesView
+    from ckptplan.report.largest import view_reaches
     from ckptplan.studies.largest import largest as find
 
     given = {"T": job.steps, "batch": job.batch, "neurons": job.neurons}[quantity]
@@ -139,7 +139,7 @@ def largest(
         reaches = find(quantity, case.workload, case.profile, **wishes, progress=progress)
     if any(reach.interrupted for reach in reaches.values()):
         note("interrupted: the largest values found so far")
-    view = ReachesView(reaches, case, quantity, wishes["max_overhead"])
+    view = view_reaches(reaches, case, quantity, wishes["max_overhead"])
     write_view(view, output.by_name(), unnamed=job.workload is None)
     if output.file not in (None, "-"):
         note(f"plans written to {output.file}")
@@ -165,7 +165,7 @@ def sensitivity(
     with the original plan. Strategies are those that answer at once ('closed'), unless --strategies names
     others.
     """
-    from ckptplan.report.sensitivity import SensitivityView
+    from ckptplan.report.sensitivity import view_sensitivity
     from ckptplan.studies.sensitivity import sensitivity as vary
 
     with explained(html, job.load), progress_bar("varying the inputs") as progress:
@@ -178,13 +178,12 @@ def sensitivity(
             uncertainty=uncertainty,
             progress=progress,
         )
-    view = SensitivityView(study)
-    write_view(view, output, unnamed=job.workload is None)
+    write_view(view_sensitivity(study), output, unnamed=job.workload is None)
     if picture.plot:
-        from ckptplan.report.tornado_plot import draw_tornado
+        from ckptplan.report.sensitivity import draw_tornado
 
         picture.draw(lambda size: draw_tornado(study, size))
     if html:
         from ckptplan.report.html.pages import make_sensitivity_page
 
-        write_page(html, lambda: make_sensitivity_page(view))
+        write_page(html, lambda: make_sensitivity_page(study))

@@ -20,7 +20,7 @@ from ckptplan.cli.progress import progress_bar
 from ckptplan.errors import InputError
 
 if TYPE_CHECKING:
-    from ckptplan.report.sweep_plot import SweepPicture
+    from ckptplan.report.sweep import SweepPicture
     from ckptplan.storage.tables import Lines, Row
     from ckptplan.studies.sweep import Sweep
 
@@ -237,7 +237,7 @@ def sweep(
     work = SweepRun(sweep=grid, jobs=jobs, collectors=[one for one in (drawn, page) if one is not None])
     run_sweep(work, chosen, output, restart=restart, basis=basis)
     if drawn is not None:
-        from ckptplan.report.sweep_plot import draw_sweep
+        from ckptplan.report.sweep import draw_sweep
 
         picture.draw(lambda size: draw_sweep(drawn, size))
     if page is not None:
@@ -247,7 +247,7 @@ def sweep(
 
 
 def _collect(grid: Sweep, place: Literal["picture", "page"]) -> SweepPicture:
-    from ckptplan.report.sweep_plot import SweepPicture
+    from ckptplan.report.sweep import SweepPicture
 
     return SweepPicture(grid, place=place)
 

@@ -89,12 +89,11 @@ def validate(
             progress=progress,
             tell=lambda text: progress.say(f"ckptplan: {text}"),
         )
-    view = view_validation(planned, found)
-    write_view(view, output)
+    write_view(view_validation(planned, found), output)
     if html:
         from ckptplan.report.html.pages import make_validation_page
 
-        write_page(html, lambda: make_validation_page(planned, found, view))
+        write_page(html, lambda: make_validation_page(planned, found))
     if trace is not None:
         from ckptplan.planning.playback import simulate
 

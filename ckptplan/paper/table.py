@@ -11,7 +11,7 @@ from ckptplan.paper.figures import PaperFigure, point_row
 from ckptplan.paper.setting import PaperSetting
 from ckptplan.report.blocks import Block, Cell, Field, Heading, Paragraph, Style, Table, make_facts
 from ckptplan.report.fields import align_counts
-from ckptplan.report.formats import SmallView, View
+from ckptplan.report.formats import View
 from ckptplan.units import format_bytes, format_count, format_seconds
 from ckptplan.wording import Argument
 
@@ -39,21 +39,21 @@ _CURVE = (
 def view_claims(claims: Sequence[Claim], setting: PaperSetting) -> View:
     """Return the claims, with the workload and the machine they are computed for."""
     rows = list(map(_make_claim_row, claims))
-    return SmallView(
+    return View(
         kind="paper_claims",
-        told=tuple(_tell_claims(claims, setting)),
-        data={**_job(setting), "claims": rows},
-        flat=rows,
+        blocks=lambda: _tell_claims(claims, setting),
+        document=lambda: {**_job(setting), "claims": rows},
+        rows=lambda: rows,
     )
 
 
 def view_figure(figure: PaperFigure, setting: PaperSetting) -> View:
     """Return the points of a figure."""
-    return SmallView(
+    return View(
         kind="paper_figure",
-        told=tuple(_tell_figure(figure)),
-        data=_make_figure_document(figure, setting),
-        flat=list(_generate_figure_rows(figure)),
+        blocks=lambda: _tell_figure(figure),
+        document=lambda: _make_figure_document(figure, setting),
+        rows=lambda: _generate_figure_rows(figure),
     )
 
 

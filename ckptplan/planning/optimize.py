@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, Unpack, get_type_hints
 
 from ckptplan.cost.arrays import COUNT_ROUNDING
 from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible
 from ckptplan.model.display import Displayed
 from ckptplan.model.plan import Plan
-from ckptplan.model.prediction import BasisEntry
+from ckptplan.model.prediction import BasisEntry, Bound, PaperPrediction, Predicted
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress
 from ckptplan.model.workload import Calibration, Workload
@@ -22,7 +22,7 @@ from ckptplan.planning.request import RESOLUTION, Request, Wishes, derive_bound
 from ckptplan.planning.suggestions import explain_infeasible
 from ckptplan.search.infeasibility import find_reason
 from ckptplan.search.question import Question
-from ckptplan.storage.tables import Columns, Row
+from ckptplan.storage.tables import Columns, Row, Type
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.registry import all_parameters
 from ckptplan.units import format_share
@@ -205,25 +205,24 @@ def _explain_choice(
 
 #: Columns of the job.
 JOB_COLUMNS: Columns = {"workload": "text", "profile": "text", "steps": "whole"}
+_TYPES: Mapping[type, Type] = {str: "text", int: "whole", float: "number"}
+
+
+def _list_columns(record: type) -> Columns:
+    """Return a column for each number of a record."""
+    hints = get_type_hints(record)
+    return {name: _TYPES[hint] for name, hint in hints.items() if hint in _TYPES}
+
+
 #: Columns of the prediction that every plan has.
-_PREDICTED_COLUMNS: Columns = {
-    "seconds": "number",
-    "overhead": "number",
-    "local_peak_bytes": "whole",
-    "remote_peak_bytes": "whole",
-    "recomputed_steps": "whole",
-    "remote_writes": "whole",
-    "remote_reads": "whole",
-    "messages": "whole",
-}
+_PREDICTED_COLUMNS = _list_columns(Predicted)
+#: Columns of the bound and of the paper's prediction, which some plans have.
+_BOUND_COLUMNS, _PAPER_COLUMNS = _list_columns(Bound), _list_columns(PaperPrediction)
 #: Further columns that some plans have.
 DETAIL_COLUMNS: Columns = {
     "regular": "truth",
-    "least_seconds": "number",
-    "gap": "number",
-    "paper_seconds": "number",
-    "paper_overhead": "number",
-    "paper_local_peak_bytes": "whole",
+    **_BOUND_COLUMNS,
+    **{f"paper_{name}": type_ for name, type_ in _PAPER_COLUMNS.items()},
 }
 #: Columns of the reason why there is no plan.
 REASON_COLUMNS: Columns = {"fits": "truth", "binding": "text", "need": "number", "have": "number"}
@@ -262,14 +261,17 @@ def make_answer_row(question: Question) -> Row:
         }
     predicted = answers[0].predicted(question.costs)
     bound = derive_bound(list_proofs(answers, question), predicted.seconds)
+    return {**make_cost_row(answers[0].strategy.name, answers[0], predicted, bound), "fits": True}
+
+
+def make_cost_row(strategy: str, of: Plan | Answer, predicted: Predicted, bound: Bound | None) -> Row:
+    """Return the cells of a plan's costs; parameters that its strategy lacks are left out."""
     paper = dict(predicted.paper or {})
     return {
-        "strategy": answers[0].strategy.name,
-        **answers[0].parameters,
+        "strategy": strategy,
+        **of.parameters,
         **{name: predicted[name] for name in _PREDICTED_COLUMNS},
-        "regular": answers[0].regular,
-        "least_seconds": None if bound is None else bound.least_seconds,
-        "gap": None if bound is None else bound.gap,
-        **{f"paper_{name}": paper.get(name) for name in ("seconds", "overhead", "local_peak_bytes")},
-        "fits": True,
+        "regular": of.regular,
+        **(dict.fromkeys(_BOUND_COLUMNS) if bound is None else bound),
+        **{f"paper_{name}": paper.get(name) for name in _PAPER_COLUMNS},
     }

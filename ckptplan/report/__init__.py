@@ -29,22 +29,22 @@ def _find_view(result: Any) -> View | None:
     from ckptplan.calibration.validation import Validation
     from ckptplan.model.plan import Plan
     from ckptplan.planning.optimize import Compared
-    from ckptplan.report.front import FrontView
-    from ckptplan.report.machines import MachinesView
-    from ckptplan.report.plan import ComparisonView, PlanView
+    from ckptplan.report.front import view_front
+    from ckptplan.report.machines import view_machines
+    from ckptplan.report.plan import view_comparison, view_plan
     from ckptplan.report.validation import view_validation
     from ckptplan.studies.machines import MachineComparison
     from ckptplan.studies.pareto import ParetoFront
 
     match result:
         case Plan():
-            return PlanView(result, lambda: {result.strategy: result})
+            return view_plan(result, lambda: {result.strategy: result})
         case ParetoFront():
-            return FrontView(result)
+            return view_front(result)
         case MachineComparison():
-            return MachinesView(result)
+            return view_machines(result)
         case Compared():
-            return ComparisonView(result, result.case)
+            return view_comparison(result, result.case)
         case Validation(plan=Plan() as plan):
             return view_validation(plan, result)
     return None

@@ -8,7 +8,7 @@ from typing import Any
 from ckptplan.calibration.calibrate import Calibrated
 from ckptplan.model.workload import Calibration
 from ckptplan.report.blocks import Block, Field, Paragraph, Table
-from ckptplan.report.formats import SmallView, View
+from ckptplan.report.formats import View
 from ckptplan.report.inputs import format_field
 from ckptplan.units import format_share
 from ckptplan.wording import Argument
@@ -42,11 +42,11 @@ def view_calibration(found: Calibrated) -> View:
     """Return what a calibration measured."""
     rows = list(_list_numbers(found))
     columns = ("field", "value", "spread", "fit")
-    return SmallView(
+    return View(
         kind="calibration",
-        told=tuple(_tell(found, rows)),
-        data=_make_document(found),
-        flat=[{name: row[name] for name in columns} for row in rows],
+        blocks=lambda: _tell(found, rows),
+        document=lambda: _make_document(found),
+        rows=lambda: [{name: row[name] for name in columns} for row in rows],
     )
 
 

@@ -14,7 +14,7 @@ from ckptplan.model.budget import find_memory
 from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
-from ckptplan.planning.optimize import DETAIL_COLUMNS, JOB_COLUMNS, cost_columns
+from ckptplan.planning.optimize import DETAIL_COLUMNS, JOB_COLUMNS, cost_columns, make_cost_row
 from ckptplan.report.blocks import Cell, Field, Paragraph
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Columns
@@ -115,19 +115,8 @@ def list_plan_columns() -> Columns:
 
 def make_plan_row(plan: Plan) -> dict[str, Any]:
     """Return the cells of a plan's columns; parameters that its strategy lacks are left out."""
-    paper: Mapping[str, Any] = dict(plan.predicted.paper or {})
-    return {
-        "workload": plan.workload.name,
-        "profile": plan.profile.name,
-        "steps": plan.steps,
-        "strategy": plan.strategy,
-        **plan.parameters,
-        **{key: plan.predicted[key] for key in plan.predicted if key != "paper"},
-        "regular": plan.regular,
-        "least_seconds": None if plan.bound is None else plan.bound.least_seconds,
-        "gap": None if plan.bound is None else plan.bound.gap,
-        **{f"paper_{key}": paper.get(key) for key in ("seconds", "overhead", "local_peak_bytes")},
-    }
+    job = {"workload": plan.workload.name, "profile": plan.profile.name, "steps": plan.steps}
+    return {**job, **make_cost_row(plan.strategy, plan, plan.predicted, plan.bound)}
 
 
 def make_result_row(result: Plan | Infeasible) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """A result in every format: as blocks for people, as a JSON document, as rows of CSV.
 
-A result is a ``View``, which makes each of its forms when a format asks for it. A new format is one more class
-here; every command takes it up.
+A result is a ``View``, whose forms are functions: a form is made when a format asks for it. A new format is one
+more class here; every command takes it up.
 """
 
 from __future__ import annotations
@@ -26,61 +26,22 @@ if TYPE_CHECKING:
 _WIDE = 100
 
 
-class View(ABC):
+@dataclass(frozen=True, kw_only=True)
+class View:
     """One result for every format."""
 
     #: Names the document, as in ``ckptplan.comparison``; None for one that names itself, as a plan does.
     kind: str | None
-
-    @abstractmethod
-    def blocks(self) -> Iterable[Block]:
-        """Yield what people read."""
-
-    @abstractmethod
-    def document(self) -> Mapping[str, Any]:
-        """Return all of it as nested JSON data, in SI base units.
-
-        A part may be a function without arguments, called when the part is written, so that long parts are not
-        all in memory at once.
-        """
-
-    @abstractmethod
-    def rows(self) -> Iterable[Row]:
-        """Return flat rows, in SI base units."""
-
-    def basis(self) -> Sequence[BasisEntry]:
-        """Return the inputs of the estimate with their origins; none for a result that estimates nothing.
-
-        Below what people read, a line counts them; documents have them in full.
-        """
-        return ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class SmallView(View):
-    """A small result, all of whose forms are made at once."""
-
-    kind: str
-    told: Sequence[Block]
-    data: Mapping[str, Any]
-    flat: Sequence[Row]
-    entries: Sequence[BasisEntry] = ()
-
-    def blocks(self) -> Sequence[Block]:
-        """Return what people read."""
-        return self.told
-
-    def document(self) -> Mapping[str, Any]:
-        """Return the data."""
-        return self.data
-
-    def rows(self) -> Sequence[Row]:
-        """Return the flat data."""
-        return self.flat
-
-    def basis(self) -> Sequence[BasisEntry]:
-        """Return the inputs of the estimate."""
-        return self.entries
+    #: What people read.
+    blocks: Callable[[], Iterable[Block]]
+    #: All of it as nested JSON data, in SI base units. A part may be a function without arguments, called when
+    #: the part is written, so that long parts are not all in memory at once.
+    document: Callable[[], Mapping[str, Any]]
+    #: Flat rows, in SI base units.
+    rows: Callable[[], Iterable[Row]]
+    #: The inputs of the estimate with their origins; none for a result that estimates nothing. Below what
+    #: people read, a line counts them; documents have them in full.
+    basis: Callable[[], Sequence[BasisEntry]] = tuple
 
 
 class Column(list[Any]):

@@ -10,7 +10,7 @@ from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.report.blocks import Cell, Field, Paragraph, Record, Table
 from ckptplan.report.fields import align_bytes, align_counts, align_rates
-from ckptplan.report.formats import SmallView, View
+from ckptplan.report.formats import View
 from ckptplan.units import (
     format_bytes,
     format_flop_rate,
@@ -63,7 +63,7 @@ def view_profiles(profiles: Sequence[HardwareProfile]) -> View:
     ]
     hint = "Every number with its source, or the assumption made: ckptplan profiles show NAME"
     told = (Table.of(_PROFILES, map(tell, profiles)), Paragraph(hint))
-    return SmallView(kind="profiles", told=told, data={"profiles": rows}, flat=rows)
+    return View(kind="profiles", blocks=lambda: told, document=lambda: {"profiles": rows}, rows=lambda: rows)
 
 
 def view_workloads(workloads: Sequence[Workload]) -> View:
@@ -71,7 +71,12 @@ def view_workloads(workloads: Sequence[Workload]) -> View:
     rows = [{**_describe(one), **one.numbers(), "hash": one.hash} for one in workloads]
     table = Table.of(_WORKLOADS, ({**row, "name": Cell(row["name"], style="strong")} for row in rows))
     hint = "Every number and how it was obtained: ckptplan workloads show NAME"
-    return SmallView(kind="workloads", told=(table, Paragraph(hint)), data={"workloads": rows}, flat=rows)
+    return View(
+        kind="workloads",
+        blocks=lambda: (table, Paragraph(hint)),
+        document=lambda: {"workloads": rows},
+        rows=lambda: rows,
+    )
 
 
 def view_profile(profile: HardwareProfile) -> View:
@@ -98,15 +103,15 @@ def view_profile(profile: HardwareProfile) -> View:
     records = [tell(row) for row in rows if row["value"] is not None or "grade" in row]
     grades = ", ".join(f"{grade} {meaning}" for grade, meaning in GRADES.items())
     headroom = {"headroom": profile.headroom}
-    return SmallView(
+    return View(
         kind="profile",
-        told=(
+        blocks=lambda: (
             _make_title(profile),
             Table.of((_NUMBER, _VALUE, Field("grade"), _SOURCE), records),
             Paragraph(f"Grades: {grades}"),
         ),
-        data={"profile": {**_dump(profile), **headroom}},
-        flat=rows,
+        document=lambda: {"profile": {**_dump(profile), **headroom}},
+        rows=lambda: rows,
     )
 
 
@@ -127,11 +132,11 @@ def view_workload(workload: Workload) -> View:
         return {**row, "value": value, "basis": Cell(kind, style="caution" if kind == "assumed" else "")}
 
     fields = (Field("field"), _VALUE, Field("basis"), Field("why", wraps="early"))
-    return SmallView(
+    return View(
         kind="workload",
-        told=(_make_title(workload), Table.of(fields, map(tell, shown))),
-        data={"workload": _dump(workload)},
-        flat=rows,
+        blocks=lambda: (_make_title(workload), Table.of(fields, map(tell, shown))),
+        document=lambda: {"workload": _dump(workload)},
+        rows=lambda: rows,
     )
 
 
@@ -151,7 +156,7 @@ def view_checks(profiles: Sequence[HardwareProfile]) -> View:
         for profile in profiles
     ]
     told = tuple(Paragraph(_summarize_check(row)) for row in rows)
-    return SmallView(kind="check", told=told, data={"profiles": rows}, flat=rows)
+    return View(kind="check", blocks=lambda: told, document=lambda: {"profiles": rows}, rows=lambda: rows)
 
 
 def _summarize_check(row: Mapping[str, Any]) -> str:

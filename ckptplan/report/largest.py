@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ckptplan.cost.case import Case
-from ckptplan.model.prediction import BasisEntry
 from ckptplan.planning.playback import list_same_schedules
 from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Record, Table, make_faint
 from ckptplan.report.fields import (
@@ -36,110 +34,108 @@ _OF_BASE = Field("of base", short="of\nbase", right=True, priority=3)
 _BREAKS = Field("bound_by", "the next breaks", "the next\nbreaks", priority=2)
 
 
-@dataclass(frozen=True)
-class ReachesView(View):
-    """The largest value of each strategy, with the plan there."""
+def view_reaches(
+    reaches: Mapping[str, Reach], case: Case, quantity: str, max_overhead: float | None = None
+) -> View:
+    """Return the largest value of each strategy, with the plan there."""
+    plans = [reach.plan for reach in reaches.values() if reach.plan is not None]
+    within = "" if max_overhead is None else f", at most {format_percent(max_overhead)} over base"
+    fixed = "" if quantity == "T" else f", T = {format_count(case.workload.steps)}"
+    title = Paragraph(
+        f" of {case.workload.name} on {case.profile.name}{fixed}{within}",
+        head=f"Largest {quantity} ({_OF[quantity]})",
+    )
+    return View(
+        kind="largest",
+        blocks=lambda: (title, *_tell(reaches, quantity), *(list_limits(plans[0]) if plans else ())),
+        document=lambda: _make_document(reaches, quantity),
+        rows=lambda: _list_rows(reaches, quantity),
+        basis=lambda: plans[0].estimate_basis if plans else (),
+    )
 
-    kind = "largest"
-    reaches: Mapping[str, Reach]
-    case: Case
-    quantity: str
-    max_overhead: float | None = None
 
-    def blocks(self) -> Iterator[Block]:
-        """Yield a line for each value and schedule, and what is not proved."""
-        case, limit = self.case, self.max_overhead
-        within = "" if limit is None else f", at most {format_percent(limit)} over base"
-        fixed = "" if self.quantity == "T" else f", T = {format_count(case.workload.steps)}"
-        yield Paragraph(
-            f" of {case.workload.name} on {case.profile.name}{fixed}{within}",
-            head=f"Largest {self.quantity} ({_OF[self.quantity]})",
-        )
-        lines = self._merge_lines()
-        largest = Field("value", f"largest {self.quantity}", f"largest\n{self.quantity}", form=align_counts)
-        ratio = (_OF_BASE,) if self._base else ()
-        yield Table.of(
-            (STRATEGY, largest, *ratio, TIME, OVER_BASE.ranked(1), _BREAKS, PARAMETERS), map(self._tell, lines)
-        )
-        for name, others in lines.items():
-            if others:
-                yield Paragraph(f"{name} also: {', '.join(others)}")
-        interrupted = [name for name, reach in self.reaches.items() if reach.interrupted]
-        unproved = [name for name, reach in self.reaches.items() if not reach.proved and not reach.interrupted]
-        if unproved:
-            yield Paragraph(f"not proved to be the largest: {', '.join(unproved)}", style="faint")
-        if interrupted:
-            yield Paragraph(f"interrupted, larger values may fit: {', '.join(interrupted)}", style="faint")
-        for plan in [reach.plan for reach in self.reaches.values() if reach.plan is not None][:1]:
-            yield from list_limits(plan)
+def _tell(reaches: Mapping[str, Reach], quantity: str) -> Iterator[Block]:
+    """Yield a line for each value and schedule, and what is not proved."""
+    lines = _merge_lines(reaches)
+    # Without checkpoints.
+    base = reaches["base"].value if "base" in reaches else 0
+    largest = Field("value", f"largest {quantity}", f"largest\n{quantity}", form=align_counts)
+    yield Table.of(
+        (STRATEGY, largest, *((_OF_BASE,) if base else ()), TIME, OVER_BASE.ranked(1), _BREAKS, PARAMETERS),
+        (_tell_reach(name, reaches[name], base) for name in lines),
+    )
+    for name, others in lines.items():
+        if others:
+            yield Paragraph(f"{name} also: {', '.join(others)}")
+    interrupted = [name for name, reach in reaches.items() if reach.interrupted]
+    unproved = [name for name, reach in reaches.items() if not reach.proved and not reach.interrupted]
+    if unproved:
+        yield Paragraph(f"not proved to be the largest: {', '.join(unproved)}", style="faint")
+    if interrupted:
+        yield Paragraph(f"interrupted, larger values may fit: {', '.join(interrupted)}", style="faint")
 
-    def document(self) -> dict[str, Any]:
-        """Return the value of each strategy, what bounds it, and the full plan there."""
-        same = self._list_same()
-        return {
-            "quantity": self.quantity,
-            "strategies": {
-                name: {
-                    **_list_findings(reach),
-                    "same_schedule": list(same.get(name, ())),
-                    "plan": None if reach.plan is None else plan_document(reach.plan),
-                }
-                for name, reach in self.reaches.items()
-            },
-        }
 
-    def rows(self) -> Rows:
-        """Return a flat row for each strategy."""
-        return Rows(
-            columns={"quantity": "text", **_FINDINGS, **list_plan_columns()},
-            rows=[
-                {
-                    "quantity": self.quantity,
-                    **_list_findings(reach),
-                    **({"strategy": name} if reach.plan is None else make_plan_row(reach.plan)),
-                }
-                for name, reach in self.reaches.items()
-            ],
-        )
+def _tell_reach(name: str, reach: Reach, base: int) -> Record:
+    """Return what the table says of a strategy."""
+    if reach.plan is None and reach.interrupted:
+        return make_faint({"strategy": name, "parameters": "interrupted"})
+    bound = None if reach.interrupted else _make_bound_cell(reach)
+    if reach.plan is None:
+        reason = format_verdict(reach.infeasible) if reach.infeasible else "does not fit"
+        return make_faint({"strategy": name, "value": "none", "bound_by": bound, "parameters": reason})
+    return {
+        **tell_plan(reach.plan),
+        "value": reach.value,
+        "of base": f"{reach.value / base:.2f} x" if base else None,
+        "bound_by": bound,
+    }
 
-    def basis(self) -> Sequence[BasisEntry]:
-        """Return that of the first plan."""
-        return next((one.plan.estimate_basis for one in self.reaches.values() if one.plan is not None), ())
 
-    @property
-    def _base(self) -> int:
-        """The largest value without checkpoints, 0 if that is not known."""
-        return self.reaches["base"].value if "base" in self.reaches else 0
+def _merge_lines(reaches: Mapping[str, Reach]) -> dict[str, tuple[str, ...]]:
+    """Return the strategy of each line, with the others that reach as far with the same schedule."""
+    lines: dict[str, tuple[str, ...]] = {}
+    same = _list_same(reaches)
+    for name, reach in reaches.items():
+        found = _list_findings(reach)
+        alike = [one for one in same.get(name, ()) if _list_findings(reaches[one]) == found]
+        first, *others = sorted((name, *alike), key=lambda each: strategy_of(each).simplicity)
+        lines.setdefault(first, tuple(others))
+    return lines
 
-    def _tell(self, name: str) -> Record:
-        """Return what the table says of a strategy."""
-        reach = self.reaches[name]
-        if reach.plan is None and reach.interrupted:
-            return make_faint({"strategy": name, "parameters": "interrupted"})
-        bound = None if reach.interrupted else _make_bound_cell(reach)
-        if reach.plan is None:
-            reason = format_verdict(reach.infeasible) if reach.infeasible else "does not fit"
-            return make_faint({"strategy": name, "value": "none", "bound_by": bound, "parameters": reason})
-        return {
-            **tell_plan(reach.plan),
-            "value": reach.value,
-            "of base": f"{reach.value / self._base:.2f} x" if self._base else None,
-            "bound_by": bound,
-        }
 
-    def _merge_lines(self) -> dict[str, tuple[str, ...]]:
-        """Return the strategy of each line, with the others that reach as far with the same schedule."""
-        lines: dict[str, tuple[str, ...]] = {}
-        same = self._list_same()
-        for name, reach in self.reaches.items():
-            found = _list_findings(reach)
-            alike = [one for one in same.get(name, ()) if _list_findings(self.reaches[one]) == found]
-            first, *others = sorted((name, *alike), key=lambda each: strategy_of(each).simplicity)
-            lines.setdefault(first, tuple(others))
-        return lines
+def _make_document(reaches: Mapping[str, Reach], quantity: str) -> dict[str, Any]:
+    """Return the value of each strategy, what bounds it, and the full plan there."""
+    same = _list_same(reaches)
+    return {
+        "quantity": quantity,
+        "strategies": {
+            name: {
+                **_list_findings(reach),
+                "same_schedule": list(same.get(name, ())),
+                "plan": None if reach.plan is None else plan_document(reach.plan),
+            }
+            for name, reach in reaches.items()
+        },
+    }
 
-    def _list_same(self) -> dict[str, tuple[str, ...]]:
-        return list_same_schedules(reach.plan for reach in self.reaches.values() if reach.plan is not None)
+
+def _list_rows(reaches: Mapping[str, Reach], quantity: str) -> Rows:
+    """Return a flat row for each strategy."""
+    return Rows(
+        columns={"quantity": "text", **_FINDINGS, **list_plan_columns()},
+        rows=[
+            {
+                "quantity": quantity,
+                **_list_findings(reach),
+                **({"strategy": name} if reach.plan is None else make_plan_row(reach.plan)),
+            }
+            for name, reach in reaches.items()
+        ],
+    )
+
+
+def _list_same(reaches: Mapping[str, Reach]) -> dict[str, tuple[str, ...]]:
+    return list_same_schedules(reach.plan for reach in reaches.values() if reach.plan is not None)
 
 
 def _list_findings(reach: Reach) -> dict[str, Any]:

@@ -1,23 +1,29 @@
-"""Machines side by side, one line each, the quickest first; below, the plan on each and what was estimated."""
+"""Machines side by side: as a table, the quickest first, as data, as a picture and as a chart of a page."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ckptplan.errors import Infeasible
-from ckptplan.model.prediction import BasisEntry
 from ckptplan.planning.optimize import DETAIL_COLUMNS, JOB_COLUMNS, REASON_COLUMNS, cost_columns
+from ckptplan.report import style, vega
 from ckptplan.report.blocks import Block, Cell, Field, Heading, Paragraph, Record, Table, make_facts, make_faint
 from ckptplan.report.fields import LOCAL, OVER_BASE, make_result_document, make_result_row, name_plan
 from ckptplan.report.formats import View
 from ckptplan.report.infeasible import format_verdict
+from ckptplan.report.scale import Scale
+from ckptplan.report.style import PAGE, Size
+from ckptplan.report.vega import Chart, Spec
 from ckptplan.storage.tables import Columns, Rows
 from ckptplan.studies.machines import Machine, MachineComparison
 from ckptplan.units import format_count, format_duration, format_percent
 from ckptplan.wording import Argument
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 #: The columns of a row that are about the machine, and not about its plan.
 _MACHINE_COLUMNS: Columns = {
@@ -40,72 +46,71 @@ _ESTIMATED = "~"
 _SOME = 3
 
 
-@dataclass(frozen=True)
-class MachinesView(View):
-    """Machines side by side."""
-
-    kind = "machines"
-    comparison: MachineComparison
-
-    def blocks(self) -> Iterator[Block]:
-        """Yield a line for each machine, the answers, the plans, and what the numbers rest on."""
-        comparison = self.comparison
-        workload = comparison.workload
-        title = f"Machines for {workload.name}, T = {format_count(workload.steps)} time steps"
-        yield Paragraph(f", {_name_run(comparison)}", head=title)
-        yield _make_table(comparison)
-        for line in summarise(comparison):
-            yield Paragraph(line, style="best")
-        yield Heading("Plans")
-        plans = {machine.profile.name: _describe_plan(machine) for machine in comparison.machines}
-        yield make_facts(plans, "caution")
-        if notes := dict(_list_notes(comparison)):
-            yield Heading("What the numbers rest on")
-            yield make_facts(notes, "caution")
-
-    def document(self) -> dict[str, Any]:
-        """Return full plans, and reasons where there is none."""
-        comparison = self.comparison
-        workload, quickest, cheapest = comparison.workload, comparison.quickest, comparison.cheapest
-        return {
-            "workload": {**workload.identify(), "steps": workload.steps},
-            "batches": comparison.batches,
-            "deadline_seconds": comparison.deadline,
-            "largest_max_overhead": comparison.reach_overhead,
-            "quickest": None if quickest is None else quickest.profile.name,
-            "cheapest": None if cheapest is None else cheapest.profile.name,
-            "machines": [
-                {
-                    "profile": machine.profile.identify(),
-                    **_list_numbers(machine, comparison.deadline),
-                    "missing": list(machine.missing),
-                    **make_result_document(machine.result),
-                }
-                for machine in comparison.machines
-            ],
-        }
-
-    def rows(self) -> Rows:
-        """Return a flat row for each machine; times that belong to another machine are left out."""
-        job = {"workload": self.comparison.workload.name, "steps": self.comparison.workload.steps}
-        rows = []
-        for machine in self.comparison.machines:
-            row = {**job, "profile": machine.profile.name, **make_result_row(machine.result)}
-            row |= {**_list_numbers(machine, self.comparison.deadline), "missing": " ".join(machine.missing)}
-            if machine.times == "carried over":
-                row |= dict.fromkeys(("overhead", "least_seconds", "gap", "paper_seconds", "paper_overhead"))
-            rows.append(row)
-        columns = {**JOB_COLUMNS, **cost_columns(), **REASON_COLUMNS, **_MACHINE_COLUMNS, **DETAIL_COLUMNS}
-        return Rows(columns=columns, rows=rows)
-
-    def basis(self) -> Sequence[BasisEntry]:
-        """Return the inputs of all plans, each under the name of its machine."""
-        return tuple(
+def view_machines(comparison: MachineComparison) -> View:
+    """Return machines side by side."""
+    return View(
+        kind="machines",
+        blocks=lambda: _tell_comparison(comparison),
+        document=lambda: _make_document(comparison),
+        rows=lambda: _list_rows(comparison),
+        basis=lambda: tuple(
             dataclasses.replace(entry, field=f"{machine.profile.name}: {entry.field}")
-            for machine in self.comparison.machines
+            for machine in comparison.machines
             if machine.plan is not None
             for entry in machine.plan.estimate_basis
-        )
+        ),
+    )
+
+
+def _tell_comparison(comparison: MachineComparison) -> Iterator[Block]:
+    """Yield a line for each machine, the answers, the plans, and what the numbers rest on."""
+    title = f"Machines for {comparison.workload.name}, T = {format_count(comparison.workload.steps)} time steps"
+    yield Paragraph(f", {_name_run(comparison)}", head=title)
+    yield _make_table(comparison)
+    for line in _summarise(comparison):
+        yield Paragraph(line, style="best")
+    yield Heading("Plans")
+    plans = {machine.profile.name: _describe_plan(machine) for machine in comparison.machines}
+    yield make_facts(plans, "caution")
+    if notes := dict(_list_notes(comparison)):
+        yield Heading("What the numbers rest on")
+        yield make_facts(notes, "caution")
+
+
+def _make_document(comparison: MachineComparison) -> dict[str, Any]:
+    """Return full plans, and reasons where there is none."""
+    workload, quickest, cheapest = comparison.workload, comparison.quickest, comparison.cheapest
+    return {
+        "workload": {**workload.identify(), "steps": workload.steps},
+        "batches": comparison.batches,
+        "deadline_seconds": comparison.deadline,
+        "largest_max_overhead": comparison.reach_overhead,
+        "quickest": None if quickest is None else quickest.profile.name,
+        "cheapest": None if cheapest is None else cheapest.profile.name,
+        "machines": [
+            {
+                "profile": machine.profile.identify(),
+                **_list_numbers(machine, comparison.deadline),
+                "missing": list(machine.missing),
+                **make_result_document(machine.result),
+            }
+            for machine in comparison.machines
+        ],
+    }
+
+
+def _list_rows(comparison: MachineComparison) -> Rows:
+    """Return a flat row for each machine; times that belong to another machine are left out."""
+    job = {"workload": comparison.workload.name, "steps": comparison.workload.steps}
+    rows = []
+    for machine in comparison.machines:
+        row = {**job, "profile": machine.profile.name, **make_result_row(machine.result)}
+        row |= {**_list_numbers(machine, comparison.deadline), "missing": " ".join(machine.missing)}
+        if machine.times == "carried over":
+            row |= dict.fromkeys(("overhead", "least_seconds", "gap", "paper_seconds", "paper_overhead"))
+        rows.append(row)
+    columns = {**JOB_COLUMNS, **cost_columns(), **REASON_COLUMNS, **_MACHINE_COLUMNS, **DETAIL_COLUMNS}
+    return Rows(columns=columns, rows=rows)
 
 
 def _name_run(comparison: MachineComparison) -> str:
@@ -133,51 +138,67 @@ def _tell(machine: Machine, *, best: bool) -> Record:
     """Return what the table says of a machine."""
     record: dict[str, Any] = {
         "machine": Cell(machine.profile.name, style="best" if best else ""),
+        "time": _name_time(machine),
         "largest T": format_count(machine.largest_steps) if machine.largest_steps else "none",
-        "price": None if machine.run_price is None else format_price(machine.run_price),
-        "energy": None if machine.most_joules is None else f"≤ {format_energy(machine.most_joules)}",
+        "price": None if machine.run_price is None else _format_price(machine.run_price),
+        "energy": None if machine.most_joules is None else f"≤ {_format_energy(machine.most_joules)}",
     }
     if isinstance(machine.result, Infeasible):
         need = machine.result.need if machine.result.binding == "local_bytes" else None
-        return make_faint({**record, "time": "does not fit", "local_peak_bytes": need})
-    record["local_peak_bytes"] = machine.result.predicted.local_peak_bytes
+        return make_faint({**record, "local_peak_bytes": need})
+    predicted = machine.result.predicted
+    added = None if machine.run_seconds is None else predicted.overhead
+    return {**record, "local_peak_bytes": predicted.local_peak_bytes, "overhead": added}
+
+
+def _name_time(machine: Machine) -> str:
+    """Return the time of a run, or why there is none."""
     if machine.run_seconds is None:
-        return {**record, "time": "not known"}
-    mark = _ESTIMATED if machine.times == "estimated" else ""
-    time = f"{mark}{format_duration(machine.run_seconds)}"
-    return {**record, "time": time, "overhead": machine.result.predicted.overhead}
+        return "does not fit" if machine.plan is None else "time not known"
+    return f"{_ESTIMATED if machine.interval else ''}{format_duration(machine.run_seconds)}"
 
 
-def format_price(price: float) -> str:
+def _format_price(price: float) -> str:
     """Return a price with two digits after the point, more for a small one: '12.40', '0.0031'."""
     return f"{price:,.2f}" if price >= 0.1 or price == 0 else f"{price:.2g}"
 
 
-def format_energy(joules: float) -> str:
+def _format_energy(joules: float) -> str:
     """Return an energy in joules, or in kilowatt-hours from a tenth of one."""
     return f"{joules / 3.6e6:,.3g} kWh" if joules >= 3.6e5 else f"{joules:,.3g} J"
 
 
-def summarise(comparison: MachineComparison) -> Iterator[str]:
+def _summarise(comparison: MachineComparison) -> Iterator[str]:
     """Yield the answer in a line or two: the quickest machine, and the cheapest that meets the deadline."""
     quickest, cheapest, deadline = comparison.quickest, comparison.cheapest, comparison.deadline
+    timed = [one for one in comparison.machines if one.seconds is not None]
     if quickest is not None and quickest.run_seconds is not None:
         estimated = f" (estimated: {_tell_interval(quickest)})" if quickest.interval else ""
         yield f"Quickest: {quickest.profile.name}, {format_duration(quickest.run_seconds)}{estimated}"
-        yield from _tell_others("not told apart within the estimates", _find_rivals(comparison))
+        yield from _tell_rivals(quickest, timed, _find_ends)
     within = "" if deadline is None else f" within {format_duration(deadline)}"
+    meeting = [one for one in timed if deadline is None or one.meets(deadline)]
     if cheapest is not None and cheapest.run_price is not None:
         sure = deadline is None or cheapest.surely_meets(deadline)
         yield (
-            f"Cheapest{within}: {cheapest.profile.name}, {format_price(cheapest.run_price)}"
+            f"Cheapest{within}: {cheapest.profile.name}, {_format_price(cheapest.run_price)}"
             f"{'' if sure else ' (the estimate also allows for more time than that)'}"
         )
-        yield from _tell_others("not told apart within the estimates", _find_price_rivals(comparison, cheapest))
-        unpriced = [one.profile.name for one in _list_meeting(comparison) if one.run_price is None]
+        yield from _tell_rivals(cheapest, [one for one in meeting if one.run_price is not None], _price_ends)
+        unpriced = [one.profile.name for one in meeting if one.run_price is None]
         yield from _tell_others("not compared, as they have no price", unpriced)
     elif deadline is not None:
-        meeting = [machine.profile.name for machine in comparison.machines if machine.meets(deadline)]
-        yield f"Within {format_duration(deadline)}: {', '.join(meeting) or 'none of them'}"
+        names = ", ".join(one.profile.name for one in meeting) or "none of them"
+        yield f"Within {format_duration(deadline)}: {names}"
+
+
+def _tell_rivals(
+    first: Machine, machines: Sequence[Machine], find_ends: Callable[[Machine], tuple[float, float]]
+) -> Iterator[str]:
+    """Yield a line about the machines that may be ahead of the first, as their intervals overlap."""
+    most = find_ends(first)[1]
+    rivals = [one.profile.name for one in machines if one is not first and find_ends(one)[0] < most]
+    yield from _tell_others("not told apart within the estimates", rivals)
 
 
 def _tell_others(what: str, names: Sequence[str]) -> Iterator[str]:
@@ -186,45 +207,22 @@ def _tell_others(what: str, names: Sequence[str]) -> Iterator[str]:
         yield f"  {what}: {', '.join(names[:_SOME])}{', ...' if len(names) > _SOME else ''}"
 
 
-def _find_rivals(comparison: MachineComparison) -> list[str]:
-    """Return the machines that may be quicker than the quickest, as the intervals of their times overlap."""
-    first, *others = [one for one in comparison.machines if one.seconds is not None]
-    most = _ends(first)[1]
-    return [one.profile.name for one in others if _ends(one)[0] < most]
-
-
-def _find_price_rivals(comparison: MachineComparison, cheapest: Machine) -> list[str]:
-    """Return the machines that may be cheaper: the intervals of prices are those of times."""
-    most = _price_ends(cheapest)[1]
-    return [
-        one.profile.name
-        for one in _list_meeting(comparison)
-        if one is not cheapest and one.run_price is not None and _price_ends(one)[0] < most
-    ]
-
-
-def _list_meeting(comparison: MachineComparison) -> list[Machine]:
-    """Return the machines with a time, which meets the deadline if there is one."""
-    deadline = comparison.deadline
-    timed = [one for one in comparison.machines if one.seconds is not None]
-    return [one for one in timed if deadline is None or one.meets(deadline)]
+def _find_ends(machine: Machine) -> tuple[float, float]:
+    """Return the least and the most time of a run, which are equal if it was measured."""
+    seconds = machine.run_seconds or 0.0
+    low, high = machine.interval or (seconds / machine.batches,) * 2
+    return low * machine.batches, high * machine.batches
 
 
 def _price_ends(machine: Machine) -> tuple[float, float]:
-    low, high = _ends(machine)
-    each = (machine.run_price or 0.0) / (machine.seconds or 1.0)
+    """Return the least and the most price of a run, which are those of its time."""
+    low, high = _find_ends(machine)
+    each = (machine.run_price or 0.0) / (machine.run_seconds or 1.0)
     return low * each, high * each
 
 
-def _ends(machine: Machine) -> tuple[float, float]:
-    seconds = machine.seconds or 0.0
-    return machine.interval or (seconds, seconds)
-
-
 def _tell_interval(machine: Machine) -> str:
-    assert machine.interval is not None  # noqa: S101 - the caller asked for it
-    low, high = (format_duration(end * machine.batches) for end in machine.interval)
-    return f"{low} to {high}"
+    return " to ".join(map(format_duration, _find_ends(machine)))
 
 
 def _describe_plan(machine: Machine) -> str:
@@ -279,3 +277,130 @@ def _list_numbers(machine: Machine, deadline: float | None) -> dict[str, Any]:
     }
     names = ("times", "seconds", *(name for name in _MACHINE_COLUMNS if name not in ("times", "missing")))
     return {name: found[name] if name in found else getattr(machine, name) for name in names}
+
+
+#: Times that are round in their units.
+_ROUND = (
+    *(10.0**power for power in range(-18, 1)),
+    10.0, 60.0, 600.0, 3600.0, 36000.0, 345600.0,
+    *(864000.0 * 10.0**power for power in range(8)),
+)  # fmt: skip
+
+
+def _scale_times(comparison: MachineComparison) -> Scale:
+    """Return the axis of times."""
+    known = [machine for machine in comparison.machines if machine.run_seconds]
+    ends = [end for machine in known for end in _find_ends(machine)]
+    ends += [] if comparison.deadline is None else [comparison.deadline]
+    what = "a batch" if comparison.batches == 1 else "the run"
+    estimates = "; hollow: estimated" if any(machine.interval for machine in known) else ""
+    low, high = min(ends, default=1.0) / 2, max(ends, default=1.0) * 2
+    ticks = {tick: format_duration(tick) for tick in _ROUND if low <= tick <= high}
+    return Scale(title=f"time of {what}{estimates}", low=low, high=high, ticks=ticks, kind="log")
+
+
+def draw_machines(comparison: MachineComparison, size: Size = PAGE) -> Figure:
+    """Return the picture, of the same data as the JSON document.
+
+    Call it, and save the picture, within ``style.styled(size)``.
+    """
+    machines, narrow = comparison.machines, size.width < PAGE.width
+    height = 1.5 + 0.3 * len(machines)
+    workload = comparison.workload
+    run = f", {format_count(comparison.batches)} batches" if comparison.batches > 1 else ""
+    head = f"{workload.name}, T = {format_count(workload.steps)}{run}"
+    figure = style.start_figure(size, 2 * height - 0.7 if narrow else height, head, *_summarise(comparison))
+    times, lengths = figure.subplots(2, 1) if narrow else figure.subplots(1, 2, width_ratios=(3, 2))
+    _draw_times(times, comparison, size)
+    _draw_lengths(lengths, machines)
+    names = [machine.profile.name for machine in machines]
+    _set_rows(times, names, [_name_time(machine) for machine in machines], size)
+    steps = [machine.largest_steps for machine in machines]
+    _set_rows(
+        lengths, names if narrow else [""] * len(names), [format_count(n) if n else "none" for n in steps], size
+    )
+    return style.finish_figure(figure, times.get_legend_handles_labels()[0], size)
+
+
+def _set_rows(axes: Axes, names: Sequence[str], values: Sequence[str], size: Size) -> None:
+    """Name the rows, write the value of each at their ends, and draw a grid."""
+    style.name_rows(axes, names, values)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.grid(axis="x", color=style.PALE, linewidth=0.6 * size.scale)
+    axes.set_axisbelow(True)
+
+
+def _draw_times(axes: Axes, comparison: MachineComparison, size: Size) -> None:
+    """Draw a point for each time, and a line from the least to the most of an estimate."""
+    _scale_times(comparison).set_x(axes)
+    for row, machine in enumerate(comparison.machines):
+        if not machine.run_seconds:
+            continue
+        axes.hlines(row, *_find_ends(machine), color=style.SKY, linewidth=4 * size.scale, zorder=2)
+        axes.plot(
+            machine.run_seconds, row, marker="o", markersize=6 * size.scale, color=style.BLUE, zorder=3,
+            markerfacecolor="white" if machine.interval else style.BLUE,
+        )  # fmt: skip
+    if comparison.deadline is not None:
+        axes.axvline(
+            comparison.deadline, color=style.VERMILION, linewidth=size.scale, linestyle=(0, (4, 2)),
+            label=f"deadline {format_duration(comparison.deadline)}",
+        )  # fmt: skip
+
+
+def _draw_lengths(axes: Axes, machines: Sequence[Machine]) -> None:
+    """Draw a bar for the longest sequence on each machine."""
+    from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
+
+    for row, machine in enumerate(machines):
+        axes.barh(row, max(machine.largest_steps, 1), height=0.5, color=style.GREEN)
+    axes.set_xscale("log")
+    axes.set_xlim(1, 2 * max(5, *(machine.largest_steps for machine in machines)))
+    axes.xaxis.set_major_locator(LogLocator(numticks=5))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.set_xlabel("largest T")
+
+
+def chart_machines(comparison: MachineComparison) -> Chart:
+    """Return the chart of the machines whose times are known, or of none."""
+    rows: list[Spec] = []
+    for machine in comparison.machines:
+        if machine.plan is None or not machine.run_seconds:
+            continue
+        low, high = _find_ends(machine)
+        rows.append({
+            "machine": machine.profile.name,
+            "seconds": machine.run_seconds,
+            "low": low,
+            "high": high,
+            "shown": _name_time(machine),
+            "between": f"{format_duration(low)} to {format_duration(high)}" if machine.interval else "measured",
+            "strategy": machine.plan.strategy,
+            "largest": format_count(machine.largest_steps),
+        })  # fmt: skip
+    titles = {"machine": "machine", "shown": "time", "between": "interval", "strategy": "strategy"}
+    times = vega.at("seconds", _scale_times(comparison))
+    estimated = {"test": "datum.between !== 'measured'", "value": "white"}
+    hollow = {"condition": estimated, "value": style.BLUE}
+    layers = [
+        vega.layer(
+            "rule",
+            rows,
+            {"x": {**times, "field": "low"}, "x2": {"field": "high"}},
+            strokeWidth=5,
+            color=style.SKY,
+        ),
+        vega.layer("point", rows, {"x": times, "fill": hollow}, size=90, stroke=style.BLUE, opacity=1),
+        vega.layer(
+            "text", rows, {"x": times, "text": {"field": "shown"}}, align="center", dy=-11, fill=vega.INK
+        ),
+    ]
+    return Chart.of(
+        "machines",
+        "Time on each machine",
+        "Lines are the intervals of estimated times, which begin with ~.",
+        height=34 * max(1, len(rows)),
+        encoding={"y": vega.nominal("machine", sort=None), "tooltip": vega.tell(**titles, largest="largest T")},
+        layer=layers,
+    )

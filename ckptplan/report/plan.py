@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ckptplan.cost.case import Case
 from ckptplan.cost.roofline import belongs_elsewhere
 from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
-from ckptplan.model.prediction import BasisEntry
 from ckptplan.model.workload import was_resized
 from ckptplan.planning.optimize import DETAIL_COLUMNS, JOB_COLUMNS, REASON_COLUMNS, cost_columns
 from ckptplan.planning.playback import group_same_schedules, list_same_schedules
@@ -55,93 +53,81 @@ _REGRETS = (
 _SHORT_REASONS = {"does not fit": "no fit", "too little": "alike", "less memory": "alike", "knee": "farther"}
 
 
-@dataclass(frozen=True)
-class PlanView(View):
-    """A plan; people see it among the results of other strategies.
+def view_plan(plan: Plan, compared: Callable[[], Results], *, unsearched: Sequence[str] = ()) -> View:
+    """Return a plan; people see it among the results of other strategies.
 
     Strategies that were not searched, as none can be quicker, are named below the table.
     """
-
-    kind = None
-    plan: Plan
-    compared: Callable[[], Results]
-    unsearched: Sequence[str] = ()
-
-    def blocks(self) -> Iterator[Block]:
-        """Yield the plan and its runners-up."""
-        plan, compared = self.plan, self.compared()
-        # The others are compared with the plan to run.
-        others = {name: result for name, result in compared.items() if name != plan.strategy}
-        results = {plan.strategy: plan, **others}
-        yield make_title(plan.workload, plan.profile)
-        yield make_facts({name: text for name, text in _list_facts(plan, results) if text})
-        yield from list_warnings(plan)
-        yield make_strategies_table(results)
-        if self.unsearched:
-            names = ", ".join(self.unsearched)
-            text = f"not searched, as none can be quicker: {names} (ckptplan compare plans each of them)"
-            yield Paragraph(text, style="faint")
-
-    def document(self) -> dict[str, Any]:
-        """Return what a plan's file holds."""
-        return plan_document(self.plan)
-
-    def rows(self) -> Rows:
-        """Return one row."""
-        return Rows(columns=list_plan_columns(), rows=[make_plan_row(self.plan)])
-
-    def basis(self) -> Sequence[BasisEntry]:
-        """Return that of the plan."""
-        return self.plan.estimate_basis
+    return View(
+        kind=None,
+        blocks=lambda: _tell_plan(plan, compared(), unsearched),
+        document=lambda: plan_document(plan),
+        rows=lambda: Rows(columns=list_plan_columns(), rows=[make_plan_row(plan)]),
+        basis=lambda: plan.estimate_basis,
+    )
 
 
-@dataclass(frozen=True)
-class ComparisonView(View):
-    """The best plan of each strategy, or why it has none; ``regret`` shows each time over the optimum."""
+def _tell_plan(plan: Plan, compared: Results, unsearched: Sequence[str]) -> Iterator[Block]:
+    """Yield the plan and its runners-up."""
+    # The others are compared with the plan to run.
+    others = {name: result for name, result in compared.items() if name != plan.strategy}
+    results = {plan.strategy: plan, **others}
+    yield make_title(plan.workload, plan.profile)
+    yield make_facts({name: text for name, text in _list_facts(plan, results) if text})
+    yield from list_warnings(plan)
+    yield make_strategies_table(results)
+    if unsearched:
+        names = ", ".join(unsearched)
+        text = f"not searched, as none can be quicker: {names} (ckptplan compare plans each of them)"
+        yield Paragraph(text, style="faint")
 
-    kind = "comparison"
-    results: Results
-    case: Case
-    regret: bool = False
 
-    def blocks(self) -> Iterator[Block]:
-        """Yield a line for each schedule, and the limits that they keep."""
-        best = find_best(self.results)
-        yield make_title(self.case.workload, self.case.profile)
-        yield make_strategies_table(self.results, regret=self.regret)
-        if best is not None:
-            if self.regret:
-                yield Paragraph(_explain_regret(best))
-            yield from list_limits(best)
+def view_comparison(results: Results, case: Case, *, regret: bool = False) -> View:
+    """Return the best plan of each strategy, or why it has none.
 
-    def document(self) -> dict[str, Any]:
-        """Return full plans, and reasons where there is none."""
-        same = list_same_schedules(result for result in self.results.values() if isinstance(result, Plan))
-        return {
-            **identify_job(self.case.workload, self.case.profile),
-            "strategies": {
-                name: make_result_document(result, **_find_regrets(result), same_schedule=list(same[name]))
-                if isinstance(result, Plan)
-                else make_result_document(result)
-                for name, result in self.results.items()
-            },
-        }
+    ``regret`` shows each time over the optimum.
+    """
+    best = find_best(results)
+    return View(
+        kind="comparison",
+        blocks=lambda: _tell_comparison(results, case, best, regret=regret),
+        document=lambda: _make_document(results, case),
+        rows=lambda: _list_rows(results, case),
+        basis=lambda: () if best is None else best.estimate_basis,
+    )
 
-    def rows(self) -> Rows:
-        """Return a row for each strategy, with the columns of a plan's row and the reasons."""
-        workload, profile = self.case.workload, self.case.profile
-        job = {"workload": workload.name, "profile": profile.name, "steps": workload.steps}
-        return Rows(
-            columns={**JOB_COLUMNS, **cost_columns(), **REASON_COLUMNS, **DETAIL_COLUMNS},
-            rows=[
-                {**job, "strategy": name, **make_result_row(result)} for name, result in self.results.items()
-            ],
-        )
 
-    def basis(self) -> Sequence[BasisEntry]:
-        """Return that of the best plan."""
-        best = find_best(self.results)
-        return () if best is None else best.estimate_basis
+def _tell_comparison(results: Results, case: Case, best: Plan | None, *, regret: bool) -> Iterator[Block]:
+    """Yield a line for each schedule, and the limits that they keep."""
+    yield make_title(case.workload, case.profile)
+    yield make_strategies_table(results, regret=regret)
+    if best is not None:
+        if regret:
+            yield Paragraph(_explain_regret(best))
+        yield from list_limits(best)
+
+
+def _make_document(results: Results, case: Case) -> dict[str, Any]:
+    """Return full plans, and reasons where there is none."""
+    same = list_same_schedules(result for result in results.values() if isinstance(result, Plan))
+    return {
+        **identify_job(case.workload, case.profile),
+        "strategies": {
+            name: make_result_document(result, **_find_regrets(result), same_schedule=list(same[name]))
+            if isinstance(result, Plan)
+            else make_result_document(result)
+            for name, result in results.items()
+        },
+    }
+
+
+def _list_rows(results: Results, case: Case) -> Rows:
+    """Return a row for each strategy, with the columns of a plan's row and the reasons."""
+    job = {"workload": case.workload.name, "profile": case.profile.name, "steps": case.workload.steps}
+    return Rows(
+        columns={**JOB_COLUMNS, **cost_columns(), **REASON_COLUMNS, **DETAIL_COLUMNS},
+        rows=[{**job, "strategy": name, **make_result_row(result)} for name, result in results.items()],
+    )
 
 
 def find_best(results: Results) -> Plan | None:

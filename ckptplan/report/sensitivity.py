@@ -1,23 +1,30 @@
-"""The effect of each input on the best plan, and its error bars."""
+"""The effect of each input on the best plan, and its error bars: as a table, as data, and as a tornado."""
 
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ckptplan.model.prediction import BasisEntry
 from ckptplan.planning.optimize import parameter_columns
+from ckptplan.report import style, vega
 from ckptplan.report.basis import list_basis
 from ckptplan.report.blocks import Block, Cell, Field, Heading, Paragraph, Record, Table, make_facts, make_faint
-from ckptplan.report.fields import format_cells, identify_job, list_budget, make_title
+from ckptplan.report.fields import format_cells, identify_job, list_budget, make_title, name_job
 from ckptplan.report.formats import View
+from ckptplan.report.scale import Scale, scale_shares
+from ckptplan.report.style import PAGE, Size
+from ckptplan.report.vega import Chart, Spec
 from ckptplan.storage.tables import Columns, Row, Rows
 from ckptplan.studies.axes import Axis, Value
 from ckptplan.studies.sensitivity import FACTORS, Best, BreakEven, ErrorBars, Influence, Replanned, Sensitivity
 from ckptplan.units import format_percent, format_seconds
 from ckptplan.wording import Argument
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 #: Changes of strategy printed for one input, those nearest to its value.
 _MOST_BREAK_EVENS = 6
@@ -33,63 +40,65 @@ _FIELDS = (
 )
 
 
-@dataclass(frozen=True)
-class SensitivityView(View):
-    """The effect of each input on the best plan."""
+def view_sensitivity(study: Sensitivity) -> View:
+    """Return the effect of each input on the best plan."""
+    return View(
+        kind="sensitivity",
+        blocks=lambda: _tell(study),
+        document=lambda: _make_document(study),
+        rows=lambda: Rows(columns=_columns(), rows=_generate_rows(_make_document(study), study)),
+        # Before any is varied.
+        basis=lambda: list_basis(study.workload, study.profile, study.goal),
+    )
 
-    kind = "sensitivity"
-    study: Sensitivity
 
-    def blocks(self) -> Iterator[Block]:
-        """Yield the plan, the effect of each input, where another strategy is better, and the error bars."""
-        study, best, profile = self.study, self.study.best, self.study.profile
-        yield make_title(study.workload, profile)
-        cost = f"  {format_cells(best.parameters)}: {format_seconds(best.seconds)}"
-        yield Paragraph(cost, head=f"best: {best.strategy}", style="best")
-        yield from list_budget(profile, budget=profile.local_budget_bytes, headroom=profile.headroom)
-        yield Table.of(_FIELDS, _list_effects(study))
-        yield Paragraph("Change of time, planned again with the input at that factor; below it what differs.")
-        if idle := _describe_transfers(study):
-            yield Paragraph(idle)
-        yield from _list_break_evens(study.influences)
-        if study.error_bars is not None:
-            yield from _list_error_bars(study, study.error_bars)
+def _tell(study: Sensitivity) -> Iterator[Block]:
+    """Yield the plan, the effect of each input, where another strategy is better, and the error bars."""
+    best, profile = study.best, study.profile
+    yield make_title(study.workload, profile)
+    cost = f"  {format_cells(best.parameters)}: {format_seconds(best.seconds)}"
+    yield Paragraph(cost, head=f"best: {best.strategy}", style="best")
+    yield from list_budget(profile, budget=profile.local_budget_bytes, headroom=profile.headroom)
+    yield Table.of(_FIELDS, _list_effects(study))
+    yield Paragraph("Change of time, planned again with the input at that factor; below it what differs.")
+    if idle := _describe_transfers(study):
+        yield Paragraph(idle)
+    yield from _list_break_evens(study.influences)
+    if study.error_bars is not None:
+        yield from _list_error_bars(study, study.error_bars)
 
-    def document(self) -> dict[str, Any]:
-        """Return the study, in SI base units."""
-        study, bars = self.study, self.study.error_bars
-        return {
-            **identify_job(study.workload, study.profile),
-            "strategies": list(study.goal.strategies),
-            "model": study.goal.model,
-            "best": _make_best_document(study.best),
-            "inputs": [_make_input_document(one, study.best) for one in study.influences],
-            "uncertainty": None if bars is None else {**vars(bars), "better": dict(bars.better)},
-        }
 
-    def rows(self) -> Rows:
-        """Return flat rows: ``kind`` is input (unchanged), point, break-even or uncertainty."""
-        columns: Columns = {
-            "kind": "text",
-            "input": "text",
-            "factor": "number",
-            "value": "text",
-            "strategy": "text",
-            **parameter_columns(),
-            "seconds": "number",
-            "change": "number",
-            "kept_seconds": "number",
-            "kept_change": "number",
-            "kept_fits": "truth",
-            "below": "text",
-            "above": "text",
-            "note": "text",
-        }
-        return Rows(columns=columns, rows=list(_generate_rows(self.document(), self.study)))
+def _make_document(study: Sensitivity) -> dict[str, Any]:
+    """Return the study, in SI base units."""
+    bars = study.error_bars
+    return {
+        **identify_job(study.workload, study.profile),
+        "strategies": list(study.goal.strategies),
+        "model": study.goal.model,
+        "best": _make_best_document(study.best),
+        "inputs": [_make_input_document(one, study.best) for one in study.influences],
+        "uncertainty": None if bars is None else {**vars(bars), "better": dict(bars.better)},
+    }
 
-    def basis(self) -> Sequence[BasisEntry]:
-        """Return the inputs before any is varied."""
-        return list_basis(self.study.workload, self.study.profile, self.study.goal)
+
+def _columns() -> Columns:
+    """Return the columns of flat rows: ``kind`` is input (unchanged), point, break-even or uncertainty."""
+    return {
+        "kind": "text",
+        "input": "text",
+        "factor": "number",
+        "value": "text",
+        "strategy": "text",
+        **parameter_columns(),
+        "seconds": "number",
+        "change": "number",
+        "kept_seconds": "number",
+        "kept_change": "number",
+        "kept_fits": "truth",
+        "below": "text",
+        "above": "text",
+        "note": "text",
+    }
 
 
 def _describe_transfers(study: Sensitivity) -> str:
@@ -111,8 +120,8 @@ def _describe_transfers(study: Sensitivity) -> str:
 def _list_effects(study: Sensitivity) -> Iterator[Record]:
     """Yield the change of time by each input, below it what differs, then the inputs without effect."""
     best = study.best
-    for one in sort_by_effect(study):
-        now = format_values(one.axis, one.values)
+    for one in _sort_by_effect(study):
+        now = _format_values(one.axis, one.values)
         yield {"input": one.name, "now": now, **_tell_points([_tell_anew(point, best) for point in one.points])}
         for label, tell in (("  best strategy", _tell_other), ("  plan kept", _tell_kept)):
             texts = [tell(point, best) for point in one.points]
@@ -120,7 +129,7 @@ def _list_effects(study: Sensitivity) -> Iterator[Record]:
                 yield make_faint({"input": label, **_tell_points(texts)})
     for one in study.influences:
         if one.no_effect:
-            now = format_values(one.axis, one.values)
+            now = _format_values(one.axis, one.values)
             yield {**make_faint({"input": one.name, **_tell_points(["no effect"])}), "now": now}
 
 
@@ -130,27 +139,24 @@ def _tell_points(texts: Sequence[str]) -> Mapping[str, Cell]:
     return {f"x {one:g}": Cell(text, short=short.get(text)) for one, text in zip(FACTORS, texts, strict=False)}
 
 
-def sort_by_effect(study: Sensitivity) -> list[Influence]:
-    """Return the inputs that have an effect, the largest effect first."""
-    return sorted(
-        (one for one in study.influences if one.no_effect is None), key=lambda one: -_span(one, study.best)
-    )
+def _sort_by_effect(study: Sensitivity) -> list[Influence]:
+    """Return the inputs that have an effect, the largest range of times first; infinite where nothing fits."""
+
+    def span(influence: Influence) -> float:
+        times = [point.best.seconds if point.best else math.inf for point in influence.points]
+        return min(times) - max(times)
+
+    return sorted((one for one in study.influences if one.no_effect is None), key=span)
 
 
-def _span(influence: Influence, best: Best) -> float:
-    """Return the relative range of the times; infinite if nothing fits at some point."""
-    times = [point.best.seconds if point.best else float("inf") for point in influence.points]
-    return (max(times) - min(times)) / best.seconds
-
-
-def find_change(seconds: float, best: Best) -> float:
+def _find_change(seconds: float, best: Best) -> float:
     """Return the share by which a time differs from the best plan's."""
     return seconds / best.seconds - 1
 
 
 def _tell_anew(point: Replanned, best: Best) -> str:
     """Return the change of time if the job is planned again."""
-    return "nothing fits" if point.best is None else _tell_change(find_change(point.best.seconds, best))
+    return "nothing fits" if point.best is None else _tell_change(_find_change(point.best.seconds, best))
 
 
 def _tell_other(point: Replanned, best: Best) -> str:
@@ -160,10 +166,10 @@ def _tell_other(point: Replanned, best: Best) -> str:
 
 def _tell_kept(point: Replanned, best: Best) -> str:
     """Return the change of time of the original plan, '' if it is the same."""
-    kept = find_change(point.kept_seconds, best)
+    kept = _find_change(point.kept_seconds, best)
     if not point.kept_fits:
         return "does not fit"
-    if point.best is not None and abs(kept - find_change(point.best.seconds, best)) < _SAME:
+    if point.best is not None and abs(kept - _find_change(point.best.seconds, best)) < _SAME:
         return ""
     return _tell_change(kept)
 
@@ -172,7 +178,7 @@ def _tell_change(share: float) -> str:
     return "same" if abs(share) < _SAME else format_percent(share)
 
 
-def format_values(axis: Axis, values: Sequence[Value]) -> str:
+def _format_values(axis: Axis, values: Sequence[Value]) -> str:
     """Return the value of an input with its unit; both, where writing and reading differ."""
     return " / ".join(dict.fromkeys(axis.kind.show(value) for value in values))
 
@@ -198,12 +204,12 @@ def _format_break_even(axis: Axis, each: BreakEven) -> str:
     """Return 'below 12.3 GB/s (x 0.5): hierarchical, not double', seen from the present value."""
     side, new, old = ("below", each.below, each.above) if each.factor < 1 else ("above", each.above, each.below)
     names = [name or "nothing fits" for name in (new, old)]
-    return f"{side} {format_values(axis, each.values)} (x {each.factor:.3g}): {names[0]}, not {names[1]}"
+    return f"{side} {_format_values(axis, each.values)} (x {each.factor:.3g}): {names[0]}, not {names[1]}"
 
 
 def _list_error_bars(study: Sensitivity, bars: ErrorBars) -> Iterator[Block]:
     """Yield the interval of the time, and how sure the choice is."""
-    low, high = (find_change(seconds, study.best) for seconds in (bars.low_seconds, bars.high_seconds))
+    low, high = (_find_change(seconds, study.best) for seconds in (bars.low_seconds, bars.high_seconds))
     names = ", ".join(f"{name} {100 * chance:.3g} %" for name, chance in bars.better.items())
     slower = f"at most {100 * bars.regret:.2g} % slower than the best plan"
     yield Heading(f"Every time known to within {100 * bars.share:g} %")
@@ -236,9 +242,9 @@ def _make_input_document(influence: Influence, best: Best) -> dict[str, Any]:
                 "factor": point.factor,
                 "values": list(point.values),
                 "best": _make_best_document(point.best),
-                "change": None if point.best is None else find_change(point.best.seconds, best),
+                "change": None if point.best is None else _find_change(point.best.seconds, best),
                 "kept_seconds": point.kept_seconds,
-                "kept_change": find_change(point.kept_seconds, best),
+                "kept_change": _find_change(point.kept_seconds, best),
                 "kept_fits": point.kept_fits,
             }
             for point in influence.points
@@ -261,7 +267,7 @@ def _generate_rows(document: Mapping[str, Any], study: Sensitivity) -> Iterator[
         return
     row = {"kind": "uncertainty", "factor": 1 + bars.share}
     for note, seconds in (("5 % quantile", bars.low_seconds), ("95 % quantile", bars.high_seconds)):
-        yield {**row, "note": note, "seconds": seconds, "change": find_change(seconds, study.best)}
+        yield {**row, "note": note, "seconds": seconds, "change": _find_change(seconds, study.best)}
     for name, chance in bars.better.items():
         yield {**row, "note": "chance to be better", "strategy": name, "value": chance}
     yield {**row, "note": "regret, 95 % quantile", "value": bars.regret}
@@ -273,3 +279,182 @@ def _make_row(kind: str, one: Mapping[str, Any], point: Mapping[str, Any]) -> di
 
 def _flatten(best: Mapping[str, Any] | None) -> Row:
     return {} if best is None else {**best, **best["parameters"]}
+
+
+#: The bar of half an input, and that of twice it; other factors are marks within them.
+LABELS = {0.5: "half the input", 2.0: "twice the input"}
+#: Two hues, of which one is much darker than the other.
+COLOURS = {0.5: style.ORANGE, 2.0: style.BLUE}
+_INNER_LABEL, _KEPT_LABEL = "0.8 and 1.25 times", "twice or half, plan kept"
+#: Inputs that change the time by less than this are only named.
+_TRIFLE = 0.0005
+#: A bar this many times as long as those of all other inputs is cut.
+_LONG = 5
+
+
+def _name_input(influence: Influence) -> str:
+    """Return an input and its value."""
+    return f"{influence.name}: {_format_values(influence.axis, influence.values)}"
+
+
+def _find_kept(point: Replanned, best: Best) -> float | None:
+    """Return the change of time of the present plan, None if it does not fit."""
+    return _find_change(point.kept_seconds, best) if point.kept_fits else None
+
+
+def _list_changes(influence: Influence, best: Best) -> list[float]:
+    """Return the changes that are drawn: as planned again, and with the present plan for half and twice."""
+    kept = [_find_kept(point, best) for point in influence.points if point.best and point.factor in LABELS]
+    again = [_find_change(point.best.seconds, best) for point in influence.points if point.best]
+    return [*again, *(change for change in kept if change is not None)]
+
+
+def _reach(influence: Influence, best: Best) -> float:
+    """Return the largest change of the time."""
+    return max(map(abs, _list_changes(influence, best)), default=0.0)
+
+
+def _scale_change(study: Sensitivity) -> Scale:
+    """Return the axis: all bars, unless one is many times as long as all others."""
+    influences = _sort_by_effect(study)
+    longest, second, *_ = *sorted((_reach(one, study.best) for one in influences), reverse=True), 0.0, 0.0
+    if second and longest > _LONG * second:
+        longest = 2 * second
+    changes = [0.0, *(change for one in influences for change in _list_changes(one, study.best))]
+    room = 0.06 * max(longest, _TRIFLE)
+    low, high = max(min(changes), -longest) - room, min(max(changes), longest) + room
+    return scale_shares("time of the best plan against now", low, high)
+
+
+def draw_tornado(study: Sensitivity, size: Size = PAGE) -> Figure:
+    """Return the picture, of the same data as the JSON document.
+
+    Call it, and save the picture, within ``style.styled(size)``.
+    """
+    from matplotlib.figure import Figure
+
+    influences, best = _sort_by_effect(study), study.best
+    shown = [one for one in influences if _reach(one, study.best) >= _TRIFLE or _name_blocked(one)]
+    trifles = [one.name for one in influences if one not in shown]
+    figure = Figure(figsize=size.inches(0.8 + 0.36 * max(1, len(shown))), layout="constrained")
+    axes = figure.subplots()
+    lines = style.set_title(
+        figure,
+        f"What each input does to the time of the best plan, {best.strategy} in {format_seconds(best.seconds)}",
+        name_job(study.workload, study.profile),
+        *([f"changes under {100 * _TRIFLE:g} %: {', '.join(trifles)}"] if trifles else []),
+    )
+    if size.height is None:
+        figure.set_figheight(figure.get_figheight() + 0.16 * lines)
+    scale = _scale_change(study)
+    scale.set_x(axes)
+    for row, one in enumerate(shown):
+        _draw_bars(axes, row, one, best, size)
+    axes.axvline(0, color=style.BLACK, linewidth=0.8 * size.scale)
+    between = ", " if size.height else "\n"
+    names = [_name_input(one).replace(": ", between) for one in shown]
+    style.name_rows(axes, names, [_write_notes(one, study, scale, size) for one in shown])
+    # Few bars on a slide are not made broader than they are long.
+    axes.set_ylim(max(5 if size.height else 1, len(shown)) - 0.4, -0.6)
+    drawn: list[Any] = [*axes.containers, *axes.collections, *axes.lines]
+    handles = {str(one.get_label()): one for one in drawn}
+    labels = (*LABELS.values(), _INNER_LABEL, _KEPT_LABEL)
+    return style.finish_figure(figure, [handles[label] for label in labels if label in handles], size)
+
+
+def _draw_bars(axes: Axes, row: int, influence: Influence, best: Best, size: Size) -> None:
+    """Draw an input as a row of bars and marks."""
+    for point in influence.points:
+        if point.best is None:
+            continue
+        change, kept = _find_change(point.best.seconds, best), _find_kept(point, best)
+        if point.factor not in LABELS:
+            axes.vlines(
+                change, row - 0.31, row + 0.31, color=style.BLACK, linewidth=size.scale, zorder=3,
+                label=_INNER_LABEL,
+            )  # fmt: skip
+            continue
+        axes.barh(
+            row, change, height=0.62, color=COLOURS[point.factor], edgecolor=style.BLACK,
+            linewidth=0.4, label=LABELS[point.factor],
+        )  # fmt: skip
+        if kept is not None and abs(kept - change) > _TRIFLE:
+            axes.plot(
+                kept, row, marker="D", markersize=4.4 * size.scale, markerfacecolor="white",
+                markeredgecolor=style.BLACK, linestyle="", label=_KEPT_LABEL, zorder=4,
+            )  # fmt: skip
+
+
+def _name_blocked(influence: Influence) -> str:
+    """Return the factors at which nothing fits."""
+    blocked = [f"{point.factor:g}" for point in influence.points if point.best is None]
+    return f"{' and '.join(blocked)} x: nothing fits" if blocked else ""
+
+
+def _write_notes(influence: Influence, study: Sensitivity, scale: Scale, size: Size) -> str:
+    """Return where another strategy is best, the ends of bars that are cut, and where nothing fits."""
+    notes = []
+    for point in influence.points:
+        if point.best is None or point.factor not in LABELS:
+            continue
+        change = _find_change(point.best.seconds, study.best)
+        words = [
+            _tell_other(point, study.best),
+            "" if scale.low <= change <= scale.high else format_percent(change),
+        ]
+        if any(words):
+            notes.append(f"{point.factor:g} x: {', '.join(filter(None, words))}")
+    notes += [_name_blocked(influence)] if _name_blocked(influence) else []
+    wide = 16 if size.width < PAGE.width else 32
+    return "\n".join(
+        line
+        for note in notes
+        for line in textwrap.wrap(note, wide, max_lines=2, placeholder="…", break_on_hyphens=False)
+    )
+
+
+def chart_tornado(study: Sensitivity) -> Chart:
+    """Return the chart of a sensitivity study."""
+    rows: list[Spec] = []
+    for one in _sort_by_effect(study):
+        for point in one.points:
+            if point.best is not None:
+                change, kept = _find_change(point.best.seconds, study.best), _find_kept(point, study.best)
+                rows.append({
+                    "input": _name_input(one),
+                    "factor": LABELS.get(point.factor, ""),
+                    "times": f"x {point.factor:g}",
+                    "change": change,
+                    "shown": format_percent(change),
+                    "time": format_seconds(point.best.seconds),
+                    "strategy": point.best.strategy,
+                    "kept": "does not fit" if kept is None else format_percent(kept),
+                })  # fmt: skip
+    order = list(dict.fromkeys(row["input"] for row in rows))
+    colours = {"domain": list(LABELS.values()), "range": list(COLOURS.values())}
+    halves = vega.nominal("factor", scale=colours, legend={"symbolSize": 120})
+    tooltip = vega.tell(
+        input="input",
+        times="factor",
+        shown="change of time",
+        time="time",
+        strategy="best strategy",
+        kept="the plan of now",
+    )
+    return Chart.of(
+        "tornado",
+        "What each input does to the time of the best plan",
+        f"Each input is halved and doubled by itself, and the job is planned again; now it takes "
+        f"{format_seconds(study.best.seconds)} with {study.best.strategy}. Lines within the bars are "
+        "0.8 and 1.25 times the input.",
+        height=30 * max(1, len(order)),
+        layer=[
+            vega.layer("bar", [row for row in rows if row["factor"]], {"color": halves}, opacity=0.9),
+            vega.layer("tick", [row for row in rows if not row["factor"]], {}, color=vega.INK, thickness=2),
+        ],
+        encoding={
+            "y": vega.nominal("input", scale={"domain": order}),
+            "x": {**vega.at("change", _scale_change(study)), "stack": None},
+            "tooltip": tooltip,
+        },
+    )

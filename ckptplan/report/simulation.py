@@ -11,7 +11,7 @@ from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import identify_plan
 from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Table
 from ckptplan.report.fields import make_title, name_plan
-from ckptplan.report.formats import SmallView
+from ckptplan.report.formats import View
 from ckptplan.schedule.simulator import Trace
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 
@@ -33,7 +33,7 @@ _FIELDS = (
 )
 
 
-def view_simulation(plan: Plan, trace: Trace, *, schedule: str | None = None) -> SmallView:
+def view_simulation(plan: Plan, trace: Trace, *, schedule: str | None = None) -> View:
     """Return prediction and simulation; ``schedule`` is the file that was played instead of the plan's own."""
     rows = _compare(plan, trace)
     document = {
@@ -52,7 +52,13 @@ def view_simulation(plan: Plan, trace: Trace, *, schedule: str | None = None) ->
     ]
     if trace.stall_seconds:
         told.append(Paragraph(f"compute waits {format_seconds(trace.stall_seconds)} for transfers"))
-    return SmallView(kind="simulation", told=told, data=document, flat=rows, entries=plan.estimate_basis)
+    return View(
+        kind="simulation",
+        blocks=lambda: told,
+        document=lambda: document,
+        rows=lambda: rows,
+        basis=lambda: plan.estimate_basis,
+    )
 
 
 def _compare(plan: Plan, trace: Trace) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from ckptplan.report.fields import (
     make_title,
     name_plan,
 )
-from ckptplan.report.formats import SmallView, View
+from ckptplan.report.formats import View
 from ckptplan.units import (
     format_bytes,
     format_count,
@@ -75,12 +75,12 @@ _ENVIRONMENT = ("machine", "device", "threads", "clock")
 
 def view_validation(plan: Plan, found: Validation) -> View:
     """Return predictions, measurements and verdicts."""
-    return SmallView(
+    return View(
         kind="validation",
-        told=tuple(_tell(plan, found)),
-        data=_make_document(plan, found),
-        flat=_list_rows(found),
-        entries=plan.estimate_basis,
+        blocks=lambda: _tell(plan, found),
+        document=lambda: _make_document(plan, found),
+        rows=lambda: _list_rows(found),
+        basis=lambda: plan.estimate_basis,
     )
 
 

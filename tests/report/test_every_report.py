@@ -16,16 +16,14 @@ from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import simulate
 from ckptplan.report.formats import json_text
-from ckptplan.report.front import FrontView
-from ckptplan.report.front_plot import draw_front
+from ckptplan.report.front import draw_front, view_front
 from ckptplan.report.infeasible import format_infeasible
-from ckptplan.report.largest import ReachesView
-from ckptplan.report.plan import ComparisonView, PlanView
-from ckptplan.report.sensitivity import SensitivityView
+from ckptplan.report.largest import view_reaches
+from ckptplan.report.plan import view_comparison, view_plan
+from ckptplan.report.sensitivity import draw_tornado, view_sensitivity
 from ckptplan.report.simulation import view_simulation
 from ckptplan.report.style import styled
 from ckptplan.report.sweep import Summary
-from ckptplan.report.tornado_plot import draw_tornado
 from ckptplan.storage.tables import Row, csv_text
 from ckptplan.studies.largest import Reach
 from ckptplan.studies.pareto import ParetoFront
@@ -82,7 +80,7 @@ def front_of(job: Job) -> ParetoFront:
 @every_job
 def test_front_as_table_and_data(job: Job) -> None:
     front = front_of(job)
-    view = FrontView(front)
+    view = view_front(front)
     assert ("that no other" in told(view.blocks())) == (job is not INFEASIBLE)
     header, *rows = csv_text(view.rows()).splitlines()
     assert header.startswith("workload,profile,steps,strategy,chunk_size,")
@@ -94,7 +92,7 @@ def test_front_as_table_and_data(job: Job) -> None:
 def test_an_empty_front_says_why() -> None:
     front = front_of(INFEASIBLE)
     assert len(front) == 0
-    assert "no plan is quick enough" in told(FrontView(front).blocks())
+    assert "no plan is quick enough" in told(view_front(front).blocks())
     with pytest.raises(Infeasible, match="max_overhead"):
         draw_front(front)
 
@@ -112,7 +110,7 @@ def test_front_as_picture(job: Job) -> None:
 def test_plan_and_simulation(job: Job) -> None:
     plan = ckptplan.optimize(job.workload, PROFILE, **job.wishes)
     results: dict[str, Plan | Infeasible] = {plan.strategy: plan, "another": _missing()}
-    view = PlanView(plan, lambda: results)
+    view = view_plan(plan, lambda: results)
     assert plan.strategy in told(view.blocks())
     is_data(view.document(), rows := list(view.rows()))
     assert [row["strategy"] for row in rows] == [plan.strategy]
@@ -136,7 +134,7 @@ def test_infeasible_as_message() -> None:
 @pytest.mark.parametrize("regret", [False, True])
 def test_comparison(job: Job, regret: bool) -> None:
     results = ckptplan.compare(job.workload, PROFILE, **job.wishes)
-    view = ComparisonView(results, job.case, regret=regret)
+    view = view_comparison(results, job.case, regret=regret)
     text = told(view.blocks())
     assert ("too slow" in text) == (job is INFEASIBLE)
     assert all(name in text for name in results)
@@ -152,7 +150,7 @@ def test_largest(job: Job) -> None:
         PROFILE,
         **{**job.wishes, **({"local_bytes": "1 kB"} if job is INFEASIBLE else {})},
     )
-    view = ReachesView(reaches, job.case, quantity="batch")
+    view = view_reaches(reaches, job.case, quantity="batch")
     text = told(view.blocks())
     assert all(name in text for name in reaches)
     is_data(view.document(), rows := list(view.rows()))
@@ -182,7 +180,7 @@ def test_sensitivity(job: Job) -> None:
     tight = {"local_bytes": plan.predicted.local_peak_bytes}
     study = sensitivity(job.workload, PROFILE, uncertainty=0.1, **{**job.wishes, **tight})
     assert any(point.best is None for one in study.influences for point in one.points)
-    view = SensitivityView(study)
+    view = view_sensitivity(study)
     assert f"best: {plan.strategy}" in told(view.blocks())
     is_data(view.document(), view.rows())
     with styled():

@@ -7,13 +7,13 @@ import json
 import pytest
 
 from ckptplan.report.blocks import Paragraph
-from ckptplan.report.formats import FORMATS, Column, SmallView, format_of_file, json_text
+from ckptplan.report.formats import FORMATS, Column, View, format_of_file, json_text
 
-VIEW = SmallView(
+VIEW = View(
     kind="greeting",
-    told=[Paragraph("hello   ")],
-    data={"words": ["hello"], "count": 1},
-    flat=[{"word": "hello", "count": 1}],
+    blocks=lambda: [Paragraph("hello   ")],
+    document=lambda: {"words": ["hello"], "count": 1},
+    rows=lambda: [{"word": "hello", "count": 1}],
 )
 
 
@@ -56,7 +56,12 @@ def test_parts_of_a_document_are_made_when_they_are_reached_and_columns_stay_on_
         return {name: Column([1, 2])}
 
     pieces = FORMATS["json"].render(
-        SmallView(kind="any", told=[], data={"a": lambda: part("x"), "b": lambda: part("y")}, flat=[])
+        View(
+            kind="any",
+            blocks=list,
+            document=lambda: {"a": lambda: part("x"), "b": lambda: part("y")},
+            rows=list,
+        )
     )
     text = ""
     while '"x": [1, 2]' not in text:

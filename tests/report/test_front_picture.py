@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ckptplan.report.front_plot import draw_front
+from ckptplan.report.front import draw_front
 from ckptplan.report.style import SIZES, styled
 from tests.report.jobs import front_of, jobs
 from tests.report.measured import assert_legible, texts_of

@@ -10,8 +10,7 @@ import pytest
 import ckptplan
 from ckptplan import InputError, Plan
 from ckptplan.report import gantt, style
-from ckptplan.report.gantt import Gantt
-from ckptplan.report.sketch import Detail
+from ckptplan.report.gantt import Detail, Gantt
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
 from ckptplan.schedule.simulator import play
 from tests.support import plain_costs, small_plan

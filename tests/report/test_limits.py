@@ -11,8 +11,8 @@ from ckptplan.cli.command import as_option, option_of
 from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible, Limit
 from ckptplan.report.infeasible import LIMITS, format_infeasible
-from ckptplan.report.largest import ReachesView
-from ckptplan.report.plan import ComparisonView
+from ckptplan.report.largest import view_reaches
+from ckptplan.report.plan import view_comparison
 from ckptplan.report.sweep import Summary
 from ckptplan.studies.largest import Reach
 from ckptplan.studies.sweep import make_sweep
@@ -51,7 +51,7 @@ def test_the_message_tells_what_is_needed_what_there_is_and_the_option(limit: Li
 
 @every_limit
 def test_a_comparison_gives_the_reason(limit: Limit) -> None:
-    view = ComparisonView({"double": error(limit)}, CASE)
+    view = view_comparison({"double": error(limit)}, CASE)
     assert LIMITS[limit].verdict.split("{")[0] in told(view.blocks())
     (row,) = view.rows()
     assert (row["strategy"], row["binding"]) == ("double", limit)
@@ -60,7 +60,7 @@ def test_a_comparison_gives_the_reason(limit: Limit) -> None:
 @every_limit
 def test_the_largest_value_of_each_strategy_names_what_bounds_it(limit: Limit) -> None:
     reach = Reach(strategy="double", value=0, plan=None, bound_by=limit, proved=True, infeasible=error(limit))
-    view = ReachesView({"double": reach}, CASE, quantity="T")
+    view = view_reaches({"double": reach}, CASE, quantity="T")
     assert LIMITS[limit].name in told(view.blocks())
     assert view.document()["strategies"]["double"]["bound_by"] == limit
     assert [row["bound_by"] for row in view.rows()] == [limit]

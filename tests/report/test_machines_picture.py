@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import ckptplan
-from ckptplan.report.machines_plot import draw_machines
+from ckptplan.report.machines import draw_machines
 from ckptplan.report.style import SIZES, styled
 from ckptplan.studies.machines import MachineComparison
 from tests.report.measured import assert_legible, texts_of

@@ -10,7 +10,7 @@ import pytest
 import ckptplan
 from ckptplan import InputError
 from ckptplan.report.style import SIZES, styled
-from ckptplan.report.sweep_plot import SweepPicture, draw_sweep
+from ckptplan.report.sweep import SweepPicture, draw_sweep
 from ckptplan.studies.sweep import iterate_rows, make_sweep
 from tests.report.jobs import JETSON, LSTM, jobs
 from tests.report.measured import assert_legible, texts_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from matplotlib.colors import to_rgb
 
-from ckptplan.report import tornado_plot
+from ckptplan.report import sensitivity
+from ckptplan.report.sensitivity import draw_tornado
 from ckptplan.report.style import SIZES, styled
-from ckptplan.report.tornado_plot import draw_tornado
 from tests.report.jobs import jobs, study_of
 from tests.report.measured import assert_legible, texts_of
 
@@ -36,7 +36,7 @@ def test_a_tornado_is_legible_and_names_every_input_that_has_an_effect(name: str
 
 
 def test_half_and_twice_differ_in_hue_and_in_grey() -> None:
-    half, twice = (to_rgb(tornado_plot.COLOURS[factor]) for factor in (0.5, 2.0))
+    half, twice = (to_rgb(sensitivity.COLOURS[factor]) for factor in (0.5, 2.0))
     grey = [0.2126 * r + 0.7152 * g + 0.0722 * b for r, g, b in (half, twice)]
     assert abs(grey[0] - grey[1]) > 0.25
     assert half[0] > half[2]

@@ -27,24 +27,22 @@ from ckptplan.report.fields import (
     tell_plan,
 )
 from ckptplan.report.formats import View
-from ckptplan.report.front import FrontView, mark_points
-from ckptplan.report.front_plot import beside_resident, chart_front, spread_places
-from ckptplan.report.gantt import chart_schedule
+from ckptplan.report.front import beside_resident, chart_front, mark_points, spread_places, view_front
+from ckptplan.report.gantt import Detail, TooLongToDraw, chart_schedule, sketch_schedule
 from ckptplan.report.html.page import Download, Page, PlanPanel, Section, ShownPlan
 from ckptplan.report.infeasible import format_infeasible
-from ckptplan.report.machines import MachinesView
-from ckptplan.report.machines_plot import chart_machines
-from ckptplan.report.plan import ComparisonView, PlanView
+from ckptplan.report.machines import chart_machines, view_machines
+from ckptplan.report.plan import Results, view_comparison, view_plan
 from ckptplan.report.scale import Scale, scale_bytes, scale_shares
-from ckptplan.report.sensitivity import SensitivityView
-from ckptplan.report.sketch import Detail, TooLongToDraw, sketch_schedule
-from ckptplan.report.sweep import Summary
-from ckptplan.report.sweep_plot import SweepPicture, chart_sweep
-from ckptplan.report.tornado_plot import chart_tornado
+from ckptplan.report.sensitivity import chart_tornado, view_sensitivity
+from ckptplan.report.sweep import Summary, SweepPicture, chart_sweep
+from ckptplan.report.validation import view_validation
 from ckptplan.report.vega import Chart, Spec
 from ckptplan.schedule.simulator import IllegalAction
 from ckptplan.storage.plans import plan_text
+from ckptplan.studies.machines import MachineComparison
 from ckptplan.studies.pareto import ParetoFront
+from ckptplan.studies.sensitivity import Sensitivity
 from ckptplan.units import format_bytes, format_count
 
 #: More rows make a table that nobody reads.
@@ -69,34 +67,33 @@ _LARGEST_FILE = 1_000_000
 _WHOLE, _ONE_OF_MANY = Detail(), Detail(bars=500, intervals=120, events=50_000)
 
 
-def make_plan_page(view: PlanView) -> Page:
+def make_plan_page(plan: Plan, compared: Results, *, unsearched: Sequence[str] = ()) -> Page:
     """Return the page of a plan: its answer, its schedule, and the strategies that it was chosen from."""
-    plan = view.plan
-    compared = [one for one in view.compared().values() if isinstance(one, Plan)]
+    view = view_plan(plan, lambda: compared, unsearched=unsearched)
+    plans = [one for one in compared.values() if isinstance(one, Plan)]
     return Page.of(
-        _section_of_plan(view),
+        _section_of_plan(plan, view),
         _section_of_schedules([_label_plan(plan)], title="Schedule and memory"),
-        Section.of("strategies", "Strategies", _chart_plans(compared if len(compared) > 1 else [])),
+        Section.of("strategies", "Strategies", _chart_plans(plans if len(plans) > 1 else [])),
         _section_of_basis(view),
         title=f"{plan.strategy}: {name_job(plan.workload, plan.profile)}",
         lede=_summarize(plan),
     )
 
 
-def make_front_page(view: FrontView, *, every: bool = False) -> Page:
+def make_front_page(front: ParetoFront, *, every: bool = False) -> Page:
     """Return the page of a front, with the colours of ``every`` strategy if wanted."""
-    front = view.front
     return Page.of(
-        *_sections_of_front(view, every=every),
-        _section_of_basis(view),
+        *_sections_of_front(front, every=every),
+        _section_of_basis(view_front(front)),
         title=f"Memory and time: {name_job(front.workload, front.profile)}",
         lede=f"Plans that no other plan beats in both; the budget is {format_bytes(front.budget_bytes)}.",
     )
 
 
-def make_comparison_page(view: ComparisonView) -> Page:
+def make_comparison_page(results: Results, case: Case, *, regret: bool = False) -> Page:
     """Return the page of strategies side by side; if none fits, it says why."""
-    results, case = view.results, view.case
+    view = view_comparison(results, case, regret=regret)
     plans = {name: result for name, result in results.items() if isinstance(result, Plan)}
     best = next(iter(plans), None)
     labelled = [
@@ -104,7 +101,7 @@ def make_comparison_page(view: ComparisonView) -> Page:
     ]
     return Page.of(
         *(() if plans else (_section_of_reasons(results.values()),)),
-        _section_of_strategies(view),
+        _section_of_strategies(results, view),
         _section_of_schedules(labelled),
         _section_of_basis(view),
         title=f"Strategies: {name_job(case.workload, case.profile)}",
@@ -112,35 +109,34 @@ def make_comparison_page(view: ComparisonView) -> Page:
     )
 
 
-def make_report_page(
-    view: PlanView, *, front: FrontView, comparison: ComparisonView, sensitivity: SensitivityView | None
-) -> Page:
+def make_report_page(plan: Plan, compared: Results, *, front: ParetoFront, study: Sensitivity | None) -> Page:
     """Return all that is known about a plan: the front around it, its rivals, and what its inputs do to it."""
-    plan, studies = view.plan, [sensitivity] if sensitivity else []
+    view, case = view_plan(plan, lambda: compared), Case(workload=plan.workload, profile=plan.profile)
+    studies = [study] if study else []
     return Page.of(
-        _section_of_plan(view),
+        _section_of_plan(plan, view),
         *_sections_of_front(front, own=_label_plan(plan)),
-        _section_of_strategies(comparison),
+        _section_of_strategies(compared, view_comparison(compared, case)),
         *map(_section_of_inputs, studies),
-        _section_of_basis(view, *studies),
+        _section_of_basis(view, *map(view_sensitivity, studies)),
         title=f"{plan.strategy}: {name_job(plan.workload, plan.profile)}",
         lede=_summarize(plan),
     )
 
 
-def make_sensitivity_page(view: SensitivityView) -> Page:
+def make_sensitivity_page(study: Sensitivity) -> Page:
     """Return the page of a sensitivity study."""
     return Page.of(
-        _section_of_inputs(view),
-        _section_of_basis(view),
-        title=f"Sensitivity: {name_job(view.study.workload, view.study.profile)}",
+        _section_of_inputs(study),
+        _section_of_basis(view_sensitivity(study)),
+        title=f"Sensitivity: {name_job(study.workload, study.profile)}",
         lede="What each input does to the time of the best plan.",
     )
 
 
-def make_machines_page(view: MachinesView) -> Page:
+def make_machines_page(comparison: MachineComparison) -> Page:
     """Return the page of machines side by side."""
-    comparison = view.comparison
+    view = view_machines(comparison)
     plans = [
         _Labelled(label=f"{machine.profile.name}: {machine.plan.strategy}", plan=machine.plan)
         for machine in comparison.machines
@@ -161,8 +157,9 @@ def make_infeasible_page(error: Infeasible, *, title: str) -> Page:
     return Page.of(_section_of_reasons([error]), title=f"Nothing fits: {title}", lede=error.subject)
 
 
-def make_validation_page(plan: Plan, found: Validation, view: View) -> Page:
+def make_validation_page(plan: Plan, found: Validation) -> Page:
     """Return the page of a validation."""
+    view = view_validation(plan, found)
     return Page.of(
         Section.of("numbers", "Predicted and measured", [*view.blocks(), *_offer_plan(plan)]),
         _section_of_schedules([_label_plan(plan)], title="The schedule as it was predicted"),
@@ -187,9 +184,9 @@ def make_sweep_page(picture: SweepPicture) -> Page:
     )
 
 
-def _section_of_plan(view: PlanView) -> Section:
+def _section_of_plan(plan: Plan, view: View) -> Section:
     """Return what people read of a plan, and its file."""
-    return Section.of("plan", "The plan", [*_offer_plan(view.plan), *view.blocks()])
+    return Section.of("plan", "The plan", [*_offer_plan(plan), *view.blocks()])
 
 
 def _section_of_basis(*views: View) -> Section:
@@ -204,9 +201,9 @@ def _section_of_reasons(results: Iterable[Plan | Infeasible]) -> Section:
     return Section.of("reasons", "Why nothing fits", (Paragraph(text, style="warning") for text in reasons))
 
 
-def _section_of_strategies(view: ComparisonView) -> Section:
+def _section_of_strategies(results: Results, view: View) -> Section:
     """Return the chart and the table of strategies side by side."""
-    plans = [result for result in view.results.values() if isinstance(result, Plan)]
+    plans = [result for result in results.values() if isinstance(result, Plan)]
     # One of each schedule: strategies that have the same one would be the same bar.
     charts = _chart_plans([group[0] for group in group_same_schedules(plans)])
     return Section.of("strategies", "Strategies", [*charts, *view.blocks()])
@@ -216,17 +213,15 @@ def _chart_plans(plans: Sequence[Plan]) -> list[Chart]:
     return [chart_comparison(plans)] if plans else []
 
 
-def _section_of_inputs(view: SensitivityView) -> Section:
+def _section_of_inputs(study: Sensitivity) -> Section:
     """Return the tornado and the table of a sensitivity study."""
-    chart = chart_tornado(view.study)
-    return Section.of("inputs", "What the inputs do", [chart, *view.blocks()])
+    return Section.of("inputs", "What the inputs do", [chart_tornado(study), *view_sensitivity(study).blocks()])
 
 
 def _sections_of_front(
-    view: FrontView, *, own: _Labelled | None = None, every: bool = False
+    front: ParetoFront, *, own: _Labelled | None = None, every: bool = False
 ) -> Iterator[Section]:
     """Yield the chart of a front, the plans of its points, and its numbers; ``own`` is a plan besides."""
-    front = view.front
     places = _choose_places(front)
     plans = ([own] if own else []) + _label_places(front, places)
     ahead = len(plans) - len(places)
@@ -236,7 +231,7 @@ def _sections_of_front(
         yield Section.of("front", "Memory and time", [chart])
     best = front.place_within(front.budget_bytes)
     yield _section_of_schedules(plans, first=0 if own or best is None else places.index(best))
-    yield Section.of("front-numbers", "The front in numbers", view.blocks())
+    yield Section.of("front-numbers", "The front in numbers", view_front(front).blocks())
 
 
 def _section_of_schedules(
