@@ -1,7 +1,7 @@
 """A claim of the paper, the model's number for it, and the verdict computed from the two.
 
 Statements of the paper are read as ranges of numbers. A claim is declared by ``says``: it holds what the paper
-says, and the function below it computes what the model says.
+says and how that is read, and the function below it computes what the model says.
 """
 
 from __future__ import annotations
@@ -41,8 +41,10 @@ Unit = Literal["steps", "overhead", "share", "times", "count", "states", "expone
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """The numbers that a statement of the paper admits: a range, each end included or not."""
+    """The numbers that words of the paper admit, quoted briefly: a range, each end included or not."""
 
+    words: str
+    unit: Unit
     low: float = -math.inf
     high: float = math.inf
     low_included: bool = True
@@ -56,24 +58,29 @@ class Reading:
         return above and below
 
 
-def exactly(value: float) -> Reading:
+def exactly(value: float, unit: Unit, words: str) -> Reading:
     """Read 'is ...'."""
-    return Reading(low=value, high=value)
+    return Reading(words=words, unit=unit, low=value, high=value)
 
 
-def more_than(value: float) -> Reading:
+def more_than(value: float, unit: Unit, words: str) -> Reading:
     """Read 'more than ...'."""
-    return Reading(low=value, low_included=False)
+    return Reading(words=words, unit=unit, low=value, low_included=False)
 
 
-def less_than(value: float) -> Reading:
+def less_than(value: float, unit: Unit, words: str) -> Reading:
     """Read 'less than ...'."""
-    return Reading(high=value, high_included=False)
+    return Reading(words=words, unit=unit, high=value, high_included=False)
 
 
-def about(value: float, *, digit: float) -> Reading:
+def at_most(value: float, unit: Unit, words: str) -> Reading:
+    """Read 'no more than ...'."""
+    return Reading(words=words, unit=unit, high=value)
+
+
+def about(value: float, unit: Unit, words: str, *, digit: float) -> Reading:
     """Read 'about ...': every number that rounds to the value at its last printed ``digit``."""
-    return Reading(low=value - digit / 2, high=value + digit / 2)
+    return Reading(words=words, unit=unit, low=value - digit / 2, high=value + digit / 2)
 
 
 def largest_on_a_grid(steps: int) -> Reading:
@@ -81,7 +88,7 @@ def largest_on_a_grid(steps: int) -> Reading:
 
     The paper reports few lengths: 400, 2,000 and 4,000.
     """
-    return Reading(low=steps, high=2 * steps, high_included=False)
+    return Reading(words=f"{steps:,}", unit="steps", low=steps, high=2 * steps, high_included=False)
 
 
 def _rounded(value: float) -> float:
@@ -91,14 +98,10 @@ def _rounded(value: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What a statement is compared with, how it is read, and the model's number."""
+    """What the model says of a statement."""
 
     #: What is compared, in this project's terms.
     subject: str
-    unit: Unit
-    #: The paper's value, quoted as briefly as possible.
-    paper: str
-    reading: Reading
     #: The exact model's number.
     model: float
     #: The number by the paper's printed equations; None where the paper prints none.
@@ -111,6 +114,19 @@ class Finding:
     why: str
     #: Whether ``model`` is an input of the workload, so that the verdict says nothing of the model.
     judges_input: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim(Finding):
+    """One statement of the paper, how it is read, and what was found."""
+
+    name: str
+    #: Where the paper says it: 'abstract' or a section.
+    section: str
+    quote: str
+    reading: Reading
+    #: Those of the inputs that are not published.
+    assumed: tuple[str, ...]
 
     @property
     def agrees(self) -> bool:
@@ -125,34 +141,35 @@ class Finding:
         return "agrees by fit" if self.fitted else "agrees"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Claim(Finding):
-    """One statement of the paper with what was found."""
-
-    name: str
-    #: Where the paper says it: 'abstract' or a section.
-    section: str
-    quote: str
-    #: Those of the inputs that are not published.
-    assumed: tuple[str, ...]
-
-
 #: Computes what the model says of a statement.
 Finder: TypeAlias = Callable[[PaperSetting], Finding]
 #: By name, in the order of the paper's sections: makes a claim for a setting.
 CLAIMS: dict[str, Callable[[PaperSetting], Claim]] = {}
 
 
-def says(section: str, quote: str, *, steps: int | None = None) -> Callable[[Finder], Finder]:
+def says(
+    section: str,
+    quote: str,
+    reading: Reading | Callable[[PaperSetting], Reading],
+    *,
+    steps: int | None = None,
+) -> Callable[[Finder], Finder]:
     """Declare a claim that is named as the function below it, which is called at T = ``steps`` if given."""
 
     def declare(find: Finder) -> Finder:
         name = find.__name__.replace("_", "-")
 
         def make(setting: PaperSetting) -> Claim:
-            found = find(setting if steps is None else setting.replace(steps=steps))
-            assumed = tuple(field for field in found.inputs if _is_assumed(setting, field))
-            return Claim(**vars(found), name=name, section=section, quote=quote, assumed=assumed)
+            there = setting if steps is None else setting.replace(steps=steps)
+            found = find(there)
+            return Claim(
+                **vars(found),
+                name=name,
+                section=section,
+                quote=quote,
+                reading=reading if isinstance(reading, Reading) else reading(there),
+                assumed=tuple(field for field in found.inputs if _is_assumed(setting, field)),
+            )
 
         CLAIMS[name] = make
         return find
@@ -188,12 +205,12 @@ def name_judged(claims: Sequence[Claim]) -> str:
 
 def format_model(claim: Claim) -> str:
     """Return the model's number, marked if it depends on assumptions."""
-    return f"{format_value(claim.model, claim.unit)}{ASSUMED if claim.assumed else ''}"
+    return f"{format_value(claim.model, claim.reading.unit)}{ASSUMED if claim.assumed else ''}"
 
 
 def format_reading(claim: Claim) -> str:
     """Return the range that the paper's statement is read as."""
-    reading, unit = claim.reading, claim.unit
+    reading, unit = claim.reading, claim.reading.unit
     low, high = format_value(reading.low, unit), format_value(reading.high, unit)
     if reading.low == reading.high:
         return low

@@ -8,7 +8,7 @@ and 5 are the hyperparameter study at one length, with settings that fit and tha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeAlias
@@ -35,8 +35,6 @@ Y = Literal["seconds", "local_peak_bytes"]
 
 #: Name, title and y of the panels in a row of Figures 4 and 5.
 _SIDES: tuple[tuple[str, str, Y], ...] = (("left", "Memory", "local_peak_bytes"), ("right", "Time", "seconds"))
-#: Every point has these columns, empty where its strategy has no such parameter.
-_PARAMETERS = ("chunk_size", "nb_local", "remote_chunk_size")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,17 +50,25 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """One pair of axes. ``x`` and ``y`` name the columns of ``point_row`` that are drawn."""
+    """One pair of axes. ``x`` and ``y`` name the columns of points that are drawn."""
 
     name: str
     title: str
     x: X
     y: Y
     series: tuple[Series, ...]
-    #: The local memory of one unit.
-    budget_bytes: int
     #: Ends of the range of x that the paper recommends.
     advised: tuple[int, int] | None = None
+
+    @property
+    def points(self) -> Iterator[Point]:
+        """The points of all curves."""
+        return (point for series in self.series for point in series.points)
+
+    @property
+    def budget_bytes(self) -> int:
+        """The local memory of one unit."""
+        return next(self.points).setting.profile.local_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,20 +79,6 @@ class PaperFigure:
     title: str
     caption: str
     panels: tuple[Panel, ...]
-
-
-def point_row(point: Point) -> dict[str, str | int | float | bool]:
-    """Return a point as flat data, SI base units, with the same columns for every strategy."""
-    return {
-        "strategy": point.strategy,
-        "steps": point.steps,
-        "neurons_per_unit": point.neurons_per_unit,
-        "batch": point.batch,
-        **{name: point.parameters.get(name, "") for name in _PARAMETERS},
-        "seconds": point.seconds,
-        "local_peak_bytes": point.local_peak_bytes,
-        "fits": point.fits,
-    }
 
 
 # The rules by which curves choose parameters
@@ -126,8 +118,7 @@ def _choose_hierarchical(setting: PaperSetting) -> Mapping[str, int] | None:
 def _choose_double(setting: PaperSetting) -> Mapping[str, int]:
     """Choose the largest recommended remote chunk that fits, the smallest if none does."""
     settings = [{"chunk_size": nearest_root(segment), "remote_chunk_size": segment} for segment in _ADVISED]
-    points = setting.evaluate_all("double", settings)
-    return next((dict(point.parameters) for point in points if point.fits), settings[-1])
+    return next((one for one in settings if setting.evaluate("double", one).fits), settings[-1])
 
 
 #: By strategy.
@@ -153,7 +144,7 @@ def make_figure_2(setting: PaperSetting) -> PaperFigure:
         _trace_sizes(setting, name, rule, steps=MODEL_SIZE_STEPS)
         for name, rule in {**_RULES, "double": _choose_two_levels}.items()
     )
-    over_length = partial(Panel, x="steps", series=lengths, budget_bytes=setting.profile.local_bytes)
+    over_length = partial(Panel, x="steps", series=lengths)
     return PaperFigure(
         number=2,
         title="Strategies over sequence length and model size",
@@ -167,7 +158,6 @@ def make_figure_2(setting: PaperSetting) -> PaperFigure:
                 x="neurons_per_unit",
                 y="local_peak_bytes",
                 series=sizes,
-                budget_bytes=setting.profile.local_bytes,
             ),
         ),
     )
@@ -175,7 +165,9 @@ def make_figure_2(setting: PaperSetting) -> PaperFigure:
 
 def _caption_figure_2(setting: PaperSetting, lengths: Iterable[Series]) -> str:
     ends = {series.label: series.points[-1] for series in lengths}
-    reached = ", ".join(f"{label} at T = {format_count(point.steps)}" for label, point in ends.items())
+    reached = ", ".join(
+        f"{label} at T = {format_count(point.setting.workload.steps)}" for label, point in ends.items()
+    )
     longest_time = f"{ends['Remote'].seconds * 1e3:,.0f} ms"
     double = two_level_setting(MODEL_SIZE_STEPS)
     return (
@@ -203,12 +195,11 @@ def make_figure_3(setting: PaperSetting) -> PaperFigure:
                 _trace_sizes(setting, strategy, rule, steps=steps, batch=batch)
                 for strategy, rule in rules.items()
             ),
-            budget_bytes=setting.profile.local_bytes,
         )
         for name, steps, batch in _JOBS
     )
     ratios = ", ".join(
-        f"{double.points[-1].neurons_per_unit / base.points[-1].neurons_per_unit:.1f}"
+        f"{double.points[-1].setting.neurons / base.points[-1].setting.neurons:.1f}"
         for base, double in (panel.series for panel in panels)
     )
     return PaperFigure(
@@ -290,7 +281,6 @@ def make_figure_4(setting: PaperSetting) -> PaperFigure:
                 x="chunk_size",
                 y=y,
                 series=(*baselines, *series),
-                budget_bytes=setting.profile.local_bytes,
             )
             for row, strategy, series in (("top", "Hierarchical", hierarchical), ("bottom", "Double", double))
             for side, title, y in _SIDES
@@ -316,7 +306,6 @@ def make_figure_5(setting: PaperSetting) -> PaperFigure:
                 x="remote_chunk_size",
                 y=y,
                 series=curves,
-                budget_bytes=setting.profile.local_bytes,
                 advised=(_ADVISED[-1], _ADVISED[0]),
             )
             for side, title, y in _SIDES
@@ -338,7 +327,7 @@ def _evaluate_segments(there: PaperSetting, chunk: int | None) -> Series:
 def _evaluate_curve(
     there: PaperSetting, name: str, settings: Sequence[dict[str, int]], label: str, is_baseline: bool = False
 ) -> Series:
-    points = tuple(there.evaluate_all(name, settings))
+    points = tuple(there.evaluate(name, setting) for setting in settings)
     return Series(label=label, strategy=name, points=points, is_baseline=is_baseline)
 
 

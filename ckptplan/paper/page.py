@@ -90,10 +90,10 @@ def _render_table(claims: Sequence[Claim]) -> Iterator[str]:
             str(number),
             claim.section,
             claim.subject,
-            claim.paper,
+            claim.reading.words,
             format_reading(claim),
             format_model(claim).replace("*", r"\*"),
-            "" if claim.equations is None else format_value(claim.equations, claim.unit),
+            "" if claim.equations is None else format_value(claim.equations, claim.reading.unit),
             claim.verdict if claim.agrees else f"**{claim.verdict}**",
         )
         yield f"| {' | '.join(cells)} |"

@@ -98,8 +98,8 @@ def _list_points(panel: Panel, series: Series) -> list[tuple[float, float]]:
     """Return the points of a curve in the units of the axes."""
     x_scale, y_scale = _AXES[panel.x][1], _AXES[panel.y][1]
     return [
-        (_read_value(point, panel.x) / x_scale, _read_value(point, panel.y) / y_scale)
-        for point in series.points
+        (float(row[panel.x]) / x_scale, float(row[panel.y]) / y_scale)
+        for row in (point.row for point in series.points)
     ]
 
 
@@ -125,10 +125,6 @@ def _choose_marked(panel: Panel, series: Series, *, place: int) -> list[int]:
         return list(range(count))
     step = longest // 6
     return [*range((1 + place) * step // 5, count - step // 3, step), count - 1]
-
-
-def _read_value(point: Any, name: str) -> float:
-    return float(getattr(point, name, None) or point.parameters[name])
 
 
 def _scale_axes(axes: Axes, panel: Panel) -> None:
@@ -178,7 +174,7 @@ def _make_handles(grid: Mapping[str, Axes], content: PaperFigure, size: Size) ->
         for one in zip(*grid[panel.name].get_legend_handles_labels(), strict=True)
     ]
     handles = list({label: handle for handle, label in labelled}.values())
-    if not all(point.fits for panel in content.panels for series in panel.series for point in series.points):
+    if not all(point.fits for panel in content.panels for point in panel.points):
         label = f"hollow: over {format_bytes(content.panels[0].budget_bytes)}"
         look: dict[str, Any] = {"marker": "o", "markersize": 4 * size.scale, "markerfacecolor": "white"}
         handles.append(Line2D([], [], linestyle="none", color=style.GREY, label=label, **look))

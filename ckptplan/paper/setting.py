@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from ckptplan.cost.case import Case
+from ckptplan.cost.exact import Cost
 from ckptplan.errors import InputError
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Goal, Model
-from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.record import Parameters
-from ckptplan.model.step_costs import StepCosts
-from ckptplan.model.workload import Workload
-from ckptplan.search.boxes import Limits
 from ckptplan.search.infeasibility import find_reason
 from ckptplan.search.question import Question
 from ckptplan.storage.toml_files import load_profile, load_workload
@@ -27,38 +23,78 @@ from ckptplan.units import format_seconds
 
 #: Upper limit of the search for largest sizes, far above any length of the paper.
 _MOST = 2**24
+#: Every point has these columns, empty where its strategy has no such parameter.
+_PARAMETERS = ("chunk_size", "nb_local", "remote_chunk_size")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """A strategy with its parameters, and its cost by the exact model."""
+    """A strategy with its parameters, for a setting."""
 
+    setting: PaperSetting
     strategy: str
     parameters: Parameters
-    steps: int
-    neurons_per_unit: float
-    batch: int
-    seconds: float
-    local_peak_bytes: int
-    #: Whether it fits both the local and the remote budget.
-    fits: bool
+    #: By the exact model.
+    cost: Cost
 
     @property
-    def settings(self) -> str:
+    def seconds(self) -> float:
+        """The time of one batch."""
+        return float(self.cost.seconds[0])
+
+    @property
+    def local_peak_bytes(self) -> int:
+        """The peak of local memory on one unit."""
+        return int(self.cost.local_peak_bytes[0])
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits both the local and the remote memory."""
+        return bool(self.cost.within(self.setting.budget)[0])
+
+    @property
+    def overhead(self) -> float:
+        """The time that it adds to base's, as a fraction of base's."""
+        return self.seconds / self.setting.costs.base_seconds - 1
+
+    @property
+    def states(self) -> float:
+        """The local peak less the resident bytes, in states."""
+        return self.setting.count_states(self.local_peak_bytes)
+
+    @cached_property
+    def printed(self) -> Cost:
+        """The cost by the paper's equations."""
+        return closed_form_of(self.strategy).cost(self.parameters, costs=self.setting.costs, model="paper")
+
+    @property
+    def row(self) -> dict[str, str | int | float | bool]:
+        """The point as flat data, SI base units, with the same columns for every strategy."""
+        workload = self.setting.workload
+        return {
+            "strategy": self.strategy,
+            "steps": workload.steps,
+            "neurons_per_unit": self.setting.neurons / self.setting.profile.units,
+            "batch": workload.batch or 1,
+            **{name: self.parameters.get(name, "") for name in _PARAMETERS},
+            "seconds": self.seconds,
+            "local_peak_bytes": self.local_peak_bytes,
+            "fits": self.fits,
+        }
+
+    @property
+    def parameters_text(self) -> str:
         """The parameters as text: 'chunk_size 16, remote_chunk_size 256'."""
         return ", ".join(f"{name} {value}" for name, value in self.parameters.items())
 
     def __str__(self) -> str:
         """Return 'Double with chunk_size 16, remote_chunk_size 256 (34.42 ms)'."""
-        return f"{self.strategy.capitalize()} with {self.settings} ({format_seconds(self.seconds)})"
+        return f"{self.strategy.capitalize()} with {self.parameters_text} ({format_seconds(self.seconds)})"
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaperSetting:
+class PaperSetting(Case):
     """A workload that describes its network, on a machine."""
-
-    workload: Workload
-    profile: HardwareProfile
 
     @property
     def budget(self) -> Budget:
@@ -73,11 +109,6 @@ class PaperSetting:
         return PaperSetting(workload=workload, profile=self.profile)
 
     @property
-    def costs(self) -> StepCosts:
-        """Bytes and seconds of each action."""
-        return Case(workload=self.workload, profile=self.profile).costs
-
-    @property
     def neurons(self) -> int:
         """Neurons of the network, all layers and units together. Raises InputError without a network."""
         if self.workload.network is None:
@@ -86,71 +117,34 @@ class PaperSetting:
             )
         return self.workload.network.neurons
 
-    def question(self, *strategies: str, **wishes: Any) -> Question:
-        """Return the question which setting of ``strategies`` is best within the memory."""
-        budget: Budget = wishes.pop("budget", self.budget)
-        wishes |= {"local_bytes": budget.local_bytes, "remote_bytes": budget.remote_bytes}
-        return Question(costs=self.costs, goal=Goal(strategies=strategies, **wishes))
+    def question(self, *strategies: str, budget: Budget | None = None, **wishes: Any) -> Question:
+        """Return the question which setting of ``strategies`` is best within the memory, or ``budget``."""
+        limits = vars(self.budget if budget is None else budget)
+        return Question(costs=self.costs, goal=Goal(strategies=strategies, **limits, **wishes))
 
     def best(self, *strategies: str, **wishes: Any) -> Point:
-        """Return the best point within the memory, or within ``wishes["budget"]``. Raises Infeasible."""
+        """Return the best point; ``wishes`` as for ``question``. Raises Infeasible."""
         question = self.question(*strategies, **wishes)
         winner = question.best()
         if winner is None:
             raise find_reason(question, subject=f"{', '.join(strategies)} does not fit")
         return self.evaluate(winner.strategy.name, winner.parameters)
 
-    def evaluate(self, strategy: str, parameters: Mapping[str, int] | None = None, /, **more: int) -> Point:
-        """Return the cost of one strategy; its parameters are a mapping, keywords or both."""
-        return self.evaluate_all(strategy, [{**(parameters or {}), **more}])[0]
-
-    def evaluate_all(self, name: str, settings: Sequence[Mapping[str, int]]) -> list[Point]:
-        """Return the cost of each setting of parameters, clamped as for execution, in one evaluation."""
-        costs, strategy = self.costs, closed_form_of(name)
-        clamped = [strategy.clamp(Parameters(setting), steps=costs.steps) for setting in settings]
-        columns = {
-            parameter: np.array([setting[parameter] for setting in clamped], dtype=np.int64)
-            for parameter in strategy.parameter_names
-        }
-        cost = strategy.evaluate(low=columns, high=columns, costs=costs, model="exact")
-        units = self.profile.units
-        return [
-            Point(
-                strategy=name,
-                parameters=setting,
-                steps=costs.steps,
-                neurons_per_unit=self.neurons / units,
-                batch=self.workload.batch or 1,
-                seconds=float(seconds),
-                local_peak_bytes=int(local),
-                fits=bool(kept),
-            )
-            for setting, seconds, local, kept in zip(
-                clamped,
-                cost.seconds,
-                cost.local_peak_bytes,
-                Limits(budget=self.budget).keeps(cost),
-                strict=True,
-            )
-        ]
-
-    def evaluate_printed(self, point: Point) -> tuple[float, int]:
-        """Return seconds and local peak bytes by the paper's equations, for a point of this setting."""
-        cost = closed_form_of(point.strategy).cost(point.parameters, costs=self.costs, model="paper")
-        return float(cost.seconds[0]), int(cost.local_peak_bytes[0])
+    def evaluate(self, name: str, parameters: Mapping[str, int] | None = None, /, **more: int) -> Point:
+        """Return a point of a strategy; its parameters are a mapping, keywords or both, clamped as executed."""
+        strategy = closed_form_of(name)
+        chosen = strategy.clamp(Parameters(parameters, **more), steps=self.costs.steps)
+        return Point(
+            setting=self, strategy=name, parameters=chosen, cost=strategy.cost(chosen, costs=self.costs)
+        )
 
     def find_largest_steps(self, strategy: str, *, model: Model = "exact") -> int:
         """Return the largest T at which ``strategy`` fits the memory."""
         return find_largest(lambda steps: self.replace(steps=steps).question(strategy, model=model).fits())
 
-    def overhead(self, point: Point) -> float:
-        """Return the time that a point adds to base's, as a fraction of base's; both for this setting's T."""
-        return point.seconds / self.costs.base_seconds - 1
-
-    def count_states(self, held: Point | int) -> float:
-        """Return a point's local peak, or ``held`` bytes, less the resident bytes, in states."""
-        local = held if isinstance(held, int) else held.local_peak_bytes
-        return (local - self.costs.resident_bytes) / self.costs.state_bytes
+    def count_states(self, held: int) -> float:
+        """Return local bytes less the resident ones, in states."""
+        return (held - self.costs.resident_bytes) / self.costs.state_bytes
 
     def count_free_states(self) -> int:
         """Return the number of states that fit besides the resident bytes; a tape counts as one."""

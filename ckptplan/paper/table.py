@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ckptplan.paper.claim import ASSUMED, Claim, format_model, name_judged, summarize
-from ckptplan.paper.figures import PaperFigure, point_row
+from ckptplan.paper.figures import PaperFigure
 from ckptplan.paper.setting import PaperSetting
 from ckptplan.report.blocks import Block, Cell, Field, Heading, Paragraph, Style, Table, make_facts
 from ckptplan.report.fields import align_counts
@@ -66,7 +66,7 @@ def _tell_claims(claims: Sequence[Claim], setting: PaperSetting) -> Iterator[Blo
             "number": number,
             "section": claim.section.split(",")[0],
             "claim": claim.subject,
-            "paper": claim.paper,
+            "paper": claim.reading.words,
             "model": format_model(claim),
             "verdict": Cell(claim.verdict, style=_STYLES[claim.verdict]),
         }
@@ -98,7 +98,9 @@ def _make_claim_row(claim: Claim) -> dict[str, Any]:
     """Return a claim as flat data; shares are fractions, an unbounded end of the reading is None."""
     reading = claim.reading
     return {
-        **{name: getattr(claim, name) for name in ("name", "section", "quote", "subject", "unit", "paper")},
+        **{name: getattr(claim, name) for name in ("name", "section", "quote", "subject")},
+        "unit": reading.unit,
+        "paper": reading.words,
         "reading_low": _finite(reading.low),
         "reading_high": _finite(reading.high),
         "reading_low_included": reading.low_included,
@@ -125,7 +127,7 @@ def _tell_figure(figure: PaperFigure) -> Iterator[Block]:
     records = []
     for panel in figure.panels:
         for series in panel.series:
-            first, last = point_row(series.points[0]), point_row(series.points[-1])
+            first, last = series.points[0].row, series.points[-1].row
             records.append(
                 {
                     "panel": panel.name,
@@ -166,7 +168,7 @@ def _make_figure_document(figure: PaperFigure, setting: PaperSetting) -> dict[st
                 "y": panel.y,
                 "local_budget_bytes": panel.budget_bytes,
                 "series": [
-                    {"series": series.label, "points": [point_row(point) for point in series.points]}
+                    {"series": series.label, "points": [point.row for point in series.points]}
                     for series in panel.series
                 ],
             }
@@ -181,4 +183,4 @@ def _generate_figure_rows(figure: PaperFigure) -> Iterable[dict[str, Any]]:
         for series in panel.series:
             head = {"figure": figure.number, "panel": panel.name, "series": series.label}
             for point in series.points:
-                yield {**head, "x": panel.x, "y": panel.y, **point_row(point)}
+                yield {**head, "x": panel.x, "y": panel.y, **point.row}

@@ -12,6 +12,7 @@ from ckptplan.paper.claim import (
     Claim,
     Reading,
     about,
+    at_most,
     exactly,
     largest_on_a_grid,
     less_than,
@@ -118,13 +119,13 @@ def test_disagreements_stay() -> None:
 @pytest.mark.parametrize(
     ("reading", "admitted", "refused"),
     [
-        (exactly(64), [64], [63, 65]),
-        (more_than(4), [4.01], [4, 3]),
-        (less_than(0.1), [0.09], [0.1, 0.11, 0.36 / 3.6]),
-        (Reading(high=0.1), [0.1, 0.1 + 1e-12, -1], [0.101]),
-        (Reading(low=5), [5, 6], [4.99]),
-        (Reading(low=64, high=256), [64, 256], [63, 257]),
-        (about(0.05, digit=0.01), [0.045, 0.05, 0.055], [0.044, 0.056]),
+        (exactly(64, "count", ""), [64], [63, 65]),
+        (more_than(4, "times", ""), [4.01], [4, 3]),
+        (less_than(0.1, "share", ""), [0.09], [0.1, 0.11, 0.36 / 3.6]),
+        (at_most(0.1, "overhead", ""), [0.1, 0.1 + 1e-12, -1], [0.101]),
+        (Reading(words="", unit="times", low=5), [5, 6], [4.99]),
+        (Reading(words="", unit="count", low=64, high=256), [64, 256], [63, 257]),
+        (about(0.05, "overhead", "", digit=0.01), [0.045, 0.05, 0.055], [0.044, 0.056]),
         (largest_on_a_grid(400), [400, 799], [399, 800]),
     ],
 )

@@ -20,9 +20,7 @@ def test_points_are_what_the_strategies_cost(number: int) -> None:
     for panel in DRAWN[number].panels:
         for series in panel.series:
             for point in (series.points[0], series.points[-1]):
-                neurons = round(point.neurons_per_unit * PAPER.profile.units)
-                there = PAPER.replace(steps=point.steps, neurons=neurons, batch=point.batch)
-                cost = closed_form_of(point.strategy).cost(point.parameters, costs=there.costs)
+                cost = closed_form_of(point.strategy).cost(point.parameters, costs=point.setting.costs)
                 assert (point.seconds, point.local_peak_bytes) == (cost.seconds[0], cost.local_peak_bytes[0])
                 assert point.fits == (point.local_peak_bytes <= panel.budget_bytes)
 
@@ -33,16 +31,17 @@ def test_curves_over_length_and_size_end_where_nothing_fits(number: int) -> None
         for series in panel.series:
             assert all(point.fits for point in series.points)
             last = series.points[-1]
-            one_more = PAPER.replace(
-                steps=last.steps + (panel.x == "steps"),
-                neurons=round(last.neurons_per_unit * PAPER.profile.units) + (panel.x != "steps"),
-                batch=last.batch,
+            one_more = last.setting.replace(
+                steps=last.setting.workload.steps + (panel.x == "steps"),
+                neurons=last.setting.neurons + (panel.x != "steps"),
             ).evaluate(last.strategy, last.parameters)
             assert not one_more.fits
 
 
 def test_figure_2_ends_at_the_largest_lengths() -> None:
-    ends = {label: series.points[-1].steps for label, series in curves(DRAWN[2], "left").items()}
+    ends = {
+        label: series.points[-1].setting.workload.steps for label, series in curves(DRAWN[2], "left").items()
+    }
     assert ends["Base"] == 400
     for strategy in ("standard", "remote", "hierarchical"):
         assert ends[strategy.capitalize()] == PAPER.find_largest_steps(strategy)
@@ -51,7 +50,11 @@ def test_figure_2_ends_at_the_largest_lengths() -> None:
 
 def test_figure_3_has_the_papers_configurations() -> None:
     first = [panel.series[0].points[0] for panel in DRAWN[3].panels]
-    assert [(point.steps, point.batch) for point in first] == [(128, 120), (500, 60), (900, 60)]
+    assert [(point.setting.workload.steps, point.setting.workload.batch) for point in first] == [
+        (128, 120),
+        (500, 60),
+        (900, 60),
+    ]
     assert two_level_setting(MODEL_SIZE_STEPS) == {"chunk_size": 4, "remote_chunk_size": 16}
 
 

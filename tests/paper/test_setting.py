@@ -19,9 +19,9 @@ def test_the_best_setting_is_the_planners() -> None:
         best = PAPER.best(strategy)
         assert (best.parameters, best.seconds) == (plan.parameters, plan.predicted.seconds)
         assert best.local_peak_bytes == plan.predicted.local_peak_bytes
-        assert PAPER.overhead(best) == pytest.approx(plan.predicted.overhead)
+        assert best.overhead == pytest.approx(plan.predicted.overhead)
         assert plan.predicted.paper is not None
-        assert PAPER.evaluate_printed(best)[0] == plan.predicted.paper.seconds
+        assert best.printed.seconds[0] == plan.predicted.paper.seconds
 
 
 def test_what_does_not_fit_has_no_best_setting() -> None:
