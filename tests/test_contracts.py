@@ -33,12 +33,12 @@ def check_contract(place: Path, *, file: str, line: str) -> subprocess.Completed
 @pytest.mark.parametrize(
     ("file", "line", "told"),
     [
-        ("brand_new.py", "from ckptplan.strategies.two_levels import Double", "brand_new -> {}two_levels"),
+        ("brand_new.py", "from ckptplan.strategies.segments import Double", "brand_new -> {}segments"),
         ("brand_new.py", "import ckptplan.strategies.optimal", "brand_new -> {}optimal"),
         ("brand_new.py", "from ckptplan.strategies import registry", "brand_new -> {}registry"),
-        ("standard.py", "from ckptplan.strategies import revolve", "standard -> {}revolve"),
-        ("revolve.py", "from ckptplan.strategies.standard import Growing", "revolve -> {}standard"),
-        ("solved.py", "from ckptplan.strategies.two_levels import Nested", "solved -> {}two_levels"),
+        ("hierarchical.py", "from ckptplan.strategies import revolve", "hierarchical -> {}revolve"),
+        ("revolve.py", "from ckptplan.strategies.segments import Growing", "revolve -> {}segments"),
+        ("solved.py", "from ckptplan.strategies.segments import Nested", "solved -> {}segments"),
     ],
 )
 def test_no_strategy_imports_another(file: str, line: str, told: str, tmp_path: Path) -> None:

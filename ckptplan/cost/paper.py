@@ -158,6 +158,12 @@ def standard_seconds(costs: StepCosts) -> float:
     return seconds
 
 
-def transfer_seconds(costs: StepCosts) -> float:
-    """T_c of one state one way, the mean of writing and reading (see D2 at eq. 7)."""
-    return (costs.write_seconds + costs.read_seconds) / 2
+def times(costs: StepCosts) -> dict[str, float]:
+    """Return T_standard, T_s, and T_c of one state one way, the mean of writing and reading (D2 at eq. 7)."""
+    one_way = (costs.write_seconds + costs.read_seconds) / 2
+    return {"T_standard": standard_seconds(costs), "T_c": one_way, "T_s": costs.message_seconds}
+
+
+def sizes(costs: StepCosts) -> dict[str, int]:
+    """Return M_s, M_a and M_others."""
+    return {"M_s": costs.state_bytes, "M_a": costs.tape_bytes, "M_others": costs.resident_bytes}

@@ -60,19 +60,7 @@ class Choice(enum.StrEnum):
 
 
 #: The choices that name a closed form.
-FORMS = frozenset(
-    {
-        Choice.BASE,
-        Choice.STANDARD,
-        Choice.REMOTE_FORM,
-        Choice.HIERARCHICAL,
-        Choice.DOUBLE,
-        Choice.NESTED,
-        Choice.GROWING,
-        Choice.DOUBLE_GROWING,
-        Choice.REVOLVE,
-    }
-)
+FORMS = frozenset(tuple(Choice)[tuple(Choice).index(Choice.BASE) :])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from ckptplan.model.record import Parameters
 from ckptplan.model.split import FORMS, Choice, Split, Where
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.growing import growth_ratio
+from ckptplan.schedule.actions import Action
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.closed_form import SIZE_NAMES, ClosedForm
 from ckptplan.strategies.protocol import Strategy
@@ -21,10 +22,15 @@ from ckptplan.strategies.registry import closed_form_of
 
 
 class FormSetting(NamedTuple):
-    """A setting of a closed form."""
+    """A setting of a closed form, as the schedule of a strategy that adopts it."""
 
     strategy: ClosedForm
     parameters: Parameters
+    steps: int
+
+    def actions(self) -> Iterator[Action]:
+        """Yield the actions of the schedule."""
+        return self.strategy.actions(self.parameters, steps=self.steps)
 
 
 def is_adoptable(strategy: Strategy) -> bool:
@@ -94,4 +100,4 @@ def read_setting(parameters: Parameters, splits: Sequence[Split], *, steps: int)
     if any(value < 1 for value in chosen.values()):
         raise InputError("hold a setting below 1", field="splits", value=dict(chosen), accepted="a new plan")
     strategy.check(chosen, steps=steps)
-    return FormSetting(strategy, chosen)
+    return FormSetting(strategy, chosen, steps)

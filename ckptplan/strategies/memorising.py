@@ -29,11 +29,10 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.progress import Progress
 from ckptplan.model.split import Choice, Where
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.problem import ActionCosts, Candidate, as_family
+from ckptplan.recursion.problem import ActionCosts, Candidate, Family, as_family
 from ckptplan.recursion.table_problem import WORK
 from ckptplan.recursion.tables import CELLS, PartValues, Splits, Values, shift
 from ckptplan.recursion.tree import Decision, Forest, Part, UnitSizes
-from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.solved import IsBeaten, Rung, Solved, Task
 
 
@@ -149,11 +148,10 @@ class Memorising(Solved):
     hidden: bool
     internal: bool
 
-    def solve(self, task: Task) -> Answer | None:
+    def find(self, task: Task) -> list[Family]:
         _, _, units = _convert_to_units(task.costs, task.budget)
-        if not _is_affordable(task.costs.steps, units):
-            return None
-        return self.build_best([as_family(self._tabulate(task, units), task.costs)], task)
+        affordable = _is_affordable(task.costs.steps, units)
+        return [as_family(self._tabulate(task, units) if affordable else [], task.costs)]
 
     def list_rungs(self, task: Task, *, is_beaten: IsBeaten) -> Iterator[Rung]:
         costs = task.costs

@@ -16,8 +16,6 @@ import numpy as np
 from ckptplan.cost.arrays import SUM_ROUNDING, ceil_div
 from ckptplan.cost.exact import Cost, Counts, price
 from ckptplan.model.budget import Budget
-from ckptplan.model.prediction import Totals
-from ckptplan.model.record import Parameters
 from ckptplan.model.split import Choice, Where
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.pricing import MOST_PLAYED_IN_ALL, is_played, least_seconds_of, memory_variants
@@ -25,10 +23,7 @@ from ckptplan.recursion.problem import ActionCosts, Family, Problem, SolvedProbl
 from ckptplan.recursion.segments import find_periods, find_segments
 from ckptplan.recursion.solver import list_rungs, solve
 from ckptplan.recursion.tree import Decision, Part, Tree, UnitSizes, grow_tree
-from ckptplan.schedule.actions import Action
-from ckptplan.strategies.adopted import read_setting
 from ckptplan.strategies.answer import Answer
-from ckptplan.strategies.protocol import Splits
 from ckptplan.strategies.solved import Choose, IsBeaten, Rung, Solved, Task
 
 #: The longest sequence: a plan holds two decisions for each step.
@@ -95,6 +90,15 @@ class Optimal(Solved):
     rank = 20
     adopts_others = True
 
+    def find(self, task: Task) -> list[Family]:
+        """Return schedules that are also legal, and quick to find."""
+        costs, budget = task.costs, task.budget
+        return [
+            find_segments(costs, budget),
+            find_periods(costs, budget, front=task.front),
+            find_reread(costs, budget),
+        ]
+
     def solve(self, task: Task) -> Answer | None:
         costs, budget = task.costs, task.budget
         room = _has_room(costs, budget)
@@ -139,7 +143,7 @@ class Optimal(Solved):
             without_remote: whether schedules that move nothing are still to be solved.
             room: whether a state fits in remote memory.
         """
-        others = [self.build_best(list(_find_families(task)), task)]
+        others = [super().solve(task)]
         if room and exact and _ignores_messages(task.costs):
             charged = self._build(task, _solve(task, remote=True, messages=True))
             others += [charged] if charged is not None and _fits(task, charged) else []
@@ -181,23 +185,6 @@ class Optimal(Solved):
             else:
                 low = price
             price = 4 * price if high == inf else (low + high) / 2
-
-    def totals(self, parameters: Parameters, *, costs: StepCosts, splits: Splits = None) -> Totals:
-        setting = read_setting(parameters, splits or (), steps=costs.steps)
-        if setting is None:
-            return super().totals(parameters, costs=costs, splits=splits)
-        return setting.strategy.totals(setting.parameters, costs=costs)
-
-    def check(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> None:
-        self.check_names(parameters)
-        if read_setting(parameters, splits or (), steps=steps) is None:
-            super().check(parameters, steps=steps, splits=splits)
-
-    def actions(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> Iterator[Action]:
-        setting = read_setting(parameters, splits or (), steps=steps)
-        if setting is None:
-            return super().actions(parameters, steps=steps, splits=splits)
-        return setting.strategy.actions(setting.parameters, steps=steps)
 
     def list_rungs(self, task: Task, *, is_beaten: IsBeaten) -> Iterator[Rung]:
         costs = task.costs
@@ -267,7 +254,7 @@ class Optimal(Solved):
         costs, budget = task.costs, task.budget
         if budget.local_bytes is not None and budget.local_bytes < self.least_local_bytes(costs):
             return False
-        if any(map(len, _find_families(replace(task, front=False)))):
+        if super().has_schedule(replace(task, front=False)):
             return True
         if budget.remote_bytes is None or costs.steps == 1:
             # With unlimited remote memory, the closed forms fit if any schedule does.
@@ -306,13 +293,6 @@ def _fits(task: Task, answer: Answer) -> bool:
     """Return whether the remote memory is large enough for an answer."""
     limit = task.budget.remote_bytes
     return limit is None or answer.totals(task.costs).remote_peak_bytes <= limit
-
-
-def _find_families(task: Task) -> Iterator[Family]:
-    """Yield schedules that are also legal, and quick to find."""
-    yield find_segments(task.costs, task.budget)
-    yield find_periods(task.costs, task.budget, front=task.front)
-    yield find_reread(task.costs, task.budget)
 
 
 def _spread(several: Sequence[_T], most: int) -> Sequence[_T]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator
 
 import numpy as np
@@ -17,7 +16,6 @@ from ckptplan.recursion import revolve
 from ckptplan.recursion.problem import Family
 from ckptplan.recursion.segments import find_periods, find_segments
 from ckptplan.schedule.actions import Action
-from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.closed_form import Box, Capacity, ClosedForm
 from ckptplan.strategies.protocol import Columns, Splits
 from ckptplan.strategies.solved import Solved, Task
@@ -82,21 +80,7 @@ def _least_saves(low: Columns, fewest_splits: Integers, *, steps: int) -> Intege
     return saves
 
 
-class RevolveInSegments(Solved):
-    """Remote segments, each read once, with Revolve inside, all of whose schedules are priced at once."""
-
-    @abstractmethod
-    def find(self, task: Task) -> Family:
-        """Return the schedules within the budget."""
-
-    def solve(self, task: Task) -> Answer | None:
-        return self.build_best([self.find(task)], task)
-
-    def has_schedule(self, task: Task) -> bool:
-        return len(self.find(task)) > 0
-
-
-class DiskRevolve(RevolveInSegments):
+class DiskRevolve(Solved):
     """Remote checkpoints in the first sweep only, Revolve between them.
 
     Disk-Revolve of Aupy, Herrmann, Hovland and Robert 2016, with one tape at a time, in closed form.
@@ -105,8 +89,8 @@ class DiskRevolve(RevolveInSegments):
     name = "disk-revolve"
     rank = 9
 
-    def find(self, task: Task) -> Family:
-        return find_segments(task.costs, task.budget)
+    def find(self, task: Task) -> list[Family]:
+        return [find_segments(task.costs, task.budget)]
 
     def least_local_bytes(self, costs: StepCosts) -> int:
         # With one tape at a time, keeping all tapes is not an alternative to a slot.
@@ -114,7 +98,7 @@ class DiskRevolve(RevolveInSegments):
         return costs.resident_bytes + costs.tape_bytes + slot
 
 
-class Periodic(RevolveInSegments):
+class Periodic(Solved):
     """Remote segments of equal length, each read once, with Revolve inside.
 
     Periodic checkpointing of Aupy and Herrmann 2017; a grid of chunks and periods is searched.
@@ -123,8 +107,8 @@ class Periodic(RevolveInSegments):
     name = "periodic"
     rank = 10
 
-    def find(self, task: Task) -> Family:
-        return find_periods(task.costs, task.budget, front=task.front)
+    def find(self, task: Task) -> list[Family]:
+        return [find_periods(task.costs, task.budget, front=task.front)]
 
 
 STRATEGIES = (Revolve(), DiskRevolve(), Periodic())

@@ -23,6 +23,7 @@ from ckptplan.recursion.pricing import price_tree
 from ckptplan.recursion.problem import Family
 from ckptplan.recursion.tree import Tree, read_tree, write_parameters
 from ckptplan.schedule.actions import Action
+from ckptplan.strategies.adopted import FormSetting, read_setting
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.protocol import Splits, Strategy
 
@@ -82,8 +83,12 @@ class Solved(Strategy):
     always_regular = False
 
     @abstractmethod
+    def find(self, task: Task) -> Sequence[Family]:
+        """Return schedules within the budget, whose cost is known before they are built."""
+
     def solve(self, task: Task) -> Answer | None:
         """Return the schedule that the task asks for, None if none fits."""
+        return self.build_best(self.find(task), task)
 
     def least_local_bytes(self, costs: StepCosts) -> int:
         """Return the least local memory in bytes with which any schedule exists, whatever the other limits."""
@@ -101,12 +106,12 @@ class Solved(Strategy):
         """
         return None
 
-    @abstractmethod
     def has_schedule(self, task: Task) -> bool:
         """Return whether ``solve`` finds a schedule within the budget, however long it takes to execute.
 
         Searches call this many times: it builds no schedule and, if possible, fills no table.
         """
+        return any(map(len, self.find(task)))
 
     def most_steps(self, task: Task) -> int:
         """Return the longest sequence, up to the given one, that has a schedule; 0 if none has.
@@ -121,14 +126,22 @@ class Solved(Strategy):
         return bisect_left(range(1, task.costs.steps + 1), True, key=lacks)
 
     def totals(self, parameters: Parameters, *, costs: StepCosts, splits: Splits = None) -> Totals:
-        return price_tree(read_tree(parameters, splits or (), steps=costs.steps), costs=costs)
+        read = self._read(parameters, splits, steps=costs.steps)
+        if isinstance(read, Tree):
+            return price_tree(read, costs=costs)
+        return read.strategy.totals(read.parameters, costs=costs)
 
     def check(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> None:
         super().check(parameters, steps=steps)
-        read_tree(parameters, splits or (), steps=steps)
+        self._read(parameters, splits, steps=steps)
 
     def actions(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> Iterator[Action]:
-        return read_tree(parameters, splits or (), steps=steps).actions()
+        return self._read(parameters, splits, steps=steps).actions()
+
+    def _read(self, parameters: Parameters, splits: Splits, *, steps: int) -> FormSetting | Tree:
+        """Return what a plan's decisions are: a tree or, if others are adopted, a setting of a closed form."""
+        form = read_setting(parameters, splits or (), steps=steps) if self.adopts_others else None
+        return form or read_tree(parameters, splits or (), steps=steps)
 
     def answer_with(
         self, tree: Tree, *, costs: StepCosts, regular: bool = False, notes: tuple[str, ...] = ()

@@ -122,7 +122,7 @@ def test_the_last_chunk_needs_no_checkpoint(name: str, setting: Parameters, reco
     exact = closed_form(name).totals(setting, costs=costs)
     kept = printed.local_peak_bytes[0] - exact.local_peak_bytes
     assert kept == costs.state_bytes
-    moved = 0 if name == "standard" else 2 * (paper.transfer_seconds(costs) + costs.message_seconds)
+    moved = 0 if name == "standard" else 2 * (paper.times(costs)["T_c"] + costs.message_seconds)
     assert printed.seconds[0] - exact.seconds == pytest.approx(recomputed * costs.recompute_seconds + moved)
 
 
@@ -149,4 +149,4 @@ def test_the_inputs_of_the_equations() -> None:
     assert paper.base_seconds(costs) == 10 * (1.0 + 0.25) + 10 * 2.0
     assert paper.recompute_seconds(costs) == 10.0
     assert paper.standard_seconds(costs) == 42.5
-    assert paper.transfer_seconds(costs) == 3.5
+    assert paper.times(costs)["T_c"] == 3.5

@@ -19,7 +19,7 @@ def more_strategies(folder: Path, count: int) -> Iterator[None]:
     """Add real modules in another folder of the package: strategies that ``style.py`` does not know."""
     for number in range(count):
         (folder / f"style_{number}.py").write_text(
-            "from ckptplan.strategies.standard import Standard\n"
+            "from ckptplan.strategies.segments import Standard\n"
             f"class New(Standard):\n    name = 'new-{number}'\n    rank = {100 + number}\n"
             "STRATEGIES = (New(),)\n"
         )

@@ -1,0 +1,391 @@
+"""Implements Base, Standard, Remote, Double and their kin: chunks in segments, each with a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ckptplan.cost import paper
+from ckptplan.cost.arrays import Integers, ceil_div
+from ckptplan.cost.exact import Cost, Counts
+from ckptplan.cost.overlap import TransferBounds, TransferTiming
+from ckptplan.model.budget import Budget
+from ckptplan.model.record import Parameters
+from ckptplan.model.step_costs import StepCosts
+from ckptplan.recursion import growing
+from ckptplan.schedule.actions import Action, Tier
+from ckptplan.schedule.segments import cut_range, reverse_between, reverse_in_segments, reverse_locally
+from ckptplan.strategies.closed_form import Box, Capacity, ClosedForm
+from ckptplan.strategies.protocol import Columns, Splits
+
+
+def _print_base(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
+    memory = paper.memory_base(T=costs.steps, M_a=costs.tape_bytes, M_others=costs.resident_bytes)
+    return Cost(
+        seconds=np.array([paper.base_seconds(costs)]),
+        local_peak_bytes=np.array([memory]),
+        remote_peak_bytes=np.zeros(1, dtype=np.int64),
+    )
+
+
+class Base(ClosedForm):
+    """Plain backpropagation through time: keep every tape, recompute nothing.
+
+    Section III-A of the paper.
+    """
+
+    name = "base"
+    rank = 0
+    parameter_names = ()
+    printed = staticmethod(_print_base)
+
+    def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
+        return Box.of() if Capacity.within(budget, costs=costs).tapes >= costs.steps else None
+
+    def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
+        return Counts(
+            recomputed_steps=np.zeros(1, dtype=np.int64), chunks=np.array([1]), tapes=np.array([steps])
+        )
+
+    def actions(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> Iterator[Action]:
+        return reverse_locally(0, steps, steps)
+
+
+class Segmented(ClosedForm):
+    """Chunks of c = ``chunk_size`` steps in segments of rc steps, the ragged ones first.
+
+    The parameter named ``segment`` is the length rc; a strategy without it has a single segment. A segment's
+    checkpoint is held until it is reversed: in remote memory if states are moved, where it is read once, else
+    in local memory. Inside a segment each chunk but the last has a local checkpoint, and runs again. So one
+    level of checkpoints is two levels whose segments are the whole sequence, or single chunks.
+    """
+
+    segment: ClassVar[str] = "segment_size"
+
+    @property
+    def has_two_levels(self) -> bool:
+        """Whether chunks and segments have lengths of their own."""
+        return self.segment != "chunk_size" and self.segment in self.parameter_names
+
+    def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
+        capacity = Capacity.within(budget, costs=costs)
+        outer = capacity.remote_checkpoints if self.moves_states else capacity.local_checkpoints
+        # There must be room for n - 1 checkpoints: ceil(T / rc) - 1 <= room.
+        least = ceil_div(costs.steps, outer + 1)
+        if not self.has_two_levels:
+            return Box.of(chunk_size=(least, capacity.tapes))
+        longest = min(costs.steps, capacity.tapes * (capacity.local_checkpoints + 1))
+        return Box.of(**{"chunk_size": (1, capacity.tapes), self.segment: (least, longest)})
+
+    def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
+        """Return the counts of s = ceil(T/rc) segments, the first of L0 = T - (s-1) rc steps.
+
+        A segment is swept once without tapes and then reversed, which runs g(L) = 2L - c steps again if L > c,
+        else L: in both cases g(L) = 2L - min(c, L). The last one is part of the first sweep and recomputes
+        rc - c steps. So (rc-c) + (s-2) g(rc) + g(L0) steps run again, which is
+
+            2T - rc - (s-1) c - min(c, L0).
+
+        It is T - c for a single segment, where rc = L0 = T, and for c = rc, and never below T - c.
+        """
+        undivided = self.count_chunks(np.full_like(high["chunk_size"], steps), point=high)
+        chunks, recomputed = undivided, steps - high["chunk_size"]
+        none = np.zeros(1, dtype=np.int64)
+        # Checkpoints of segments, and of chunks inside the longest segment.
+        outer, inner = (chunks - 1, none) if self.moves_states else (none, chunks - 1)
+        saves = inner
+        if self.has_two_levels:
+            chunks, recomputed, outer, inner, saves = self._count_two_levels(
+                undivided, low=low, high=high, steps=steps
+            )
+        moved = outer if self.moves_states else none
+        return Counts(
+            recomputed_steps=recomputed,
+            remote_writes=moved,
+            remote_reads=moved,
+            messages=2 * moved,
+            advances=chunks - 1,
+            chunks=chunks,
+            local_saves=saves,
+            local_loads=saves if self.moves_states else chunks - 1,
+            largest_message=np.minimum(1, moved),
+            tapes=low["chunk_size"],
+            local_checkpoints=inner + outer - moved,
+            remote_checkpoints=moved,
+        )
+
+    def _count_two_levels(
+        self, undivided: Integers, *, low: Columns, high: Columns, steps: int
+    ) -> tuple[Integers, Integers, Integers, Integers, Integers]:
+        """Return chunks, recomputed steps, checkpoints of segments and of chunks at a time, and local saves."""
+        fewest_segments = ceil_div(steps, high[self.segment])
+        most_segments = ceil_div(steps, low[self.segment])
+        is_point = low[self.segment] == high[self.segment]
+        # The first segment has L0 steps, which only a point determines. Longer chunks are fewer.
+        first = np.where(is_point, steps - (most_segments - 1) * low[self.segment], 1)
+        within = self.count_chunks(low[self.segment], point=high)
+        within_first = self.count_chunks(first, point=high)
+        outer = fewest_segments - 1
+        # Cutting the sequence into segments does not save chunks.
+        chunks = np.maximum(outer * within + within_first, undivided)
+        recomputed = np.maximum(
+            self._recomputed(low, high, fewest_segments=fewest_segments, steps=steps),
+            self._recomputed_between(low, high, steps=steps),
+        )
+        if self.moves_states:
+            saves = np.maximum(outer * (within - 1) + within_first - 1, undivided - most_segments)
+        else:
+            # A segment's outer checkpoint serves as its first inner one. There are s - 1 outer ones; of the
+            # inner ones, all in the last segment, all but one in the others.
+            between = np.maximum(0, outer - 1) * np.maximum(0, within - 2)
+            in_first = np.where(outer > 0, np.maximum(0, within_first - 2), 0)
+            saves = np.maximum(outer + (within - 1) + between + in_first, ceil_div(undivided, 2) - 1)
+        return chunks, recomputed, outer, within - 1, saves
+
+    def count_chunks(self, length: Integers, *, point: Columns) -> Integers:
+        """Return the number of chunks in segments of these lengths."""
+        chunks: Integers = ceil_div(length, point["chunk_size"])
+        return chunks
+
+    def _recomputed(self, low: Columns, high: Columns, *, fewest_segments: Integers, steps: int) -> Integers:
+        """Return the sum of bounds of its terms, which is exact at a point."""
+        most_segments = ceil_div(steps, low[self.segment])
+        longest_first = steps - (fewest_segments - 1) * low[self.segment]
+        chunk = high["chunk_size"]
+        # At a point, (s-1) c < T. In a wide box the product can exceed 2T, where it is useless, and 2**63.
+        recorded_at_once = np.minimum(most_segments - 1, 2 * steps // chunk + 1) * chunk
+        recomputed = 2 * steps - high[self.segment] - recorded_at_once - np.minimum(chunk, longest_first)
+        least: Integers = np.maximum(recomputed, steps - chunk)
+        return least
+
+    def _recomputed_between(self, low: Columns, high: Columns, *, steps: int) -> Integers:
+        """Return a bound of the whole sum, which is close in wide boxes: rc and s cannot both be large.
+
+        For any T, (s-1) c + min(c, L0) <= c (T-c) / rc + c, with equality at L0 = c. So at least
+        2T - c - (rc + c (T-c) / rc) steps run again. This falls with c for c <= rc, and the subtracted term is
+        convex in rc, so it is largest at an end of the range of rc >= c.
+        """
+        longest = high[self.segment].astype(np.float64)
+        chunk = np.minimum(high["chunk_size"], longest)
+        shortest = np.maximum(low[self.segment], chunk)
+        saved = np.maximum(
+            shortest + chunk * (steps - chunk) / shortest, longest + chunk * (steps - chunk) / longest
+        )
+        # Two less than the sum covers rounding: 2T is at most 2 * 10**12, so float errors are far below one.
+        least: Integers = np.floor(2 * steps - chunk - saved - 2).astype(np.int64)
+        # The formula needs c <= rc. A chunk longer than the longest segment lowers the bound by the excess.
+        weaker: Integers = least - np.maximum(0, high["chunk_size"] - high[self.segment])
+        return weaker
+
+    def admits(self, *, low: Columns, high: Columns, steps: int) -> npt.NDArray[np.bool_] | None:
+        # The shortest chunk fits in the longest segment.
+        return low["chunk_size"] <= high[self.segment] if self.has_two_levels else None
+
+    def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
+        # c <= T and c <= rc <= T.
+        clamped = super().clamp(parameters, steps=steps)
+        if not self.has_two_levels:
+            return clamped
+        return Parameters({**clamped, self.segment: max(clamped["chunk_size"], clamped[self.segment])})
+
+    def transfers(self, point: Columns, *, costs: StepCosts) -> TransferTiming:
+        """Return when transfers are due if each segment's first state is written once and read once.
+
+        With z = f + o + b, y = L0 for one message, else rc, and u(L) = (N - 1) (s + a + l + k) + k for the
+        actions that reverse L steps in N chunks:
+
+            gap     = rc f + a
+            turn    = y f + a + rc z + (rc - c) r + u(rc)
+            between = rc (o + b) + g(rc) r + u(rc)
+            last    = L0 (o + b) + g(L0) r + u(L0)
+        """
+        chunk, segment = point["chunk_size"], point[self.segment]
+        checkpoints = ceil_div(costs.steps, segment) - 1
+        first = costs.steps - checkpoints * segment
+        forward = costs.forward_seconds
+        reverse_seconds = costs.record_overhead_seconds + costs.backward_seconds
+        # The last segment is part of the first sweep; all its chunks but the last run again.
+        last_seconds = segment * (forward + reverse_seconds) + (segment - chunk) * costs.recompute_seconds
+        # Actions: a run before each segment; in a segment, each chunk but the last has a checkpoint and a run.
+        a, k = costs.advance_seconds, costs.chunk_seconds
+        each = costs.save_seconds + a + costs.load_seconds + k
+        whole_actions = (self.count_chunks(segment, point=point) - 1) * each + k
+        one = np.ones_like(chunk)
+        return TransferTiming(
+            messages=checkpoints,
+            first_states=one,
+            states=one,
+            first_gap=first * forward + a,
+            gap=segment * forward + a,
+            turn=np.where(checkpoints == 1, first, segment) * forward + a + last_seconds + whole_actions,
+            between_reads=segment * reverse_seconds
+            + count_segment_recomputed(segment, chunk) * costs.recompute_seconds
+            + whole_actions,
+        )
+
+    def bound_transfers(self, *, low: Columns, high: Columns, steps: int) -> TransferBounds:
+        """Return bounds for each box: the last write starts where the segment before the last one does."""
+        return TransferBounds(
+            last_states=1,
+            steps_before=np.maximum(0, steps - 2 * high[self.segment]),
+            steps_after=np.minimum(steps, 2 * low[self.segment]),
+            advances_before=np.maximum(0, ceil_div(steps, low[self.segment]) - 2),
+            saves_before=0,
+        )
+
+    def actions(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> Iterator[Action]:
+        def reverse(start: int, end: int, held: bool) -> Iterator[Action]:
+            return reverse_between(start, end, self.list_ends(start, end, parameters), held=held)
+
+        tier = Tier.REMOTE if self.moves_states else Tier.LOCAL
+        return reverse_in_segments(steps, parameters.get(self.segment, steps), tier=tier, reverse=reverse)
+
+    def list_ends(self, start: int, end: int, parameters: Parameters) -> Sequence[int]:
+        """Return the ends of all chunks of a segment except the last, ascending."""
+        return cut_range(start, end, parameters["chunk_size"])
+
+
+def count_segment_recomputed(length: Integers, chunk: Integers) -> Integers:
+    """Return g(L) of ``counts``: the steps that run again to reverse a segment without any tape left."""
+    steps: Integers = 2 * length - np.minimum(chunk, length)
+    return steps
+
+
+def _print_standard(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
+    checkpoints = paper.nb_checkpoints(T=costs.steps, chunk_size=high["chunk_size"])
+    return Cost(
+        seconds=np.full(len(checkpoints), paper.standard_seconds(costs)),
+        local_peak_bytes=paper.memory_standard(
+            chunk_size=low["chunk_size"], nb_checkpoints=checkpoints, **paper.sizes(costs)
+        ),
+        remote_peak_bytes=np.zeros_like(checkpoints),
+    )
+
+
+class Standard(Segmented):
+    """A local checkpoint before each chunk; each chunk but the last runs again.
+
+    Section III-B of the paper; chunks of ``chunk_size`` steps, the ragged one first.
+    """
+
+    name = "standard"
+    rank = 1
+    parameter_names = ("chunk_size",)
+    printed = staticmethod(_print_standard)
+
+
+def _print_remote(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
+    checkpoints = paper.nb_checkpoints(T=costs.steps, chunk_size=high["chunk_size"])
+    return Cost(
+        seconds=paper.time_remote(nb_checkpoints=checkpoints, **paper.times(costs)),
+        local_peak_bytes=paper.memory_remote(chunk_size=low["chunk_size"], **paper.sizes(costs)),
+        remote_peak_bytes=checkpoints * costs.remote_state_bytes,
+    )
+
+
+class Remote(Segmented):
+    """Standard with every checkpoint in remote memory.
+
+    Section III-C of the paper; each checkpoint is one message, by way of the workspace.
+    """
+
+    name = "remote"
+    rank = 2
+    parameter_names = ("chunk_size",)
+    printed = staticmethod(_print_remote)
+    segment = "chunk_size"
+    moves_states = True
+
+
+def _print_double(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
+    communications = paper.communications_double(T=costs.steps, remote_chunk_size=high["remote_chunk_size"])
+    return Cost(
+        seconds=paper.time_double(
+            T_refwd=paper.recompute_seconds(costs), N_c=communications, **paper.times(costs)
+        ),
+        local_peak_bytes=paper.memory_double(
+            chunk_size=low["chunk_size"],
+            inner_checkpoints=ceil_div(low["remote_chunk_size"], high["chunk_size"]),
+            **paper.sizes(costs),
+        ),
+        remote_peak_bytes=communications // 2 * costs.remote_state_bytes,
+    )
+
+
+class Double(Segmented):
+    """Remote checkpoints far apart, and local checkpoints between them.
+
+    Section III-E of the paper; a remote checkpoint is read once and held while its segment is reversed.
+    """
+
+    name = "double"
+    rank = 4
+    parameter_names = ("chunk_size", "remote_chunk_size")
+    printed = staticmethod(_print_double)
+    segment = "remote_chunk_size"
+    moves_states = True
+
+
+class Nested(Segmented):
+    """Double with its outer checkpoints in local memory.
+
+    Two levels of local checkpoints, as nested ``torch.utils.checkpoint`` calls execute; not in the paper.
+    """
+
+    name = "nested"
+    rank = 5
+    parameter_names = ("chunk_size", "segment_size")
+
+
+class Growing(Segmented):
+    """Standard with chunks that grow towards the start: equal recomputation, less memory.
+
+    The last chunk has ``chunk_size`` steps, the j-th before it floor(j state_units / tape_units) more.
+    """
+
+    name = "growing"
+    rank = 6
+    parameter_names: ClassVar[tuple[str, ...]] = ("chunk_size", "state_units", "tape_units")
+    always_regular = False
+
+    def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
+        p, q = growing.growth_ratio(state=costs.state_bytes, tape=costs.tape_bytes)
+        capacity = Capacity.within(budget, costs=costs)
+        ranges = {
+            "chunk_size": (1, capacity.tapes),
+            self.segment: (ceil_div(costs.steps, capacity.remote_checkpoints + 1), costs.steps),
+            "state_units": (p, p),
+            "tape_units": (q, q),
+        }
+        return Box.of(**{name: ranges[name] for name in self.parameter_names})
+
+    def count_chunks(self, length: Integers, *, point: Columns) -> Integers:
+        return growing.count_chunks(
+            length, chunk=point["chunk_size"], p=point["state_units"], q=point["tape_units"]
+        )
+
+    def regular(self, parameters: Parameters, *, steps: int) -> bool:
+        return parameters["chunk_size"] >= parameters.get(self.segment, steps)
+
+    def list_ends(self, start: int, end: int, parameters: Parameters) -> Sequence[int]:
+        chunk, p, q = (parameters[name] for name in Growing.parameter_names)
+        return growing.list_chunk_ends(start, end, chunk=chunk, p=p, q=q)
+
+
+class DoubleGrowing(Growing):
+    """Double with chunks that grow within each segment: equal recomputation, less memory.
+
+    Segments of ``remote_chunk_size`` steps, as in Double, each cut into chunks as in Growing.
+    """
+
+    name = "double-growing"
+    rank = 7
+    parameter_names = ("chunk_size", "remote_chunk_size", "state_units", "tape_units")
+    segment = "remote_chunk_size"
+    moves_states = True
+
+
+STRATEGIES = (Base(), Standard(), Remote(), Double(), Nested(), Growing(), DoubleGrowing())
