@@ -5,12 +5,13 @@ Actions and memory are counted with equal parts counted once.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ckptplan.model.prediction import COUNTS, Totals
-from ckptplan.model.split import Choice, Where
+from ckptplan.model.split import Where
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.tree import Decision, Part, Tree, drop_idle_slot, parts_after
+from ckptplan.recursion.tree import Piece, Tree, unfold
+from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.simulator import play
 
 
@@ -42,11 +43,14 @@ COUNTED = Tally._fields[:-2]
 
 
 class _Place(NamedTuple):
-    """A part, whether it starts with the ragged first chunk, and whether its local slot is still empty."""
+    """A part in its state, and whether it starts with the ragged first chunk."""
 
-    part: Part
+    piece: Piece
     ragged: bool
-    unsaved: bool = False
+
+
+#: What a part consists of, each with how often.
+_Items: TypeAlias = list[tuple[Action | Piece, int]]
 
 
 def tally(tree: Tree, *, state_bytes: int, tape_bytes: int) -> Tally:
@@ -55,134 +59,96 @@ def tally(tree: Tree, *, state_bytes: int, tape_bytes: int) -> Tally:
     Raises KeyError for a part without a decision.
     """
     counter = _TreeCounter(tree, state_bytes, tape_bytes)
-    root = _Place(tree.root, ragged=counter.missing > 0)
-    known: dict[_Place, Tally] = tree.counted.setdefault((state_bytes, tape_bytes), {})
+    root = _Place(Piece(tree.root), ragged=counter.missing > 0)
     # A place waits twice: until it is looked at, and until the places after it are known.
-    waiting: list[tuple[_Place, list[_Place] | None]] = [(root, None)]
+    waiting: list[tuple[_Place, _Items]] = [(root, [])]
     while waiting:
-        place, after = waiting.pop()
-        if place in known:
+        place, items = waiting.pop()
+        if place in counter.known:
             continue
-        decision = tree.decisions[place.part]
-        if after is None:
-            after = _places_after(place, decision, parts_after(place.part, decision, tree.sizes))
-            waiting.append((place, after))
-            waiting.extend((following, None) for following in after if following not in known)
+        if items:
+            counter.known[place] = counter.count(place, items)
             continue
-        executed = drop_idle_slot(place.part, decision, tree.sizes) if place.unsaved else place.part
-        known[place] = counter.combine(
-            executed, decision, [known[one] for one in after], ragged=place.ragged, unsaved=place.unsaved
-        )
-    return known[root]
+        items = unfold(place.piece, tree.decisions[place.piece.part], tree.sizes)
+        waiting.append((place, items))
+        waiting += [(_place(item, place), []) for item, _ in items if isinstance(item, Piece)]
+    return counter.known[root]
 
 
 def know_counts(tree: Tree, counts: Tally, *, state_bytes: int, tape_bytes: int) -> None:
     """Tell the counts of a whole schedule of single steps, so that ``tally`` need not go through its parts."""
-    tree.counted.setdefault((state_bytes, tape_bytes), {})[_Place(tree.root, ragged=False)] = counts
+    root = _Place(Piece(tree.root), ragged=False)
+    tree.counted.setdefault((state_bytes, tape_bytes), {})[root] = counts
 
 
-def _places_after(place: _Place, decision: Decision, after: tuple[Part, ...]) -> list[_Place]:
-    """Return the places of the parts after a decision; segments give the first one and the others."""
-    choice = decision.choice
-    if choice in (Choice.CHECKPOINT, Choice.FETCH, Choice.OFFLOAD):
-        return [_Place(after[0], place.ragged, unsaved=choice is Choice.CHECKPOINT)]
-    if choice in (Choice.SPLIT, Choice.SPLIT_RECORD, Choice.ADVANCE):
-        # The rest's first state is not in a slot yet. (This matters only for LOCAL parts.)
-        before = [_Place(one, ragged=False, unsaved=one.where is Where.LOCAL) for one in after[:-1]]
-        return [*before, _Place(after[-1], place.ragged)]
-    if choice is Choice.SEGMENTS:
-        rest, segment = after
-        return [_Place(rest, ragged=False), _Place(segment, place.ragged), _Place(segment, ragged=False)]
-    return [_Place(one, ragged=False) for one in after]
+def _place(piece: Piece, within: _Place) -> _Place:
+    part, start, unsaved, unread = piece
+    return _Place(Piece(part, 0, unsaved, unread), within.ragged and not start)
 
 
 class _TreeCounter:
+    """Counts the actions of a part, from the counts of the parts that its decision leaves."""
+
     def __init__(self, tree: Tree, state_bytes: int, tape_bytes: int) -> None:
         self.chunk, self.state_bytes, self.tape_bytes = tree.chunk, state_bytes, tape_bytes
         #: Steps that the ragged first chunk lacks.
         self.missing = tree.root.steps * tree.chunk - tree.steps
+        self.known: dict[_Place, Tally] = tree.counted.setdefault((state_bytes, tape_bytes), {})
 
-    def combine(
-        self, part: Part, decision: Decision, after: list[Tally], *, ragged: bool, unsaved: bool
-    ) -> Tally:
-        choice = decision.choice
-        lacking = self.missing if ragged else 0
-        local = self.state_bytes if part.where is Where.LOCAL else 0
-        remote = 1 if part.where is Where.REMOTE else 0
-        if choice in (Choice.TAPE, Choice.RECORD):
-            steps = part.steps if choice is Choice.TAPE else max(decision.length, 1)
-            return self._record(steps, after, local=local, remote=remote, lacking=lacking)
-        if choice in (Choice.CHECKPOINT, Choice.FETCH):
-            loads = after[0].local_loads + (1 if choice is Choice.FETCH else 0)
-            return after[0]._replace(local_loads=loads, remote_states=max(remote, after[0].remote_states))
-        if choice is Choice.OFFLOAD:
-            return after[0]._replace(remote_writes=after[0].remote_writes + 1)
-        if choice is Choice.SEGMENTS:
-            return self._count_segments(decision, after, lacking=lacking)
-        # Only a part that is split keeps its first state, so only its slot has to be filled.
-        saved = 1 if unsaved and local else 0
-        return self._split(decision, after, local=local, remote=remote, lacking=lacking, saved=saved)
+    def count(self, place: _Place, items: _Items) -> Tally:
+        counts = dict.fromkeys(COUNTED, 0)
+        local, remote = local_peak, remote_peak = self._first_state(place.piece)
+        # Steps that run, less the first run of each.
+        ran = -self._steps(0, place.piece.part.steps, place)
+        for item, times in items:
+            match item:
+                case Piece(part=part, start=start):
+                    inner = self.known[_place(item, place)]
+                    for name, count in zip(COUNTED, inner, strict=False):
+                        counts[name] += times * count
+                    ran += times * self._steps(start, start + part.steps, place)
+                    # The part has its first state, and frees it.
+                    own_local, own_remote = self._first_state(item)
+                    local_peak = max(local_peak, local - own_local + inner.local_bytes)
+                    remote_peak = max(remote_peak, remote - own_remote + inner.remote_states)
+                    local, remote = local - times * own_local, remote - times * own_remote
+                case Advance(start, stop):
+                    counts["advances"] += times
+                    ran += times * self._steps(start, stop, place)
+                case Record(start, stop):
+                    counts["chunks"] += 1
+                    ran += self._steps(start, stop, place)
+                    local += self._steps(start, stop, place) * self.tape_bytes
+                case Backward(start, stop):
+                    local -= self._steps(start, stop, place) * self.tape_bytes
+                case Save(tier=Tier.LOCAL):
+                    counts["local_saves"] += 1
+                    local += self.state_bytes
+                case Save():
+                    counts["remote_writes"] += times
+                    remote += times
+                case Load(tier=tier):
+                    counts["local_loads" if tier is Tier.LOCAL else "remote_reads"] += 1
+                case Free(tier=Tier.LOCAL):
+                    local -= self.state_bytes
+                case Free():
+                    remote -= 1
+                case Transfer():
+                    # From remote memory: no part moves a state there from local memory.
+                    counts["remote_reads"] += 1
+                    local, remote = local + self.state_bytes, remote - 1
+            local_peak, remote_peak = max(local_peak, local), max(remote_peak, remote)
+        counts["recomputed_steps"] += ran
+        return Tally(**counts, local_bytes=local_peak, remote_states=remote_peak)
 
-    def _record(self, steps: int, after: list[Tally], *, local: int, remote: int, lacking: int) -> Tally:
-        held = (steps * self.chunk - lacking) * self.tape_bytes
-        if not after:
-            return Tally(chunks=1, local_bytes=max(local, held), remote_states=remote)
-        rest = after[0]
-        return rest._replace(
-            chunks=rest.chunks + 1,
-            local_bytes=max(local, held + rest.local_bytes),
-            remote_states=max(remote, rest.remote_states),
-        )
+    def _first_state(self, piece: Piece) -> tuple[int, int]:
+        """Return the local bytes and the remote states that are held when a part begins."""
+        where = piece.part.where
+        return self.state_bytes if where is Where.LOCAL and not piece.unsaved else 0, int(where is Where.REMOTE)
 
-    def _split(
-        self,
-        decision: Decision,
-        after: list[Tally],
-        *,
-        local: int,
-        remote: int,
-        lacking: int,
-        saved: int,
-    ) -> Tally:
-        recorded = max(decision.repeats, 1) if decision.choice is Choice.SPLIT_RECORD else 0
-        first = after[-1]
-        rest = after[0] if len(after) == 2 else Tally()
-        again = (decision.length - recorded) * self.chunk - lacking
-        held = local + recorded * self.chunk * self.tape_bytes
-        return Tally(
-            recomputed_steps=rest.recomputed_steps + again + first.recomputed_steps,
-            remote_writes=rest.remote_writes + first.remote_writes,
-            remote_reads=rest.remote_reads + remote + first.remote_reads,
-            advances=rest.advances + 1 + first.advances,
-            chunks=rest.chunks + (1 if recorded else 0) + first.chunks,
-            local_saves=rest.local_saves + first.local_saves + saved,
-            local_loads=rest.local_loads + 1 - remote + first.local_loads,
-            local_bytes=max(held + rest.local_bytes, first.local_bytes),
-            remote_states=max(remote + rest.remote_states, first.remote_states),
-        )
-
-    def _count_segments(self, decision: Decision, after: list[Tally], *, lacking: int) -> Tally:
-        length, repeats = decision.length, decision.repeats
-        rest, first, other = after
-        own = Tally(
-            recomputed_steps=repeats * length * self.chunk - lacking,
-            remote_writes=repeats,
-            remote_reads=repeats,
-            advances=repeats,
-        )
-        return _add_counts((own, 1), (rest, 1), (first, 1), (other, repeats - 1))._replace(
-            local_bytes=max(rest.local_bytes, first.local_bytes, other.local_bytes if repeats > 1 else 0),
-            remote_states=max(
-                repeats + rest.remote_states,
-                first.remote_states,
-                repeats - 1 + other.remote_states if repeats > 1 else 0,
-            ),
-        )
-
-
-def _add_counts(*parts: tuple[Tally, int]) -> Tally:
-    """Return the sum of counts, each taken a number of times; peaks do not add up and are left at 0."""
-    return Tally(*(sum(times * counts[place] for counts, times in parts) for place in range(len(COUNTED))))
+    def _steps(self, start: int, stop: int, place: _Place) -> int:
+        """Return the steps of some chunks of a place."""
+        return (stop - start) * self.chunk - (self.missing if place.ragged and not start else 0)
 
 
 #: The longest schedule whose time may be found by simulation, and the steps of all those of a front together.

@@ -155,7 +155,7 @@ def find_rung(job: TableProblem, units: int) -> int:
 
 #: For bounds by prices, the most units of memory, in all and for a state or a tape, and the sums of a table in
 #: place of which a step of their sweep may be taken.
-_MOST_UNITS, _UNITS_EACH, _SUMS_FOR_A_STEP = 2**15, 128, 60_000
+_MOST_UNITS, _UNITS_EACH, _SUMS_FOR_A_STEP = 2**15, 128, 200_000
 
 
 def list_price_bounds(job: TableProblem) -> tuple[int, Values]:

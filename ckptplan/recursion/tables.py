@@ -183,13 +183,10 @@ class Tables(PartValues):
 
     def _decide_chunk(self, steps: int, room: int) -> Decision:
         """Return how many steps to record at once: as many as cost no more than another part after them."""
-        length = 0
-        while length < steps:
-            length += 1
-            rest, left = steps - length, room - length * self.sizes.tape
-            if rest and self.unstored[rest, left] < self.chunk[rest, left]:
-                return Decision(Choice.RECORD, length)
-        return Decision(Choice.TAPE)
+        lengths = np.arange(1, min(steps - 1, room // self.sizes.tape) + 1)
+        rests, left = steps - lengths, room - lengths * self.sizes.tape
+        ends = lengths[self.unstored[rests, left] < self.chunk[rests, left]]
+        return Decision(Choice.RECORD, int(ends[0])) if len(ends) else Decision(Choice.TAPE)
 
     def _decide_split(self, part: Part) -> Decision:
         where, steps, units = part

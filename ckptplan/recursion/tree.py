@@ -52,61 +52,118 @@ _LOCAL, _REMOTE = Tier.LOCAL, Tier.REMOTE
 
 
 class Piece(NamedTuple):
-    """A pending part, which begins at step ``start``, or a pending action.
+    """A part that begins at step ``start``.
 
     ``unsaved`` says that the local slot of the part's first state is reserved but not yet filled, ``unread``
     that the first state is yet to be read from remote memory.
     """
 
-    part: Part | None
-    start: int
-    action: Action | None = None
+    part: Part
+    start: int = 0
     unsaved: bool = False
     unread: bool = False
 
 
-def parts_after(part: Part, decision: Decision, sizes: UnitSizes) -> tuple[Part, ...]:
-    """Return the parts that a decision leaves, in the order in which they are reversed.
+def reverse(piece: Piece, decision: Decision, sizes: UnitSizes) -> Iterator[Action | Piece]:
+    """Yield the actions by which a decision reverses a part and, in order, the parts that it leaves."""
+    (where, steps, units), start, unsaved, unread = piece
+    choice, length, _ = decision
+    if unread and choice is not Choice.FETCH:
+        yield Load(start, _REMOTE)
+    if unsaved and where is Where.LOCAL:
+        if choice in (Choice.TAPE, Choice.RECORD):
+            # The slot would be freed at once: no save is needed.
+            where, units = Where.UNSTORED, units + sizes.state
+        else:
+            yield Save(start, _LOCAL)
+    part, stop = Part(where, steps, units), start + steps
+    match choice:
+        case Choice.TAPE:
+            yield from _free_first_state(where, start)
+            yield Record(start, stop)
+            yield Backward(start, stop)
+        case Choice.RECORD:
+            yield from _reverse_record(part, max(length, 1), start, sizes)
+        case Choice.CHECKPOINT:
+            yield from _free_first_state(where, start)
+            yield Piece(Part(Where.LOCAL, steps, units - sizes.state), start, unsaved=True)
+        case Choice.OFFLOAD:
+            yield Save(start, _REMOTE)
+            yield Piece(Part(Where.REMOTE, steps, units), start)
+        case Choice.FETCH:
+            yield Transfer((start,), _REMOTE, _LOCAL)
+            yield Load(start, _LOCAL)
+            yield Piece(Part(Where.LOCAL, steps, units - sizes.state), start)
+        case Choice.SEGMENTS:
+            yield from _reverse_segments(part, decision, start)
+        case _:
+            yield from _reverse_split(part, decision, start, sizes)
 
-    ``SEGMENTS`` leaves the rest and one segment, which stands for all.
-    """
+
+def _free_first_state(where: Where, start: int) -> Iterator[Action]:
+    if where is not Where.UNSTORED:
+        yield Free(start, _LOCAL if where is Where.LOCAL else _REMOTE)
+
+
+def _reverse_record(part: Part, recorded: int, start: int, sizes: UnitSizes) -> Iterator[Action | Piece]:
+    where, steps, units = part
+    middle = start + recorded
+    yield from _free_first_state(where, start)
+    yield Record(start, middle)
+    if recorded < steps:
+        freed = sizes.state if where is Where.LOCAL else 0
+        left = units + freed - recorded * sizes.tape
+        yield Piece(Part(Where.UNSTORED, steps - recorded, left), middle)
+    yield Backward(start, middle)
+
+
+def _reverse_split(part: Part, decision: Decision, start: int, sizes: UnitSizes) -> Iterator[Action | Piece]:
+    """Advance, record the last of these steps or none, reverse the rest, and come back for the first steps."""
     where, steps, units = part
     choice, length, repeats = decision
-    after: tuple[Part, ...] = ()
-    if choice is Choice.CHECKPOINT:
-        after = (Part(Where.LOCAL, steps, units - sizes.state),)
-    elif choice is Choice.OFFLOAD:
-        after = (Part(Where.REMOTE, steps, units),)
-    elif choice is Choice.FETCH:
-        after = (Part(Where.LOCAL, steps, units - sizes.state),)
-    elif choice is Choice.RECORD and steps > max(length, 1):
-        recorded = max(length, 1)
-        freed = sizes.state if where is Where.LOCAL else 0
-        after = (Part(Where.UNSTORED, steps - recorded, units + freed - recorded * sizes.tape),)
-    elif choice is Choice.ADVANCE:
-        after = (Part(Where.UNSTORED, steps - length, units), Part(where, length, units))
-    elif choice is Choice.SEGMENTS:
-        rest = steps - repeats * length
-        after = (Part(Where.UNSTORED, rest, units), Part(Where.REMOTE, length, units))
-    elif choice is Choice.SPLIT and where is Where.LOCAL:
-        after = (Part(where, steps - length, units - sizes.state), Part(where, length, units))
-    elif choice is Choice.SPLIT:
-        after = (Part(Where.UNSTORED, steps - length, units), Part(where, length, units))
-    elif choice is Choice.SPLIT_RECORD:
-        recorded = max(repeats, 1)
-        rest_part = Part(Where.UNSTORED, steps - length, units - recorded * sizes.tape)
-        after = (*([rest_part] if steps > length else []), Part(where, length - recorded, units))
-    return after
+    recorded = max(repeats, 1) if choice is Choice.SPLIT_RECORD else 0
+    middle, stop = start + length - recorded, start + length
+    yield Advance(start, middle)
+    if recorded:
+        yield Record(middle, stop)
+    if length < steps:
+        saved = choice is Choice.SPLIT and where is Where.LOCAL
+        left = units - recorded * sizes.tape - (sizes.state if saved else 0)
+        rest = Part(Where.LOCAL if saved else Where.UNSTORED, steps - length, left)
+        yield Piece(rest, stop, unsaved=saved)
+    if recorded:
+        yield Backward(middle, stop)
+    if where is not Where.REMOTE:
+        yield Load(start, _LOCAL)
+    yield Piece(Part(where, length - recorded, units), start, unread=where is Where.REMOTE)
 
 
-def drop_idle_slot(part: Part, decision: Decision, sizes: UnitSizes) -> Part:
-    """Return the part to execute if the first state of a LOCAL part is not yet in its slot.
+def _reverse_segments(part: Part, decision: Decision, start: int) -> Iterator[Action | Piece]:
+    _, steps, units = part
+    _, length, repeats = decision
+    starts = range(start, start + repeats * length, length)
+    for first in starts:
+        yield Save(first, _REMOTE)
+        yield Advance(first, first + length)
+    yield Piece(Part(Where.UNSTORED, steps - repeats * length, units), start + repeats * length)
+    for first in reversed(starts):
+        yield Piece(Part(Where.REMOTE, length, units), first, unread=True)
 
-    A decision that starts by freeing the slot needs no save: the part is UNSTORED, with the slot's units.
-    """
-    if part.where is Where.LOCAL and decision.choice in (Choice.TAPE, Choice.RECORD):
-        return Part(Where.UNSTORED, part.steps, part.units + sizes.state)
-    return part
+
+def unfold(piece: Piece, decision: Decision, sizes: UnitSizes) -> list[tuple[Action | Piece, int]]:
+    """Return what ``reverse`` yields, each with how often; the second one of several segments is all others."""
+    if decision.choice is not Choice.SEGMENTS or decision.repeats < 3:
+        return [(item, 1) for item in reverse(piece, decision, sizes)]
+    others = decision.repeats - 1
+    where, steps, units = piece.part
+    two = Piece(Part(where, steps - (others - 1) * decision.length, units), piece.start)
+    times = (1, 1, others, others, 1, others, 1)
+    return list(zip(reverse(two, decision._replace(repeats=2), sizes), times, strict=True))
+
+
+def parts_after(part: Part, decision: Decision, sizes: UnitSizes) -> list[Part]:
+    """Return the parts that a decision leaves, in the order in which they are reversed."""
+    return [item.part for item, _ in unfold(Piece(part), decision, sizes) if isinstance(item, Piece)]
 
 
 def is_decision(part: Part, decision: Decision) -> bool:
@@ -134,101 +191,15 @@ def tree_actions(decisions: Decisions, root: Part, *, sizes: UnitSizes) -> Itera
 
     Raises KeyError for a part without a decision.
     """
-    waiting: list[Piece] = [Piece(root, 0)]
+    waiting: list[Iterator[Action | Piece]] = [iter([Piece(root)])]
     while waiting:
-        part, start, action, unsaved, unread = waiting.pop()
-        if action is not None:
-            yield action
-        elif part is not None:
-            decision = decisions[part]
-            if unread and decision.choice is not Choice.FETCH:
-                yield Load(start, _REMOTE)
-            if unsaved:
-                part = drop_idle_slot(part, decision, sizes)
-                if part.where is Where.LOCAL:
-                    yield Save(start, _LOCAL)
-            now, later = _STEPS[decision.choice](part, decision, start, parts_after(part, decision, sizes))
-            yield from now
-            waiting.extend(reversed(later))
-
-
-_Steps: TypeAlias = tuple[Iterator[Action] | tuple[Action, ...], list[Piece]]
-
-
-def _free_first_state(part: Part, start: int) -> tuple[Action, ...]:
-    """Return the action that frees the first state, if it is stored."""
-    if part.where is Where.UNSTORED:
-        return ()
-    return (Free(start, _LOCAL if part.where is Where.LOCAL else _REMOTE),)
-
-
-def _execute_tape(part: Part, _: Decision, start: int, __: tuple[Part, ...]) -> _Steps:
-    stop = start + part.steps
-    return (*_free_first_state(part, start), Record(start, stop), Backward(start, stop)), []
-
-
-def _execute_checkpoint(part: Part, _: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
-    return _free_first_state(part, start), [Piece(after[0], start, unsaved=True)]
-
-
-def _execute_offload(_: Part, __: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
-    return (Save(start, _REMOTE),), [Piece(after[0], start)]
-
-
-def _execute_fetch(_: Part, __: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
-    return (Transfer((start,), _REMOTE, _LOCAL), Load(start, _LOCAL)), [Piece(after[0], start)]
-
-
-def _execute_record(part: Part, decision: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
-    stop = start + max(decision.length, 1)
-    rest = [Piece(one, stop) for one in after]
-    backward = Piece(None, 0, Backward(start, stop))
-    return (*_free_first_state(part, start), Record(start, stop)), [*rest, backward]
-
-
-def _execute_split(part: Part, decision: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
-    middle = start + decision.length
-    rest = Piece(after[0], middle, unsaved=True)
-    return (Advance(start, middle),), [rest, *_come_back(part, after[1], start)]
-
-
-def _come_back(part: Part, head: Part, start: int) -> list[Piece]:
-    """Return the pieces that load the first state of a part and reverse its first steps."""
-    if part.where is Where.REMOTE:
-        return [Piece(head, start, unread=True)]
-    return [Piece(None, 0, Load(start, _LOCAL)), Piece(head, start)]
-
-
-def _execute_split_record(part: Part, decision: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
-    stop = start + decision.length
-    middle = stop - max(decision.repeats, 1)
-    now = (Advance(start, middle), Record(middle, stop))
-    rest = [Piece(one, stop) for one in after[:-1]]
-    backward = Piece(None, 0, Backward(middle, stop))
-    return now, [*rest, backward, *_come_back(part, after[-1], start)]
-
-
-def _execute_segments(_: Part, decision: Decision, start: int, after: tuple[Part, ...]) -> _Steps:
-    length, repeats = decision.length, decision.repeats
-    starts = range(start, start + repeats * length, length)
-    now = (action for first in starts for action in (Save(first, _REMOTE), Advance(first, first + length)))
-    later = [Piece(after[0], start + repeats * length)]
-    for first in reversed(starts):
-        later.append(Piece(after[1], first, unread=True))
-    return now, later
-
-
-_STEPS: Mapping[Choice, Callable[[Part, Decision, int, tuple[Part, ...]], _Steps]] = {
-    Choice.TAPE: _execute_tape,
-    Choice.CHECKPOINT: _execute_checkpoint,
-    Choice.OFFLOAD: _execute_offload,
-    Choice.FETCH: _execute_fetch,
-    Choice.RECORD: _execute_record,
-    Choice.ADVANCE: _execute_split,
-    Choice.SPLIT: _execute_split,
-    Choice.SPLIT_RECORD: _execute_split_record,
-    Choice.SEGMENTS: _execute_segments,
-}
+        item = next(waiting[-1], None)
+        if item is None:
+            waiting.pop()
+        elif isinstance(item, Piece):
+            waiting.append(reverse(item, decisions[item.part], sizes))
+        else:
+            yield item
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -360,28 +331,26 @@ def _check(decisions: Mapping[Part, Decision], root: Part, sizes: UnitSizes) -> 
     waiting, met = [root], {root}
     while waiting:
         part = waiting.pop()
-        decision = decisions.get(part)
-        after = () if decision is None else parts_after(part, decision, sizes)
-        if (
-            decision is None
-            or not is_decision(part, decision)
-            or (decision.choice is Choice.OFFLOAD and _is_fetched(after[0], decisions))
-        ):
+        if not _is_possible(part, decisions):
             raise InputError(
                 f"hold no possible decision for {part.steps} steps whose first state is {part.where}, "
                 f"with {part.units} units",
                 field="splits",
                 accepted="the decisions that ckptplan wrote; make a new plan",
             )
-        for following in after:
+        for following in parts_after(part, decisions[part], sizes):
             if following not in met:
                 met.add(following)
                 waiting.append(following)
 
 
-def _is_fetched(part: Part, decisions: Mapping[Part, Decision]) -> bool:
-    """Return whether a state that was just written would be read back at once, which no part asks for."""
-    return part in decisions and decisions[part].choice is Choice.FETCH
+def _is_possible(part: Part, decisions: Decisions) -> bool:
+    decision = decisions.get(part)
+    if decision is None or not is_decision(part, decision):
+        return False
+    # A state that was just written is not fetched at once.
+    written = decisions.get(part._replace(where=Where.REMOTE), decision)
+    return decision.choice is not Choice.OFFLOAD or written.choice is not Choice.FETCH
 
 
 def write_splits(tree: Tree) -> tuple[Split, ...]:
