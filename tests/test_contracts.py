@@ -36,7 +36,7 @@ def check_contract(place: Path, *, file: str, line: str) -> subprocess.Completed
         ("brand_new.py", "from ckptplan.strategies.segments import Double", "brand_new -> {}segments"),
         ("brand_new.py", "import ckptplan.strategies.optimal", "brand_new -> {}optimal"),
         ("brand_new.py", "from ckptplan.strategies import registry", "brand_new -> {}registry"),
-        ("hierarchical.py", "from ckptplan.strategies import revolve", "hierarchical -> {}revolve"),
+        ("segments.py", "from ckptplan.strategies import revolve", "segments -> {}revolve"),
         ("revolve.py", "from ckptplan.strategies.segments import Growing", "revolve -> {}segments"),
         ("solved.py", "from ckptplan.strategies.segments import Nested", "solved -> {}segments"),
     ],

@@ -35,12 +35,7 @@ def strategy_of(name: str) -> Strategy:
     """Return the strategy called ``name``. Raises InputError, which suggests a similar name."""
     known = all_strategies()
     if name not in known:
-        raise InputError(
-            f"there is no strategy {name!r}.{did_you_mean(name, known)}",
-            field="strategy",
-            value=name,
-            accepted=", ".join(known),
-        )
+        raise _unknown(name, known, field="strategy")
     return known[name]
 
 
@@ -75,13 +70,17 @@ def select_strategies(names: Iterable[str] | None) -> list[Strategy]:
     wanted: set[str] = set()
     for name in names:
         if name not in known and name not in groups:
-            raise InputError(
-                f"there is no strategy {quote_value(name)}.{did_you_mean(str(name), (*known, *groups))}",
-                field="strategies",
-                value=name,
-                accepted=", ".join((*known, *groups)),
-            )
+            raise _unknown(name, (*known, *groups), field="strategies")
         wanted.update(groups.get(name, (name,)))
     if not wanted:
         raise InputError("no strategy is named", field="strategies", accepted=", ".join((*known, *groups)))
     return [strategy for name, strategy in known.items() if name in wanted]
+
+
+def _unknown(name: object, known: Iterable[str], *, field: str) -> InputError:
+    return InputError(
+        f"there is no strategy {quote_value(name)}.{did_you_mean(str(name), known)}",
+        field=field,
+        value=name,
+        accepted=", ".join(known),
+    )

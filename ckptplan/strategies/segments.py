@@ -16,7 +16,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import growing
-from ckptplan.schedule.actions import Action, Tier
+from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.segments import cut_range, reverse_between, reverse_in_segments, reverse_locally
 from ckptplan.strategies.closed_form import Box, Capacity, ClosedForm
 from ckptplan.strategies.protocol import Columns, Splits
@@ -194,47 +194,72 @@ class Segmented(ClosedForm):
     def transfers(self, point: Columns, *, costs: StepCosts) -> TransferTiming:
         """Return when transfers are due if each segment's first state is written once and read once.
 
-        With z = f + o + b, y = L0 for one message, else rc, and u(L) = (N - 1) (s + a + l + k) + k for the
-        actions that reverse L steps in N chunks:
+        They move q at a time (``batch_of``), and the last v stay local. With y = L0 for one state, else rc,
+        z = f + o + b, and u(L) = (N - 1) (s + a + l + k) + k for the actions that reverse L steps in N chunks
+        (states that move in batches also take s before the sweep, and l before the reversal):
 
-            gap     = rc f + a
-            turn    = y f + a + rc z + (rc - c) r + u(rc)
-            between = rc (o + b) + g(rc) r + u(rc)
-            last    = L0 (o + b) + g(L0) r + u(L0)
+            gap     = q (rc f + a)
+            turn    = y f + a + v (rc f + a) + rc z + (rc - c) r + u(rc) + v (rc (o + b) + g(rc) r + u(rc))
+            between = q (rc (o + b) + g(rc) r + u(rc))
         """
         chunk, segment = point["chunk_size"], point[self.segment]
+        batch, kept = self.batch_of(point)
         checkpoints = ceil_div(costs.steps, segment) - 1
         first = costs.steps - checkpoints * segment
-        forward = costs.forward_seconds
-        reverse_seconds = costs.record_overhead_seconds + costs.backward_seconds
-        # The last segment is part of the first sweep; all its chunks but the last run again.
-        last_seconds = segment * (forward + reverse_seconds) + (segment - chunk) * costs.recompute_seconds
-        # Actions: a run before each segment; in a segment, each chunk but the last has a checkpoint and a run.
+        moved = np.maximum(0, checkpoints - kept)
+        messages = ceil_div(moved, batch)
+        # States of the first, ragged message; its last one is saved before segment number first_states - 1.
+        first_states = np.maximum(1, moved - (messages - 1) * batch)
+        forward, backward = costs.forward_seconds, costs.record_overhead_seconds + costs.backward_seconds
         a, k = costs.advance_seconds, costs.chunk_seconds
+        forth, back = (a + costs.save_seconds, costs.load_seconds) if self.moves_batches else (a, 0.0)
+        # In a segment, each chunk but the last has a checkpoint and a run.
         each = costs.save_seconds + a + costs.load_seconds + k
-        whole_actions = (self.count_chunks(segment, point=point) - 1) * each + k
-        one = np.ones_like(chunk)
+        actions = (self.count_chunks(segment, point=point) - 1) * each + k
+        # The last segment is part of the first sweep; all its chunks but the last run again.
+        last = segment * (forward + backward) + (segment - chunk) * costs.recompute_seconds + actions
+        again = count_segment_recomputed(segment, chunk) * costs.recompute_seconds
+        reversal = segment * backward + again + actions + back
         return TransferTiming(
-            messages=checkpoints,
-            first_states=one,
-            states=one,
-            first_gap=first * forward + a,
-            gap=segment * forward + a,
-            turn=np.where(checkpoints == 1, first, segment) * forward + a + last_seconds + whole_actions,
-            between_reads=segment * reverse_seconds
-            + count_segment_recomputed(segment, chunk) * costs.recompute_seconds
-            + whole_actions,
+            messages=messages,
+            first_states=first_states,
+            states=batch,
+            first_gap=(batch * segment + np.where(first_states == 1, first - segment, 0)) * forward
+            + batch * forth,
+            gap=batch * segment * forward + batch * forth,
+            turn=(np.where(moved == 1, first, segment) + kept * segment) * forward
+            + (a + kept * forth)
+            + last
+            + kept * reversal,
+            between_reads=batch * reversal,
         )
 
     def bound_transfers(self, *, low: Columns, high: Columns, steps: int) -> TransferBounds:
-        """Return bounds for each box: the last write starts where the segment before the last one does."""
+        """Return bounds for each box: the last write starts where a segment does that v + 1 segments follow."""
+        shortest, longest = low[self.segment], high[self.segment]
+        (batch, most_kept), (_, least_kept) = self.batch_of(high), self.batch_of(low)
+        # In a wide box the products can exceed 2**63.
+        most = np.minimum(most_kept + 2, steps // longest + 1) * longest
+        least = np.minimum(least_kept + 2, steps // shortest + 1) * shortest
+        moved = np.maximum(0, ceil_div(steps, shortest) - 1 - least_kept)
         return TransferBounds(
-            last_states=1,
-            steps_before=np.maximum(0, steps - 2 * high[self.segment]),
-            steps_after=np.minimum(steps, 2 * low[self.segment]),
-            advances_before=np.maximum(0, ceil_div(steps, low[self.segment]) - 2),
-            saves_before=0,
+            last_states=batch,
+            steps_before=np.maximum(0, steps - most),
+            steps_after=np.minimum(steps, least),
+            advances_before=np.maximum(0, moved - 1),
+            # Every state that moves in a batch is saved before it does.
+            saves_before=moved if self.moves_batches else 0,
         )
+
+    @property
+    def moves_batches(self) -> bool:
+        """Whether messages take the checkpoints of as many segments as stay local."""
+        return "nb_local" in self.parameter_names
+
+    def batch_of(self, point: Columns) -> tuple[Integers, Integers]:
+        """Return how many states move together, and how many checkpoints of segments never move."""
+        one = np.ones_like(point["chunk_size"])
+        return (point["nb_local"], point["nb_local"]) if self.moves_batches else (one, 0 * one)
 
     def actions(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> Iterator[Action]:
         def reverse(start: int, end: int, held: bool) -> Iterator[Action]:
@@ -298,6 +323,89 @@ class Remote(Segmented):
     printed = staticmethod(_print_remote)
     segment = "chunk_size"
     moves_states = True
+
+
+def _print_hierarchical(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
+    checkpoints = paper.nb_checkpoints(T=costs.steps, chunk_size=high["chunk_size"])
+    states = paper.states_hierarchical(nb_checkpoints=checkpoints, nb_local=high["nb_local"])
+    return Cost(
+        seconds=paper.time_hierarchical(
+            N_c=paper.communications_hierarchical(nb_checkpoints=checkpoints, nb_local=high["nb_local"]),
+            states=states,
+            **paper.times(costs),
+        ),
+        local_peak_bytes=paper.memory_hierarchical(
+            chunk_size=low["chunk_size"], nb_local=low["nb_local"], **paper.sizes(costs)
+        ),
+        remote_peak_bytes=states // 2 * costs.remote_state_bytes,
+    )
+
+
+class Hierarchical(Segmented):
+    """Checkpoints move to and from remote memory in batches.
+
+    Section III-D of the paper; the last ``nb_local`` checkpoints never leave local memory.
+    """
+
+    name = "hierarchical"
+    rank = 3
+    parameter_names = ("chunk_size", "nb_local")
+    printed = staticmethod(_print_hierarchical)
+    segment = "chunk_size"
+    moves_states = True
+
+    def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
+        capacity = Capacity.within(budget, costs=costs)
+        return Box.of(chunk_size=(1, capacity.tapes), nb_local=(1, max(1, capacity.local_checkpoints)))
+
+    def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
+        checkpoints = ceil_div(steps, high["chunk_size"]) - 1
+        # More slots keep more states local and make larger messages, but take more memory.
+        moved = np.maximum(0, checkpoints - high["nb_local"])
+        return Counts(
+            recomputed_steps=steps - high["chunk_size"],
+            remote_writes=moved,
+            remote_reads=moved,
+            messages=2 * ceil_div(moved, high["nb_local"]),
+            advances=checkpoints,
+            chunks=checkpoints + 1,
+            local_saves=checkpoints,
+            local_loads=checkpoints,
+            largest_message=np.minimum(low["nb_local"], moved),
+            tapes=low["chunk_size"],
+            local_checkpoints=np.minimum(low["nb_local"], checkpoints),
+            remote_checkpoints=moved,
+        )
+
+    def admits(self, *, low: Columns, high: Columns, steps: int) -> npt.NDArray[np.bool_]:
+        # More slots than checkpoints cost nothing and save nothing: ties go to fewer slots.
+        most_checkpoints = ceil_div(steps, low["chunk_size"])
+        useful: npt.NDArray[np.bool_] = low["nb_local"] <= most_checkpoints
+        return useful
+
+    def actions(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> Iterator[Action]:
+        chunk, slots = parameters["chunk_size"], parameters["nb_local"]
+        ends = cut_range(0, steps, chunk)
+        starts = [max(0, end - chunk) for end in ends]
+        away = max(0, len(ends) - slots)
+        # Batch b holds the checkpoints from number batches[b] - slots (or 0) to batches[b]; ragged first.
+        batches = range(away - (ceil_div(away, slots) - 1) * slots, away + 1, slots) if away else range(0)
+        for number, (start, end) in enumerate(zip(starts, ends, strict=True), start=1):
+            yield Save(start, Tier.LOCAL)
+            if number in batches:
+                yield Transfer(tuple(starts[max(0, number - slots) : number]), Tier.LOCAL, Tier.REMOTE)
+            yield Advance(start, end)
+        last = ends[-1] if ends else 0
+        yield Record(last, steps)
+        yield Backward(last, steps)
+        for number in range(len(ends), 0, -1):
+            if number in batches:
+                yield Transfer(tuple(starts[max(0, number - slots) : number]), Tier.REMOTE, Tier.LOCAL)
+            start, end = starts[number - 1], ends[number - 1]
+            yield Load(start, Tier.LOCAL)
+            yield Free(start, Tier.LOCAL)
+            yield Record(start, end)
+            yield Backward(start, end)
 
 
 def _print_double(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
@@ -388,4 +496,4 @@ class DoubleGrowing(Growing):
     moves_states = True
 
 
-STRATEGIES = (Base(), Standard(), Remote(), Double(), Nested(), Growing(), DoubleGrowing())
+STRATEGIES = (Base(), Standard(), Remote(), Hierarchical(), Double(), Nested(), Growing(), DoubleGrowing())
