@@ -119,10 +119,14 @@ JoinedText = Annotated[str, Field(max_length=MOST_JOINED), AfterValidator(_check
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 
 
-class CheckedModel(BaseModel):
-    """A frozen model whose constructor raises InputError with field, value and accepted values."""
+class ModelPart(BaseModel):
+    """A part of a model: frozen, without unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class CheckedModel(ModelPart):
+    """A frozen model whose constructor raises InputError with field, value and accepted values."""
 
     #: The name of the model in messages.
     noun: ClassVar[str] = "value"

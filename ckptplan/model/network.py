@@ -68,6 +68,8 @@ class Kind:
     state_values: int
     tape_values: int
     kernels: int
+    #: Values that training keeps for each weight: itself, its gradient, and the two moments of Adam.
+    values_per_weight: int = 4
 
 
 KINDS: Mapping[str, Kind] = {
@@ -85,14 +87,10 @@ KINDS: Mapping[str, Kind] = {
     # concatenation, the convolution, four activations, and the six elementwise operations on c and h.
     "convlstm": Kind(gates=4, biases=4, state_values=2, tape_values=7, kernels=12),
 }
-#: Values that training keeps for each weight: itself, its gradient, and the two moments of Adam.
-VALUES_PER_WEIGHT = 4
-
-
+#: The paper's network. Kernels of a layer: product, membrane, threshold.
+_PAPER = Kind(gates=1, biases=0, state_values=1, tape_values=1, kernels=3, values_per_weight=1)
 #: Bytes of one spike index (the sparse representation of Finkbeiner et al. 2024 uses uint32).
 _INDEX_BYTES = 4
-#: Kernels of a layer of the paper's network: product, membrane, threshold.
-_PAPER_KERNELS = 3
 #: A backward step multiplies twice what a forward step multiplies once: for the state, and for the weights.
 _BACKWARD = 2
 #: Fields that only networks with a kind have, and those that only images need.
@@ -174,16 +172,12 @@ class Network(CheckedModel):
 
     def sizes(self, *, units: int) -> dict[str, int]:
         """Return the byte sizes per unit by field name, each rounded up to whole bytes."""
-        neurons_per_unit = self.neurons / units
         item = ITEM_BYTES[self.dtype]
-        values = self.batch * neurons_per_unit * self._places
+        values = self.batch * (self.neurons / units) * self._places
         spikes = values * self.activity * _INDEX_BYTES
-        if self._kind is None:
-            weights, inputs = neurons_per_unit * (self.neurons / self.layers) * item, 0.0
-        else:
-            trained = self._count_weights(self._kind) + self._kind.biases * self.layers * self._layer_neurons
-            weights = VALUES_PER_WEIGHT * trained / units * item
-            inputs = self._input_values / units * item
+        inputs = self._input_values / units * item
+        trained = self._count_weights() + self._kind.biases * self.layers * self._layer_neurons
+        weights = self._kind.values_per_weight * trained / units * item
         return {
             "state_bytes": _round_up(values * self.state_values * item),
             "tape_bytes": _round_up(values * self.tape_values * item),
@@ -198,11 +192,7 @@ class Network(CheckedModel):
         Raises InputError if that is more than can be counted.
         """
         item = ITEM_BYTES[self.dtype]
-        if self._kind is None:
-            weights = self.neurons * (self.neurons / self.layers) * (self.activity or 1.0)
-            kernels, inputs = _PAPER_KERNELS, 0.0
-        else:
-            weights, kernels, inputs = self._count_weights(self._kind), self._kind.kernels, self._input_values
+        weights = self._count_weights() * (1.0 if self.kind else self.activity or 1.0)
         values = self.batch * self.neurons * self._places
         flops = 2 * self.batch * self._places * weights
         if _BACKWARD * flops > MOST_OPERATIONS:
@@ -212,15 +202,15 @@ class Network(CheckedModel):
                 field="network",
                 accepted="a smaller network or batch",
             )
-        moved = item * (weights + inputs + values * (2 * self.state_values + self.tape_values))
+        moved = item * (weights + self._input_values + values * (2 * self.state_values + self.tape_values))
         return Operations(
             dtype=self.dtype,
             forward_flops=float(flops),
             backward_flops=float(_BACKWARD * flops),
             forward_bytes=float(moved),
             backward_bytes=float(_BACKWARD * moved),
-            forward_kernels=float(self.layers * kernels),
-            backward_kernels=float(_BACKWARD * self.layers * kernels),
+            forward_kernels=float(self.layers * self._kind.kernels),
+            backward_kernels=float(_BACKWARD * self.layers * self._kind.kernels),
         )
 
     @property
@@ -229,14 +219,17 @@ class Network(CheckedModel):
         return self.layers if self.kind else 1
 
     @property
-    def _kind(self) -> Kind | None:
-        return None if self.kind is None else KINDS[self.kind]
+    def _kind(self) -> Kind:
+        return _PAPER if self.kind is None else KINDS[self.kind]
 
-    def _count_weights(self, kind: Kind) -> float:
-        """Return the weights that multiply: of each gate, from the inputs and from the state of its layer."""
+    def _count_weights(self) -> float:
+        """Return the weights that multiply: of each gate, from the inputs and from the state of its layer.
+
+        Those from inputs are not counted in the paper's network.
+        """
         layer, taps = self._layer_neurons, (self.kernel or 1) ** 2
-        from_inputs = (self.inputs or 0) + (self.layers - 1) * layer
-        return kind.gates * taps * layer * (from_inputs + self.layers * layer)
+        from_inputs = (self.inputs or 0) + (self.layers - 1) * layer if self.kind else 0
+        return self._kind.gates * taps * layer * (from_inputs + self.layers * layer)
 
     @property
     def _layer_neurons(self) -> float:

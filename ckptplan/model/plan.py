@@ -29,10 +29,6 @@ def _parameters(value: object) -> Parameters:
     return Parameters(value)
 
 
-def _as_dict(parameters: Parameters) -> dict[str, int]:
-    return dict(parameters)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Provenance(MappingRecord):
     """The program version that made the plan, its command, and the date."""
@@ -53,7 +49,7 @@ class Plan(Displayed, CheckedModel):
     parameters: Annotated[
         Parameters,
         BeforeValidator(_parameters),
-        PlainSerializer(_as_dict, return_type=dict[str, int]),
+        PlainSerializer(dict, return_type=dict[str, int]),
         WithJsonSchema({"type": "object", "additionalProperties": {"type": "integer", "minimum": 1}}),
         Field(description="the integers that determine the schedule: those that the strategy has"),
     ]

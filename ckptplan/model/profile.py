@@ -3,7 +3,7 @@
 import datetime
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from ckptplan.errors import InputError, refuse
 from ckptplan.model.budget import take_headroom
@@ -15,6 +15,7 @@ from ckptplan.model.checked import (
     FlopRate,
     Headroom,
     Limit,
+    ModelPart,
     PositiveBytes,
     Price,
     Rate,
@@ -45,10 +46,8 @@ def _format_day(date: object) -> str | None:
     raise refuse(date, "is not a date", accepted="as 2026-11-21")
 
 
-class Source(BaseModel):
+class Source(ModelPart):
     """The source of a number. Grade X marks an assumption: no published value is known."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     grade: Grade
     source: Text | None = None

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
 
 #: Called from time to time with the work done and the total work, in any unit.
 Progress = Callable[[int, int], None]
 
 
-@runtime_checkable
-class Narrator(Protocol):
-    """A callback that is also told what is being done."""
-
-    def doing(self, what: str) -> None:
-        """Take note of what is being done from now on."""
-
-
 def tell(progress: Progress | None, what: str) -> None:
-    """Tell a callback what is being done, if it takes note of that."""
-    if isinstance(progress, Narrator):
-        progress.doing(what)
+    """Tell a callback what is being done, if it has a method ``doing`` that takes note of that."""
+    doing = getattr(progress, "doing", None)
+    if doing is not None:
+        doing(what)
 
 
 #: Parts of each stage in which progress is reported.

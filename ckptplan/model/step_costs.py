@@ -1,6 +1,6 @@
 """Defines the costs of a job's elementary actions on a machine: all that strategies see of either."""
 
-from typing import Annotated, Any, ClassVar, Protocol, Self
+from typing import Annotated, Any, ClassVar, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -8,26 +8,8 @@ from ckptplan.errors import InputError
 from ckptplan.model.checked import Bytes, CheckedModel, PositiveBytes, Seconds, Steps
 from ckptplan.units import MAX_BYTES
 
-
-class _Counted(Protocol):
-    """What counts actions as ``Totals`` does: in whole numbers, or in arrays."""
-
-    @property
-    def recomputed_steps(self) -> Any: ...
-    @property
-    def remote_writes(self) -> Any: ...
-    @property
-    def remote_reads(self) -> Any: ...
-    @property
-    def messages(self) -> Any: ...
-    @property
-    def advances(self) -> Any: ...
-    @property
-    def chunks(self) -> Any: ...
-    @property
-    def local_saves(self) -> Any: ...
-    @property
-    def local_loads(self) -> Any: ...
+#: What has the counts of ``Totals``: whole numbers, or arrays of shape (n,), which give arrays.
+Counted: TypeAlias = Any
 
 
 class StepCosts(CheckedModel):
@@ -73,7 +55,7 @@ class StepCosts(CheckedModel):
             )
         return self
 
-    def action_seconds(self, counts: _Counted) -> Any:
+    def action_seconds(self, counts: Counted) -> Any:
         """Return what actions take in addition to their steps: advances a + chunks k + saves s + loads l."""
         return (
             counts.advances * self.advance_seconds
@@ -82,12 +64,12 @@ class StepCosts(CheckedModel):
             + counts.local_loads * self.load_seconds
         )
 
-    def compute_seconds(self, counts: _Counted) -> Any:
+    def compute_seconds(self, counts: Counted) -> Any:
         """Return the time of a schedule whose transfers take none: T (f + o + b) + recomputed r + actions."""
         recomputed = counts.recomputed_steps * self.recompute_seconds
         return self.sweep_seconds + recomputed + self.action_seconds(counts)
 
-    def serial_seconds(self, counts: _Counted) -> Any:
+    def serial_seconds(self, counts: Counted) -> Any:
         """Return the time of one batch with transfers and compute in sequence (docs/equations.md).
 
         seconds = T (f + o + b) + recomputed r + writes T_c + reads T_c + messages (T_s + latency) + actions,

@@ -3,12 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
 from ckptplan.errors import InputError, quote_value, refuse
 from ckptplan.model.checked import (
@@ -17,6 +12,7 @@ from ckptplan.model.checked import (
     Bytes,
     Count,
     Described,
+    ModelPart,
     Name,
     PositiveBytes,
     PositiveSeconds,
@@ -42,10 +38,8 @@ _RESIZED = "carried over from "
 MOST_THREADS = 4096
 
 
-class Measured(BaseModel):
+class Measured(ModelPart):
     """How a number of a workload was measured."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     repeats: Annotated[int, Field(ge=1, description="rounds that it is the median of")]
     spread: Annotated[float, Field(ge=0, description="half the range between quartiles, as a share")]
@@ -54,10 +48,8 @@ class Measured(BaseModel):
     ] = None
 
 
-class Calibration(BaseModel):
+class Calibration(ModelPart):
     """The conditions of a ``ckptplan calibrate`` run, and how accurate its times are."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     machine: Annotated[Text, Field(min_length=1, description="processor, or accelerator, that was measured")]
     device: Literal["cpu", "cuda"]
@@ -114,10 +106,8 @@ class Calibration(BaseModel):
         return format_threads(self.threads)
 
 
-class Basis(BaseModel):
+class Basis(ModelPart):
     """How a number of a workload was obtained, and why."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["assumed", "derived", "estimated", "measured"]
     why: Annotated[Text, Field(min_length=1)]
