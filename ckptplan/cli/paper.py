@@ -100,7 +100,7 @@ def _file(number: int, format_: PictureFormat) -> str:
 
 def _write_page(setting: PaperSetting, path: str, folder: str | None, format_: PictureFormat) -> None:
     from ckptplan.paper.claims import make_claims
-    from ckptplan.paper.page import render_page
+    from ckptplan.paper.table import render_page
     from ckptplan.storage.files import write_text
 
     contents = _contents(setting, None)

@@ -120,6 +120,7 @@ class Finding:
 class Claim(Finding):
     """One statement of the paper, how it is read, and what was found."""
 
+    number: int
     name: str
     #: Where the paper says it: 'abstract' or a section.
     section: str
@@ -157,13 +158,14 @@ def says(
     """Declare a claim that is named as the function below it, which is called at T = ``steps`` if given."""
 
     def declare(find: Finder) -> Finder:
-        name = find.__name__.replace("_", "-")
+        name, number = find.__name__.replace("_", "-"), len(CLAIMS) + 1
 
         def make(setting: PaperSetting) -> Claim:
             there = setting if steps is None else setting.replace(steps=steps)
             found = find(there)
             return Claim(
                 **vars(found),
+                number=number,
                 name=name,
                 section=section,
                 quote=quote,
@@ -200,7 +202,7 @@ def summarize(claims: Sequence[Claim]) -> str:
 
 def name_judged(claims: Sequence[Claim]) -> str:
     """Return the numbers of the claims that judge an input: '2 and 3'."""
-    return " and ".join(str(number) for number, claim in enumerate(claims, start=1) if claim.judges_input)
+    return " and ".join(str(claim.number) for claim in claims if claim.judges_input)
 
 
 def format_model(claim: Claim) -> str:

@@ -592,7 +592,7 @@ def double_near_standard(there: PaperSetting) -> Finding:
 def double_remote_chunk(there: PaperSetting) -> Finding:
     """Find the best remote chunk."""
     double = there.best("double")
-    free = there.count_states(there.profile.local_bytes)
+    free = (there.profile.local_bytes - there.costs.resident_bytes) / there.costs.state_bytes
     return Finding(
         subject=f"remote_chunk_size of the fastest Double within the tile, T = {STUDY_STEPS:,}",
         model=double.parameters["remote_chunk_size"],

@@ -8,9 +8,10 @@ and 5 are the hyperparameter study at one length, with settings that fit and tha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from typing import Literal, TypeAlias
 
 from ckptplan.paper.setting import PaperSetting, Point, find_largest, nearest_root
@@ -97,10 +98,6 @@ def _choose_two_levels(setting: PaperSetting) -> Mapping[str, int]:
     return two_level_setting(setting.workload.steps)
 
 
-def _choose_standard(setting: PaperSetting) -> Mapping[str, int]:
-    return {"chunk_size": nearest_root(setting.workload.steps)}
-
-
 def _choose_remote(setting: PaperSetting) -> Mapping[str, int] | None:
     free = setting.count_free_states()
     return {"chunk_size": min(free, setting.workload.steps)} if free > 0 else None
@@ -124,7 +121,7 @@ def _choose_double(setting: PaperSetting) -> Mapping[str, int]:
 #: By strategy.
 _RULES: Mapping[str, Rule] = {
     "base": lambda _: {},
-    "standard": _choose_standard,
+    "standard": lambda setting: {"chunk_size": nearest_root(setting.workload.steps)},
     "remote": _choose_remote,
     "hierarchical": _choose_hierarchical,
     "double": _choose_double,
@@ -243,25 +240,16 @@ def _trace(name: str, rule: Rule, at: Callable[[int], PaperSetting], *, spacing:
 def make_figure_4(setting: PaperSetting) -> PaperFigure:
     """Return memory and time against the chunk, for local checkpoints of Hierarchical and of Double."""
     there = setting.replace(steps=STUDY_STEPS)
-    baselines = tuple(
-        _evaluate_curve(there, name, [{"chunk_size": chunk} for chunk in CHUNK_SIZES], name.capitalize(), True)
-        for name in ("standard", "remote")
-    )
+    over_chunks = partial(_vary, there, chunk_size=CHUNK_SIZES)
+    baselines = tuple(over_chunks(name, name.capitalize(), is_baseline=True) for name in ("standard", "remote"))
     hierarchical = tuple(
-        _evaluate_curve(
-            there,
-            "hierarchical",
-            [{"chunk_size": chunk, "nb_local": local} for chunk in CHUNK_SIZES],
-            f"nb_local {local}",
-        )
-        for local in (4, 16, 32)
+        over_chunks("hierarchical", f"nb_local {local}", nb_local=repeat(local)) for local in (4, 16, 32)
     )
     double = tuple(
-        _evaluate_curve(
-            there,
+        over_chunks(
             "double",
-            [{"chunk_size": chunk, "remote_chunk_size": chunks * chunk} for chunk in CHUNK_SIZES],
             f"remote_chunk_size = {chunks} chunks",
+            remote_chunk_size=[chunks * chunk for chunk in CHUNK_SIZES],
         )
         for chunks in (2, 4, 16)
     )
@@ -315,18 +303,19 @@ def make_figure_5(setting: PaperSetting) -> PaperFigure:
 
 def _evaluate_segments(there: PaperSetting, chunk: int | None) -> Series:
     """Return Double over remote_chunk_size; without a ``chunk`` the square root is taken."""
-    settings = [
-        {"chunk_size": chunk or nearest_root(segment), "remote_chunk_size": segment}
-        for segment in SEGMENTS
-        if chunk is None or chunk <= segment
-    ]
+    segments = [segment for segment in SEGMENTS if chunk is None or chunk <= segment]
     label = "chunk_size = square root" if chunk is None else f"chunk_size {chunk}"
-    return _evaluate_curve(there, "double", settings, label)
+    chunks = [chunk or nearest_root(segment) for segment in segments]
+    return _vary(there, "double", label, chunk_size=chunks, remote_chunk_size=segments)
 
 
-def _evaluate_curve(
-    there: PaperSetting, name: str, settings: Sequence[dict[str, int]], label: str, is_baseline: bool = False
+def _vary(
+    there: PaperSetting, name: str, label: str, *, is_baseline: bool = False, **parameters: Iterable[int]
 ) -> Series:
+    """Return a curve whose points have the first value of each parameter, the second of each, and so on."""
+    settings = [
+        dict(zip(parameters, values, strict=True)) for values in zip(*parameters.values(), strict=False)
+    ]
     points = tuple(there.evaluate(name, setting) for setting in settings)
     return Series(label=label, strategy=name, points=points, is_baseline=is_baseline)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ckptplan.paper.figures import Panel, PaperFigure, Series
 from ckptplan.report import style
-from ckptplan.report.style import PAGE, Look, Size, set_legend, set_title
+from ckptplan.report.style import PAGE, Look, Size, set_legend, start_figure
 from ckptplan.units import format_bytes
 
 if TYPE_CHECKING:
@@ -52,15 +52,12 @@ _ROWS = {
 
 def draw_figure(content: PaperFigure, size: Size = PAGE) -> Figure:
     """Return a picture. Call it, and save the picture, within ``style.styled(size)``."""
-    from matplotlib.figure import Figure
-
     narrow = size.width < PAGE.width
     rows = _ROWS.get(content.number, [[panel.name for panel in content.panels]])
     if narrow:
         rows = [[panel.name] for panel in content.panels]
     height = 0.3 + (1.9 if narrow else 2.1) * len(rows)
-    figure = Figure(figsize=size.inches(height), layout="constrained")
-    set_title(figure, content.title)
+    figure = start_figure(size, height, content.title)
     mosaic: Any = rows  # a list of lists, which its type does not take
     grid = figure.subplot_mosaic(mosaic)
     looks = _choose_looks(content)

@@ -60,7 +60,8 @@ class Point:
     @property
     def states(self) -> float:
         """The local peak less the resident bytes, in states."""
-        return self.setting.count_states(self.local_peak_bytes)
+        costs = self.setting.costs
+        return (self.local_peak_bytes - costs.resident_bytes) / costs.state_bytes
 
     @cached_property
     def printed(self) -> Cost:
@@ -141,10 +142,6 @@ class PaperSetting(Case):
     def find_largest_steps(self, strategy: str, *, model: Model = "exact") -> int:
         """Return the largest T at which ``strategy`` fits the memory."""
         return find_largest(lambda steps: self.replace(steps=steps).question(strategy, model=model).fits())
-
-    def count_states(self, held: int) -> float:
-        """Return local bytes less the resident ones, in states."""
-        return (held - self.costs.resident_bytes) / self.costs.state_bytes
 
     def count_free_states(self) -> int:
         """Return the number of states that fit besides the resident bytes; a tape counts as one."""
