@@ -113,7 +113,7 @@ def _drawn(plan: Plan, schedule: str | None, path: str, size: str) -> Iterator[C
     """Collect events, and draw them when the schedule ends."""
     from ckptplan.report.gantt import Gantt
 
-    picture = Gantt(plan, resident_bytes=_case_of(plan).costs.resident_bytes, schedule=schedule)
+    picture = Gantt(plan, schedule=schedule)
     yield picture.add
     save_picture(path, picture.draw, size=size)
 

@@ -8,8 +8,8 @@ from typing import Any
 from ckptplan.calibration.calibrate import Calibrated
 from ckptplan.model.workload import Calibration
 from ckptplan.report.blocks import Block, Field, Paragraph, Table
+from ckptplan.report.fields import format_field
 from ckptplan.report.formats import View
-from ckptplan.report.inputs import format_field
 from ckptplan.units import format_share
 from ckptplan.wording import Argument
 

@@ -7,6 +7,7 @@ the budget and the parameters.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ckptplan.errors import Infeasible
@@ -22,6 +23,8 @@ from ckptplan.strategies.registry import all_parameters
 from ckptplan.units import (
     format_bytes,
     format_count,
+    format_flop_rate,
+    format_flops,
     format_percent,
     format_rate,
     format_seconds,
@@ -33,21 +36,6 @@ from ckptplan.wording import Argument
 _SIMILAR = 1000.0
 #: No number has more digits before its point than this one.
 _LARGE = 1e6
-
-
-def align_seconds(values: Sequence[float]) -> list[str]:
-    """Format times: '33.40 ms' below '32.34 ms'."""
-    return _align(values, format_seconds, {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9})
-
-
-def align_bytes(values: Sequence[float]) -> list[str]:
-    """Format sizes in binary units: '624.0 KiB' below '638.1 KiB'."""
-    return _align(values, format_bytes, {unit: 1024.0**i for i, unit in enumerate(_BINARY)})
-
-
-def align_rates(values: Sequence[float]) -> list[str]:
-    """Format transfer rates in decimal units: '20.0 GB/s' below '63.5 GB/s'."""
-    return _align(values, format_rate, {f"{unit}/s": 1000.0**i for i, unit in enumerate(_DECIMAL)})
 
 
 def align_percents(values: Sequence[float]) -> list[str]:
@@ -65,12 +53,8 @@ def align_ratios(values: Sequence[float]) -> list[str]:
     return [f"{value:.3f}" for value in values]
 
 
-_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-_DECIMAL = ("B", "kB", "MB", "GB", "TB", "PB")
-
-
 def _align(
-    values: Sequence[float], format_one: Callable[[float], str], units: Mapping[str, float]
+    values: Sequence[float], *, format_one: Callable[[float], str], units: Mapping[str, float]
 ) -> list[str]:
     """Return the numbers in the unit of the smallest if all are similar, else each in its own."""
     sizes = [abs(value) for value in values if value]
@@ -79,6 +63,20 @@ def _align(
         return _pad_units([format_one(value) for value in values])
     decimals = max(_count_decimals(value / units[unit]) for value in values)
     return [f"{value / units[unit]:,.{decimals}f} {unit}" for value in values]
+
+
+#: Formats of times, '33.40 ms' below '32.34 ms', of sizes in binary units, and of rates in decimal ones.
+align_seconds = partial(_align, format_one=format_seconds, units={"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9})
+align_bytes = partial(
+    _align,
+    format_one=format_bytes,
+    units={f"{name}B": 1024.0**i for i, name in enumerate(("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))},
+)
+align_rates = partial(
+    _align,
+    format_one=format_rate,
+    units={f"{name}B/s": 1000.0**i for i, name in enumerate(("", "k", "M", "G", "T", "P"))},
+)
 
 
 def _count_decimals(value: float) -> int:
@@ -91,6 +89,31 @@ def _pad_units(texts: Sequence[str]) -> list[str]:
     units = [text.rpartition(" ")[2] if " " in text else "" for text in texts]
     widest = max(map(len, units), default=0)
     return [f"{text}{' ' * (widest - len(unit))}" for text, unit in zip(texts, units, strict=True)]
+
+
+def format_field(field: str, value: object) -> str:
+    """Return the value of a field with its unit, which the end of its name determines."""
+    if value is None:
+        return "unbounded" if field == "remote_bytes" else "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, (int, float)):
+        return str(value)
+    show = next((show for ending, show in _UNITS.items() if field.endswith(ending)), "{:,}".format)
+    return show(value)
+
+
+_UNITS: dict[str, Callable[[float], str]] = {
+    "headroom": format_share,
+    "efficiency": format_share,
+    "bytes_per_second": format_rate,
+    "flops_per_second": format_flop_rate,
+    "bytes_per_step": format_bytes,
+    "bytes": format_bytes,
+    "seconds": format_seconds,
+    "flops": format_flops,
+    "watts": "{:g} W".format,
+}
 
 
 #: Fields of a plan; ``ranked`` makes one that narrow tables leave out.

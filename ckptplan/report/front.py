@@ -42,6 +42,7 @@ from ckptplan.report.fields import (
 )
 from ckptplan.report.formats import Column, View
 from ckptplan.report.infeasible import format_infeasible
+from ckptplan.report.marks import Marks, draw_marks, layer_marks
 from ckptplan.report.scale import LINEAR, Scale, scale_bytes, scale_shares
 from ckptplan.report.style import PAGE, Size
 from ckptplan.report.vega import Chart, Spec
@@ -52,7 +53,6 @@ from ckptplan.units import format_bytes, format_count, format_percent, format_se
 from ckptplan.wording import Argument
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 #: Rows of the table, evenly spaced in the logarithm of the memory besides the resident bytes.
@@ -276,13 +276,8 @@ def _generate_blocks(front: ParetoFront) -> Iterator[Sequence[Sequence[Any]]]:
 _WORTH = 2.0
 #: The share of the axis of memory that the band takes.
 _BAND = 0.07
-#: Longer curves are thinned out evenly along the axis: more points cannot be told apart.
-_POINTS = 600
-
-
-def _select_best(front: ParetoFront) -> tuple[str, ...]:
-    """Return the strategies that are best within some amount of memory, in the order of the front's curves."""
-    return tuple(name for name in front.by_strategy if len(front.places_of(name)))
+#: Points of a curve: more cannot be told apart, but all of their numbers are in CSV and JSON.
+_FEW = 250
 
 
 def beside_resident(front: ParetoFront, one: ParetoFront | None = None) -> npt.NDArray[np.int64]:
@@ -337,6 +332,42 @@ def _find_top(front: ParetoFront) -> float:
     return min(top, max(1.3 * max(float(one.overhead.max()) for one in front.by_strategy.values()), 0.02))
 
 
+def _mark_front(front: ParetoFront, scale: Scale, band: float, *, every: bool) -> list[Marks]:
+    """Return what pictures and pages show of a front, with the colours of ``every`` strategy if wanted."""
+    free = front.budget_bytes - front.resident_bytes
+    least = np.maximum(0.0, overhead(front.least_seconds, front.base_seconds))
+    edges = zip(beside_resident(front).tolist(), front.overhead.tolist(), least.tolist(), strict=True)
+    unproved = [{"x": x, "y": y, "y2": y2} for x, y, y2 in edges] if len(front.bounds.seconds) else []
+    stays = [{"x": scale.low, "x2": band}] if front.resident_bytes else []
+    name = name_budget(front.budget_bytes, resident=front.resident_bytes)
+    away = "" if scale.low < free < scale.high else ", out of sight"
+    return [
+        *(Marks(kind="band", rows=[row], colour=style.PALE, label=_name_stays(front)) for row in stays),
+        Marks(kind="area", rows=unproved, colour=style.PALE, steps=True, label="not proved optimal"),
+        *sorted(_mark_curves(front, every=every), key=lambda one: one.size),
+        Marks(kind="rule", rows=[{"x": free}], dashes=(0, (4, 2)), label=f"{name}{away}"),
+    ]
+
+
+def _name_stays(front: ParetoFront) -> str:
+    return f"{format_bytes(front.resident_bytes)} stay"
+
+
+def _mark_curves(front: ParetoFront, *, every: bool) -> Iterator[Marks]:
+    """Yield the curve of each strategy."""
+    for name, one in front.by_strategy.items():
+        places = spread_places(beside_resident(front, one), _FEW).tolist()
+        curve = Marks(
+            kind="line", rows=_list_points(front, one, places, name=name), steps=True, told=vega.PLAN,
+            colour=style.GREY, size=0.4,
+        )  # fmt: skip
+        if every or len(front.places_of(name)):
+            look = style.look_of(name)
+            form = {"colour": look.colour, "dashes": look.dashes, "marker": look.marker}
+            curve = dataclasses.replace(curve, size=1.0, label=name, **form)
+        yield curve
+
+
 def draw_front(front: ParetoFront, size: Size = PAGE, *, every: bool = False) -> Figure:
     """Return the picture, with the colours of ``every`` strategy if wanted.
 
@@ -347,85 +378,31 @@ def draw_front(front: ParetoFront, size: Size = PAGE, *, every: bool = False) ->
     title = ("Least time within each amount of local memory", name_job(front.workload, front.profile))
     figure = style.start_figure(size, 2.6 if size.width < PAGE.width else 3.9, *title)
     axes = figure.subplots()
-    _scale_overhead(front).set_y(axes)
-    scale, band = _scale_memory(front)
+    over, (scale, band) = _scale_overhead(front), _scale_memory(front)
+    over.set_y(axes)
     scale.set_x(axes)
-    if front.resident_bytes:
-        axes.axvspan(scale.low, band, color=style.PALE, linewidth=0)
-        axes.annotate(
-            f"{format_bytes(front.resident_bytes)} stay", (np.sqrt(scale.low * band), 0.5),
-            xycoords=axes.get_xaxis_transform(), rotation=90, ha="center", va="center",
-        )  # fmt: skip
-    coloured = tuple(front.by_strategy) if every else _select_best(front)
-    handles = [*_draw_curves(axes, front, coloured, size), *_draw_bound(axes, front)]
-    handles += [_draw_budget(axes, front), *_mark_plans(axes, front, size)]
-    return style.finish_figure(figure, handles, size)
+    marks = [*_mark_front(front, scale, band, every=every), *_mark_plans(front, over, size)]
+    samples = draw_marks(axes, marks, size)
+    for name, sample in samples.items():
+        least = float(front.by_strategy[name].overhead.min()) if name in front.by_strategy else 0.0
+        if least > over.high:
+            sample.set_label(f"{name} (from {format_percent(least)})")
+    others = [line for line in axes.lines if str(line.get_label()).startswith("_")]
+    for line in others[:1]:
+        line.set_label("other strategies")
+    return style.finish_figure(figure, [*samples.values(), *others[:1]], size)
 
 
-def _draw_curves(axes: Axes, front: ParetoFront, coloured: tuple[str, ...], size: Size) -> list[Any]:
-    """Draw the curves; return samples of those in colour, and one of the others."""
-    samples: list[Any] = []
-    others: list[Any] = []
-    for number, (name, one) in enumerate(front.by_strategy.items()):
-        memory = beside_resident(front, one)
-        places = spread_places(memory, _POINTS)
-        look = style.look_of(name)
-        form: dict[str, Any] = {"color": style.GREY, "linewidth": 0.4 * size.scale, "zorder": 1}
-        if name in coloured:
-            least = float(one.overhead.min())
-            above = f" (from {format_percent(least)})" if least > axes.get_ylim()[1] else ""
-            form = {
-                "color": look.colour, "linestyle": look.dashes, "linewidth": size.scale, "zorder": 3,
-                "marker": look.marker, "markersize": 4 * size.scale, "markeredgewidth": 0.8 * size.scale,
-                # Staggered between curves, so that curves that coincide all show.
-                "markevery": (0.02 * number, 0.18), "label": f"{name}{above}",
-            }  # fmt: skip
-        (line,) = axes.plot(memory[places], one.overhead[places], drawstyle="steps-post", **form)
-        (samples if name in coloured else others).append(line)
-    if others:
-        others[0].set_label("other strategies")
-    return [*samples, *others[:1]]
-
-
-def _draw_bound(axes: Axes, front: ParetoFront) -> list[Any]:
-    """Fill the band between the front and what no schedule within the same memory can be faster than."""
-    if not len(front.bounds.seconds):
-        return []
-    least = np.maximum(0.0, overhead(front.least_seconds, front.base_seconds))
-    return [
-        axes.fill_between(
-            beside_resident(front), least, front.overhead, step="post", color=style.PALE, linewidth=0,
-            label="not proved optimal", zorder=0,
-        )
-    ]  # fmt: skip
-
-
-def _draw_budget(axes: Axes, front: ParetoFront) -> Any:
-    """Draw the budget as a line, which is only named if it is far off: the curves keep the axis."""
-    free = front.budget_bytes - front.resident_bytes
-    low, high = axes.get_xlim()
-    away = "" if low < free < high else ", out of sight"
-    text = f"{name_budget(front.budget_bytes, resident=front.resident_bytes)}{away}"
-    return axes.axvline(free, color=style.BLACK, linewidth=0.9, linestyle=(0, (4, 2)), label=text, zorder=2)
-
-
-def _mark_plans(axes: Axes, front: ParetoFront, size: Size) -> list[Any]:
-    """Mark the best plan within the budget and the knee."""
+def _mark_plans(front: ParetoFront, over: Scale, size: Size) -> Iterator[Marks]:
+    """Yield rings around the best plan within the budget and the knee."""
     if front.lacks(front.budget_bytes) is not None:
-        return []
+        return
     best, knee = front.best, front.knee
     plans = {"best": best, "knee": knee} if best.parameters != knee.parameters else {"best and knee": best}
-    low, high = axes.get_ylim()
-    marks = []
     for (name, plan), marker in zip(plans.items(), "os", strict=False):
-        memory = max(1, plan.predicted.local_peak_bytes - front.resident_bytes)
-        if low <= plan.predicted.overhead <= high:
-            marks += axes.plot(
-                memory, max(0.0, plan.predicted.overhead), marker=marker, markersize=9 * size.scale,
-                markerfacecolor="none", color=style.BLACK, markeredgewidth=size.scale, zorder=5,
-                clip_on=False, linestyle="", label=_describe(name, plan, size),
-            )  # fmt: skip
-    return marks
+        if over.low <= plan.predicted.overhead <= over.high:
+            rows, label = [_describe_place(front, plan)], _describe(name, plan, size)
+            yield Marks(kind="point", rows=rows, face="none", size=9, marker=marker, label=label)
 
 
 def _describe(name: str, plan: Plan, size: Size) -> str:
@@ -433,11 +410,6 @@ def _describe(name: str, plan: Plan, size: Size) -> str:
     seconds, added = format_seconds(plan.predicted.seconds), format_percent(plan.predicted.overhead)
     parameters = format_parameters(plan) if size.width >= PAGE.width else ""
     return f"{name}: {plan.strategy}, {seconds}, {added}{', ' if parameters else ''}{parameters}"
-
-
-#: Points of a curve: more cannot be told apart, but all of their numbers are in CSV and JSON.
-_FEW = 150
-_TOOLTIP = vega.tell(**vega.PLAN)
 
 
 def chart_front(
@@ -448,39 +420,23 @@ def chart_front(
     ``plans`` maps places of the front to plans of the page; ``own`` is a plan beside the front, the first one
     of the page.
     """
-    coloured = tuple(front.by_strategy) if every else _select_best(front)
-    curves = {
-        name: _list_points(front, one, spread_places(beside_resident(front, one), _FEW).tolist(), name=name)
-        for name, one in front.by_strategy.items()
-    }
     points = _list_points(front, front, sorted(plans))
     for point, place in zip(points, sorted(plans), strict=True):
         point |= {"plan": plans[place], "colour": vega.themed(style.look_of(point["strategy"]).colour)}
     if own is not None:
-        points.append(_describe_own(front, own))
-    shown = [point for name in coloured for point in curves[name]]
-    others = [point for name in curves if name not in coloured for point in curves[name]]
-    colours, dashes = vega.strategy_scales(coloured)
-    named = vega.nominal("strategy", legend=vega.LINES)
-    form = {"interpolate": "step-after"}
-    thin = vega.layer(
-        "line", others, {"detail": vega.nominal("strategy")}, color=style.GREY, strokeWidth=0.7, **form
-    )
-    look = {"color": {**named, "scale": colours}, "strokeDash": {**named, "scale": dashes}}
-    lines = {**vega.layer("line", shown, look, strokeWidth=2, **form), "params": [vega.zoom("x", "y")]}
-    hover = vega.layer("point", [*shown, *others], {"tooltip": _TOOLTIP}, opacity=0, size=120, filled=True)
+        ink = {"plan": 0, "own": True, "colour": vega.INK}
+        points.append({**_describe_place(front, own), **ink, **vega.label_plan(own)})
     memory, band = _scale_memory(front, whole=True)
-    layers = [lines, *([thin] if others else []), *_layer_resident(front, memory.low, band), hover]
+    marks = _mark_front(front, memory, band, every=every)
+    thin = "" if all(one.label for one in marks) else " Strategies that are best nowhere are thin and grey."
     return Chart.of(
         "front",
         "Local memory and time",
-        _describe_chart(front, len(plans))
-        + (" Strategies that are best nowhere are thin and grey." if others else "")
-        + ("" if own is None else " The diamond is the plan itself."),
+        _describe_chart(front, len(plans)) + thin + ("" if own is None else " The diamond is the plan itself."),
         zooms=True,
         height=420,
         params=[{"name": "chosen", "value": -1}],
-        layer=[*layers, *_layer_budget(front, band, memory.high), _layer_points(points)],
+        layer=[*layer_marks(marks), {**_layer_points(points), "params": [vega.zoom("x", "y")]}],
         encoding={"x": vega.at("x", memory), "y": vega.at("y", _scale_overhead(front, whole=True))},
     )
 
@@ -511,15 +467,11 @@ def _list_points(
     ]  # fmt: skip
 
 
-def _describe_own(front: ParetoFront, plan: Plan) -> Spec:
+def _describe_place(front: ParetoFront, plan: Plan) -> Spec:
     predicted = plan.predicted
     return {
         "x": max(1, predicted.local_peak_bytes - front.resident_bytes),
         "y": max(0.0, predicted.overhead),
-        "plan": 0,
-        "own": True,
-        "colour": vega.INK,
-        **vega.label_plan(plan),
     }
 
 
@@ -530,32 +482,6 @@ def _layer_points(points: list[Spec]) -> Spec:
         "shape": {"condition": {"test": "datum.own", "value": "diamond"}, "value": "circle"},
         "size": {"condition": chosen, "value": 60},
         "strokeWidth": {"condition": {**chosen, "value": 3}, "value": 0.8},
-        "tooltip": _TOOLTIP,
+        "tooltip": vega.tell(**vega.PLAN),
     }
     return vega.layer("point", points, encoding, stroke=vega.INK, cursor="pointer", opacity=1)
-
-
-def _layer_resident(front: ParetoFront, low: float, band: float) -> list[Spec]:
-    """Return the band that stands for what stays with any schedule."""
-    if not front.resident_bytes:
-        return []
-    area = {"x": {"datum": low}, "x2": {"datum": band}, "y": {"value": 0}, "y2": {"value": "height"}}
-    text = {"x": {"datum": (low * band) ** 0.5}, "y": {"value": 210}}
-    words = {"text": {"value": f"{format_bytes(front.resident_bytes)} stay"}}
-    return [
-        vega.annotate("rect", area, fill=vega.INK, fillOpacity=0.1),
-        vega.annotate("text", {**text, **words}, angle=270, fill=vega.INK),
-    ]
-
-
-def _layer_budget(front: ParetoFront, low: float, high: float) -> list[Spec]:
-    free = front.budget_bytes - front.resident_bytes
-    # Far off, a line would squeeze the curves into a corner.
-    if not low <= free <= high:
-        return []
-    place: Spec = {"x": {"datum": free}, "y": {"value": 0}}
-    text = {"text": {"value": name_budget(front.budget_bytes, resident=front.resident_bytes)}}
-    return [
-        vega.annotate("rule", {**place, "y2": {"value": "height"}}, color=vega.INK, strokeDash=[6, 4]),
-        vega.annotate("text", {**place, **text}, align="left", baseline="top", dx=4, dy=4),
-    ]

@@ -21,11 +21,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ckptplan.cost.case import Case
 from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import simulate
 from ckptplan.report import style, vega
 from ckptplan.report.fields import format_parameters, name_job
+from ckptplan.report.marks import Marks, draw_marks, layer_marks
 from ckptplan.report.scale import Scale, scale_bytes
 from ckptplan.report.style import PAGE, Size
 from ckptplan.report.vega import Chart, Spec
@@ -79,9 +81,9 @@ class TooLongToDraw(InputError):  # noqa: N818 - what is the case, not an error
         self.most = most
 
 
-def sketch_schedule(plan: Plan, *, resident_bytes: int, detail: Detail) -> Sketch:
+def sketch_schedule(plan: Plan, *, detail: Detail) -> Sketch:
     """Play a plan's schedule and return its picture. Raises TooLongToDraw, and as ``simulate`` does."""
-    collected = Collected(resident_bytes, most=detail.events)
+    collected = Collected(plan, most=detail.events)
     simulate(plan, sink=collected.add)
     return collected.finish(detail)
 
@@ -89,10 +91,11 @@ def sketch_schedule(plan: Plan, *, resident_bytes: int, detail: Detail) -> Sketc
 class Collected:
     """The events of a timeline (``add`` is a sink) in columns, which take a tenth of the memory of objects."""
 
-    def __init__(self, resident_bytes: int, *, most: int) -> None:
+    def __init__(self, plan: Plan, *, most: int) -> None:
+        resident = Case(workload=plan.workload, profile=plan.profile).costs.resident_bytes
         self._most, self._actions = most, 0
         self._bars = array("d")
-        self._moments = array("d", (0.0, resident_bytes, 0))
+        self._moments = array("d", (0.0, resident, 0))
 
     def add(self, event: Event) -> None:
         """Take an event. Raises TooLongToDraw."""
@@ -200,8 +203,8 @@ _TIERS = {
 class Gantt(Collected):
     """Collects a timeline (``add`` is a sink) and draws it."""
 
-    def __init__(self, plan: Plan, *, resident_bytes: int, schedule: str | None = None) -> None:
-        super().__init__(resident_bytes, most=MOST_ACTIONS)
+    def __init__(self, plan: Plan, *, schedule: str | None = None) -> None:
+        super().__init__(plan, most=MOST_ACTIONS)
         self.plan = plan
         #: The file that was played instead of the plan's own schedule.
         self.schedule = schedule
@@ -263,7 +266,7 @@ class Gantt(Collected):
         scale, unit = time_unit(sketch.seconds)
         handles = self._draw_steps(axes[0], sketch, scale)
         for column in range(1, 1 + tiers):
-            self._draw_memory(axes[column], sketch, scale, column=column)
+            handles += self._draw_memory(axes[column], sketch, size, column=column)
         axes[0].set_xlim(0, sketch.seconds / scale)
         axes[-1].xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
         axes[-1].set_xlabel(f"time ({unit})")
@@ -321,21 +324,12 @@ class Gantt(Collected):
             name_job(plan.workload, plan.profile),
         ]
 
-    def _draw_memory(self, axes: Axes, sketch: Sketch, scale: float, *, column: int) -> None:
-        times = [moment[0] / scale for moment in sketch.memory]
-        held, top, budget = _find_memory(self.plan, sketch, column)
+    def _draw_memory(self, axes: Axes, sketch: Sketch, size: Size, *, column: int) -> list[Any]:
+        """Draw what a tier holds; return the samples of the legend."""
+        held, top, _ = _find_memory(self.plan, sketch, column)
+        samples = draw_marks(axes, _mark_memory(self.plan, sketch, column), size)
         # It starts with what is resident.
         least, most = held[0], max(held)
-        colour = style.BLUE if column == 1 else style.PURPLE
-        axes.fill_between(times, held, least, color=colour, alpha=0.25, linewidth=0)
-        axes.plot(times, held, color=colour, linewidth=max(0.2, min(0.9, 900 / len(times))))
-        if budget is not None:
-            axes.axhline(budget, color=style.VERMILION, linewidth=0.9, linestyle="--")
-            axes.annotate(
-                f"budget {format_bytes(budget)}",
-                (1, budget), xycoords=("axes fraction", "data"), xytext=(-1, 1), textcoords="offset points",
-                ha="right", va="bottom",
-            )  # fmt: skip
         axes.set_ylim(least, least + 2.2 * max(1, top - least))
         # From what stays on, which is named.
         ticks = scale_bytes("", 0, max(1, top - least)).ticks
@@ -344,6 +338,28 @@ class Gantt(Collected):
             "local" + (f" beside {format_bytes(least)}" if least else "") if column == 1 else "remote memory"
         )
         axes.set_title(f"{words}, peak {format_bytes(most)}")
+        return list(samples.values())
+
+
+def _mark_memory(plan: Plan, sketch: Sketch, column: int) -> list[Marks]:
+    """Return what a tier holds over time, and its budget."""
+    scale, _ = time_unit(sketch.seconds)
+    held, _, budget = _find_memory(plan, sketch, column)
+    rows = [
+        {"x": _shorten(moment[0] / scale), "y": bytes_, "y2": held[0], "t": format_bytes(bytes_)}
+        for moment, bytes_ in zip(sketch.memory, held, strict=True)
+    ]
+    line = [{"x": row["x"], "y": row["y"]} for row in rows]
+    colour, tier = (style.BLUE, "local") if column == 1 else (style.PURPLE, "remote")
+    name = "" if budget is None else f"{tier} budget {format_bytes(budget)}"
+    return [
+        Marks(kind="area", rows=rows, colour=colour, opacity=0.3, told={"t": f"{tier} memory"}),
+        Marks(kind="line", rows=line, colour=colour, size=max(0.2, min(0.9, 900 / len(rows)))),
+        Marks(
+            kind="rule", rows=[{"y": budget}] if name else [], label=name, colour=style.VERMILION,
+            dashes=(0, (4, 2)),
+        ),
+    ]  # fmt: skip
 
 
 def _find_memory(plan: Plan, sketch: Sketch, column: int) -> tuple[list[float], float, int | None]:
@@ -410,9 +426,9 @@ def time_unit(seconds: float) -> tuple[float, str]:
 def chart_schedule(plan: Plan, sketch: Sketch) -> Chart:
     """Return the chart of a plan's timeline."""
     scale, unit = time_unit(sketch.seconds)
-    parts = [_chart_steps(plan, sketch, scale), _chart_memory(plan, sketch, scale, tier="local")]
+    parts = [_chart_steps(plan, sketch, scale), _chart_memory(plan, sketch, column=1)]
     if any(remote for _, _, remote in sketch.memory):
-        parts.append(_chart_memory(plan, sketch, scale, tier="remote"))
+        parts.append(_chart_memory(plan, sketch, column=2))
     for part in parts[:-1]:
         part["encoding"]["x"]["axis"] = {"labels": False, "ticks": False, "title": None}
     parts[-1]["encoding"]["x"]["axis"] = {"title": f"time ({unit})", "tickCount": 12}
@@ -474,38 +490,20 @@ def _shorten(time: float) -> float:
     return float(f"{time:.7g}")
 
 
-def _chart_memory(plan: Plan, sketch: Sketch, scale: float, *, tier: str) -> Spec:
-    column = 1 if tier == "local" else 2
-    held, top, budget = _find_memory(plan, sketch, column)
+def _chart_memory(plan: Plan, sketch: Sketch, *, column: int) -> Spec:
+    held, top, _ = _find_memory(plan, sketch, column)
     least, most = held[0], max(held)
-    colour = style.BLUE if tier == "local" else style.PURPLE
     ticks = {least: format_bytes(least), most: format_bytes(most)}
-    axis = Scale(title=tier, low=least, high=least + 1.25 * max(1, top - least), ticks=ticks)
-    rows = [
-        {"x": _shorten(moment[0] / scale), "b": moment[column], "t": format_bytes(moment[column])}
-        for moment in sketch.memory
-    ]
-    encoding = {"y": {**vega.at("b", axis), "axis": vega.label_ticks(axis)}, "y2": {"datum": least}}
-    curve = vega.layer("area", rows, encoding, color=colour, opacity=0.35, line={"color": colour})
+    title = "local" if column == 1 else "remote"
+    axis = Scale(title=title, low=least, high=least + 1.25 * max(1, top - least), ticks=ticks)
     # Its axis follows that of the steps above.
     follows = {"domain": {"param": "zoom", "encoding": "x"}, "nice": False, "zero": False}
     return {
         "height": 90,
         "width": "container",
-        "layer": [curve, *([] if budget is None else _layer_budget(budget))],
+        "layer": layer_marks(_mark_memory(plan, sketch, column)),
         "encoding": {
             "x": {**vega.at("x"), "scale": follows},
-            "tooltip": [{"field": "t", "title": f"{tier} memory"}],
+            "y": {**vega.at("y", axis), "axis": vega.label_ticks(axis)},
         },
     }
-
-
-def _layer_budget(budget: int) -> list[Spec]:
-    place: Spec = {"y": {"datum": budget}}
-    text = {"text": {"value": f"budget {format_bytes(budget)}"}}
-    line = {**place, "x": {"value": 0}, "x2": {"value": "width"}}
-    form = {"align": "right", "baseline": "bottom", "dy": -2, "fill": vega.INK}
-    return [
-        vega.annotate("rule", line, color=style.VERMILION, strokeDash=[6, 4]),
-        vega.annotate("text", {**place, "x": {"value": "width"}, **text}, **form),
-    ]

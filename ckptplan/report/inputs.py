@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ckptplan.cost.roofline import list_missing_peaks
 from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.report.blocks import Cell, Field, Paragraph, Record, Table
-from ckptplan.report.fields import align_bytes, align_counts, align_rates
+from ckptplan.report.fields import align_bytes, align_counts, align_rates, format_field
 from ckptplan.report.formats import View
 from ckptplan.units import (
-    format_bytes,
-    format_flop_rate,
-    format_flops,
-    format_rate,
-    format_seconds,
     format_share,
 )
 
@@ -184,30 +179,3 @@ def _dump(model: HardwareProfile | Workload) -> dict[str, Any]:
 def _list_assumed(profile: HardwareProfile) -> list[str]:
     """Return the numbers that are assumed, grade X."""
     return [field for field, source in profile.sources.items() if source.grade == "X"]
-
-
-def format_field(field: str, value: object) -> str:
-    """Return the value of a field with its unit, which the end of its name determines."""
-    if value is None:
-        return "unbounded" if field == "remote_bytes" else "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if not isinstance(value, (int, float)):
-        return str(value)
-    for ending, show in _UNITS.items():
-        if field.endswith(ending):
-            return show(value)
-    return f"{value:,}"
-
-
-_UNITS: dict[str, Callable[[float], str]] = {
-    "headroom": format_share,
-    "efficiency": format_share,
-    "_bytes_per_second": format_rate,
-    "_flops_per_second": format_flop_rate,
-    "_bytes_per_step": format_bytes,
-    "_bytes": format_bytes,
-    "_seconds": format_seconds,
-    "_flops": format_flops,
-    "_watts": "{:g} W".format,
-}

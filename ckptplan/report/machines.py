@@ -13,6 +13,7 @@ from ckptplan.report.blocks import Block, Cell, Field, Heading, Paragraph, Recor
 from ckptplan.report.fields import LOCAL, OVER_BASE, make_result_document, make_result_row, name_plan
 from ckptplan.report.formats import View
 from ckptplan.report.infeasible import format_verdict
+from ckptplan.report.marks import Marks, draw_marks, layer_marks
 from ckptplan.report.scale import Scale
 from ckptplan.report.style import PAGE, Size
 from ckptplan.report.vega import Chart, Spec
@@ -311,15 +312,16 @@ def draw_machines(comparison: MachineComparison, size: Size = PAGE) -> Figure:
     head = f"{workload.name}, T = {format_count(workload.steps)}{run}"
     figure = style.start_figure(size, 2 * height - 0.7 if narrow else height, head, *_summarise(comparison))
     times, lengths = figure.subplots(2, 1) if narrow else figure.subplots(1, 2, width_ratios=(3, 2))
-    _draw_times(times, comparison, size)
-    _draw_lengths(lengths, machines)
     names = [machine.profile.name for machine in machines]
+    _scale_times(comparison).set_x(times)
+    samples = draw_marks(times, _mark_times(comparison), size, names)
+    _draw_lengths(lengths, machines)
     _set_rows(times, names, [_name_time(machine) for machine in machines], size)
     steps = [machine.largest_steps for machine in machines]
     _set_rows(
         lengths, names if narrow else [""] * len(names), [format_count(n) if n else "none" for n in steps], size
     )
-    return style.finish_figure(figure, times.get_legend_handles_labels()[0], size)
+    return style.finish_figure(figure, list(samples.values()), size)
 
 
 def _set_rows(axes: Axes, names: Sequence[str], values: Sequence[str], size: Size) -> None:
@@ -330,22 +332,35 @@ def _set_rows(axes: Axes, names: Sequence[str], values: Sequence[str], size: Siz
     axes.set_axisbelow(True)
 
 
-def _draw_times(axes: Axes, comparison: MachineComparison, size: Size) -> None:
-    """Draw a point for each time, and a line from the least to the most of an estimate."""
-    _scale_times(comparison).set_x(axes)
-    for row, machine in enumerate(comparison.machines):
-        if not machine.run_seconds:
-            continue
-        axes.hlines(row, *_find_ends(machine), color=style.SKY, linewidth=4 * size.scale, zorder=2)
-        axes.plot(
-            machine.run_seconds, row, marker="o", markersize=6 * size.scale, color=style.BLUE, zorder=3,
-            markerfacecolor="white" if machine.interval else style.BLUE,
-        )  # fmt: skip
-    if comparison.deadline is not None:
-        axes.axvline(
-            comparison.deadline, color=style.VERMILION, linewidth=size.scale, linestyle=(0, (4, 2)),
-            label=f"deadline {format_duration(comparison.deadline)}",
-        )  # fmt: skip
+def _mark_times(comparison: MachineComparison) -> list[Marks]:
+    """Return a point for each time that is known, and a line from the least to the most of an estimate."""
+    rows: list[Spec] = [
+        {
+            "y": machine.profile.name,
+            "ends": _find_ends(machine),
+            "x": machine.run_seconds,
+            "shown": _name_time(machine),
+            "between": _tell_interval(machine) if machine.interval else "measured",
+            "strategy": machine.plan.strategy,
+            "largest": format_count(machine.largest_steps),
+        }
+        for machine in comparison.machines
+        if machine.plan is not None and machine.run_seconds
+    ]
+    spans = [{**row, "x": row["ends"][0], "x2": row["ends"][1]} for row in rows]
+    titles = {"y": "machine", "shown": "time", "between": "interval", "strategy": "strategy"}
+    dot: Any = {"colour": style.BLUE, "size": 6, "told": {**titles, "largest": "largest T"}}
+    deadline = comparison.deadline
+    name = "" if deadline is None else f"deadline {format_duration(deadline)}"
+    return [
+        Marks(kind="span", rows=spans, colour=style.SKY, size=4),
+        Marks(kind="point", rows=[row for row in rows if row["between"] == "measured"], **dot),
+        Marks(kind="point", rows=[row for row in rows if row["between"] != "measured"], face="white", **dot),
+        Marks(
+            kind="rule", rows=[{"x": deadline}] if name else [], label=name, colour=style.VERMILION,
+            dashes=(0, (4, 2)),
+        ),
+    ]  # fmt: skip
 
 
 def _draw_lengths(axes: Axes, machines: Sequence[Machine]) -> None:
@@ -364,43 +379,17 @@ def _draw_lengths(axes: Axes, machines: Sequence[Machine]) -> None:
 
 def chart_machines(comparison: MachineComparison) -> Chart:
     """Return the chart of the machines whose times are known, or of none."""
-    rows: list[Spec] = []
-    for machine in comparison.machines:
-        if machine.plan is None or not machine.run_seconds:
-            continue
-        low, high = _find_ends(machine)
-        rows.append({
-            "machine": machine.profile.name,
-            "seconds": machine.run_seconds,
-            "low": low,
-            "high": high,
-            "shown": _name_time(machine),
-            "between": f"{format_duration(low)} to {format_duration(high)}" if machine.interval else "measured",
-            "strategy": machine.plan.strategy,
-            "largest": format_count(machine.largest_steps),
-        })  # fmt: skip
-    titles = {"machine": "machine", "shown": "time", "between": "interval", "strategy": "strategy"}
-    times = vega.at("seconds", _scale_times(comparison))
-    estimated = {"test": "datum.between !== 'measured'", "value": "white"}
-    hollow = {"condition": estimated, "value": style.BLUE}
-    layers = [
-        vega.layer(
-            "rule",
-            rows,
-            {"x": {**times, "field": "low"}, "x2": {"field": "high"}},
-            strokeWidth=5,
-            color=style.SKY,
-        ),
-        vega.layer("point", rows, {"x": times, "fill": hollow}, size=90, stroke=style.BLUE, opacity=1),
-        vega.layer(
-            "text", rows, {"x": times, "text": {"field": "shown"}}, align="center", dy=-11, fill=vega.INK
-        ),
-    ]
+    marks = _mark_times(comparison)
+    rows = [row for one in marks if one.kind == "point" for row in one.rows]
+    words = {"text": {"field": "shown"}, "x": vega.at("x")}
     return Chart.of(
         "machines",
         "Time on each machine",
         "Lines are the intervals of estimated times, which begin with ~.",
         height=34 * max(1, len(rows)),
-        encoding={"y": vega.nominal("machine", sort=None), "tooltip": vega.tell(**titles, largest="largest T")},
-        layer=layers,
+        layer=[*layer_marks(marks), vega.layer("text", rows, words, align="center", dy=-11, fill=vega.INK)],
+        encoding={
+            "x": vega.at("x", _scale_times(comparison)),
+            "y": vega.nominal("y", scale={"domain": [machine.profile.name for machine in comparison.machines]}),
+        },
     )

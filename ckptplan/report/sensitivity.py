@@ -13,6 +13,7 @@ from ckptplan.report.basis import list_basis
 from ckptplan.report.blocks import Block, Cell, Field, Heading, Paragraph, Record, Table, make_facts, make_faint
 from ckptplan.report.fields import format_cells, identify_job, list_budget, make_title, name_job
 from ckptplan.report.formats import View
+from ckptplan.report.marks import Marks, draw_marks, layer_marks
 from ckptplan.report.scale import Scale, scale_shares
 from ckptplan.report.style import PAGE, Size
 from ckptplan.report.vega import Chart, Spec
@@ -23,7 +24,6 @@ from ckptplan.units import format_percent, format_seconds
 from ckptplan.wording import Argument
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 #: Changes of strategy printed for one input, those nearest to its value.
@@ -286,6 +286,15 @@ LABELS = {0.5: "half the input", 2.0: "twice the input"}
 #: Two hues, of which one is much darker than the other.
 COLOURS = {0.5: style.ORANGE, 2.0: style.BLUE}
 _INNER_LABEL, _KEPT_LABEL = "0.8 and 1.25 times", "twice or half, plan kept"
+#: What is told of a bar or mark, and its titles.
+_TOLD = {
+    "y": "input",
+    "times": "times",
+    "shown": "change of time",
+    "time": "time",
+    "strategy": "best strategy",
+    "kept": "the plan of now",
+}
 #: Inputs that change the time by less than this are only named.
 _TRIFLE = 0.0005
 #: A bar this many times as long as those of all other inputs is cut.
@@ -326,6 +335,40 @@ def _scale_change(study: Sensitivity) -> Scale:
     return scale_shares("time of the best plan against now", low, high)
 
 
+def _mark_changes(influences: Sequence[Influence], best: Best) -> list[Marks]:
+    """Return the bars of half and twice each input, and marks for other factors and for the present plan."""
+    rows: list[Spec] = []
+    for one in influences:
+        for point in one.points:
+            if point.best is not None:
+                change, kept = _find_change(point.best.seconds, best), _find_kept(point, best)
+                rows.append({
+                    "y": _name_input(one),
+                    "factor": point.factor,
+                    "times": f"x {point.factor:g}",
+                    "x": change,
+                    "shown": format_percent(change),
+                    "time": format_seconds(point.best.seconds),
+                    "strategy": point.best.strategy,
+                    "kept": "does not fit" if kept is None else format_percent(kept),
+                    "kept_x": change if kept is None else kept,
+                })  # fmt: skip
+    bars = [row for row in rows if row["factor"] in LABELS]
+    others = [{**row, "x": row["kept_x"]} for row in bars if abs(row["kept_x"] - row["x"]) > _TRIFLE]
+    return [
+        *(
+            Marks(
+                kind="bar", rows=[row for row in bars if row["factor"] == factor], colour=COLOURS[factor],
+                label=label, told=_TOLD,
+            )
+            for factor, label in LABELS.items()
+        ),
+        Marks(kind="tick", rows=[row for row in rows if row not in bars], label=_INNER_LABEL, told=_TOLD),
+        Marks(kind="rule", rows=[{"x": 0}]),
+        Marks(kind="point", rows=others, face="white", marker="D", size=4.4, label=_KEPT_LABEL, told=_TOLD),
+    ]  # fmt: skip
+
+
 def draw_tornado(study: Sensitivity, size: Size = PAGE) -> Figure:
     """Return the picture, of the same data as the JSON document.
 
@@ -334,7 +377,7 @@ def draw_tornado(study: Sensitivity, size: Size = PAGE) -> Figure:
     from matplotlib.figure import Figure
 
     influences, best = _sort_by_effect(study), study.best
-    shown = [one for one in influences if _reach(one, study.best) >= _TRIFLE or _name_blocked(one)]
+    shown = [one for one in influences if _reach(one, best) >= _TRIFLE or _name_blocked(one)]
     trifles = [one.name for one in influences if one not in shown]
     figure = Figure(figsize=size.inches(0.8 + 0.36 * max(1, len(shown))), layout="constrained")
     axes = figure.subplots()
@@ -348,41 +391,14 @@ def draw_tornado(study: Sensitivity, size: Size = PAGE) -> Figure:
         figure.set_figheight(figure.get_figheight() + 0.16 * lines)
     scale = _scale_change(study)
     scale.set_x(axes)
-    for row, one in enumerate(shown):
-        _draw_bars(axes, row, one, best, size)
-    axes.axvline(0, color=style.BLACK, linewidth=0.8 * size.scale)
+    names = [_name_input(one) for one in shown]
+    samples = draw_marks(axes, _mark_changes(shown, best), size, names)
     between = ", " if size.height else "\n"
-    names = [_name_input(one).replace(": ", between) for one in shown]
-    style.name_rows(axes, names, [_write_notes(one, study, scale, size) for one in shown])
+    notes = [_write_notes(one, study, scale, size) for one in shown]
+    style.name_rows(axes, [name.replace(": ", between) for name in names], notes)
     # Few bars on a slide are not made broader than they are long.
     axes.set_ylim(max(5 if size.height else 1, len(shown)) - 0.4, -0.6)
-    drawn: list[Any] = [*axes.containers, *axes.collections, *axes.lines]
-    handles = {str(one.get_label()): one for one in drawn}
-    labels = (*LABELS.values(), _INNER_LABEL, _KEPT_LABEL)
-    return style.finish_figure(figure, [handles[label] for label in labels if label in handles], size)
-
-
-def _draw_bars(axes: Axes, row: int, influence: Influence, best: Best, size: Size) -> None:
-    """Draw an input as a row of bars and marks."""
-    for point in influence.points:
-        if point.best is None:
-            continue
-        change, kept = _find_change(point.best.seconds, best), _find_kept(point, best)
-        if point.factor not in LABELS:
-            axes.vlines(
-                change, row - 0.31, row + 0.31, color=style.BLACK, linewidth=size.scale, zorder=3,
-                label=_INNER_LABEL,
-            )  # fmt: skip
-            continue
-        axes.barh(
-            row, change, height=0.62, color=COLOURS[point.factor], edgecolor=style.BLACK,
-            linewidth=0.4, label=LABELS[point.factor],
-        )  # fmt: skip
-        if kept is not None and abs(kept - change) > _TRIFLE:
-            axes.plot(
-                kept, row, marker="D", markersize=4.4 * size.scale, markerfacecolor="white",
-                markeredgecolor=style.BLACK, linestyle="", label=_KEPT_LABEL, zorder=4,
-            )  # fmt: skip
+    return style.finish_figure(figure, list(samples.values()), size)
 
 
 def _name_blocked(influence: Influence) -> str:
@@ -415,46 +431,17 @@ def _write_notes(influence: Influence, study: Sensitivity, scale: Scale, size: S
 
 def chart_tornado(study: Sensitivity) -> Chart:
     """Return the chart of a sensitivity study."""
-    rows: list[Spec] = []
-    for one in _sort_by_effect(study):
-        for point in one.points:
-            if point.best is not None:
-                change, kept = _find_change(point.best.seconds, study.best), _find_kept(point, study.best)
-                rows.append({
-                    "input": _name_input(one),
-                    "factor": LABELS.get(point.factor, ""),
-                    "times": f"x {point.factor:g}",
-                    "change": change,
-                    "shown": format_percent(change),
-                    "time": format_seconds(point.best.seconds),
-                    "strategy": point.best.strategy,
-                    "kept": "does not fit" if kept is None else format_percent(kept),
-                })  # fmt: skip
-    order = list(dict.fromkeys(row["input"] for row in rows))
-    colours = {"domain": list(LABELS.values()), "range": list(COLOURS.values())}
-    halves = vega.nominal("factor", scale=colours, legend={"symbolSize": 120})
-    tooltip = vega.tell(
-        input="input",
-        times="factor",
-        shown="change of time",
-        time="time",
-        strategy="best strategy",
-        kept="the plan of now",
-    )
+    influences = _sort_by_effect(study)
     return Chart.of(
         "tornado",
         "What each input does to the time of the best plan",
         f"Each input is halved and doubled by itself, and the job is planned again; now it takes "
         f"{format_seconds(study.best.seconds)} with {study.best.strategy}. Lines within the bars are "
-        "0.8 and 1.25 times the input.",
-        height=30 * max(1, len(order)),
-        layer=[
-            vega.layer("bar", [row for row in rows if row["factor"]], {"color": halves}, opacity=0.9),
-            vega.layer("tick", [row for row in rows if not row["factor"]], {}, color=vega.INK, thickness=2),
-        ],
+        f"{_INNER_LABEL} the input, diamonds what the plan of now takes.",
+        height=30 * max(1, len(influences)),
+        layer=layer_marks(_mark_changes(influences, study.best)),
         encoding={
-            "y": vega.nominal("input", scale={"domain": order}),
-            "x": {**vega.at("change", _scale_change(study)), "stack": None},
-            "tooltip": tooltip,
+            "y": vega.nominal("y", scale={"domain": [_name_input(one) for one in influences]}),
+            "x": {**vega.at("x", _scale_change(study)), "stack": None},
         },
     )

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any
 
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import identify_plan
 from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Table
-from ckptplan.report.fields import make_title, name_plan
+from ckptplan.report.fields import format_field, make_title, name_plan
 from ckptplan.report.formats import View
 from ckptplan.schedule.simulator import Trace
-from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
+from ckptplan.units import format_count, format_percent, format_seconds
 
 #: Seconds may differ by this share, and by one rounding per action: a clock adds, a closed form multiplies.
 TOLERANCE, ROUNDING = 1e-9, 2.0**-53
@@ -82,15 +81,13 @@ def _format(row: dict[str, Any]) -> dict[str, Any]:
     """Return a quantity as the table shows it."""
     quantity = row["quantity"]
     name = _TITLES.get(quantity, quantity.removesuffix("_bytes").replace("_", " "))
-    shown: Callable[[Any], str] = format_count
-    if quantity == "seconds":
-        shown = format_seconds
-    elif quantity.endswith("_bytes"):
-        shown = format_bytes
     predicted, simulated = row["predicted"], row["simulated"]
-    more = f"{'+' if simulated > predicted else '-'}{shown(abs(simulated - predicted))}"
+    more = f"{'+' if simulated > predicted else '-'}{format_field(quantity, abs(simulated - predicted))}"
     share = f" ({format_percent(simulated / predicted - 1)})" if predicted else ""
     difference = Cell("equal", style="good") if row["agrees"] else Cell(f"{more}{share}", style="caution")
     return {
-        "name": name, "predicted": shown(predicted), "simulated": shown(simulated), "difference": difference
-    }  # fmt: skip
+        "name": name,
+        "predicted": format_field(quantity, predicted),
+        "simulated": format_field(quantity, simulated),
+        "difference": difference,
+    }

@@ -7,7 +7,7 @@ pictures and on pages.
 from __future__ import annotations
 
 import textwrap
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -23,6 +23,7 @@ from ckptplan.report.basis import list_basis
 from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Table
 from ckptplan.report.fields import LOCAL, OVER_BASE, PARAMETERS, TIME, format_cells, make_parameters_cell
 from ckptplan.report.infeasible import LIMITS
+from ckptplan.report.marks import Marks, draw_marks, layer_marks
 from ckptplan.report.scale import LINEAR, Scale, scale_bytes, scale_shares
 from ckptplan.report.style import PAGE, Size
 from ckptplan.report.vega import Chart, Spec
@@ -159,7 +160,7 @@ class SweepPicture:
         self._added = np.full(len(sweep), np.nan)
         self._best = np.full(len(sweep), -1)
         self._seen = np.zeros(len(sweep), dtype=bool)
-        self._place = place
+        self.place = place
         self._rows: dict[int, Mapping[str, Any]] = {}
 
     def name_job(self, workload: str, profile: str) -> str:
@@ -178,7 +179,7 @@ class SweepPicture:
         """Take some rows, of which the first has the number ``start``."""
         for index, row in enumerate(rows, start):
             self._seen[index] = True
-            if self._place == "page":
+            if self.place == "page":
                 self._rows[index] = row
             if row["fits"]:
                 self._added[index] = row[self.quantity]
@@ -187,6 +188,29 @@ class SweepPicture:
     def rows(self) -> list[Mapping[str, Any]]:
         """Return the rows of a page, which must all have been added."""
         return [self._rows[number] for number in range(len(self.sweep))]
+
+    def describe(self, job: int, place: int) -> Spec:
+        """Return what a page tells of a row of a workload on a machine; nothing in a picture."""
+        if self.place == "picture":
+            return {}
+        row = self._rows[job * (len(self.sweep) // len(self.jobs)) + place]
+        shown = {axis.column: axis.kind.show(row[axis.column]) for axis in self.sweep.grid.axes}
+        if len(self.jobs) > 1:
+            shown["job"] = self.jobs[job]
+        if not row["fits"]:
+            return {**shown, "why": _format_reason(row)}
+        return {**shown, "v": row[self.quantity], **vega.label_row(row)}
+
+    def titles(self, *, fits: bool) -> Mapping[str, str]:
+        """Return the titles of what a page tells of a row."""
+        names = {axis.column: axis.name for axis in self.sweep.grid.axes}
+        names |= {"job": "job"} if len(self.jobs) > 1 else {}
+        return {**names, **(vega.PLAN if fits else {"why": "nothing fits"})}
+
+    def list_without(self) -> list[str]:
+        """Return the workloads on machines that nothing fits at all, of several."""
+        planes = self.planes()
+        return [one.name for one in planes if len(planes) > 1 and not np.isfinite(one.added).any()]
 
     def places(self) -> list[float]:
         """Return where the values of an input stand on the axis of lines.
@@ -209,15 +233,15 @@ class SweepPicture:
         ticks = dict(sorted(zip(places, map(axis.kind.show, values), strict=True)))
         return Scale(title=axis.name, low=min(places) - room, high=max(places) + room, ticks=ticks)
 
-    def scale_quantity(self, *, above: float = 0.0) -> Scale:
-        """Return the axis of lines, with a share of it left free ``above``; of maps, the scale of colours."""
+    def scale_quantity(self) -> Scale:
+        """Return the axis of lines; of maps, the scale of colours."""
         found = self._added[np.isfinite(self._added)]
         low, high = (float(found.min()), float(found.max())) if len(found) else (0.0, 0.0)
         shares, is_map = self.quantity == "overhead", len(self.varied) > 1
         if is_map:
             high = max(high, low + (0.001 if shares else 1.0))
         else:
-            high = 1.1 * max(high, 0.01 if shares else 1.0) / (1 - above)
+            high = 1.1 * max(high, 0.01 if shares else 1.0)
             low = min(0.0, low) - 0.03 * (LINEAR if shares and high > _MUCH else high)
         if not shares:
             return scale_bytes("peak local memory", low, high)
@@ -252,24 +276,18 @@ class SweepPicture:
 
 def _check(varied: int, *, jobs: int, points: int, place: str) -> None:
     field, most = ("html", _MOST_ON_PAGE) if place == "page" else ("plot", _MOST_POINTS)
-    if not 1 <= varied <= 2:
-        raise InputError(
-            f"a {place} shows one axis or two, and {varied} vary",
-            field=field,
-            accepted="one input or two with several values",
-        )
-    if jobs > _MOST_JOBS:
-        raise InputError(
-            f"a {place} shows up to {_MOST_JOBS} workloads on profiles, and the sweep has {jobs}",
-            field=field,
-            accepted="fewer workloads or profiles",
-        )
-    if points > most:
-        raise InputError(
-            f"a {place} shows up to {most:,} points, and the sweep has {points:,}",
-            field=field,
-            accepted="a coarser grid",
-        )
+    for ok, what, has, accepted in (
+        (1 <= varied <= 2, "one axis or two", f"{varied} vary", "one input or two with several values"),
+        (
+            jobs <= _MOST_JOBS,
+            f"up to {_MOST_JOBS} workloads on profiles",
+            f"the sweep has {jobs}",
+            "fewer workloads or profiles",
+        ),
+        (points <= most, f"up to {most:,} points", f"the sweep has {points:,}", "a coarser grid"),
+    ):
+        if not ok:
+            raise InputError(f"a {place} shows {what}, and {has}", field=field, accepted=accepted)
 
 
 #: Dashes of the lines, the first six.
@@ -281,8 +299,8 @@ _DASHES: tuple[Any, ...] = (
     (0, (2.5, 1.2)),
     (0, (8, 2)),
 )
-#: Markers on a line at most.
-_MARKERS = 40
+#: Markers on a line of a picture at most, and points that it goes through.
+_MARKERS, _POINTS = 40, 5_000
 
 
 def draw_sweep(picture: SweepPicture, size: Size = PAGE) -> Figure:
@@ -293,51 +311,66 @@ def draw_sweep(picture: SweepPicture, size: Size = PAGE) -> Figure:
 
 def _draw_lines(picture: SweepPicture, size: Size) -> Figure:
     """Return the lines of a sweep over one axis."""
-    planes = picture.planes()
-    without = [plane.name for plane in planes if len(planes) > 1 and not np.isfinite(plane.added).any()]
+    without = picture.list_without()
     title = [*picture.title(), *([f"nothing fits: {', '.join(without)}"] if without else [])]
     figure = style.start_figure(size, 2.2 if size.width < PAGE.width else 3.2, *title)
     axes = figure.subplots()
     picture.scale_input(0).set_x(axes)
     picture.scale_quantity().set_y(axes)
-    for number, plane in enumerate(planes):
-        _draw_line(axes, picture, plane, number=number, size=size)
-    samples = {str(line.get_label()): line for line in axes.lines if not str(line.get_label()).startswith("_")}
-    return style.finish_figure(figure, list(samples.values()), size)
+    return style.finish_figure(figure, list(draw_marks(axes, _mark_lines(picture), size).values()), size)
 
 
-def _draw_line(axes: Axes, picture: SweepPicture, plane: Plane, *, number: int, size: Size) -> None:
-    places = np.array(picture.places())
+def _mark_lines(picture: SweepPicture) -> list[Marks]:
+    """Return the lines of a sweep over one axis, the best strategies on them, and where nothing fits."""
+    places, without = np.array(picture.places()), picture.list_without()
     order = np.argsort(places)
-    x, y, best = places[order], plane.added[order], plane.best[order]
-    label = plane.name if len(picture.jobs) > 1 and np.isfinite(y).any() else "_"
-    axes.plot(x, y, color=style.GREY, linestyle=_DASHES[number], linewidth=size.scale, label=label, zorder=2)
-    marked = np.unique(np.linspace(0, len(x) - 1, min(len(x), _MARKERS)).astype(int))
-    # Where the best strategy changes, both are marked.
+    lines, crosses = [], []
+    best: dict[int, list[Spec]] = defaultdict(list)
+    for number, plane in enumerate(picture.planes()):
+        line = order[np.unique(np.linspace(0, len(order) - 1, min(len(order), _POINTS)).astype(int))]
+        added = zip(places[line].tolist(), plane.added[line].tolist(), strict=True)
+        rows = [{"x": x, "y": y if np.isfinite(y) else None} for x, y in added]
+        label = plane.name if len(picture.jobs) > 1 and plane.name not in without else ""
+        lines.append(Marks(kind="line", rows=rows, colour=style.GREY, dashes=_DASHES[number], label=label))
+        nothing = []
+        for place in order[_choose_marked(picture, plane.best[order])].tolist():
+            point = {"x": float(places[place]), **picture.describe(number, place)}
+            if plane.best[place] < 0:
+                nothing.append(point)
+            else:
+                best[int(plane.best[place])].append({**point, "y": float(plane.added[place])})
+        # In a row for each line. Where nothing fits at all, the title says so.
+        if nothing and (plane.name not in without or len(picture.jobs) == 1):
+            form: Any = {"label": "nothing fits", "told": picture.titles(fits=False)}
+            crosses.append(Marks(kind="cross", rows=nothing, height=0.03 + 0.04 * number, **form))
+    marks = [_mark_best(picture, place, rows, told=picture.titles(fits=True)) for place, rows in best.items()]
+    return [*lines, *crosses, *marks]
+
+
+def _choose_marked(picture: SweepPicture, best: Any) -> Any:
+    """Return the places of points with a marker: on a page all, in a picture some, and where best changes."""
+    if picture.place == "page":
+        return np.arange(len(best))
+    marked = np.unique(np.linspace(0, len(best) - 1, min(len(best), _MARKERS)).astype(int))
     changes = np.flatnonzero(np.diff(best))
-    if len(changes) <= _MARKERS:
-        marked = np.unique(np.concatenate([marked, changes, changes + 1]))
-    for place in np.unique(best[marked]).tolist():
-        chosen = marked[best[marked] == place]
-        if place < 0:
-            # In a row for each line.
-            axes.plot(
-                x[chosen], np.full(len(chosen), 0.02 + 0.03 * number), marker="x", linestyle="",
-                color=style.BLACK, markersize=4 * size.scale, label="nothing fits",
-                transform=axes.get_xaxis_transform(), zorder=3,
-            )  # fmt: skip
-        else:
-            _mark(axes, x[chosen], y[chosen], picture.names[place], size)
+    if len(changes) > _MARKERS:
+        return marked
+    return np.unique(np.concatenate([marked, changes, changes + 1]))
 
 
-def _mark(axes: Axes, x: Any, y: Any, name: str, size: Size, *, points: float = 4, **more: Any) -> Any:
-    """Draw the marker of a strategy at points."""
+def _mark_best(
+    picture: SweepPicture,
+    place: int,
+    rows: Sequence[Spec],
+    *,
+    size: float = 4,
+    told: Mapping[str, str] | None = None,
+) -> Marks:
+    """Return the marker of a strategy at points where it is best."""
+    name = picture.names[place]
     look = style.look_of(name)
-    [marks] = axes.plot(
-        x, y, marker=look.marker, linestyle="", color=look.colour, label=name, markersize=points * size.scale,
-        zorder=4, clip_on=False, **more,
-    )  # fmt: skip
-    return marks
+    form: Any = {"colour": look.colour, "marker": look.marker, "label": name, "told": told or {}}
+    return Marks(kind="point", rows=rows, size=size, **form)
 
 
 def _draw_maps(picture: SweepPicture, size: Size) -> Figure:
@@ -376,7 +409,6 @@ def _draw_maps(picture: SweepPicture, size: Size) -> Figure:
 def _name_regions(axes: Axes, picture: SweepPicture, plane: Plane, size: Size) -> dict[str, Any]:
     """Mark each strategy's region, draw borders between regions, and hatch where nothing fits."""
     from matplotlib.collections import LineCollection
-    from matplotlib.patheffects import withStroke
 
     axes.add_collection(LineCollection(plane.borders(), color=style.BLACK, linewidth=1, zorder=3))
     height, width = plane.best.shape
@@ -385,145 +417,69 @@ def _name_regions(axes: Axes, picture: SweepPicture, plane: Plane, size: Size) -
         *span, facecolor=style.PALE, edgecolor=style.GREY, hatch="////", linewidth=0, label="nothing fits",
         zorder=-1,
     )  # fmt: skip
-    halo = [withStroke(linewidth=3 * size.scale, foreground="white")]
-    samples: dict[str, Any] = {}
-    for place, (column, row) in plane.middles().items():
-        if place < 0:
-            samples["nothing fits"] = hatched
-        else:
-            name = picture.names[place]
-            samples[name] = _mark(axes, [column], [row], name, size, points=6, path_effects=halo)
-    return samples
+    samples = draw_marks(axes, _mark_regions(picture, plane), size)
+    return {**samples, **({"nothing fits": hatched} if (plane.best < 0).any() else {})}
+
+
+def _mark_regions(picture: SweepPicture, plane: Plane) -> list[Marks]:
+    """Return the marker of each strategy in its region."""
+    return [
+        _mark_best(picture, place, [{"x": column, "y": row}], size=6)
+        for place, (column, row) in plane.middles().items()
+        if place >= 0
+    ]
 
 
 _LINE_HEIGHT = 380
 #: The height of a row of a heat map, and of all of them.
 _ROW, _LEAST, _MOST = 26, 150, 480
-_SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "wedge")
-#: The distance of crosses, one row for each workload on a machine, from the top and from each other.
-_CROSS = 16
 
 
 def chart_sweep(picture: SweepPicture) -> tuple[Chart, ...]:
     """Return the charts of a sweep, whose rows were collected for a page."""
-    points = [_describe_row(picture, row) for row in picture.rows()]
     if len(picture.varied) == 1:
-        return (_chart_lines(picture, points),)
-    each = len(points) // len(picture.jobs)
-    return tuple(
-        _chart_map(picture, plane, points[place * each : (place + 1) * each], number=place)
-        for place, plane in enumerate(picture.planes())
-    )
+        return (_chart_lines(picture),)
+    return tuple(_chart_map(picture, plane, number=number) for number, plane in enumerate(picture.planes()))
 
 
-def _describe_row(picture: SweepPicture, row: Mapping[str, Any]) -> Spec:
-    """Return what is shown of a row when it is pointed at."""
-    shown = {axis.column: axis.kind.show(row[axis.column]) for axis in picture.sweep.grid.axes}
-    if len(picture.jobs) > 1:
-        shown["job"] = picture.name_job(row["workload"], row["profile"])
-    if not row["fits"]:
-        return {**shown, "why": _format_reason(row)}
-    return {**shown, "v": row[picture.quantity], **vega.label_row(row)}
-
-
-def _tell(picture: SweepPicture, *, fits: bool) -> list[Spec]:
-    names = {axis.column: axis.name for axis in picture.sweep.grid.axes}
-    names |= {"job": "job"} if len(picture.jobs) > 1 else {}
-    if not fits:
-        return vega.tell(**names, why="nothing fits")
-    return vega.tell(**names, **vega.PLAN)
-
-
-def _chart_lines(picture: SweepPicture, points: list[Spec]) -> Chart:
-    places, across = picture.places(), picture.scale_input(0)
-    for number, point in enumerate(points):
-        point["x"] = places[number % len(places)]
-    fitting = [point for point in points if "v" in point]
-    parts = [[point for point in points if point.get("job", job) == job] for job in picture.jobs]
-    # Where nothing fits at all, the caption says so.
-    parts = [part for part in parts if len(parts) == 1 or any("v" in point for point in part)]
-    crosses = [part for part in parts if any("v" not in point for point in part)]
-    above = _CROSS * len(crosses) / _LINE_HEIGHT
-    layers = _layer_lines(picture, fitting, above=above) if fitting else []
-    for number, part in enumerate(crosses):
-        layers += _layer_crosses(picture, part, height=10 + _CROSS * number)
-    layers[0]["params"] = [vega.zoom("x", "y") if fitting else vega.zoom("x")]
+def _chart_lines(picture: SweepPicture) -> Chart:
+    name, without = picture.scale_input(0).title, picture.list_without()
+    marks = _mark_lines(picture)
+    crosses = ", each cross a point where nothing fits" if any(one.kind == "cross" for one in marks) else ""
+    nowhere = f" Nothing fits at any {name}: {', '.join(without)}." if without else ""
+    first, *layers = layer_marks(marks)
     return Chart.of(
         "sweep",
         picture.title()[0],
-        _describe_lines(picture, points, across.title),
+        f"Each marker is the best plan at its {name}{crosses}. Point at one to see more.{nowhere}",
         zooms=True,
         height=_LINE_HEIGHT,
-        layer=layers,
-        encoding={"x": vega.at("x", across)},
+        layer=[{**first, "params": [vega.zoom("x", "y")]}, *layers],
+        encoding={"x": vega.at("x", picture.scale_input(0)), "y": vega.at("y", picture.scale_quantity())},
     )
 
 
-def _describe_lines(picture: SweepPicture, points: list[Spec], name: str) -> str:
-    fitting = {point.get("job") for point in points if "v" in point}
-    without = [job for job in picture.jobs if len(picture.jobs) > 1 and job not in fitting]
-    return (
-        f"Each marker is the best plan at its {name}"
-        + (", each cross a point where nothing fits" if any("v" not in point for point in points) else "")
-        + ". Point at one to see more."
-        + (f" Nothing fits at any {name}: {', '.join(without)}." if without else "")
-    )
-
-
-def _layer_lines(picture: SweepPicture, points: list[Spec], *, above: float) -> list[Spec]:
-    """Return the lines, and a marker for the best plan at each point."""
-    up = vega.at("v", picture.scale_quantity(above=above))
-    dashes = {"strokeDash": vega.nominal("job", legend=vega.LINES)} if len(picture.jobs) > 1 else {}
-    form = {"color": vega.INK, "opacity": 0.6, "strokeWidth": 1.5}
-    marks = {"y": vega.at("v"), "tooltip": _tell(picture, fits=True), **_look(points)}
-    return [
-        vega.layer("line", points, {"y": up, **dashes}, **form),
-        vega.layer("point", points, marks, filled=True, size=70, opacity=1),
-    ]
-
-
-def _look(points: Sequence[Spec]) -> Spec:
-    """Return the colour and the shape of the best strategy at each point."""
-    names = list(dict.fromkeys(point["strategy"] for point in points))
-    colours, _ = vega.strategy_scales(names)
-    shapes = {"domain": names, "range": [_SHAPES[i % len(_SHAPES)] for i in range(len(names))]}
-    return {"color": vega.nominal("strategy", scale=colours), "shape": vega.nominal("strategy", scale=shapes)}
-
-
-def _layer_crosses(picture: SweepPicture, points: list[Spec], *, height: int) -> list[Spec]:
-    """Return the crosses of a workload on a machine, and its name beside them if there is room."""
-    points = sorted(points, key=lambda point: point["x"])
-    without = [point for point in points if "v" not in point]
-    place = {"y": {"value": height}}
-    told = {**place, "tooltip": _tell(picture, fits=False)}
-    layers = [vega.layer("text", without, told, fill=vega.INK, text="\N{MULTIPLICATION SIGN}", fontSize=18)]
-    left, right = points[0] is not without[0], points[-1] is not without[-1]
-    if len(picture.jobs) > 1 and (left or right):
-        side = {"align": "right", "dx": -10} if left else {"align": "left", "dx": 10}
-        named = {**place, "text": {"field": "job"}}
-        layers.append(vega.layer("text", [without[0 if left else -1]], named, fill=vega.INK, **side))
-    return layers
-
-
-def _chart_map(picture: SweepPicture, plane: Plane, points: list[Spec], *, number: int) -> Chart:
+def _chart_map(picture: SweepPicture, plane: Plane, *, number: int) -> Chart:
     rows, columns = plane.added.shape
-    for place, point in enumerate(points):
-        point["j"], point["i"] = divmod(place, columns)
-    fitting = [point for point in points if "v" in point]
-    without = [point for point in points if "v" not in point]
+    points = [
+        {"j": place // columns, "i": place % columns, **picture.describe(number, place)}
+        for place in range(rows * columns)
+    ]
+    fitting, without = ([point for point in points if ("v" in point) == fits] for fits in (True, False))
     layers = [
         *_layer_cells(picture, fitting, {"color": _colours(picture)}, fits=True),
         *_layer_cells(picture, without, {}, fits=False, fill=style.GREY, fillOpacity=0.15),
     ]
     layers[0]["params"] = [vega.zoom("x", "y")]
+    borders = [{"x": x, "y": y, "x2": x2, "y2": y2} for (x, y), (x2, y2) in plane.borders()]
+    marks = [Marks(kind="span", rows=borders), *_mark_regions(picture, plane)]
     return Chart.of(
         f"sweep-{number + 1}",
         plane.name if len(picture.jobs) > 1 else picture.title()[0],
         "Each cell is the best plan at a point, or where nothing fits. Point at one to see more.",
         zooms=True,
         height=min(max(_LEAST, _ROW * rows), _MOST),
-        layer=[*layers, *_layer_regions(picture, plane)],
-        resolve={"scale": {"color": "independent", "shape": "independent"}},
+        layer=[*layers, *layer_marks(marks)],
     )
 
 
@@ -539,7 +495,7 @@ def _layer_cells(
         "x2": {"field": "i1"},
         "y": vega.at("j0", up, grid=False),
         "y2": {"field": "j1"},
-        "tooltip": _tell(picture, fits=fits),
+        "tooltip": vega.tell(**picture.titles(fits=fits)),
         **colour,
     }
     edges = [
@@ -549,23 +505,6 @@ def _layer_cells(
         for end, aside in enumerate((-0.5, 0.52))
     ]
     return [{**vega.layer("rect", points, encoding, **form), "transform": edges}]
-
-
-def _layer_regions(picture: SweepPicture, plane: Plane) -> list[Spec]:
-    """Return the borders between the regions of strategies, and the marker of each in its region."""
-    lines = [{"i0": x, "j0": y, "i1": x2, "j1": y2} for (x, y), (x2, y2) in plane.borders()]
-    marks = [
-        {"i0": column, "j0": row, "strategy": picture.names[place]}
-        for place, (column, row) in plane.middles().items()
-        if place >= 0
-    ]
-    at_cell = {"x": vega.at("i0"), "y": vega.at("j0")}
-    span = {**at_cell, "x2": {"field": "i1"}, "y2": {"field": "j1"}}
-    form = {"filled": True, "size": 110, "opacity": 1, "stroke": "white", "strokeWidth": 1.5}
-    return [
-        *([vega.layer("rule", lines, span, color=vega.INK, strokeWidth=1.5)] if lines else []),
-        *([vega.layer("point", marks, {**at_cell, **_look(marks)}, **form)] if marks else []),
-    ]
 
 
 def _colours(picture: SweepPicture) -> Spec:

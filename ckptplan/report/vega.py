@@ -107,14 +107,9 @@ def themed(colour: str) -> str:
     return INK if colour == style.BLACK else colour
 
 
-def strategy_scales(names: Sequence[str]) -> tuple[Spec, Spec]:
-    """Return the scales of colour and dashes for strategies: the same look as in every picture."""
-    looks = [style.look_of(name) for name in names]
-    dashes = [[1, 0] if look.dashes == "-" else [3 * part for part in look.dashes[1]] for look in looks]
-    return (
-        {"domain": list(names), "range": [themed(look.colour) for look in looks]},
-        {"domain": list(names), "range": dashes},
-    )
+def dash(dashes: Any) -> list[float]:
+    """Return the dashes of a look."""
+    return [1, 0] if dashes == "-" else [3 * part for part in dashes[1]]
 
 
 def annotate(kind: str, places: Spec, **form: Any) -> Spec:

@@ -217,7 +217,7 @@ def test_a_sketch_keeps_ends_peaks_and_every_step_that_ran(strategy: str, detail
     plan = small_plan(strategy)
     events: list[Event] = []
     trace = ckptplan.simulate(plan, sink=events.append)
-    sketch = sketch_schedule(plan, resident_bytes=resident(plan), detail=detail)
+    sketch = sketch_schedule(plan, detail=detail)
     assert sketch.seconds == pytest.approx(trace.seconds)
     assert max(local for _, local, _ in sketch.memory) == max(
         resident(plan), *(event.local_bytes for event in events)
@@ -244,7 +244,7 @@ def test_a_schedule_of_a_hundred_thousand_actions_is_a_small_page(tmp_path: Path
     assert done.code == 0, done.err
     plan = ckptplan.load_plan(tmp_path / "plan.json")
     with pytest.raises(TooLongToDraw):
-        sketch_schedule(plan, resident_bytes=resident(plan), detail=Detail(events=100_000))
+        sketch_schedule(plan, detail=Detail(events=100_000))
     page = (tmp_path / "page.html").read_text()
     assert 1_000_000 < len(page) < 5_000_000
     drawn = data_of(page)["plans"][0]

@@ -17,7 +17,7 @@ from tests.support import plain_costs, small_plan
 
 
 def drawn(plan: Plan, path: Path, *, schedule: Iterable[Action] | None = None) -> str:
-    picture = Gantt(plan, resident_bytes=0)
+    picture = Gantt(plan)
     ckptplan.simulate(plan, schedule=schedule, sink=picture.add)
     with style.styled():
         style.save_picture(picture.draw(), str(path))
@@ -63,7 +63,7 @@ def test_a_picture_of_another_kind_is_refused(tmp_path: Path) -> None:
 def test_too_many_bars_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gantt, "MOST_ACTIONS", 50)
     with pytest.raises(InputError, match=r"more than 50 actions, too many for a picture.*a shorter sequence"):
-        ckptplan.simulate(small_plan(), sink=Gantt(small_plan(), resident_bytes=0).add)
+        ckptplan.simulate(small_plan(), sink=Gantt(small_plan()).add)
 
 
 def test_colours_can_be_told_apart_in_all_common_kinds_of_colour_vision() -> None:
@@ -101,7 +101,7 @@ def lab(colour: Triple) -> Triple:
 
 
 def test_tapes_that_are_consumed_in_parts_are_held_until_their_part_is() -> None:
-    picture = Gantt(small_plan(), resident_bytes=0)
+    picture = Gantt(small_plan())
     local = Tier.LOCAL
     play(
         (
@@ -125,7 +125,7 @@ def test_states_that_move_in_one_message_are_followed(tmp_path: Path) -> None:
     plan = small_plan("hierarchical", local_bytes="226 kB")
     text = drawn(plan, tmp_path / "p.svg")
     assert "local checkpoint" in text
-    picture = Gantt(plan, resident_bytes=0)
+    picture = Gantt(plan)
     trace = ckptplan.simulate(plan, sink=picture.add)
     assert len(picture._checkpoints[Tier.REMOTE]) == trace.remote_writes
     bars = picture.finish(Detail()).bars
@@ -136,7 +136,7 @@ def test_states_that_move_in_one_message_are_followed(tmp_path: Path) -> None:
 def test_local_memory_rises_and_falls_with_the_tapes(tmp_path: Path) -> None:
     """From what is resident up to the peak at the end of the last record, and down again."""
     plan = small_plan("base", local_bytes="300 kB")
-    picture = Gantt(plan, resident_bytes=222_144)
+    picture = Gantt(plan)
     trace = ckptplan.simulate(plan, sink=picture.add)
     half, end = trace.seconds / 2, trace.seconds
     expected = [(0.0, 222_144), (0.0, 222_144), (half, trace.local_peak_bytes)]
@@ -163,7 +163,7 @@ def test_a_run_goes_down_and_a_backward_goes_up() -> None:
 
 def test_axes_are_in_units_of_time_and_steps_downwards() -> None:
     plan = small_plan()
-    picture = Gantt(plan, resident_bytes=222_144)
+    picture = Gantt(plan)
     trace = ckptplan.simulate(plan, sink=picture.add)
     with style.styled():
         steps, local, remote = picture.draw().axes

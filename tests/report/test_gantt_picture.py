@@ -7,7 +7,6 @@ import pytest
 from matplotlib.figure import Figure
 
 import ckptplan
-from ckptplan.cost.case import Case
 from ckptplan.report import gantt
 from ckptplan.report.gantt import Gantt
 from ckptplan.report.style import SIZES, styled
@@ -30,8 +29,7 @@ CASES = [
 
 def drawn(name: str, strategy: str | None, size: str) -> Figure:
     plan = plan_of(name, strategy)
-    resident = Case(workload=plan.workload, profile=plan.profile).costs.resident_bytes
-    picture = Gantt(plan, resident_bytes=resident)
+    picture = Gantt(plan)
     ckptplan.simulate(plan, sink=picture.add)
     return picture.draw(SIZES[size])
 

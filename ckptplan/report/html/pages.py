@@ -286,9 +286,8 @@ def _draw(one: _Labelled, most: int) -> tuple[Chart | None, str, int]:
     """Return the chart of a plan's schedule, or None and why; and the number of events that were read."""
     plan = one.plan
     detail = Detail(bars=one.detail.bars, intervals=one.detail.intervals, events=most)
-    resident = Case(workload=plan.workload, profile=plan.profile).costs.resident_bytes
     try:
-        sketch = sketch_schedule(plan, resident_bytes=resident, detail=detail)
+        sketch = sketch_schedule(plan, detail=detail)
     except TooLongToDraw as error:
         read = f"its first {format_count(error.most)} actions were" if error.most else "nothing of it was"
         return None, f"The schedule is too long to be drawn here: {read} read.", error.most
