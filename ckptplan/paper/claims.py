@@ -9,8 +9,6 @@ from itertools import pairwise, product
 
 from ckptplan.cost import paper
 from ckptplan.model.budget import Budget
-from ckptplan.model.record import Parameters
-from ckptplan.model.step_costs import StepCosts
 from ckptplan.paper.claim import (
     CLAIMS,
     COMPUTE,
@@ -39,7 +37,6 @@ from ckptplan.paper.figures import (
     two_level_setting,
 )
 from ckptplan.paper.setting import PaperSetting, Point, find_largest, nearest_root
-from ckptplan.strategies.registry import closed_form_of
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 
 
@@ -326,23 +323,19 @@ def network_ratio(
     States grow with the number of neurons. The model assumes that the spikes kept of each step do as well, and
     that each weight is stored once.
     """
-    here = setting.replace(steps=MODEL_SIZE_STEPS)
-
-    def costs_of(neurons: int) -> StepCosts:
-        there = here.replace(steps=MODEL_SIZE_STEPS, neurons=neurons)
-        network = there.workload.network
-        weights = there.workload.resident_bytes - (network.other_resident_bytes if network else 0)
-        more = (weight_copies - 1) * weights
-        if not spikes_grow:
-            slope = there.workload.resident_bytes_per_step - here.workload.resident_bytes_per_step
-            more -= slope * MODEL_SIZE_STEPS
-        costs = there.costs
-        return costs.replace(resident_bytes=costs.resident_bytes + more)
+    slope = setting.workload.resident_bytes_per_step
 
     def find_most_neurons(name: str, smallest: Mapping[str, int]) -> int:
         def fits(neurons: int) -> bool:
-            cost = closed_form_of(name).cost(Parameters(smallest), costs=costs_of(neurons))
-            return bool(cost.local_peak_bytes[0] <= setting.profile.local_bytes)
+            there = setting.replace(steps=MODEL_SIZE_STEPS, neurons=neurons)
+            workload = there.workload
+            weights = workload.resident_bytes - (
+                workload.network.other_resident_bytes if workload.network else 0
+            )
+            held = there.evaluate(name, smallest).local_peak_bytes + (weight_copies - 1) * weights
+            if not spikes_grow:
+                held -= (workload.resident_bytes_per_step - slope) * MODEL_SIZE_STEPS
+            return held <= setting.profile.local_bytes
 
         return find_largest(fits)
 

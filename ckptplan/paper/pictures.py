@@ -108,20 +108,12 @@ def _draw_curve(axes: Axes, panel: Panel, series: Series, look: Look, *, place: 
         "markersize": 4 * size.scale,
         "markeredgewidth": 0.9 * size.scale,
     }
-    marked = _choose_marked(panel, series, place=place)
+    # All points of a short curve; of a long one some, at other places than those of other curves.
+    marked = 1 if len(x) <= _FEW else (0.02 * place, 0.12)
     form = {"linewidth": 1.1 * size.scale, "linestyle": look.dashes, "label": series.label}
     axes.plot(x, y, **form, **marker, markevery=marked, zorder=3)
-    hollow = [number for number in marked if not series.points[number].fits]
+    hollow = [number for number, point in enumerate(series.points) if not point.fits]
     axes.plot(x, y, markevery=hollow, markerfacecolor="white", linestyle="", zorder=4, **marker)
-
-
-def _choose_marked(panel: Panel, series: Series, *, place: int) -> list[int]:
-    """Return which points have a marker: all on a short curve, else some, staggered between curves."""
-    count, longest = len(series.points), max(len(other.points) for other in panel.series)
-    if longest <= _FEW:
-        return list(range(count))
-    step = longest // 6
-    return [*range((1 + place) * step // 5, count - step // 3, step), count - 1]
 
 
 def _scale_axes(axes: Axes, panel: Panel) -> None:

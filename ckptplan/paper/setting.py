@@ -29,28 +29,15 @@ _PARAMETERS = ("chunk_size", "nb_local", "remote_chunk_size")
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """A strategy with its parameters, for a setting."""
+    """A strategy with its parameters for a setting, and its cost by the exact model."""
 
     setting: PaperSetting
     strategy: str
     parameters: Parameters
-    #: By the exact model.
-    cost: Cost
-
-    @property
-    def seconds(self) -> float:
-        """The time of one batch."""
-        return float(self.cost.seconds[0])
-
-    @property
-    def local_peak_bytes(self) -> int:
-        """The peak of local memory on one unit."""
-        return int(self.cost.local_peak_bytes[0])
-
-    @property
-    def fits(self) -> bool:
-        """Whether it fits both the local and the remote memory."""
-        return bool(self.cost.within(self.setting.budget)[0])
+    seconds: float
+    local_peak_bytes: int
+    #: Whether it fits both the local and the remote memory.
+    fits: bool
 
     @property
     def overhead(self) -> float:
@@ -135,8 +122,14 @@ class PaperSetting(Case):
         """Return a point of a strategy; its parameters are a mapping, keywords or both, clamped as executed."""
         strategy = closed_form_of(name)
         chosen = strategy.clamp(Parameters(parameters, **more), steps=self.costs.steps)
+        cost = strategy.cost(chosen, costs=self.costs)
         return Point(
-            setting=self, strategy=name, parameters=chosen, cost=strategy.cost(chosen, costs=self.costs)
+            setting=self,
+            strategy=name,
+            parameters=chosen,
+            seconds=float(cost.seconds[0]),
+            local_peak_bytes=int(cost.local_peak_bytes[0]),
+            fits=bool(cost.within(self.budget)[0]),
         )
 
     def find_largest_steps(self, strategy: str, *, model: Model = "exact") -> int:

@@ -57,15 +57,15 @@ def adopt_answer(answer: Answer, *, strategy: Strategy, least_seconds: float | N
         count=count,
     )
     columns = adopt_columns(given, count=1, costs=costs)
-    return Answer(
+    return replace(
+        answer,
         strategy=strategy,
         parameters=Parameters({name: int(column[0]) for name, column in columns.items()}),
-        solved_at=costs,
-        regular=answer.regular,
         schedule=(decision,),
         solved=answer.totals(costs),
-        key=answer.key,
         least_seconds=least_seconds,
+        notes=(),
+        gap=0.0,
     )
 
 

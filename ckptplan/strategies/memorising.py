@@ -61,7 +61,7 @@ class Memorisation(PartValues):
             if t == 1:
                 chunk[tape:] = 0
             elif self.internal:
-                np.copyto(chunk, shift(self._after_step(t - 1), tape))
+                np.copyto(chunk, shift(self._follow(t - 1), tape))
             np.copyto(local, shift(chunk + k, -state))
             if t > 1:
                 np.minimum(local, splits.least(t, 1, t), out=local)
@@ -75,15 +75,13 @@ class Memorisation(PartValues):
 
     def first_row(self) -> Values:
         """Return the least cost of the whole sequence, whose first state is not stored yet, for every m."""
-        held = shift(self.local[self.steps] + self.actions.save, self.sizes.state)
-        row: Values = np.minimum(held, self._goes_on(self.steps) + self.actions.chunk)
-        return row
+        return self._follow(self.steps, opened=self.actions.chunk)
 
-    def _after_step(self, rest: int) -> Values:
-        """Return the cost of the steps behind a step of an open chunk, for every m."""
+    def _follow(self, rest: int, *, opened: float = 0.0) -> Values:
+        """Return the cost of steps behind a step of a chunk, which goes on at the cost ``opened``, or ends."""
         held = shift(self.local[rest] + self.actions.save, self.sizes.state)
-        after: Values = np.minimum(held, self._goes_on(rest))
-        return after
+        row: Values = np.minimum(held, self._goes_on(rest) + opened)
+        return row
 
     def _goes_on(self, rest: int) -> Values:
         """Return the cost of an open chunk that goes on; there must be room for a state, except at the end."""

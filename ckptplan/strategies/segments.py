@@ -22,15 +22,6 @@ from ckptplan.strategies.closed_form import Box, Capacity, ClosedForm
 from ckptplan.strategies.protocol import Columns, Splits
 
 
-def _print_base(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
-    memory = paper.memory_base(T=costs.steps, M_a=costs.tape_bytes, M_others=costs.resident_bytes)
-    return Cost(
-        seconds=np.array([paper.base_seconds(costs)]),
-        local_peak_bytes=np.array([memory]),
-        remote_peak_bytes=np.zeros(1, dtype=np.int64),
-    )
-
-
 class Base(ClosedForm):
     """Plain backpropagation through time: keep every tape, recompute nothing.
 
@@ -40,10 +31,18 @@ class Base(ClosedForm):
     name = "base"
     rank = 0
     parameter_names = ()
-    printed = staticmethod(_print_base)
 
     def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
         return Box.of() if Capacity.within(budget, costs=costs).tapes >= costs.steps else None
+
+    @staticmethod
+    def printed(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
+        memory = paper.memory_base(T=costs.steps, M_a=costs.tape_bytes, M_others=costs.resident_bytes)
+        return Cost(
+            seconds=np.array([paper.base_seconds(costs)]),
+            local_peak_bytes=np.array([memory]),
+            remote_peak_bytes=np.zeros(1, dtype=np.int64),
+        )
 
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
         return Counts(
@@ -218,7 +217,8 @@ class Segmented(ClosedForm):
         actions = (self.count_chunks(segment, point=point) - 1) * each + k
         # The last segment is part of the first sweep; all its chunks but the last run again.
         last = segment * (forward + backward) + (segment - chunk) * costs.recompute_seconds + actions
-        again = count_segment_recomputed(segment, chunk) * costs.recompute_seconds
+        # g(rc) steps run again to reverse a segment of which no tape is left (``counts``); c <= rc at a point.
+        again = (2 * segment - chunk) * costs.recompute_seconds
         reversal = segment * backward + again + actions + back
         return TransferTiming(
             messages=messages,
@@ -273,23 +273,6 @@ class Segmented(ClosedForm):
         return cut_range(start, end, parameters["chunk_size"])
 
 
-def count_segment_recomputed(length: Integers, chunk: Integers) -> Integers:
-    """Return g(L) of ``counts``: the steps that run again to reverse a segment without any tape left."""
-    steps: Integers = 2 * length - np.minimum(chunk, length)
-    return steps
-
-
-def _print_standard(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
-    checkpoints = paper.nb_checkpoints(T=costs.steps, chunk_size=high["chunk_size"])
-    return Cost(
-        seconds=np.full(len(checkpoints), paper.standard_seconds(costs)),
-        local_peak_bytes=paper.memory_standard(
-            chunk_size=low["chunk_size"], nb_checkpoints=checkpoints, **paper.sizes(costs)
-        ),
-        remote_peak_bytes=np.zeros_like(checkpoints),
-    )
-
-
 class Standard(Segmented):
     """A local checkpoint before each chunk; each chunk but the last runs again.
 
@@ -299,16 +282,17 @@ class Standard(Segmented):
     name = "standard"
     rank = 1
     parameter_names = ("chunk_size",)
-    printed = staticmethod(_print_standard)
 
-
-def _print_remote(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
-    checkpoints = paper.nb_checkpoints(T=costs.steps, chunk_size=high["chunk_size"])
-    return Cost(
-        seconds=paper.time_remote(nb_checkpoints=checkpoints, **paper.times(costs)),
-        local_peak_bytes=paper.memory_remote(chunk_size=low["chunk_size"], **paper.sizes(costs)),
-        remote_peak_bytes=checkpoints * costs.remote_state_bytes,
-    )
+    @staticmethod
+    def printed(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
+        checkpoints = paper.nb_checkpoints(T=costs.steps, chunk_size=high["chunk_size"])
+        return Cost(
+            seconds=np.full(len(checkpoints), paper.standard_seconds(costs)),
+            local_peak_bytes=paper.memory_standard(
+                chunk_size=low["chunk_size"], nb_checkpoints=checkpoints, **paper.sizes(costs)
+            ),
+            remote_peak_bytes=np.zeros_like(checkpoints),
+        )
 
 
 class Remote(Segmented):
@@ -320,25 +304,17 @@ class Remote(Segmented):
     name = "remote"
     rank = 2
     parameter_names = ("chunk_size",)
-    printed = staticmethod(_print_remote)
     segment = "chunk_size"
     moves_states = True
 
-
-def _print_hierarchical(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
-    checkpoints = paper.nb_checkpoints(T=costs.steps, chunk_size=high["chunk_size"])
-    states = paper.states_hierarchical(nb_checkpoints=checkpoints, nb_local=high["nb_local"])
-    return Cost(
-        seconds=paper.time_hierarchical(
-            N_c=paper.communications_hierarchical(nb_checkpoints=checkpoints, nb_local=high["nb_local"]),
-            states=states,
-            **paper.times(costs),
-        ),
-        local_peak_bytes=paper.memory_hierarchical(
-            chunk_size=low["chunk_size"], nb_local=low["nb_local"], **paper.sizes(costs)
-        ),
-        remote_peak_bytes=states // 2 * costs.remote_state_bytes,
-    )
+    @staticmethod
+    def printed(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
+        checkpoints = paper.nb_checkpoints(T=costs.steps, chunk_size=high["chunk_size"])
+        return Cost(
+            seconds=paper.time_remote(nb_checkpoints=checkpoints, **paper.times(costs)),
+            local_peak_bytes=paper.memory_remote(chunk_size=low["chunk_size"], **paper.sizes(costs)),
+            remote_peak_bytes=checkpoints * costs.remote_state_bytes,
+        )
 
 
 class Hierarchical(Segmented):
@@ -350,9 +326,24 @@ class Hierarchical(Segmented):
     name = "hierarchical"
     rank = 3
     parameter_names = ("chunk_size", "nb_local")
-    printed = staticmethod(_print_hierarchical)
     segment = "chunk_size"
     moves_states = True
+
+    @staticmethod
+    def printed(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
+        checkpoints = paper.nb_checkpoints(T=costs.steps, chunk_size=high["chunk_size"])
+        states = paper.states_hierarchical(nb_checkpoints=checkpoints, nb_local=high["nb_local"])
+        return Cost(
+            seconds=paper.time_hierarchical(
+                N_c=paper.communications_hierarchical(nb_checkpoints=checkpoints, nb_local=high["nb_local"]),
+                states=states,
+                **paper.times(costs),
+            ),
+            local_peak_bytes=paper.memory_hierarchical(
+                chunk_size=low["chunk_size"], nb_local=low["nb_local"], **paper.sizes(costs)
+            ),
+            remote_peak_bytes=states // 2 * costs.remote_state_bytes,
+        )
 
     def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
         capacity = Capacity.within(budget, costs=costs)
@@ -408,21 +399,6 @@ class Hierarchical(Segmented):
             yield Backward(start, end)
 
 
-def _print_double(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
-    communications = paper.communications_double(T=costs.steps, remote_chunk_size=high["remote_chunk_size"])
-    return Cost(
-        seconds=paper.time_double(
-            T_refwd=paper.recompute_seconds(costs), N_c=communications, **paper.times(costs)
-        ),
-        local_peak_bytes=paper.memory_double(
-            chunk_size=low["chunk_size"],
-            inner_checkpoints=ceil_div(low["remote_chunk_size"], high["chunk_size"]),
-            **paper.sizes(costs),
-        ),
-        remote_peak_bytes=communications // 2 * costs.remote_state_bytes,
-    )
-
-
 class Double(Segmented):
     """Remote checkpoints far apart, and local checkpoints between them.
 
@@ -432,9 +408,23 @@ class Double(Segmented):
     name = "double"
     rank = 4
     parameter_names = ("chunk_size", "remote_chunk_size")
-    printed = staticmethod(_print_double)
     segment = "remote_chunk_size"
     moves_states = True
+
+    @staticmethod
+    def printed(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
+        communications = paper.communications_double(T=costs.steps, remote_chunk_size=high["remote_chunk_size"])
+        return Cost(
+            seconds=paper.time_double(
+                T_refwd=paper.recompute_seconds(costs), N_c=communications, **paper.times(costs)
+            ),
+            local_peak_bytes=paper.memory_double(
+                chunk_size=low["chunk_size"],
+                inner_checkpoints=ceil_div(low["remote_chunk_size"], high["chunk_size"]),
+                **paper.sizes(costs),
+            ),
+            remote_peak_bytes=communications // 2 * costs.remote_state_bytes,
+        )
 
 
 class Nested(Segmented):
