@@ -190,7 +190,7 @@ class Described(CheckedModel):
     #: The field that has the origin of each number.
     _origins: ClassVar[str]
 
-    name: Annotated[Name, Field(description="a name without spaces")]
+    name: Name = Field(description="a name without spaces")
     description: Text = ""
 
     @model_validator(mode="after")

@@ -21,24 +21,21 @@ class Goal(CheckedModel):
     noun: ClassVar[str] = "goal"
 
     objective: ObjectiveName = "time"
-    model: Annotated[
-        Model,
-        Field(description="the cost model that chose: exact, or the printed equations"),
-    ] = "exact"
-    max_overhead: Annotated[Share | None, Field(description="largest overhead allowed, as a share")] = None
-    local_bytes: Annotated[
-        PositiveBytes | None, Field(description="local budget of one unit, headroom taken off")
-    ] = None
-    headroom: Annotated[
-        Headroom, IF_ANY, Field(description="share of local memory left free, of which local_bytes is the rest")
-    ] = 0.0
-    remote_bytes: Annotated[Limit, Field(description="remote budget in all; none: unbounded")] = None
-    strategies: Annotated[
-        tuple[Name, ...], FirstFault(), Field(max_length=1000, description="the strategies that were compared")
-    ] = ()
-    effort: Annotated[EffortName, Field(description="how much work the search for optimal schedules is")] = (
-        "quick"
+    model: Model = Field(
+        default="exact", description="the cost model that chose: exact, or the printed equations"
     )
+    max_overhead: Share | None = Field(default=None, description="largest overhead allowed, as a share")
+    local_bytes: PositiveBytes | None = Field(
+        default=None, description="local budget of one unit, headroom taken off"
+    )
+    headroom: Annotated[Headroom, IF_ANY] = Field(
+        default=0.0, description="share of local memory left free, of which local_bytes is the rest"
+    )
+    remote_bytes: Limit = Field(default=None, description="remote budget in all; none: unbounded")
+    strategies: Annotated[tuple[Name, ...], FirstFault()] = Field(
+        default=(), max_length=1000, description="the strategies that were compared"
+    )
+    effort: EffortName = Field(default="quick", description="how much work the search for optimal schedules is")
 
     @property
     def budget(self) -> Budget:

@@ -32,23 +32,22 @@ class Operations(CheckedModel):
 
     noun: ClassVar[str] = "table of operations"
 
-    dtype: Annotated[
-        Literal["float64", "float32", "float16", "bfloat16"],
-        Field(description="the type of numbers that it computes in"),
-    ] = "float32"
-    forward_flops: Annotated[_Amount, Field(description="floating-point operations of a forward step")]
-    backward_flops: Annotated[_Amount, Field(description="floating-point operations of a backward step")]
-    forward_bytes: Annotated[_Amount, Field(description="bytes a forward step reads and writes locally")]
-    backward_bytes: Annotated[_Amount, Field(description="bytes a backward step reads and writes locally")]
-    forward_kernels: Annotated[_Amount, Field(description="kernels that a forward step starts")] = 1.0
-    backward_kernels: Annotated[_Amount, Field(description="kernels that a backward step starts")] = 2.0
-    efficiency: Annotated[
-        float | None,
-        Field(gt=0, le=1, description="share of the roofline reached, as a calibration found; none: not known"),
-    ] = None
-    measured_on: Annotated[Text | None, Field(description="the profile on which the efficiency was found")] = (
-        None
+    dtype: Literal["float64", "float32", "float16", "bfloat16"] = Field(
+        default="float32", description="the type of numbers that it computes in"
     )
+    forward_flops: _Amount = Field(description="floating-point operations of a forward step")
+    backward_flops: _Amount = Field(description="floating-point operations of a backward step")
+    forward_bytes: _Amount = Field(description="bytes a forward step reads and writes locally")
+    backward_bytes: _Amount = Field(description="bytes a backward step reads and writes locally")
+    forward_kernels: _Amount = Field(default=1.0, description="kernels that a forward step starts")
+    backward_kernels: _Amount = Field(default=2.0, description="kernels that a backward step starts")
+    efficiency: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="share of the roofline reached, as a calibration found; none: not known",
+    )
+    measured_on: Text | None = Field(default=None, description="the profile on which the efficiency was found")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,33 +107,31 @@ class Network(CheckedModel):
 
     noun: ClassVar[str] = "network"
 
-    neurons: Annotated[
-        Count, Field(description="neurons of all layers and units together; of a ConvLSTM, its channels")
-    ]
-    layers: Annotated[Count, Field(description="layers of equal size")] = 1
-    batch: Annotated[Count, Field(description="samples trained at once")]
+    neurons: Count = Field(description="neurons of all layers and units together; of a ConvLSTM, its channels")
+    layers: Count = Field(default=1, description="layers of equal size")
+    batch: Count = Field(description="samples trained at once")
     dtype: Literal["float64", "float32", "float16", "bfloat16"] = "float32"
-    activity: Annotated[Share, Field(le=1, description="largest share of neurons that spike in one step")] = 0.0
-    state_values: Annotated[Count, Field(description="state values per neuron and sample")] = 1
-    tape_values: Annotated[Count, Field(description="tape values per neuron, sample and step")] = 1
-    other_resident_bytes: Annotated[
-        Bytes, Field(description="resident bytes per unit besides weights: code, buffers, optimiser")
-    ] = 0
-    kind: Annotated[
-        Literal["gru", "lstm", "snn", "convlstm"] | None,
-        IF_GIVEN,
-        Field(description="what the layers are; none: the paper's"),
-    ] = None
-    inputs: Annotated[
-        Count | None,
-        IF_GIVEN,
-        Field(description="input values per sample and step; of a ConvLSTM, its channels"),
-    ] = None
-    height: Annotated[Count | None, IF_GIVEN, Field(description="rows of the images of a ConvLSTM")] = None
-    width: Annotated[Count | None, IF_GIVEN, Field(description="columns of the images of a ConvLSTM")] = None
-    kernel: Annotated[
-        Count | None, IF_GIVEN, Field(description="rows, and columns, of the filters of a ConvLSTM")
-    ] = None
+    activity: Share = Field(default=0.0, le=1, description="largest share of neurons that spike in one step")
+    state_values: Count = Field(default=1, description="state values per neuron and sample")
+    tape_values: Count = Field(default=1, description="tape values per neuron, sample and step")
+    other_resident_bytes: Bytes = Field(
+        default=0, description="resident bytes per unit besides weights: code, buffers, optimiser"
+    )
+    kind: Annotated[Literal["gru", "lstm", "snn", "convlstm"] | None, IF_GIVEN] = Field(
+        default=None, description="what the layers are; none: the paper's"
+    )
+    inputs: Annotated[Count | None, IF_GIVEN] = Field(
+        default=None, description="input values per sample and step; of a ConvLSTM, its channels"
+    )
+    height: Annotated[Count | None, IF_GIVEN] = Field(
+        default=None, description="rows of the images of a ConvLSTM"
+    )
+    width: Annotated[Count | None, IF_GIVEN] = Field(
+        default=None, description="columns of the images of a ConvLSTM"
+    )
+    kernel: Annotated[Count | None, IF_GIVEN] = Field(
+        default=None, description="rows, and columns, of the filters of a ConvLSTM"
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -51,22 +51,20 @@ class Plan(Displayed, CheckedModel):
         BeforeValidator(_parameters),
         PlainSerializer(dict, return_type=dict[str, int]),
         WithJsonSchema({"type": "object", "additionalProperties": {"type": "integer", "minimum": 1}}),
-        Field(description="the integers that determine the schedule: those that the strategy has"),
-    ]
+    ] = Field(description="the integers that determine the schedule: those that the strategy has")
     steps: Steps
     goal: Goal = Goal()
     predicted: Predicted
-    splits: Annotated[
-        Annotated[tuple[Split, ...], FirstFault()] | None,
-        Field(description="decisions by part of the schedule; none where parameters say it all"),
-    ] = None
-    regular: Annotated[
-        bool, Field(description="whether loops with fixed strides, or a static graph, can run the schedule")
-    ] = True
-    bound: Annotated[Bound | None, Field(description="none where nothing was proved")] = None
+    splits: Annotated[tuple[Split, ...], FirstFault()] | None = Field(
+        default=None, description="decisions by part of the schedule; none where parameters say it all"
+    )
+    regular: bool = Field(
+        default=True, description="whether loops with fixed strides, or a static graph, can run the schedule"
+    )
+    bound: Bound | None = Field(default=None, description="none where nothing was proved")
     workload: Workload
     profile: HardwareProfile
-    estimate_basis: Annotated[tuple[BasisEntry, ...], FirstFault(), Field(max_length=1000)] = ()
+    estimate_basis: Annotated[tuple[BasisEntry, ...], FirstFault()] = Field(default=(), max_length=1000)
     provenance: Provenance
 
     model_config = ConfigDict(arbitrary_types_allowed=True)

@@ -51,11 +51,9 @@ class Source(ModelPart):
 
     grade: Grade
     source: Text | None = None
-    date: Annotated[
-        Text | None,
-        BeforeValidator(_format_day),
-        Field(description="the day the number was taken over, ISO 8601"),
-    ] = None
+    date: Annotated[Text | None, BeforeValidator(_format_day)] = Field(
+        default=None, description="the day the number was taken over, ISO 8601"
+    )
     note: Text | None = None
     assumption: Text | None = None
 
@@ -85,59 +83,53 @@ class HardwareProfile(Described):
     noun: ClassVar[str] = "hardware profile"
     _origins: ClassVar[str] = "sources"
 
-    units: Annotated[
-        Count, Field(description="parts that local memory is divided into: tiles, cores; else 1")
-    ] = 1
-    local_bytes: Annotated[PositiveBytes, Field(description="local memory of one unit, bytes")]
-    headroom: Annotated[
-        Headroom, IF_ANY, Field(description="share of local memory that plans leave free, from 0 to below 1")
-    ] = 0.0
-    remote_bytes: Annotated[
-        Limit, Field(description="remote memory in all, bytes; none, or 'unbounded': no limit")
-    ] = None
-    write_bytes_per_second: Annotated[
-        Rate, Field(description="local to remote, bytes per second; not needed if remote_bytes is 0")
-    ] = 0.0
-    read_bytes_per_second: Annotated[
-        Rate, Field(description="remote to local, bytes per second; not needed if remote_bytes is 0")
-    ] = 0.0
-    latency_seconds: Annotated[Seconds, Field(description="start-up time of a message, seconds")] = 0.0
-    synchronisation_seconds: Annotated[
-        Seconds, Field(description="T_s of the paper: synchronisation per message, seconds")
-    ] = 0.0
-    overlaps_compute: Annotated[
-        bool, Field(strict=True, description="whether transfers can overlap compute")
-    ] = False
-    transfer_write_seconds: Annotated[
-        Seconds | None, Field(description="T_c of one state, local to remote, if not derived from bytes")
-    ] = None
-    transfer_read_seconds: Annotated[
-        Seconds | None, Field(description="T_c of one state, remote to local, if not derived from bytes")
-    ] = None
-    power_watts: Annotated[Watts | None, Field(description="power under load, watts")] = None
-    idle_power_watts: Annotated[Watts | None, Field(description="idle power, watts")] = None
-    float64_flops_per_second: Annotated[
-        FlopRate | None, IF_GIVEN, Field(description="peak of all units in float64, operations per second")
-    ] = None
-    float32_flops_per_second: Annotated[
-        FlopRate | None, IF_GIVEN, Field(description="peak of all units in float32, operations per second")
-    ] = None
-    float16_flops_per_second: Annotated[
-        FlopRate | None,
-        IF_GIVEN,
-        Field(description="peak of all units in float16 and bfloat16, operations per second"),
-    ] = None
-    local_bytes_per_second: Annotated[
-        Rate | None, IF_GIVEN, Field(description="peak of local memory, all units together, bytes per second")
-    ] = None
-    launch_seconds: Annotated[
-        Seconds | None,
-        IF_GIVEN,
-        Field(description="what each kernel of a step takes besides its work, seconds"),
-    ] = None
-    price_per_hour: Annotated[
-        Price | None, IF_GIVEN, Field(description="price of an hour, in a currency of your choice")
-    ] = None
+    units: Count = Field(default=1, description="parts that local memory is divided into: tiles, cores; else 1")
+    local_bytes: PositiveBytes = Field(description="local memory of one unit, bytes")
+    headroom: Annotated[Headroom, IF_ANY] = Field(
+        default=0.0, description="share of local memory that plans leave free, from 0 to below 1"
+    )
+    remote_bytes: Limit = Field(
+        default=None, description="remote memory in all, bytes; none, or 'unbounded': no limit"
+    )
+    write_bytes_per_second: Rate = Field(
+        default=0.0, description="local to remote, bytes per second; not needed if remote_bytes is 0"
+    )
+    read_bytes_per_second: Rate = Field(
+        default=0.0, description="remote to local, bytes per second; not needed if remote_bytes is 0"
+    )
+    latency_seconds: Seconds = Field(default=0.0, description="start-up time of a message, seconds")
+    synchronisation_seconds: Seconds = Field(
+        default=0.0, description="T_s of the paper: synchronisation per message, seconds"
+    )
+    overlaps_compute: bool = Field(
+        default=False, strict=True, description="whether transfers can overlap compute"
+    )
+    transfer_write_seconds: Seconds | None = Field(
+        default=None, description="T_c of one state, local to remote, if not derived from bytes"
+    )
+    transfer_read_seconds: Seconds | None = Field(
+        default=None, description="T_c of one state, remote to local, if not derived from bytes"
+    )
+    power_watts: Watts | None = Field(default=None, description="power under load, watts")
+    idle_power_watts: Watts | None = Field(default=None, description="idle power, watts")
+    float64_flops_per_second: Annotated[FlopRate | None, IF_GIVEN] = Field(
+        default=None, description="peak of all units in float64, operations per second"
+    )
+    float32_flops_per_second: Annotated[FlopRate | None, IF_GIVEN] = Field(
+        default=None, description="peak of all units in float32, operations per second"
+    )
+    float16_flops_per_second: Annotated[FlopRate | None, IF_GIVEN] = Field(
+        default=None, description="peak of all units in float16 and bfloat16, operations per second"
+    )
+    local_bytes_per_second: Annotated[Rate | None, IF_GIVEN] = Field(
+        default=None, description="peak of local memory, all units together, bytes per second"
+    )
+    launch_seconds: Annotated[Seconds | None, IF_GIVEN] = Field(
+        default=None, description="what each kernel of a step takes besides its work, seconds"
+    )
+    price_per_hour: Annotated[Price | None, IF_GIVEN] = Field(
+        default=None, description="price of an hour, in a currency of your choice"
+    )
     sources: dict[str, Source] = Field(default_factory=dict, description="field -> where its number comes from")
 
     @model_validator(mode="before")
@@ -154,14 +146,10 @@ class HardwareProfile(Described):
         }
 
     @model_validator(mode="after")
-    def _has_rates(self) -> Self:
+    def _has_rates_and_memory(self) -> Self:
         for field in _RATES:
             if not getattr(self, field):
                 raise InputError("is missing", field=field, accepted=type(self).model_fields[field].description)
-        return self
-
-    @model_validator(mode="after")
-    def _headroom_leaves_memory(self) -> Self:
         take_headroom(self.local_bytes, self.headroom)
         return self
 

@@ -1,6 +1,6 @@
 """Defines the costs of a job's elementary actions on a machine: all that strategies see of either."""
 
-from typing import Annotated, Any, ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -22,25 +22,23 @@ class StepCosts(CheckedModel):
 
     noun: ClassVar[str] = "step costs"
 
-    steps: Annotated[Steps, Field(description="T")]
-    state_bytes: Annotated[PositiveBytes, Field(description="M_s on one unit")]
-    tape_bytes: Annotated[PositiveBytes, Field(description="M_a on one unit")]
-    resident_bytes: Annotated[Bytes, Field(description="M_others on one unit, for all steps")] = 0
-    remote_state_bytes: Annotated[PositiveBytes, Field(description="one state, all units together")]
-    forward_seconds: Annotated[Seconds, Field(description="f")]
-    backward_seconds: Annotated[Seconds, Field(description="b")]
-    recompute_seconds: Annotated[Seconds, Field(description="r")]
-    record_overhead_seconds: Annotated[Seconds, Field(description="o")] = 0.0
-    write_seconds: Annotated[Seconds, Field(description="T_c, one state to remote memory")] = 0.0
-    read_seconds: Annotated[Seconds, Field(description="T_c, one state from remote memory")] = 0.0
-    message_seconds: Annotated[Seconds, Field(description="T_s + latency, once per message either way")] = 0.0
-    advance_seconds: Annotated[Seconds, Field(description="each Advance, in addition to its steps")] = 0.0
-    chunk_seconds: Annotated[Seconds, Field(description="each Record with its Backward, besides its steps")] = (
-        0.0
-    )
-    save_seconds: Annotated[Seconds, Field(description="each Save in local memory")] = 0.0
-    load_seconds: Annotated[Seconds, Field(description="each Load from local memory")] = 0.0
-    overlaps_compute: Annotated[bool, Field(description="whether transfers overlap compute")] = False
+    steps: Steps = Field(description="T")
+    state_bytes: PositiveBytes = Field(description="M_s on one unit")
+    tape_bytes: PositiveBytes = Field(description="M_a on one unit")
+    resident_bytes: Bytes = Field(default=0, description="M_others on one unit, for all steps")
+    remote_state_bytes: PositiveBytes = Field(description="one state, all units together")
+    forward_seconds: Seconds = Field(description="f")
+    backward_seconds: Seconds = Field(description="b")
+    recompute_seconds: Seconds = Field(description="r")
+    record_overhead_seconds: Seconds = Field(default=0.0, description="o")
+    write_seconds: Seconds = Field(default=0.0, description="T_c, one state to remote memory")
+    read_seconds: Seconds = Field(default=0.0, description="T_c, one state from remote memory")
+    message_seconds: Seconds = Field(default=0.0, description="T_s + latency, once per message either way")
+    advance_seconds: Seconds = Field(default=0.0, description="each Advance, in addition to its steps")
+    chunk_seconds: Seconds = Field(default=0.0, description="each Record with its Backward, besides its steps")
+    save_seconds: Seconds = Field(default=0.0, description="each Save in local memory")
+    load_seconds: Seconds = Field(default=0.0, description="each Load from local memory")
+    overlaps_compute: bool = Field(default=False, description="whether transfers overlap compute")
 
     @model_validator(mode="after")
     def _countable(self) -> Self:

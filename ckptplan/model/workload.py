@@ -41,54 +41,53 @@ MOST_THREADS = 4096
 class Measured(ModelPart):
     """How a number of a workload was measured."""
 
-    repeats: Annotated[int, Field(ge=1, description="rounds that it is the median of")]
-    spread: Annotated[float, Field(ge=0, description="half the range between quartiles, as a share")]
-    fit: Annotated[
-        float | None, Field(le=1, description="R^2 of the straight line over several chunk sizes; none: no fit")
-    ] = None
+    repeats: int = Field(ge=1, description="rounds that it is the median of")
+    spread: float = Field(ge=0, description="half the range between quartiles, as a share")
+    fit: float | None = Field(
+        default=None, le=1, description="R^2 of the straight line over several chunk sizes; none: no fit"
+    )
 
 
 class Calibration(ModelPart):
     """The conditions of a ``ckptplan calibrate`` run, and how accurate its times are."""
 
-    machine: Annotated[Text, Field(min_length=1, description="processor, or accelerator, that was measured")]
+    machine: Text = Field(min_length=1, description="processor, or accelerator, that was measured")
     device: Literal["cpu", "cuda"]
-    threads: Annotated[
-        int, Field(ge=1, le=MOST_THREADS, description="threads that ran the cell on the processor")
-    ]
-    torch: Annotated[Text | None, IF_ANY, Field(description="version of PyTorch, if it ran the cell")] = None
-    jax: Annotated[Text | None, IF_ANY, Field(description="version of JAX, if it ran the cell")] = None
-    tape: Annotated[Text | None, IF_ANY, Field(description="kind of tapes, if JAX ran the cell")] = None
-    date: Annotated[Text, Field(description="UTC, ISO 8601")]
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)]
-    clock: Annotated[
-        Literal["wall time", "processor time"],
-        Field(description="how runs were timed; processor time where one thread of a processor runs them"),
-    ] = "wall time"
-    uncertainty: Annotated[
-        float, Field(ge=0, description="times of plans are known to within this share: spread and misfit")
-    ]
-    transfer_uncertainty: Annotated[
-        float, Field(ge=0, description="times of messages are known to within this share: spread and misfit")
-    ]
-    shortest_chunk: Annotated[
-        int | None,
-        Field(ge=1, description="steps; only before the costs of actions were measured: times hold from here"),
-    ] = None
-    chunk_overhead_seconds: Annotated[
-        float | None,
-        Field(ge=0, description="only before the costs of actions were measured: what a chunk adds"),
-    ] = None
-    tape_bytes_once: Annotated[
-        int,
-        Field(
-            ge=0, description="bytes that a recorded chunk holds once, however many steps it has (workspace)"
-        ),
-    ] = 0
-    measured: Annotated[
-        dict[Name, Measured],
-        Field(description="field, or recorded_seconds (a recorded step) -> repeats, spread and fit"),
-    ] = Field(default_factory=dict)
+    threads: int = Field(ge=1, le=MOST_THREADS, description="threads that ran the cell on the processor")
+    torch: Annotated[Text | None, IF_ANY] = Field(
+        default=None, description="version of PyTorch, if it ran the cell"
+    )
+    jax: Annotated[Text | None, IF_ANY] = Field(default=None, description="version of JAX, if it ran the cell")
+    tape: Annotated[Text | None, IF_ANY] = Field(default=None, description="kind of tapes, if JAX ran the cell")
+    date: Text = Field(description="UTC, ISO 8601")
+    seed: int = Field(ge=-(2**63), lt=2**63)
+    clock: Literal["wall time", "processor time"] = Field(
+        default="wall time",
+        description="how runs were timed; processor time where one thread of a processor runs them",
+    )
+    uncertainty: float = Field(
+        ge=0, description="times of plans are known to within this share: spread and misfit"
+    )
+    transfer_uncertainty: float = Field(
+        ge=0, description="times of messages are known to within this share: spread and misfit"
+    )
+    shortest_chunk: int | None = Field(
+        default=None,
+        ge=1,
+        description="steps; only before the costs of actions were measured: times hold from here",
+    )
+    chunk_overhead_seconds: float | None = Field(
+        default=None, ge=0, description="only before the costs of actions were measured: what a chunk adds"
+    )
+    tape_bytes_once: int = Field(
+        default=0,
+        ge=0,
+        description="bytes that a recorded chunk holds once, however many steps it has (workspace)",
+    )
+    measured: dict[Name, Measured] = Field(
+        default_factory=dict,
+        description="field, or recorded_seconds (a recorded step) -> repeats, spread and fit",
+    )
 
     @property
     def framework(self) -> str:
@@ -110,13 +109,13 @@ class Basis(ModelPart):
     """How a number of a workload was obtained, and why."""
 
     kind: Literal["assumed", "derived", "estimated", "measured"]
-    why: Annotated[Text, Field(min_length=1)]
-    low: Annotated[
-        Seconds | None, IF_GIVEN, Field(description="an estimated time is at least this, seconds")
-    ] = None
-    high: Annotated[
-        Seconds | None, IF_GIVEN, Field(description="an estimated time is at most this, seconds")
-    ] = None
+    why: Text = Field(min_length=1)
+    low: Annotated[Seconds | None, IF_GIVEN] = Field(
+        default=None, description="an estimated time is at least this, seconds"
+    )
+    high: Annotated[Seconds | None, IF_GIVEN] = Field(
+        default=None, description="an estimated time is at most this, seconds"
+    )
 
 
 class Workload(Described):
@@ -130,45 +129,43 @@ class Workload(Described):
     noun: ClassVar[str] = "workload"
     _origins: ClassVar[str] = "basis"
 
-    steps: Annotated[Steps, Field(description="T, the number of time steps")]
-    batch: Annotated[Count | None, Field(description="samples trained at once")] = None
-    units: Annotated[Count | None, Field(description="units the bytes are per; none: those of the profile")] = (
-        None
+    steps: Steps = Field(description="T, the number of time steps")
+    batch: Count | None = Field(default=None, description="samples trained at once")
+    units: Count | None = Field(default=None, description="units the bytes are per; none: those of the profile")
+    network: Network | None = Field(default=None, description="derives the byte sizes; needs units")
+    operations: Annotated[Operations | None, IF_ANY] = Field(
+        default=None, description="the work of a step, to estimate times by; none: the network's"
     )
-    network: Annotated[Network | None, Field(description="derives the byte sizes; needs units")] = None
-    operations: Annotated[
-        Operations | None,
-        IF_ANY,
-        Field(description="the work of a step, to estimate times by; none: the network's"),
-    ] = None
-    state_bytes: Annotated[PositiveBytes, Field(description="M_s, one state on one unit, bytes")]
-    tape_bytes: Annotated[PositiveBytes, Field(description="M_a, the tape of one step on one unit, bytes")]
-    resident_bytes_per_step: Annotated[
-        Bytes, Field(description="kept for each step of the sequence on one unit, bytes")
-    ] = 0
-    resident_bytes: Annotated[Bytes, Field(description="weights, code, optimiser on one unit, bytes")] = 0
-    workspace_bytes: Annotated[Bytes, Field(description="scratch memory on one unit, bytes")] = 0
-    forward_seconds: Annotated[PositiveSeconds, Field(description="f, first forward of a step")]
-    backward_seconds: Annotated[PositiveSeconds, Field(description="b, backward of a step")]
-    recompute_seconds: Annotated[PositiveSeconds, Field(description="r, recomputing a step")]
-    record_overhead_seconds: Annotated[
-        Seconds, Field(description="o, what recording the tape adds to a step")
-    ] = 0.0
-    advance_seconds: Annotated[
-        Seconds, IF_ANY, Field(description="a, what a run of steps without tape takes besides its steps")
-    ] = 0.0
-    chunk_seconds: Annotated[
-        Seconds,
-        IF_ANY,
-        Field(description="k, what recording and reversing a run of steps takes besides its steps"),
-    ] = 0.0
-    save_seconds: Annotated[Seconds, IF_ANY, Field(description="s, storing a state in local memory")] = 0.0
-    load_seconds: Annotated[Seconds, IF_ANY, Field(description="l, loading a state from local memory")] = 0.0
-    timed_on: Annotated[Text | None, Field(description="the profile that the times belong to")] = None
-    cell: Annotated[Text | None, Field(description="the cell that `validate` runs")] = None
-    calibration: Annotated[
-        Calibration | None, Field(description="how `calibrate` measured it; none: it did not")
-    ] = None
+    state_bytes: PositiveBytes = Field(description="M_s, one state on one unit, bytes")
+    tape_bytes: PositiveBytes = Field(description="M_a, the tape of one step on one unit, bytes")
+    resident_bytes_per_step: Bytes = Field(
+        default=0, description="kept for each step of the sequence on one unit, bytes"
+    )
+    resident_bytes: Bytes = Field(default=0, description="weights, code, optimiser on one unit, bytes")
+    workspace_bytes: Bytes = Field(default=0, description="scratch memory on one unit, bytes")
+    forward_seconds: PositiveSeconds = Field(description="f, first forward of a step")
+    backward_seconds: PositiveSeconds = Field(description="b, backward of a step")
+    recompute_seconds: PositiveSeconds = Field(description="r, recomputing a step")
+    record_overhead_seconds: Seconds = Field(
+        default=0.0, description="o, what recording the tape adds to a step"
+    )
+    advance_seconds: Annotated[Seconds, IF_ANY] = Field(
+        default=0.0, description="a, what a run of steps without tape takes besides its steps"
+    )
+    chunk_seconds: Annotated[Seconds, IF_ANY] = Field(
+        default=0.0, description="k, what recording and reversing a run of steps takes besides its steps"
+    )
+    save_seconds: Annotated[Seconds, IF_ANY] = Field(
+        default=0.0, description="s, storing a state in local memory"
+    )
+    load_seconds: Annotated[Seconds, IF_ANY] = Field(
+        default=0.0, description="l, loading a state from local memory"
+    )
+    timed_on: Text | None = Field(default=None, description="the profile that the times belong to")
+    cell: Text | None = Field(default=None, description="the cell that `validate` runs")
+    calibration: Calibration | None = Field(
+        default=None, description="how `calibrate` measured it; none: it did not"
+    )
     basis: dict[str, Basis] = Field(
         default_factory=dict, description="field -> assumed, derived or measured, and why"
     )
