@@ -34,14 +34,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ckptplan.cost.arrays import Integers, ceil_div, spread_out
 from ckptplan.cost.exact import Cost, Counts, price
-from ckptplan.cost.overlap import Seconds, TransferTiming, overlapped_seconds, wait_for
+from ckptplan.cost.overlap import wait_for
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import revolve
@@ -74,12 +74,6 @@ class Segments(NamedTuple):
     recomputed_steps: Integers
     #: How often a step runs again at most.
     runs: Integers
-
-    @property
-    def longest(self) -> Integers:
-        """The steps of the longest part."""
-        longest: Integers = np.maximum(self.last, self.length + np.minimum(self.longer, 1))
-        return longest
 
 
 class _Level(NamedTuple):
@@ -185,6 +179,84 @@ def choose_segments(
     return Segments(*(np.where(less <= more, *columns) for columns in zip(*both, strict=True)))
 
 
+class _Parts(NamedTuple):
+    """The parts of schedules, with the actions that reverse each: two kinds of segments, and the last part.
+
+    Columns have shape (n,), those of parts (3, n), with the last part first, then the segments of either kind
+    in the order of the sequence. ``number`` has shape (2, n).
+    """
+
+    chunk: Integers
+    slots: Integers
+    number: Integers
+    steps: Integers
+    #: Steps that run again while a part is reversed, and states that are saved; 0 if they do not matter.
+    again: Integers
+    saves: Integers
+    #: Of the whole schedule.
+    recomputed_steps: Integers
+
+    def take(self, places: npt.NDArray[Any]) -> _Parts:
+        """Return the schedules at some places, given as indices or as a mask."""
+        return _Parts(*(column[..., places] for column in self))
+
+    def pieces(self) -> Integers:
+        """Return the chunks of each part; shape (3, n)."""
+        pieces: Integers = ceil_div(self.steps, self.chunk)
+        return pieces
+
+    def most_pieces(self) -> Integers:
+        """Return the chunks of the longest part that occurs."""
+        last, *segments = self.pieces()
+        most: Integers = np.maximum(last, (np.minimum(self.number, 1) * segments).max(axis=0))
+        return most
+
+    def count_actions(self, steps: int) -> Counts:
+        """Return the counts of each schedule."""
+        segments, pieces = self.number.sum(axis=0), ceil_div(steps, self.chunk)
+        return Counts(
+            recomputed_steps=self.recomputed_steps,
+            remote_writes=segments,
+            remote_reads=segments,
+            messages=2 * segments,
+            # Each chunk but the last has a run, and a local load or a remote read.
+            advances=pieces - 1,
+            chunks=pieces,
+            local_saves=self.saves[0] + (self.number * self.saves[1:]).sum(axis=0),
+            local_loads=pieces - 1 - segments,
+            largest_message=np.minimum(segments, 1),
+            tapes=self.chunk,
+            local_checkpoints=np.minimum(self.slots, self.most_pieces() - 1),
+            remote_checkpoints=segments,
+        )
+
+    def price(self, costs: StepCosts) -> Cost:
+        """Return the cost of each schedule as it is executed."""
+        counts = self.count_actions(costs.steps)
+        cost = price(counts, costs)
+        if not costs.overlaps_compute:
+            return cost
+        # The parts in reverse: what follows the forward run of the last one, and the read of each other.
+        a, k, s, back = costs.advance_seconds, costs.chunk_seconds, costs.save_seconds, costs.load_seconds
+        pieces = self.pieces()
+        reverse = self.steps * (costs.record_overhead_seconds + costs.backward_seconds) + pieces * k
+        reverse = reverse + self.again * costs.recompute_seconds + (pieces - 1) * (a + back) + self.saves * s
+        forward = self.steps * costs.forward_seconds
+        write, read = costs.message_seconds + costs.write_seconds, costs.message_seconds + costs.read_seconds
+        gaps, between = forward[1:] + a, reverse[1:] + self.steps[1:] * costs.recompute_seconds
+        first, others = self.number
+        turn = np.where(others > 0, gaps[1], gaps[0]) + forward[0] + reverse[0]
+        waits = (
+            np.where(others > 0, first, first - 1) * wait_for(write, gaps[0])
+            + np.maximum(others - 1, 0) * wait_for(write, gaps[1])
+            + wait_for(write + read, turn)
+            + (first - 1) * wait_for(read, between[0])
+            + others * wait_for(read, between[1])
+        )
+        compute = costs.compute_seconds(counts)
+        return replace(cost, seconds=np.where(first > 0, compute + waits, compute))
+
+
 def find_segments(costs: StepCosts, budget: Budget) -> Family:
     """Return the schedules of this form for each number of local slots that the budget holds."""
     steps = costs.steps
@@ -196,18 +268,28 @@ def find_segments(costs: StepCosts, budget: Budget) -> Family:
     if costs.overlaps_compute and steps > MOST_PLAYED:
         room = 0
     slots, segments = _combine(costs, most=most, room=min(room, steps - 1))
-    cost = _price_segments(segments, slots, costs)
+    counts_matter = costs.overlaps_compute or costs.save_seconds > 0
+    parts = _part_segments(segments, slots, counted=counts_matter)
+    cost = parts.price(costs)
     keeps = cost.within(budget) & (segments.recomputed_steps <= _COUNTABLE)
-    keeps &= revolve.is_listable(segments.longest, slots=slots, sweeps=segments.runs)
+    keeps &= revolve.is_listable(parts.most_pieces(), slots=slots, sweeps=segments.runs)
     slots, segments = slots[keeps], Segments(*(column[keeps] for column in segments))
 
     def build(place: int) -> Tree:
         number, length, longer = (int(column[place]) for column in segments[:3])
         cuts = [(length, number - longer), (length + 1, longer)]
         tree = revolve.make_revolve_tree(int(slots[place]), cuts, steps=steps)
-        one = slice(place, place + 1)
-        counts = _tally(Segments(*(column[one] for column in segments)), slots[one], costs)
-        know_counts(tree, counts, state_bytes=costs.state_bytes, tape_bytes=costs.tape_bytes)
+        one = [place]
+        counts = _part_segments(Segments(*(column[one] for column in segments)), slots[one]).count_actions(
+            steps
+        )
+        # They are told, so that nobody goes through the parts of the tree.
+        known = Tally(
+            **{name: int(getattr(counts, name)[0]) for name in COUNTED},
+            local_bytes=int(counts.local_checkpoints[0]) * costs.state_bytes + costs.tape_bytes,
+            remote_states=number,
+        )
+        know_counts(tree, known, state_bytes=costs.state_bytes, tape_bytes=costs.tape_bytes)
         return tree
 
     return Family(
@@ -215,6 +297,15 @@ def find_segments(costs: StepCosts, budget: Budget) -> Family:
         regular=np.zeros(len(slots), dtype=np.bool_),
         build=build,
     )
+
+
+def _part_segments(segments: Segments, slots: Integers, *, counted: bool = True) -> _Parts:
+    """Return the parts, with their actions if these are to be ``counted``."""
+    steps = np.stack([segments.last, segments.length, segments.length + 1])
+    one, zeros = np.ones_like(slots), np.zeros_like(steps)
+    again, saves = revolve.count_at(steps, chunk=one, slots=slots) if counted else (zeros, zeros)
+    number = np.stack([segments.number - segments.longer, segments.longer])
+    return _Parts(one, slots, number, steps, again, saves, segments.recomputed_steps)
 
 
 def _combine(costs: StepCosts, *, most: int, room: int) -> tuple[Integers, Segments]:
@@ -242,97 +333,26 @@ def _spread(longest: int, *, dense: int) -> Integers:
     return spread_out(longest, dense=dense, ratio=_RATIO)
 
 
-def _price_segments(segments: Segments, slots: Integers, costs: StepCosts) -> Cost:
-    """Return the cost of each schedule as it is executed."""
-    number, plain, longer = segments.number, segments.number - segments.longer, segments.longer
-    lengths = _list_lengths(segments)
-    again, saves = np.zeros_like(lengths), np.zeros_like(lengths)
-    if costs.overlaps_compute or costs.save_seconds:
-        again, saves = revolve.count_at(lengths, chunk=np.array([1]), slots=slots)
-    counts = _count(segments, slots, saves, steps=costs.steps)
-    cost = price(counts, costs)
-    if not costs.overlaps_compute:
-        return cost
-    # The parts in reverse: what follows the forward run of the last one, and the read of each other.
-    a, k, s, back = costs.advance_seconds, costs.chunk_seconds, costs.save_seconds, costs.load_seconds
-    reverse = lengths * (costs.record_overhead_seconds + costs.backward_seconds + k)
-    reverse = reverse + again * costs.recompute_seconds + (lengths - 1) * (a + back) + saves * s
-    forward = lengths * costs.forward_seconds
-    write, read = costs.message_seconds + costs.write_seconds, costs.message_seconds + costs.read_seconds
-    gaps, between = forward[1:] + a, reverse[1:] + lengths[1:] * costs.recompute_seconds
-    turn = np.where(longer > 0, gaps[1], gaps[0]) + forward[0] + reverse[0]
-    # The plain segments come first, so a longer one is last if there is any.
-    waits = (
-        np.where(longer > 0, plain, plain - 1) * wait_for(write, gaps[0])
-        + np.maximum(longer - 1, 0) * wait_for(write, gaps[1])
-        + wait_for(write + read, turn)
-        + (plain - 1) * wait_for(read, between[0])
-        + longer * wait_for(read, between[1])
-    )
-    compute = costs.compute_seconds(counts)
-    return replace(cost, seconds=np.where(number > 0, compute + waits, compute))
-
-
-def _list_lengths(segments: Segments) -> Integers:
-    """Return the steps of the last part, of a segment and of a longer one; shape (3, n)."""
-    return np.stack([segments.last, segments.length, segments.length + 1])
-
-
-def _count(segments: Segments, slots: Integers, saves: Integers, *, steps: int) -> Counts:
-    """Return the counts of each schedule, with the local saves of each kind of part, shape (3, n)."""
-    number, pieces = segments.number, np.full_like(slots, steps)
-    return Counts(
-        recomputed_steps=segments.recomputed_steps,
-        remote_writes=number,
-        remote_reads=number,
-        messages=2 * number,
-        # Each step is a chunk; each but the last has a run, and a load or a read.
-        advances=pieces - 1,
-        chunks=pieces,
-        local_saves=saves[0] + (number - segments.longer) * saves[1] + segments.longer * saves[2],
-        local_loads=pieces - 1 - number,
-        largest_message=np.minimum(number, 1),
-        tapes=np.ones_like(slots),
-        local_checkpoints=np.minimum(slots, segments.longest - 1),
-        remote_checkpoints=number,
-    )
-
-
-def _tally(segments: Segments, slots: Integers, costs: StepCosts) -> Tally:
-    """Return the counts of one schedule as its tree has them, without a look at its parts."""
-    _, saves = revolve.count_at(_list_lengths(segments), chunk=np.array([1]), slots=slots)
-    counts = _count(segments, slots, saves, steps=costs.steps)
-    return Tally(
-        **{name: int(getattr(counts, name)[0]) for name in COUNTED},
-        local_bytes=int(counts.local_checkpoints[0]) * costs.state_bytes + costs.tape_bytes,
-        remote_states=int(counts.remote_checkpoints[0]),
-    )
-
-
-class Settings(NamedTuple):
-    """Segments of ``period`` chunks of ``chunk`` steps, with ``slots`` local checkpoints.
-
-    Numbers, or arrays of shape (n,) of them.
-    """
-
-    chunk: Integers
-    period: Integers
-    slots: Integers
-
-
 def find_periods(costs: StepCosts, budget: Budget, *, front: bool) -> Family:
     """Return the schedules of this form that a budget holds; for a ``front``, with fewer slots, too."""
-    empty = np.zeros((len(Settings._fields), 0), dtype=np.int64)
-    columns = np.concatenate([empty, *_list_settings(costs, budget, front=front)], axis=1)
-    settings = Settings(*columns[:, _is_countable(Settings(*columns), steps=costs.steps)])
-    cost = _price_periods(settings, costs)
+    empty = np.zeros((3, 0), dtype=np.int64)
+    chunk, period, slots = np.concatenate([empty, *_list_settings(costs, budget, front=front)], axis=1)
+    parts = _part_periods(chunk, period, slots, steps=costs.steps)
+    # In floating point: there may be too many recomputed steps to count.
+    longest = (parts.steps + parts.again.astype(np.float64)).max(axis=0)
+    sweeps = revolve.count_sweeps_at(period, slots=slots)
+    keeps = (parts.number.sum(axis=0) + 1) * longest < revolve.MOST
+    keeps &= revolve.is_listable(period, slots=slots, sweeps=sweeps)
+    parts, settings = parts.take(keeps), np.stack([chunk, period, slots])[:, keeps]
+    cost = parts.price(costs)
     keeps = cost.within(budget)
-    settings = Settings(*(column[keeps] for column in settings))
+    chunk, period, slots = settings[:, keeps]
 
     def build(place: int) -> Tree:
-        return make_period_tree(*(int(column[place]) for column in settings), steps=costs.steps)
+        setting = (int(column[place]) for column in (chunk, period, slots))
+        return make_period_tree(*setting, steps=costs.steps)
 
-    return Family(cost=cost.take(keeps), regular=settings.period <= settings.slots + 1, build=build)
+    return Family(cost=cost.take(keeps), regular=period <= slots + 1, build=build)
 
 
 def _list_settings(costs: StepCosts, budget: Budget, *, front: bool) -> Iterator[Integers]:
@@ -381,82 +401,16 @@ def _with_all_checkpoints(longest: int, free: int | None, costs: StepCosts) -> I
     return result
 
 
-class _CutSequence(NamedTuple):
-    """Segments of each setting: their number, the steps of each but the first, and those of the first.
-
-    ``again`` and ``saves`` count both kinds of segments, the first one last; shape (2, n).
-    """
-
-    number: Integers
-    length: Integers
-    first: Integers
-    again: Integers
-    saves: Integers
-
-
-def _cut_sequence(settings: Settings, *, steps: int) -> _CutSequence:
-    chunk, period, slots = settings
-    number = ceil_div(ceil_div(steps, chunk), period)
+def _part_periods(chunk: Integers, period: Integers, slots: Integers, *, steps: int) -> _Parts:
+    """Return the parts: the first segment, whose chunk and length may be ragged, the others, and the last."""
+    segments = ceil_div(ceil_div(steps, chunk), period) - 1
     length = np.minimum(period * chunk, steps)
-    first = steps - (number - 1) * length
-    again, saves = revolve.count_at(np.stack([length, first]), chunk=chunk, slots=slots)
-    return _CutSequence(number, length, first, again, saves)
-
-
-def _is_countable(settings: Settings, *, steps: int) -> npt.NDArray[np.bool_]:
-    """Return which settings recompute a number of steps that can be counted, and can be listed in a plan."""
-    number, length, _, again, _ = _cut_sequence(settings, steps=steps)
-    recomputed = number * (length + again.max(axis=0).astype(np.float64))
-    period, slots = settings.period, settings.slots
-    sweeps = revolve.count_sweeps_at(period, slots=slots)
-    listed = revolve.is_listable(period, slots=slots, sweeps=sweeps)
-    countable: npt.NDArray[np.bool_] = (recomputed < revolve.MOST) & listed
-    return countable
-
-
-def _price_periods(settings: Settings, costs: StepCosts) -> Cost:
-    """Return the cost of each schedule as it is executed; ragged chunk and ragged segment come first."""
-    number, length, first, again, saves = _cut_sequence(settings, steps=costs.steps)
-    chunk, period, slots = settings
-    pieces = ceil_div(costs.steps, chunk)
-    states = number - 1
+    lengths = np.stack([length, steps - segments * length, length])
+    again, saves = revolve.count_at(lengths, chunk=chunk, slots=slots)
+    number = np.stack([np.minimum(segments, 1), np.maximum(segments - 1, 0)])
     # R(L) + (n - 2) (L + R(L)) + L_0 + R(L_0), or R(T) for a single segment.
-    several = again[0] + (number - 2) * (length + again[0]) + first + again[1]
-    counts = Counts(
-        recomputed_steps=np.where(states > 0, several, again[1]),
-        remote_writes=states,
-        remote_reads=states,
-        messages=2 * states,
-        # Each chunk but the last has a run, and a local load or a remote read.
-        advances=pieces - 1,
-        chunks=pieces,
-        local_saves=states * saves[0] + saves[1],
-        local_loads=pieces - number,
-        largest_message=np.minimum(states, 1),
-        tapes=chunk,
-        local_checkpoints=np.minimum(slots, period - 1),
-        remote_checkpoints=states,
-    )
-    cost = price(counts, costs)
-    if not costs.overlaps_compute:
-        return cost
-    # A whole segment: its actions, and its reversal if its first run is not part of the first sweep.
-    actions = period * costs.chunk_seconds + saves[0] * costs.save_seconds
-    actions = actions + (period - 1) * (costs.advance_seconds + costs.load_seconds)
-    backward = length * (costs.record_overhead_seconds + costs.backward_seconds)
-    reverse: Seconds = backward + again[0] * costs.recompute_seconds + actions
-    forward, run = length * costs.forward_seconds, costs.advance_seconds
-    one = np.ones_like(chunk)
-    timing = TransferTiming(
-        messages=states,
-        first_states=one,
-        states=one,
-        first_gap=first * costs.forward_seconds + run,
-        gap=forward + run,
-        turn=np.where(states == 1, first * costs.forward_seconds, forward) + run + forward + reverse,
-        between_reads=length * costs.recompute_seconds + reverse,
-    )
-    return replace(cost, seconds=overlapped_seconds(timing, counts=counts, costs=costs))
+    recomputed = again[0] + (number * (lengths + again)[1:]).sum(axis=0)
+    return _Parts(chunk, slots, number, lengths, again, saves, recomputed)
 
 
 def make_period_tree(chunk: int, period: int, slots: int, *, steps: int) -> Tree:
