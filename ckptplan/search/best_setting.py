@@ -20,12 +20,18 @@ import numpy as np
 import numpy.typing as npt
 
 from ckptplan.model.record import Parameters
-from ckptplan.search.boxes import Boxes, BoxProblem, Mask, cut_evenly, join_boxes, list_corners, list_points
+from ckptplan.search.boxes import (
+    Boxes,
+    BoxProblem,
+    Mask,
+    choose_sides,
+    cut_all_sides,
+    join_boxes,
+    list_corners,
+    list_points,
+)
 from ckptplan.search.objective import Key, Rival
 from ckptplan.strategies.answer import Answer
-
-#: Boxes are cut into two or more parts, as long as there are no more parts than this.
-_FEW_BOXES = 512
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,27 +204,8 @@ def _peel(boxes: Boxes) -> Boxes:
 
 
 def _cut(boxes: Boxes, problem: BoxProblem, best: tuple[float, ...] | None) -> tuple[Boxes, Key]:
-    """Cut each box across one side; return the parts that may hold a better point, and their keys.
-
-    The side is the one that leaves the fewest parts. (If many settings tie, cutting another side would go on
-    down to single points.) Of two such sides, the proportionally longer one is cut.
-    """
-    count = boxes.count()
-    # Bounding a few boxes takes as long as bounding hundreds.
-    each = max(2, min(32, _FEW_BOXES // count))
-    sides = [cut_evenly(boxes, name, each) for name in boxes.low]
-    parts = sides[0] if len(sides) == 1 else join_boxes(sides)
+    """Cut each box across one side; return the parts that may hold a better point, and their keys."""
+    parts = cut_all_sides(boxes)
     keys, useful = problem.bound(parts)
-    useful &= _is_below(keys, best)
-    for name in boxes.low:
-        useful &= parts.low[name] <= parts.high[name]
-    alive = useful.reshape(len(sides), each, count).sum(axis=1)
-    proportions = np.array([(boxes.high[name] + 1) / boxes.low[name] for name in boxes.low])
-    is_point = np.array([boxes.high[name] == boxes.low[name] for name in boxes.low])
-    # One number ranks the sides: the integer part counts the parts left, the fraction the proportion.
-    rank = np.where(is_point, np.inf, alive + 1 / proportions)
-    side = np.argmin(rank, axis=0)
-    chosen = np.zeros_like(useful).reshape(len(sides), each, count)
-    chosen[side, :, np.arange(count)] = True
-    useful &= chosen.reshape(-1)
-    return parts.take(useful), tuple(column[useful] for column in keys)
+    places = choose_sides(boxes, parts, useful & _is_below(keys, best))
+    return parts.take(places), tuple(column[places] for column in keys)

@@ -117,6 +117,41 @@ def cut_evenly(boxes: Boxes, name: str, count: int) -> Boxes:
     )
 
 
+#: Boxes are cut into two to 32 parts; into more than two only as long as there are no more parts than this.
+_FEW_BOXES = 512
+
+
+def cut_all_sides(boxes: Boxes) -> Boxes:
+    """Cut all boxes across each side; return the parts, of which those of one side are to be chosen."""
+    # Bounding a few boxes takes as long as bounding hundreds.
+    each = max(2, min(32, _FEW_BOXES // boxes.count()))
+    return join_boxes([cut_evenly(boxes, name, each) for name in boxes.low])
+
+
+def choose_sides(boxes: Boxes, parts: Boxes, weights: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+    """Return the places of the parts that cover what is left of each box, cut across one side.
+
+    The side is the one whose parts have the least sum of weights; those without a weight are left out. Of two
+    equal sides, the proportionally longer one is cut. (If many settings tie, cutting another side would go on
+    down to single points.)
+    """
+    names, count = list(boxes.low), boxes.count()
+    for name in names:
+        weights = np.where(parts.low[name] <= parts.high[name], weights, 0)
+    # The first bounds may be infinite.
+    left = np.minimum(weights, _HEAVY).reshape(len(names), -1, count).sum(axis=1)
+    proportions = np.array([(boxes.high[name] + 1) / boxes.low[name] for name in names])
+    is_point = np.array([boxes.high[name] == boxes.low[name] for name in names])
+    side = np.argmin(np.where(is_point, np.inf, left * (1 + _TIE / proportions)), axis=0)
+    chosen = np.zeros((len(names), len(weights) // len(names) // count, count), dtype=bool)
+    chosen[side, :, np.arange(count)] = True
+    return np.flatnonzero((weights > 0) & chosen.reshape(-1))
+
+
+#: The most that a part weighs, and the share by which the sums of two sides that are cut alike may differ.
+_HEAVY, _TIE = 1e30, 1e-3
+
+
 def cut_into_singles(boxes: Boxes, name: str) -> Boxes:
     """Cut all boxes into boxes that are a single value wide across one side."""
     sides = boxes.high[name] - boxes.low[name] + 1

@@ -30,9 +30,9 @@ from ckptplan.search.boxes import (
     Boxes,
     BoxProblem,
     Limits,
-    cut_evenly,
+    choose_sides,
+    cut_all_sides,
     cut_into_singles,
-    join_boxes,
     list_corners,
     list_points,
 )
@@ -42,8 +42,6 @@ from ckptplan.strategies.protocol import Columns
 
 #: Up to this many points of a strategy, and of a box, are evaluated instead of cut.
 _FEW_POINTS, _LEAF = 65_536, 48
-#: A side of up to this many values is cut into single values.
-_SHORT = 32
 #: A box of up to this many chunk sizes is bounded for each of them.
 _ROWS = 64
 _CHUNK = "chunk_size"
@@ -237,9 +235,9 @@ def _evaluate(boxes: Boxes, problem: _FrontProblem, seen: SeenPoints) -> None:
 
 
 def _split_into_lots(boxes: Boxes) -> list[Boxes]:
-    """Split boxes into lots of about ``_LOT`` points, and a long line into as many boxes."""
-    if len(boxes.low) == 1 and boxes.count() == 1 and boxes.volume() > _LOT:
-        return _split_line(boxes)
+    """Split boxes into lots of about ``_LOT`` points; a line is split into its points."""
+    if len(boxes.low) == 1:
+        boxes = cut_into_singles(boxes, *boxes.low)
     if boxes.count() < 2:
         return [boxes]
     lot = (np.cumsum(boxes.volumes()) // _LOT).astype(np.int64)
@@ -247,40 +245,13 @@ def _split_into_lots(boxes: Boxes) -> list[Boxes]:
     return [boxes.take(slice(first, last)) for first, last in pairwise(edges)]
 
 
-def _split_line(boxes: Boxes) -> list[Boxes]:
-    """Split the box of a strategy of one parameter."""
-    [(name, low)], [high] = boxes.low.items(), boxes.high.values()
-    starts = np.arange(low[0], high[0] + 1, _LOT)
-    ends = np.minimum(starts + _LOT - 1, high[0])
-    return [
-        Boxes(low={name: starts[place : place + 1]}, high={name: ends[place : place + 1]})
-        for place in range(len(starts))
-    ]
-
-
 def _cut(boxes: Boxes, problem: _FrontProblem, seen: SeenPoints) -> Boxes:
-    """Cut each box; return the parts that may contain a point of the front.
+    """Cut each box across one side; return the parts that may contain a point of the front.
 
-    In some wide boxes all settings just miss the front, which shows only for single values of one parameter.
-    So a short side is cut into single values at once. Of two long sides, the cut goes through the one that
-    leaves the smaller total gain.
+    Some wide boxes are close to the front, but not their parts: the side is that with the smaller total gain.
     """
-    names = [name for name in boxes.low if np.any(boxes.low[name] != boxes.high[name])]
-    lengths = np.array([boxes.high[name] - boxes.low[name] + 1 for name in names])
-    short = (lengths > 1) & (lengths <= _SHORT)
-    parts = []
-    for place, name in enumerate(names):
-        chosen = short[place] & ~short[:place].any(axis=0)
-        parts.append(_drop_gainless(cut_into_singles(boxes.take(chosen), name), problem, seen))
-        only = (lengths[place] > _SHORT) & (np.delete(lengths, place, axis=0) == 1).all(axis=0)
-        parts.append(_drop_gainless(cut_evenly(boxes.take(only), name, 2), problem, seen))
-    undecided = ~short.any(axis=0) & ((lengths > 1).sum(axis=0) > 1)
-    parts.append(_halve(boxes.take(undecided), names, problem, seen))
-    return join_boxes(parts)
-
-
-def _drop_gainless(boxes: Boxes, problem: _FrontProblem, seen: SeenPoints) -> Boxes:
-    return boxes.take(_bound_gains(boxes, problem, seen) > 0)
+    parts = cut_all_sides(boxes)
+    return parts.take(choose_sides(boxes, parts, _bound_gains(parts, problem, seen)))
 
 
 def _bound_gains(boxes: Boxes, problem: _FrontProblem, seen: SeenPoints) -> npt.NDArray[np.float64]:
@@ -323,22 +294,6 @@ def _bound_gains_by_row(
     gains = seen.gain(problem.relax((local[box] + longer * costs.tape_bytes, seconds)))
     most: npt.NDArray[np.float64] = np.maximum.reduceat(gains, starts) if len(starts) else gains
     return most
-
-
-def _halve(boxes: Boxes, names: Sequence[str], problem: _FrontProblem, seen: SeenPoints) -> Boxes:
-    """Cut each box across the side that leaves the least gain; of equal sides, the proportionally longer."""
-    if not boxes.count():
-        return boxes
-    halves = join_boxes([cut_evenly(boxes, name, 2) for name in names])
-    gains = _bound_gains(halves, problem, seen)
-    shape = (len(names), 2, boxes.count())
-    left = gains.reshape(shape).sum(axis=1)
-    left[np.array([boxes.low[name] == boxes.high[name] for name in names])] = np.inf
-    proportions = np.array([(boxes.high[name] + 1) / boxes.low[name] for name in names])
-    proportions[left > left.min(axis=0) * (1 + 1e-9)] = 0.0
-    chosen = np.zeros(shape, dtype=bool)
-    chosen[np.argmax(proportions, axis=0), :, np.arange(boxes.count())] = True
-    return halves.take((gains > 0) & chosen.reshape(-1))
 
 
 #: The most levels of memory that a search distinguishes.

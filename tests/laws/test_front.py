@@ -9,6 +9,7 @@ from ckptplan.cost.exact import Cost
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Model
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.search import boxes
 from ckptplan.search import trace_closed as searched
 from ckptplan.search.boxes import Limits
 from ckptplan.search.trace_closed import Front, merge_fronts, trace_front
@@ -81,7 +82,7 @@ def test_cutting_down_to_single_points_gives_the_same_front(strategy: ClosedForm
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(searched, "_FEW_POINTS", 0)
         patch.setattr(searched, "_LEAF", 1)
-        patch.setattr(searched, "_SHORT", 3)
+        patch.setattr(boxes, "_FEW_BOXES", 1)
         cut = trace_front(strategy, costs=costs, limits=FREE)
     expected = undominated(all_settings(strategy, costs))
     assert told_apart(points_of(cut), costs) == told_apart(expected, costs)
