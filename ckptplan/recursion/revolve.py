@@ -22,11 +22,12 @@ and each one after them splits a part that is not (docs/optimality.md).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import comb
-from typing import Any
+from collections.abc import Callable, Sequence
+from math import comb, inf
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ckptplan.cost.arrays import Integers, Quantity
 from ckptplan.model.split import Choice, Where
@@ -97,17 +98,59 @@ def count_saves(pieces: int, *, slots: int) -> int:
     return max(comb(slots + sweeps - 2, slots - 1), pieces - comb(slots + sweeps - 1, slots))
 
 
+class Level(NamedTuple):
+    """For k = ``runs``: C(s + k - 1, s), C(s + k, s) and C(s + k - 1, s + 1); arrays of shape (n,)."""
+
+    runs: Integers
+    before: Integers
+    reach: Integers
+    below: Integers
+
+
+def climb(
+    slots: Integers,
+    most: Integers,
+    is_short: Callable[[Level, Integers], npt.NDArray[np.bool_]],
+    *,
+    most_runs: float = inf,
+) -> Level:
+    """Return the level of the least k >= 1 that is not short, for each number of slots.
+
+    Beyond ``most_runs`` levels are 0.
+
+    Arguments:
+        slots: local checkpoints, shape (n,).
+        most: values at which C(s + k, s) saturates, shape (n,).
+        is_short: tells which levels are short; it gets those that are still open, and their places.
+        most_runs: the most levels to look at.
+    """
+    level = Level(*np.zeros((len(Level._fields), len(slots)), dtype=np.int64))
+    places, runs = np.arange(len(slots)), 1
+    before, reach, below = np.ones_like(slots), np.minimum(slots + 1, most), np.zeros_like(slots)
+    while len(places) and runs <= most_runs:
+        here = Level(np.full_like(places, runs), before, reach, below)
+        open_ = is_short(here, places)
+        if not open_.all():
+            for column, values in zip(level, here, strict=True):
+                column[places[~open_]] = values[~open_]
+            places, before, reach, below = (column[open_] for column in (places, before, reach, below))
+        runs += 1
+        below, before = below + before, reach
+        # Exact and without overflow: the quotient is a binomial coefficient.
+        reach = np.minimum(multiply(reach, slots[places] + runs, runs), most[places])
+    return level
+
+
+def _climb_to(pieces: Integers, slots: Integers) -> Level:
+    """Return the levels at which so many pieces can be reversed, 0 where more than ``_FEW`` are needed."""
+    return climb(slots, pieces, lambda level, places: level.reach < pieces[places], most_runs=_FEW)
+
+
 def count_sweeps_at(pieces: Integers, *, slots: Integers) -> Integers:
     """Return an upper bound of ``least_sweeps`` for arrays that broadcast."""
     pieces, slots = np.broadcast_arrays(pieces, slots)
-    most = np.maximum(pieces - 1, 0)
-    sweeps = most.copy()
-    reach = np.ones_like(most)
-    for count in range(1, _FEW + 1):
-        reach = np.minimum(multiply(reach, slots + count, count), pieces)
-        sweeps = np.where((reach >= pieces) & (sweeps > count), count, sweeps)
-        if (sweeps <= count).all():
-            break
+    runs = _climb_to(pieces.ravel(), slots.ravel()).runs.reshape(pieces.shape)
+    sweeps: Integers = np.where(runs > 0, runs, np.maximum(pieces - 1, 0))
     return sweeps
 
 
@@ -118,41 +161,21 @@ def count_at(steps: Integers, *, chunk: Integers, slots: Integers) -> tuple[Inte
     """
     shape = np.broadcast_shapes(steps.shape, chunk.shape, slots.shape)
     steps, chunk, slots = (column.ravel() for column in np.broadcast_arrays(steps, chunk, slots))
-    result, saves = np.zeros_like(steps), np.zeros_like(steps)
-    open_ = np.flatnonzero((steps > chunk) & (slots >= 1))
-    result[(steps > chunk) & (slots < 1)] = MOST
+    pieces = -(-steps // chunk)
+    result, saves = np.where(pieces > 1, MOST, 0), np.zeros_like(steps)
     # One slot keeps the first state alone: n pieces take n - 1 sweeps, too many to count one by one.
-    single = open_[(slots[open_] == 1) & (steps[open_] < 2**31)]
-    pieces = -(-steps[single] // chunk[single])
-    result[single] = (pieces - 1) * steps[single] - chunk[single] * (pieces * (pieces - 1) // 2)
-    saves[single] = 1
-    open_ = np.setdiff1d(open_, single, assume_unique=True)
-    total, c, s = steps[open_], chunk[open_], slots[open_]
-    pieces = -(-total // c)
-    # For k = 0, 1, ...: reach = C(s + k, s), and below = sum of C(s + i, s) for i < k = C(s + k, s + 1).
-    reach, below = np.ones_like(total), np.zeros_like(total)
-    # C(s + k - 1, s) and C(s + k - 2, s - 1), their difference to the one before.
-    last, grown = np.zeros_like(total), np.zeros_like(total)
-    sweeps = 0
-    while len(open_):
-        done = reach >= pieces
-        if done.any():
-            result[open_[done]] = sweeps * total[done] - c[done] * below[done]
-            saves[open_[done]] = np.maximum(grown[done], pieces[done] - last[done])
-            keep = ~done
-            open_, total, c, s, pieces, reach, below, last = (
-                column[keep] for column in (open_, total, c, s, pieces, reach, below, last)
-            )
-        sweeps += 1
-        if sweeps > _FEW:
-            for place, one in zip(open_, zip(total.tolist(), c.tolist(), s.tolist(), strict=True), strict=True):
-                result[place] = count_recomputed(one[0], chunk=one[1], slots=one[2])
-                saves[place] = count_saves(-(-one[0] // one[1]), slots=one[2])
-            break
-        below = below + reach
-        grown, last = reach - last, reach
-        # Exact and without overflow: reach is at most T, and the quotient is a binomial coefficient.
-        reach = np.minimum(multiply(reach, s + sweeps, sweeps), total)
+    single = np.flatnonzero((pieces > 1) & (slots == 1) & (steps < 2**31))
+    n, c = pieces[single], chunk[single]
+    result[single], saves[single] = (n - 1) * steps[single] - c * (n * (n - 1) // 2), 1
+    others = np.setdiff1d(np.flatnonzero((pieces > 1) & (slots > 0)), single, assume_unique=True)
+    n, c, s = pieces[others], chunk[others], slots[others]
+    runs, before, _, below = _climb_to(n, s)
+    result[others] = runs * steps[others] - c * (below + before)
+    saves[others] = np.maximum(multiply(before, s, np.maximum(s + runs - 1, 1)), n - before)
+    for place in others[runs == 0].tolist():
+        one = {"chunk": int(chunk[place]), "slots": int(slots[place])}
+        result[place] = count_recomputed(int(steps[place]), **one)
+        saves[place] = count_saves(int(pieces[place]), slots=one["slots"])
     return result.reshape(shape), saves.reshape(shape)
 
 
@@ -160,7 +183,7 @@ def count_at(steps: Integers, *, chunk: Integers, slots: Integers) -> tuple[Inte
 _FEW = 64
 
 
-def multiply(value: Integers, factor: Integers, divisor: int) -> Integers:
+def multiply(value: Integers, factor: Integers, divisor: Integers | int) -> Integers:
     """Return value * factor / divisor, saturated at 2**62; for binomials the division is exact."""
     whole, rest = np.divmod(value, divisor)
     large = whole.astype(np.float64) * factor > MOST

@@ -31,7 +31,7 @@ is never slower if saves are free.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from math import sqrt
 from typing import Any, NamedTuple
@@ -76,39 +76,6 @@ class Segments(NamedTuple):
     runs: Integers
 
 
-class _Level(NamedTuple):
-    """For k = ``runs``: C(s + k - 1, s), C(s + k, s) and C(s + k - 1, s + 1); arrays of shape (n,)."""
-
-    runs: Integers
-    before: Integers
-    reach: Integers
-    below: Integers
-
-
-def _climb(
-    steps: int, slots: Integers, is_short: Callable[[_Level, Integers], npt.NDArray[np.bool_]]
-) -> _Level:
-    """Return the level of the least k >= 1 that is not short, for each number of at least two slots.
-
-    ``is_short`` gets the levels that are still open, and their places.
-    """
-    level = _Level(*(np.empty_like(slots) for _ in _Level._fields))
-    places = np.arange(len(slots))
-    last, reach, below = np.ones_like(slots), np.minimum(slots + 1, steps), np.zeros_like(slots)
-    runs = 1
-    while len(places):
-        here = _Level(np.full_like(places, runs), last, reach, below)
-        open_ = is_short(here, places)
-        for column, values in zip(level, here, strict=True):
-            column[places[~open_]] = values[~open_]
-        places, last, reach, below = (column[open_] for column in (places, last, reach, below))
-        runs += 1
-        below, last = below + last, reach
-        # Exact and without overflow: reach is at most T, and the quotient is a binomial coefficient.
-        reach = np.minimum(revolve.multiply(reach, slots[places] + runs, runs), steps)
-    return level
-
-
 def deal_steps(steps: int, *, slots: Integers, number: Integers) -> Segments:
     """Return the segments that recompute least for each number of slots and of segments.
 
@@ -116,22 +83,21 @@ def deal_steps(steps: int, *, slots: Integers, number: Integers) -> Segments:
     """
     slots, number = np.broadcast_arrays(slots, number)
 
-    def is_short(level: _Level, places: Integers) -> npt.NDArray[np.bool_]:
-        # The product may exceed 2^63; as a float it is exact where it is near T.
-        short: npt.NDArray[np.bool_] = level.reach + number[places] * level.before.astype(np.float64) < steps
-        return short
-
     # With one slot, C(1 + k, 1) = k + 1: no need to climb as many levels as there are steps.
     runs = np.maximum(1, ceil_div(steps - 1, number + 1))
-    single = _Level(runs, runs.copy(), runs + 1, runs * (runs - 1) // 2)
+    level = revolve.Level(runs, runs.copy(), runs + 1, runs * (runs - 1) // 2)
     several = np.flatnonzero(slots > 1)
-    for column, values in zip(
-        single,
-        _climb(steps, slots[several], lambda level, places: is_short(level, several[places])),
-        strict=True,
-    ):
+
+    def is_short(level: revolve.Level, places: Integers) -> npt.NDArray[np.bool_]:
+        # The product may exceed 2^63; as a float it is exact where it is near T.
+        covered = level.reach + number[several[places]] * level.before.astype(np.float64)
+        short: npt.NDArray[np.bool_] = covered < steps
+        return short
+
+    reached = revolve.climb(slots[several], np.full_like(several, steps), is_short)
+    for column, values in zip(level, reached, strict=True):
         column[several] = values
-    runs, before, _, below = single
+    runs, before, _, below = level
     last = np.maximum(before, steps - np.minimum(number, steps // before + 1) * before)
     length, longer = np.divmod(steps - last, np.maximum(number, 1))
     recomputed = runs * steps - (below + before) - number * below
@@ -154,7 +120,7 @@ def choose_segments(
     if transfer < 0:
         return deal_steps(steps, slots=slots, number=np.where(slots > 0, most, steps - 1))
 
-    def pays_off(level: _Level, _: Integers) -> npt.NDArray[np.bool_]:
+    def pays_off(level: revolve.Level, _: Integers) -> npt.NDArray[np.bool_]:
         # The next level has C(s + k, s + 1) = below + before.
         pays: npt.NDArray[np.bool_] = (level.reach < steps) & (
             (level.below + level.before) * recompute <= transfer
@@ -163,7 +129,7 @@ def choose_segments(
 
     several = slots > 1
     number = np.zeros_like(slots)
-    level = _climb(steps, slots[several], pays_off)
+    level = revolve.climb(slots[several], np.full(several.sum(), steps), pays_off)
     number[several] = ceil_div(steps - level.reach, level.before)
     if not several.all():
         numbers = np.arange(most + 1)

@@ -41,10 +41,9 @@ from ckptplan.recursion.table_problem import (
     list_price_bounds,
     longest_table,
     prove_bound,
-    useful_units,
 )
 from ckptplan.recursion.tables import Tables, Values
-from ckptplan.recursion.tree import Decision, Forest, Part, UnitSizes, grow_tree
+from ckptplan.recursion.tree import Decision, Part, UnitSizes, grow_tree
 
 #: A sequence is cut into at least so many pieces of several steps; with fewer, closed forms do as well.
 _MANY = 200
@@ -214,13 +213,13 @@ def _table_candidates(
     """Yield a schedule for each budget that allows a faster one than all smaller budgets."""
     row = tables.unstored[pieces]
     is_ragged = (steps_in_all or pieces) < pieces * chunk
-    forest = Forest(tables.decide, sizes=tables.sizes, chunk=chunk, steps=steps_in_all)
+    whole = Part(Where.UNSTORED, pieces, tables.units)
+    tree = grow_tree(whole, tables.decide, sizes=tables.sizes, chunk=chunk, steps=steps_in_all)
     for units in _improving(row):
-        root = Part(Where.UNSTORED, pieces, units)
         yield Candidate(
             extra=float(row[units]),
             local_bytes=units * unit,
-            build=partial(forest.grow, root),
+            build=partial(replace, tree, root=whole._replace(units=units)),
             # A ragged first chunk costs less than a whole one, and more than none.
             least_extra=float(tables.unstored[pieces - 1, units]) if is_ragged else None,
         )
@@ -235,8 +234,9 @@ def _improving(row: Values) -> list[int]:
 
 def _tabulate_a_part(job: TableProblem) -> Tables | None:
     """Return the tables of the longest part that is affordable, with the units that it can use."""
-    steps = longest_table(job, tape=job.sizes.tape)
-    return cached_tables(job, steps=steps, units=useful_units(job, steps=steps)) if steps else None
+    tape = job.sizes.tape
+    steps = longest_table(job, tape=tape)
+    return cached_tables(job, steps=steps, units=min(job.units, steps * tape)) if steps else None
 
 
 def _describe_rounding(job: TableProblem) -> tuple[str, ...]:
@@ -270,20 +270,21 @@ def _segment_candidates(job: TableProblem) -> Iterator[Candidate]:
     rest = problem.steps - count * length
     extra = count * each[best, columns] + tables.unstored[np.maximum(rest, 0), columns]
     extra = np.where(rest < 1, inf, extra)
+    whole = Part(Where.UNSTORED, problem.steps, tables.units)
     segments = {
-        Part(Where.UNSTORED, problem.steps, units): Decision(
-            Choice.SEGMENTS, int(length[units]), int(count[units])
-        )
+        whole._replace(units=units): Decision(Choice.SEGMENTS, int(length[units]), int(count[units]))
         for units in _improving(extra)
     }
 
     def decide(part: Part) -> Decision:
         return segments[part] if part in segments else tables.decide(part)
 
-    forest = Forest(decide, sizes=tables.sizes)
+    tree = grow_tree(whole, decide, sizes=tables.sizes)
     for root in segments:
         yield Candidate(
-            extra=float(extra[root.units]), local_bytes=root.units * job.unit, build=partial(forest.grow, root)
+            extra=float(extra[root.units]),
+            local_bytes=root.units * job.unit,
+            build=partial(replace, tree, root=root),
         )
 
 

@@ -126,7 +126,7 @@ def _most_units(job: TableProblem, steps: int) -> int:
 def longest_table(job: TableProblem, *, tape: int = 0) -> int:
     """Return the length of the longest affordable table that is shorter than the sequence.
 
-    With the units of a ``tape``, it has no more units than all tapes of that length take (``useful_units``).
+    With the units of a ``tape``, it has no more units than all tapes of that length take.
     """
 
     def is_too_long(steps: int) -> bool:
@@ -134,11 +134,6 @@ def longest_table(job: TableProblem, *, tape: int = 0) -> int:
         return steps**2 * width > WORK[job.effort] // 2 or (steps + 1) * width > CELLS
 
     return bisect_left(range(1, job.problem.steps), True, key=is_too_long)
-
-
-def useful_units(job: TableProblem, *, steps: int) -> int:
-    """Return how many units of memory parts of up to some steps can use: those of all their tapes."""
-    return min(job.units, steps * job.sizes.tape)
 
 
 def find_rung(job: TableProblem, units: int) -> int:

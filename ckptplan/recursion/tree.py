@@ -211,7 +211,7 @@ class Tree:
     sizes: UnitSizes
     chunk: int
     steps: int
-    #: Counts of parts by the sizes in bytes, shared with other trees of the same decisions (``tally``).
+    #: Counts of parts by the sizes in bytes, shared with trees of other roots (``tally``).
     counted: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def parts(self) -> Iterator[Part]:
@@ -251,34 +251,16 @@ class Tree:
         return max(0, self.steps - (self.root.steps - piece) * self.chunk)
 
 
-class Forest:
-    """Schedules that make their decisions alike; equal parts are decided and counted once for all of them."""
-
-    def __init__(self, decide: Decide, *, sizes: UnitSizes, chunk: int = 1, steps: int | None = None) -> None:
-        self._sizes, self._chunk, self._steps = sizes, chunk, steps
-        self._decisions = _Decided(decide)
-        self._counted: dict[Any, Any] = {}
-
-    def grow(self, root: Part) -> Tree:
-        """Return the schedule of ``root``, whose decisions are made when they are asked for.
-
-        Consecutive equal segments become one decision, so that a plan of a million steps stays small.
-        """
-        return Tree(
-            decisions=self._decisions,
-            root=root,
-            sizes=self._sizes,
-            chunk=self._chunk,
-            steps=self._steps or root.steps * self._chunk,
-            counted=self._counted,
-        )
-
-
 def grow_tree(
     root: Part, decide: Decide, *, sizes: UnitSizes, chunk: int = 1, steps: int | None = None
 ) -> Tree:
-    """Return the schedule of ``root`` alone (``Forest.grow``)."""
-    return Forest(decide, sizes=sizes, chunk=chunk, steps=steps).grow(root)
+    """Return the schedule of ``root``, whose decisions are made when they are asked for.
+
+    Consecutive equal segments become one decision, so that a plan of a million steps stays small. Trees that
+    differ from it in their root alone have their parts decided and counted once for all of them.
+    """
+    steps = root.steps * chunk if steps is None else steps
+    return Tree(decisions=_Decided(decide), root=root, sizes=sizes, chunk=chunk, steps=steps)
 
 
 class _Decided(dict[Part, Decision]):

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import gcd, inf
 
@@ -32,7 +32,7 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.problem import ActionCosts, Candidate, Family, as_family
 from ckptplan.recursion.table_problem import WORK
 from ckptplan.recursion.tables import CELLS, PartValues, Splits, Values, shift
-from ckptplan.recursion.tree import Decision, Forest, Part, UnitSizes
+from ckptplan.recursion.tree import Decision, Part, UnitSizes, grow_tree
 from ckptplan.strategies.solved import IsBeaten, Rung, Solved, Task
 
 
@@ -181,12 +181,13 @@ class Memorising(Solved):
         )
         row = table.first_row()
         places = np.flatnonzero(np.isfinite(row) & (row < np.concatenate([[np.inf], row[:-1]])))
-        forest = Forest(table.decide, sizes=sizes)
+        whole = Part(Where.UNSTORED, costs.steps, units)
+        tree = grow_tree(whole, table.decide, sizes=sizes)
         return [
             Candidate(
                 extra=float(row[place]) * (1.0 if any(actions) else costs.recompute_seconds),
                 local_bytes=place * unit,
-                build=partial(forest.grow, Part(Where.UNSTORED, costs.steps, place)),
+                build=partial(replace, tree, root=whole._replace(units=place)),
             )
             for place in places.tolist()
         ]

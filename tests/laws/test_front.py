@@ -153,7 +153,7 @@ def test_a_coarse_front_is_near_every_point_of_the_exact_one(
 def test_a_front_that_is_too_fine_for_memory_is_coarse() -> None:
     costs = plain_costs(3000)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(searched, "_MOST_BOXES", 50)
+        patch.setattr(searched, "_MOST_BOXES", 150)
         coarse = trace_front(CLOSED["double"], costs=costs, limits=FREE)
     exact = trace_front(CLOSED["double"], costs=costs, limits=FREE)
     assert (coarse.resolution, exact.resolution) == (0.001 * 4**2, 0.0)
