@@ -240,6 +240,7 @@ def _fill_promising(*, progress: Progress | None, **costs: Any) -> Tables | None
 
 
 def clear_caches() -> None:
-    """Drop the tables of earlier questions, e.g. before a time measurement."""
+    """Drop the tables and bounds of earlier questions, e.g. before a time measurement."""
     with _lock:
         _tables.clear()
+    bound_by_prices.cache_clear()

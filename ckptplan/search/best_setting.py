@@ -33,6 +33,9 @@ from ckptplan.search.boxes import (
 from ckptplan.search.objective import Key, Rival
 from ckptplan.strategies.answer import Answer
 
+#: Boxes are cut into more than two parts as long as there are no more parts than this.
+_FEW_BOXES = 512
+
 
 @dataclass(frozen=True, kw_only=True)
 class SearchEffort:
@@ -205,7 +208,8 @@ def _peel(boxes: Boxes) -> Boxes:
 
 def _cut(boxes: Boxes, problem: BoxProblem, best: tuple[float, ...] | None) -> tuple[Boxes, Key]:
     """Cut each box across one side; return the parts that may hold a better point, and their keys."""
-    parts = cut_all_sides(boxes)
+    # Bounding a few boxes takes as long as bounding hundreds.
+    parts = cut_all_sides(boxes, parts=max(2, min(32, _FEW_BOXES // boxes.count())))
     keys, useful = problem.bound(parts)
     places = choose_sides(boxes, parts, useful & _is_below(keys, best))
     return parts.take(places), tuple(column[places] for column in keys)

@@ -117,15 +117,9 @@ def cut_evenly(boxes: Boxes, name: str, count: int) -> Boxes:
     )
 
 
-#: Boxes are cut into two to 32 parts; into more than two only as long as there are no more parts than this.
-_FEW_BOXES = 512
-
-
-def cut_all_sides(boxes: Boxes) -> Boxes:
+def cut_all_sides(boxes: Boxes, *, parts: int = 2) -> Boxes:
     """Cut all boxes across each side; return the parts, of which those of one side are to be chosen."""
-    # Bounding a few boxes takes as long as bounding hundreds.
-    each = max(2, min(32, _FEW_BOXES // boxes.count()))
-    return join_boxes([cut_evenly(boxes, name, each) for name in boxes.low])
+    return join_boxes([cut_evenly(boxes, name, parts) for name in boxes.low])
 
 
 def choose_sides(boxes: Boxes, parts: Boxes, weights: npt.NDArray[Any]) -> npt.NDArray[np.intp]:

@@ -9,7 +9,6 @@ from ckptplan.cost.exact import Cost
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Model
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.search import boxes
 from ckptplan.search import trace_closed as searched
 from ckptplan.search.boxes import Limits
 from ckptplan.search.trace_closed import Front, merge_fronts, trace_front
@@ -82,7 +81,6 @@ def test_cutting_down_to_single_points_gives_the_same_front(strategy: ClosedForm
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(searched, "_FEW_POINTS", 0)
         patch.setattr(searched, "_LEAF", 1)
-        patch.setattr(boxes, "_FEW_BOXES", 1)
         cut = trace_front(strategy, costs=costs, limits=FREE)
     expected = undominated(all_settings(strategy, costs))
     assert told_apart(points_of(cut), costs) == told_apart(expected, costs)
@@ -153,7 +151,7 @@ def test_a_coarse_front_is_near_every_point_of_the_exact_one(
 def test_a_front_that_is_too_fine_for_memory_is_coarse() -> None:
     costs = plain_costs(3000)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(searched, "_MOST_BOXES", 150)
+        patch.setattr(searched, "_MOST_BOXES", 40)
         coarse = trace_front(CLOSED["double"], costs=costs, limits=FREE)
     exact = trace_front(CLOSED["double"], costs=costs, limits=FREE)
     assert (coarse.resolution, exact.resolution) == (0.001 * 4**2, 0.0)
