@@ -18,7 +18,6 @@ from ckptplan.model.workload import Workload
 from ckptplan.planning.optimize import DETAIL_COLUMNS, JOB_COLUMNS, cost_columns, make_cost_row
 from ckptplan.report.blocks import Cell, Field, Paragraph
 from ckptplan.storage.plans import plan_document
-from ckptplan.storage.tables import Columns
 from ckptplan.strategies.registry import all_parameters
 from ckptplan.units import (
     format_bytes,
@@ -122,6 +121,15 @@ PARAMETERS = Field("parameters", wraps="late")
 TIME = Field("seconds", "time", form=align_seconds)
 OVER_BASE = Field("overhead", "over base", "over\nbase", form=align_percents)
 LOCAL = Field("local_peak_bytes", "local", form=align_bytes)
+#: What pages say of a plan.
+FACTS = (
+    STRATEGY,
+    PARAMETERS,
+    TIME,
+    OVER_BASE,
+    Field("local_peak_bytes", "local memory", form=align_bytes),
+    Field("remote_peak_bytes", "remote memory", form=align_bytes),
+)
 
 #: A gap below this share is rounding.
 PROVED = 1e-9
@@ -131,9 +139,9 @@ _FULL = 0.95
 _BESIDE_SCHEDULE = ("resident_bytes", "resident_bytes_per_step", "workspace_bytes")
 
 
-def list_plan_columns() -> Columns:
+def list_plan_columns() -> tuple[str, ...]:
     """Return the columns of a plan, the same for every plan."""
-    return {**JOB_COLUMNS, **cost_columns(), **DETAIL_COLUMNS}
+    return (*JOB_COLUMNS, *cost_columns(), *DETAIL_COLUMNS)
 
 
 def make_plan_row(plan: Plan) -> dict[str, Any]:

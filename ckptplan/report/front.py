@@ -332,40 +332,38 @@ def _find_top(front: ParetoFront) -> float:
     return min(top, max(1.3 * max(float(one.overhead.max()) for one in front.by_strategy.values()), 0.02))
 
 
-def _mark_front(front: ParetoFront, scale: Scale, band: float, *, every: bool) -> list[Marks]:
+def _mark_front(front: ParetoFront, over: Scale, memory: Scale, band: float, *, every: bool) -> list[Marks]:
     """Return what pictures and pages show of a front, with the colours of ``every`` strategy if wanted."""
     free = front.budget_bytes - front.resident_bytes
     least = np.maximum(0.0, overhead(front.least_seconds, front.base_seconds))
     edges = zip(beside_resident(front).tolist(), front.overhead.tolist(), least.tolist(), strict=True)
     unproved = [{"x": x, "y": y, "y2": y2} for x, y, y2 in edges] if len(front.bounds.seconds) else []
-    stays = [{"x": scale.low, "x2": band}] if front.resident_bytes else []
+    stays = [{"x": memory.low, "x2": band}] if front.resident_bytes else []
     name = name_budget(front.budget_bytes, resident=front.resident_bytes)
-    away = "" if scale.low < free < scale.high else ", out of sight"
+    away = "" if memory.low < free < memory.high else ", out of sight"
     return [
-        *(Marks(kind="band", rows=[row], colour=style.PALE, label=_name_stays(front)) for row in stays),
+        *(
+            Marks(
+                kind="band", rows=[row], colour=style.PALE, label=f"{format_bytes(front.resident_bytes)} stay"
+            )
+            for row in stays
+        ),
         Marks(kind="area", rows=unproved, colour=style.PALE, steps=True, label="not proved optimal"),
-        *sorted(_mark_curves(front, every=every), key=lambda one: one.size),
+        *sorted(_mark_curves(front, over, every=every), key=lambda one: one.size),
         Marks(kind="rule", rows=[{"x": free}], dashes=(0, (4, 2)), label=f"{name}{away}"),
     ]
 
 
-def _name_stays(front: ParetoFront) -> str:
-    return f"{format_bytes(front.resident_bytes)} stay"
-
-
-def _mark_curves(front: ParetoFront, *, every: bool) -> Iterator[Marks]:
+def _mark_curves(front: ParetoFront, over: Scale, *, every: bool) -> Iterator[Marks]:
     """Yield the curve of each strategy."""
     for name, one in front.by_strategy.items():
-        places = spread_places(beside_resident(front, one), _FEW).tolist()
-        curve = Marks(
-            kind="line", rows=_list_points(front, one, places, name=name), steps=True, told=vega.PLAN,
-            colour=style.GREY, size=0.4,
-        )  # fmt: skip
+        rows = _list_points(front, one, spread_places(beside_resident(front, one), _FEW).tolist(), name=name)
+        form: Any = {"colour": style.GREY, "size": 0.4, "label": "other strategies"}
         if every or len(front.places_of(name)):
-            look = style.look_of(name)
+            look, least = style.look_of(name), float(one.overhead.min())
             form = {"colour": look.colour, "dashes": look.dashes, "marker": look.marker}
-            curve = dataclasses.replace(curve, size=1.0, label=name, **form)
-        yield curve
+            form["label"] = f"{name} (from {format_percent(least)})" if least > over.high else name
+        yield Marks(kind="line", rows=rows, steps=True, told=vega.PLAN, **form)
 
 
 def draw_front(front: ParetoFront, size: Size = PAGE, *, every: bool = False) -> Figure:
@@ -378,19 +376,11 @@ def draw_front(front: ParetoFront, size: Size = PAGE, *, every: bool = False) ->
     title = ("Least time within each amount of local memory", name_job(front.workload, front.profile))
     figure = style.start_figure(size, 2.6 if size.width < PAGE.width else 3.9, *title)
     axes = figure.subplots()
-    over, (scale, band) = _scale_overhead(front), _scale_memory(front)
+    over, (memory, band) = _scale_overhead(front), _scale_memory(front)
     over.set_y(axes)
-    scale.set_x(axes)
-    marks = [*_mark_front(front, scale, band, every=every), *_mark_plans(front, over, size)]
-    samples = draw_marks(axes, marks, size)
-    for name, sample in samples.items():
-        least = float(front.by_strategy[name].overhead.min()) if name in front.by_strategy else 0.0
-        if least > over.high:
-            sample.set_label(f"{name} (from {format_percent(least)})")
-    others = [line for line in axes.lines if str(line.get_label()).startswith("_")]
-    for line in others[:1]:
-        line.set_label("other strategies")
-    return style.finish_figure(figure, [*samples.values(), *others[:1]], size)
+    memory.set_x(axes)
+    marks = [*_mark_front(front, over, memory, band, every=every), *_mark_plans(front, over, size)]
+    return style.finish_figure(figure, list(draw_marks(axes, marks, size).values()), size)
 
 
 def _mark_plans(front: ParetoFront, over: Scale, size: Size) -> Iterator[Marks]:
@@ -426,18 +416,17 @@ def chart_front(
     if own is not None:
         ink = {"plan": 0, "own": True, "colour": vega.INK}
         points.append({**_describe_place(front, own), **ink, **vega.label_plan(own)})
-    memory, band = _scale_memory(front, whole=True)
-    marks = _mark_front(front, memory, band, every=every)
-    thin = "" if all(one.label for one in marks) else " Strategies that are best nowhere are thin and grey."
+    over, (memory, band) = _scale_overhead(front, whole=True), _scale_memory(front, whole=True)
+    marks = _mark_front(front, over, memory, band, every=every)
     return Chart.of(
         "front",
         "Local memory and time",
-        _describe_chart(front, len(plans)) + thin + ("" if own is None else " The diamond is the plan itself."),
+        _describe_chart(front, len(plans)) + ("" if own is None else " The diamond is the plan itself."),
         zooms=True,
         height=420,
         params=[{"name": "chosen", "value": -1}],
         layer=[*layer_marks(marks), {**_layer_points(points), "params": [vega.zoom("x", "y")]}],
-        encoding={"x": vega.at("x", memory), "y": vega.at("y", _scale_overhead(front, whole=True))},
+        encoding={"x": vega.at("x", memory), "y": vega.at("y", over)},
     )
 
 

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -188,11 +187,6 @@ _MANY = 10_000
 _LINES = 5_000
 #: Every bar is drawn by itself, and the curves of memory have some points for each dot.
 _DETAIL = Detail(bars=2**62, intervals=1_000)
-#: Up to this many steps, each step is drawn as a cell.
-_CELLS = 100
-#: What tells kinds apart that have nearly the same grey in print; of more bars, hatches would make a blur.
-_HATCHES, _HATCHED = {"record": "////", "backward": "...."}, 2_000
-
 LEGEND = {"record": "record (keeps tapes)", "wait": "wait for a transfer"}
 _TIERS = {
     Tier.LOCAL: ("local checkpoint", style.BLACK, "-"),
@@ -211,7 +205,8 @@ class Gantt(Collected):
         self._tapes: list[Shape] = []
         #: Recorded and not yet reversed: (start, stop) -> when recorded.
         self._open_tapes: dict[tuple[int, int], tuple[float, float]] = {}
-        self._checkpoints: dict[Tier, list[Shape]] = defaultdict(list)
+        #: Since when, until when, and which state.
+        self._checkpoints: dict[Tier, list[tuple[float, float, int]]] = defaultdict(list)
         #: (state, tier) -> since when it is stored.
         self._stored: dict[tuple[int, Tier], float] = {}
 
@@ -254,7 +249,7 @@ class Gantt(Collected):
 
     def _forget(self, state: int, tier: Tier, now: float) -> None:
         since = self._stored.pop((state, tier))
-        self._checkpoints[tier].append([(since, state), (max(now, since), state)])
+        self._checkpoints[tier].append((since, max(now, since), state))
 
     def draw(self, size: Size = PAGE) -> Figure:
         """Return the picture. Call it, and save the picture, within ``style.styled(size)``."""
@@ -264,7 +259,7 @@ class Gantt(Collected):
         figure = style.start_figure(size, height, *self._title(sketch))
         axes = figure.subplots(1 + tiers, 1, sharex=True, height_ratios=[4, *[1] * tiers])
         scale, unit = time_unit(sketch.seconds)
-        handles = self._draw_steps(axes[0], sketch, scale)
+        handles = self._draw_steps(axes[0], sketch, size)
         for column in range(1, 1 + tiers):
             handles += self._draw_memory(axes[column], sketch, size, column=column)
         axes[0].set_xlim(0, sketch.seconds / scale)
@@ -272,46 +267,34 @@ class Gantt(Collected):
         axes[-1].set_xlabel(f"time ({unit})")
         return style.finish_figure(figure, handles, size)
 
-    def _draw_steps(self, axes: Axes, sketch: Sketch, scale: float) -> list[Any]:
+    def _draw_steps(self, axes: Axes, sketch: Sketch, size: Size) -> list[Any]:
         """Draw which steps run when, and what waits; return the samples of the legend."""
-        from matplotlib.collections import LineCollection, PolyCollection
+        from matplotlib.collections import PolyCollection
         from matplotlib.ticker import MaxNLocator
 
-        steps = self.plan.steps
-        axes.set_ylim(steps, 0)
+        axes.set_ylim(self.plan.steps, 0)
         axes.set_ylabel("time step")
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.set_major_formatter(lambda value, _: format_count(int(value)))
-        handles: list[Any] = []
-        drawn: list[Any] = []
-        cells = steps <= _CELLS
-        for kind in BARS:
-            bars = [bar for bar in sketch.bars if bar[0] == kind]
-            bars = [cell for bar in bars for cell in _split(*bar)] if cells else bars
-            if bars:
-                shapes = [_scaled(_outline(*bar), scale) for bar in bars]
-                drawn += _make_bars(kind, shapes, edge=0.4 if cells else 0.9)
-                handles.append(drawn[-1])
-        if self._tapes:
-            areas = [_scaled(area, scale) for area in self._tapes]
-            handles.append(PolyCollection(areas, facecolor=style.PALE, label="tapes held", zorder=1))
+        scale, _ = time_unit(sketch.seconds)
+        areas = [[(x / scale, y) for x, y in area] for area in self._tapes]
+        tapes = PolyCollection(areas, facecolor=style.PALE, label="tapes held", zorder=0)
+        samples = draw_marks(axes, [*self._mark_checkpoints(scale), *_mark_bars(sketch)], size)
+        if areas:
+            axes.add_collection(tapes)
+            samples["tapes held"] = tapes
+        for drawn in axes.collections:
+            drawn.set_rasterized(sketch.actions > _MANY)
+        return list(samples.values())
+
+    def _mark_checkpoints(self, scale: float) -> Iterator[Marks]:
+        """Yield a line for each checkpoint while it is stored."""
         for tier, (label, colour, dashes) in _TIERS.items():
-            if checkpoints := self._checkpoints[tier]:
-                # Closer than dots, they make an area whether or not each is drawn.
-                lines = [_scaled(line, scale) for line in checkpoints[:: -(-len(checkpoints) // _LINES)]]
-                width = max(0.2, min(0.8, 40 / len(lines)))
-                form: dict[str, Any] = {
-                    "color": colour,
-                    "linestyle": dashes,
-                    "linewidth": width,
-                    "label": label,
-                }
-                # Snapped to dots, lines closer than those would vanish or merge at random.
-                handles.append(LineCollection(lines, zorder=2, snap=False, **form))
-        for handle in dict.fromkeys([*drawn, *handles]):
-            handle.set_rasterized(sketch.actions > _MANY)
-            axes.add_collection(handle)
-        return handles
+            # Closer than dots, they make an area whether or not each is drawn.
+            shown = self._checkpoints[tier][:: -(-len(self._checkpoints[tier]) // _LINES) or 1]
+            rows = [{"x": start / scale, "x2": end / scale, "y": state} for start, end, state in shown]
+            width = max(0.2, min(0.8, 40 / max(1, len(rows))))
+            yield Marks(kind="span", rows=rows, colour=colour, dashes=dashes, size=width, label=label)
 
     def _title(self, sketch: Sketch) -> list[str]:
         plan = self.plan
@@ -372,47 +355,23 @@ def _find_memory(plan: Plan, sketch: Sketch, column: int) -> tuple[list[float], 
     return held, max(*held, budget), budget
 
 
-def _scaled(shape: Shape, scale: float) -> Shape:
-    return [(x / scale, y) for x, y in shape]
-
-
-def _split(kind: str, start: float, end: float, first: float, last: float) -> list[Bar]:
-    """Return a bar as cells, one for each step."""
-    count = round(abs(last - first)) or 1
-    times, steps = np.linspace(start, end, count + 1).tolist(), np.linspace(first, last, count + 1).tolist()
-    return [(kind, *when, *which) for when, which in zip(pairwise(times), pairwise(steps), strict=True)]
-
-
-def _outline(_: str, start: float, end: float, first: float, last: float) -> Shape:
-    """Return the outline of the staircase that the steps of a bar make; a state is as high as a step."""
-    last = first + 1 if first == last else last
-    down = 1 if last > first else -1
-    each = (end - start) / abs(last - first)
-    there = [(start, first), (start + each, first), (end, last - down)]
-    back = [(end, last), (end - each, last), (start, first + down)]
-    return there + back
-
-
-def _make_bars(kind: str, shapes: Sequence[Shape], *, edge: float) -> list[Any]:
-    """Return the bars of a kind as collections, of which the last is for the legend."""
-    from matplotlib.collections import PolyCollection
-
-    colour, label = style.EVENT_COLOURS[kind], LEGEND.get(kind, kind)
-    # A line of its own colour keeps a bar thinner than a dot in sight.
-    plain = PolyCollection(shapes, facecolor=colour, edgecolor=colour, linewidth=edge, label=label, zorder=3)
-    if kind not in _HATCHES or len(shapes) > _HATCHED:
-        return [plain]
-    # Hatches have the colour of edges, so the bars are drawn once more without a line.
-    hatched = PolyCollection(
-        shapes,
-        facecolor=colour,
-        edgecolor=(1, 1, 1, 0.8),
-        linewidth=0,
-        hatch=_HATCHES[kind],
-        label=label,
-        zorder=3,
-    )
-    return [plain, hatched]
+def _mark_bars(sketch: Sketch) -> list[Marks]:
+    """Return lines of each kind of action: down for a run, up for a backward, level for a state that moves."""
+    scale, _ = time_unit(sketch.seconds)
+    rows = defaultdict[str, list[Spec]](list)
+    for kind, start, end, first, last in sketch.bars:
+        time = {"x": _shorten(start / scale), "x2": _shorten(end / scale)}
+        rows[kind].append({"name": LEGEND.get(kind, kind), **time, "y": int(first), "y2": int(last)})
+    # Many bars are thin, so that they do not cover each other.
+    width = max(0.9, min(2.0, 500 / max(1, len(sketch.bars))))
+    told = {"name": "action", "x": "from", "x2": "to", "y": "step", "y2": "to step"}
+    return [
+        Marks(
+            kind="span", rows=rows[kind], colour=style.EVENT_COLOURS[kind], label=LEGEND.get(kind, kind),
+            size=width, told=told,
+        )
+        for kind in BARS if rows[kind]
+    ]  # fmt: skip
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
@@ -425,8 +384,8 @@ def time_unit(seconds: float) -> tuple[float, str]:
 
 def chart_schedule(plan: Plan, sketch: Sketch) -> Chart:
     """Return the chart of a plan's timeline."""
-    scale, unit = time_unit(sketch.seconds)
-    parts = [_chart_steps(plan, sketch, scale), _chart_memory(plan, sketch, column=1)]
+    _, unit = time_unit(sketch.seconds)
+    parts = [_chart_steps(plan, sketch), _chart_memory(plan, sketch, column=1)]
     if any(remote for _, _, remote in sketch.memory):
         parts.append(_chart_memory(plan, sketch, column=2))
     for part in parts[:-1]:
@@ -456,33 +415,20 @@ def _describe_chart(sketch: Sketch) -> str:
     return text
 
 
-def _chart_steps(plan: Plan, sketch: Sketch, scale: float) -> Spec:
-    kinds = [kind for kind in BARS if any(bar[0] == kind for bar in sketch.bars)]
-    colours = [vega.themed(style.EVENT_COLOURS[kind]) for kind in kinds]
+def _chart_steps(plan: Plan, sketch: Sketch) -> Spec:
+    scale, _ = time_unit(sketch.seconds)
     domain = {"domain": [0, sketch.seconds / scale or 1], "nice": False}
     steps = {"domain": [0, plan.steps], "reverse": True, "nice": False, "zero": False}
-    titles = {"k": "action", "x": "from", "x2": "to", "y": "step", "y2": "to step"}
-    encoding = {
-        "x": {**vega.at("x"), "scale": domain},
-        "x2": {"field": "x2"},
-        "y": {**vega.at("y"), "scale": steps, "title": "time step"},
-        "y2": {"field": "y2"},
-        "color": vega.nominal(
-            "k", scale={"domain": [LEGEND.get(kind, kind) for kind in kinds], "range": colours}
-        ),
-        "tooltip": [
-            {"field": field, "title": title, **({"format": ".5~g"} if "x" in field else {})}
-            for field, title in titles.items()
-        ],
+    first, *layers = layer_marks(_mark_bars(sketch))
+    return {
+        "height": 320,
+        "width": "container",
+        "layer": [{**first, "params": [vega.zoom("x")]}, *layers],
+        "encoding": {
+            "x": {**vega.at("x"), "scale": domain},
+            "y": {**vega.at("y"), "scale": steps, "title": "time step"},
+        },
     }
-    bars = [_describe_bar(*bar, scale=scale) for bar in sketch.bars]
-    shown = vega.layer("rule", bars, encoding, strokeWidth=2.5)
-    return {**shown, "height": 320, "width": "container", "params": [vega.zoom("x")]}
-
-
-def _describe_bar(kind: str, start: float, end: float, first: float, last: float, *, scale: float) -> Spec:
-    x, x2 = _shorten(start / scale), _shorten(end / scale)
-    return {"k": LEGEND.get(kind, kind), "x": x, "x2": x2, "y": int(first), "y2": int(last)}
 
 
 def _shorten(time: float) -> float:

@@ -22,13 +22,13 @@ from ckptplan.report.fields import (
 from ckptplan.report.formats import View
 from ckptplan.report.infeasible import LIMITS, format_verdict
 from ckptplan.storage.plans import plan_document
-from ckptplan.storage.tables import Columns, Rows
+from ckptplan.storage.tables import Rows
 from ckptplan.strategies.registry import strategy_of
 from ckptplan.studies.largest import Reach
 from ckptplan.units import format_count, format_percent
 
 #: What a row and the document say of a reach besides its plan.
-_FINDINGS: Columns = {"value": "whole", "bound_by": "text", "proved": "truth", "interrupted": "truth"}
+_FINDINGS = ("value", "bound_by", "proved", "interrupted")
 _OF = {"T": "time steps", "batch": "samples", "neurons": "neurons"}
 _OF_BASE = Field("of base", short="of\nbase", right=True, priority=3)
 _BREAKS = Field("bound_by", "the next breaks", "the next\nbreaks", priority=2)
@@ -122,7 +122,7 @@ def _make_document(reaches: Mapping[str, Reach], quantity: str) -> dict[str, Any
 def _list_rows(reaches: Mapping[str, Reach], quantity: str) -> Rows:
     """Return a flat row for each strategy."""
     return Rows(
-        columns={"quantity": "text", **_FINDINGS, **list_plan_columns()},
+        columns=("quantity", *_FINDINGS, *list_plan_columns()),
         rows=[
             {
                 "quantity": quantity,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from math import ceil, log10
 from typing import TYPE_CHECKING, Any
 
 from ckptplan.errors import Infeasible
@@ -17,7 +18,7 @@ from ckptplan.report.marks import Marks, draw_marks, layer_marks
 from ckptplan.report.scale import Scale
 from ckptplan.report.style import PAGE, Size
 from ckptplan.report.vega import Chart, Spec
-from ckptplan.storage.tables import Columns, Rows
+from ckptplan.storage.tables import Rows
 from ckptplan.studies.machines import Machine, MachineComparison
 from ckptplan.units import format_count, format_duration, format_percent
 from ckptplan.wording import Argument
@@ -27,20 +28,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: The columns of a row that are about the machine, and not about its plan.
-_MACHINE_COLUMNS: Columns = {
-    "times": "text",
-    "missing": "text",
-    "seconds_low": "number",
-    "seconds_high": "number",
-    "largest_steps": "whole",
-    "largest_strategy": "text",
-    "batches": "whole",
-    "run_seconds": "number",
-    "price_per_hour": "number",
-    "run_price": "number",
-    "most_joules": "number",
-    "meets_deadline": "truth",
-}
+_MACHINE_COLUMNS = (
+    "times", "missing", "seconds_low", "seconds_high", "largest_steps", "largest_strategy", "batches",
+    "run_seconds", "price_per_hour", "run_price", "most_joules", "meets_deadline",
+)  # fmt: skip
 #: What stands before an estimated time, and after the energy.
 _ESTIMATED = "~"
 #: Machines that a line names at most.
@@ -110,7 +101,7 @@ def _list_rows(comparison: MachineComparison) -> Rows:
         if machine.times == "carried over":
             row |= dict.fromkeys(("overhead", "least_seconds", "gap", "paper_seconds", "paper_overhead"))
         rows.append(row)
-    columns = {**JOB_COLUMNS, **cost_columns(), **REASON_COLUMNS, **_MACHINE_COLUMNS, **DETAIL_COLUMNS}
+    columns = (*JOB_COLUMNS, *cost_columns(), *REASON_COLUMNS, *_MACHINE_COLUMNS, *DETAIL_COLUMNS)
     return Rows(columns=columns, rows=rows)
 
 
@@ -315,7 +306,9 @@ def draw_machines(comparison: MachineComparison, size: Size = PAGE) -> Figure:
     names = [machine.profile.name for machine in machines]
     _scale_times(comparison).set_x(times)
     samples = draw_marks(times, _mark_times(comparison), size, names)
-    _draw_lengths(lengths, machines)
+    bars = [{"x": max(machine.largest_steps, 1), "y": machine.profile.name} for machine in machines]
+    _scale_lengths(machines).set_x(lengths)
+    draw_marks(lengths, [Marks(kind="bar", rows=bars, colour=style.GREEN)], size, names)
     _set_rows(times, names, [_name_time(machine) for machine in machines], size)
     steps = [machine.largest_steps for machine in machines]
     _set_rows(
@@ -363,18 +356,13 @@ def _mark_times(comparison: MachineComparison) -> list[Marks]:
     ]  # fmt: skip
 
 
-def _draw_lengths(axes: Axes, machines: Sequence[Machine]) -> None:
-    """Draw a bar for the longest sequence on each machine."""
-    from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
+def _scale_lengths(machines: Sequence[Machine]) -> Scale:
+    """Return the axis of the longest sequences."""
+    from matplotlib.ticker import EngFormatter
 
-    for row, machine in enumerate(machines):
-        axes.barh(row, max(machine.largest_steps, 1), height=0.5, color=style.GREEN)
-    axes.set_xscale("log")
-    axes.set_xlim(1, 2 * max(5, *(machine.largest_steps for machine in machines)))
-    axes.xaxis.set_major_locator(LogLocator(numticks=5))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.set_xlabel("largest T")
+    high = 2.0 * max(5, *(machine.largest_steps for machine in machines))
+    ticks = {10.0**power: EngFormatter(sep="")(10.0**power) for power in range(ceil(log10(high)))}
+    return Scale(title="largest T", low=1, high=high, ticks=ticks, kind="log")
 
 
 def chart_machines(comparison: MachineComparison) -> Chart:

@@ -62,6 +62,7 @@ def draw_marks(axes: Axes, marks: Sequence[Marks], size: Size, names: Sequence[s
 
 
 def _draw(axes: Axes, one: Marks, unit: float, names: Sequence[str], form: Mapping[str, Any]) -> Any:
+    from matplotlib.collections import LineCollection
     from matplotlib.patheffects import withStroke
 
     places: list[Any] = [[row.get(name) for row in one.rows] for name in ("x", "y", "x2", "y2")]
@@ -85,7 +86,12 @@ def _draw(axes: Axes, one: Marks, unit: float, names: Sequence[str], form: Mappi
         case "area":
             sample = axes.fill_between(x, y, y2, step="post" if one.steps else None, linewidth=0, **form)
         case "span":
-            sample = axes.hlines(y, x, x2, **width, **form)
+            starts, ends = zip(x, y, strict=True), zip(x2, y if y2[0] is None else y2, strict=True)
+            # Snapped to dots, lines closer than those would vanish or merge at random.
+            lines = LineCollection(
+                list(zip(starts, ends, strict=True)), linestyle=one.dashes, snap=False, **width, **form
+            )
+            sample = axes.add_collection(lines)
         case "bar":
             sample = axes.barh(y, x, height=0.62, edgecolor=style.BLACK, linewidth=0.4, **form)
         case "tick":

@@ -125,7 +125,7 @@ def _list_rows(results: Results, case: Case) -> Rows:
     """Return a row for each strategy, with the columns of a plan's row and the reasons."""
     job = {"workload": case.workload.name, "profile": case.profile.name, "steps": case.workload.steps}
     return Rows(
-        columns={**JOB_COLUMNS, **cost_columns(), **REASON_COLUMNS, **DETAIL_COLUMNS},
+        columns=(*JOB_COLUMNS, *cost_columns(), *REASON_COLUMNS, *DETAIL_COLUMNS),
         rows=[{**job, "strategy": name, **make_result_row(result)} for name, result in results.items()],
     )
 

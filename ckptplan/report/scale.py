@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, floor, log2, log10
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from ckptplan.units import format_bytes
 
@@ -36,22 +36,19 @@ class Scale:
 
     def set_x(self, axes: Axes) -> None:
         """Give the axis across of a picture this scale."""
-        axes.set_xscale(self.kind, **self._form())
-        axes.set(xlim=(self.low, self.high), xlabel=self.title)
-        self._name_ticks(axes.xaxis)
+        self._set(axes, "x")
 
     def set_y(self, axes: Axes) -> None:
         """Give the axis upwards of a picture this scale."""
-        axes.set_yscale(self.kind, **self._form())
-        axes.set(ylim=(self.low, self.high), ylabel=self.title)
-        self._name_ticks(axes.yaxis)
+        self._set(axes, "y")
 
-    def _form(self) -> dict[str, Any]:
-        return {"linthresh": LINEAR, "linscale": 0.5} if self.kind == "symlog" else {}
-
-    def _name_ticks(self, axis: Axis) -> None:
+    def _set(self, axes: Axes, name: str) -> None:
         from matplotlib.ticker import NullLocator
 
+        form = {"linthresh": LINEAR, "linscale": 0.5} if self.kind == "symlog" else {}
+        axis: Axis = getattr(axes, f"{name}axis")
+        getattr(axes, f"set_{name}scale")(self.kind, **form)
+        axes.set(**{f"{name}lim": (self.low, self.high), f"{name}label": self.title})
         axis.set_ticks(list(self.ticks), list(self.ticks.values()))
         axis.set_minor_locator(NullLocator())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from ckptplan.report.marks import Marks, draw_marks, layer_marks
 from ckptplan.report.scale import Scale, scale_shares
 from ckptplan.report.style import PAGE, Size
 from ckptplan.report.vega import Chart, Spec
-from ckptplan.storage.tables import Columns, Row, Rows
+from ckptplan.storage.tables import Row, Rows
 from ckptplan.studies.axes import Axis, Value
 from ckptplan.studies.sensitivity import FACTORS, Best, BreakEven, ErrorBars, Influence, Replanned, Sensitivity
 from ckptplan.units import format_percent, format_seconds
@@ -32,6 +33,9 @@ _MOST_BREAK_EVENS = 6
 _SAME = 5e-5
 #: Inputs that only transfers depend on.
 _TRANSFERS = ("bandwidth", "latency", "synchronisation", "transfer-seconds")
+#: Columns before and after the parameters; ``kind`` is input (unchanged), point, break-even or uncertainty.
+_HEAD = ("kind", "input", "factor", "value", "strategy")
+_TAIL = ("seconds", "change", "kept_seconds", "kept_change", "kept_fits", "below", "above", "note")
 #: A narrow table leaves out the factors between the least and the largest.
 _FIELDS = (
     Field("input"),
@@ -46,7 +50,9 @@ def view_sensitivity(study: Sensitivity) -> View:
         kind="sensitivity",
         blocks=lambda: _tell(study),
         document=lambda: _make_document(study),
-        rows=lambda: Rows(columns=_columns(), rows=_generate_rows(_make_document(study), study)),
+        rows=lambda: Rows(
+            columns=(*_HEAD, *parameter_columns(), *_TAIL), rows=_generate_rows(_make_document(study), study)
+        ),
         # Before any is varied.
         basis=lambda: list_basis(study.workload, study.profile, study.goal),
     )
@@ -78,26 +84,6 @@ def _make_document(study: Sensitivity) -> dict[str, Any]:
         "best": _make_best_document(study.best),
         "inputs": [_make_input_document(one, study.best) for one in study.influences],
         "uncertainty": None if bars is None else {**vars(bars), "better": dict(bars.better)},
-    }
-
-
-def _columns() -> Columns:
-    """Return the columns of flat rows: ``kind`` is input (unchanged), point, break-even or uncertainty."""
-    return {
-        "kind": "text",
-        "input": "text",
-        "factor": "number",
-        "value": "text",
-        "strategy": "text",
-        **parameter_columns(),
-        "seconds": "number",
-        "change": "number",
-        "kept_seconds": "number",
-        "kept_change": "number",
-        "kept_fits": "truth",
-        "below": "text",
-        "above": "text",
-        "note": "text",
     }
 
 
@@ -306,32 +292,25 @@ def _name_input(influence: Influence) -> str:
     return f"{influence.name}: {_format_values(influence.axis, influence.values)}"
 
 
-def _find_kept(point: Replanned, best: Best) -> float | None:
-    """Return the change of time of the present plan, None if it does not fit."""
-    return _find_change(point.kept_seconds, best) if point.kept_fits else None
+def _list_changes(marks: Sequence[Marks]) -> dict[str, list[float]]:
+    """Return the changes of time that are drawn for each input."""
+    changes: dict[str, list[float]] = defaultdict(list)
+    for one in marks:
+        for row in one.rows:
+            if "y" in row:
+                changes[row["y"]].append(row["x"])
+    return changes
 
 
-def _list_changes(influence: Influence, best: Best) -> list[float]:
-    """Return the changes that are drawn: as planned again, and with the present plan for half and twice."""
-    kept = [_find_kept(point, best) for point in influence.points if point.best and point.factor in LABELS]
-    again = [_find_change(point.best.seconds, best) for point in influence.points if point.best]
-    return [*again, *(change for change in kept if change is not None)]
-
-
-def _reach(influence: Influence, best: Best) -> float:
-    """Return the largest change of the time."""
-    return max(map(abs, _list_changes(influence, best)), default=0.0)
-
-
-def _scale_change(study: Sensitivity) -> Scale:
+def _scale_change(changes: Mapping[str, Sequence[float]]) -> Scale:
     """Return the axis: all bars, unless one is many times as long as all others."""
-    influences = _sort_by_effect(study)
-    longest, second, *_ = *sorted((_reach(one, study.best) for one in influences), reverse=True), 0.0, 0.0
+    reaches = [max(map(abs, some)) for some in changes.values()]
+    longest, second, *_ = *sorted(reaches, reverse=True), 0.0, 0.0
     if second and longest > _LONG * second:
         longest = 2 * second
-    changes = [0.0, *(change for one in influences for change in _list_changes(one, study.best))]
+    ends = [0.0, *(change for some in changes.values() for change in some)]
     room = 0.06 * max(longest, _TRIFLE)
-    low, high = max(min(changes), -longest) - room, min(max(changes), longest) + room
+    low, high = max(min(ends), -longest) - room, min(max(ends), longest) + room
     return scale_shares("time of the best plan against now", low, high)
 
 
@@ -341,7 +320,8 @@ def _mark_changes(influences: Sequence[Influence], best: Best) -> list[Marks]:
     for one in influences:
         for point in one.points:
             if point.best is not None:
-                change, kept = _find_change(point.best.seconds, best), _find_kept(point, best)
+                change = _find_change(point.best.seconds, best)
+                kept = _find_change(point.kept_seconds, best) if point.kept_fits else None
                 rows.append({
                     "y": _name_input(one),
                     "factor": point.factor,
@@ -374,22 +354,24 @@ def draw_tornado(study: Sensitivity, size: Size = PAGE) -> Figure:
 
     Call it, and save the picture, within ``style.styled(size)``.
     """
-    from matplotlib.figure import Figure
-
     influences, best = _sort_by_effect(study), study.best
-    shown = [one for one in influences if _reach(one, best) >= _TRIFLE or _name_blocked(one)]
-    trifles = [one.name for one in influences if one not in shown]
-    figure = Figure(figsize=size.inches(0.8 + 0.36 * max(1, len(shown))), layout="constrained")
-    axes = figure.subplots()
-    lines = style.set_title(
-        figure,
+    changes = _list_changes(_mark_changes(influences, best))
+    small = [one for one in influences if max(map(abs, changes[_name_input(one)]), default=0.0) < _TRIFLE]
+    trifles = [one for one in small if not _name_blocked(one)]
+    shown = [one for one in influences if one not in trifles]
+    few = f"changes under {100 * _TRIFLE:g} %: {', '.join(one.name for one in trifles)}"
+    figure = style.start_figure(
+        size,
+        0.8 + 0.36 * max(1, len(shown)),
         f"What each input does to the time of the best plan, {best.strategy} in {format_seconds(best.seconds)}",
         name_job(study.workload, study.profile),
-        *([f"changes under {100 * _TRIFLE:g} %: {', '.join(trifles)}"] if trifles else []),
+        *([few] if trifles else []),
     )
     if size.height is None:
-        figure.set_figheight(figure.get_figheight() + 0.16 * lines)
-    scale = _scale_change(study)
+        # Rows keep their height below a title of several lines.
+        figure.set_figheight(figure.get_figheight() + 0.16 * (1 + figure.get_suptitle().count("\n")))
+    axes = figure.subplots()
+    scale = _scale_change(changes)
     scale.set_x(axes)
     names = [_name_input(one) for one in shown]
     samples = draw_marks(axes, _mark_changes(shown, best), size, names)
@@ -432,6 +414,7 @@ def _write_notes(influence: Influence, study: Sensitivity, scale: Scale, size: S
 def chart_tornado(study: Sensitivity) -> Chart:
     """Return the chart of a sensitivity study."""
     influences = _sort_by_effect(study)
+    marks = _mark_changes(influences, study.best)
     return Chart.of(
         "tornado",
         "What each input does to the time of the best plan",
@@ -439,9 +422,9 @@ def chart_tornado(study: Sensitivity) -> Chart:
         f"{format_seconds(study.best.seconds)} with {study.best.strategy}. Lines within the bars are "
         f"{_INNER_LABEL} the input, diamonds what the plan of now takes.",
         height=30 * max(1, len(influences)),
-        layer=layer_marks(_mark_changes(influences, study.best)),
+        layer=layer_marks(marks),
         encoding={
             "y": vega.nominal("y", scale={"domain": [_name_input(one) for one in influences]}),
-            "x": {**vega.at("x", _scale_change(study)), "stack": None},
+            "x": {**vega.at("x", _scale_change(_list_changes(marks))), "stack": None},
         },
     )

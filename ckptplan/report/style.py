@@ -78,45 +78,26 @@ class Look:
     dashes: Any = "-"
 
 
-_LONG, _DASH_DOT, _DOTS, _SHORT_DASH = (0, (5, 1.5)), (0, (5, 1.5, 1, 1.5)), (0, (1, 1.2)), (0, (2.5, 1.2))
-_LOOKS: Mapping[str, Look] = {
-    "base": Look(colour=BLACK, marker="o"),
-    "standard": Look(colour=BLUE, marker="s", dashes=_LONG),
-    "remote": Look(colour=VERMILION, marker="^", dashes=_DASH_DOT),
-    "hierarchical": Look(colour=ORANGE, marker="D", dashes=_DOTS),
-    "double": Look(colour=GREEN, marker="v"),
-    "nested": Look(colour=PURPLE, marker="P", dashes=_SHORT_DASH),
-    "growing": Look(colour=SKY, marker="X"),
-    "double-growing": Look(colour=GREY, marker="<", dashes=_LONG),
-    "revolve": Look(colour=BLACK, marker="*", dashes=_SHORT_DASH),
-    "disk-revolve": Look(colour=PURPLE, marker="h", dashes=_DASH_DOT),
-    "periodic": Look(colour=ORANGE, marker=">", dashes=_SHORT_DASH),
-    "optimal": Look(colour=VERMILION, marker="d"),
-    "bptt-hsm": Look(colour=GREY, marker="1", dashes=_DOTS),
-    "bptt-ism": Look(colour=GREY, marker="2", dashes=_DASH_DOT),
-    "bptt-msm": Look(colour=GREY, marker="3"),
-}
-
-#: Looks of other strategies. The lengths have no common factor, so that 210 looks differ.
-_MORE_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK)
-_MORE_MARKERS = ("p", "8", "H", "4", "x", "+")
-_MORE_DASHES = ("-", _LONG, _DASH_DOT, _SHORT_DASH, _DOTS)
+#: The looks of strategies, in the registry's order. The lengths of the first two have no common factor, so that
+#: 140 looks differ.
+_COLOURS = (BLACK, BLUE, VERMILION, ORANGE, GREEN, PURPLE, SKY)
+_MARKERS = "os^DvPX<*h>dp8H1234+"
+#: Kinds of lines, from the plainest on.
+DASHES: tuple[Any, ...] = (
+    "-", (0, (5, 1.5)), (0, (5, 1.5, 1, 1.5)), (0, (1, 1.2)), (0, (2.5, 1.2)), (0, (8, 2))
+)  # fmt: skip
 
 
 def look_of(strategy: str) -> Look:
     """Return the look of a registered strategy, which is the same in every picture.
 
-    A strategy without a look here gets one by its place among such strategies, in the registry's order.
     Raises InputError for an unknown strategy.
     """
-    if strategy in _LOOKS:
-        return _LOOKS[strategy]
-    others = [name for name in all_strategies() if name not in _LOOKS]
-    place = others.index(strategy_of(strategy).name)
+    place = list(all_strategies()).index(strategy_of(strategy).name)
     return Look(
-        colour=_MORE_COLOURS[place % len(_MORE_COLOURS)],
-        marker=_MORE_MARKERS[place % len(_MORE_MARKERS)],
-        dashes=_MORE_DASHES[place % len(_MORE_DASHES)],
+        colour=_COLOURS[place % len(_COLOURS)],
+        marker=_MARKERS[place % len(_MARKERS)],
+        dashes=DASHES[place % len(DASHES)],
     )
 
 
@@ -203,8 +184,8 @@ def name_rows(axes: Axes, names: Sequence[str], values: Sequence[str]) -> None:
         side.tick_params(axis="y", length=0)
 
 
-def set_title(figure: Figure, *lines: str) -> int:
-    """Write lines over a figure, broken to its width; the layout leaves room for them. Returns their number."""
+def set_title(figure: Figure, *lines: str) -> None:
+    """Write lines over a figure, broken to its width; the layout leaves room for them."""
     from matplotlib.text import Text
 
     edge = 0.04 * figure.dpi
@@ -215,7 +196,6 @@ def set_title(figure: Figure, *lines: str) -> int:
         fitting = int(0.95 * len(line) * (figure.bbox.width - 2 * edge) / wide)
         broken += textwrap.wrap(line, max(1, fitting), max_lines=3, placeholder="…", break_on_hyphens=False)
     figure.suptitle("\n".join(broken), x=edge / figure.bbox.width, ha="left", parse_math=False)
-    return len(broken)
 
 
 def set_legend(figure: Figure, handles: Sequence[Any], size: Size) -> None:

@@ -290,15 +290,6 @@ def _check(varied: int, *, jobs: int, points: int, place: str) -> None:
             raise InputError(f"a {place} shows {what}, and {has}", field=field, accepted=accepted)
 
 
-#: Dashes of the lines, the first six.
-_DASHES: tuple[Any, ...] = (
-    "-",
-    (0, (5, 1.5)),
-    (0, (1, 1.2)),
-    (0, (5, 1.5, 1, 1.5)),
-    (0, (2.5, 1.2)),
-    (0, (8, 2)),
-)
 #: Markers on a line of a picture at most, and points that it goes through.
 _MARKERS, _POINTS = 40, 5_000
 
@@ -331,7 +322,7 @@ def _mark_lines(picture: SweepPicture) -> list[Marks]:
         added = zip(places[line].tolist(), plane.added[line].tolist(), strict=True)
         rows = [{"x": x, "y": y if np.isfinite(y) else None} for x, y in added]
         label = plane.name if len(picture.jobs) > 1 and plane.name not in without else ""
-        lines.append(Marks(kind="line", rows=rows, colour=style.GREY, dashes=_DASHES[number], label=label))
+        lines.append(Marks(kind="line", rows=rows, colour=style.GREY, dashes=style.DASHES[number], label=label))
         nothing = []
         for place in order[_choose_marked(picture, plane.best[order])].tolist():
             point = {"x": float(places[place]), **picture.describe(number, place)}
@@ -408,9 +399,6 @@ def _draw_maps(picture: SweepPicture, size: Size) -> Figure:
 
 def _name_regions(axes: Axes, picture: SweepPicture, plane: Plane, size: Size) -> dict[str, Any]:
     """Mark each strategy's region, draw borders between regions, and hatch where nothing fits."""
-    from matplotlib.collections import LineCollection
-
-    axes.add_collection(LineCollection(plane.borders(), color=style.BLACK, linewidth=1, zorder=3))
     height, width = plane.best.shape
     span = ((-0.5, width - 0.5), -0.5, height - 0.5)
     hatched = axes.fill_between(
@@ -422,12 +410,14 @@ def _name_regions(axes: Axes, picture: SweepPicture, plane: Plane, size: Size) -
 
 
 def _mark_regions(picture: SweepPicture, plane: Plane) -> list[Marks]:
-    """Return the marker of each strategy in its region."""
-    return [
+    """Return the borders between the regions of strategies, and the marker of each in its region."""
+    borders = [{"x": x, "y": y, "x2": x2, "y2": y2} for (x, y), (x2, y2) in plane.borders()]
+    marks = [
         _mark_best(picture, place, [{"x": column, "y": row}], size=6)
         for place, (column, row) in plane.middles().items()
         if place >= 0
     ]
+    return [Marks(kind="span", rows=borders), *marks]
 
 
 _LINE_HEIGHT = 380
@@ -471,15 +461,13 @@ def _chart_map(picture: SweepPicture, plane: Plane, *, number: int) -> Chart:
         *_layer_cells(picture, without, {}, fits=False, fill=style.GREY, fillOpacity=0.15),
     ]
     layers[0]["params"] = [vega.zoom("x", "y")]
-    borders = [{"x": x, "y": y, "x2": x2, "y2": y2} for (x, y), (x2, y2) in plane.borders()]
-    marks = [Marks(kind="span", rows=borders), *_mark_regions(picture, plane)]
     return Chart.of(
         f"sweep-{number + 1}",
         plane.name if len(picture.jobs) > 1 else picture.title()[0],
         "Each cell is the best plan at a point, or where nothing fits. Point at one to see more.",
         zooms=True,
         height=min(max(_LEAST, _ROW * rows), _MOST),
-        layer=[*layers, *layer_marks(marks)],
+        layer=[*layers, *layer_marks(_mark_regions(picture, plane))],
     )
 
 

@@ -9,9 +9,8 @@ from typing import Any, ClassVar
 
 from ckptplan.model.plan import Plan
 from ckptplan.report import style
-from ckptplan.report.fields import format_cells, format_parameters, make_plan_row
+from ckptplan.report.fields import FACTS, format_cells, format_parameters, make_plan_row
 from ckptplan.report.scale import LINEAR, Scale
-from ckptplan.units import format_bytes, format_percent, format_seconds
 
 #: A Vega-Lite specification, or a part of one.
 Spec = dict[str, Any]
@@ -75,26 +74,13 @@ class Chart:
 
 
 #: What is told of a plan that is pointed at: the members of ``label_row`` and their titles.
-PLAN: Mapping[str, str] = {
-    "strategy": "strategy",
-    "parameters": "parameters",
-    "time": "time",
-    "over": "over base",
-    "local": "local memory",
-    "remote": "remote memory",
-}
+PLAN: Mapping[str, str] = {one.name: one.heading for one in FACTS}
 
 
 def label_row(row: Mapping[str, Any]) -> Spec:
     """Return what is told of a plan, given by the cells of its columns."""
-    return {
-        "strategy": row["strategy"],
-        "parameters": row["parameters"] if "parameters" in row else format_cells(row),
-        "time": format_seconds(row["seconds"]),
-        "over": format_percent(row["overhead"]),
-        "local": format_bytes(row["local_peak_bytes"]),
-        "remote": format_bytes(row["remote_peak_bytes"]),
-    }
+    told = {"parameters": format_cells(row), **row}
+    return {one.name: one.form([told[one.name]])[0] if one.form else told[one.name] for one in FACTS}
 
 
 def label_plan(plan: Plan) -> Spec:

@@ -67,15 +67,16 @@ class Lines:
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Rows together with their columns, which do not depend on the content of the rows."""
+    """Rows together with the names of their columns, which do not depend on the content of the rows."""
 
-    columns: Columns
+    columns: Iterable[str]
     rows: Iterable[Row]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield rows with every column."""
+        names = tuple(self.columns)
         for row in self.rows:
-            yield {name: row.get(name) for name in self.columns}
+            yield {name: row.get(name) for name in names}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,16 +105,12 @@ def csv_pieces(rows: Iterable[Row]) -> Iterator[str]:
     """Yield CSV with a header; the columns are those of ``Rows`` or ``Blocks``, or all that any row has."""
     if not isinstance(rows, (Rows, Blocks)):
         rows = list(rows)
-        rows = Rows(columns={name: _type_of(row[name]) for row in rows for name in row}, rows=rows)
-    lines = Lines(format="csv", columns=rows.columns)
+        rows = Rows(columns=dict.fromkeys(name for row in rows for name in row), rows=rows)
+    # Types of columns matter only where rows come in blocks.
+    columns: Columns = rows.columns if isinstance(rows, Blocks) else dict.fromkeys(rows.columns, "text")
+    lines = Lines(format="csv", columns=columns)
     yield lines.header()
     yield from map(lines.block, rows.blocks) if isinstance(rows, Blocks) else map(lines.line, rows)
-
-
-def _type_of(value: object) -> Type:
-    if isinstance(value, bool):
-        return "truth"
-    return "whole" if isinstance(value, int) else "number" if isinstance(value, float) else "text"
 
 
 def _csv(rows: Iterable[Iterable[Any]]) -> str:

@@ -116,7 +116,7 @@ def test_tapes_that_are_consumed_in_parts_are_held_until_their_part_is() -> None
         [(2.0, 2), (3.0, 3), (6.0, 3), (8.0, 2)],
         [(8.0, 0), (10.0, 2), (10.0, 2), (14.0, 0)],
     ]
-    assert picture._checkpoints == {local: [[(0.0, 0), (8.0, 0)]]}
+    assert picture._checkpoints == {local: [(0.0, 8.0, 0)]}
     assert not picture._open_tapes
     assert not picture._stored
 
@@ -148,17 +148,16 @@ def test_local_memory_rises_and_falls_with_the_tapes(tmp_path: Path) -> None:
 
 
 def test_a_run_goes_down_and_a_backward_goes_up() -> None:
-    """Cells of single steps, or the outline of the staircase that they make; backward from the last step."""
-    cell = [(2.0, 5), (3.0, 5), (3.0, 5), (3.0, 6), (2.0, 6), (2.0, 6)]
-    cells = gantt._split("forward", 2.0, 4.0, 5, 7)
-    assert [gantt._outline(*one) for one in cells] == [cell, [(time + 1, step + 1) for time, step in cell]]
-    cells = gantt._split("backward", 2.0, 4.0, 7, 5)
-    assert [min(step for _, step in gantt._outline(*one)) for one in cells] == [6, 5]
-    forward = gantt._outline("forward", 0.0, 4.0, 0, 4)
-    assert forward == [(0.0, 0), (1.0, 0), (4.0, 3), (4.0, 4), (3.0, 4), (0.0, 1)]
-    backward = gantt._outline("backward", 0.0, 4.0, 4, 0)
-    assert backward == [(0.0, 4), (1.0, 4), (4.0, 1), (4.0, 0), (3.0, 0), (0.0, 3)]
-    assert gantt._outline("write", 2.0, 3.0, 5, 5) == cell
+    """And a state that moves stays level; the chart of a page has the same lines as the picture."""
+    plan = small_plan()
+    picture = Gantt(plan)
+    ckptplan.simulate(plan, sink=picture.add)
+    marks = {one.label.split()[0]: one.rows for one in gantt._mark_bars(picture.finish(Detail()))}
+    assert set(marks) == {"forward", "recompute", "record", "backward", "write", "read"}
+    for kind in ("forward", "recompute", "record"):
+        assert all(row["x"] < row["x2"] and row["y"] < row["y2"] for row in marks[kind])
+    assert all(row["x"] < row["x2"] and row["y"] > row["y2"] for row in marks["backward"])
+    assert all(row["x"] < row["x2"] and row["y"] == row["y2"] for row in (*marks["write"], *marks["read"]))
 
 
 def test_axes_are_in_units_of_time_and_steps_downwards() -> None:

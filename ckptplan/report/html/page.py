@@ -126,21 +126,6 @@ def _digest(script: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Download:
-    """A file within the page."""
-
-    kind: ClassVar[str] = "download"
-    text: str
-    file_name: str
-    content: str
-
-    @property
-    def link(self) -> str:
-        """The file as a link that needs no server."""
-        return f"data:application/json;base64,{base64.b64encode(self.content.encode()).decode('ascii')}"
-
-
-@dataclass(frozen=True, kw_only=True)
 class ShownPlan:
     """A plan that can be chosen on a page: its numbers, its chart or why there is none, and its JSON."""
 
@@ -150,6 +135,12 @@ class ShownPlan:
     note: str
     #: The plan's file, None if it is left out for its size.
     content: str | None
+
+    @property
+    def link(self) -> str | None:
+        """The file as a link that needs no server and no script."""
+        content = self.content and base64.b64encode(self.content.encode()).decode("ascii")
+        return content and f"data:application/json;base64,{content}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +153,7 @@ class PlanPanel:
     first: int = 0
 
 
-Part: TypeAlias = Block | Chart | Download | PlanPanel
+Part: TypeAlias = Block | Chart | PlanPanel
 
 
 @dataclass(frozen=True)
@@ -171,12 +162,7 @@ class Section:
 
     name: str
     title: str
-    blocks: tuple[Part, ...]
-
-    @classmethod
-    def of(cls, name: str, title: str, blocks: Iterable[Part]) -> Section:
-        """Return a section of some blocks."""
-        return cls(name, title, tuple(blocks))
+    blocks: Iterable[Part]
 
 
 @dataclass(frozen=True, kw_only=True)

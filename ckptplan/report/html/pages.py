@@ -16,22 +16,14 @@ from ckptplan.planning.playback import group_same_schedules
 from ckptplan.report import style, vega
 from ckptplan.report.basis import explain_basis
 from ckptplan.report.blocks import Field, Paragraph, Table
-from ckptplan.report.fields import (
-    OVER_BASE,
-    PARAMETERS,
-    STRATEGY,
-    TIME,
-    align_bytes,
-    align_counts,
-    name_job,
-    tell_plan,
-)
+from ckptplan.report.fields import FACTS, align_counts, name_job, tell_plan
 from ckptplan.report.formats import View
 from ckptplan.report.front import beside_resident, chart_front, mark_points, spread_places, view_front
 from ckptplan.report.gantt import Detail, TooLongToDraw, chart_schedule, sketch_schedule
-from ckptplan.report.html.page import Download, Page, PlanPanel, Section, ShownPlan
+from ckptplan.report.html.page import Page, PlanPanel, Section, ShownPlan
 from ckptplan.report.infeasible import format_infeasible
 from ckptplan.report.machines import chart_machines, view_machines
+from ckptplan.report.marks import Marks, layer_marks
 from ckptplan.report.plan import Results, view_comparison, view_plan
 from ckptplan.report.scale import Scale, scale_bytes, scale_shares
 from ckptplan.report.sensitivity import chart_tornado, view_sensitivity
@@ -50,19 +42,9 @@ _MOST_ROWS = 1_000
 #: Points of a front whose schedules are on the page, besides those that have a name.
 _POINTS = 24
 #: What a page says of a plan beside its schedule.
-_FACTS = (
-    STRATEGY,
-    PARAMETERS,
-    TIME,
-    OVER_BASE,
-    Field("local_peak_bytes", "local memory", form=align_bytes),
-    Field("remote_peak_bytes", "remote memory", form=align_bytes),
-    Field("recomputed_steps", "steps run again", form=align_counts),
-)
+_FACTS = (*FACTS, Field("recomputed_steps", "steps run again", form=align_counts))
 #: Events that are read for all points together, and characters of all their files.
-_EVENTS, _CHARACTERS = 200_000, 700_000
-#: Characters of a plan's file that a page may hold.
-_LARGEST_FILE = 1_000_000
+_EVENTS, _CHARACTERS = 200_000, 1_000_000
 #: How finely a plan of its own is drawn, and one of many.
 _WHOLE, _ONE_OF_MANY = Detail(), Detail(bars=500, intervals=120, events=50_000)
 
@@ -72,9 +54,9 @@ def make_plan_page(plan: Plan, compared: Results, *, unsearched: Sequence[str] =
     view = view_plan(plan, lambda: compared, unsearched=unsearched)
     plans = [one for one in compared.values() if isinstance(one, Plan)]
     return Page.of(
-        _section_of_plan(plan, view),
+        Section("plan", "The plan", view.blocks()),
         _section_of_schedules([_label_plan(plan)], title="Schedule and memory"),
-        Section.of("strategies", "Strategies", _chart_plans(plans if len(plans) > 1 else [])),
+        Section("strategies", "Strategies", _chart_plans(plans if len(plans) > 1 else [])),
         _section_of_basis(view),
         title=f"{plan.strategy}: {name_job(plan.workload, plan.profile)}",
         lede=_summarize(plan),
@@ -114,7 +96,7 @@ def make_report_page(plan: Plan, compared: Results, *, front: ParetoFront, study
     view, case = view_plan(plan, lambda: compared), Case(workload=plan.workload, profile=plan.profile)
     studies = [study] if study else []
     return Page.of(
-        _section_of_plan(plan, view),
+        Section("plan", "The plan", view.blocks()),
         *_sections_of_front(front, own=_label_plan(plan)),
         _section_of_strategies(compared, view_comparison(compared, case)),
         *map(_section_of_inputs, studies),
@@ -144,7 +126,7 @@ def make_machines_page(comparison: MachineComparison) -> Page:
     ]
     charts = [chart_machines(comparison)] if plans else []
     return Page.of(
-        Section.of("machines", "Machines", [*charts, *view.blocks()]),
+        Section("machines", "Machines", [*charts, *view.blocks()]),
         _section_of_schedules(plans),
         _section_of_basis(view),
         title=f"Machines for {comparison.workload.name}, T = {format_count(comparison.workload.steps)}",
@@ -161,7 +143,7 @@ def make_validation_page(plan: Plan, found: Validation) -> Page:
     """Return the page of a validation."""
     view = view_validation(plan, found)
     return Page.of(
-        Section.of("numbers", "Predicted and measured", [*view.blocks(), *_offer_plan(plan)]),
+        Section("numbers", "Predicted and measured", view.blocks()),
         _section_of_schedules([_label_plan(plan)], title="The schedule as it was predicted"),
         _section_of_basis(view),
         title=f"Predicted and measured: {name_job(plan.workload, plan.profile)}",
@@ -176,29 +158,24 @@ def make_sweep_page(picture: SweepPicture) -> Page:
     what, job = picture.title()
     charts = chart_sweep(picture)
     return Page.of(
-        Section.of("sweep", "The best plans", charts),
-        Section.of("numbers", "Numbers", summary.blocks()),
-        Section.of("basis", "Estimate basis", explain_basis(summary.list_basis())),
+        Section("sweep", "The best plans", charts),
+        Section("numbers", "Numbers", summary.blocks()),
+        Section("basis", "Estimate basis", explain_basis(summary.list_basis())),
         title=f"Sweep: {job}",
         lede=f"{what}.",
     )
 
 
-def _section_of_plan(plan: Plan, view: View) -> Section:
-    """Return what people read of a plan, and its file."""
-    return Section.of("plan", "The plan", [*_offer_plan(plan), *view.blocks()])
-
-
 def _section_of_basis(*views: View) -> Section:
     """Return the inputs behind the numbers of views, each once, with its origin."""
     entries = tuple(dict.fromkeys(entry for view in views for entry in view.basis()))
-    return Section.of("basis", "Estimate basis", explain_basis(entries))
+    return Section("basis", "Estimate basis", explain_basis(entries))
 
 
 def _section_of_reasons(results: Iterable[Plan | Infeasible]) -> Section:
     """Return why each strategy does not fit."""
     reasons = [format_infeasible(result) for result in results if isinstance(result, Infeasible)]
-    return Section.of("reasons", "Why nothing fits", (Paragraph(text, style="warning") for text in reasons))
+    return Section("reasons", "Why nothing fits", (Paragraph(text, style="warning") for text in reasons))
 
 
 def _section_of_strategies(results: Results, view: View) -> Section:
@@ -206,7 +183,7 @@ def _section_of_strategies(results: Results, view: View) -> Section:
     plans = [result for result in results.values() if isinstance(result, Plan)]
     # One of each schedule: strategies that have the same one would be the same bar.
     charts = _chart_plans([group[0] for group in group_same_schedules(plans)])
-    return Section.of("strategies", "Strategies", [*charts, *view.blocks()])
+    return Section("strategies", "Strategies", [*charts, *view.blocks()])
 
 
 def _chart_plans(plans: Sequence[Plan]) -> list[Chart]:
@@ -215,7 +192,7 @@ def _chart_plans(plans: Sequence[Plan]) -> list[Chart]:
 
 def _section_of_inputs(study: Sensitivity) -> Section:
     """Return the tornado and the table of a sensitivity study."""
-    return Section.of("inputs", "What the inputs do", [chart_tornado(study), *view_sensitivity(study).blocks()])
+    return Section("inputs", "What the inputs do", [chart_tornado(study), *view_sensitivity(study).blocks()])
 
 
 def _sections_of_front(
@@ -228,10 +205,10 @@ def _sections_of_front(
     if places:
         numbered = {place: ahead + index for index, place in enumerate(places)}
         chart = chart_front(front, plans=numbered, own=own.plan if own else None, every=every)
-        yield Section.of("front", "Memory and time", [chart])
+        yield Section("front", "Memory and time", [chart])
     best = front.place_within(front.budget_bytes)
     yield _section_of_schedules(plans, first=0 if own or best is None else places.index(best))
-    yield Section.of("front-numbers", "The front in numbers", view_front(front).blocks())
+    yield Section("front-numbers", "The front in numbers", view_front(front).blocks())
 
 
 def _section_of_schedules(
@@ -239,7 +216,7 @@ def _section_of_schedules(
 ) -> Section:
     """Return the place where a plan of several is shown, of which one is the first."""
     panels = [PlanPanel(plans=_show_plans(plans), first=first)] if plans else []
-    return Section.of("schedule", title, panels)
+    return Section("schedule", title, panels)
 
 
 def _summarize(plan: Plan) -> str:
@@ -322,50 +299,46 @@ def _label_places(front: ParetoFront, places: Sequence[int]) -> list[_Labelled]:
     return found
 
 
-def _offer_plan(plan: Plan) -> Iterator[Download]:
-    """Yield a plan's file for a page, nothing if it is too large for one."""
-    content = plan_text(plan)
-    if len(content) <= _LARGEST_FILE:
-        yield Download(text="Download the plan (JSON)", file_name="plan.json", content=content)
-
-
 def chart_comparison(plans: Sequence[Plan]) -> Chart:
     """Return the chart of the plans that fit, in their order."""
-    rows = [
-        {
-            **vega.label_plan(plan),
-            "added": plan.predicted.overhead,
-            "memory": plan.predicted.local_peak_bytes,
-        }
-        for plan in plans
-    ]
+    times = [plan.predicted.overhead for plan in plans]
+    sizes = [plan.predicted.local_peak_bytes for plan in plans]
+    # Far off, the budget would squeeze the bars.
     budget = plans[0].goal.local_bytes
-    most = max(plan.predicted.local_peak_bytes for plan in plans)
-    slowest = max(0.01, *(plan.predicted.overhead for plan in plans))
-    near = budget is not None and budget <= 4 * most
-    top = max(most, budget) if budget is not None and near else most
-    over = _chart_bars(rows, "added", scale_shares("time over base", 0, 1.1 * slowest), "over", style.BLUE)
-    memory = _chart_bars(rows, "memory", scale_bytes("local memory", 0, 1.1 * top), "local", style.ORANGE)
-    words = "."
-    if budget is not None and near:
-        line = {"x": {"datum": budget}, "y": {"value": 0}, "y2": {"value": "height"}}
-        memory["layer"].append(vega.annotate("rule", line, color=vega.INK, strokeDash=[6, 4]))
-        words = f"; the dashed line is the budget, {format_bytes(budget)}."
-    caption = f"The best plan of each strategy, the one to run first{words}"
-    return Chart.of("comparison", "Strategies", caption, spacing=24, vconcat=[over, memory])
+    near = [budget] if budget is not None and budget <= 4 * max(sizes) else []
+    scales = (
+        scale_shares("time over base", 0, 1.1 * max(0.01, *times)),
+        scale_bytes("local memory", 0, 1.1 * max(*sizes, *near)),
+    )
+    line = Marks(kind="rule", rows=[{"x": one} for one in near], dashes=(0, (2, 1.3)))
+    words = "".join(f"; the dashed line is the budget, {format_bytes(one)}" for one in near)
+    return Chart.of(
+        "comparison",
+        "Strategies",
+        f"The best plan of each strategy, the one to run first{words}.",
+        spacing=24,
+        vconcat=[
+            _chart_bars(plans, times, scales[0], "overhead", style.BLUE),
+            _chart_bars(plans, sizes, scales[1], "local_peak_bytes", style.ORANGE, line),
+        ],
+    )
 
 
-def _chart_bars(rows: Sequence[Spec], field: str, scale: Scale, label: str, colour: str) -> Spec:
+def _chart_bars(
+    plans: Sequence[Plan], values: Sequence[float], scale: Scale, label: str, colour: str, *more: Marks
+) -> Spec:
+    rows = [
+        {**vega.label_plan(plan), "y": plan.strategy, "x": value}
+        for plan, value in zip(plans, values, strict=True)
+    ]
+    bars = Marks(kind="bar", rows=rows, colour=colour, opacity=0.9, told=vega.PLAN)
+    text = {"text": {"field": label}}
     return {
         "width": "container",
         "height": {"step": 24},
-        "encoding": {
-            "y": vega.nominal("strategy", sort=None),
-            "x": vega.at(field, scale),
-            "tooltip": vega.tell(**vega.PLAN),
-        },
+        "encoding": {"y": vega.nominal("y", sort=None), "x": vega.at("x", scale)},
         "layer": [
-            vega.layer("bar", rows, {}, color=colour, opacity=0.9),
-            vega.layer("text", rows, {"text": {"field": label}}, align="left", dx=4, fill=vega.INK, clip=False),
+            *layer_marks([bars, *more]),
+            vega.layer("text", rows, text, align="left", dx=4, fill=vega.INK, clip=False),
         ],
     }
