@@ -31,7 +31,7 @@ def best(names: list[str], *, units: int, transfer: float, rho: float) -> tuple[
     )
     question = Question(
         costs=costs,
-        goal=make_goal(strategies=names, local_bytes=units, effort="thorough"),
+        goal=make_goal(strategies=names, effort="thorough").replace(local_bytes=units),
     )
     winner = question.best()
     if winner is None:

@@ -16,7 +16,6 @@ from typing import Any, Self, TypedDict, TypeVar, Unpack
 from ckptplan.cost.arrays import COUNT_ROUNDING
 from ckptplan.cost.case import Case
 from ckptplan.errors import CkptplanError, InputError, refuse
-from ckptplan.model.budget import take_headroom
 from ckptplan.model.checked import MOST_JOINED
 from ckptplan.model.goal import Goal
 from ckptplan.model.plan import Plan, Provenance
@@ -28,7 +27,6 @@ from ckptplan.planning.basis import collect_basis
 from ckptplan.search.question import Question
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.registry import select_strategies
-from ckptplan.units import parse_bytes, parse_headroom
 from ckptplan.version import __version__
 from ckptplan.wording import escape_controls
 
@@ -62,7 +60,7 @@ class Wishes(LimitWishes, total=False):
 
 
 def make_goal(*, unless_named: str | None = None, **wishes: Unpack[Wishes]) -> Goal:
-    """Return a caller's wishes as a goal: validated, in SI units, with the strategies by name.
+    """Return a caller's wishes as a goal without budgets: validated, with the strategies by name.
 
     ``unless_named`` is the group of strategies to use if none is named; None means those that are searched by
     default. Raises InputError.
@@ -71,8 +69,8 @@ def make_goal(*, unless_named: str | None = None, **wishes: Unpack[Wishes]) -> G
     chosen = select_strategies(unless_named if named is None else named)
     if named is None and wishes.get("model") == "paper":
         chosen = [strategy for strategy in chosen if strategy.printed is not None]
-    numbers: dict[str, Any] = {**wishes}
-    return Goal(strategies=tuple(strategy.name for strategy in chosen), **numbers)
+    others: dict[str, Any] = {name: wish for name, wish in wishes.items() if name not in MEMORY_WISHES}
+    return Goal(strategies=tuple(strategy.name for strategy in chosen), **others)
 
 
 def make_provenance(command: str) -> Provenance:
@@ -112,21 +110,17 @@ class Request:
     ) -> Self:
         """Return a caller's request; budgets default to those of the profile, less its headroom.
 
-        A local budget that the caller names has no headroom, unless ``headroom`` is named, too.
         ``command`` is recorded in the provenance; ``unless_named`` is as in ``make_goal``. Raises InputError.
         """
         check_kind(workload, Workload)
         check_kind(profile, HardwareProfile)
-        names_headroom = wishes.get("headroom") is not None
-        wishes |= _read_local_budget(profile, wishes)
-        if wishes.get("remote_bytes") is None:
-            wishes["remote_bytes"] = profile.remote_bytes
+        goal = make_goal(unless_named=unless_named, **wishes)
         return cls(
             case=Case(workload=workload, profile=profile),
-            goal=make_goal(unless_named=unless_named, **wishes),
+            goal=goal.model_copy(update=list_budgets(replace_memory(profile, wishes))),
             provenance=make_provenance(command),
             progress=progress,
-            names_headroom=names_headroom,
+            names_headroom=wishes.get("headroom") is not None,
         )
 
     @classmethod
@@ -205,14 +199,29 @@ class Request:
         return dataclasses.replace(self, goal=self.goal.model_copy(update=wishes))
 
 
-#: The wishes that the memory of a profile stands for where studies vary it.
+#: The wishes that the memory of a profile stands for.
 MEMORY_WISHES = ("local_bytes", "headroom", "remote_bytes")
 
 
-def make_goal_within_memory(**wishes: Unpack[Wishes]) -> Goal:
-    """Return the goal of a study that varies the memory of a profile: without budgets. Raises InputError."""
-    others: Any = {name: wish for name, wish in wishes.items() if name not in MEMORY_WISHES}
-    return make_goal(unless_named="closed", **others)
+def replace_memory(profile: HardwareProfile, wishes: BudgetWishes) -> HardwareProfile:
+    """Return a profile whose memory gives the budgets that a caller named.
+
+    A local budget without a named headroom has none. Raises InputError.
+    """
+    named = {name: wishes.get(name) for name in MEMORY_WISHES}
+    if named["local_bytes"] is not None and named["headroom"] is None:
+        named["headroom"] = 0.0
+    changes = {name: value for name, value in named.items() if value is not None}
+    return profile.replace_numbers(**changes) if changes else profile
+
+
+def list_budgets(profile: HardwareProfile) -> dict[str, Any]:
+    """Return the budgets that the memory of a profile gives, as a goal has them."""
+    return {
+        "local_bytes": profile.local_budget_bytes,
+        "headroom": profile.headroom,
+        "remote_bytes": profile.remote_bytes,
+    }
 
 
 def ask_within_memory(case: Case, goal: Goal) -> Question:
@@ -220,42 +229,12 @@ def ask_within_memory(case: Case, goal: Goal) -> Question:
 
     Ctrl-C ends its search with no answer: one of many must not be the best so far. Raises InputError.
     """
-    profile = case.profile
-    budgets = {
-        "local_bytes": profile.local_budget_bytes,
-        "headroom": profile.headroom,
-        "remote_bytes": profile.remote_bytes,
-    }
     return Question(
         costs=case.costs,
-        goal=goal.model_copy(update=budgets),
+        goal=goal.model_copy(update=list_budgets(case.profile)),
         resolution=find_resolution(case.timed),
         keeps_best=False,
     )
-
-
-def replace_memory(profile: HardwareProfile, wishes: BudgetWishes) -> HardwareProfile:
-    """Return a profile whose memory gives the budgets that a caller named, for studies that vary its memory.
-
-    As in ``Request.of``, a local budget without a named headroom has none. Raises InputError.
-    """
-    named = {name: wishes.get(name) for name in MEMORY_WISHES}
-    if named["local_bytes"] is not None and named["headroom"] is None:
-        named["headroom"] = 0.0
-    return profile.replace_numbers(**{name: value for name, value in named.items() if value is not None})
-
-
-def _read_local_budget(profile: HardwareProfile, wishes: BudgetWishes) -> Wishes:
-    """Return the local budget and its headroom as a goal has them. Raises InputError."""
-    budget, free = wishes.get("local_bytes"), wishes.get("headroom")
-    named = None if budget is None else read_argument("local_bytes", parse_bytes, budget)
-    share = None if free is None else read_argument("headroom", parse_headroom, free)
-    if named is not None and (named <= 0 or not share):
-        # The goal checks the number.
-        return {"local_bytes": named, "headroom": 0.0}
-    share = profile.headroom if share is None else share
-    memory = profile.local_bytes if named is None else named
-    return {"local_bytes": take_headroom(memory, share), "headroom": share}
 
 
 _Number = TypeVar("_Number", int, float)

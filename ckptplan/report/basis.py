@@ -9,6 +9,7 @@ from ckptplan.model.prediction import BasisEntry
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.planning.basis import collect_basis, find_unsourced
+from ckptplan.planning.request import list_budgets
 from ckptplan.report.blocks import Block, Heading, Paragraph, Style, make_facts
 from ckptplan.wording import Argument
 
@@ -18,12 +19,7 @@ _UNSOURCED, _KINDS = "yours, without a source", {"assumed": "assumed, not measur
 
 def list_basis(workload: Workload, profile: HardwareProfile, goal: Goal) -> tuple[BasisEntry, ...]:
     """Return the inputs of a study of a job, within the memory of its profile unless the goal names another."""
-    memory = {
-        "local_bytes": profile.local_budget_bytes,
-        "headroom": profile.headroom,
-        "remote_bytes": profile.remote_bytes,
-    }
-    named = goal if goal.local_bytes is not None else goal.model_copy(update=memory)
+    named = goal if goal.local_bytes is not None else goal.model_copy(update=list_budgets(profile))
     return collect_basis(workload, profile, named)
 
 

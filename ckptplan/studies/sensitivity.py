@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -34,8 +34,6 @@ from ckptplan.planning.request import (
     BudgetWishes,
     Request,
     ask_within_memory,
-    check_kind,
-    make_goal_within_memory,
     replace_memory,
 )
 from ckptplan.planning.suggestions import explain_infeasible
@@ -334,19 +332,23 @@ def sensitivity(
 
     Raises InputError, and Infeasible if nothing fits the unchanged inputs.
     """
-    check_kind(workload, Workload)
-    check_kind(profile, HardwareProfile)
     share = None if uncertainty is None else _read_share(uncertainty)
-    case = Case(workload=workload, profile=replace_memory(profile, wishes))
-    # Named here, so that they cannot be wished for.
-    chosen: dict[str, Any] = {"model": model, "objective": "time", "max_overhead": None}
-    goal = make_goal_within_memory(**chosen, **wishes)
+    request = Request.of(
+        workload,
+        profile,
+        command=command,
+        unless_named="closed",
+        # Named here, so that they cannot be wished for.
+        objective="time",
+        max_overhead=None,
+        model=model,
+        **wishes,
+    )
+    case, goal = Case(workload=workload, profile=replace_memory(profile, wishes)), request.goal
     question = ask_within_memory(case, goal)
     nominal = question.best()
     if nominal is None:
-        raise explain_infeasible(
-            Request.of(workload, profile, command=command, unless_named="closed", **chosen, **wishes)
-        )
+        raise explain_infeasible(request)
     study = _Study(case=case, goal=goal, kept=nominal)
     inputs = [name for name in INPUTS if name not in _OPTIONAL or any(find_axis(name).now(case))]
     stages = StagedProgress(progress, stages=len(inputs) + (0 if share is None else SAMPLES // _WORK))

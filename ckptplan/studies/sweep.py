@@ -19,7 +19,7 @@ from ckptplan.planning.request import (
     Wishes,
     ask_within_memory,
     check_kind,
-    make_goal_within_memory,
+    make_goal,
     replace_memory,
 )
 from ckptplan.search.question import Question
@@ -154,7 +154,7 @@ def make_sweep(
     grid = make_grid(over)
     _check_budgets(grid, wishes)
     sweep = Sweep(
-        goal=make_goal_within_memory(**wishes),
+        goal=make_goal(unless_named="closed", **wishes),
         workloads=_list_several(workloads, Workload, "workloads"),
         profiles=tuple(
             replace_memory(profile, wishes) for profile in _list_several(profiles, HardwareProfile, "profiles")
