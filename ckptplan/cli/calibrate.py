@@ -107,16 +107,9 @@ def calibrate(
 
 def _check_together(*, quick: bool, bytes_only: bool, repeats: int | None, profile_out: str | None) -> None:
     """Raise InputError for options that contradict each other."""
-    for named, given, others in (
-        ("--repeats", repeats, {"--quick": quick, "--bytes-only": bytes_only}),
-        ("--quick", quick or None, {"--bytes-only": bytes_only}),
-        ("--profile-out", profile_out, {"--bytes-only": bytes_only}),
-    ):
-        for other, chosen in others.items():
-            if given is not None and chosen:
-                raise InputError(
-                    f"does not go together with {other}", field=named, value=given, accepted="one of them"
-                )
+    options.keep_apart({"--repeats": repeats, "--quick": quick})
+    for named, given in (("--repeats", repeats), ("--quick", quick), ("--profile-out", profile_out)):
+        options.keep_apart({named: given, "--bytes-only": bytes_only})
 
 
 @contextmanager

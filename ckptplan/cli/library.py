@@ -170,10 +170,7 @@ def new_workload(
     ckptplan calibrate measures them. Without --kind and --cell, questions are asked on a terminal.
     """
     given = _keep_given(times)
-    if cell.cell and kind.kind:
-        raise InputError(
-            "does not go together with --cell", field="--kind", value=kind.kind, accepted="one of them"
-        )
+    options.keep_apart({"--kind": kind.kind, "--cell": cell.cell})
     if cell.cell:
         write_counted(cell, output=output, format_=format_, times=given)
         return

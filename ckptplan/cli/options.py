@@ -274,6 +274,13 @@ def make_request(job: JobOptions, wishes: BudgetOptions, *, progress: Progress |
     return Request.of(case.workload, case.profile, **wishes.read(), progress=progress)
 
 
+def keep_apart(given: Mapping[str, object]) -> None:
+    """Raise InputError, for the first of two options, if both are given."""
+    (first, value), (other, chosen) = given.items()
+    if value and chosen:
+        raise InputError(f"does not go together with {other}", field=first, value=value, accepted="one of them")
+
+
 def need_runtime(spec: CellSpec) -> None:
     """Raise MissingExtra if what runs a cell is not installed."""
     from importlib.util import find_spec

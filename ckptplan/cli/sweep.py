@@ -147,15 +147,9 @@ def _write_parquet(work: SweepRun, output: str, *, restart: bool) -> None:
 
     sweep, identity = work.sweep, work.sweep.identity
     import_pyarrow()  # fail now if it is missing, not when all rows are there
-    try:
-        found = None if restart else read_identity(output)
-        if found not in (None, identity):
-            raise InputError("holds another sweep", source=output, accepted="a new file")
-    except InputError as error:
-        if error.accepted is None:
-            raise
-        accepted = f"{error.accepted}, or --restart"
-        raise InputError(error.message, source=error.source, accepted=accepted) from None
+    found = None if restart else read_identity(output)
+    if found not in (None, identity):
+        raise InputError("holds another sweep", source=output, accepted="a new file, or --restart")
     if found is None:
         write_parquet(output, work.rows(), columns=sweep.columns, identity=identity)
     note(_say_written(work, output, new=0 if found else len(sweep)))

@@ -240,12 +240,25 @@ def ask_within_memory(case: Case, goal: Goal) -> Question:
 _Number = TypeVar("_Number", int, float)
 
 
-def read_argument(name: str, parse: Callable[[object], _Number], value: object) -> _Number:
-    """Return the number that a caller gave for an argument. Raises InputError that names the argument."""
+def read_argument(
+    name: str,
+    parse: Callable[[object], _Number],
+    value: object,
+    *,
+    allows: Callable[[_Number], bool] = lambda _: True,
+    accepted: str | None = None,
+) -> _Number:
+    """Return the number that a caller gave for an argument; ``allows`` says whether it is in range.
+
+    Raises InputError that names the argument.
+    """
     try:
-        return parse(value)
+        number = parse(value)
     except InputError as error:
         raise error.inside(prefix=name) from None
+    if not allows(number):
+        raise refuse(value, "is out of range", field=name, accepted=accepted)
+    return number
 
 
 def check_kind(value: object, kind: type, *, name: str | None = None) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, TextIO, get_args
 
@@ -25,7 +25,20 @@ ScheduleFormat = Literal["jsonl", "csv"]
 ACTIONS: Mapping[str, type] = {kind.__name__.lower(): kind for kind in get_args(Action)}
 _FIELDS = {name: [field.name for field in dataclasses.fields(kind)] for name, kind in ACTIONS.items()}
 _COLUMNS = ["action", *dict.fromkeys(field for fields in _FIELDS.values() for field in fields)]
-_TIERS = [tier.value for tier in Tier]
+_STEP: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": MAX_STEPS}
+_TIER: dict[str, Any] = {"enum": [tier.value for tier in Tier]}
+#: What each field of an action holds, as JSON Schema.
+FIELDS: Mapping[str, dict[str, Any]] = {
+    "start": {**_STEP, "description": "the first step of a range"},
+    "stop": {**_STEP, "description": "the step behind the last of a range"},
+    "state": {**_STEP, "description": "the state before the step of that number"},
+    "states": {
+        "type": "array", "items": _STEP, "minItems": 1, "uniqueItems": True, "description": "all in one message"
+    },
+    "tier": {**_TIER, "description": "where the state is stored"},
+    "source": {**_TIER, "description": "where the states were stored"},
+    "target": {**_TIER, "description": "where the states are stored afterwards"},
+}  # fmt: skip
 #: The most characters of a line; a message of a million states is as long.
 _MOST_CHARACTERS = 8 * 2**20
 #: The most of each of these characters in a line: an action has one list, of numbers.
@@ -182,14 +195,24 @@ def _make_action(given: Mapping[str, Any]) -> Action:
     for field in given:
         if field != "action" and field not in fields:
             raise InputError(f"is not a field of {name}", field=field, accepted=", ".join(fields))
-    values = {}
     for field in fields:
         if field not in given:
             raise InputError("is missing", field=field, accepted=f"{name} has {', '.join(fields)}")
-        check = _CHECKS[field]
-        values[field] = check(given[field], field)
-    action: Action = ACTIONS[name](**values)
+    action: Action = ACTIONS[name](**{field: _read_field(given[field], field) for field in fields})
     return action
+
+
+def _read_field(value: Any, field: str) -> Any:
+    """Return the value of a field of an action: a tier, steps or a step. Raises InputError."""
+    if "enum" in FIELDS[field]:
+        if value not in _TIER["enum"]:
+            raise refuse(value, "is not a tier", field=field, accepted=" or ".join(_TIER["enum"]))
+        return Tier(value)
+    if "items" not in FIELDS[field]:
+        return _check_step(value, field)
+    if not isinstance(value, list):
+        raise refuse(value, "is not a list", field=field, accepted="a list of steps")
+    return tuple(_check_step(state, field) for state in value)
 
 
 def _check_step(value: object, field: str, source: str | None = None) -> int:
@@ -204,26 +227,3 @@ def _check_step(value: object, field: str, source: str | None = None) -> int:
             source=source,
         )
     return value
-
-
-def _check_steps(value: object, field: str) -> tuple[int, ...]:
-    if not isinstance(value, list):
-        raise refuse(value, "is not a list", field=field, accepted="a list of steps")
-    return tuple(_check_step(state, field) for state in value)
-
-
-def _check_tier(value: object, field: str) -> Tier:
-    if value not in _TIERS:
-        raise refuse(value, "is not a tier", field=field, accepted=" or ".join(_TIERS))
-    return Tier(value)
-
-
-_CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
-    "start": _check_step,
-    "stop": _check_step,
-    "state": _check_step,
-    "states": _check_steps,
-    "tier": _check_tier,
-    "source": _check_tier,
-    "target": _check_tier,
-}

@@ -9,8 +9,7 @@ from typing import Any
 from ckptplan.model.plan import Plan
 from ckptplan.model.profile import NUMBERS, HardwareProfile
 from ckptplan.model.workload import Workload
-from ckptplan.schedule.actions import Tier
-from ckptplan.storage.schedules import ACTIONS
+from ckptplan.storage.schedules import ACTIONS, FIELDS
 from ckptplan.storage.schedules import KIND as SCHEDULE
 from ckptplan.storage.versions import WRITTEN, Kind
 from ckptplan.units import MAX_STEPS
@@ -96,25 +95,10 @@ def _action(name: str, kind: type) -> dict[str, Any]:
         "title": name,
         "description": (kind.__doc__ or "").strip(),
         "type": "object",
-        "properties": {"action": {"const": name}, **{field: _ACTION_FIELDS[field] for field in fields}},
+        "properties": {"action": {"const": name}, **{field: FIELDS[field] for field in fields}},
         "required": ["action", *fields],
         "additionalProperties": False,
     }
-
-
-_STEP = {"type": "integer", "minimum": 0, "maximum": MAX_STEPS}
-_TIER = {"enum": [tier.value for tier in Tier]}
-_ACTION_FIELDS: dict[str, dict[str, Any]] = {
-    "start": {**_STEP, "description": "the first step of a range"},
-    "stop": {**_STEP, "description": "the step behind the last of a range"},
-    "state": {**_STEP, "description": "the state before the step of that number"},
-    "states": {
-        "type": "array", "items": _STEP, "minItems": 1, "uniqueItems": True, "description": "all in one message"
-    },
-    "tier": {**_TIER, "description": "where the state is stored"},
-    "source": {**_TIER, "description": "where the states were stored"},
-    "target": {**_TIER, "description": "where the states are stored afterwards"},
-}  # fmt: skip
 
 
 def _allow_text(schema: dict[str, Any]) -> dict[str, Any]:

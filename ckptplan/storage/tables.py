@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 
 from ckptplan.errors import InputError, MissingExtra
 from ckptplan.storage.files import replace_file
-from ckptplan.wording import escape_controls
+from ckptplan.wording import Argument, escape_controls
 
 #: What a formula begins with in a spreadsheet; the last four are in full width, as Asian keyboards type them.
 _FORMULAS = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
@@ -180,6 +180,8 @@ def read_identity(path: str | Path) -> str | None:
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", source=source) from None
     except (arrow.ArrowException, ValueError):
-        raise InputError("is not a Parquet file", source=source, accepted="a new file") from None
+        raise InputError(
+            "is not a Parquet file", source=source, accepted=f"a new file, or {Argument('restart', True)}"
+        ) from None
     identity: str = metadata.get(_KEY, b"").decode(errors="replace")
     return identity

@@ -149,10 +149,14 @@ def compare_machines(
     whole: object = batches
     if isinstance(whole, bool) or not isinstance(whole, int) or whole < 1:
         raise refuse(batches, "is out of range", field="batches", accepted="a whole number from 1")
-    within = None if deadline is None else read_argument("deadline", parse_duration, deadline)
-    if within is not None and within <= 0:
-        raise refuse(
-            deadline, "is out of range", field="deadline", accepted="more than 0 s, as '45 min' or '8 h'"
+    within = None
+    if deadline is not None:
+        within = read_argument(
+            "deadline",
+            parse_duration,
+            deadline,
+            allows=lambda seconds: seconds > 0,
+            accepted="more than 0 s, as '45 min' or '8 h'",
         )
     given = wishes.get("max_overhead")
     limit = REACH_OVERHEAD if given is None else read_argument("max_overhead", parse_fraction, given)

@@ -22,7 +22,6 @@ import numpy.typing as npt
 
 from ckptplan.cost.arrays import COUNT_ROUNDING, SUM_ROUNDING
 from ckptplan.cost.case import Case
-from ckptplan.errors import InputError, quote_value
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Goal
 from ckptplan.model.profile import HardwareProfile
@@ -34,6 +33,7 @@ from ckptplan.planning.request import (
     BudgetWishes,
     Request,
     ask_within_memory,
+    read_argument,
     replace_memory,
 )
 from ckptplan.planning.suggestions import explain_infeasible
@@ -332,7 +332,15 @@ def sensitivity(
 
     Raises InputError, and Infeasible if nothing fits the unchanged inputs.
     """
-    share = None if uncertainty is None else _read_share(uncertainty)
+    share = None
+    if uncertainty is not None:
+        share = read_argument(
+            "uncertainty",
+            parse_fraction,
+            uncertainty,
+            allows=lambda share: 0 < share <= 1,
+            accepted="a share above 0 and up to 1, as 0.1 or '10%'",
+        )
     request = Request.of(
         workload,
         profile,
@@ -375,19 +383,6 @@ def sensitivity(
         moves=nominal.predicted(case.costs).messages > 0,
         error_bars=error_bars,
     )
-
-
-def _read_share(uncertainty: object) -> float:
-    """Return the uncertainty of times as a share. Raises InputError."""
-    accepted = "a share above 0 and up to 1, as 0.1 or '10%'"
-    fault = f"{quote_value(uncertainty)} is out of range"
-    try:
-        share = parse_fraction(uncertainty)
-    except InputError as error:
-        share, fault = 0.0, error.message
-    if not 0 < share <= 1:
-        raise InputError(fault, field="uncertainty", value=uncertainty, accepted=accepted)
-    return share
 
 
 def _summarise(answer: Answer) -> Best:
