@@ -119,13 +119,13 @@ def _write_rows(work: SweepRun, chosen: RowFormat, output: str, *, restart: bool
     """Write a file of rows, or add the missing rows to it."""
     from ckptplan.storage.rows import open_rows
 
-    sweep, identity = work.sweep, work.sweep.identity
+    sweep = work.sweep
     with open_rows(
         output,
         lines=work.lines(chosen),
-        identity=identity,
+        identity=sweep.identity,
         total=len(sweep),
-        head=lambda index: sweep.head(index, identity=identity),
+        head=sweep.head,
         restart=restart,
     ) as file:
         new = len(sweep) - file.done

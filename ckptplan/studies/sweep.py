@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice, product
 from typing import Any, Unpack
 
@@ -48,7 +49,7 @@ class Sweep:
     def __len__(self) -> int:
         return len(self.workloads) * len(self.profiles) * len(self.grid)
 
-    @property
+    @cached_property
     def identity(self) -> str:
         """A short hash of everything that determines the rows, including the version of the program."""
         numbers = {
@@ -92,11 +93,11 @@ class Sweep:
         case = Case(workload=self.workloads[workload], profile=self.profiles[profile])
         return case, self.grid.point(point)
 
-    def head(self, index: int, *, identity: str) -> Row:
+    def head(self, index: int) -> Row:
         """Return the first columns of a row, which do not depend on its plan."""
         case, point = self._place(index)
         axes = dict(zip((axis.column for axis in self.grid.axes), point, strict=True))
-        return {"sweep": identity, **axes, "workload": case.workload.name, "profile": case.profile.name}
+        return {"sweep": self.identity, **axes, "workload": case.workload.name, "profile": case.profile.name}
 
     def case(self, index: int) -> Case:
         """Return the case of a row. Raises InputError that names the point."""
@@ -110,10 +111,14 @@ class Sweep:
         except InputError as error:
             raise self.grid.name_point(error, *self._place(index)) from None
 
-    def row(self, index: int, *, identity: str) -> Row:
+    def rows(self, start: int, stop: int) -> list[Row]:
+        """Return the rows start..stop-1."""
+        return [self._row(index) for index in range(start, stop)]
+
+    def _row(self, index: int) -> Row:
         """Return one row: the best plan of the point, or why nothing fits."""
         question = self.question(index)
-        head = {**self.head(index, identity=identity), "steps": question.costs.steps}
+        head = {**self.head(index), "steps": question.costs.steps}
         return {**dict.fromkeys(self.columns), **head, **make_answer_row(question)}
 
     def check(self) -> None:
@@ -200,12 +205,7 @@ def _check_budgets(grid: Grid, wishes: Wishes) -> None:
 def iterate_rows(sweep: Sweep, *, start: int = 0, jobs: int | None = 1) -> Iterator[list[Row]]:
     """Yield lists of rows in grid order, from number ``start``; ``jobs`` None uses all cores."""
     cores = count_cores() if jobs is None else jobs
-    return map_in_order(_make_rows, (sweep, sweep.identity), start=start, stop=len(sweep), jobs=cores)
-
-
-def _make_rows(shared: tuple[Sweep, str], start: int, stop: int) -> list[Row]:
-    sweep, identity = shared
-    return [sweep.row(index, identity=identity) for index in range(start, stop)]
+    return map_in_order(sweep.rows, start=start, stop=len(sweep), jobs=cores)
 
 
 def sweep(

@@ -24,8 +24,8 @@ from typing import Any, TypeAlias, TypeVar
 from ckptplan.errors import CkptplanError
 
 Result = TypeVar("Result")
-#: Takes the data that all calls share, ``start`` and ``stop``; returns the results for start..stop-1.
-Task: TypeAlias = Callable[[Any, int, int], list[Result]]
+#: Takes ``start`` and ``stop``; returns the results for start..stop-1.
+Task: TypeAlias = Callable[[int, int], list[Result]]
 
 #: Seconds of work in this process before others are started, which does not pay for less.
 _ALONE_SECONDS = 0.25
@@ -42,31 +42,26 @@ def count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def map_in_order(
-    task: Task[Result], shared: Any, *, start: int, stop: int, jobs: int
-) -> Iterator[list[Result]]:
+def map_in_order(task: Task[Result], *, start: int, stop: int, jobs: int) -> Iterator[list[Result]]:
     """Yield lists of results for start..stop-1, in order.
 
-    ``task`` must be a module-level function, and ``shared`` must be picklable. This process does the first
-    quarter of a second of work and, with one job, all of it. Raises what ``task`` raises, and CkptplanError if
-    a worker dies.
+    ``task`` must be picklable. This process does the first quarter of a second of work and, with one job, all
+    of it. Raises what ``task`` raises, and CkptplanError if a worker dies.
     """
     began = time.perf_counter()
     done = start
     while done < stop and (jobs < 2 or time.perf_counter() - began < _ALONE_SECONDS):
-        yield task(shared, done, done + 1)
+        yield task(done, done + 1)
         done += 1
     if done < stop:
         each = (time.perf_counter() - began) / max(1, done - start)
-        yield from _spread(task, shared, done, stop, jobs=jobs, each=each)
+        yield from _spread(task, done, stop, jobs=jobs, each=each)
 
 
-def _spread(
-    task: Task[Result], shared: Any, start: int, stop: int, *, jobs: int, each: float
-) -> Iterator[list[Result]]:
+def _spread(task: Task[Result], start: int, stop: int, *, jobs: int, each: float) -> Iterator[list[Result]]:
     """Yield results of a pool; ``each`` is an estimate of the seconds per index."""
     waiting: deque[Future[tuple[list[Result], float]]] = deque()
-    with _pool(task, shared, jobs) as pool:
+    with _pool(task, jobs) as pool:
         while start < stop or waiting:
             while start < stop and len(waiting) < 3 * jobs:
                 end = min(stop, start + max(1, min(_MOST_AT_ONCE, int(_CHUNK_SECONDS / max(each, 1e-9)))))
@@ -82,7 +77,7 @@ def _spread(
 
 
 @contextmanager
-def _pool(task: Task[Result], shared: Any, jobs: int) -> Iterator[ProcessPoolExecutor]:
+def _pool(task: Task[Result], jobs: int) -> Iterator[ProcessPoolExecutor]:
     """Start workers, and end them on exit whatever they are doing."""
     context = get_context("spawn")
     watched, held = context.Pipe(duplex=False)
@@ -93,7 +88,7 @@ def _pool(task: Task[Result], shared: Any, jobs: int) -> Iterator[ProcessPoolExe
             mp_context=context,
             initializer=_begin,
             # As bytes: a worker watches its parent before it imports what the task needs.
-            initargs=(watched, pickle.dumps((task, shared))),
+            initargs=(watched, pickle.dumps(task)),
         )
     try:
         yield pool
@@ -126,13 +121,13 @@ def _start_safely() -> Iterator[None]:
             os.environ["PYTHONSAFEPATH"] = folder
 
 
-#: In a worker: the task, and the data that its calls share.
-_job: list[Any] = []
+#: In a worker: its task.
+_tasks: list[Task[Any]] = []
 
 
-def _begin(watched: Connection, job: bytes) -> None:
+def _begin(watched: Connection, task: bytes) -> None:
     threading.Thread(target=_end_with_parent, args=(watched,), daemon=True).start()
-    _job[:] = pickle.loads(job)  # noqa: S301 - the parent's
+    _tasks.append(pickle.loads(task))  # noqa: S301 - the parent's
     if _HAS_MASKS:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _REQUESTS)
     # Exclude the objects loaded so far from garbage collection.
@@ -146,7 +141,6 @@ def _end_with_parent(watched: Connection) -> None:
 
 
 def _work(start: int, stop: int) -> tuple[list[Any], float]:
-    task, shared = _job
     began = time.perf_counter()
-    results = task(shared, start, stop)
+    results = _tasks[0](start, stop)
     return results, time.perf_counter() - began

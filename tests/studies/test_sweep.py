@@ -5,6 +5,7 @@ import os
 import subprocess
 import time
 from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -285,19 +286,21 @@ def _works(shared: float, start: int, stop: int) -> list[int]:
 def test_programs_that_the_caller_starts_keep_their_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only workers start without the current folder on theirs."""
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
-    results = map_in_order(_works, 0.05, start=0, stop=20, jobs=2)
+    results = map_in_order(partial(_works, 0.05), start=0, stop=20, jobs=2)
     assert {os.environ.get("PYTHONSAFEPATH") for _ in results} == {None}
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_results_come_in_order(jobs: int) -> None:
-    found = [one for some in map_in_order(_squares, 3, start=5, stop=70_000, jobs=jobs) for one in some]
+    found = [
+        one for some in map_in_order(partial(_squares, 3), start=5, stop=70_000, jobs=jobs) for one in some
+    ]
     assert found == _squares(3, 5, 70_000)
 
 
 def test_a_worker_that_dies_is_told() -> None:
     with pytest.raises(CkptplanError, match="a worker process ended unexpectedly"):
-        list(map_in_order(_dies, 0.05, start=0, stop=1000, jobs=2))
+        list(map_in_order(partial(_dies, 0.05), start=0, stop=1000, jobs=2))
 
 
 def test_an_empty_grid_has_one_point() -> None:
@@ -308,6 +311,7 @@ def test_workers_end_with_their_parent_while_they_are_still_starting(tmp_path: P
     """Data that takes a minute to arrive, as imports on a slow disk do; the parent is killed meanwhile."""
     (tmp_path / "slow.py").write_text(
         "import os, sys, time\n"
+        "from functools import partial\n"
         "from pathlib import Path\n"
         "from ckptplan.studies.workers import map_in_order\n"
         "class Slow:\n"
@@ -319,7 +323,7 @@ def test_workers_end_with_their_parent_while_they_are_still_starting(tmp_path: P
         "    time.sleep(0.3)\n"
         "    return [0] * (stop - start)\n"
         "if __name__ == '__main__':\n"
-        "    list(map_in_order(work, Slow(), start=0, stop=100, jobs=2))\n"
+        "    list(map_in_order(partial(work, Slow()), start=0, stop=100, jobs=2))\n"
     )
     with started("slow.py", cwd=tmp_path, stderr=subprocess.DEVNULL):
         deadline = time.monotonic() + 60
