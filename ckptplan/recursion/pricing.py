@@ -5,6 +5,7 @@ Actions and memory are counted with equal parts counted once.
 
 from __future__ import annotations
 
+from operator import add
 from typing import NamedTuple, TypeAlias
 
 from ckptplan.model.prediction import COUNTS, Totals
@@ -61,17 +62,18 @@ def tally(tree: Tree, *, state_bytes: int, tape_bytes: int) -> Tally:
     counter = _TreeCounter(tree, state_bytes, tape_bytes)
     root = _Place(Piece(tree.root), ragged=counter.missing > 0)
     # A place waits twice: until it is looked at, and until the places after it are known.
-    waiting: list[tuple[_Place, _Items]] = [(root, [])]
+    waiting: list[tuple[_Place, _Items, list[_Place]]] = [(root, [], [])]
     while waiting:
-        place, items = waiting.pop()
+        place, items, after = waiting.pop()
         if place in counter.known:
             continue
         if items:
-            counter.known[place] = counter.count(place, items)
+            counter.known[place] = counter.count(place, items, [counter.known[one] for one in after])
             continue
         items = unfold(place.piece, tree.decisions[place.piece.part], tree.sizes)
-        waiting.append((place, items))
-        waiting += [(_place(item, place), []) for item, _ in items if isinstance(item, Piece)]
+        after = [_place(item, place) for item, _ in items if isinstance(item, Piece)]
+        waiting.append((place, items, after))
+        waiting += [(one, [], []) for one in after]
     return counter.known[root]
 
 
@@ -95,17 +97,17 @@ class _TreeCounter:
         self.missing = tree.root.steps * tree.chunk - tree.steps
         self.known: dict[_Place, Tally] = tree.counted.setdefault((state_bytes, tape_bytes), {})
 
-    def count(self, place: _Place, items: _Items) -> Tally:
-        counts = dict.fromkeys(COUNTED, 0)
+    def count(self, place: _Place, items: _Items, after: list[Tally]) -> Tally:
+        counts, totals = dict.fromkeys(COUNTED, 0), [0] * len(COUNTED)
         local, remote = local_peak, remote_peak = self._first_state(place.piece)
+        inners = iter(after)
         # Steps that run, less the first run of each.
         ran = -self._steps(0, place.piece.part.steps, place)
         for item, times in items:
             match item:
                 case Piece(part=part, start=start):
-                    inner = self.known[_place(item, place)]
-                    for name, count in zip(COUNTED, inner, strict=False):
-                        counts[name] += times * count
+                    inner = next(inners)
+                    totals = [total + times * count for total, count in zip(totals, inner, strict=False)]
                     ran += times * self._steps(start, start + part.steps, place)
                     # The part has its first state, and frees it.
                     own_local, own_remote = self._first_state(item)
@@ -138,8 +140,9 @@ class _TreeCounter:
                     counts["remote_reads"] += 1
                     local, remote = local + self.state_bytes, remote - 1
             local_peak, remote_peak = max(local_peak, local), max(remote_peak, remote)
-        counts["recomputed_steps"] += ran
-        return Tally(**counts, local_bytes=local_peak, remote_states=remote_peak)
+        counts["recomputed_steps"] = ran
+        own = counts.values()
+        return Tally(*[*map(add, own, totals), local_peak, remote_peak])
 
     def _first_state(self, piece: Piece) -> tuple[int, int]:
         """Return the local bytes and the remote states that are held when a part begins."""

@@ -112,6 +112,8 @@ class Tables(PartValues):
             np.full((last + 1, width), _INFINITE) for _ in range(4)
         )
         self.unstored[0] = self.local[0] = self.remote[0] = self.chunk[0] = 0
+        #: What it costs to run so many steps again.
+        self.reruns = np.arange(last + 1) * self.recompute
         has_remote = self.write < _INFINITE
         # A split at y leaves a rest of t - y steps, stored in descending order, and a head of y steps.
         order: Literal["C", "F"] = "F" if self.promising else "C"
@@ -191,8 +193,7 @@ class Tables(PartValues):
     def _decide_split(self, part: Part) -> Decision:
         where, steps, units = part
         table, back = (self.local, self.actions.load) if where is Where.LOCAL else (self.remote, self.read)
-        lengths = np.arange(1, steps)
-        heads = table[1:steps, units] + (lengths * self.recompute + (self.actions.advance + back))
+        heads = table[1:steps, units] + (self.reruns[1:steps] + (self.actions.advance + back))
         length = int(np.argmin(self.unstored[steps - 1 : 0 : -1, units] + heads)) + 1
         if where is Where.LOCAL:
             # A split whose rest is saved stands for two decisions.
