@@ -255,7 +255,10 @@ def read_argument(
     try:
         number = parse(value)
     except InputError as error:
-        raise error.inside(prefix=name) from None
+        named = error.inside(prefix=name)
+        raise InputError(
+            named.message, field=named.field, value=named.value, accepted=accepted or named.accepted
+        ) from None
     if not allows(number):
         raise refuse(value, "is out of range", field=name, accepted=accepted)
     return number
