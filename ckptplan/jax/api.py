@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from jax import lax
 from jax.extend import core
 
 from ckptplan.errors import InputError, quote_value
+from ckptplan.jax.jaxprs import walk
 from ckptplan.jax.leaves import lower_keys
 from ckptplan.jax.planning import check_plan, choose_footprint, keeps_remote, make_plan, read_schedule
 from ckptplan.jax.program import Loop, run_loop
@@ -24,7 +25,7 @@ from ckptplan.jax.remote import RemoteStates
 from ckptplan.jax.step import Step, differentiable, trace_step
 from ckptplan.jax.sums import GradientSums
 from ckptplan.jax.table import make_table
-from ckptplan.jax.tapes import Tape, Wanted, check_tape, make_recording
+from ckptplan.jax.tapes import Tape, Wanted, check_tape, find_wanted, make_recording
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import Workload
 from ckptplan.schedule.schedule import Schedule
@@ -33,28 +34,16 @@ from ckptplan.schedule.schedule import Schedule
 def check_collectives(jaxpr: core.Jaxpr) -> None:
     """Raise InputError if a step communicates over an axis of ``jax.vmap``; axes of ``shard_map`` are fine."""
     manual = set(jax.sharding.get_abstract_mesh().manual_axes)
-    for name, axis in _collectives(jaxpr):
-        if axis not in manual:
-            raise InputError(
-                f"calls {name} over the axis {axis!r} of jax.vmap, which is not supported under a plan",
-                field="f",
-                accepted="collectives of shard_map, or the same sum over an axis of the state",
-            )
-
-
-def _collectives(jaxpr: core.Jaxpr) -> Iterator[tuple[str, str]]:
-    """Yield the names of collectives and of their axes, also of those in inner jaxprs."""
-    for equation in jaxpr.eqns:
-        for key in ("axes", "axis_name"):
-            for axis in _as_tuple(equation.params.get(key)):
-                if isinstance(axis, str):
-                    yield equation.primitive.name, axis
-        for inner in core.jaxprs_in_params(equation.params):
-            yield from _collectives(inner)
-
-
-def _as_tuple(value: Any) -> tuple[Any, ...]:
-    return value if isinstance(value, tuple) else (value,)
+    for equation in (equation for inner in walk(jaxpr) for equation in inner.eqns):
+        for value in (equation.params.get("axes"), equation.params.get("axis_name")):
+            axes = {axis for axis in (value if isinstance(value, tuple) else (value,)) if isinstance(axis, str)}
+            if axes - manual:
+                raise InputError(
+                    f"calls {equation.primitive.name} over the axis {min(axes - manual)!r} of jax.vmap, which "
+                    "is not supported under a plan",
+                    field="f",
+                    accepted="collectives of shard_map, or the same sum over an axis of the state",
+                )
 
 
 #: More arrays of one shape in a list are hardly as many sequences.
@@ -177,7 +166,7 @@ def plan_for(
     def trace(init: Any, xs: Any) -> None:
         traced = trace_step(step, init, xs)
         inputs = differentiable(traced.inputs) if input_gradients else ()
-        wanted = Wanted(constants=differentiable(traced.constants), inputs=inputs)
+        wanted = find_wanted(traced, inputs=inputs)
         plans.append(make_plan(traced, steps=steps, memory=memory, wanted=wanted, timed=workload))
 
     jax.eval_shape(trace, init, xs)
@@ -249,7 +238,7 @@ def _run(
 
     leaves = tuple(lower_keys(leaf) for leaf in jax.tree.leaves(xs))
     state, outputs, sums = run_loop(traced, leaves, loop_of=loop_of)
-    return traced.raise_state(state), traced.raise_outputs(outputs), sums
+    return *traced.raise_results(state, outputs), sums
 
 
 def with_loss(f: Callable[[Any, Any], tuple[Any, Any]], loss: Callable[[Any, Any], Any]) -> Step:
@@ -282,11 +271,12 @@ def _call(f: Callable[[Any, Any], Any], state: Any, x: Any) -> tuple[Any, Any]:
             field="xs",
             accepted=f"one array, as jnp.stack(xs) makes it; or a step that takes such a {kind}",
         ) from error
-    if not isinstance(returned, tuple) or len(returned) != 2:
+    if not isinstance(returned, tuple | list) or len(returned) != 2:
         raise InputError(
             f"returns {quote_value(type(returned).__name__)}, not a pair", field="f", accepted="(state, output)"
         )
-    return returned
+    after, output = returned
+    return after, output
 
 
 def _check_function(function: object, *, field: str) -> None:

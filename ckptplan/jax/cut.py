@@ -16,7 +16,7 @@ from jax.extend import core
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
-from ckptplan.jax.work import SLOW, VIEWS, bytes_of, inner_jaxprs
+from ckptplan.jax.work import SLOW, VIEWS, bytes_of
 
 #: Operations that may run again: elementwise ones, changes of shape, and reductions.
 _CHEAP = (
@@ -106,7 +106,7 @@ _ALL, _NEVER = 2**29, 2**30
 
 def is_costly(equation: Any) -> bool:
     """Return whether an operation should not run again: whatever is not known to be cheap."""
-    inner = [one for jaxpr in inner_jaxprs(equation) for one in jaxpr.eqns]
+    inner = [one for jaxpr in core.jaxprs_in_params(equation.params) for one in jaxpr.eqns]
     if equation.effects or any(map(is_costly, inner)):
         return True
     return equation.primitive.name not in (_CALLS if inner else _CHEAP)

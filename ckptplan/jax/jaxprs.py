@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,14 @@ from ckptplan.jax.leaves import Arrays
 def unnamed(info: core.DebugInfo) -> core.DebugInfo:
     """Return where a jaxpr comes from, without the names of its arguments and results, which have changed."""
     return info._replace(arg_names=None, result_paths=None)
+
+
+def walk(jaxpr: core.Jaxpr) -> Iterator[core.Jaxpr]:
+    """Yield a jaxpr, and those that its operations run."""
+    yield jaxpr
+    for equation in jaxpr.eqns:
+        for inner in core.jaxprs_in_params(equation.params):
+            yield from walk(inner)
 
 
 def find_known(jaxpr: core.Jaxpr, known: Iterable[Any]) -> set[Any]:

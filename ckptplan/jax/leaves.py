@@ -28,6 +28,16 @@ def lower_keys(leaf: Any) -> jax.Array:
     return jax.random.key_data(leaf) if is_key(leaf) else jnp.asarray(leaf)
 
 
+def set_weak(leaf: jax.Array, *, weak: bool) -> jax.Array:
+    """Return an array whose type gives way to others, as that of a Python number, or does not."""
+    if jax.typeof(leaf).weak_type == weak:
+        return leaf
+    found: jax.Array = lax.convert_element_type_p.bind(
+        leaf, new_dtype=leaf.dtype, weak_type=weak, sharding=None
+    )
+    return found
+
+
 class Kinds:
     """Which leaves of a tree are random keys, and of which generator; raises them from numbers again."""
 

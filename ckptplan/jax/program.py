@@ -18,14 +18,16 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 from jax import lax
+from jax.extend import core
+from jax.interpreters import ad, batching, mlir
 
 from ckptplan.errors import InputError
-from ckptplan.jax.leaves import Arrays, choose, make_zeros, put, take, zeros_of
+from ckptplan.jax.leaves import Arrays, choose, has_gradient, make_zeros, put, set_weak, take, zeros_of
 from ckptplan.jax.remote import RemoteStates, refuse_batches
 from ckptplan.jax.step import TracedStep, differentiable
 from ckptplan.jax.sums import GradientSums
 from ckptplan.jax.table import COLUMNS, SLOT_COLUMNS, Position, RowTable
-from ckptplan.jax.tapes import Recording, Wanted
+from ckptplan.jax.tapes import Recording, Wanted, find_wanted
 
 
 class BufferStore:
@@ -129,7 +131,7 @@ def run_loop(
     ``loop_of`` chooses how to run the steps once it is known which gradients are wanted.
     """
     loop_for = lru_cache(loop_of)
-    loop = loop_for(Wanted(constants=differentiable(step.constants), inputs=()))
+    loop = loop_for(find_wanted(step))
 
     @jax.custom_vjp
     def call(constants: Arrays, state: Arrays, xs: Arrays) -> tuple[Arrays, Arrays, Arrays]:
@@ -155,12 +157,8 @@ def run_loop(
     call.defvjp(forward, backward, symbolic_zeros=True)
     if loop.remote is not None:
         refuse_batches((*step.constants, *step.state, *xs))
-    try:
-        results: tuple[Arrays, Arrays, Arrays] = call(step.constants, step.state, xs)
-    except TypeError as error:
-        if "forward-mode" not in str(error):
-            raise
-        raise _refused("derivatives in forward mode") from error
+    given = (tuple(map(_guard, part)) for part in (step.constants, step.state, xs))
+    results: tuple[Arrays, Arrays, Arrays] = call(*given)
     return results
 
 
@@ -198,6 +196,30 @@ def _refused(what: str) -> InputError:
         f"{what} of a loop under a plan are not supported",
         accepted="first derivatives in reverse mode, as by jax.grad and jax.vjp, or jax.lax.scan",
     )
+
+
+def _refuse_forward(*_: Any, **__: Any) -> NoReturn:
+    raise _refused("derivatives in forward mode")
+
+
+#: The tangent of an argument. Reverse mode transposes it; only forward mode evaluates it, at once or in a
+#: program.
+_tangent = core.Primitive("tangent_of_a_plan")
+_tangent.def_abstract_eval(lambda kind: kind)
+_tangent.def_impl(_refuse_forward)
+ad.deflinear(_tangent, lambda gradient: [gradient])
+batching.primitive_batchers[_tangent] = lambda given, axes: (_tangent.bind(*given), axes[0])
+mlir.register_lowering(_tangent, _refuse_forward)
+
+
+def _guard(leaf: jax.Array) -> jax.Array:
+    """Return an argument of a loop, whose type is not weak, so that forward mode is refused by name."""
+    if not has_gradient(leaf):
+        return leaf
+    guarded = jax.custom_jvp(lambda one: one)
+    guarded.defjvp(lambda primals, tangents: (primals[0], _tangent.bind(tangents[0])))
+    found: jax.Array = guarded(set_weak(leaf, weak=False))
+    return found
 
 
 def _materialise(step: TracedStep, gradients: Any) -> tuple[Arrays, Arrays | None, Arrays]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from ckptplan.errors import InputError
-from ckptplan.jax.jaxprs import inline_calls, unnamed
-from ckptplan.jax.leaves import Arrays, Kinds, axes_of, has_gradient, lower_keys, shape_of, shapes_of
+from ckptplan.jax.jaxprs import inline_calls, unnamed, walk
+from ckptplan.jax.leaves import Arrays, Kinds, axes_of, has_gradient, lower_keys, set_weak, shape_of, shapes_of
 
 #: ``step(t, state, x)`` returns the next state, outputs to stack over time, and terms to sum over time.
 Step = Callable[[Any, Any, Any], tuple[Any, Any, Any]]
@@ -47,27 +47,35 @@ class TracedStep:
         states, outputs = len(self.state), len(self.outputs)
         return flat[:states], flat[states : states + outputs], flat[states + outputs :]
 
-    def raise_state(self, arrays: Sequence[jax.Array]) -> Any:
-        """Return a state as the user's cell returns it."""
-        return jax.tree.unflatten(self.state_tree, self.state_kinds.raise_keys(arrays))
-
-    def raise_outputs(self, arrays: Sequence[jax.Array]) -> Any:
-        """Return stacked outputs in the form of those of the user's cell."""
-        return jax.tree.unflatten(self.output_tree, self.output_kinds.raise_keys(arrays))
+    def raise_results(self, state: Arrays, outputs: Arrays) -> tuple[Any, Any]:
+        """Return the last state and stacked outputs as the user's cell returns them, with its weak types."""
+        kinds = self.closed.out_avals
+        state, outputs = (
+            tuple(set_weak(array, weak=kind.weak_type) for array, kind in zip(arrays, some, strict=False))
+            for arrays, some in ((state, kinds), (outputs, kinds[len(state) :]))
+        )
+        return (
+            jax.tree.unflatten(self.state_tree, self.state_kinds.raise_keys(state)),
+            jax.tree.unflatten(self.output_tree, self.output_kinds.raise_keys(outputs)),
+        )
 
 
 def trace_step(step: Step, init: Any, xs: Any) -> TracedStep:
     """Trace a step at its initial state and at the shapes of its inputs, which have time as the first axis.
 
-    Raises InputError if the step changes the structure, shapes or types of its state, or mutable arrays.
+    Raises InputError if the step changes the structure, shapes or types of its state, or mutable arrays; if it
+    uses what a callback returns; or if arrays are sharded over explicit axes of a mesh.
     """
     given: list[Any]
     state_tree: Any
     given, state_tree = jax.tree.flatten(init)
     inputs, input_tree = jax.tree.flatten(xs)
+    _check_shardings(map(jax.typeof, (*given, *inputs)))
     state_kinds, input_kinds = Kinds(given), Kinds(inputs)
     state = tuple(lower_keys(leaf) for leaf in given)
-    slices = tuple(shape_of(leaf, skip=1) for leaf in jax.eval_shape(_lower_all, inputs))
+    slices = tuple(
+        shape_of(leaf, skip=1).update(weak_type=leaf.weak_type) for leaf in jax.eval_shape(_lower_all, inputs)
+    )
     notes: dict[str, Any] = {}
 
     def flat_step(state: Arrays, x: Arrays, t: jax.Array) -> tuple[Arrays, Arrays, Arrays]:
@@ -76,7 +84,8 @@ def trace_step(step: Step, init: Any, xs: Any) -> TracedStep:
         after_leaves, after_tree = jax.tree.flatten(after)
         if after_tree != state_tree:
             raise InputError(
-                f"changes the structure of its state: {state_tree} becomes {after_tree}",
+                f"changes the structure of its state{_find_difference(before, after)}: {state_tree} becomes "
+                f"{after_tree}",
                 field="f",
                 accepted="a state of the same structure after each step",
             )
@@ -91,8 +100,17 @@ def trace_step(step: Step, init: Any, xs: Any) -> TracedStep:
         state = promoted
         closed, shapes = jax.make_jaxpr(flat_step, return_shape=True)(state, slices, t)
     _check_state(init, closed.in_avals[: len(state)], shapes[0])
-    _check_references(closed)
+    check_repeatable(closed)
     closed = inline_calls(closed)
+    _check_shardings(
+        one.aval
+        for inner in walk(closed.jaxpr)
+        for one in (
+            *inner.constvars,
+            *inner.invars,
+            *(out for equation in inner.eqns for out in equation.outvars),
+        )
+    )
     return TracedStep(
         closed=_close(closed.jaxpr),
         constants=tuple(closed.consts),
@@ -126,7 +144,10 @@ def _lower_all(leaves: Sequence[Any]) -> Arrays:
 
 
 def _promote(state: Arrays, after: Sequence[jax.ShapeDtypeStruct]) -> Arrays | None:
-    """Return the state with the types of the next one where only Python numbers were given, else None."""
+    """Return the state with the types of the next one where only Python numbers were given, else None.
+
+    As ``jax.lax.scan`` does: of a number and another type, it is the type of their sum.
+    """
     changed = [
         leaf.dtype != shape.dtype and getattr(leaf, "weak_type", False)
         for leaf, shape in zip(state, after, strict=True)
@@ -134,13 +155,53 @@ def _promote(state: Arrays, after: Sequence[jax.ShapeDtypeStruct]) -> Arrays | N
     if not any(changed):
         return None
     return tuple(
-        leaf.astype(shape.dtype) if change else leaf
+        leaf.astype(jnp.result_type(leaf, shape.dtype)) if change else leaf
         for leaf, shape, change in zip(state, after, changed, strict=True)
     )
 
 
-def _check_references(closed: core.ClosedJaxpr) -> None:
-    """Raise InputError if a step reads or writes a mutable array from outside: a step may run again."""
+def _find_difference(before: Any, after: Any, path: str = "") -> str:
+    """Return the path to where the structures of two trees differ first; the empty text is the whole."""
+    parts = [
+        dict(jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda one, whole=tree: one is not whole)[0])
+        for tree in (before, after)
+    ]
+    if parts[0].keys() == parts[1].keys():
+        for key, one in parts[0].items():
+            other = parts[1][key]
+            first: Any = jax.tree.structure(one)
+            if key and first != jax.tree.structure(other):
+                return _find_difference(one, other, path + jax.tree_util.keystr(key))
+    return path
+
+
+def _check_shardings(kinds: Iterable[Any]) -> None:
+    """Raise InputError if an array is sharded over explicit axes of a mesh."""
+    if any(axis is not None for kind in kinds if hasattr(kind, "sharding") for axis in kind.sharding.spec):
+        raise InputError(
+            "has arrays that are sharded over explicit axes of a mesh, which is not supported under a plan",
+            field="f",
+            accepted="a mesh with AxisType.Auto, or jax.shard_map around the call",
+        )
+
+
+def check_repeatable(closed: core.ClosedJaxpr) -> None:
+    """Raise InputError if a step uses what may differ when it runs again.
+
+    That is a mutable array from outside, and what a callback with effects returns.
+    """
+    for jaxpr in walk(closed.jaxpr):
+        used = {
+            id(one) for one in (*jaxpr.outvars, *(one for equation in jaxpr.eqns for one in equation.invars))
+        }
+        for equation in jaxpr.eqns:
+            if equation.primitive.name == "io_callback" and any(id(one) in used for one in equation.outvars):
+                raise InputError(
+                    "uses what io_callback returns, and a step may run more than once",
+                    field="f",
+                    accepted="values that are part of xs, or jax.pure_callback of a function that always "
+                    "returns the same for the same arguments",
+                )
     if any(isinstance(one, jax.Ref) for one in closed.consts):
         raise InputError(
             "reads or writes a jax.Ref from outside, and a step may run more than once",

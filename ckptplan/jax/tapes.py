@@ -17,9 +17,9 @@ from jax.extend import core
 
 from ckptplan.errors import InputError, quote_value
 from ckptplan.jax.cut import find_smallest_cut, is_costly
-from ckptplan.jax.jaxprs import evaluate, find_known, slice_jaxpr
+from ckptplan.jax.jaxprs import evaluate, find_known, slice_jaxpr, walk
 from ckptplan.jax.leaves import Arrays, byte_size, shapes_of
-from ckptplan.jax.step import TracedStep, differentiable
+from ckptplan.jax.step import TracedStep, check_repeatable, differentiable
 from ckptplan.jax.table import Leaves
 
 Tape = Literal["residuals", "products", "states"]
@@ -54,6 +54,36 @@ class Recording:
     def tape_bytes(self) -> int:
         """Return the bytes of the tape of one step."""
         return byte_size(self.tape)
+
+
+def find_wanted(step: TracedStep, *, inputs: tuple[int, ...] = ()) -> Wanted:
+    """Return the gradients that may be wanted: those of all constants that JAX allows.
+
+    It refuses those that a function with a ``jax.custom_vjp`` closes over: its rule has no gradient for them.
+    """
+    places = differentiable(step.constants)
+    operations = (equation for jaxpr in walk(step.closed.jaxpr) for equation in jaxpr.eqns)
+    if any(one.primitive.name == "custom_vjp_call" for one in operations) and not _is_allowed(step, places):
+        places = tuple(place for place in places if _is_allowed(step, (place,)))
+    return Wanted(constants=places, inputs=inputs)
+
+
+def _is_allowed(step: TracedStep, places: tuple[int, ...]) -> bool:
+    """Return whether JAX differentiates a step with respect to these constants."""
+
+    def run(constants: Arrays, state: Arrays, x: Arrays, t: Any) -> Arrays:
+        wanted = Wanted(constants=places, inputs=())
+        return _differentiate(step, wanted, constants=constants, state=state, x=x, t=t)[2]
+
+    shapes = step.constant_shapes, step.state_shapes, step.inputs, jax.ShapeDtypeStruct((), jnp.int32)
+    try:
+        jax.eval_shape(run, *shapes)
+    except Exception as error:
+        # The type of this error is not public.
+        if "with respect to a closed-over value" not in str(error):
+            raise
+        return False
+    return True
 
 
 def check_tape(tape: object) -> None:
@@ -123,6 +153,8 @@ class _Linear:
         shapes = step.constant_shapes, step.state_shapes, step.inputs
         closed = jax.make_jaxpr(run)(*shapes, jax.ShapeDtypeStruct((), jnp.int32))
         self.tree = notes["tree"]
+        # A custom derivative may call back where the step itself does not.
+        check_repeatable(closed)
         self.jaxpr, self.inner = closed.jaxpr, tuple(closed.consts)
         self._sort(products=products)
 

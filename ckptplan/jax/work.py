@@ -97,7 +97,9 @@ def estimate_live_bytes(jaxpr: core.Jaxpr, *, with_results: bool = True) -> int:
     for number, equation in enumerate(equations):
         made = [one for one in equation.outvars if one in held and one not in views]
         live.update({one: bytes_of(one) for one in made})
-        inside = [estimate_live_bytes(inner, with_results=False) for inner in inner_jaxprs(equation)]
+        inside = [
+            estimate_live_bytes(inner, with_results=False) for inner in core.jaxprs_in_params(equation.params)
+        ]
         if is_random(equation):
             inside.append(_RANDOM_ARRAYS * sum(map(bytes_of, equation.outvars)))
         most = max(most, sum(live.values()) + max(inside, default=0))
@@ -152,12 +154,12 @@ def is_random(equation: Any) -> bool:
 
 
 def _is_slow(equation: Any) -> bool:
-    inner = (one for jaxpr in inner_jaxprs(equation) for one in jaxpr.eqns)
+    inner = (one for jaxpr in core.jaxprs_in_params(equation.params) for one in jaxpr.eqns)
     return equation.primitive.name in SLOW or any(map(_is_slow, inner))
 
 
 def _seconds_of(equation: Any) -> float:
-    inner = list(inner_jaxprs(equation))
+    inner = list(core.jaxprs_in_params(equation.params))
     if inner:
         # A loop inside a step runs a number of times that only a scan says.
         rounds = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
@@ -174,16 +176,6 @@ def _seconds_of(equation: Any) -> float:
         kernel = equation.invars[1].aval
         seconds += 2 * kernel.size * sum(one.aval.size for one in equation.outvars) / FLOPS_PER_SECOND
     return seconds
-
-
-def inner_jaxprs(equation: Any) -> Iterable[core.Jaxpr]:
-    """Return the jaxprs that an operation runs, without those of its derivatives."""
-    for value in equation.params.values():
-        for one in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(one, core.ClosedJaxpr):
-                yield one.jaxpr
-            elif isinstance(one, core.Jaxpr):
-                yield one
 
 
 def bytes_of(variable: Any) -> int:
