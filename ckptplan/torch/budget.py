@@ -21,12 +21,16 @@ import ckptplan
 from ckptplan.errors import Infeasible, InputError, quote_value
 from ckptplan.execution.advice import find_limit, leave_margin, refuse_limit
 from ckptplan.model.plan import Plan
+from ckptplan.model.record import Parameters
 from ckptplan.model.workload import Basis
 from ckptplan.planning.optimize import rank_strategies
 from ckptplan.planning.playback import schedule_of
 from ckptplan.planning.request import Request
+from ckptplan.planning.suggestions import explain_infeasible
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Transfer
 from ckptplan.schedule.schedule import Schedule
+from ckptplan.strategies.answer import Answer
+from ckptplan.strategies.revolve import Revolve
 from ckptplan.torch.ambient import Autocast
 from ckptplan.torch.compiling.build import Built, PieceRequest
 from ckptplan.torch.compiling.options import Compile
@@ -43,7 +47,7 @@ from ckptplan.torch.measurement import (
     measure_call,
     run_twice,
 )
-from ckptplan.torch.memory import available_bytes
+from ckptplan.torch.memory import LIMITED, available_bytes
 from ckptplan.torch.meters import measure_allocated
 from ckptplan.torch.parameters import list_parameters
 from ckptplan.torch.recognise import Recent
@@ -60,6 +64,7 @@ _MOST_NAMES = 512
 _LONG = 64
 #: What a constant that decides something changes.
 _DECIDED = ("state_bytes", "tape_bytes", "output_bytes", "parameter_bytes")
+_WORKSPACES = ("workspace_bytes", "single_workspace_bytes")
 #: The elements of a list or a dict at the end of a name.
 _ELEMENTS = re.compile(r"(\[[^\]]*\])+$")
 #: By name, of lists and dicts all elements.
@@ -133,8 +138,10 @@ class KnownCalls:
             names = before.keys() | constants.keys()
             changed = {name for name in names if before.get(name) != constants.get(name)}
             self._ignored.keep(kind, (self._ignored.find(kind) or frozenset()) | changed)
-            most = max(old.workspace_bytes, measurement.workspace_bytes)
-            measurement = replace(measurement, workspace_bytes=most)
+            measurement = replace(
+                measurement,
+                **{name: max(getattr(old, name), getattr(measurement, name)) for name in _WORKSPACES},
+            )
         self._latest.keep(kind, constants)
         self._known.keep(self._make_key(kind, constants), measurement)
 
@@ -148,7 +155,13 @@ _log = logging.getLogger("ckptplan.torch")
 #: optimizer's first step, and other programs.
 AUTO_SHARE = 0.7
 _COUNTED = ("state_bytes", "tape_bytes", "resident_bytes_per_step", "workspace_bytes")
-_TIMED = ("forward_seconds", "backward_seconds", "recompute_seconds", "record_overhead_seconds")
+_TIMED = (
+    "forward_seconds",
+    "backward_seconds",
+    "recompute_seconds",
+    "record_overhead_seconds",
+    "chunk_seconds",
+)
 #: The regular ones that keep nothing remote. Others never fit, and would say that remote memory is missing.
 _STRATEGIES = ("base", "standard", "nested", "growing", "revolve")
 #: Measurements that are kept.
@@ -192,17 +205,16 @@ def plan_within(
         larger = measurement if take is None else take(limit=find_limit(error.need))
         if larger.counted > measurement.counted:
             return plan_within(larger, steps=steps, limit=limit, kept=kept, shape=shape, take=take)
-        parts = (
-            f", of which {format_bytes(measurement.workspace_bytes)} are gradients and the tensors of a step"
-        )
+        least = measurement.single
+        parts = f", of which {format_bytes(least.workspace_bytes)} are gradients and the tensors of a step"
         if kept:
             parts += f", {format_bytes(kept)} outputs and gradients of the sequence"
         raise refuse_limit(
             error,
-            _make_request(measurement, steps, limit, kept),
+            _make_request(least, steps, limit, kept),
             memory=limit,
             limit=limit,
-            gradients=measurement.parameter_bytes // 2,
+            gradients=measurement.parameter_bytes,
             parts=parts,
             shape=shape,
         ) from error
@@ -328,7 +340,40 @@ def _find_code(thing: Any) -> Any:
 
 @lru_cache(maxsize=1024)
 def _plan(measurement: Measurement, steps: int, limit: int, kept: int) -> Plan:
-    return rank_strategies(_make_request(measurement, steps, limit, kept)).best()
+    """Return the quickest plan. Raises Infeasible.
+
+    Steps that are recorded one at a time need a smaller workspace, so plans of these are made apart.
+    """
+    if measurement.single_workspace_bytes >= measurement.workspace_bytes:
+        return rank_strategies(_make_request(measurement, steps, limit, kept)).best()
+    single = _plan_single_steps(_make_request(measurement.single, steps, limit, kept))
+    try:
+        longer = rank_strategies(_make_request(measurement, steps, limit, kept)).best()
+    except Infeasible:
+        return single
+    return min(longer, single, key=lambda plan: plan.predicted.seconds)
+
+
+def _plan_single_steps(request: Request) -> Plan:
+    """Return the plan that records one step at a time and recomputes least: Revolve. Raises Infeasible.
+
+    Griewank and Walther 2000: with one tape at a time, no schedule runs fewer steps again.
+    """
+    request = request.replace(strategies=(Revolve.name,))
+    question, costs, strategy = request.question(), request.case.costs, Revolve()
+    if not question.fits():
+        raise explain_infeasible(request)
+    room = (question.goal.local_bytes or 0) - costs.resident_bytes - costs.tape_bytes
+    slots = max(1, min(room // costs.state_bytes, costs.steps - 1))
+    parameters = Parameters(chunk_size=1, nb_local=slots)
+    return request.plan(
+        Answer(
+            strategy=strategy,
+            parameters=parameters,
+            solved_at=costs,
+            regular=strategy.regular(parameters, steps=costs.steps),
+        )
+    )
 
 
 def _make_request(measurement: Measurement, steps: int, limit: int, kept: int) -> Request:
@@ -347,6 +392,7 @@ def _make_request(measurement: Measurement, steps: int, limit: int, kept: int) -
         recompute_seconds=measurement.forward_seconds,
         record_overhead_seconds=max(0.0, measurement.record_seconds - measurement.forward_seconds),
         backward_seconds=measurement.backward_seconds,
+        chunk_seconds=measurement.chunk_seconds,
         basis={
             **dict.fromkeys(_COUNTED, Basis(kind="measured", why=counted)),
             **dict.fromkeys(_TIMED, Basis(kind="measured", why=timed)),
@@ -359,7 +405,7 @@ def _make_request(measurement: Measurement, steps: int, limit: int, kept: int) -
         # What is not tensors of the cell: numbers by which steps are recognised, states of random generators.
         local_bytes=leave_margin(limit),
         strategies=_STRATEGIES,
-        command="ckptplan.torch.plan_for",
+        command=LIMITED,
     )
 
 
@@ -552,7 +598,8 @@ def _measure_anew(
         written,
         tape_bytes=tape,
         resident_bytes_per_step=0,
-        workspace_bytes=max(0, allocated.peak - known) + runs.parameter_bytes,
+        workspace_bytes=max(0, allocated.peak - known),
+        single_workspace_bytes=max(0, allocated.peak - known),
         forward_seconds=count * seconds.a_step(Advance),
         record_seconds=count * seconds.a_step(Record),
         backward_seconds=count * seconds.a_step(Backward),

@@ -13,7 +13,7 @@ import torch
 from ckptplan.torch.chunk_cell import ChunkCell, SavedOutputs, reverse_chunk
 from ckptplan.torch.engine import Engine, Incoming, Tape
 from ckptplan.torch.fit import Gauge
-from ckptplan.torch.graphs import Gradient, Gradients, as_graph_roots, compute_gradients
+from ckptplan.torch.graphs import Gradient, Gradients, as_graph_roots
 from ckptplan.torch.inputs import Sequence
 from ckptplan.torch.losses import Outputs, Terms
 from ckptplan.torch.parameters import Parameters, check_reached
@@ -257,8 +257,8 @@ class ChunkEngine(Engine):
             )
         self.gradients.state = found.state
         for place, gradient in zip(self._places, found.parameters, strict=True):
-            if place is not None:
-                self.gradients.add([gradient], first=place)
+            if place is not None and gradient is not None:
+                self.gradients.add(place, gradient)
         if self.wants_inputs:
             self.gradients.put(piece.start, piece.stop, found.inputs)
 
@@ -288,9 +288,7 @@ class ChunkEngine(Engine):
     def _grad(self, terms: Terms, gradients: Any, leaves: Leaves) -> list[Gradient]:
         """Return the gradients of leaves, and accumulate those of parameters."""
         wanted = [leaf for leaf in leaves if leaf.requires_grad]
-        found = compute_gradients(terms, gradients, wanted, parameters=self.parameters)
-        self.gradients.add(found[len(wanted) :])
-        parts = iter(found)
+        parts = iter(self.gradients.backpropagate(terms, gradients, wanted))
         return [next(parts) if leaf.requires_grad else None for leaf in leaves]
 
     @property

@@ -16,7 +16,6 @@ from ckptplan.torch.graphs import (
     Gradient,
     Gradients,
     as_graph_roots,
-    compute_gradients,
     count_saved_bytes,
     refuse_hooks,
 )
@@ -212,12 +211,9 @@ class StepEngine(Engine):
         ]
         begins = [leaf for leaf in tape.begin if leaf.requires_grad]
         inputs = [leaf for leaf in tape.inputs if leaf.requires_grad]
-        found = compute_gradients(
-            [output for output, _ in pairs],
-            [gradient for _, gradient in pairs],
-            [*begins, *inputs],
-            parameters=self.parameters,
-        )
+        ends, given = [output for output, _ in pairs], [gradient for _, gradient in pairs]
+        del pairs
+        found = self.gradients.backpropagate(ends, given, [*begins, *inputs], last=tape.start == 0)
         self._keep(tape, found, begins=len(begins), inputs=len(inputs))
 
     def close(self) -> None:
@@ -240,4 +236,3 @@ class StepEngine(Engine):
         parts = iter(found[begins : begins + inputs])
         rows = self.inputs.rows(tape.start, tape.stop)
         self.gradients.put(*rows, [next(parts) if leaf.requires_grad else None for leaf in tape.inputs])
-        self.gradients.add(found[begins + inputs :])

@@ -1,11 +1,13 @@
 """Executes the actions of a schedule: an engine runs the steps, stores keep the checkpoints.
 
 A checkpoint is a detached state with the states of the random generators. The first sweep runs until the first
-Backward; the rest runs when the gradient of the result is available.
+Backward; the rest runs when the gradient of the result is available. In between, at the turn, a caller makes a
+loss of the outputs, which takes memory, too: if there is little, the last steps are recorded after it.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -24,6 +26,17 @@ from ckptplan.torch.stores import Checkpoint, Store
 from ckptplan.torch.trees import Leaves, flatten
 from ckptplan.torch.verify import Verifier
 
+#: The outputs, their gradients, and as much again for what a loss makes of them, as so many times the outputs.
+_MADE_OF_OUTPUTS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """A limit of memory, and the bytes of a step's tape: what decides when the last steps are recorded."""
+
+    limit: int
+    tape_bytes: int
+
 
 class Executor:
     """Executes one schedule; single use.
@@ -39,6 +52,7 @@ class Executor:
         observer: called with each action when it is done.
         watch: notes what steps change besides the state.
         verifier: compares steps that run again with what they were, None if nothing is compared.
+        turn: what a plan for a limit knows of the turn; None if the last steps are always recorded before it.
     """
 
     def __init__(
@@ -54,10 +68,14 @@ class Executor:
         observer: Observer | None = None,
         watch: SequenceWatch | None = None,
         verifier: Verifier | None = None,
+        turn: Turn | None = None,
     ) -> None:
         self.engine, self.outputs, self.steps, self.stores = engine, outputs, steps, stores
         self.generators, self.autocast, self.observer, self._watch = generators, autocast, observer, watch
-        self.verifier, self._tape_hooks = verifier, read_tape_hooks()
+        self.verifier, self._tape_hooks, self._turn = verifier, read_tape_hooks(), turn
+        #: What the backward pass begins with: an action, and its checkpoint if it is the last recording.
+        self._first: Action | None = None
+        self._postponed: Checkpoint | None = None
         self.tapes: list[Tape] = []
         #: Steps that have run at least once.
         self.frontier = 0
@@ -71,37 +89,62 @@ class Executor:
         self.end = flatten(state)[1]
         self._incoming: Incoming = ()
 
-    def sweep(self, actions: Lookahead) -> Backward | None:
-        """Execute the actions before the first Backward, and return that action."""
+    def sweep(self, actions: Lookahead) -> None:
+        """Execute the actions before the first Backward, or before the last recording if it is postponed."""
         before = self.generators.state()
         try:
             for action in actions:
+                self._first = action
                 if isinstance(action, Backward):
-                    return action
+                    return
+                if isinstance(action, Record) and self._is_postponed(action):
+                    self._postponed = self._checkpoint()
+                    self._do(Advance(action.start, action.stop))
+                    return
                 self._do(action)
+                self._first = None
         except InputError:
             # A refused run leaves no trace.
             self.generators.restore(before)
             raise
-        return None
 
-    def reverse(self, first: Backward, rest: Lookahead, *, final: list[Gradient], incoming: Incoming) -> None:
+    def _is_postponed(self, record: Record) -> bool:
+        """Return whether the last steps are recorded after the turn, since their tapes leave no room there."""
+        if self._turn is None or self.frontier == 0 or record.stop < self.steps:
+            return False
+        tapes = (record.stop - record.start) * self._turn.tape_bytes
+        made = _MADE_OF_OUTPUTS * self.outputs.kept_bytes
+        return self.stores[Tier.LOCAL].bytes + tapes + made > self._turn.limit
+
+    def reverse(self, rest: Lookahead, *, final: list[Gradient], incoming: Incoming) -> None:
         """Execute the rest, given the gradients of the final state and of the results of the outputs."""
         self.engine.gradients.begin(final)
         self._incoming = incoming
         remote = self.stores[Tier.REMOTE]
         with self.generators.aside(), self.autocast.enter(), use_tape_hooks(self._tape_hooks):
             self._expect(rest)
-            self._do(first)
+            first, checkpoint = self._first, self._postponed
+            self._first = self._postponed = None
+            if isinstance(first, Record) and checkpoint is not None:
+                self._resume(checkpoint)
+                self._look_again(first.start)
+                del checkpoint
+            if first is not None:
+                self._do(first)
             for action in rest:
                 reads = remote.reads
                 self._do(action)
-                if self._watch is not None and isinstance(action, Load):
-                    self._watch.check_again(self.state, action.state)
+                if isinstance(action, Load):
+                    self._look_again(action.state)
                 if remote.reads > reads:
                     self._expect(rest)
         if self.verifier is not None:
             self.verifier.settle()
+
+    def _look_again(self, step: int) -> None:
+        """Look for changes since the sweep where the first step runs again."""
+        if self._watch is not None:
+            self._watch.check_again(self.state, step)
 
     def _expect(self, rest: Lookahead) -> None:
         """Announce the next read to the remote store, if it can fetch ahead."""
@@ -118,7 +161,7 @@ class Executor:
     def close(self) -> None:
         """Release everything."""
         self.tapes.clear()
-        self.state = None
+        self.state = self._postponed = None
         self.engine.close()
         for store in self.stores.values():
             store.close()
@@ -194,10 +237,10 @@ class Executor:
             self._watch.check(self.state, self.frontier)
 
     def _ran(self, stop: int) -> None:
-        self.frontier = max(self.frontier, stop)
-        if stop == self.steps:
+        if self.frontier < stop == self.steps:
             leaves, self.end = flatten(self.state)
             self.final = tuple(leaf.detach() for leaf in leaves)
+        self.frontier = max(self.frontier, stop)
 
     def _backward(self, start: int, stop: int) -> None:
         self.state = None

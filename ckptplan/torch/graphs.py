@@ -6,10 +6,12 @@ accumulated while a sequence is reversed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any
+from itertools import zip_longest
+from typing import Any, TypeAlias
 
 import torch
 
@@ -147,18 +149,21 @@ def refuse_hooks(roots: Leaves) -> None:
 
 
 Gradient = torch.Tensor | None
+#: Functions of a gradient, as a tensor keeps them.
+Hooks: TypeAlias = Mapping[int, Callable[[torch.Tensor], torch.Tensor | None]] | None
 
 
 class Gradients:
     """The gradients so far; those of the parameters are sums over the reversed steps."""
 
-    def __init__(self, *, parameters: int, inputs: Leaves, wanted: Sequence[bool]) -> None:
+    def __init__(self, *, parameters: Sequence[torch.Tensor], inputs: Leaves, wanted: Sequence[bool]) -> None:
         #: Gradients of the state at the end of the next steps to reverse; empty if there are none.
         self.state: list[Gradient] = []
-        self.parameters: list[Gradient] = [None] * parameters
+        self.parameters: list[Gradient] = [None] * len(parameters)
         self.inputs: list[Gradient] = [None] * len(inputs)
-        self._inputs, self._wanted = inputs, wanted
-        self._own = [False] * parameters
+        self._of, self._inputs, self._wanted = tuple(parameters), inputs, wanted
+        #: Whether no gradients follow those that are added.
+        self._last = False
 
     def begin(self, final: Sequence[Gradient]) -> None:
         """Set the gradient of the final state, and allocate those of the inputs."""
@@ -168,25 +173,40 @@ class Gradients:
             for leaf, wanted in zip(self._inputs, self._wanted, strict=True)
         ]
 
-    def add(self, gradients: Sequence[Gradient], *, first: int = 0) -> None:
-        """Add gradients of the parameters from number ``first`` on."""
-        for place, gradient in enumerate(gradients, start=first):
-            total = self.parameters[place]
-            if gradient is None:
-                continue
-            if total is None:
-                self.parameters[place] = gradient
-            elif self._own[place]:
-                total += gradient
-            else:
-                # The first gradient may share memory with others, or with itself (an expanded scalar).
-                self.parameters[place], self._own[place] = total + gradient, True
+    def backpropagate(
+        self,
+        outputs: Sequence[torch.Tensor],
+        gradients: Sequence[Gradient],
+        wanted: Sequence[torch.Tensor],
+        *,
+        last: bool = False,
+    ) -> tuple[Gradient, ...]:
+        """Return the gradients of ``wanted``, and add those of the parameters; the ``last`` ones end sums."""
+        self._last = last
+        return pass_gradients(outputs, gradients, wanted, parameters=self._of, take=self.add)
+
+    def add(self, place: int, gradient: torch.Tensor) -> None:
+        """Add a gradient of the parameter at a place."""
+        total = self.parameters[place]
+        if total is None:
+            # It may share memory with others, or with itself (an expanded scalar).
+            self.parameters[place] = gradient if self._last else gradient.clone()
+        elif total.layout is torch.strided:
+            total += gradient
+        else:
+            self.parameters[place] = total + gradient
 
     def put(self, start: int, stop: int, parts: Sequence[Gradient]) -> None:
         """Store the gradients of the inputs of some steps, given where these lie along the first axis."""
         for whole, part in zip(self.inputs, parts, strict=False):
             if part is not None and whole is not None:
                 whole[start:stop] = part
+
+    def release(self) -> tuple[list[Gradient], list[Gradient], list[Gradient]]:
+        """Return the gradients of state, inputs and parameters, so that nothing else holds them."""
+        found = self.state, self.inputs, self.parameters
+        self.state, self.inputs, self.parameters = [], [], []
+        return found
 
 
 def compute_gradients(
@@ -197,6 +217,30 @@ def compute_gradients(
     parameters: Sequence[torch.Tensor],
 ) -> tuple[Gradient, ...]:
     """Return the gradients of ``wanted``, then of the parameters; None where there is no gradient."""
+    found: dict[int, torch.Tensor] = {}
+    others = pass_gradients(outputs, gradients, wanted, parameters=parameters, take=found.__setitem__)
+    return (*others, *(found.get(place) for place in range(len(parameters))))
+
+
+def pass_gradients(
+    outputs: Sequence[torch.Tensor],
+    gradients: Sequence[Gradient],
+    wanted: Sequence[torch.Tensor],
+    *,
+    parameters: Sequence[torch.Tensor],
+    take: Callable[[int, torch.Tensor], object],
+) -> tuple[Gradient, ...]:
+    """Return the gradients of ``wanted``; pass each of the parameters on as soon as it is complete.
+
+    So only one of these need be alive at a time. Hooks of parameters see the whole gradient at the end.
+
+    Arguments:
+        outputs: where gradients enter.
+        gradients: their gradients.
+        wanted: tensors.
+        parameters: more tensors.
+        take: called with the number of a parameter and its gradient.
+    """
     live = [
         (output, gradient)
         for output, gradient in zip(outputs, gradients, strict=True)
@@ -204,39 +248,73 @@ def compute_gradients(
     ]
     everything = (*wanted, *parameters)
     if not live or not everything:
-        return (None,) * len(everything)
+        return (None,) * len(wanted)
+    given = [gradient for _, gradient in live]
+    passed: set[int] = set()
+    task: list[int] = []
+
+    def make_hook(place: int, parameter: torch.Tensor) -> Hooks:
+        if not (parameter.is_leaf and type(parameter) in (torch.Tensor, torch.nn.Parameter)):
+            # What was computed from other tensors gets its gradient in parts.
+            return None
+
+        def pass_on(gradient: torch.Tensor) -> torch.Tensor | None:
+            # A backward pass may hold another one, as of a solver, which needs the gradient itself.
+            if gradient.layout is not torch.strided or torch._C._current_graph_task_id() not in task:
+                return None
+            take(place, gradient)
+            passed.add(place)
+            return gradient.new_zeros(()).expand_as(gradient)
+
+        return OrderedDict({0: pass_on})
+
+    hooks = [make_hook(place, one) for place, one in enumerate(parameters)]
     # The gradient of a scalar need not be given. PyTorch checks given gradients with symbolic shapes, which
     # would import sympy.
-    with torch.enable_grad(), suspend_hooks(parameters):
-        root = GivenGradients.apply([gradient for _, gradient in live], *(output for output, _ in live))  # type: ignore[no-untyped-call]
-        return torch.autograd.grad(root, everything, allow_unused=True)
+    with torch.enable_grad(), replace_hooks(parameters, hooks):
+        root = GivenGradients.apply(given, task.append, *(output for output, _ in live))  # type: ignore[no-untyped-call]
+        del live, given
+        found: tuple[Gradient, ...] = torch.autograd.grad(root, everything, allow_unused=True)
+    for place, gradient in enumerate(found[len(wanted) :]):
+        if place not in passed and gradient is not None:
+            take(place, gradient)
+    return found[: len(wanted)]
 
 
 class GivenGradients(torch.autograd.Function):
     """A scalar that passes given gradients to its inputs, whatever its own gradient is."""
 
     @staticmethod
-    def forward(ctx: Any, gradients: list[torch.Tensor], *outputs: torch.Tensor) -> torch.Tensor:
+    def forward(
+        ctx: Any,
+        gradients: list[torch.Tensor],
+        when_begun: Callable[[int], object] | None,
+        *outputs: torch.Tensor,
+    ) -> torch.Tensor:
         """Return a scalar."""
-        ctx.gradients = gradients
+        ctx.gradients, ctx.when_begun = gradients, when_begun
         return torch.zeros((), device=outputs[0].device)
 
     @staticmethod
     def backward(ctx: Any, *_: torch.Tensor) -> Any:
         """Pass the gradients on, without keeping them."""
+        if ctx.when_begun is not None:
+            ctx.when_begun(torch._C._current_graph_task_id())
         gradients, ctx.gradients = ctx.gradients, None
-        return None, *gradients
+        return None, None, *gradients
 
 
 @contextmanager
-def suspend_hooks(parameters: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Disable hooks of parameters for each chunk, so that they fire once, for the whole gradient."""
-    hooked: list[tuple[Any, Any]] = [(tensor, tensor._backward_hooks) for tensor in parameters]
-    hooked = [(tensor, hooks) for tensor, hooks in hooked if hooks]
-    for tensor, _ in hooked:
-        tensor._backward_hooks = None
+def replace_hooks(parameters: Sequence[torch.Tensor], hooks: Sequence[Hooks] = ()) -> Iterator[None]:
+    """Put other hooks, or none, in the place of those of parameters: these see the whole gradient."""
+    changed: list[tuple[Any, Any]] = []
+    for tensor, other in zip_longest(parameters, hooks):
+        own: Any = tensor._backward_hooks
+        if own or other:
+            changed.append((tensor, own))
+            tensor._backward_hooks = other
     try:
         yield
     finally:
-        for tensor, hooks in hooked:
-            tensor._backward_hooks = hooks
+        for tensor, own in changed:
+            tensor._backward_hooks = own

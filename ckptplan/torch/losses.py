@@ -11,7 +11,7 @@ import torch
 
 from ckptplan.errors import InputError, quote_value
 from ckptplan.torch.graphs import as_graph_roots
-from ckptplan.torch.trees import Leaves, Structure, flatten, is_differentiable
+from ckptplan.torch.trees import Leaves, Structure, byte_size, flatten, is_differentiable
 from ckptplan.torch.verify import RunSums, StepNumbers, Verifier
 
 #: Tensors of a recorded chunk through which gradients enter, besides the state.
@@ -48,6 +48,11 @@ class Outputs(ABC):
         self, start: int, stop: int, incoming: Sequence[torch.Tensor | None], *, terms: int
     ) -> Sequence[torch.Tensor | None]:
         """Return the gradients of the terms of steps start..stop-1; ``terms`` is their number."""
+
+    @property
+    def kept_bytes(self) -> int:
+        """The bytes of outputs that are returned to the caller."""
+        return 0
 
     def finish(self, state: Any) -> Terms:
         """Take the final state, recorded with the last steps."""
@@ -95,6 +100,10 @@ class StackedOutputs(Outputs):
         if len(self._waiting) >= _AT_ONCE:
             self._check_waiting()
         return terms
+
+    @property
+    def kept_bytes(self) -> int:
+        return byte_size(self.leaves)
 
     def _make_room(self, leaf: torch.Tensor) -> torch.Tensor:
         """Return an empty tensor for the outputs of all steps, of which ``leaf`` is the first."""

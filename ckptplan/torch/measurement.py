@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
@@ -19,7 +19,7 @@ from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.call import Call, Losses
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.executor import Executor
-from ckptplan.torch.graphs import find_graph_leaves, suspend_hooks
+from ckptplan.torch.graphs import find_graph_leaves, replace_hooks
 from ckptplan.torch.inputs import make_sequence
 from ckptplan.torch.losses import StackedOutputs, SummedLoss
 from ckptplan.torch.meters import LiveBytes
@@ -30,8 +30,8 @@ from ckptplan.torch.run import Run, bptt_planned, rehearse
 from ckptplan.torch.sequence_watch import leave_as_found
 from ckptplan.torch.trees import Leaves, byte_size, flatten
 
-#: Steps that are timed, at most; of cells that run chunks, the longest piece that they run at a time.
-_TIMED, _PIECE = 5, 64
+#: The longest piece that cells that run chunks are timed with.
+_PIECE = 64
 #: Steps whose tapes ``measured_sizes`` counts.
 _STEPS = 16
 #: Steps whose bytes are counted: the fewest of which all kinds of actions run after others.
@@ -60,14 +60,24 @@ class Measurement(Sizes):
     output_bytes: int
     #: What a run takes besides checkpoints, tapes and outputs: gradients of parameters, the tensors of a step.
     workspace_bytes: int
+    #: The same if steps are recorded one at a time: their gradients of parameters never exist all at once.
+    single_workspace_bytes: int
     #: The gradients of the parameters: the part of the workspace that does not grow with the batch.
     parameter_bytes: int
     forward_seconds: float
     record_seconds: float
     backward_seconds: float
+    #: What recording and reversing a run of steps takes besides its steps.
+    chunk_seconds: float = 0.0
     #: Steps whose bytes were counted, and steps that were timed.
-    counted: int
-    steps: int
+    counted: int = 1
+    steps: int = 1
+
+    @property
+    def single(self) -> Measurement:
+        """The same for plans that record steps one at a time."""
+        least = min(self.workspace_bytes, self.single_workspace_bytes)
+        return replace(self, workspace_bytes=least)
 
 
 class FirstRuns(AbstractContextManager["FirstRuns"]):
@@ -103,7 +113,6 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
 
     def __enter__(self) -> Self:
         self._stack.enter_context(torch.enable_grad())
-        self._stack.enter_context(self._left_as_found())
         count = min(MOST_REHEARSED, self._steps)
         call = self._make_call(count, make_schedule(count), None)
         probed = probe(call, anew=False)
@@ -114,9 +123,6 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-
-    def _left_as_found(self) -> AbstractContextManager[None]:
-        return leave_as_found({"cell": self._cell, **self._losses}, device=self._device)
 
     def run(
         self,
@@ -131,7 +137,8 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
         make = partial(SummedLoss, **self._losses) if self._losses else partial(StackedOutputs, steps=count)
         known = self._probed
         assert known is not None  # noqa: S101 - within the context
-        with self._left_as_found():
+        things = {"cell": self._cell, **self._losses}
+        with leave_as_found(things, device=self._device, spares_parameters=True):
             probed = Probed.of(call, known.found, known.situation, known.trial, recalled=False)
             with meter() as found:
                 self._execute(Run.of(call, probed, make), count)
@@ -174,7 +181,7 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
         self.output_bytes = 0 if self._losses else byte_size(results[:place]) // count
         self.state_bytes = byte_size(results[place:])
         wanted = [one for one in results[:place] if one.requires_grad] or ends
-        with suspend_hooks(leaves):
+        with replace_hooks(leaves):
             torch.autograd.grad(wanted, leaves, [torch.ones_like(one) for one in wanted], allow_unused=True)
 
 
@@ -184,7 +191,7 @@ def measure_call(
     """Run the first steps of a call, forward and backward, and leave everything as it was. Raises InputError.
 
     Bytes are counted in a few steps, whose number ``choose_count`` returns, so that they do not depend on the
-    limit. More steps are timed, if their tapes take at most half of the limit.
+    limit. The same are timed; of cells that run chunks more, if their tapes take at most half of the limit.
 
     Arguments:
         cell: as for ``bptt``.
@@ -201,31 +208,31 @@ def measure_call(
     with FirstRuns(
         cell, inputs, state, losses=losses, steps=steps, device=device, limit=limit, **options
     ) as runs:
-        seen = Recordings()
+        live = LiveBytes()
+        seen = Recordings(live)
         chunks = isinstance(cell, ChunkCell)
         with _eager():
             # What is kept for later calls, as weights of digests, is not counted, whichever call is the first.
             runs.run(min(2, steps), _reverse_halves(min(2, steps)))
-            actions = _reverse_halves(count) if chunks or count < _COUNTED else _REVERSE_COUNTED
-            live = runs.run(count, actions, seen, meter=LiveBytes)
+            actions = tuple(_reverse_halves(count)) if chunks or count < _COUNTED else _REVERSE_COUNTED
+            runs.run(count, actions, seen, meter=lambda: live)
         _refuse_empty(sequence.leaves, seen)
-        sizes, known = seen.find_sizes(runs.state_bytes, count, ends="final_loss" in losses)
+        sizes = seen.find_sizes(runs.state_bytes, count, ends="final_loss" in losses)
         # Those of the inputs are kept for the whole sequence, and so are outputs with their gradients.
-        known += runs.input_bytes + 2 * count * runs.output_bytes
-        parameters = runs.parameter_bytes
-        most = min(_PIECE if isinstance(cell, ChunkCell) else _TIMED, steps)
-        timed = max(count, min(most, limit // (2 * sizes.tape_bytes)))
+        workspaces = seen.find_workspaces(sizes, kept=runs.input_bytes + 2 * count * runs.output_bytes)
         seconds = ActionSeconds(device)
-        runs.run(timed, run_twice(timed) if chunks or timed < 2 else _reverse_halves(timed), seconds)
+        timed = max(count, min(_PIECE, steps, limit // (2 * sizes.tape_bytes))) if chunks else count
+        runs.run(timed, run_twice(timed) if chunks or timed < 2 else actions, seconds)
     return Measurement(
         **vars(sizes),
         output_bytes=runs.output_bytes,
-        # Gradients are handed over as copies, if others hold them, too.
-        workspace_bytes=max(0, live.peak - known) + parameters,
-        parameter_bytes=2 * parameters,
+        workspace_bytes=max(workspaces),
+        single_workspace_bytes=min(workspaces),
+        parameter_bytes=runs.parameter_bytes,
         forward_seconds=seconds.a_step(Advance),
         record_seconds=seconds.a_step(Record),
         backward_seconds=seconds.a_step(Backward),
+        chunk_seconds=seconds.a_run(Record) + seconds.a_run(Backward),
         counted=count,
         steps=timed,
     )
@@ -257,7 +264,7 @@ def measured_sizes(cell: Any, inputs: Any, state: Any, loss: Any = None, **more:
             accepted="a cell with parameters, parameters=[...], or inputs or a state that require a gradient",
         )
     _refuse_empty(pieces, seen)
-    return seen.find_sizes(byte_size(flatten(result.state)[0]), steps)[0]
+    return seen.find_sizes(byte_size(flatten(result.state)[0]), steps)
 
 
 def _refuse_empty(pieces: Leaves, seen: Recordings) -> None:
@@ -280,20 +287,29 @@ def copy_roots(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 class Recordings:
-    """An observer that notes the bytes of each tape, and of outputs that are saved for the whole sequence."""
+    """An observer that notes the bytes of each tape, and of outputs that are saved for the whole sequence.
 
-    def __init__(self) -> None:
+    With a meter, it notes what was alive at most during each action, too, beside what a plan counts.
+    """
+
+    def __init__(self, live: LiveBytes | None = None) -> None:
         #: For each recording its steps and bytes.
         self.tapes: list[tuple[int, int]] = []
-        self._saved = 0
+        self._live, self._saved = live, 0
+        #: After each action: the most bytes that were alive, those of checkpoints, and the recorded steps.
+        self._noted: list[tuple[Action, int, int, int]] = []
 
     def __call__(self, action: Action, executor: Executor) -> None:
         self._saved = max(self._saved, executor.engine.saved_bytes)
         if isinstance(action, Record):
             self.tapes.append((action.stop - action.start, executor.tapes[-1].bytes))
+        if self._live is not None:
+            recorded = sum(tape.stop - tape.start for tape in executor.tapes)
+            self._noted.append((action, self._live.peak, executor.stores[Tier.LOCAL].bytes, recorded))
+            self._live.peak = self._live.now
 
-    def find_sizes(self, state: int, steps: int, *, ends: bool = False) -> tuple[Sizes, int]:
-        """Return sizes for a state of so many bytes, and the bytes that a plan counts where most are alive.
+    def find_sizes(self, state: int, steps: int, *, ends: bool = False) -> Sizes:
+        """Return sizes for a state of so many bytes.
 
         What each recording holds once, such as weights in another type, is no part of the tape of a step, if
         there are recordings of two lengths: of one step, and at last of several, beside one of the step before.
@@ -301,19 +317,29 @@ class Recordings:
         ``ends`` in one: then the step before the others is compared with them.
         """
         (few, least), (many, most) = self.tapes[1 if ends and len(self.tapes) > 2 else 0], self.tapes[-1]
-        if len(self.tapes) < 3:
-            each = -(-least // few)
-            alive = few * each + (2 if len(self.tapes) > 1 else 1) * state
-        else:
-            each = -(-(most - least) // (many - few))
-            # Of two recordings that exist at a time, a plan counts what one holds once.
-            alive = self.tapes[1][1] + most - max(0, least - few * each)
-            # No plan counts what only the last recording holds, so it belongs to the workspace.
-            alive -= max(0, self.tapes[0][1] - least)
-        sizes = Sizes(
+        each = -(-least // few) if len(self.tapes) < 3 else -(-(most - least) // (many - few))
+        return Sizes(
             state_bytes=state, tape_bytes=max(1, each), resident_bytes_per_step=-(-self._saved // steps)
         )
-        return sizes, alive + self._saved
+
+    def find_workspaces(self, sizes: Sizes, *, kept: int) -> tuple[int, int]:
+        """Return what actions took besides what a plan counts: runs of one step, and all.
+
+        ``kept`` are bytes that a plan counts all the time, besides those that the outputs of steps save.
+        """
+        assert self._live is not None  # noqa: S101 - as needed
+        single = longer = 0
+        counted = 0
+        for action, peak, states, recorded in self._noted:
+            before, counted = counted, states + recorded * sizes.tape_bytes
+            beside = peak - max(before, counted)
+            if isinstance(action, Record | Backward) and action.stop - action.start > 1:
+                longer = max(longer, beside)
+            else:
+                single = max(single, beside)
+        # At the end there are the gradients alone.
+        single = max(single, self._live.peak) - kept - self._saved
+        return max(single, 0), max(single, longer - kept - self._saved, 0)
 
 
 def choose_count(cell: Any, state: Any, *, steps: int, limit: int) -> int:
@@ -366,7 +392,8 @@ class ActionSeconds:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device if device.type == "cuda" else None
-        self._of: dict[type[Action], tuple[int, float]] = {}
+        #: Of each kind of action and each number of steps the least seconds.
+        self._of: dict[type[Action], dict[int, float]] = {}
 
     def __call__(self, action: Action, executor: Executor) -> None:
         # A process that uses no GPU must not begin to: that takes memory there, and fails if it was forked.
@@ -374,13 +401,24 @@ class ActionSeconds:
             torch.cuda.synchronize(self._device)
         spent = max(executor.clock() - executor.began, 1e-9)
         if isinstance(action, Advance | Record | Backward):
-            steps, seconds = self._of.get(type(action), (0, 0.0))
-            self._of[type(action)] = steps + action.stop - action.start, seconds + spent
+            known = self._of.setdefault(type(action), {})
+            steps = action.stop - action.start
+            known[steps] = min(spent, known.get(steps, spent))
 
     def a_step(self, kind: type[Action]) -> float:
-        """Return the seconds of a step."""
-        steps, seconds = self._of[kind]
-        return seconds / steps
+        """Return the seconds of a step: of runs of two lengths, what a longer one has more for each."""
+        known = self._of[kind]
+        few, many = min(known), max(known)
+        whole = known[many] / many
+        if few == many:
+            return whole
+        # No run is free, and none takes less for being shorter, whatever other programs did meanwhile.
+        return min(max((known[many] - known[few]) / (many - few), whole / 2), whole)
+
+    def a_run(self, kind: type[Action]) -> float:
+        """Return the seconds that a run takes besides its steps."""
+        known = self._of[kind]
+        return known[max(known)] - max(known) * self.a_step(kind)
 
 
 @contextmanager

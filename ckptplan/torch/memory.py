@@ -28,6 +28,8 @@ _EXHAUSTED = (
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
 )
+#: The command of plans that are made for a limit of memory.
+LIMITED = "ckptplan.torch.plan_for"
 #: The advice if there is no plan, and so no sizes.
 _SMALLER = "a smaller batch, or a schedule that keeps less at a time, needs less"
 
@@ -149,7 +151,7 @@ def _suggest_plan(plan: Plan, available: int | None) -> str:
         return f"no plan fits {format_bytes(budget)}: {error}"
     settings = ", ".join(f"{name} {value}" for name, value in found.parameters.items())
     # Of a plan that was made for a limit, the next smaller limit.
-    limited = plan.provenance.command == "ckptplan.torch.plan_for"
+    limited = plan.provenance.command == LIMITED
     within = f"memory={budget}" if limited else f"a plan for {Argument('local_bytes', budget)}"
     return (
         f"{within} should fit: {found.strategy}{f' ({settings})' if settings else ''}, "

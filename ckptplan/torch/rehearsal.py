@@ -11,7 +11,7 @@ differ, the steps run a few times more, to say why.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import cycle, pairwise
@@ -27,7 +27,7 @@ from ckptplan.torch.call import Call, Losses
 from ckptplan.torch.cell_calls import check_result
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.digests import find_rounding
-from ckptplan.torch.graphs import Gradient, as_graph_roots, compute_gradients, suspend_hooks
+from ckptplan.torch.graphs import Gradient, as_graph_roots, pass_gradients, replace_hooks
 from ckptplan.torch.inputs import detach_inputs
 from ckptplan.torch.losses import check_scalar, stack_outputs
 from ckptplan.torch.parameters import Parameters
@@ -175,12 +175,11 @@ class Seen:
     gradients: list[Reduced]
 
 
-def _see(total: torch.Tensor, sums: float, gradients: tuple[Gradient, ...]) -> Seen:
-    return Seen(
-        total=float(total.detach()),
-        sums=sums,
-        gradients=[(0.0, 0.0) if one is None else reduce_gradient(one) for one in gradients],
-    )
+_NO_GRADIENT: Reduced = (0.0, 0.0)
+
+
+def _reduce(gradients: Iterable[Gradient]) -> list[Reduced]:
+    return [_NO_GRADIENT if one is None else reduce_gradient(one) for one in gradients]
 
 
 @dataclass(kw_only=True)
@@ -239,13 +238,20 @@ class Rehearsal:
                 objective.share = abs(lost / sums)
             weighted = [objective.share * one for one in parts]
             total = torch.stack([one.double() for one in (*terms, *weighted)]).sum()
-        gradients = compute_gradients(
+        reduced: dict[int, Reduced] = {}
+
+        def reduce(place: int, gradient: torch.Tensor) -> None:
+            reduced[place] = reduce_gradient(gradient)
+
+        others = pass_gradients(
             [total],
             [torch.ones_like(total)],
             [leaf for leaf in (*roots, *inputs) if leaf.requires_grad],
             parameters=probed.parameters,
+            take=reduce,
         )
-        return _see(total, sums, gradients)
+        of_parameters = [reduced.get(place, _NO_GRADIENT) for place in range(len(probed.parameters))]
+        return Seen(total=float(total.detach()), sums=sums, gradients=[*_reduce(others), *of_parameters])
 
     def perform(self, schedule: Schedule) -> Seen:
         """Run the steps under a schedule, in the present surroundings."""
@@ -269,9 +275,9 @@ class Rehearsal:
         with torch.enable_grad():
             total, *_ = self.execute(inner, probed)
             everything = [*wanted, *probed.parameters]
-            with suspend_hooks(everything):
+            with replace_hooks(everything):
                 found = torch.autograd.grad(total, everything, allow_unused=True)
-        return _see(total, 0.0, found)
+        return Seen(total=float(total.detach()), sums=0.0, gradients=_reduce(found))
 
     @cached_property
     def _names(self) -> list[str]:

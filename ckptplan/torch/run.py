@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Unpack
 
@@ -13,7 +13,7 @@ import torch
 from ckptplan.errors import InputError
 from ckptplan.execution.lookahead import Lookahead
 from ckptplan.model.plan import Plan
-from ckptplan.schedule.actions import Backward, Tier
+from ckptplan.schedule.actions import Tier
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.ambient import Autocast, Generators, RandomState
 from ckptplan.torch.call import Call, RunOptions, check_losses
@@ -24,12 +24,12 @@ from ckptplan.torch.compiling.engine import CompiledEngine
 from ckptplan.torch.compiling.prepare import pick_piece
 from ckptplan.torch.compiling.steps import CompiledPiece
 from ckptplan.torch.engine import Cell, Engine, StepEngine
-from ckptplan.torch.executor import Executor
+from ckptplan.torch.executor import Executor, Turn
 from ckptplan.torch.fit import Gauge, make_gauge
-from ckptplan.torch.graphs import Gradient, Gradients
+from ckptplan.torch.graphs import Gradients
 from ckptplan.torch.held_graphs import explain_held_graphs
 from ckptplan.torch.losses import Outputs, StackedOutputs, SummedLoss
-from ckptplan.torch.memory import explain_exhaustion
+from ckptplan.torch.memory import LIMITED, explain_exhaustion
 from ckptplan.torch.parameters import Fingerprint
 from ckptplan.torch.probe import Probed, probe
 from ckptplan.torch.recognise import forget, keep
@@ -182,7 +182,6 @@ class Run:
     #: The compiled piece that steps run in, None if they run as they are written.
     piece: CompiledPiece | None
     actions: Lookahead
-    first: Backward | None = field(default=None, init=False)
 
     @classmethod
     def of(cls, call: Call, probed: Probed, make_outputs: MakeOutputs, *, rehearses: bool = False) -> Run:
@@ -220,6 +219,7 @@ class Run:
             observer=call.observer,
             watch=watch,
             verifier=verifier,
+            turn=_find_turn(call),
         )
         return cls(
             call=call,
@@ -285,21 +285,17 @@ class Run:
                 raise
 
     def sweep(self) -> None:
-        """Execute the actions before the first Backward."""
+        """Execute the first sweep."""
         with self.watch.sweep(), self.explain():
-            self.first = self.executor.sweep(self.actions)
+            self.executor.sweep(self.actions)
             self.watch.end_sweep()
 
     def reverse(self, gradients: tuple[torch.Tensor | None, ...], *, outputs: int) -> None:
         """Execute the rest, given the gradients of so many ``outputs`` and of the final state."""
-        if self.first is not None:
-            with self.explain():
-                self.executor.reverse(
-                    self.first,
-                    self.actions,
-                    final=list(gradients[outputs:]),
-                    incoming=tuple(gradients[:outputs]),
-                )
+        with self.explain():
+            self.executor.reverse(
+                self.actions, final=list(gradients[outputs:]), incoming=tuple(gradients[:outputs])
+            )
 
 
 class PlannedSequence(torch.autograd.Function):
@@ -356,11 +352,11 @@ class PlannedSequence(torch.autograd.Function):
             ctx.tensors = None
             with run.watch.rerun([f"{name}.requires_grad" for name in trained]):
                 run.reverse(gradients, outputs=len(gradients) - ctx.states)
-        found = run.executor.engine.gradients
+        states, inputs, parameters = run.executor.engine.gradients.release()
         given = len(flatten(run.call.state)[0])
-        states: list[Gradient] = (found.state or [None] * given)[:given]
+        states = (states or [None] * given)[:given]
         states += [None] * (given - len(states))
-        return (None, *states, *found.inputs, *found.parameters)
+        return (None, *states, *inputs, *parameters)
 
 
 def _make_engine(
@@ -374,7 +370,7 @@ def _make_engine(
         "steps": call.plan.steps,
         "outputs": outputs,
         "parameters": probed.parameters,
-        "gradients": Gradients(parameters=len(probed.parameters), inputs=inputs.leaves, wanted=wanted),
+        "gradients": Gradients(parameters=probed.parameters, inputs=inputs.leaves, wanted=wanted),
         "input_gradients": wanted,
         "gauge": gauge,
     }
@@ -390,6 +386,15 @@ def _make_engine(
     if piece is None:
         return StepEngine(**shared)
     return CompiledEngine(**shared, piece=piece, loss=call.losses.get(piece.product))
+
+
+def _find_turn(call: Call) -> Turn | None:
+    """Return what a plan that was made for a limit knows of the turn, where outputs are returned."""
+    plan = call.plan
+    if call.losses or not isinstance(plan, Plan) or plan.provenance.command != LIMITED:
+        return None
+    assert plan.goal.local_bytes is not None  # noqa: S101 - the limit
+    return Turn(limit=plan.goal.local_bytes, tape_bytes=plan.workload.tape_bytes)
 
 
 def _find_piece(call: Call, probed: Probed) -> CompiledPiece | None:

@@ -284,11 +284,21 @@ def _leave_out(
 
 
 @contextmanager
-def leave_as_found(things: Mapping[str, object], *, device: torch.device | None) -> Iterator[None]:
-    """Leave what named objects can reach, and the random generators, as they were before the block."""
+def leave_as_found(
+    things: Mapping[str, object], *, device: torch.device | None, spares_parameters: bool = False
+) -> Iterator[None]:
+    """Leave what named objects can reach, and the random generators, as they were before the block.
+
+    ``spares_parameters`` says that no step changes parameters, as a rehearsal has shown: they are not copied.
+    """
     reached = walk(things)
     surroundings = Surroundings(reached.holders)
-    before = surroundings.take(copies=True)
+    copied = {
+        id(one)
+        for one in reached.holders
+        if not (spares_parameters and isinstance(one.thing, torch.nn.Parameter))
+    }
+    before = surroundings.take_some_copies(copied)
     generators = Generators(device or torch.device("cpu"), wanted=True, held=reached.generators)
     with generators.aside():
         try:

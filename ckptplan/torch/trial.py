@@ -53,7 +53,7 @@ def measure_slopes(results: SequenceOf[torch.Tensor], roots: SequenceOf[torch.Te
         return {key: torch.zeros_like(one) for key, one in begins.items()}
     directions = [make_direction(one, place) for place, one in enumerate(ends)]
     with torch.enable_grad():
-        root = GivenGradients.apply(directions, *ends)  # type: ignore[no-untyped-call]
+        root = GivenGradients.apply(directions, None, *ends)  # type: ignore[no-untyped-call]
     found = torch.autograd.grad(
         root,
         list(begins.values()),
@@ -82,14 +82,28 @@ def gather(tensor: torch.Tensor) -> torch.Tensor:
 Reduced: TypeAlias = tuple[float, float]
 
 
+#: Tensors are compared in so many parts, of so many elements at least: a part exists in fp64, too.
+_PARTS, _LEAST_PART = 64, 2**11
+
+
 def reduce_gradient(gradient: torch.Tensor) -> Reduced:
     """Return two numbers by which a gradient is compared."""
     gradient = gather(gradient)
     wide = torch.view_as_real(gradient) if gradient.is_complex() else gradient
-    wide = wide.float() if wide.dtype in (torch.float16, torch.bfloat16) else wide
+    norms, products = [], []
     # In fp64, as squares of large numbers overflow.
-    norm = float(torch.linalg.vector_norm(wide, dtype=torch.float64))
-    return norm, float((wide * make_direction(wide, 0)).sum(dtype=torch.float64))
+    for place, part in enumerate(map(torch.Tensor.double, _cut(wide))):
+        norms.append(torch.linalg.vector_norm(part))
+        products.append(torch.dot(part, make_direction(part, 0)) * (1 + 1 / (2 + place)))
+    if not norms:
+        return 0.0, 0.0
+    return float(torch.linalg.vector_norm(torch.stack(norms))), float(torch.stack(products).sum())
+
+
+def _cut(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the elements of a tensor in parts."""
+    flat = tensor.detach().reshape(-1)
+    return flat.split(max(_LEAST_PART, -(-len(flat) // _PARTS))) if len(flat) else ()
 
 
 #: A share of the largest gradient, in its rounding, that rounding alone may leave of one which is zero.
@@ -246,11 +260,10 @@ def are_equal(
         if one.shape != other.shape:
             return False
         share = max(rounding, 4 * torch.finfo(one.dtype).eps) if one.is_floating_point() else rounding
-        if one.numel():
-            wide = _widen(one)
-            difference = _largest(wide - _widen(other))
-            if difference > share * _largest(wide):
-                return False
+        pairs = [*zip(_cut(gather(one)), _cut(gather(other)), strict=True)]
+        difference = max((_largest(_widen(some) - _widen(others)) for some, others in pairs), default=0.0)
+        if difference > share * max((_largest(_widen(some)) for some, _ in pairs), default=0.0):
+            return False
     return True
 
 

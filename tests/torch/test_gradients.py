@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ckptplan import Infeasible
+from ckptplan.planning.playback import make_schedule
 from ckptplan.strategies.registry import all_strategies
 from ckptplan.torch import bptt, unroll
+from ckptplan.torch.meters import LiveBytes
 from tests.torch.support import assert_close, gradients, gru, job, plain, plan_of
 
 
@@ -90,3 +92,59 @@ def test_a_cell_may_enter_autocast_by_itself(strategy: str) -> None:
     ours = bptt(cell, inputs, state, lambda _, one: one.square().sum(), plan=plan).loss
     wanted = list(module.parameters())
     assert_close(gradients(ours, wanted), gradients(theirs, wanted), relative=1e-5)
+
+
+class Solved(torch.autograd.Function):
+    """tanh(w x), whose backward pass holds another one, as that of an implicit layer."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Return tanh(w x)."""
+        ctx.save_for_backward(x)
+        ctx.weight = weight
+        return torch.tanh(weight * x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        """Return the gradients by autograd, of the parameter itself."""
+        (x,) = ctx.saved_tensors
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            return torch.autograd.grad(torch.tanh(ctx.weight * x), [x, ctx.weight], gradient)
+
+
+@pytest.mark.parametrize("strategy", ["base", "standard", "revolve"])
+def test_a_backward_pass_within_another_one_gets_its_own_gradients(strategy: str) -> None:
+    """Gradients of parameters are added up as they come; those of an inner pass are not among them."""
+    torch.manual_seed(0)
+    weight, bias = (torch.randn(7).double().requires_grad_() for _ in range(2))
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
+        state = Solved.apply(state + x[:, :1], weight) + bias * weight  # type: ignore[no-untyped-call]
+        return state, state
+
+    inputs, state = job(24)
+    wanted = [weight, bias, state]
+    theirs = gradients(torch.stack(plain(cell, inputs, state, 24)[0]).square().sum(), wanted)
+    plan = plan_of(24, strategy, states=60 if strategy == "base" else 14)
+    result = bptt(cell, inputs, state, lambda _, h: h.square().sum(), plan=plan)
+    assert_close(gradients(result.loss, wanted), theirs, relative=1e-12)
+
+
+def test_one_gradient_of_a_parameter_is_alive_beside_the_sums() -> None:
+    """Steps are reversed one at a time here: each parameter is added to its sum before the next one comes."""
+    torch.manual_seed(0)
+    layers = torch.nn.Sequential(*(torch.nn.Linear(128, 128, bias=False) for _ in range(8)))
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
+        state = torch.tanh(layers(state) + x)
+        return state, state
+
+    plan = make_schedule("revolve", steps=12, chunk_size=1, nb_local=3)
+    inputs = torch.randn(12, 1, 128)
+    for _ in range(2):
+        with LiveBytes() as live:
+            bptt(cell, inputs, torch.zeros(1, 128), lambda _, h: h.sum(), plan=plan).loss.backward()
+        layers.zero_grad()
+    size = 4 * 128 * 128
+    assert (8 + 1) * size < live.peak < (8 + 3) * size

@@ -18,6 +18,7 @@ from numbers import Number
 from operator import is_
 from types import CellType, GeneratorType
 from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -363,6 +364,10 @@ class _Numbers:
         return _Numbers(self.version, None)
 
 
+#: The latest numbers of each tensor that are remembered anywhere, by its id.
+_copied: WeakValueDictionary[int, _Numbers] = WeakValueDictionary()
+
+
 class TensorHolder(Holder):
     """The numbers of a tensor. ``small`` ones are copied whenever they are read."""
 
@@ -372,7 +377,14 @@ class TensorHolder(Holder):
 
     def read(self, *, copies: bool) -> Content:
         version = 0 if self.thing.is_inference() else self.thing._version
-        return _Numbers(version, self.thing.detach().clone() if self.small or copies else None)
+        if not (self.small or copies):
+            return _Numbers(version, None)
+        # Snapshots that are alive at the same time share the copies of what does not change.
+        known = _copied.get(id(self.thing))
+        if known is not None and self.is_as(known):
+            return known
+        _copied[id(self.thing)] = found = _Numbers(version, self.thing.detach().clone())
+        return found
 
     def is_as(self, content: Content) -> bool:
         """Return whether nothing has changed since a content was read."""

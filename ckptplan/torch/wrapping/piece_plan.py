@@ -101,9 +101,10 @@ class PieceCosts:
             tape_bytes=round(find("tape_bytes")),
             resident_bytes_per_step=0,
             output_bytes=round(find("output_bytes")),
-            # The sum over pieces, and a copy of it if others hold it, too.
-            workspace_bytes=round(find("workspace_bytes")) + 2 * self._parameter_bytes,
-            parameter_bytes=2 * self._parameter_bytes,
+            # With the sum over pieces.
+            workspace_bytes=round(find("workspace_bytes")) + self._parameter_bytes,
+            single_workspace_bytes=round(find("workspace_bytes")) + self._parameter_bytes,
+            parameter_bytes=self._parameter_bytes,
             forward_seconds=time("forward_seconds"),
             record_seconds=time("record_seconds"),
             backward_seconds=time("backward_seconds"),
