@@ -44,6 +44,7 @@ def _name_cached(reached: Reached) -> Iterator[str]:
 
 _FREED = "backward through the graph a second time"
 _CHANGED = "modified by an inplace operation"
+_REENTRANT = "use_reentrant=True"
 #: Names in one message.
 _NAMED = 3
 _ACCEPTED = (
@@ -63,6 +64,12 @@ def explain_held_graphs(things: Mapping[str, object]) -> Iterator[None]:
         yield
     except RuntimeError as error:
         text = str(error)
+        if _REENTRANT in text:
+            raise InputError(
+                "uses torch.utils.checkpoint with use_reentrant=True, which gives no gradients of some tensors",
+                field="cell or loss",
+                accepted="use_reentrant=False, or steps without it: tapes are freed anyhow",
+            ) from error
         if _FREED in text:
             what = (
                 "a step used a tensor with a graph that other steps made, and that graph is freed with theirs"

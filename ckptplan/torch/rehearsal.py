@@ -27,7 +27,13 @@ from ckptplan.torch.call import Call, Losses
 from ckptplan.torch.cell_calls import check_result
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.digests import find_rounding
-from ckptplan.torch.graphs import Gradient, as_graph_roots, pass_gradients, replace_hooks
+from ckptplan.torch.graphs import (
+    Gradient,
+    as_graph_roots,
+    find_saved_tensors,
+    pass_gradients,
+    replace_hooks,
+)
 from ckptplan.torch.inputs import detach_inputs
 from ckptplan.torch.losses import check_scalar, stack_outputs
 from ckptplan.torch.parameters import Parameters
@@ -206,6 +212,7 @@ class Rehearsal:
     surroundings: Surroundings
     drawn: RandomState
     _objective: _Objective = field(init=False)
+    _knows_types: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self._objective = _Objective(self.call.losses, self.start)
@@ -301,6 +308,28 @@ class Rehearsal:
 
     def describe_difference(self, one: Seen, other: Seen) -> str:
         """Return what of two runs differs beyond rounding, as text; nothing if they are the same."""
+        found = self._describe(one, other)
+        if found and not self._knows_types:
+            self._knows_types = True
+            self._objective.dtypes |= self._find_types()
+            found = self._describe(one, other)
+        return found
+
+    def _find_types(self) -> set[torch.dtype]:
+        """Return the types of floats that a step computes with, be they those of its arguments or not."""
+        surroundings, trial = self.surroundings, self.probed.trial
+        present = surroundings.take()
+        try:
+            with torch.enable_grad(), Autocast.present(self.probed.found.device).cast_anew():
+                result = trial.take(self.state, self.start)
+            return {one.dtype for one in find_saved_tensors(result.tensors) if one.is_floating_point()}
+        except (RuntimeError, InputError):
+            # What keeps the step from running is said where it runs.
+            return set()
+        finally:
+            surroundings.put_back(present)
+
+    def _describe(self, one: Seen, other: Seen) -> str:
         pairs = list(zip(one.gradients, other.gradients, strict=True))
         found = find_difference(pairs, rounding=self._rounding)
         if found is not None:

@@ -141,7 +141,7 @@ def rehearse(call: Call, probed: Probed, *, limit: int) -> Probed:
 
     Raises InputError.
     """
-    with explain_exhaustion(call.plan, probed.found.device):
+    with explain_exhaustion(call.plan, probed.found.device), explain_held_graphs(probed.things):
         room = find_room(limit, probed.parameters)
         rehearse_first(call, probed, _execute_aside, room=room)
     found = replace(probed.found, rehearsed=True)

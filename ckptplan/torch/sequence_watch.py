@@ -22,7 +22,13 @@ from ckptplan.torch.rehearsal import Rehearsal, Seen
 from ckptplan.torch.surroundings.holders import ArrayHolder, Content, GradientHolder, TensorHolder
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings, holds_graph
 from ckptplan.torch.surroundings.walk import walk
-from ckptplan.torch.trial import detach_state, list_names, refuse_changed_parameters, refuse_lost_changes
+from ckptplan.torch.trial import (
+    HiddenState,
+    detach_state,
+    list_names,
+    refuse_changed_parameters,
+    refuse_lost_changes,
+)
 
 #: Makes what takes the step that begins with a state, given its number and the generators' states there.
 MakeStep: TypeAlias = Callable[[Any, int, RandomState], Rehearsal]
@@ -77,8 +83,8 @@ class SequenceWatch:
         self._generators = generators
         self._drawn = generators.state()
         self._taken: _Taken | None = None
-        #: Whether what changed since the sweep was looked for.
-        self._checked = False
+        #: How often steps began to run again, and whether others than the steps had changed something.
+        self._begun, self._suspects = 0, True
         #: The contents, before the first step, of the holders that the sweep changed.
         self._changed: dict[int, Content] = {}
         #: The contents at the end of the sweep, of what steps do not change.
@@ -118,15 +124,18 @@ class SequenceWatch:
     def check_again(self, state: Any, step: int) -> None:
         """Look for changes since the sweep; ``step`` is the first one that runs again, from ``state``.
 
-        If others than the steps changed something, it is taken aside with and without that. The step of
-        ``check`` is taken in what the sequence left. Raises InputError if one gives something else.
+        If others than the steps changed something, it is taken aside with and without that, and so are some of
+        those where steps begin to run again later. The step of ``check`` is taken in what the sequence left.
+        Raises InputError if one gives something else.
         """
-        if self._checked:
+        self._begun += 1
+        if not self._suspects or self._begun & (self._begun - 1):
+            # The first, the second, the fourth: few, though there may be many.
             return
-        self._checked = True
         surroundings, taken = self._surroundings, self._taken
         self._taken = None
         changed = self._list_changes()
+        self._suspects = bool(changed)
         if not changed and taken is None:
             return
         present = surroundings.take()
@@ -141,6 +150,13 @@ class SequenceWatch:
                     places = surroundings.list_changes(taken.world, end)
                     contents = dict(enumerate(end))
                     taken.step.compare(world=taken.world, others=contents, usual=taken.seen, places=places)
+            except HiddenState as error:
+                theirs = [place for place in error.places if place not in self._swept_places]
+                if not theirs:
+                    raise
+                raise InputError(
+                    _describe_changes(theirs), field="cell or loss", accepted=_UNCHANGED
+                ) from error
             finally:
                 surroundings.put_back(present)
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch.nn.utils import parametrize
+from torch.utils.checkpoint import checkpoint
 
 import ckptplan
 from ckptplan.schedule.actions import Backward, Record
@@ -225,6 +226,19 @@ def test_unroll_explains_the_same() -> None:
         unroll(Neuron(), times, torch.zeros(3, 4), plan=plan_of(STEPS, "standard"), verify=False)[
             0
         ].sum().backward()
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs")
+@pytest.mark.parametrize("how", [{"plan": plan_of(STEPS, "standard")}, {"memory": "1 GB"}])
+def test_reentrant_checkpoints_are_refused_by_name(how: dict[str, Any]) -> None:
+    module = torch.nn.GRUCell(4, 4)
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
+        state = checkpoint(module, x, state, use_reentrant=True)
+        return state, state
+
+    with pytest.raises(ckptplan.InputError, match="use_reentrant=True"):
+        bptt(cell, torch.randn(STEPS, 3, 4), torch.zeros(3, 4), lambda _, h: h.sum(), **how).loss.backward()
 
 
 def test_holders_are_found_in_objects_methods_and_partial_functions() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -256,13 +257,45 @@ def test_what_lets_the_cell_fail_is_named() -> None:
         between(lambda _: cell.scale.clear(), "revolve", cell)
 
 
-def test_a_target_that_changed_is_named() -> None:
+@pytest.mark.parametrize("change", ["by PyTorch", "by numpy"])
+def test_a_target_that_changed_is_named(change: str) -> None:
+    """Numpy does not count changes of memory that it shares."""
     inputs, state = data()
-    target = torch.zeros(7)
+    numbers = np.zeros(7, np.float32)
+    target = torch.from_numpy(numbers)
     cell = TorchCell(torch.nn.GRUCell(5, 7))
     result = bptt(cell, inputs, state, lambda _, one: (one - target).square().sum(), **how("plan"))
-    target.add_(1)
+    if change == "by numpy":
+        numbers += 1
+    else:
+        target.add_(1)
     with pytest.raises(InputError, match="target changed between the forward and the backward pass"):
+        result.loss.backward()
+
+
+def test_later_steps_that_run_again_are_tried_if_something_changed() -> None:
+    """Here only the first ones read it, in their backward pass, so that no value tells."""
+    inner, surrogate = torch.nn.GRUCell(5, 7), {"slope": 1.0}
+
+    class Gate(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, state: torch.Tensor, step: int) -> torch.Tensor:
+            ctx.step = step
+            return state.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+            return gradient * surrogate["slope"] if ctx.step < 10 else gradient, None
+
+    def cell(state: Any, x: torch.Tensor) -> Any:
+        last, step = state
+        after = Gate.apply(inner(x, last), int(step))  # type: ignore[no-untyped-call]
+        return (after, step + 1), after
+
+    inputs, state = data()
+    result = bptt(cell, inputs, (state, torch.tensor(0)), squares, **how("plan", "revolve"))
+    surrogate["slope"] = 5.0
+    with pytest.raises(InputError, match=r"surrogate\['slope'\] changed between the forward and the backward"):
         result.loss.backward()
 
 
