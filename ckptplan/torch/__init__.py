@@ -17,9 +17,10 @@ from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.compiling.options import Compile
 from ckptplan.torch.compiling.steps import CompileFallback
 from ckptplan.torch.lif import LIF
-from ckptplan.torch.measurement import Sizes, measured_sizes
+from ckptplan.torch.measurement import measured_sizes
 from ckptplan.torch.memory import OutOfMemory
 from ckptplan.torch.run import Result
+from ckptplan.torch.survey import Sizes
 from ckptplan.torch.wrapping.wrap import wrap
 
 __all__ = [

@@ -84,7 +84,14 @@ def unroll(
     wanted = read_compile(compile)
     chosen = _choose_plan(plan, memory, cell, inputs, state, losses={}, compile_=wanted, **options)
     return unroll_planned(
-        cell, inputs, state, plan=chosen.executed, compile=chosen.compile, **execution, **options
+        cell,
+        inputs,
+        state,
+        plan=chosen.executed,
+        compile=chosen.compile,
+        survey=chosen.survey,
+        **execution,
+        **options,
     )
 
 
@@ -150,9 +157,18 @@ def bptt(
     wanted = read_compile(compile)
     chosen = _choose_plan(plan, memory, cell, inputs, state, losses=losses, compile_=wanted, **options)
     result = bptt_planned(
-        cell, inputs, state, plan=chosen.executed, compile=chosen.compile, **losses, **execution, **options
+        cell,
+        inputs,
+        state,
+        plan=chosen.executed,
+        compile=chosen.compile,
+        survey=chosen.survey,
+        **losses,
+        **execution,
+        **options,
     )
-    return replace(result, plan=chosen.plan)
+    # Of compiled pieces, the plan that counts them.
+    return result if chosen.survey is not None else replace(result, plan=chosen.plan)
 
 
 def scan(

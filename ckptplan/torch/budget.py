@@ -32,6 +32,7 @@ from ckptplan.schedule.schedule import Schedule
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.revolve import Revolve
 from ckptplan.torch.ambient import Autocast
+from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.compiling.build import Built, PieceRequest
 from ckptplan.torch.compiling.options import Compile
 from ckptplan.torch.compiling.prepare import find_piece, is_known
@@ -40,7 +41,6 @@ from ckptplan.torch.inputs import make_sequence, refuse_layouts
 from ckptplan.torch.measurement import (
     ActionSeconds,
     FirstRuns,
-    Measurement,
     Recordings,
     choose_count,
     find_device,
@@ -55,6 +55,7 @@ from ckptplan.torch.sequence_watch import leave_as_found
 from ckptplan.torch.surroundings.holders import TensorHolder
 from ckptplan.torch.surroundings.signature import Signature
 from ckptplan.torch.surroundings.walk import walk
+from ckptplan.torch.survey import Measurement, Survey
 from ckptplan.torch.trees import flatten, refuse_other_leaves
 from ckptplan.units import format_bytes, parse_bytes
 
@@ -167,6 +168,9 @@ _STRATEGIES = ("base", "standard", "nested", "growing", "revolve")
 #: Measurements that are kept.
 _MOST = 256
 _measured = KnownCalls(_MOST)
+#: The sizes of all steps, by the kind of a call, its constants, T and what was measured in the first steps;
+#: beside them the strategies, with their settings, under which they were seen.
+_surveyed: Recent[Any, tuple[Measurement, frozenset[Any]]] = Recent(_MOST)
 
 
 def count_kept(measurement: Measurement, inputs: Any, *, steps: int, losses: Mapping[str, Any]) -> int:
@@ -288,17 +292,22 @@ def _round_down(size: int) -> int:
 
 
 def measure(
-    cell: Any, inputs: Any, state: Any, *, losses: Mapping[str, Any], steps: int, limit: int, **options: Any
+    cell: Any,
+    inputs: Any,
+    state: Any,
+    *,
+    losses: Mapping[str, Any],
+    steps: int,
+    limit: int,
+    kind: tuple[Any, Constants],
+    **options: Any,
 ) -> Measurement:
     """Return what a call takes, measured now or for a call of the same kind. Raises InputError."""
-    kind, constants = _find_kind(
-        cell, inputs, state, losses=losses, steps=steps, parameters=options.get("parameters", ())
-    )
-    kind = (kind, choose_count(cell, state, steps=steps, limit=limit))
-    found = _measured.find(kind, constants)
+    key = (kind[0], choose_count(cell, state, steps=steps, limit=limit))
+    found = _measured.find(key, kind[1])
     if found is None:
         found = measure_call(cell, inputs, state, losses=losses, steps=steps, limit=limit, **options)
-        _measured.keep(kind, constants, found)
+        _measured.keep(key, kind[1], found)
     return found
 
 
@@ -309,13 +318,15 @@ def _find_kind(
 
     Beside it are the constants, of which some may make no difference.
     """
-    notes = ConstantNotes()
-    reached = walk({"cell": cell, **losses, "parameters": list_parameters(parameters)}, signature=notes)
-    # Those of modules, closures and globals: all that may need a gradient.
+    notes, named = ConstantNotes(), list_parameters(parameters)
+    reached = walk({"cell": cell, **losses, "parameters": named}, signature=notes)
+    # Those of modules, closures and globals: all that may need a gradient, not what steps left with a graph.
     differentiable = tuple(
         (tuple(holder.thing.shape), holder.thing.dtype)
         for holder in reached.holders
-        if isinstance(holder, TensorHolder) and holder.thing.requires_grad
+        if isinstance(holder, TensorHolder)
+        and holder.thing.requires_grad
+        and (holder.thing.is_leaf or any(holder.thing is one for one in named))
     )
     modules = tuple((type(module), module.training) for _, module in reached.modules)
     code = tuple((name, _find_code(one)) for name, one in (("cell", cell), *losses.items()))
@@ -425,6 +436,8 @@ class PlanChoice:
     #: The plan itself, or its actions for time steps if its steps are pieces.
     executed: Plan | Schedule
     compile: Compile | CompiledPiece | None
+    #: Watches the sizes of all steps; None if a step of the plan is a compiled piece, or the plan was given.
+    survey: Survey | None = None
 
 
 def choose_plan(
@@ -474,10 +487,13 @@ def choose_plan(
     )
     # Code that nothing is known of has to pass the trial before it is compiled.
     known = compile_ is None or request is None or is_known(request, compile_)
-    take = partial(
-        measure if known else measure_call, cell, inputs, state, losses=losses, steps=count, **options
-    )
-    written = take(limit=limit)
+    kind = _find_kind(cell, inputs, state, losses=losses, steps=count, parameters=options.get("parameters", ()))
+    take = partial(measure_call, cell, inputs, state, losses=losses, steps=count, **options)
+    if known:
+        take = partial(measure, cell, inputs, state, losses=losses, steps=count, kind=kind, **options)
+    first = take(limit=limit)
+    key = (kind[0], frozenset(kind[1].items()), count, first)
+    written, seen = _surveyed.find(key) or (first, frozenset())
     fit = partial(
         plan_within,
         limit=limit,
@@ -488,7 +504,18 @@ def choose_plan(
     refusal: InputError | None = None
     try:
         plan = fit(written, steps=count, take=take)
-        plans.append((plan, PlanChoice(plan=plan, executed=plan, compile=None)))
+
+        def keep(sizes: Measurement, done: Plan) -> None:
+            _surveyed.keep(key, (sizes, seen | {_describe_settings(done)}))
+
+        survey = Survey(
+            measurement=written,
+            plan=plan,
+            replan=partial(fit, steps=count),
+            keep=keep,
+            is_open=_describe_settings(plan) not in seen and not isinstance(cell, ChunkCell),
+        )
+        plans.append((plan, PlanChoice(plan=plan, executed=plan, compile=None, survey=survey)))
     except InputError as error:
         refusal = error
     built = None if compile_ is None or request is None else find_piece(request, compile_)
@@ -505,6 +532,10 @@ def choose_plan(
     plan, choice = min(plans, key=lambda one: one[0].predicted.seconds)
     _log.info("%s", describe_choice(plan, limit))
     return choice
+
+
+def _describe_settings(plan: Plan) -> tuple[Any, ...]:
+    return plan.strategy, *plan.parameters.items()
 
 
 def place_plan(plan: Plan | Schedule, inputs: Any, compile_: Compile | None) -> PlanChoice:

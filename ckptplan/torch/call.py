@@ -19,6 +19,7 @@ from ckptplan.torch.cell_calls import ClosedCell
 from ckptplan.torch.engine import Cell, Observer
 from ckptplan.torch.inputs import Sequence, make_sequence
 from ckptplan.torch.parameters import Parameters, list_parameters
+from ckptplan.torch.survey import Survey
 from ckptplan.torch.trees import Leaves, flatten
 
 #: Whether steps that run again are compared with what they were; ``"always"`` rehearses them in each call.
@@ -61,6 +62,8 @@ class Call:
     compares_sizes: bool = True
     #: How pieces are compiled (``Compile``), or the piece itself; None if steps run as they are written.
     compile: Any = None
+    #: Watches sizes, where the plan was made for a limit.
+    survey: Survey | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.plan, Plan | Schedule):

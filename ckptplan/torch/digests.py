@@ -119,8 +119,19 @@ def _make_direction(size: int, real: bool) -> torch.Tensor:
 
 def measure_norm(tensor: torch.Tensor) -> torch.Tensor:
     """Return the norm of the finite elements of a tensor as a scalar of fp64; infinities count as 1."""
-    norm: torch.Tensor = torch.linalg.vector_norm(_make_finite(_flatten(tensor).double()))
+    parts = [torch.linalg.vector_norm(_make_finite(part.double())) for part in cut(_flatten(tensor))]
+    norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(parts)) if parts else torch.zeros(())
     return norm
+
+
+#: Tensors are compared in so many parts, of so many elements at least: in fp64, only a part exists at a time.
+_PARTS, _LEAST_PART = 64, 2**11
+
+
+def cut(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the elements of a dense tensor in parts; none of a tensor without elements."""
+    flat = tensor.detach().reshape(-1)
+    return flat.split(max(_LEAST_PART, -(-len(flat) // _PARTS))) if len(flat) else ()
 
 
 def _is_ready(tensor: torch.Tensor) -> bool:

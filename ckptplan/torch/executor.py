@@ -23,7 +23,8 @@ from ckptplan.torch.losses import Outputs
 from ckptplan.torch.meters import Clock
 from ckptplan.torch.sequence_watch import SequenceWatch
 from ckptplan.torch.stores import Checkpoint, Store
-from ckptplan.torch.trees import Leaves, flatten
+from ckptplan.torch.survey import Survey
+from ckptplan.torch.trees import Leaves, byte_size, flatten
 from ckptplan.torch.verify import Verifier
 
 #: The outputs, their gradients, and as much again for what a loss makes of them, as so many times the outputs.
@@ -53,6 +54,7 @@ class Executor:
         watch: notes what steps change besides the state.
         verifier: compares steps that run again with what they were, None if nothing is compared.
         turn: what a plan for a limit knows of the turn; None if the last steps are always recorded before it.
+        survey: takes note of sizes, None if they are known.
     """
 
     def __init__(
@@ -69,11 +71,13 @@ class Executor:
         watch: SequenceWatch | None = None,
         verifier: Verifier | None = None,
         turn: Turn | None = None,
+        survey: Survey | None = None,
     ) -> None:
         self.engine, self.outputs, self.steps, self.stores = engine, outputs, steps, stores
         self.generators, self.autocast, self.observer, self._watch = generators, autocast, observer, watch
         self.verifier, self._tape_hooks, self._turn = verifier, read_tape_hooks(), turn
         #: What the backward pass begins with: an action, and its checkpoint if it is the last recording.
+        self._survey, self._sweeps = survey, False
         self._first: Action | None = None
         self._postponed: Checkpoint | None = None
         self.tapes: list[Tape] = []
@@ -92,6 +96,7 @@ class Executor:
     def sweep(self, actions: Lookahead) -> None:
         """Execute the actions before the first Backward, or before the last recording if it is postponed."""
         before = self.generators.state()
+        self._sweeps = True
         try:
             for action in actions:
                 self._first = action
@@ -103,10 +108,14 @@ class Executor:
                     return
                 self._do(action)
                 self._first = None
+                if self._survey is not None:
+                    self._survey.check()
         except InputError:
             # A refused run leaves no trace.
             self.generators.restore(before)
             raise
+        finally:
+            self._sweeps = False
 
     def _is_postponed(self, record: Record) -> bool:
         """Return whether the last steps are recorded after the turn, since their tapes leave no room there."""
@@ -140,6 +149,8 @@ class Executor:
                     self._expect(rest)
         if self.verifier is not None:
             self.verifier.settle()
+        if self._survey is not None:
+            self._survey.finish()
 
     def _look_again(self, step: int) -> None:
         """Look for changes since the sweep where the first step runs again."""
@@ -176,7 +187,10 @@ class Executor:
             case Backward(start, stop):
                 self._backward(start, stop)
             case Save(number, tier):
-                self.stores[tier].put(number, self._checkpoint())
+                checkpoint = self._checkpoint()
+                self.stores[tier].put(number, checkpoint)
+                if self._survey is not None:
+                    self._survey.see_state(number, byte_size(checkpoint.leaves))
             case Load(number, tier):
                 self._resume(self.stores[tier].get(number))
             case Free(number, tier):
@@ -219,8 +233,21 @@ class Executor:
     def _advance(self, start: int, stop: int) -> None:
         self._check_before(stop)
         with self.autocast.cast_anew():
+            for step in self._survey.list_samples(start, stop) if self._survey and self._sweeps else ():
+                self.state = self.engine.advance(self.state, start, step, known=self.frontier)
+                self._sample(step)
+                start = step + 1
             self.state = self.engine.advance(self.state, start, stop, known=self.frontier)
         self._ran(stop)
+
+    def _sample(self, step: int) -> None:
+        """Run a step, and count its tape."""
+        assert self._survey is not None  # noqa: S101 - it chose the step
+        self.outputs.samples = True
+        tape, self.state = self.engine.record(self.state, step, step + 1, known=self.frontier)
+        self.outputs.samples = False
+        self._survey.see_tape(step, step + 1, tape.bytes)
+        self._survey.see_state(step + 1, byte_size(flatten(self.state)[0]))
 
     def _record(self, start: int, stop: int) -> None:
         self._check_before(stop)
@@ -229,6 +256,8 @@ class Executor:
         with self.autocast.cast_anew():
             tape, self.state = self.engine.record(self.state, start, stop, known=self.frontier)
         self.tapes.append(tape)
+        if self._survey is not None:
+            self._survey.see_tape(start, stop, tape.bytes)
         self._ran(stop)
 
     def _check_before(self, stop: int) -> None:

@@ -14,6 +14,7 @@ from itertools import zip_longest
 from typing import Any, TypeAlias
 
 import torch
+from torch.utils._pytree import tree_iter
 
 from ckptplan.errors import InputError
 from ckptplan.torch.trees import Leaves, is_differentiable
@@ -110,8 +111,9 @@ def find_saved_tensors(
     """Yield the tensors that the nodes of a graph saved."""
     for node in walk_nodes(outputs, until=until):
         if hasattr(node, "saved_tensors"):
-            # A function written in Python.
-            yield from (one for one in node.saved_tensors if isinstance(one, torch.Tensor))
+            # A function written in Python, which may keep tensors as attributes, too.
+            kept = (node.saved_tensors, vars(node))
+            yield from (one for one in tree_iter(kept) if isinstance(one, torch.Tensor))
         kind: Any = type(node)
         for name in _list_saved(kind):
             value = getattr(node, name)

@@ -35,6 +35,12 @@ class Outputs(ABC):
         self.verifier = verifier
         #: Whether outputs that are taken again were saved, so that they cannot differ.
         self.saved = saved
+        #: Whether steps are recorded to count their tapes alone, so that they run again.
+        self.samples = False
+
+    def runs_again(self, first_time: bool) -> bool:
+        """Return whether steps ran before or will run again: all but those recorded when they run first."""
+        return first_time != (torch.is_grad_enabled() and not self.samples)
 
     @abstractmethod
     def take(self, start: int, outputs: Sequence[Any], *, first_time: bool) -> Terms:
@@ -82,7 +88,7 @@ class StackedOutputs(Outputs):
 
     def take(self, start: int, outputs: Sequence[Any], *, first_time: bool) -> Terms:
         compares = self.verifier is not None and not self.saved
-        if compares and first_time and runs_again(first_time):
+        if compares and first_time and self.runs_again(first_time):
             self._fresh = (start if self._fresh is None else self._fresh[0]), start + len(outputs)
         terms: Terms = []
         for step, output in enumerate(outputs, start=start):
@@ -211,7 +217,7 @@ class SummedLoss(Outputs):
         value = check_scalar(loss(step, output), "loss")
         if first_time:
             self._count(value)
-        if self.verifier is not None and runs_again(first_time):
+        if self.verifier is not None and self.runs_again(first_time):
             self._compare(self.verifier, step, value, output, first_time=first_time)
         return value
 
@@ -230,7 +236,7 @@ class SummedLoss(Outputs):
         total = values.sum()
         if first_time:
             self._count(total)
-        if self.verifier is not None and runs_again(first_time):
+        if self.verifier is not None and self.runs_again(first_time):
             numbers = values.detach()
             if self._numbers is None:
                 self._numbers = self.verifier.make_loss_numbers(numbers[0], (numbers,))
@@ -246,7 +252,7 @@ class SummedLoss(Outputs):
         """Take the loss of a run of steps as a whole; ``output`` is that of a step, if there is one."""
         if first_time:
             self._count(value)
-        if self.verifier is not None and runs_again(first_time):
+        if self.verifier is not None and self.runs_again(first_time):
             if self._sums is None:
                 self._sums = self.verifier.make_loss_sums(value, flatten(output)[0])
             act = self._sums.keep if first_time else self._sums.check
@@ -311,11 +317,6 @@ class SummedLoss(Outputs):
 
     def _count(self, value: torch.Tensor) -> None:
         self.total = value.detach().clone() if self.total is None else self.total + value.detach()
-
-
-def runs_again(first_time: bool) -> bool:
-    """Return whether steps ran before or will run again: all but those recorded when they run first."""
-    return first_time != torch.is_grad_enabled()
 
 
 def stack_outputs(outputs: Sequence[Any]) -> Any:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
@@ -28,6 +27,7 @@ from ckptplan.torch.rehearsal import MOST as MOST_REHEARSED
 from ckptplan.torch.rehearsal import make_schedule
 from ckptplan.torch.run import Run, bptt_planned, rehearse
 from ckptplan.torch.sequence_watch import leave_as_found
+from ckptplan.torch.survey import Measurement, Sizes
 from ckptplan.torch.trees import Leaves, byte_size, flatten
 
 #: The longest piece that cells that run chunks are timed with.
@@ -40,44 +40,6 @@ _COUNTED = 4
 _COUNTED_NARROW, _COUNTED_WIDE = 16, 32
 #: Room for so many states: cells that run chunks use as much working memory as they ever do.
 _AMPLE = 100_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sizes:
-    """Sizes in bytes, as the fields of a ``Workload`` of one unit."""
-
-    state_bytes: int
-    tape_bytes: int
-    #: Outputs that a cell saves for the whole sequence, such as spikes; zero for most cells.
-    resident_bytes_per_step: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measurement(Sizes):
-    """Bytes and seconds of a call, for any number of steps."""
-
-    #: The output of one step.
-    output_bytes: int
-    #: What a run takes besides checkpoints, tapes and outputs: gradients of parameters, the tensors of a step.
-    workspace_bytes: int
-    #: The same if steps are recorded one at a time: their gradients of parameters never exist all at once.
-    single_workspace_bytes: int
-    #: The gradients of the parameters: the part of the workspace that does not grow with the batch.
-    parameter_bytes: int
-    forward_seconds: float
-    record_seconds: float
-    backward_seconds: float
-    #: What recording and reversing a run of steps takes besides its steps.
-    chunk_seconds: float = 0.0
-    #: Steps whose bytes were counted, and steps that were timed.
-    counted: int = 1
-    steps: int = 1
-
-    @property
-    def single(self) -> Measurement:
-        """The same for plans that record steps one at a time."""
-        least = min(self.workspace_bytes, self.single_workspace_bytes)
-        return replace(self, workspace_bytes=least)
 
 
 class FirstRuns(AbstractContextManager["FirstRuns"]):
@@ -108,6 +70,8 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
         self._stack = ExitStack()
         #: Of the latest run the bytes of the gradients of parameters and inputs, and of an output that is kept.
         self.parameter_bytes = self.input_bytes = self.output_bytes = 0
+        #: The parameters that it did not use.
+        self.later: list[torch.Tensor] = []
         #: The bytes of the state after it.
         self.state_bytes = 0
 
@@ -176,6 +140,9 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
                 accepted="a cell with parameters, parameters=[...], inputs or a state that require a gradient",
             )
         self.parameter_bytes = byte_size(others)
+        # Those that only later steps use get gradients, too.
+        used = {id(one) for one in others}
+        self.later = [one for one in run.probed.parameters if id(one) not in used]
         self.input_bytes = byte_size([one for one in run.call.sequence.leaves if one.requires_grad])
         place = len(results) - sum(run.executor.end.is_tensor)
         self.output_bytes = 0 if self._losses else byte_size(results[:place]) // count
@@ -223,16 +190,20 @@ def measure_call(
         seconds = ActionSeconds(device)
         timed = max(count, min(_PIECE, steps, limit // (2 * sizes.tape_bytes))) if chunks else count
         runs.run(timed, run_twice(timed) if chunks or timed < 2 else actions, seconds)
+    single, longer = workspaces
+    later = [one.nbytes for one in runs.later]
     return Measurement(
         **vars(sizes),
         output_bytes=runs.output_bytes,
-        workspace_bytes=max(workspaces),
-        single_workspace_bytes=min(workspaces),
+        # As those of other parameters: the sums, and those of the steps that are reversed.
+        workspace_bytes=longer + 2 * sum(later),
+        single_workspace_bytes=single + sum(later) + max(later, default=0),
         parameter_bytes=runs.parameter_bytes,
         forward_seconds=seconds.a_step(Advance),
         record_seconds=seconds.a_step(Record),
         backward_seconds=seconds.a_step(Backward),
         chunk_seconds=seconds.a_run(Record) + seconds.a_run(Backward),
+        single_tape_bytes=max(size for count, size in seen.tapes if count == min(seen.tapes)[0]),
         counted=count,
         steps=timed,
     )

@@ -36,6 +36,7 @@ from ckptplan.torch.recognise import forget, keep
 from ckptplan.torch.rehearsal import Rehearsal, find_room, rehearse_first
 from ckptplan.torch.sequence_watch import SequenceWatch
 from ckptplan.torch.stores import FileStore, HostStore, LocalStore, Store
+from ckptplan.torch.survey import StaleSizesError, Survey
 from ckptplan.torch.trees import flatten, is_differentiable
 from ckptplan.torch.verify import Verifier
 
@@ -60,10 +61,16 @@ class Result:
 
 
 def unroll_planned(
-    cell: Cell, inputs: Any, state: Any, *, plan: Plan | Schedule, **options: Unpack[RunOptions]
+    cell: Cell,
+    inputs: Any,
+    state: Any,
+    *,
+    plan: Plan | Schedule,
+    survey: Survey | None = None,
+    **options: Unpack[RunOptions],
 ) -> tuple[Any, Any]:
     """Return the outputs of all steps and the final state, as ``ckptplan.torch.unroll`` under a plan."""
-    call = Call(cell=cell, inputs=inputs, state=state, plan=plan, **options)  # type: ignore[arg-type]
+    call = Call(cell=cell, inputs=inputs, state=state, plan=plan, survey=survey, **options)  # type: ignore[arg-type]
     run, tensors = run_call(call, partial(StackedOutputs, steps=plan.steps))
     assert isinstance(run.outputs, StackedOutputs)  # noqa: S101 - as asked for
     structure = run.outputs.structure
@@ -81,17 +88,26 @@ def bptt_planned(
     plan: Plan | Schedule,
     chunk_loss: Callable[[int, Any], torch.Tensor] | None = None,
     final_loss: Callable[[Any], torch.Tensor] | None = None,
+    survey: Survey | None = None,
     **options: Unpack[RunOptions],
 ) -> Result:
     """Return the loss of a sequence, as ``ckptplan.torch.bptt`` under a plan. Raises InputError."""
     losses = check_losses(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
-    call = Call(cell=cell, inputs=inputs, state=state, plan=plan, losses=losses, **options)  # type: ignore[arg-type]
+    call = Call(
+        cell=cell,
+        inputs=inputs,
+        state=state,
+        plan=plan,
+        losses=losses,
+        survey=survey,
+        **options,  # type: ignore[arg-type]
+    )
     run, (value, *final) = run_call(call, partial(SummedLoss, **losses))
     piece = run.piece
     return Result(
         loss=value,
         state=run.executor.end.fill([leaf.detach() for leaf in final]),
-        plan=plan,
+        plan=run.call.plan,
         piece=None if piece is None or piece.broken is not None else piece.steps,
     )
 
@@ -111,6 +127,11 @@ def run_call(call: Call, make_outputs: MakeOutputs) -> tuple[Run, tuple[torch.Te
         run = Run.of(call, probed, make_outputs, rehearses=rehearses)
         try:
             results = run.execute()
+        except StaleSizesError:
+            if call.survey is None or not run.watch.restored:
+                raise
+            call = replace(call, plan=call.survey.plan_again())
+            continue
         except InputError:
             forget(probed.situation)
             if not probed.recalled:
@@ -220,6 +241,7 @@ class Run:
             watch=watch,
             verifier=verifier,
             turn=_find_turn(call),
+            survey=call.survey if call.survey is not None and call.survey.is_open else None,
         )
         return cls(
             call=call,
@@ -426,7 +448,8 @@ def _make_verifier(call: Call, probed: Probed, autocast: Autocast) -> Verifier |
 
 def _make_gauge(call: Call, probed: Probed, autocast: Autocast) -> Gauge | None:
     """Return what compares the plan's sizes with the cell's, None if it was done for such a call."""
-    if not (isinstance(call.plan, Plan) and call.compares_sizes and probed.wants_gradients):
+    watched = call.survey is not None or not call.compares_sizes
+    if watched or not (isinstance(call.plan, Plan) and probed.wants_gradients):
         return None
     kinds = tuple(getattr(one, "__code__", type(one)) for one in (call.cell, *call.losses.values()))
     leaves = (*call.leaves, *probed.parameters)

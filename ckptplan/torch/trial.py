@@ -16,6 +16,7 @@ import torch
 from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Generators
 from ckptplan.torch.cell_calls import call_cell, check_result
+from ckptplan.torch.digests import cut
 from ckptplan.torch.graphs import (
     GivenGradients,
     as_graph_roots,
@@ -82,28 +83,18 @@ def gather(tensor: torch.Tensor) -> torch.Tensor:
 Reduced: TypeAlias = tuple[float, float]
 
 
-#: Tensors are compared in so many parts, of so many elements at least: a part exists in fp64, too.
-_PARTS, _LEAST_PART = 64, 2**11
-
-
 def reduce_gradient(gradient: torch.Tensor) -> Reduced:
     """Return two numbers by which a gradient is compared."""
     gradient = gather(gradient)
     wide = torch.view_as_real(gradient) if gradient.is_complex() else gradient
     norms, products = [], []
     # In fp64, as squares of large numbers overflow.
-    for place, part in enumerate(map(torch.Tensor.double, _cut(wide))):
+    for place, part in enumerate(map(torch.Tensor.double, cut(wide))):
         norms.append(torch.linalg.vector_norm(part))
         products.append(torch.dot(part, make_direction(part, 0)) * (1 + 1 / (2 + place)))
     if not norms:
         return 0.0, 0.0
     return float(torch.linalg.vector_norm(torch.stack(norms))), float(torch.stack(products).sum())
-
-
-def _cut(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return the elements of a tensor in parts."""
-    flat = tensor.detach().reshape(-1)
-    return flat.split(max(_LEAST_PART, -(-len(flat) // _PARTS))) if len(flat) else ()
 
 
 #: A share of the largest gradient, in its rounding, that rounding alone may leave of one which is zero.
@@ -260,7 +251,7 @@ def are_equal(
         if one.shape != other.shape:
             return False
         share = max(rounding, 4 * torch.finfo(one.dtype).eps) if one.is_floating_point() else rounding
-        pairs = [*zip(_cut(gather(one)), _cut(gather(other)), strict=True)]
+        pairs = [*zip(cut(gather(one)), cut(gather(other)), strict=True)]
         difference = max((_largest(_widen(some) - _widen(others)) for some, others in pairs), default=0.0)
         if difference > share * max((_largest(_widen(some)) for some, _ in pairs), default=0.0):
             return False

@@ -18,9 +18,9 @@ from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.ambient import Autocast, Generators
 from ckptplan.torch.budget import describe_choice, plan_within
 from ckptplan.torch.graphs import as_graph_roots, compute_gradients, count_saved_bytes
-from ckptplan.torch.measurement import Measurement
 from ckptplan.torch.meters import LiveBytes, choose_clock
 from ckptplan.torch.recognise import Recent
+from ckptplan.torch.survey import Measurement
 from ckptplan.torch.trees import byte_size
 from ckptplan.torch.wrapping.pieces import FusedCell, Hidden, RowKind, SequenceRows
 

@@ -10,7 +10,7 @@ import torch
 from ckptplan.errors import InputError, quote_value
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.torch.budget import choose_plan, read_limit
+from ckptplan.torch.budget import PlanChoice, choose_plan, read_limit
 from ckptplan.torch.call import RunOptions, refuse_ignored
 from ckptplan.torch.compiling.options import read_compile
 from ckptplan.torch.parameters import list_parameters
@@ -77,24 +77,30 @@ class Wrapped(torch.nn.Module):
     def _unroll(self, cell: Any, inputs: Any, state: Any, **more: Any) -> tuple[Any, Any]:
         """Return the outputs and the final state of a sequence; options given here win."""
         options = {**self._options, **more}
-        self.plan = self._choose_plan(cell, inputs, state, {}, options)
-        return unroll_planned(cell, inputs, state, plan=self.plan, **options)
+        chosen = self._choose_plan(cell, inputs, state, {}, options)
+        self.plan = chosen.plan
+        found = unroll_planned(cell, inputs, state, plan=self.plan, survey=chosen.survey, **options)
+        self.plan = self.plan if chosen.survey is None else chosen.survey.plan
+        return found
 
     def _bptt(self, cell: Any, inputs: Any, state: Any, losses: Mapping[str, Any], **more: Any) -> Result:
         """Return the loss of a sequence, computed step by step, and its final state, without a graph."""
         options = {**self._options, **more}
-        self.plan = self._choose_plan(cell, inputs, state, losses, options)
-        return bptt_planned(cell, inputs, state, plan=self.plan, **losses, **options)
+        chosen = self._choose_plan(cell, inputs, state, losses, options)
+        self.plan = chosen.plan
+        result = bptt_planned(cell, inputs, state, plan=self.plan, survey=chosen.survey, **losses, **options)
+        self.plan = result.plan
+        return result
 
     def _choose_plan(
         self, cell: Any, inputs: Any, state: Any, losses: Mapping[str, Any], options: Mapping[str, Any]
-    ) -> Plan | Schedule:
+    ) -> PlanChoice:
         if self._memory is None:
             assert self._given is not None  # noqa: S101 - one of the two is given
-            return self._given
+            return PlanChoice(plan=self._given, executed=self._given, compile=None)
         measured = {name: options[name] for name in _MEASURED if name in options}
         measured["held_states"] = self._held_states
-        return choose_plan(cell, inputs, state, memory=self._memory, losses=losses, **measured).plan
+        return choose_plan(cell, inputs, state, memory=self._memory, losses=losses, **measured)
 
     def __getattr__(self, name: str) -> Any:
         net = self.__dict__.get("net")

@@ -1,0 +1,174 @@
+"""Watches the sizes of states and tapes in the first call of a kind, beyond the steps that were measured.
+
+A state may grow, and a part of a network may be used late. So some steps of the first sweep are recorded, one
+at a time, and their tapes counted; so is each checkpoint. If the plan would not stay within the limit with what
+shows, everything is put back, and a plan is made with that. The next call knows the sizes of all steps.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from ckptplan.cost.case import Case
+from ckptplan.errors import InputError, PlanMismatch
+from ckptplan.model.plan import Plan
+from ckptplan.planning.playback import actions
+from ckptplan.schedule.simulator import play
+from ckptplan.torch.fit import count_frames
+from ckptplan.units import format_bytes
+
+#: Steps of the first sweep whose tapes are counted, about evenly spread.
+_SAMPLES = 8
+#: Sizes may be larger by this share without being others.
+_SHARE = 0.02
+#: How often a sequence begins again with another plan.
+_MOST_TRIES = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """Sizes in bytes, as the fields of a ``Workload`` of one unit."""
+
+    state_bytes: int
+    tape_bytes: int
+    #: Outputs that a cell saves for the whole sequence, such as spikes; zero for most cells.
+    resident_bytes_per_step: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement(Sizes):
+    """Bytes and seconds of a call, for any number of steps."""
+
+    #: The output of one step.
+    output_bytes: int
+    #: What a run takes besides checkpoints, tapes and outputs: gradients of parameters, the tensors of a step.
+    workspace_bytes: int
+    #: The same if steps are recorded one at a time: their gradients of parameters never exist all at once.
+    single_workspace_bytes: int
+    #: The gradients of the parameters: the part of the workspace that does not grow with the batch.
+    parameter_bytes: int
+    forward_seconds: float
+    record_seconds: float
+    backward_seconds: float
+    #: What recording and reversing a run of steps takes besides its steps.
+    chunk_seconds: float = 0.0
+    #: The tape of a step that is recorded by itself, with what a recording holds once.
+    single_tape_bytes: int = 0
+    #: Steps whose bytes were counted, and steps that were timed.
+    counted: int = 1
+    steps: int = 1
+
+    @property
+    def single(self) -> Measurement:
+        """The same for plans that record steps one at a time."""
+        least = min(self.workspace_bytes, self.single_workspace_bytes)
+        return replace(self, workspace_bytes=least)
+
+
+class StaleSizesError(InputError):
+    """A state or a tape is larger than was planned: a plan for its size is needed."""
+
+
+@dataclass(kw_only=True)
+class Survey:
+    """What the steps of a call keep, under a plan for a limit.
+
+    Arguments:
+        measurement: what the first steps keep.
+        plan: the plan that is executed.
+        replan: returns the plan for other sizes. Raises InputError if none fits.
+        keep: called with the sizes and the plan in the end.
+        is_open: whether anything is watched: not if such a call has shown its sizes under this plan.
+    """
+
+    measurement: Measurement
+    plan: Plan
+    replan: Callable[[Measurement], Plan]
+    keep: Callable[[Measurement, Plan], object]
+    is_open: bool
+    #: The largest bytes of a state and of a step's tape, each with the step where it was seen.
+    _state: tuple[int, int] = field(default=(0, 0), init=False)
+    _tape: tuple[int, int] = field(default=(0, 0), init=False)
+    #: What the present plan was made for.
+    _planned: Measurement = field(init=False)
+    _tries: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self._planned = self.measurement
+
+    def list_samples(self, start: int, stop: int) -> Iterator[int]:
+        """Yield the steps between two that are recorded to count their tapes."""
+        steps = self.plan.steps
+        # Not at equal distances, which a period may share.
+        samples = {steps * number // (_SAMPLES + 1) + number % 3 for number in range(1, _SAMPLES + 1)}
+        return (step for step in sorted(samples) if start <= step < min(stop, steps - 1))
+
+    def see_state(self, step: int, size: int) -> None:
+        """Take note of the state before a step."""
+        self._state = max((size, step), self._state)
+
+    def see_tape(self, start: int, stop: int, size: int) -> None:
+        """Take note of the tape of recorded steps."""
+        once = max(0, self.measurement.single_tape_bytes - self.measurement.tape_bytes)
+        self._tape = max((-(-(size - once) // (stop - start)), stop), self._tape)
+
+    def check(self) -> None:
+        """Raise StaleSizesError if the plan does not stay within its limit with what was seen so far."""
+        sizes = self._correct(self._planned, extrapolates=True)
+        if sizes != self._planned and self._tries < _MOST_TRIES and self._find_excess(sizes) > 0:
+            raise StaleSizesError("steps keep more than the first ones did", field="cell")
+
+    def plan_again(self) -> Plan:
+        """Return a plan for what was seen so far. Raises InputError if none fits."""
+        self._planned = self._correct(self._planned, extrapolates=True)
+        self._tries += 1
+        self.plan = self.replan(self._planned)
+        return self.plan
+
+    def finish(self) -> None:
+        """Keep the sizes for later calls; warn if this one took more than its limit."""
+        sizes = self._correct(self.measurement, extrapolates=False)
+        self.keep(sizes, self.plan)
+        excess = self._find_excess(sizes) if sizes != self.measurement else 0
+        if excess > 0:
+            warnings.warn(
+                f"later steps keep more than the first ones: states up to {format_bytes(sizes.state_bytes)}, "
+                f"tapes up to {format_bytes(sizes.tape_bytes)} a step. This call took about "
+                f"{format_bytes(excess)} more than its limit; the next one is planned for these sizes",
+                PlanMismatch,
+                stacklevel=count_frames(),
+            )
+
+    def _correct(self, planned: Measurement, *, extrapolates: bool) -> Measurement:
+        """Return the sizes that were seen, if they are larger; to the end, if they may go on growing."""
+
+        def grow(seen: tuple[int, int], before: int) -> int:
+            size, step = seen
+            if size <= (1 + _SHARE) * before:
+                return before
+            # Linearly from the beginning, where the first steps were measured.
+            further = (size - before) * (self.plan.steps - step) // max(1, step) if extrapolates else 0
+            return size + further
+
+        state, tape = grow(self._state, planned.state_bytes), grow(self._tape, planned.tape_bytes)
+        more = state - planned.state_bytes + tape - planned.tape_bytes
+        return replace(
+            planned,
+            state_bytes=state,
+            tape_bytes=tape,
+            workspace_bytes=planned.workspace_bytes + more,
+            single_workspace_bytes=planned.single_workspace_bytes + more,
+        )
+
+    def _find_excess(self, sizes: Measurement) -> int:
+        """Return how many bytes more than its limit the plan takes with some sizes."""
+        workload, limit = self.plan.workload, self.plan.goal.local_bytes
+        assert limit is not None  # noqa: S101 - it was made for a limit
+        case = Case(workload=workload, profile=self.plan.profile).with_sizes(
+            state_bytes=sizes.state_bytes,
+            tape_bytes=sizes.tape_bytes,
+            workspace_bytes=workload.workspace_bytes + sizes.workspace_bytes - self._planned.workspace_bytes,
+        )
+        return play(actions(self.plan), costs=case.costs).local_peak_bytes - limit
