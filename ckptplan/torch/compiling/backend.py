@@ -25,7 +25,6 @@ from ckptplan.torch.compiling.steps import (
     NotCompiled,
     PieceError,
     PieceFunction,
-    Reason,
     copy_from_graph,
     copy_function,
 )
@@ -122,10 +121,6 @@ _DATA = re.compile(
     r"data.dependent|dynamic (shape|output)|Tensor\.item|_local_scalar_dense|unbacked|Dynamic shape operator",
     re.IGNORECASE,
 )
-_WHAT: dict[Reason, str] = {
-    "data-dependent": "shapes or branches depend on numbers in tensors",
-    "graph-break": "graph break",
-}
 _PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
 
 
@@ -141,24 +136,22 @@ def explain_error(error: BaseException) -> NotCompiled:
     where = f" at {place}" if place else ""
     if any(isinstance(one, TooManyGraphsError) for one in chain):
         return NotCompiled(
-            reason="recompiles",
             text="pieces were compiled again and again, since something that steps read differs"
             f"{where}: a number that changes is to be a tensor",
         )
     if any(isinstance(one, InvalidCxxCompiler) for one in chain) or "InvalidCxxCompiler" in text:
         return NotCompiled(
-            reason="no-compiler",
+            whatever_loss=True,
             text="there is no C++ compiler on this machine, which PyTorch's compiler needs (install g++ or "
             "clang, or name one in the environment variable CXX)",
         )
     if isinstance(error, Unsupported | UserError):
-        kind: Reason = "data-dependent" if _DATA.search(text) else "graph-break"
-        return NotCompiled(reason=kind, text=f"{_WHAT[kind]}{where} ({_first_line(text)})")
+        depends = "shapes or branches depend on numbers in tensors"
+        what = depends if _DATA.search(text) else "graph break"
+        return NotCompiled(text=f"{what}{where} ({_first_line(text)})")
     if isinstance(error, BackendCompilerFailed) and chain[-1] is not error:
         text = str(chain[-1])
-    return NotCompiled(
-        reason="compilation-failed", text=f"PyTorch's compiler failed{where} ({_first_line(text)})"
-    )
+    return NotCompiled(text=f"PyTorch's compiler failed{where} ({_first_line(text)})")
 
 
 def _list_causes(error: BaseException | None) -> list[BaseException]:

@@ -371,7 +371,7 @@ def _build(request: PieceRequest, steps: int, product: Product, *, mode: str) ->
         form = Form.of(leaves, structure)
         if Form.of(*again) != form:
             return NotCompiled(
-                reason="state",
+                whatever_loss=True,
                 text="the state holds numbers outside of tensors, or shapes, that differ from step to step",
             )
         runs = _Runs(request, steps, tuple(leaf.detach() for leaf in leaves), structure.fill)
@@ -393,9 +393,7 @@ def _build(request: PieceRequest, steps: int, product: Product, *, mode: str) ->
             gradients, expected
         )
         if difference:
-            return NotCompiled(
-                reason="differs", text=f"compiled steps differ from those as written by {difference}"
-            )
+            return NotCompiled(text=f"compiled steps differ from those as written by {difference}")
         with set_compiler():
             seconds = runs.measure(advance, record)
         return Built(

@@ -100,7 +100,6 @@ def forget_pieces() -> None:
 def _refuse_incomplete(request: PieceRequest) -> NotCompiled:
     """Return that changes of a cell could not be noticed, and say so once for each kind of cell."""
     why = NotCompiled(
-        reason="cell",
         text="the cell or the loss reaches something whose changes could not be noticed (an iterator, a module "
         "of torch.jit, hooks of all modules, more than 4,000 objects)",
     )
@@ -126,7 +125,7 @@ def _find(request: PieceRequest, compile_: Compile) -> _Known:
     code = _codes.find(same) or _codes.keep(same, _Code())
     calls = code.calls[request.settings] = code.calls.get(request.settings, 0) + 1
     if code.built and calls <= _PATIENCE and _list_lengths(request, compile_):
-        why = NotCompiled(reason="short", text="the shapes are new, and may be those of a single batch")
+        why = NotCompiled(text="the shapes are new, and may be those of a single batch")
         return _Known(found=why, references=(), said=True)
     found = _build(request, compile_)
     code.built |= isinstance(found, Built)
@@ -138,13 +137,11 @@ def _build(request: PieceRequest, compile_: Compile) -> Built | NotCompiled:
     lengths = _list_lengths(request, compile_)
     if not lengths:
         return NotCompiled(
-            reason="short",
             text=f"a sequence of {request.steps} steps is too short for pieces of "
             f"{compile_.steps or _LENGTHS[0]}",
         )
     if isinstance(request.cell, ChunkCell) and torch.is_autocast_enabled(request.device.type):
         return NotCompiled(
-            reason="cell",
             text="under autocast, the kernels of a ChunkCell keep the precision of its parameters, which "
             "compiled steps would not",
         )
@@ -160,7 +157,6 @@ def _build(request: PieceRequest, compile_: Compile) -> Built | NotCompiled:
     assert best is not None  # noqa: S101 - there was a length
     if best.seconds.together > _WORTH * best.eager.together:
         return NotCompiled(
-            reason="slower",
             text=f"compiled pieces of {best.piece.steps} steps take {best.seconds.together:.2g} s, and "
             f"{best.eager.together:.2g} s as they are written",
         )
@@ -179,7 +175,7 @@ def _build_one(request: PieceRequest, steps: int, compile_: Compile) -> Built | 
     found = _compile(request, steps, compile_, request.product)
     if isinstance(found, Built) or request.product == "outputs":
         return found
-    if found.reason in ("no-compiler", "state"):
+    if found.whatever_loss:
         return found
     without = _compile(request, steps, compile_, "outputs")
     if isinstance(without, NotCompiled):

@@ -23,22 +23,6 @@ from ckptplan.torch.fit import count_frames
 from ckptplan.torch.losses import check_scalar, stack_outputs
 from ckptplan.torch.trees import Leaves, Structure, is_differentiable
 
-#: The kinds of reasons.
-Reason: TypeAlias = Literal[
-    "graph-break",
-    "data-dependent",
-    "no-compiler",
-    "compilation-failed",
-    "recompiles",
-    "differs",
-    "refused",
-    "state",
-    "cell",
-    "short",
-    "slower",
-    "memory",
-]
-
 
 class CompileFallback(UserWarning):
     """Steps run as they are written, though ``compile`` was asked for; the message says why."""
@@ -48,9 +32,10 @@ class CompileFallback(UserWarning):
 class NotCompiled:
     """Why a call is not compiled."""
 
-    reason: Reason
     #: The whole story, for people.
     text: str
+    #: Whether the loss has no part in it, so that pieces without the loss could not be compiled either.
+    whatever_loss: bool = False
 
     def warn(self, *, what: str = "steps") -> None:
         """Say what runs uncompiled, and why, where code outside of ckptplan and PyTorch called."""
@@ -59,7 +44,7 @@ class NotCompiled:
 
 
 #: Of a piece in a sequence that was refused: it never runs compiled again.
-REFUSED = NotCompiled(reason="refused", text="a sequence that ran in compiled pieces was refused")
+REFUSED = NotCompiled(text="a sequence that ran in compiled pieces was refused")
 
 
 class PieceError(RuntimeError):
