@@ -124,7 +124,7 @@ class KnownCalls:
 
     def find(self, kind: Any, constants: Constants) -> Measurement | None:
         """Return the measurement of such a call, if there is one."""
-        return self._known.find(self._make_key(kind, constants))
+        return self._known.find(self.make_key(kind, constants))
 
     def keep(self, kind: Any, constants: Constants, measurement: Measurement) -> None:
         """Keep the measurement of a call of which none was found."""
@@ -135,7 +135,7 @@ class KnownCalls:
             and old is not None
             and all(getattr(old, name) == getattr(measurement, name) for name in _DECIDED)
         ):
-            self._known.forget(self._make_key(kind, before))
+            self._known.forget(self.make_key(kind, before))
             names = before.keys() | constants.keys()
             changed = {name for name in names if before.get(name) != constants.get(name)}
             self._ignored.keep(kind, (self._ignored.find(kind) or frozenset()) | changed)
@@ -144,9 +144,10 @@ class KnownCalls:
                 **{name: max(getattr(old, name), getattr(measurement, name)) for name in _WORKSPACES},
             )
         self._latest.keep(kind, constants)
-        self._known.keep(self._make_key(kind, constants), measurement)
+        self._known.keep(self.make_key(kind, constants), measurement)
 
-    def _make_key(self, kind: Any, constants: Constants) -> Any:
+    def make_key(self, kind: Any, constants: Constants) -> Any:
+        """Return what tells calls of a kind apart: their constants, but those that decide nothing."""
         ignored = self._ignored.find(kind) or frozenset()
         return kind, frozenset(one for one in constants.items() if one[0] not in ignored)
 
@@ -168,8 +169,8 @@ _STRATEGIES = ("base", "standard", "nested", "growing", "revolve")
 #: Measurements that are kept.
 _MOST = 256
 _measured = KnownCalls(_MOST)
-#: The sizes of all steps, by the kind of a call, its constants, T and what was measured in the first steps;
-#: beside them the strategies, with their settings, under which they were seen.
+#: The sizes of all steps, by the key of a measurement, T and what was measured in the first steps; beside them
+#: the strategies, with their settings, under which they were seen.
 _surveyed: Recent[Any, tuple[Measurement, frozenset[Any]]] = Recent(_MOST)
 
 
@@ -492,7 +493,8 @@ def choose_plan(
     if known:
         take = partial(measure, cell, inputs, state, losses=losses, steps=count, kind=kind, **options)
     first = take(limit=limit)
-    key = (kind[0], frozenset(kind[1].items()), count, first)
+    counted = choose_count(cell, state, steps=count, limit=limit)
+    key = (_measured.make_key((kind[0], counted), kind[1]), count, first)
     written, seen = _surveyed.find(key) or (first, frozenset())
     fit = partial(
         plan_within,

@@ -173,6 +173,7 @@ class Executor:
         """Release everything."""
         self.tapes.clear()
         self.state = self._postponed = None
+        self._incoming = ()
         self.engine.close()
         for store in self.stores.values():
             store.close()

@@ -374,6 +374,8 @@ class PlannedSequence(torch.autograd.Function):
             ctx.tensors = None
             with run.watch.rerun([f"{name}.requires_grad" for name in trained]):
                 run.reverse(gradients, outputs=len(gradients) - ctx.states)
+            # It refers to the run, which would wait for the collector of cycles.
+            run.watch.when_refused = int
         states, inputs, parameters = run.executor.engine.gradients.release()
         given = len(flatten(run.call.state)[0])
         states = (states or [None] * given)[:given]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import re
 import subprocess
@@ -24,6 +25,7 @@ from ckptplan.torch import LIF, bptt, budget, measured_sizes, plan_for, scan, un
 from ckptplan.torch.adapters import TorchCell
 from ckptplan.torch.measurement import measure_call
 from ckptplan.torch.meters import LiveBytes
+from ckptplan.torch.survey import Survey
 from tests.torch.support import assert_close, gradients, gru, job, plain
 
 STEPS = 400
@@ -129,6 +131,36 @@ def test_what_steps_leave_behind_makes_no_other_kind_of_call() -> None:
         result = bptt(cell, torch.rand(90, 3, 5), torch.zeros(3, 7), squares, memory="20 kB")
         result.loss.backward()
         assert len(budget._measured) == 1
+
+
+def test_sizes_are_watched_once_for_calls_of_a_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if a counter makes each call look like another one."""
+    watched: list[bool] = []
+    finish = Survey.finish
+
+    def note(survey: Survey) -> None:
+        watched.append(True)
+        finish(survey)
+
+    monkeypatch.setattr(Survey, "finish", note)
+    inner, inputs = torch.nn.GRUCell(5, 7), torch.rand(90, 3, 5)
+
+    class Counting(torch.nn.Module):
+        calls = 0
+
+        def forward(self, state: torch.Tensor, x: torch.Tensor) -> Any:
+            state = inner(x, state)
+            return state, state
+
+    cell = Counting()
+
+    forget()
+    counts = []
+    for _ in range(6):
+        cell.calls += 1
+        bptt(cell, inputs, torch.zeros(3, 7), squares, memory="60 kB").loss.backward()
+        counts.append(len(watched))
+    assert counts[-1] == counts[-3] < 4
 
 
 def test_scan_and_unroll_return_the_same_in_their_own_orders() -> None:
@@ -692,3 +724,23 @@ def test_what_a_loss_of_the_final_state_keeps_is_no_part_of_a_steps_tape() -> No
     with LiveBytes() as live:
         bptt(cell, inputs, zeros, final_loss=measure, plan=least, **named).loss.backward()
     assert live.peak <= 300_000
+
+
+def test_a_call_leaves_nothing_that_waits_for_the_collector_of_cycles() -> None:
+    """The gradients of the outputs are as large as these."""
+    cell, _ = CELLS["gru"]()
+    inputs, state = torch.randn(40, 8, 16), torch.zeros(8, 64)
+    gc.collect()
+    gc.disable()
+    try:
+        left = []
+        with LiveBytes() as live:
+            for _ in range(3):
+                outputs, _ = unroll(cell, inputs, state, memory="400 kB")
+                outputs.square().mean().backward()
+                cell.zero_grad()
+                del outputs
+                left.append(live.now)
+    finally:
+        gc.enable()
+    assert left[2] == left[1] < 40 * state.nbytes
