@@ -5,7 +5,6 @@ Actions and memory are counted with equal parts counted once.
 
 from __future__ import annotations
 
-from operator import add
 from typing import NamedTuple, TypeAlias
 
 from ckptplan.model.prediction import COUNTS, Totals
@@ -98,7 +97,7 @@ class _TreeCounter:
         self.known: dict[_Place, Tally] = tree.counted.setdefault((state_bytes, tape_bytes), {})
 
     def count(self, place: _Place, items: _Items, after: list[Tally]) -> Tally:
-        counts, totals = dict.fromkeys(COUNTED, 0), [0] * len(COUNTED)
+        writes = reads = advances = chunks = saves = loads = 0
         local, remote = local_peak, remote_peak = self._first_state(place.piece)
         inners = iter(after)
         # Steps that run, less the first run of each.
@@ -106,43 +105,47 @@ class _TreeCounter:
         for item, times in items:
             match item:
                 case Piece(part=part, start=start):
+                    # Added up by name: fronts count tens of thousands of parts.
                     inner = next(inners)
-                    totals = [total + times * count for total, count in zip(totals, inner, strict=False)]
-                    ran += times * self._steps(start, start + part.steps, place)
+                    again, its_writes, its_reads, its_advances, its_chunks, its_saves, its_loads = inner[:-2]
+                    ran += times * (again + self._steps(start, start + part.steps, place))
+                    writes, reads = writes + times * its_writes, reads + times * its_reads
+                    advances, chunks = advances + times * its_advances, chunks + times * its_chunks
+                    saves, loads = saves + times * its_saves, loads + times * its_loads
                     # The part has its first state, and frees it.
                     own_local, own_remote = self._first_state(item)
                     local_peak = max(local_peak, local - own_local + inner.local_bytes)
                     remote_peak = max(remote_peak, remote - own_remote + inner.remote_states)
                     local, remote = local - times * own_local, remote - times * own_remote
                 case Advance(start, stop):
-                    counts["advances"] += times
+                    advances += times
                     ran += times * self._steps(start, stop, place)
                 case Record(start, stop):
-                    counts["chunks"] += 1
+                    chunks += 1
                     ran += self._steps(start, stop, place)
                     local += self._steps(start, stop, place) * self.tape_bytes
                 case Backward(start, stop):
                     local -= self._steps(start, stop, place) * self.tape_bytes
                 case Save(tier=Tier.LOCAL):
-                    counts["local_saves"] += 1
+                    saves += 1
                     local += self.state_bytes
                 case Save():
-                    counts["remote_writes"] += times
+                    writes += times
                     remote += times
-                case Load(tier=tier):
-                    counts["local_loads" if tier is Tier.LOCAL else "remote_reads"] += 1
+                case Load(tier=Tier.LOCAL):
+                    loads += 1
+                case Load():
+                    reads += 1
                 case Free(tier=Tier.LOCAL):
                     local -= self.state_bytes
                 case Free():
                     remote -= 1
                 case Transfer():
                     # From remote memory: no part moves a state there from local memory.
-                    counts["remote_reads"] += 1
+                    reads += 1
                     local, remote = local + self.state_bytes, remote - 1
             local_peak, remote_peak = max(local_peak, local), max(remote_peak, remote)
-        counts["recomputed_steps"] = ran
-        own = counts.values()
-        return Tally(*[*map(add, own, totals), local_peak, remote_peak])
+        return Tally(ran, writes, reads, advances, chunks, saves, loads, local_peak, remote_peak)
 
     def _first_state(self, piece: Piece) -> tuple[int, int]:
         """Return the local bytes and the remote states that are held when a part begins."""
