@@ -159,7 +159,7 @@ def test_profile_and_workload_take_paths(tmp_path: Path) -> None:
         (["--workload", "paper_snn"], "Did you mean 'paper-snn'"),
         (["--profile", "none.toml"], "none.toml: cannot be read: No such file"),
         (["--local-bytes", "624 KB"], "--local-bytes: '624 KB' has the unit 'KB'"),
-        (["--local-bytes", "0"], "--local-bytes: 0 is not accepted"),
+        (["--local-bytes", "0"], "--local-bytes: '0' is not accepted: input should be greater than 0"),
         (["--local-bytes", "nan"], "--local-bytes: 'nan'"),
         (["--remote-bytes", "-1"], "--remote-bytes: -1 is not accepted"),
         (["--max-overhead", "inf"], "--max-overhead: 'inf'"),
