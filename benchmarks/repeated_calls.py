@@ -160,6 +160,9 @@ def make_jobs(setting: Setting) -> dict[str, Job]:
         "LIF, 32 x 256, T = 100": make(Spiking(64, 256), (100, 32, 64), 256, 44),
         "GRU, 32 x 256, T = 16": make(TorchCell(gru(64, 256)), (16, 32, 64), 256, 16),
         "GRU, 32 x 256, T = 512": make(TorchCell(gru(64, 256)), (512, 32, 64), 256, 100),
+        # Steps of about a millisecond.
+        "tanh, 32 x 1,024, T = 100": make(TorchCell(tanh(64, 1024)), (100, 32, 64), 1024, 44),
+        "GRU, 32 x 512, T = 100": make(TorchCell(gru(64, 512)), (100, 32, 64), 512, 44),
     }
     return setting.pick(small, small | more, small | more)
 

@@ -95,6 +95,9 @@ class Graph(Tape):
 class StepEngine(Engine):
     """Runs any cell, one step at a time."""
 
+    #: Whether a later run overwrites the gradients of this one, as CUDA graphs do: then they are copied.
+    overwrites = False
+
     def __init__(
         self,
         *,
@@ -213,7 +216,8 @@ class StepEngine(Engine):
         inputs = [leaf for leaf in tape.inputs if leaf.requires_grad]
         ends, given = [output for output, _ in pairs], [gradient for _, gradient in pairs]
         del pairs
-        found = self.gradients.backpropagate(ends, given, [*begins, *inputs], last=tape.start == 0)
+        last = tape.start == 0 and not self.overwrites
+        found = self.gradients.backpropagate(ends, given, [*begins, *inputs], last=last)
         self._keep(tape, found, begins=len(begins), inputs=len(inputs))
 
     def close(self) -> None:

@@ -30,6 +30,7 @@ class CompiledEngine(StepEngine):
     def __init__(self, *, piece: CompiledPiece, loss: Any, **options: Any) -> None:
         super().__init__(**options)
         self.piece, self.loss = piece, loss
+        self.overwrites = piece.reuses_memory
 
     def advance(self, state: Any, start: int, stop: int, *, known: int) -> Any:
         with self.piece.settings():
@@ -84,7 +85,7 @@ class CompiledEngine(StepEngine):
         return tape, after.fill(tuple(leaf.detach() for leaf in end))
 
     def _keep(self, tape: Graph, found: tuple[Gradient, ...], *, begins: int, inputs: int) -> None:
-        if self.piece.reuses_memory:
+        if self.overwrites:
             # The next chunk would overwrite them (pytorch#169545).
             found = tuple(None if one is None else copy_from_graph(one) for one in found)
         super()._keep(tape, found, begins=begins, inputs=inputs)
