@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -233,11 +234,7 @@ class Room:
         if len(self.costs) > 1:
             limit = max((limit - kept - self._find_most(length)["workspace_bytes"]) // len(self.costs), 1)
             measurement, kept = replace(measurement, workspace_bytes=0), 0
-        try:
-            return plan_within(measurement, steps=count, limit=limit, kept=kept)
-        except InputError:
-            # Not kept for later: its traceback holds the frames of the call, and their tensors.
-            return None
+        return _find_plan(measurement, count, limit, kept)
 
     def refuse(self, length: int) -> InputError:
         """Return an error that says what all runs together need with pieces of a length."""
@@ -255,6 +252,16 @@ class Room:
         """Return the most bytes that a piece of any run takes."""
         all_ = [costs.at(length) for costs in self.costs]
         return {name: max(getattr(one, name) for one in all_) for name in _BYTES}
+
+
+@lru_cache(maxsize=1024)
+def _find_plan(measurement: Measurement, steps: int, limit: int, kept: int) -> Plan | None:
+    """Return the quickest plan, None if none fits: each call asks for all lengths again."""
+    try:
+        return plan_within(measurement, steps=steps, limit=limit, kept=kept)
+    except InputError:
+        # Not kept: its traceback holds the frames of the call, and their tensors.
+        return None
 
 
 def choose_pieces(runs: Sequence[PieceRun], *, limit: int, kept: int, piece: int | None) -> list[PiecePlan]:
