@@ -109,12 +109,19 @@ class _Objective:
 
     def __init__(self, losses: Losses, start: int) -> None:
         self._given, self._start = losses, start
-        #: What the sum counts: no more than the losses do, which may be small.
-        self.share = 1.0
+        #: What the sum counts: no more than the losses of the first run do, which may be small.
+        self.share: float | None = None
         self.name = "chunk_loss" if "chunk_loss" in losses else "loss"
         #: The types of what steps return.
         self.dtypes: set[torch.dtype] = set()
         self._weights: dict[Any, torch.Tensor] = {}
+
+    def choose_share(self, lost: float, sums: float) -> float:
+        """Return the share of the sum, given what the losses and the sum are in the first run."""
+        if self.share is None:
+            small = _LEAST_SHARE * abs(sums) < abs(lost) < abs(sums)
+            self.share = abs(lost / sums) if small else 1.0
+        return self.share
 
     @property
     def losses(self) -> dict[str, Any]:
@@ -140,12 +147,12 @@ class _Objective:
 
     def _take(self, step: int, output: Any) -> torch.Tensor:
         given = self._given.get(self.name)
-        total = self.share * self._add_up(output, stacked=self.name == "chunk_loss")
+        total = (self.share or 1.0) * self._add_up(output, stacked=self.name == "chunk_loss")
         return total if given is None else total + check_scalar(given(self._start + step, output), self.name)
 
     def _finish(self, state: Any) -> torch.Tensor:
         given = self._given.get("final_loss")
-        total = self.share * self._add_up(state)
+        total = (self.share or 1.0) * self._add_up(state)
         return total if given is None else total + check_scalar(given(state), "final_loss")
 
     def _add_up(self, tree: Any, *, stacked: bool = False) -> torch.Tensor:
@@ -241,9 +248,8 @@ class Rehearsal:
             found, part = objective.take_end(outputs, state)
             terms, parts = [*terms, *found], [*parts, part]
             lost, sums = (sum(float(one.detach()) for one in some) for some in (terms, parts))
-            if _LEAST_SHARE * abs(sums) < abs(lost) < abs(sums):
-                objective.share = abs(lost / sums)
-            weighted = [objective.share * one for one in parts]
+            share = objective.choose_share(lost, sums)
+            weighted = [share * one for one in parts]
             total = torch.stack([one.double() for one in (*terms, *weighted)]).sum()
         reduced: dict[int, Reduced] = {}
 
