@@ -126,6 +126,12 @@ def a_function() -> Callable[[Any, Any], tuple[Any, Any]]:
     return cell
 
 
+@pytest.fixture(autouse=True)
+def _same_weights() -> None:
+    """Weights decide whether neurons fire in the steps that are tried, and so which check speaks first."""
+    torch.manual_seed(0)
+
+
 def train(cell: Any, strategy: str, **more: Any) -> None:
     """Compute the gradients of a sequence whose inputs say which step it is."""
     times = torch.arange(STEPS, dtype=torch.float32).view(STEPS, 1, 1).expand(STEPS, 3, 4)
