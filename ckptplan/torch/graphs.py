@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import zip_longest
 from typing import Any, TypeAlias
@@ -163,7 +164,8 @@ class Gradients:
         self.state: list[Gradient] = []
         self.parameters: list[Gradient] = [None] * len(parameters)
         self.inputs: list[Gradient] = [None] * len(inputs)
-        self._of, self._inputs, self._wanted = tuple(parameters), inputs, wanted
+        self._inputs, self._wanted = inputs, wanted
+        self._passer = GradientPasser(tuple(parameters))
         #: Whether no gradients follow those that are added.
         self._last = False
 
@@ -185,7 +187,7 @@ class Gradients:
     ) -> tuple[Gradient, ...]:
         """Return the gradients of ``wanted``, and add those of the parameters; the ``last`` ones end sums."""
         self._last = last
-        return pass_gradients(outputs, gradients, wanted, parameters=self._of, take=self.add)
+        return self._passer.compute(outputs, gradients, wanted, self.add)
 
     def add(self, place: int, gradient: torch.Tensor) -> None:
         """Add a gradient of the parameter at a place."""
@@ -220,67 +222,95 @@ def compute_gradients(
 ) -> tuple[Gradient, ...]:
     """Return the gradients of ``wanted``, then of the parameters; None where there is no gradient."""
     found: dict[int, torch.Tensor] = {}
-    others = pass_gradients(outputs, gradients, wanted, parameters=parameters, take=found.__setitem__)
+    others = GradientPasser(parameters).compute(outputs, gradients, wanted, found.__setitem__)
     return (*others, *(found.get(place) for place in range(len(parameters))))
 
 
-def pass_gradients(
-    outputs: Sequence[torch.Tensor],
-    gradients: Sequence[Gradient],
-    wanted: Sequence[torch.Tensor],
-    *,
-    parameters: Sequence[torch.Tensor],
-    take: Callable[[int, torch.Tensor], object],
-) -> tuple[Gradient, ...]:
-    """Return the gradients of ``wanted``; pass each of the parameters on as soon as it is complete.
+class GradientPasser:
+    """Computes gradients; passes each of some parameters on as soon as it is complete.
 
     So only one of these need be alive at a time. Hooks of parameters see the whole gradient at the end.
 
     Arguments:
-        outputs: where gradients enter.
-        gradients: their gradients.
-        wanted: tensors.
-        parameters: more tensors.
-        take: called with the number of a parameter and its gradient.
+        parameters: tensors that require a gradient.
     """
-    live = [
-        (output, gradient)
-        for output, gradient in zip(outputs, gradients, strict=True)
-        if gradient is not None and output.requires_grad
-    ]
-    everything = (*wanted, *parameters)
-    if not live or not everything:
-        return (None,) * len(wanted)
-    given = [gradient for _, gradient in live]
-    passed: set[int] = set()
-    task: list[int] = []
 
-    def make_hook(place: int, parameter: torch.Tensor) -> Hooks:
-        if not (parameter.is_leaf and type(parameter) in (torch.Tensor, torch.nn.Parameter)):
-            # What was computed from other tensors gets its gradient in parts.
+    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
+        self._parameters, self._present = parameters, _Present()
+        # They know what is present, and not this, which would wait for the collector of cycles.
+        self._hooks = [_make_hook(place, one, self._present) for place, one in enumerate(parameters)]
+
+    def compute(
+        self,
+        outputs: Sequence[torch.Tensor],
+        gradients: Sequence[Gradient],
+        wanted: Sequence[torch.Tensor],
+        take: Callable[[int, torch.Tensor], object],
+    ) -> tuple[Gradient, ...]:
+        """Return the gradients of ``wanted``, given those of outputs; None where there is no gradient.
+
+        Arguments:
+            outputs: where gradients enter.
+            gradients: their gradients.
+            wanted: tensors.
+            take: called with the number of a parameter and its gradient.
+        """
+        live = [
+            (output, gradient)
+            for output, gradient in zip(outputs, gradients, strict=True)
+            if gradient is not None and output.requires_grad
+        ]
+        everything = (*wanted, *self._parameters)
+        if not live or not everything:
+            return (None,) * len(wanted)
+        given = [gradient for _, gradient in live]
+        present = self._present
+        present.passed.clear()
+        # The gradient of a scalar need not be given. PyTorch checks given gradients with symbolic shapes, which
+        # would import sympy.
+        with torch.enable_grad(), replace_hooks(self._parameters, self._hooks):
+            root = GivenGradients.apply(given, present.begin, *(output for output, _ in live))  # type: ignore[no-untyped-call]
+            del live, given
+            present.take = take
+            try:
+                found: tuple[Gradient, ...] = torch.autograd.grad(root, everything, allow_unused=True)
+            finally:
+                present.take = None
+        for place, gradient in enumerate(found[len(wanted) :]):
+            if place not in present.passed and gradient is not None:
+                take(place, gradient)
+        return found[: len(wanted)]
+
+
+@dataclass
+class _Present:
+    """The present backward pass: its number, as autograd counts them, and what it passed on."""
+
+    task: int = -1
+    take: Callable[[int, torch.Tensor], object] | None = None
+    passed: set[int] = field(default_factory=set)
+
+    def begin(self, task: int) -> None:
+        """Take note of the number."""
+        self.task = task
+
+
+def _make_hook(place: int, parameter: torch.Tensor, present: _Present) -> Hooks:
+    """Return hooks that pass the gradient of a parameter on, none if it comes in parts."""
+    if not (parameter.is_leaf and type(parameter) in (torch.Tensor, torch.nn.Parameter)):
+        return None
+    nothing = parameter.detach().new_zeros(()).expand_as(parameter)
+
+    def pass_on(gradient: torch.Tensor) -> torch.Tensor | None:
+        # A backward pass may hold another one, as of a solver, which needs the gradient itself.
+        here = torch._C._current_graph_task_id() == present.task
+        if present.take is None or not here or gradient.layout is not torch.strided:
             return None
+        present.take(place, gradient)
+        present.passed.add(place)
+        return nothing
 
-        def pass_on(gradient: torch.Tensor) -> torch.Tensor | None:
-            # A backward pass may hold another one, as of a solver, which needs the gradient itself.
-            if gradient.layout is not torch.strided or torch._C._current_graph_task_id() not in task:
-                return None
-            take(place, gradient)
-            passed.add(place)
-            return gradient.new_zeros(()).expand_as(gradient)
-
-        return OrderedDict({0: pass_on})
-
-    hooks = [make_hook(place, one) for place, one in enumerate(parameters)]
-    # The gradient of a scalar need not be given. PyTorch checks given gradients with symbolic shapes, which
-    # would import sympy.
-    with torch.enable_grad(), replace_hooks(parameters, hooks):
-        root = GivenGradients.apply(given, task.append, *(output for output, _ in live))  # type: ignore[no-untyped-call]
-        del live, given
-        found: tuple[Gradient, ...] = torch.autograd.grad(root, everything, allow_unused=True)
-    for place, gradient in enumerate(found[len(wanted) :]):
-        if place not in passed and gradient is not None:
-            take(place, gradient)
-    return found[: len(wanted)]
+    return OrderedDict({0: pass_on})
 
 
 class GivenGradients(torch.autograd.Function):

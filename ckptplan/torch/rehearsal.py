@@ -29,9 +29,9 @@ from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.digests import find_rounding
 from ckptplan.torch.graphs import (
     Gradient,
+    GradientPasser,
     as_graph_roots,
     find_saved_tensors,
-    pass_gradients,
     replace_hooks,
 )
 from ckptplan.torch.inputs import detach_inputs
@@ -256,13 +256,9 @@ class Rehearsal:
         def reduce(place: int, gradient: torch.Tensor) -> None:
             reduced[place] = reduce_gradient(gradient)
 
-        others = pass_gradients(
-            [total],
-            [torch.ones_like(total)],
-            [leaf for leaf in (*roots, *inputs) if leaf.requires_grad],
-            parameters=probed.parameters,
-            take=reduce,
-        )
+        wanted_leaves = [leaf for leaf in (*roots, *inputs) if leaf.requires_grad]
+        passer = GradientPasser(probed.parameters)
+        others = passer.compute([total], [torch.ones_like(total)], wanted_leaves, reduce)
         of_parameters = [reduced.get(place, _NO_GRADIENT) for place in range(len(probed.parameters))]
         return Seen(total=float(total.detach()), sums=sums, gradients=[*_reduce(others), *of_parameters])
 
