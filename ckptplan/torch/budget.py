@@ -356,28 +356,33 @@ def _plan(measurement: Measurement, steps: int, limit: int, kept: int) -> Plan:
 
     Steps that are recorded one at a time need a smaller workspace, so plans of these are made apart.
     """
-    if measurement.single_workspace_bytes >= measurement.workspace_bytes:
-        return rank_strategies(_make_request(measurement, steps, limit, kept)).best()
-    single = _plan_single_steps(_make_request(measurement.single, steps, limit, kept))
+    single: Plan | None = None
+    if measurement.single_workspace_bytes < measurement.workspace_bytes:
+        single = _plan_single_steps(_make_request(measurement.single, steps, limit, kept))
     try:
         longer = rank_strategies(_make_request(measurement, steps, limit, kept)).best()
     except Infeasible:
+        if single is None:
+            raise
         return single
-    return min(longer, single, key=lambda plan: plan.predicted.seconds)
+    return longer if single is None else min(longer, single, key=lambda plan: plan.predicted.seconds)
 
 
-def _plan_single_steps(request: Request) -> Plan:
-    """Return the plan that records one step at a time and recomputes least: Revolve. Raises Infeasible.
+def _plan_single_steps(request: Request) -> Plan | None:
+    """Return the plan that records one step at a time and recomputes least: Revolve.
 
-    Griewank and Walther 2000: with one tape at a time, no schedule runs fewer steps again.
+    Griewank and Walther 2000: with one tape at a time, no schedule runs fewer steps again. None if there is
+    room for runs of several steps, but not for a state beside a tape. Raises Infeasible if nothing fits.
     """
     request = request.replace(strategies=(Revolve.name,))
     question, costs, strategy = request.question(), request.case.costs, Revolve()
     if not question.fits():
         raise explain_infeasible(request)
     room = (question.goal.local_bytes or 0) - costs.resident_bytes - costs.tape_bytes
-    slots = max(1, min(room // costs.state_bytes, costs.steps - 1))
-    parameters = Parameters(chunk_size=1, nb_local=slots)
+    slots = min(room // costs.state_bytes, costs.steps - 1)
+    if slots < min(1, costs.steps - 1):
+        return None
+    parameters = Parameters(chunk_size=1, nb_local=max(1, slots))
     return request.plan(
         Answer(
             strategy=strategy,

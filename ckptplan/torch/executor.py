@@ -244,6 +244,8 @@ class Executor:
     def _sample(self, step: int) -> None:
         """Run a step, and count its tape."""
         assert self._survey is not None  # noqa: S101 - it chose the step
+        if self._watch is not None:
+            self._watch.guard()
         self.outputs.samples = True
         tape, self.state = self.engine.record(self.state, step, step + 1, known=self.frontier)
         self.outputs.samples = False

@@ -93,10 +93,12 @@ class Survey:
     _tape: tuple[int, int] = field(default=(0, 0), init=False)
     #: What the present plan was made for.
     _planned: Measurement = field(init=False)
+    #: The sizes that the plan was last compared with.
+    _compared: Measurement = field(init=False)
     _tries: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self._planned = self.measurement
+        self._planned = self._compared = self.measurement
 
     def list_samples(self, start: int, stop: int) -> Iterator[int]:
         """Yield the steps between two that are recorded to count their tapes."""
@@ -117,8 +119,16 @@ class Survey:
     def check(self) -> None:
         """Raise StaleSizesError if the plan does not stay within its limit with what was seen so far."""
         sizes = self._correct(self._planned, extrapolates=True)
-        if sizes != self._planned and self._tries < _MOST_TRIES and self._find_excess(sizes) > 0:
-            raise StaleSizesError("steps keep more than the first ones did", field="cell")
+        if sizes in (self._planned, self._compared) or self._tries >= _MOST_TRIES:
+            return
+        self._compared = sizes
+        if self._find_excess(sizes) > 0:
+            raise StaleSizesError(
+                f"keeps states of up to {format_bytes(sizes.state_bytes)} and tapes of up to "
+                f"{format_bytes(sizes.tape_bytes)} a step, more than the first steps did",
+                field="cell",
+                accepted="a larger limit, or a plan for these sizes",
+            )
 
     def plan_again(self) -> Plan:
         """Return a plan for what was seen so far. Raises InputError if none fits."""

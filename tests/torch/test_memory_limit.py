@@ -19,13 +19,13 @@ from snntorch import utils
 
 import ckptplan
 from ckptplan import InputError
-from ckptplan.errors import PlanMismatch
+from ckptplan.errors import Infeasible, PlanMismatch
 from ckptplan.schedule.actions import Action, Advance, Backward, Record
 from ckptplan.torch import LIF, bptt, budget, measured_sizes, plan_for, scan, unroll, wrap
 from ckptplan.torch.adapters import TorchCell
 from ckptplan.torch.measurement import measure_call
 from ckptplan.torch.meters import LiveBytes
-from ckptplan.torch.survey import Survey
+from ckptplan.torch.survey import Measurement, Survey
 from tests.torch.support import assert_close, gradients, gru, job, plain
 
 STEPS = 400
@@ -306,6 +306,27 @@ def test_single_steps_need_a_smaller_workspace() -> None:
             bptt(step, inputs, torch.zeros(1, 256), squares, memory=int(2.1 * size)).loss.backward()
         cell.zero_grad()
     assert live.peak <= 2.1 * size
+
+
+def test_single_steps_need_room_for_a_state_beside_a_tape() -> None:
+    """Here only the tapes of all five steps at once fit, and runs of several steps have a larger workspace."""
+    measurement = Measurement(
+        state_bytes=10**6,
+        tape_bytes=10**4,
+        resident_bytes_per_step=0,
+        output_bytes=0,
+        workspace_bytes=1_000,
+        single_workspace_bytes=5,
+        parameter_bytes=0,
+        forward_seconds=1.0,
+        record_seconds=1.0,
+        backward_seconds=1.0,
+    )
+    with pytest.raises(Infeasible):
+        budget._plan(measurement, 5, 51_600, 0)
+    plan = budget._plan(measurement, 5, 60_000, 0)
+    assert plan.strategy == "base"
+    assert plan.predicted.local_peak_bytes <= 60_000
 
 
 class Growing(torch.nn.Module):
