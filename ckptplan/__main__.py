@@ -19,6 +19,9 @@ def main() -> None:
 
         # The result is complete. What Python still does is not worth a traceback.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # Where Ctrl-C came while exec() ran text, as dataclasses have it do, `python -m` ends by the signal,
+        # though it was caught, unless other text has run since.
+        exec("")  # noqa: S102
         ended = sys.exc_info()[1]
         if "jaxlib" in sys.modules and isinstance(ended, SystemExit):
             _end_whole(ended.code)

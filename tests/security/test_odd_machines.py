@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -144,6 +145,20 @@ def test_ctrl_c_while_the_program_starts_leaves_no_traceback(after: int) -> None
         said = b"".join(line for line in lines if not line.startswith(b"import time"))
         process.wait()
     assert (process.returncode, said) == (130, b"interrupted\n")
+
+
+def test_ctrl_c_in_text_that_an_import_runs_ends_with_its_exit_code(folder: Path) -> None:
+    """As dataclasses run it. Python alone would end by the signal instead."""
+    (folder / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Interrupts:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name == 'ckptplan.cli.options': exec('raise KeyboardInterrupt')\n"
+        "sys.meta_path.insert(0, Interrupts())\n"
+    )
+    path = os.pathsep.join([str(folder), *sys.path])
+    done = run_process("optimize", "--T", "64", cwd=folder, PYTHONPATH=path)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
 
 
 def test_a_signal_that_the_parent_ignores_stays_ignored(folder: Path) -> None:
