@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -249,6 +252,24 @@ def started(*command: str, **more: Any) -> Iterator[subprocess.Popen[Any]]:
         for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe is not None:
                 pipe.close()
+
+
+@contextmanager
+def dask_cluster(*, workers: int = 2) -> Iterator[str]:
+    """A scheduler of Dask and workers with one thread, each a process; yields the scheduler's address."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as running:
+        file = Path(folder) / "scheduler.json"
+        shared = ("--scheduler-file", str(file), "--no-dashboard")
+        quiet = {"cwd": folder, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        quiet["env"] = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), *sys.path])}
+        running.enter_context(started("-m", "distributed.cli.dask_scheduler", "--port", "0", *shared, **quiet))
+        for _ in range(workers):
+            command = ("-m", "distributed.cli.dask_worker", "--nthreads", "1", *shared)
+            running.enter_context(started(*command, **quiet))
+        deadline = time.monotonic() + 60
+        while not file.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        yield json.loads(file.read_text())["address"]
 
 
 def told(blocks: Iterable[Block], *, width: int = 160) -> str:

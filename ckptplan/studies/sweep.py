@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, product
-from typing import Any, Unpack
+from typing import Any, TypeAlias, Unpack
 
 from ckptplan.cost.case import Case
 from ckptplan.errors import InputError
@@ -26,11 +29,61 @@ from ckptplan.planning.request import (
 from ckptplan.search.question import Question
 from ckptplan.storage.tables import Columns, Row, Type
 from ckptplan.studies.axes import MOST_POINTS, Grid, Value, make_grid
-from ckptplan.studies.workers import count_cores, map_in_order
+from ckptplan.studies.workers import WorkerPool, count_cores, count_workers, map_in_order
 from ckptplan.version import __version__
 
+#: Seconds of work in this process before others are started.
+_ALONE_SECONDS = 0.25
+#: Seconds of work for a worker at a time, and the most rows of it.
+_BLOCK_SECONDS, _MOST_ROWS = 1.0, 2048
 #: How many values of each axis, and corners of the grid, are checked before a sweep begins.
 _MOST_CHECKED, _MOST_CORNERS = 1000, 4096
+
+
+#: A workload on a profile, before the axes of a grid are put, and their values.
+Point: TypeAlias = tuple[Case, tuple[Value, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """Consecutive points of a sweep with all that their rows need, as small data for another process."""
+
+    first: int
+    points: tuple[Point, ...]
+    identity: str
+    columns: tuple[str, ...]
+    #: The axes alone: each point has its values.
+    axes: Grid
+    goal: Goal
+
+    def __str__(self) -> str:
+        """Return what errors call the block."""
+        return f"rows {self.first + 1:,} to {self.first + len(self.points):,}"
+
+    def plan(self) -> tuple[list[Row], float]:
+        """Return the rows, each with the best plan of its point or why nothing fits, and the seconds of it."""
+        began = time.perf_counter()
+        rows = [self._plan_point(*point) for point in self.points]
+        return rows, time.perf_counter() - began
+
+    def _plan_point(self, case: Case, values: tuple[Value, ...]) -> Row:
+        question = _ask(self.axes, self.goal, case, values)
+        head = {**_make_head(self.identity, self.axes, case, values), "steps": question.costs.steps}
+        return {**dict.fromkeys(self.columns), **head, **make_answer_row(question)}
+
+
+def _make_head(identity: str, grid: Grid, case: Case, values: tuple[Value, ...]) -> Row:
+    """Return the first columns of a row, which do not depend on its plan."""
+    axes = dict(zip((axis.column for axis in grid.axes), values, strict=True))
+    return {"sweep": identity, **axes, "workload": case.workload.name, "profile": case.profile.name}
+
+
+def _ask(grid: Grid, goal: Goal, case: Case, values: tuple[Value, ...]) -> Question:
+    """Return the question of a point. Raises InputError that names it."""
+    try:
+        return ask_within_memory(grid.put(case, values), goal)
+    except InputError as error:
+        raise grid.name_point(error, case, values) from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +130,7 @@ class Sweep:
             numbers["estimated"] = estimated
         return digest(numbers).removeprefix("sha256:")[:12]
 
-    @property
+    @cached_property
     def columns(self) -> Columns:
         """The columns of every row, and their types."""
         axes: dict[str, Type] = {
@@ -86,7 +139,18 @@ class Sweep:
         steps: dict[str, Type] = {} if "steps" in axes else {"steps": "whole"}
         return {"sweep": "text", **axes, "workload": "text", "profile": "text", **steps, **plan_columns()}
 
-    def _place(self, index: int) -> tuple[Case, tuple[Value, ...]]:
+    def block(self, start: int, stop: int) -> Block:
+        """Return the points start..stop-1 with all that their rows need."""
+        return Block(
+            first=start,
+            points=tuple(map(self._place, range(start, stop))),
+            identity=self.identity,
+            columns=tuple(self.columns),
+            axes=Grid(axes=self.grid.axes, values=()),
+            goal=self.goal,
+        )
+
+    def _place(self, index: int) -> Point:
         """Return the workload on the profile of a row, before its axes are put, and their values."""
         job, point = divmod(index, len(self.grid))
         workload, profile = divmod(job, len(self.profiles))
@@ -95,31 +159,11 @@ class Sweep:
 
     def head(self, index: int) -> Row:
         """Return the first columns of a row, which do not depend on its plan."""
-        case, point = self._place(index)
-        axes = dict(zip((axis.column for axis in self.grid.axes), point, strict=True))
-        return {"sweep": self.identity, **axes, "workload": case.workload.name, "profile": case.profile.name}
+        return _make_head(self.identity, self.grid, *self._place(index))
 
     def case(self, index: int) -> Case:
         """Return the case of a row. Raises InputError that names the point."""
         return self.grid.put(*self._place(index))
-
-    def question(self, index: int) -> Question:
-        """Return the question of a row. Raises InputError that names the point."""
-        case = self.case(index)
-        try:
-            return ask_within_memory(case, self.goal)
-        except InputError as error:
-            raise self.grid.name_point(error, *self._place(index)) from None
-
-    def rows(self, start: int, stop: int) -> list[Row]:
-        """Return the rows start..stop-1."""
-        return [self._row(index) for index in range(start, stop)]
-
-    def _row(self, index: int) -> Row:
-        """Return one row: the best plan of the point, or why nothing fits."""
-        question = self.question(index)
-        head = {**self.head(index), "steps": question.costs.steps}
-        return {**dict.fromkeys(self.columns), **head, **make_answer_row(question)}
 
     def check(self) -> None:
         """Raise InputError if a value, or the combination at a corner of the grid, is not accepted."""
@@ -129,7 +173,7 @@ class Sweep:
                 for value in values[:_MOST_CHECKED]:
                     self.grid.put(case, (*point[:place], value, *point[place + 1 :]))
             for index in self._list_corners():
-                self.question(first + index)
+                _ask(self.grid, self.goal, *self._place(first + index))
 
     def _list_corners(self) -> Iterator[int]:
         """Yield the indices of the grid points where every axis is at its minimum or maximum."""
@@ -202,10 +246,49 @@ def _check_budgets(grid: Grid, wishes: Wishes) -> None:
                 )
 
 
-def iterate_rows(sweep: Sweep, *, start: int = 0, jobs: int | None = 1) -> Iterator[list[Row]]:
-    """Yield lists of rows in grid order, from number ``start``; ``jobs`` None uses all cores."""
+@dataclass(kw_only=True)
+class _Blocks:
+    """Cuts a sweep into blocks of about ``_BLOCK_SECONDS`` of work."""
+
+    sweep: Sweep
+    start: int
+    workers: int
+    #: Seconds of a row, as last measured; None before that.
+    each: float | None
+
+    def __iter__(self) -> Iterator[Block]:
+        """Yield blocks; the last ones are smaller, so that all workers end at the same time."""
+        while (left := len(self.sweep) - self.start) > 0:
+            most = 1 if self.each is None else min(_MOST_ROWS, int(_BLOCK_SECONDS / max(self.each, 1e-9)))
+            stop = self.start + max(1, min(most, left // (2 * self.workers)))
+            yield self.sweep.block(self.start, stop)
+            self.start = stop
+
+
+def iterate_rows(
+    sweep: Sweep, *, start: int = 0, jobs: int | None = 1, executor: Executor | None = None
+) -> Iterator[list[Row]]:
+    """Yield lists of rows in grid order, from number ``start``.
+
+    An executor plans them, or ``jobs`` processes of this machine, None for one on each core. This process does
+    the first quarter of a second of work, which does not pay for others, and with one job all of it. Raises
+    CkptplanError if a block is lost again and again.
+    """
     cores = count_cores() if jobs is None else jobs
-    return map_in_order(sweep.rows, start=start, stop=len(sweep), jobs=cores)
+    done, each, began = start, None, time.perf_counter()
+    while (
+        executor is None and done < len(sweep) and (cores < 2 or time.perf_counter() - began < _ALONE_SECONDS)
+    ):
+        yield sweep.block(done, done + 1).plan()[0]
+        done += 1
+        each = (time.perf_counter() - began) / (done - start)
+    if done == len(sweep):
+        return
+    with nullcontext(executor) if executor is not None else WorkerPool(cores) as used:
+        blocks = _Blocks(sweep=sweep, start=done, workers=count_workers(used), each=each)
+        for rows, seconds in map_in_order(Block.plan, blocks, executor=used):
+            blocks.each = seconds / len(rows)
+            yield rows
 
 
 def sweep(
@@ -214,6 +297,7 @@ def sweep(
     workloads: Workload | Iterable[Workload],
     profiles: HardwareProfile | Iterable[HardwareProfile],
     jobs: int | None = 1,
+    executor: Executor | None = None,
     **wishes: Unpack[Wishes],
 ) -> Iterator[Row]:
     """Yield the best plan at every point of a grid as it is found, as a dict by column (docs/sweep.md).
@@ -222,10 +306,11 @@ def sweep(
     ``"T=256:65536:x2"``. ``wishes`` are ``strategies`` (None means 'closed'), ``objective``, ``model``,
     ``max_overhead``, ``local_bytes``, ``headroom``, ``remote_bytes`` and ``effort``, as in ``optimize``.
     ``jobs`` is the number of processes, None for all cores; with several, a script needs
-    ``if __name__ == "__main__":``, as every script that starts processes does.
+    ``if __name__ == "__main__":``, as every script that starts processes does. ``executor`` plans the rows in
+    place of these: any of ``concurrent.futures``, Dask's, mpi4py's or loky's; it is not shut down.
 
     Raises InputError before the first row for unknown inputs, wrong values, and a grid of more than 10 million
-    rows.
+    rows; and CkptplanError, which names the rows, if their worker ends three times.
     """
     prepared = make_sweep(over, workloads=workloads, profiles=profiles, **wishes)
-    return (row for rows in iterate_rows(prepared, jobs=jobs) for row in rows)
+    return (row for rows in iterate_rows(prepared, jobs=jobs, executor=executor) for row in rows)

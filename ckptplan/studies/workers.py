@@ -1,37 +1,33 @@
-"""Maps a function over many indices in several processes, with results in order.
+"""Maps a function over items on any executor, with results in order; and processes of this machine as one.
 
-Workers are started with 'spawn', so that they behave the same on every system. They exit when the parent
-process ends, for whatever reason.
+The executor may be any of ``concurrent.futures``, Dask's, mpi4py's or loky's. What runs there is pickled: a
+function of a module, and items of plain data.
 """
 
 from __future__ import annotations
 
-import gc
 import os
-import pickle
 import signal
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from itertools import islice
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from ckptplan.errors import CkptplanError
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
-#: Takes ``start`` and ``stop``; returns the results for start..stop-1.
-Task: TypeAlias = Callable[[int, int], list[Result]]
 
-#: Seconds of work in this process before others are started, which does not pay for less.
-_ALONE_SECONDS = 0.25
-#: Seconds of work for a worker at a time, which is the most that an interruption loses.
-_CHUNK_SECONDS = 0.1
-_MOST_AT_ONCE = 512
+#: Items in flight for each worker, so that none waits for the next.
+_AHEAD = 3
+#: How often an item is tried whose worker ends.
+_TRIES = 3
 #: The signals that request one process to end, and whether this system can block them.
 _REQUESTS = {getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)}
 _HAS_MASKS = hasattr(signal, "pthread_sigmask")
@@ -42,61 +38,122 @@ def count_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def map_in_order(task: Task[Result], *, start: int, stop: int, jobs: int) -> Iterator[list[Result]]:
-    """Yield lists of results for start..stop-1, in order.
+def count_workers(executor: Executor) -> int:
+    """Return how many tasks an executor runs at once, for which executors have no common name.
 
-    ``task`` must be picklable. This process does the first quarter of a second of work and, with one job, all
-    of it. Raises what ``task`` raises, and CkptplanError if a worker dies.
+    An executor that does not tell counts as one with as many workers as this machine has cores.
     """
-    began = time.perf_counter()
-    done = start
-    while done < stop and (jobs < 2 or time.perf_counter() - began < _ALONE_SECONDS):
-        yield task(done, done + 1)
-        done += 1
-    if done < stop:
-        each = (time.perf_counter() - began) / max(1, done - start)
-        yield from _spread(task, done, stop, jobs=jobs, each=each)
+    client: Any = getattr(executor, "_client", None)
+    if client is not None:
+        # Dask's. Its workers come and go; without any, tasks wait for the first.
+        return max(1, int(sum(client.nthreads().values())))
+    # mpi4py's; the standard library's and loky's.
+    found = getattr(executor, "num_workers", None) or getattr(executor, "_max_workers", None)
+    return found if isinstance(found, int) else count_cores()
 
 
-def _spread(task: Task[Result], start: int, stop: int, *, jobs: int, each: float) -> Iterator[list[Result]]:
-    """Yield results of a pool; ``each`` is an estimate of the seconds per index."""
-    waiting: deque[Future[tuple[list[Result], float]]] = deque()
-    with _pool(task, jobs) as pool:
-        while start < stop or waiting:
-            while start < stop and len(waiting) < 3 * jobs:
-                end = min(stop, start + max(1, min(_MOST_AT_ONCE, int(_CHUNK_SECONDS / max(each, 1e-9)))))
-                with _start_safely():
-                    waiting.append(pool.submit(_work, start, end))
-                start = end
-            try:
-                results, seconds = waiting.popleft().result()
-            except BrokenProcessPool:
-                raise CkptplanError("a worker process ended unexpectedly (out of memory?)") from None
-            each = seconds / max(1, len(results))
-            yield results
+def map_in_order(
+    work: Callable[[Item], Result],
+    items: Iterable[Item],
+    *,
+    executor: Executor | None,
+    name: Callable[[Item], str] = str,
+) -> Iterator[Result]:
+    """Yield ``work(item)`` for each item, in order; items are taken when there is room for them.
 
+    Arguments:
+        work: what is done with an item; picklable, as the items are.
+        items: what it is done with.
+        executor: where it is done; None is here.
+        name: names an item in an error.
 
-@contextmanager
-def _pool(task: Task[Result], jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """Start workers, and end them on exit whatever they are doing."""
-    context = get_context("spawn")
-    watched, held = context.Pipe(duplex=False)
-    with _start_safely():
-        # Its queues start a process of their own, which keeps track of semaphores.
-        pool = ProcessPoolExecutor(
-            jobs,
-            mp_context=context,
-            initializer=_begin,
-            # As bytes: a worker watches its parent before it imports what the task needs.
-            initargs=(watched, pickle.dumps(task)),
-        )
+    Raises the errors of ckptplan that ``work`` raises. Whatever else happens to an item, such as the end of its
+    worker, costs another try; then CkptplanError is raised, which names the item.
+    """
+    if executor is None:
+        yield from map(work, items)
+        return
+    source, waiting = iter(items), deque[tuple[Item, Future[Result | CkptplanError]]]()
     try:
-        yield pool
-        pool.shutdown()
+        while True:
+            room = _AHEAD * count_workers(executor) - len(waiting)
+            waiting += ((item, _submit(executor, work, item)) for item in islice(source, max(0, room)))
+            if not waiting:
+                return
+            item, future = waiting.popleft()
+            for tries in range(1, _TRIES + 1):
+                try:
+                    found = future.result()
+                    break
+                except Exception as error:
+                    # Each executor has its own errors.
+                    if tries == _TRIES:
+                        raise CkptplanError(
+                            f"{name(item)} failed {tries} times (out of memory?), the last time with "
+                            f"{type(error).__name__}: {error}"
+                        ) from error
+                future = _submit(executor, work, item)
+            if isinstance(found, CkptplanError):
+                raise found
+            yield found
     finally:
-        held.close()
-        pool.shutdown(cancel_futures=True)
-        watched.close()
+        for _, future in waiting:
+            future.cancel()
+
+
+def _submit(executor: Executor, work: Callable[[Item], Result], item: Item) -> Future[Result | CkptplanError]:
+    """Return the future of an item; one that fails if the executor takes no more."""
+    try:
+        return executor.submit(_run, work, item)
+    except Exception as error:
+        future = Future[Result | CkptplanError]()
+        future.set_exception(error)
+        return future
+
+
+def _run(work: Callable[[Item], Result], item: Item) -> Result | CkptplanError:
+    """Return what work returns, or its error: what an executor raises is then not the task's."""
+    try:
+        return work(item)
+    except CkptplanError as error:
+        return error
+
+
+class WorkerPool(Executor):
+    """Processes of this machine, which end with this one for whatever reason.
+
+    They are started with 'spawn', so that they behave the same on every system. Where one dies, others are
+    started with the next task.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._max_workers = workers
+        self._watched, self._held = get_context("spawn").Pipe(duplex=False)
+        self._pool: ProcessPoolExecutor | None = None
+
+    def submit(self, fn: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Future[Result]:
+        """Run a function in a worker."""
+        with _start_safely():
+            if self._pool is not None:
+                try:
+                    return self._pool.submit(fn, *args, **kwargs)
+                except BrokenProcessPool:
+                    self._pool.shutdown()
+            # Its queues start a process of their own, which keeps track of semaphores.
+            self._pool = ProcessPoolExecutor(
+                self._max_workers,
+                mp_context=get_context("spawn"),
+                initializer=_begin,
+                initargs=(self._watched,),
+            )
+            return self._pool.submit(fn, *args, **kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002 - see below
+        """End the workers whatever they are doing: who wants results has waited for them."""
+        self._held.close()
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+        self._watched.close()
 
 
 @contextmanager
@@ -121,26 +178,8 @@ def _start_safely() -> Iterator[None]:
             os.environ["PYTHONSAFEPATH"] = folder
 
 
-#: In a worker: its task.
-_tasks: list[Task[Any]] = []
-
-
-def _begin(watched: Connection, task: bytes) -> None:
-    threading.Thread(target=_end_with_parent, args=(watched,), daemon=True).start()
-    _tasks.append(pickle.loads(task))  # noqa: S301 - the parent's
+def _begin(watched: Connection) -> None:
+    """Begin a worker, which ends when the other end of a pipe is closed, or its process ends."""
+    threading.Thread(target=lambda: (watched.poll(None), os._exit(0)), daemon=True).start()
     if _HAS_MASKS:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _REQUESTS)
-    # Exclude the objects loaded so far from garbage collection.
-    gc.freeze()
-
-
-def _end_with_parent(watched: Connection) -> None:
-    """Exit when the other end of a pipe is closed, or its process ends."""
-    watched.poll(None)
-    os._exit(0)
-
-
-def _work(start: int, stop: int) -> tuple[list[Any], float]:
-    began = time.perf_counter()
-    results = _tasks[0](start, stop)
-    return results, time.perf_counter() - began

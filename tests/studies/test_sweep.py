@@ -1,13 +1,7 @@
 """Grids and sweeps from Python: their grammar, their rows, and what they refuse."""
 
-import multiprocessing
-import os
-import subprocess
-import time
 from collections.abc import Sequence
-from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +10,7 @@ from hypothesis import strategies as st
 
 import ckptplan
 from ckptplan.cost.case import Case
-from ckptplan.errors import CkptplanError, InputError, quote_value
+from ckptplan.errors import InputError, quote_value
 from ckptplan.model.network import Network
 from ckptplan.model.workload import DERIVED
 from ckptplan.report.fields import make_plan_row
@@ -34,8 +28,6 @@ from ckptplan.studies.axes import (
     read_values,
 )
 from ckptplan.studies.sweep import make_sweep
-from ckptplan.studies.workers import map_in_order
-from tests.support import started
 
 SNN = ckptplan.load_workload("paper-snn")
 IPU = ckptplan.load_profile("ipu-mk2")
@@ -266,80 +258,5 @@ def test_rows_with_other_columns_are_another_sweep(monkeypatch: pytest.MonkeyPat
     assert make_sweep(["T=1,2"], workloads=SNN, profiles=IPU).identity != before
 
 
-def _squares(shared: int, start: int, stop: int) -> list[int]:
-    return [shared * i * i for i in range(start, stop)]
-
-
-def _dies(shared: float, start: int, stop: int) -> list[int]:
-    """Work for so long, and end the process where it is not the first."""
-    time.sleep(shared)
-    if multiprocessing.parent_process() is not None:
-        os._exit(1)
-    return [0] * (stop - start)
-
-
-def _works(shared: float, start: int, stop: int) -> list[int]:
-    time.sleep(shared)
-    return [0] * (stop - start)
-
-
-def test_programs_that_the_caller_starts_keep_their_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only workers start without the current folder on theirs."""
-    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
-    results = map_in_order(partial(_works, 0.05), start=0, stop=20, jobs=2)
-    assert {os.environ.get("PYTHONSAFEPATH") for _ in results} == {None}
-
-
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_results_come_in_order(jobs: int) -> None:
-    found = [
-        one for some in map_in_order(partial(_squares, 3), start=5, stop=70_000, jobs=jobs) for one in some
-    ]
-    assert found == _squares(3, 5, 70_000)
-
-
-def test_a_worker_that_dies_is_told() -> None:
-    with pytest.raises(CkptplanError, match="a worker process ended unexpectedly"):
-        list(map_in_order(partial(_dies, 0.05), start=0, stop=1000, jobs=2))
-
-
 def test_an_empty_grid_has_one_point() -> None:
     assert len(Grid(axes=(), values=())) == 1
-
-
-def test_workers_end_with_their_parent_while_they_are_still_starting(tmp_path: Path) -> None:
-    """Data that takes a minute to arrive, as imports on a slow disk do; the parent is killed meanwhile."""
-    (tmp_path / "slow.py").write_text(
-        "import os, sys, time\n"
-        "from functools import partial\n"
-        "from pathlib import Path\n"
-        "from ckptplan.studies.workers import map_in_order\n"
-        "class Slow:\n"
-        "    def __getstate__(self): return {'slow': 1}\n"
-        "    def __setstate__(self, state):\n"
-        "        Path(f'{os.getpid()}.worker').touch()\n"
-        "        time.sleep(60)\n"
-        "def work(shared, start, stop):\n"
-        "    time.sleep(0.3)\n"
-        "    return [0] * (stop - start)\n"
-        "if __name__ == '__main__':\n"
-        "    list(map_in_order(partial(work, Slow()), start=0, stop=100, jobs=2))\n"
-    )
-    with started("slow.py", cwd=tmp_path, stderr=subprocess.DEVNULL):
-        deadline = time.monotonic() + 60
-        while len(list(tmp_path.glob("*.worker"))) < 2 and time.monotonic() < deadline:
-            time.sleep(0.02)
-        workers = [Path(f"/proc/{path.stem}/status") for path in tmp_path.glob("*.worker")]
-        assert len(workers) == 2
-    killed = time.monotonic()
-    while any(_runs(worker) for worker in workers) and time.monotonic() < killed + 30:
-        time.sleep(0.02)
-    assert not any(_runs(worker) for worker in workers)
-
-
-def _runs(status: Path) -> bool:
-    """Whether a process runs; one that has ended may stay listed where nobody asks for its exit code."""
-    try:
-        return "\nState:\tZ" not in status.read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False

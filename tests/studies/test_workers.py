@@ -1,0 +1,265 @@
+"""Work on executors: real ones of every kind, in order, and what a worker costs that ends in the middle."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
+from importlib.util import find_spec
+from itertools import islice
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+import ckptplan
+from ckptplan.errors import CkptplanError, InputError
+from ckptplan.studies.workers import WorkerPool, count_workers, map_in_order
+from tests.support import dask_cluster, started
+
+MPIEXEC = shutil.which("mpiexec")
+ROOT = Path(__file__).parents[2]
+SNN = ckptplan.load_workload("paper-snn")
+IPU = ckptplan.load_profile("ipu-mk2")
+#: Base, regular and irregular plans, and points where nothing fits.
+GRID = {"T": "64:8192:x2", "local-bytes": "100KiB,300KiB,624KiB"}
+
+
+@contextmanager
+def _dask() -> Iterator[Executor]:
+    import distributed
+
+    with dask_cluster() as address, distributed.Client(address) as client:
+        yield client.get_executor()
+
+
+def _loky() -> Executor:
+    import loky
+
+    executor: Executor = loky.ProcessPoolExecutor(2)
+    return executor
+
+
+EXECUTORS: dict[str, Callable[[], object]] = {
+    "processes of this machine": lambda: WorkerPool(2),
+    "threads": lambda: ThreadPoolExecutor(2),
+    "a process pool": lambda: ProcessPoolExecutor(2, mp_context=get_context("spawn")),
+    "loky": _loky,
+    "Dask": _dask,
+}
+
+
+#: Those that are quick to start, and those that take seconds or are packages of their own.
+KINDS = [
+    pytest.param(kind, marks=[] if kind in ("threads", "processes of this machine") else pytest.mark.slow)
+    for kind in EXECUTORS
+]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
+    with EXECUTORS[request.param]() as made:  # type: ignore[attr-defined]
+        yield made
+
+
+def _square(number: int) -> int:
+    return number * number
+
+
+def _refuse(number: int) -> int:
+    if number == 3:
+        raise InputError("is three", field="number", value=number)
+    return number
+
+
+def test_results_come_in_order(executor: Executor) -> None:
+    assert list(map_in_order(_square, range(40), executor=executor)) == [_square(i) for i in range(40)]
+
+
+def test_an_executor_tells_how_many_workers_it_has(executor: Executor) -> None:
+    assert count_workers(executor) == 2
+
+
+def test_items_are_taken_as_there_is_room_for_them(executor: Executor) -> None:
+    """Three for each worker are in flight, and as many again were not asked for."""
+    numbers = iter(range(1000))
+    results = map_in_order(_square, numbers, executor=executor)
+    assert list(islice(results, 2)) == [0, 1]
+    assert next(numbers) == 2 + 5
+    results.close()  # type: ignore[attr-defined]
+
+
+def test_an_error_of_the_work_is_raised_as_it_is(executor: Executor) -> None:
+    with pytest.raises(InputError, match="number: is three") as caught:
+        list(map_in_order(_refuse, range(9), executor=executor))
+    assert (caught.value.field, caught.value.value) == ("number", 3)
+
+
+def test_an_executor_plans_the_rows_that_this_process_plans(executor: Executor) -> None:
+    """Of a closed form, and of strategies that are solved."""
+    for more in ({}, {"strategies": "optimal,disk-revolve,double", "max_overhead": 0.5}):
+        here, there = (
+            list(ckptplan.sweep(GRID, workloads=SNN, profiles=IPU, executor=one, **more))  # type: ignore[arg-type]
+            for one in (None, executor)
+        )
+        assert there == here
+
+
+def _end_once(item: tuple[str, int]) -> int:
+    """Return the number; end the process the first time that 5 comes."""
+    folder, number = item
+    if number == 5 and not (flag := Path(folder) / "ended").exists():
+        flag.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def _end(number: int) -> int:
+    """Return the number; end the process whenever 5 comes."""
+    if number == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+@pytest.mark.parametrize("kind", [KINDS[0], KINDS[-1]])
+def test_a_worker_that_is_killed_in_the_middle_costs_its_item_again(kind: str, tmp_path: Path) -> None:
+    with EXECUTORS[kind]() as executor:  # type: ignore[attr-defined]
+        items = [(str(tmp_path), number) for number in range(30)]
+        assert list(map_in_order(_end_once, items, executor=executor)) == list(range(30))
+    assert (tmp_path / "ended").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("processes of this machine", "BrokenProcess"),
+        pytest.param("Dask", "KilledWorker", marks=pytest.mark.slow),
+    ],
+)
+def test_what_ends_its_worker_each_time_is_named(kind: str, told: str) -> None:
+    """Those beside it are not, and what came before it is there."""
+    found: list[int] = []
+    with EXECUTORS[kind]() as executor:  # type: ignore[attr-defined]
+        results = map_in_order(_end, range(30), executor=executor, name="item {}".format)
+        with pytest.raises(CkptplanError, match=f"^item 5 failed 3 times .*, the last time with {told}"):
+            found += results
+    assert found == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["a process pool", "loky"])
+def test_a_pool_that_breaks_for_good_is_told_with_the_item(kind: str) -> None:
+    with (
+        EXECUTORS[kind]() as executor,  # type: ignore[attr-defined]
+        pytest.raises(CkptplanError, match=r"^item \d+ failed 3 times"),
+    ):
+        list(map_in_order(_end, range(30), executor=executor, name="item {}".format))
+
+
+def test_rows_of_a_block_that_fails_are_named() -> None:
+    """An executor that takes nothing any more."""
+    executor = ThreadPoolExecutor(2)
+    executor.shutdown()
+    with pytest.raises(CkptplanError, match=r"^rows 1 to 1 failed 3 times \(out of"):
+        list(ckptplan.sweep(GRID, workloads=SNN, profiles=IPU, executor=executor))
+
+
+def _sleep(seconds: float) -> int:
+    time.sleep(seconds)
+    return 0
+
+
+def test_programs_that_the_caller_starts_keep_their_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only workers start without the current folder on theirs."""
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    with WorkerPool(2) as executor:
+        results = map_in_order(_sleep, [0.01] * 9, executor=executor)
+        assert {os.environ.get("PYTHONSAFEPATH") for _ in results} == {None}
+
+
+def test_workers_end_at_once_when_nobody_wants_their_results() -> None:
+    began = time.monotonic()
+    with WorkerPool(2) as executor:
+        results = map_in_order(_sleep, [0.0, 300.0, 300.0, 300.0], executor=executor)
+        assert next(results) == 0
+        results.close()  # type: ignore[attr-defined]
+    assert time.monotonic() - began < 60
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    MPIEXEC is None or find_spec("mpi4py") is None,
+    # A library of the system, which no package index has. The gate installs it, and skips nothing.
+    reason="MPI or mpi4py is not installed",
+)
+def test_mpi_plans_the_rows_that_this_process_plans(tmp_path: Path) -> None:
+    """Three processes that mpiexec starts: one takes the rows, two plan them."""
+    (tmp_path / "rows.py").write_text(
+        "import json, ckptplan\n"
+        "from mpi4py.futures import MPIPoolExecutor\n"
+        "if __name__ == '__main__':\n"
+        "    snn, ipu = ckptplan.load_workload('paper-snn'), ckptplan.load_profile('ipu-mk2')\n"
+        "    with MPIPoolExecutor() as executor:\n"
+        "        assert executor.num_workers == 2\n"
+        f"        rows = ckptplan.sweep({GRID}, workloads=snn, profiles=ipu, executor=executor)\n"
+        "        print(json.dumps(list(rows)))\n"
+    )
+    environment = {
+        "PYTHONPATH": str(ROOT),
+        # More processes than cores, and by whoever runs the tests.
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }
+    done = subprocess.run(
+        [str(MPIEXEC), "-n", "3", sys.executable, "-m", "mpi4py.futures", "rows.py"],
+        cwd=tmp_path,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == list(ckptplan.sweep(GRID, workloads=SNN, profiles=IPU))
+
+
+def test_workers_end_with_their_parent_while_they_are_still_starting(tmp_path: Path) -> None:
+    """Data that takes a minute to arrive, as imports on a slow disk do; the parent is killed meanwhile."""
+    (tmp_path / "slow.py").write_text(
+        "import os, sys, time\n"
+        "from pathlib import Path\n"
+        "from ckptplan.studies.workers import WorkerPool, map_in_order\n"
+        "class Slow:\n"
+        "    def __getstate__(self): return {'slow': 1}\n"
+        "    def __setstate__(self, state):\n"
+        "        Path(f'{os.getpid()}.worker').touch()\n"
+        "        time.sleep(60)\n"
+        "def work(item):\n"
+        "    return 0\n"
+        "if __name__ == '__main__':\n"
+        "    list(map_in_order(work, [Slow(), Slow()], executor=WorkerPool(2)))\n"
+    )
+    with started("slow.py", cwd=tmp_path, stderr=subprocess.DEVNULL):
+        deadline = time.monotonic() + 60
+        while len(list(tmp_path.glob("*.worker"))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        workers = [Path(f"/proc/{path.stem}/status") for path in tmp_path.glob("*.worker")]
+        assert len(workers) == 2
+    killed = time.monotonic()
+    while any(_runs(worker) for worker in workers) and time.monotonic() < killed + 30:
+        time.sleep(0.02)
+    assert not any(_runs(worker) for worker in workers)
+
+
+def _runs(status: Path) -> bool:
+    """Whether a process runs; one that has ended may stay listed where nobody asks for its exit code."""
+    try:
+        return "\nState:\tZ" not in status.read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
