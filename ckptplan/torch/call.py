@@ -125,7 +125,7 @@ class Call:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the cell reaches nothing else: its trial costs little, and it is made anew in each call."""
+        """Whether the cell reaches nothing but its arguments, so that it needs no trial."""
         return isinstance(self.cell, ClosedCell)
 
     @property

@@ -19,7 +19,7 @@ from ckptplan.torch.trees import flatten
 class ClosedCell:
     """A cell that reaches nothing but the state, the input and the parameters that are named for it.
 
-    Graphs of its steps need no search for other parameters, and trials of it need not be kept.
+    It needs no trial, and graphs of its steps need no search for other parameters.
     """
 
 

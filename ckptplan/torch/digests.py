@@ -18,8 +18,8 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 _ROUNDING = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 #: For types that are less precise still.
 _COARSEST = 0.1
-#: Tensors of up to so many elements have a weight for each; rows of larger ones share weights.
-_DIRECT, _ROW = 2**14, 2**12
+#: Tensors of up to so many elements have a weight for each; rows of so many of larger ones share them.
+_ROW = 2**13
 #: Steps whose numbers are computed at a time, to bound the memory of copies in another type.
 _STEPS = 64
 
@@ -44,7 +44,6 @@ class Projections:
 
     def __init__(self, *, finite: bool = False) -> None:
         self.finite = finite
-        self._weights: dict[tuple[torch.dtype, torch.device, int], torch.Tensor] = {}
         #: The weights of tensors that need no preparation, a frequent case that is handled faster.
         self._ready: dict[tuple[type, torch.dtype, torch.device, int], torch.Tensor] = {}
 
@@ -61,12 +60,12 @@ class Projections:
             return None
         flat = _flatten(tensor)
         if _is_ready(tensor) and not self.finite:
-            self._ready[key] = self._direction(flat, flat.numel())
-        return self._project(_make_finite(flat) if self.finite else flat)
+            self._ready[key] = _weigh(flat.dtype, flat.device)[: flat.numel()]
+        return _project(_make_finite(flat) if self.finite else flat)
 
     def project_finite(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the projection in fp64, with NaN and infinities replaced."""
-        return self._project(_make_finite(_flatten(tensor).double()))
+        return _project(_make_finite(_flatten(tensor).double()))
 
     def project_steps(self, stacked: torch.Tensor) -> torch.Tensor:
         """Return the projection of each step of a tensor, time first, except for rounding."""
@@ -76,45 +75,39 @@ class Projections:
         steps = stacked.shape[0]
         flat = _flatten(stacked)
         size = flat.numel() // steps
-        if size > _DIRECT:
-            return torch.stack([self._project(_make_finite(_flatten(one))) for one in stacked])
+        if size > _ROW:
+            return torch.stack([_project(_make_finite(_flatten(one))) for one in stacked])
         rows = _make_finite(flat).view(steps, size)
         with _full_precision(flat.device):
-            weights = self._direction(flat, size)
-            return torch.mv(rows, weights) if flat.is_floating_point() else (rows * weights).sum(1)
+            return _multiply_rows(rows, _weigh(flat.dtype, flat.device)[:size])
 
-    def _project(self, flat: torch.Tensor) -> torch.Tensor:
-        with _full_precision(flat.device):
-            if flat.numel() <= _DIRECT:
-                return _multiply(flat, self._direction(flat, flat.numel()))
-            rows = flat.numel() // _ROW
-            weights = self._direction(flat, _ROW)
-            matrix, rest = flat[: rows * _ROW].view(rows, _ROW), flat[rows * _ROW :]
-            sums = torch.mv(matrix, weights) if flat.is_floating_point() else (matrix * weights).sum(1)
-            total = _multiply(sums, self._direction(flat, rows + 1)[1:])
-            return total + _multiply(rest, self._direction(flat, _DIRECT)[: rest.numel()])
 
-    def _direction(self, like: torch.Tensor, size: int) -> torch.Tensor:
-        """Return the weights of tensors of some size: of either sign, none of them small."""
-        key = like.dtype, like.device, size
-        weights = self._weights.get(key)
-        if weights is None:
-            weights = self._weights[key] = _make_direction(size, like.is_floating_point()).to(like)
-        return weights
+def _project(flat: torch.Tensor, level: int = 0) -> torch.Tensor:
+    """Return the projection of elements; of more than a row, that of the projections of rows."""
+    weights = _weigh(flat.dtype, flat.device, level)
+    with _full_precision(flat.device):
+        if flat.numel() <= _ROW:
+            return _multiply(flat, weights[: flat.numel()])
+        rows = flat.numel() // _ROW
+        matrix, rest = flat[: rows * _ROW].view(rows, _ROW), flat[rows * _ROW :]
+        sums = _multiply_rows(matrix, weights)
+        return _project(sums, level + 1) + _multiply(rest, weights[: rest.numel()])
 
 
 @lru_cache(maxsize=16)
-def _make_direction(size: int, real: bool) -> torch.Tensor:
-    """Return weights of either sign, none of them small; those of integers are odd."""
-    # On the CPU, whatever torch.set_default_device says.
+def _weigh(dtype: torch.dtype, device: torch.device, level: int = 0) -> torch.Tensor:
+    """Return the weights of a row, for all tensors of a process: of either sign, none of them small."""
+    # On the CPU first, whatever torch.set_default_device says.
     cpu = torch.device("cpu")
-    generator = torch.Generator(cpu).manual_seed(size)
+    generator = torch.Generator(cpu).manual_seed(level)
     with torch.inference_mode(False), torch.no_grad():
-        if real:
-            weights = torch.rand(size, dtype=torch.float64, generator=generator, device=cpu) + 0.5
-            return weights * (torch.randint(2, (size,), generator=generator, device=cpu) * 2 - 1)
-        # Products wrap around, and stay exact; odd weights lose nothing.
-        return torch.randint(2**62, (size,), generator=generator, device=cpu) * 2 + 1
+        if dtype.is_floating_point:
+            weights = torch.rand(_ROW, dtype=torch.float64, generator=generator, device=cpu) + 0.5
+            weights *= torch.randint(2, (_ROW,), generator=generator, device=cpu) * 2 - 1
+        else:
+            # Products wrap around, and stay exact; odd weights lose nothing.
+            weights = torch.randint(2**62, (_ROW,), generator=generator, device=cpu) * 2 + 1
+        return weights.to(device=device, dtype=dtype)
 
 
 def measure_norm(tensor: torch.Tensor) -> torch.Tensor:
@@ -139,12 +132,16 @@ def _is_ready(tensor: torch.Tensor) -> bool:
         type(tensor) is torch.Tensor
         and tensor.device.type == "cpu"
         and tensor.dtype in (torch.float32, torch.float64)
-        and tensor.numel() <= _DIRECT
+        and tensor.numel() <= _ROW
     )
 
 
 def _multiply(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return torch.dot(one, other) if one.is_floating_point() else (one * other).sum()
+
+
+def _multiply_rows(rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    return torch.mv(rows, weights) if rows.is_floating_point() else (rows * weights).sum(1)
 
 
 def can_project(tensor: torch.Tensor) -> bool:

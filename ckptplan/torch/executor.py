@@ -27,8 +27,9 @@ from ckptplan.torch.survey import Survey
 from ckptplan.torch.trees import Leaves, byte_size, flatten
 from ckptplan.torch.verify import Verifier
 
-#: The outputs, their gradients, and as much again for what a loss makes of them, as so many times the outputs.
-_MADE_OF_OUTPUTS = 4
+#: The outputs, their gradients, and what a loss makes of them in both passes, as so many times the outputs: a
+#: mean of squares holds the squares, and then two factors and their product.
+MADE_OF_OUTPUTS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,10 +102,13 @@ class Executor:
             for action in actions:
                 self._first = action
                 if isinstance(action, Backward):
+                    # What is kept of the final state are the results.
+                    self.state = None
                     return
                 if isinstance(action, Record) and self._is_postponed(action):
                     self._postponed = self._checkpoint()
                     self._do(Advance(action.start, action.stop))
+                    self.state = None
                     return
                 self._do(action)
                 self._first = None
@@ -122,7 +126,7 @@ class Executor:
         if self._turn is None or self.frontier == 0 or record.stop < self.steps:
             return False
         tapes = (record.stop - record.start) * self._turn.tape_bytes
-        made = _MADE_OF_OUTPUTS * self.outputs.kept_bytes
+        made = MADE_OF_OUTPUTS * self.outputs.kept_bytes
         return self.stores[Tier.LOCAL].bytes + tapes + made > self._turn.limit
 
     def reverse(self, rest: Lookahead, *, final: list[Gradient], incoming: Incoming) -> None:

@@ -37,11 +37,6 @@ class Sequence(ABC):
         """Return where the inputs of some steps begin and end along the first axis of ``leaves``."""
         return start, stop
 
-    @property
-    def trial(self) -> Sequence:
-        """Inputs of the same kind for single steps that are tried aside."""
-        return self
-
 
 class GivenInputs(Sequence):
     """Tensors whose first axis is time."""

@@ -379,7 +379,7 @@ def probe(call: Call, *, anew: bool = True) -> Probed:
     If nothing has changed since an earlier call, what was found then is returned, unless ``anew``; the first
     step runs once, to see whether it uses the same tensors.
     """
-    inputs = call.sequence.trial
+    inputs = call.sequence
     refuse_other_leaves(call.state, field="state")
     reverses = torch.is_grad_enabled()
     if reverses:
@@ -390,6 +390,8 @@ def probe(call: Call, *, anew: bool = True) -> Probed:
         situation = _walk_call(call, inputs)
         generators = Generators(call.device, wanted=True, held=situation.reached.generators)
         trial = Trial(cell=call.cell, inputs=inputs, losses=call.losses, generators=generators)
+        if call.is_closed:
+            return Probed.of(call, _describe_closed(call), situation, trial, recalled=False)
         findings = recall(situation)
         if not anew and findings is not None:
             recalled = Probed.of(call, findings, situation, trial, recalled=True)
@@ -400,9 +402,22 @@ def probe(call: Call, *, anew: bool = True) -> Probed:
         probed = _try_first_steps(call, situation, trial, reverses=reverses)
     if findings is not None and findings.rehearsed and _are_alike(findings, probed.found):
         probed = replace(probed, found=replace(probed.found, rehearsed=True))
-    if not call.is_closed:
-        keep(situation, probed.found)
+    keep(situation, probed.found)
     return probed
+
+
+def _describe_closed(call: Call) -> Findings:
+    """Return the findings of a cell that reaches nothing but its arguments: no step has to show them."""
+    return Findings(
+        used=(),
+        modules=(),
+        temporary=0,
+        tape_bytes=0,
+        device=_find_device(call.leaves, default=call.device),
+        changed=(),
+        with_graph=(),
+        made=(),
+    )
 
 
 @contextmanager

@@ -117,7 +117,7 @@ def run_call(call: Call, make_outputs: MakeOutputs) -> tuple[Run, tuple[torch.Te
 
     Where findings of an earlier call turn out not to hold, all is put back and begins with a trial.
     """
-    anew = call.is_closed or not call.runs_as_planned
+    anew = not call.runs_as_planned
     while True:
         probed = probe(call, anew=anew)
         needed = call.runs_again and not call.is_closed and probed.wants_gradients

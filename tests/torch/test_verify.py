@@ -180,7 +180,8 @@ def test_values_in_the_state_that_differ_are_seen(one: Any, again: Any) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_a_difference_of_rounding_is_accepted(strategy: str, dtype: torch.dtype) -> None:
     inputs, state = job(STEPS, dtype=dtype)
-    cell = Drifting(share=torch.finfo(dtype).eps, dtype=dtype)
+    # Some hundred calls add up to what is accepted.
+    cell = Drifting(share=torch.finfo(dtype).eps / 4, dtype=dtype)
     # Counted calls would make it grow.
     cell.calls[0] = TRIED
     bptt(cell, inputs, twice(state), squares, plan=plan(strategy)).loss.backward()

@@ -111,7 +111,7 @@ class FusedSequence(Wrapped):
         cell = self._make_cell(range(self.net.num_layers), dropout=self.net.dropout)
         output = rows.size * cell.width * rows.data.element_size()
         kept = 2 * output + (rows.data.nbytes if rows.data.requires_grad else 0)
-        (chosen,) = self._choose([PieceRun(cell=cell, kind=rows.kind, state=state)], kept=kept)
+        (chosen,) = self._choose([PieceRun(cell=cell, kind=rows.kind, state=state)], kept=kept, outputs=output)
         return self._run_cell(cell, rows, state, chosen)
 
     def _run_both_ways(self, rows: SequenceRows, state: Hidden) -> tuple[Tensor, Hidden]:
@@ -125,7 +125,8 @@ class FusedSequence(Wrapped):
             PieceRun(cell=cell, kind=kinds[number >= 2], state=own)
             for number, (cell, own) in enumerate(zip(cells, states, strict=True))
         ]
-        plans = self._choose(runs, kept=self._count_kept(rows, output=rows.size * width * rows.data.itemsize))
+        output = rows.size * width * rows.data.itemsize
+        plans = self._choose(runs, kept=self._count_kept(rows, output=output), outputs=output)
         ends: list[Hidden] = []
         for layer in range(net.num_layers):
             if layer and net.dropout:
@@ -166,14 +167,14 @@ class FusedSequence(Wrapped):
             backwards=net.bidirectional and layers[0] % 2 == 1,
         )
 
-    def _choose(self, runs: list[PieceRun], *, kept: int) -> tuple[PiecePlan, ...]:
+    def _choose(self, runs: list[PieceRun], *, kept: int, outputs: int) -> tuple[PiecePlan, ...]:
         """Return the plans of all sequences that a call runs. Raises InputError."""
         kind = runs[0].kind
         if self._given is not None:
             self.latest = (fit_pieces(self._given, kind.steps, piece=self.piece),) * len(runs)
         else:
             limit = read_limit(self._memory, kind.device)
-            self.latest = tuple(choose_pieces(runs, limit=limit, kept=kept, piece=self.piece))
+            self.latest = tuple(choose_pieces(runs, limit=limit, kept=kept, outputs=outputs, piece=self.piece))
         self.plan = self.latest[0].plan
         return self.latest
 
@@ -313,7 +314,7 @@ def _open(net: torch.nn.RNNBase, hidden: Any) -> Hidden:
 
 
 def _make_zeros(net: torch.nn.RNNBase, rows: SequenceRows) -> Hidden:
-    """Return the state that PyTorch begins with if none is given."""
+    """Return the state that PyTorch begins with if none is given, as views of a single zero."""
     count = net.num_layers * (2 if net.bidirectional else 1)
     sizes = [net.proj_size or net.hidden_size, *([net.hidden_size] if net.mode == "LSTM" else [])]
-    return tuple(rows.data.new_zeros(count, rows.batch, size) for size in sizes)
+    return tuple(rows.data.new_zeros(1).expand(count, rows.batch, size) for size in sizes)

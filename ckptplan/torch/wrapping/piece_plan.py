@@ -9,15 +9,19 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any
 
 import torch
 
 from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
+from ckptplan.planning.playback import schedule_of
+from ckptplan.schedule.actions import Backward, Free, Save
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.ambient import Autocast, Generators
 from ckptplan.torch.budget import describe_choice, plan_within
+from ckptplan.torch.executor import MADE_OF_OUTPUTS
 from ckptplan.torch.graphs import as_graph_roots, compute_gradients, count_saved_bytes
 from ckptplan.torch.meters import LiveBytes, choose_clock
 from ckptplan.torch.recognise import Recent
@@ -197,6 +201,8 @@ class PiecePlan:
 @dataclass(frozen=True, kw_only=True)
 class _Candidate(PiecePlan):
     plan: Plan
+    #: States that are there after the first sweep.
+    states: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,21 +226,29 @@ class Room:
         steps: T, of all runs.
         limit: the bytes that all may take.
         kept: bytes that are there all the time.
+        made: bytes of the outputs and of what a loss makes of them, at the turn from one pass to the other.
     """
 
     costs: Sequence[PieceCosts]
     steps: int
     limit: int
     kept: int
+    made: int
 
-    def plan(self, costs: PieceCosts, length: int) -> Plan | None:
+    def plan(self, costs: PieceCosts, length: int) -> _Candidate | None:
         """Return the quickest plan of a run with pieces of a length, None if none fits."""
         measurement, count = costs.at(length), -(-self.steps // length)
         limit, kept = self.limit, self.kept
         if len(self.costs) > 1:
             limit = max((limit - kept - self._find_most(length)["workspace_bytes"]) // len(self.costs), 1)
             measurement, kept = replace(measurement, workspace_bytes=0), 0
-        return _find_plan(measurement, count, limit, kept)
+        found = _find_plan(measurement, count, limit, kept)
+        return None if found is None else _Candidate(plan=found[0], piece=length, states=found[1])
+
+    def has_turn(self, candidate: _Candidate) -> bool:
+        """Return whether checkpoints leave room for the loss, which is computed before the last recording."""
+        states = candidate.states * candidate.plan.workload.state_bytes
+        return len(self.costs) * states + self.made <= self.limit
 
     def refuse(self, length: int) -> InputError:
         """Return an error that says what all runs together need with pieces of a length."""
@@ -255,29 +269,38 @@ class Room:
 
 
 @lru_cache(maxsize=1024)
-def _find_plan(measurement: Measurement, steps: int, limit: int, kept: int) -> Plan | None:
-    """Return the quickest plan, None if none fits: each call asks for all lengths again."""
+def _find_plan(measurement: Measurement, steps: int, limit: int, kept: int) -> tuple[Plan, int] | None:
+    """Return the quickest plan with the states that its first sweep leaves, None if none fits.
+
+    Each call asks for all lengths again.
+    """
     try:
-        return plan_within(measurement, steps=steps, limit=limit, kept=kept)
+        plan = plan_within(measurement, steps=steps, limit=limit, kept=kept)
     except InputError:
         # Not kept: its traceback holds the frames of the call, and their tensors.
         return None
+    sweep = takewhile(lambda action: not isinstance(action, Backward), schedule_of(plan))
+    # Besides, there are the state before the last recording, and the final one.
+    return plan, 2 + sum(isinstance(action, Save) - isinstance(action, Free) for action in sweep)
 
 
-def choose_pieces(runs: Sequence[PieceRun], *, limit: int, kept: int, piece: int | None) -> list[PiecePlan]:
+def choose_pieces(
+    runs: Sequence[PieceRun], *, limit: int, kept: int, outputs: int, piece: int | None
+) -> list[PiecePlan]:
     """Return the quickest plans within a limit of memory, with the length of their pieces.
 
     Arguments:
         runs: sequences of the same length that run one after another, and are reversed in the end.
         limit: the bytes that all may take.
         kept: bytes that are there all the time: outputs, their gradients, those of the inputs.
+        outputs: bytes of the outputs that the call returns.
         piece: the length of the pieces, None for the quickest.
 
     Raises InputError if nothing fits.
     """
     steps = runs[0].kind.steps
     costs = [PieceCosts(run.cell, run.kind, run.state) for run in runs]
-    room = Room(costs=costs, steps=steps, limit=limit, kept=kept)
+    room = Room(costs=costs, steps=steps, limit=limit, kept=kept, made=MADE_OF_OUTPUTS * outputs)
     lengths = [min(piece, steps)] if piece is not None else _list_lengths(steps)
     chosen: list[PiecePlan] = []
     for one in costs:
@@ -294,15 +317,15 @@ def choose_pieces(runs: Sequence[PieceRun], *, limit: int, kept: int, piece: int
 def _choose_length(costs: PieceCosts, lengths: list[int], room: Room) -> _Candidate | None:
     """Return the best length with its plan, None if none fits."""
     while True:
-        plans = {length: room.plan(costs, length) for length in lengths}
-        found = [_Candidate(plan=plan, piece=length) for length, plan in plans.items() if plan is not None]
+        found = [one for one in (room.plan(costs, length) for length in lengths) if one is not None]
         if not found:
             # The shortest pieces need least.
             if costs.is_measured(lengths[0]):
                 return None
             costs.measure(lengths[0])
             continue
-        best = _choose_least(found)
+        # A loss that takes more than the limit by itself leaves no choice.
+        best = _choose_least([one for one in found if room.has_turn(one)] or found)
         if costs.is_measured(best.piece):
             return best
         # Its sizes were estimated; kernels allocate in blocks.

@@ -79,7 +79,7 @@ class FusedCell(ClosedCell):
         outputs, after = self._run_layers(
             data if order is None else data[order],
             sizes,
-            tuple(part[:, :active].contiguous() for part in state),
+            tuple(part[:, :active] for part in state),
         )
         if active < batch:
             after = tuple(
@@ -106,6 +106,8 @@ class FusedCell(ClosedCell):
         self, data: Tensor, sizes: Tensor | None, state: Hidden, weights: tuple[tuple[Tensor, ...], ...]
     ) -> tuple[Tensor, Hidden]:
         kernel = getattr(_VF, _KERNELS[self.mode])
+        # Kernels of some devices take no views, as of the first sequences of a batch, or of a single zero.
+        state = tuple(part.contiguous() for part in state)
         hidden = state if self.mode == "LSTM" else state[0]
         flat = [weight for layer in weights for weight in layer]
         settings = (flat, self.bias, len(weights), 0.0, self.training, False)
@@ -254,34 +256,6 @@ class PieceInputs(Inputs):
 
     def device(self) -> torch.device:
         return self.leaves[0].device
-
-    @property
-    def trial(self) -> Inputs:
-        return _FirstRows(self)
-
-
-class _FirstRows(Inputs):
-    """The first time step of each piece, for trials: they cost little, and all time steps are alike."""
-
-    def __init__(self, pieces: PieceInputs) -> None:
-        self._pieces = pieces
-        self.leaves = pieces.leaves
-
-    def piece(self, start: int, stop: int) -> tuple[Leaves, Structure]:
-        sizes, first = self._sizes(start), self._pieces.rows(start, start + 1)[0]
-        count = 1 if sizes is None else int(sizes[0])
-        return (self.leaves[0][first : first + count],), self._pieces.structure
-
-    def iterate(self, leaves: Leaves, structure: Structure, start: int, stop: int) -> Iterator[Any]:
-        sizes = self._sizes(start)
-        yield leaves[0] if sizes is None else (leaves[0], sizes)
-
-    def device(self) -> torch.device:
-        return self._pieces.device()
-
-    def _sizes(self, step: int) -> torch.Tensor | None:
-        sizes = self._pieces._sizes
-        return None if sizes is None else sizes[self._pieces.cut.order(step, step + 1)[0]][:1]
 
 
 class PieceOutputs(StackedOutputs):
