@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from ckptplan.errors import CkptplanError, Infeasible, InputError, MissingExtra
     from ckptplan.execution.execute import execute
+    from ckptplan.execution.measure import measure
+    from ckptplan.execution.online import OnlineSchedule, online
     from ckptplan.model.plan import Plan
     from ckptplan.model.profile import HardwareProfile
     from ckptplan.model.workload import Workload
@@ -43,6 +45,7 @@ __all__ = [
     "InputError",
     "MachineComparison",
     "MissingExtra",
+    "OnlineSchedule",
     "ParetoFront",
     "Plan",
     "Reach",
@@ -59,6 +62,8 @@ __all__ = [
     "load_profile",
     "load_schedule",
     "load_workload",
+    "measure",
+    "online",
     "optimize",
     "pareto",
     "save_plan",
@@ -74,6 +79,8 @@ __all__ = [
 _PUBLIC = {
     "ckptplan.errors": ("CkptplanError", "Infeasible", "InputError", "MissingExtra"),
     "ckptplan.execution.execute": ("execute",),
+    "ckptplan.execution.measure": ("measure",),
+    "ckptplan.execution.online": ("OnlineSchedule", "online"),
     "ckptplan.model.plan": ("Plan",),
     "ckptplan.model.profile": ("HardwareProfile",),
     "ckptplan.model.workload": ("Workload",),

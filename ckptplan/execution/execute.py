@@ -7,15 +7,17 @@ What is said of an action when it is done: its track, and how many of its steps 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ckptplan.cost.case import Case
 from ckptplan.errors import InputError, quote_value
 from ckptplan.execution.lookahead import Lookahead
+from ckptplan.execution.online import OnlineSchedule
 from ckptplan.model.budget import Budget
 from ckptplan.model.plan import Plan
 from ckptplan.model.step_costs import StepCosts
@@ -54,25 +56,29 @@ class Frontier:
 Run: TypeAlias = Callable[[int, int], object]
 #: Called with the number of a state and a tier, 'local' or 'remote'.
 Move: TypeAlias = Callable[[int, Tier], object]
+#: Returns the working state, and makes a kept one the working state.
+State: TypeAlias = tuple[Callable[[], object], Callable[[Any], object]]
 
 
 def execute(
-    plan: Plan | Schedule,
+    plan: Plan | Schedule | OnlineSchedule,
     *,
     advance: Run,
     record: Run,
     backward: Run,
-    save: Move,
-    load: Move,
-    free: Move,
+    save: Move | None = None,
+    load: Move | None = None,
+    free: Move | None = None,
     transfer: Callable[[tuple[int, ...], Tier, Tier], object] | None = None,
+    state: State | None = None,
+    until: Callable[[int], object] | None = None,
     expect: Callable[[int], object] | None = None,
     sink: Sink | None = None,
 ) -> Trace:
     """Execute a plan by callbacks, and return what it counted: the caller holds the state and its gradient.
 
     Arguments:
-        plan: a plan, or a ``ckptplan.Schedule``.
+        plan: a plan, a ``ckptplan.Schedule``, or ``ckptplan.online(...)`` for a sequence of unknown length.
         advance: ``advance(start, stop)`` runs steps from the working state.
         record: ``record(start, stop)`` runs steps and keeps what their backward needs.
         backward: ``backward(start, stop)`` reverses steps stop-1 down to start; the working state is lost.
@@ -80,7 +86,11 @@ def execute(
         load: ``load(state, tier)`` makes a kept state the working state; it stays kept.
         free: ``free(state, tier)`` drops a kept state.
         transfer: ``transfer(states, source, target)`` moves kept states in one message. Plans of
-            ``hierarchical``, and some of solved strategies, have such actions.
+            ``hierarchical``, some of solved strategies, and ``online`` with remote memory have such actions.
+        state: in place of ``save``, ``load``, ``free`` and ``transfer``, two functions: ``get()`` returns the
+            working state, ``set(kept)`` makes a kept state the working state. Copies of it are kept in host
+            memory (``copy.deepcopy``) until they are freed or the run ends.
+        until: for ``online``: ``until(t)`` says whether the sequence ends, when t of its steps have run.
         expect: ``expect(state)`` announces the remote state that is read next, after the first Backward begins
             and after each remote read, so that it may be fetched while steps are reversed.
         sink: receives an event when an action is done, with seconds since the beginning as measured here. Its
@@ -89,21 +99,39 @@ def execute(
     The result's seconds are those that the plan predicts. Raises IllegalAction before the first action that
     breaks a law or the plan's budget, and InputError. What a callback raises ends the run.
     """
-    calls = _Calls(
-        advance=advance, record=record, backward=backward, save=save, load=load, free=free, transfer=transfer
-    )
+    moves = {"save": save, "load": load, "free": free, "transfer": transfer}
+    kept = _Kept.of(state, moves)
+    if kept is not None:
+        moves = {"save": kept.save, "load": kept.load, "free": kept.free, "transfer": kept.transfer}
+    calls = _Calls(advance=advance, record=record, backward=backward, **moves)  # type: ignore[arg-type]
     calls.check()
-    if expect is not None and not callable(expect):
-        raise InputError(f"{quote_value(expect)} cannot be called", field="expect", accepted="a function")
-    costs, budget, source = _read(plan)
-    if transfer is None and any(isinstance(action, Transfer) for action in source()):
+    check_functions(**{name: one for name, one in (("expect", expect), ("until", until)) if one is not None})
+    played = _Played.of(plan, until)
+    if calls.transfer is None and played.transfers():
         raise InputError(
             "is missing, and the schedule moves kept states between the tiers",
             field="transfer",
             accepted="transfer(states, source, target)",
         )
-    run = _Run(calls, Lookahead(iter(source())), expect=expect, sink=sink)
-    return play(run.perform(), costs=costs, budget=budget, sink=run.note)
+    run = _Run(calls, Lookahead(iter(played.source())), expect=expect, sink=sink)
+    try:
+        return play(
+            run.perform(),
+            costs=played.costs,
+            budget=played.budget,
+            sink=run.note,
+            open_end=played.online is not None,
+        )
+    finally:
+        if kept is not None:
+            kept.states.clear()
+
+
+def check_functions(**functions: object) -> None:
+    """Raise InputError for an argument that cannot be called."""
+    for name, function in functions.items():
+        if not callable(function):
+            raise InputError(f"{quote_value(function)} cannot be called", field=name, accepted="a function")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,9 +147,8 @@ class _Calls:
     transfer: Callable[[tuple[int, ...], Tier, Tier], object] | None
 
     def check(self) -> None:
-        for name, function in vars(self).items():
-            if not callable(function) and not (name == "transfer" and function is None):
-                raise InputError(f"{quote_value(function)} cannot be called", field=name, accepted="a function")
+        given = {name: one for name, one in vars(self).items() if name != "transfer" or one is not None}
+        check_functions(**given)
 
     def do(self, action: Action) -> None:
         match action:
@@ -206,14 +233,80 @@ def _reads(action: Action) -> bool:
     return False
 
 
-def _read(plan: object) -> tuple[StepCosts, Budget, Callable[[], Iterable[Action]]]:
-    """Return the costs, the limits and the actions of a plan or a schedule."""
-    if isinstance(plan, Schedule):
-        return plan.unit_costs(), Budget(), lambda: plan
-    if isinstance(plan, Plan):
-        # A plan by the printed equations keeps its budget by these equations, not in the simulation.
-        limits = plan.goal.budget if plan.goal.model == "exact" else Budget()
-        return Case(workload=plan.workload, profile=plan.profile).costs, limits, partial(actions, plan)
-    raise InputError(
-        f"{quote_value(plan)} is not a plan", field="plan", accepted="a plan, or a ckptplan.Schedule"
-    )
+@dataclass(frozen=True, kw_only=True)
+class _Played:
+    """The costs, the limits and the actions of what is executed."""
+
+    costs: StepCosts
+    budget: Budget
+    source: Callable[[], Iterable[Action]]
+    online: OnlineSchedule | None = None
+
+    @classmethod
+    def of(cls, plan: object, until: Callable[[int], object] | None) -> _Played:
+        """Return what a plan, or a schedule, says. Raises InputError."""
+        if isinstance(plan, OnlineSchedule):
+            if until is None:
+                raise InputError("is missing", field="until", accepted="until(t): whether the sequence ends")
+            actions_of = partial(plan.actions, until)
+            return cls(costs=plan.costs, budget=plan.budget, source=actions_of, online=plan)
+        if until is not None:
+            raise InputError(
+                "is given with a plan that knows its steps", field="until", accepted="plan=ckptplan.online(...)"
+            )
+        if isinstance(plan, Schedule):
+            return cls(costs=plan.unit_costs(), budget=Budget(), source=lambda: plan)
+        if isinstance(plan, Plan):
+            # A plan by the printed equations keeps its budget by these equations, not in the simulation.
+            limits = plan.goal.budget if plan.goal.model == "exact" else Budget()
+            costs = Case(workload=plan.workload, profile=plan.profile).costs
+            return cls(costs=costs, budget=limits, source=partial(actions, plan))
+        raise InputError(
+            f"{quote_value(plan)} is not a plan",
+            field="plan",
+            accepted="a plan, a ckptplan.Schedule, or ckptplan.online(...)",
+        )
+
+    def transfers(self) -> bool:
+        """Return whether kept states may move between the tiers."""
+        if self.online is not None:
+            return self.online.remote_slots > 0
+        return any(isinstance(action, Transfer) for action in self.source())
+
+
+class _Kept:
+    """The states that are kept for a caller who gives the functions of ``state`` alone."""
+
+    def __init__(self, get: Callable[[], object], put: Callable[[Any], object]) -> None:
+        self._get, self._put = get, put
+        self.states: dict[tuple[int, Tier], object] = {}
+
+    @classmethod
+    def of(cls, state: object, moves: Mapping[str, object]) -> _Kept | None:
+        """Return what keeps states, None if the caller does. Raises InputError."""
+        if state is None:
+            return None
+        given = [name for name, function in moves.items() if function is not None]
+        if given:
+            raise InputError(
+                f"is given together with {', '.join(given)}", field="state", accepted="one of the two"
+            )
+        if not (isinstance(state, tuple | list) and len(state) == 2 and all(map(callable, state))):
+            raise InputError(
+                f"{quote_value(state)} is not accepted", field="state", accepted="two functions: (get, set)"
+            )
+        return cls(*state)
+
+    def save(self, number: int, tier: Tier) -> None:
+        # Steps may change the state in place.
+        self.states[number, tier] = deepcopy(self._get())
+
+    def load(self, number: int, tier: Tier) -> None:
+        self._put(deepcopy(self.states[number, tier]))
+
+    def free(self, number: int, tier: Tier) -> None:
+        del self.states[number, tier]
+
+    def transfer(self, numbers: tuple[int, ...], source: Tier, target: Tier) -> None:
+        for number in numbers:
+            self.states[number, target] = self.states.pop((number, source))

@@ -31,10 +31,10 @@ class Schedule:
     local_states: int | None = None
 
     def __post_init__(self) -> None:
-        _check_count("steps", self.steps)
-        _check_count("chunk_size", self.chunk_size)
+        check_count("steps", self.steps)
+        check_count("chunk_size", self.chunk_size)
         if self.local_states is not None:
-            _check_count("local_states", self.local_states)
+            check_count("local_states", self.local_states)
         if not isinstance(self.overlaps, bool):
             raise InputError(
                 f"{quote_value(self.overlaps)} is not accepted",
@@ -65,10 +65,14 @@ class Schedule:
         play(self, costs=self.unit_costs())
 
 
-def _check_count(field: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_STEPS:
+def check_count(field: str, value: object, *, least: int = 1) -> None:
+    """Raise InputError unless a value is a whole number of steps or states, of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_STEPS:
         raise InputError(
-            f"{quote_value(value)} is not accepted", field=field, value=value, accepted="a whole number from 1"
+            f"{quote_value(value)} is not accepted",
+            field=field,
+            value=value,
+            accepted=f"a whole number from {least}",
         )
 
 

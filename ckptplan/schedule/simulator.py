@@ -10,6 +10,7 @@ import dataclasses
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from ckptplan.errors import InputError, quote_value
@@ -86,17 +87,23 @@ class Trace(Totals):
 
 
 def play(
-    actions: Iterable[Action], *, costs: StepCosts, budget: Budget | None = None, sink: Sink | None = None
+    actions: Iterable[Action],
+    *,
+    costs: StepCosts,
+    budget: Budget | None = None,
+    sink: Sink | None = None,
+    open_end: bool = False,
 ) -> Trace:
     """Simulate a schedule to its end.
 
     The memory needed grows with the number of checkpoints stored at a time, not with the length. With
     ``costs.overlaps_compute``, transfers overlap compute on two engines, each with a buffer as large as the
-    largest message so far. ``sink`` receives each event of the timeline as soon as it is known.
+    largest message so far. ``sink`` receives each event of the timeline as soon as it is known. With
+    ``open_end``, T is not that of ``costs``, but the steps that have run when the first one is reversed.
 
     Raises IllegalAction for the first action that breaks a law or a limit of ``budget``.
     """
-    machine = _Machine(costs, budget or Budget(), sink)
+    machine = _Machine(costs, budget or Budget(), sink, open_end=open_end)
     handlers = machine.handlers
     number = 0
     action: Any = None
@@ -121,16 +128,17 @@ def _refuse(_: object) -> None:
 class _Machine:
     """The state of a simulation. Handlers raise _BrokenLaw for an action that is not legal."""
 
-    def __init__(self, costs: StepCosts, budget: Budget, sink: Sink | None) -> None:
+    def __init__(self, costs: StepCosts, budget: Budget, sink: Sink | None, *, open_end: bool) -> None:
         self.costs = costs
+        self.open_end = open_end
         self.sink = sink
         self.overlaps = costs.overlaps_compute
         # Limits in bytes, resident bytes excluded; infinite without a budget.
         local, remote = budget.local_bytes, budget.remote_bytes
-        self.budget_local: float = float("inf") if local is None else local - costs.resident_bytes
-        self.budget_remote: float = float("inf") if remote is None else remote
+        self.budget_local: float = inf if local is None else local - costs.resident_bytes
+        self.budget_remote: float = inf if remote is None else remote
         self.position: int | None = 0
-        self.adjoint = costs.steps
+        self.adjoint: float = inf if open_end else costs.steps
         self.frontier = 0
         #: Taped steps as disjoint ranges (start, stop), ascending; ``taped`` is their number.
         self.tapes: list[tuple[int, int]] = []
@@ -182,6 +190,9 @@ class _Machine:
         start, stop = action.start, action.stop
         if not 0 <= start < stop:
             raise _BrokenLaw("a range holds at least one step")
+        if self.open_end:
+            self.open_end, self.adjoint = False, self.frontier
+            self.costs = self.costs.replace(steps=max(1, self.frontier))
         if stop != self.adjoint:
             raise _BrokenLaw(f"steps are reversed in order: the next one is {self.adjoint - 1}")
         tapes = self.tapes

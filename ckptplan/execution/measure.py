@@ -1,0 +1,141 @@
+"""Measures sizes and times of steps that ``execute`` calls, on the first steps of a sequence."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from ckptplan.errors import InputError, quote_value
+from ckptplan.execution.execute import Run, State, check_functions
+from ckptplan.model.workload import Basis, Workload
+from ckptplan.schedule.schedule import check_count
+
+#: Rounds, of which times are the medians; one before them warms up.
+_ROUNDS = 5
+
+
+def measure(
+    advance: Run,
+    record: Run,
+    backward: Run,
+    *,
+    state: State,
+    steps: int,
+    sample: int = 8,
+    state_bytes: int | None = None,
+    tape_bytes: int | None = None,
+    name: str = "measured",
+) -> Workload:
+    """Return a workload with the sizes and times of the functions of ``execute``, measured on the first steps.
+
+    The steps run six times, and the working state is put back afterwards. What ``backward`` changes besides,
+    as the gradient, is the caller's to reset.
+
+    Arguments:
+        advance: as for ``execute``.
+        record: as for ``execute``.
+        backward: as for ``execute``; it frees the tapes.
+        state: as for ``execute``.
+        steps: T of the workload.
+        sample: how many steps run, at most T.
+        state_bytes: the bytes of a state; by default counted in arrays (what has ``nbytes``), also in lists,
+            tuples and dictionaries of these.
+        tape_bytes: the bytes of the tape of a step; by default what ``record`` allocates in Python and NumPy
+            and keeps.
+        name: the name of the workload.
+
+    Raises InputError if sizes cannot be found, and are not given.
+    """
+    check_functions(advance=advance, record=record, backward=backward)
+    get, put = state
+    check_count("steps", steps)
+    check_count("sample", sample)
+    count = min(sample, steps)
+    first = deepcopy(get())
+    kept = _count_bytes(first) if state_bytes is None else state_bytes
+    if not kept:
+        raise InputError(
+            f"cannot be counted: {quote_value(type(first).__name__)} has no nbytes",
+            field="state_bytes",
+            accepted="the bytes of a state",
+        )
+
+    def clock(run: Run) -> float:
+        start = perf_counter()
+        run(0, count)
+        return (perf_counter() - start) / count
+
+    times: dict[str, list[float]] = {"advance": [], "record": [], "backward": []}
+    try:
+        tape = _watch_tape(record, backward, put, first, count) if tape_bytes is None else tape_bytes
+        for _ in range(_ROUNDS):
+            put(deepcopy(first))
+            times["advance"].append(clock(advance))
+            put(deepcopy(first))
+            times["record"].append(clock(record))
+            times["backward"].append(clock(backward))
+    finally:
+        put(first)
+    forward, recorded, reversal = (max(median(found), 1e-9) for found in times.values())
+    timed = _describe(None, f"median of {_ROUNDS} runs of the first {count} steps")
+    times_of_steps = ("forward_seconds", "backward_seconds", "recompute_seconds", "record_overhead_seconds")
+    basis = {
+        "state_bytes": _describe(state_bytes, "bytes of the first state"),
+        "tape_bytes": _describe(tape_bytes, f"what record keeps, a step of the first {count}"),
+        **dict.fromkeys(times_of_steps, timed),
+    }
+    return Workload(
+        name=name,
+        steps=steps,
+        state_bytes=kept,
+        tape_bytes=tape,
+        forward_seconds=forward,
+        backward_seconds=reversal,
+        recompute_seconds=forward,
+        record_overhead_seconds=max(0.0, recorded - forward),
+        basis=basis,
+    )
+
+
+def _watch_tape(record: Run, backward: Run, put: Callable[[Any], object], first: object, count: int) -> int:
+    """Return the bytes that a recorded step keeps. Raises InputError if nothing is seen."""
+    put(deepcopy(first))
+    gc.collect()
+    tracks = tracemalloc.is_tracing()
+    if not tracks:
+        tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        record(0, count)
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        if not tracks:
+            tracemalloc.stop()
+    backward(0, count)
+    tape = -(-(after - before) // count)
+    if tape < 1:
+        raise InputError(
+            "cannot be seen: record keeps nothing that Python or NumPy allocates",
+            field="tape_bytes",
+            accepted="the bytes of the tape of a step",
+        )
+    return tape
+
+
+def _describe(given: int | None, measured: str) -> Basis:
+    """Return where a number comes from."""
+    return Basis(kind="measured", why=measured) if given is None else Basis(kind="assumed", why="as given")
+
+
+def _count_bytes(value: object) -> int:
+    if isinstance(value, Mapping):
+        return sum(map(_count_bytes, value.values()))
+    if isinstance(value, list | tuple):
+        return sum(map(_count_bytes, value))
+    return int(getattr(value, "nbytes", 0))

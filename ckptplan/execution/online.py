@@ -1,0 +1,228 @@
+"""Makes the actions of a sequence whose length is known only when it ends (docs/online.md).
+
+Its steps run one by one. States are saved by the rule of ``recursion.online``, and the oldest ones move to
+remote memory. When the sequence ends, the gaps between them are reversed, each by the quickest schedule within
+the memory that is free by then: what held later states holds tapes now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from ckptplan.errors import InputError
+from ckptplan.model.budget import Budget
+from ckptplan.model.step_costs import StepCosts
+from ckptplan.recursion.online import Snapshots
+from ckptplan.recursion.pricing import tally
+from ckptplan.recursion.problem import Problem
+from ckptplan.recursion.revolve import count_recomputed, make_revolve_tree
+from ckptplan.recursion.solver import solve
+from ckptplan.recursion.tree import Tree
+from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
+from ckptplan.schedule.schedule import check_count
+from ckptplan.units import format_bytes, parse_bytes
+
+_LOCAL, _REMOTE = Tier.LOCAL, Tier.REMOTE
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlineSchedule:
+    """A schedule for a sequence of unknown length; ``online`` makes and checks it."""
+
+    #: Local bytes for states and tapes.
+    memory: int
+    #: States that remote memory holds, besides those in local memory.
+    remote_slots: int
+    #: The costs of single actions; their number of steps means nothing.
+    costs: StepCosts
+
+    @property
+    def slots(self) -> int:
+        """The states that local memory holds beside the tape of a step."""
+        return (self.memory - self.costs.tape_bytes) // self.costs.state_bytes
+
+    @property
+    def budget(self) -> Budget:
+        """The limits in bytes."""
+        return Budget(local_bytes=self.memory, remote_bytes=self.remote_slots * self.costs.remote_state_bytes)
+
+    def actions(self, has_ended: Callable[[int], object]) -> Iterator[Action]:
+        """Yield the actions; ``has_ended(t)`` is asked when t steps have run, t = 1, 2, ..., until it is true.
+
+        Whoever executes an action does so before the next one is asked for.
+        """
+        shelves = _Shelves(self.slots)
+        snapshots = Snapshots(self.slots + self.remote_slots)
+        yield from shelves.save(0)
+        steps = 0
+        while True:
+            yield Advance(steps, steps + 1)
+            steps += 1
+            if has_ended(steps):
+                break
+            dropped = snapshots.offer(steps)
+            if dropped != steps:
+                if dropped is not None:
+                    yield shelves.free(dropped)
+                yield from shelves.save(steps)
+        held = snapshots.settle(steps)
+        for state in sorted(set(snapshots.held) - set(held), reverse=True):
+            yield shelves.free(state)
+        for start in reversed(held):
+            yield from self._reverse_gap(start, steps, shelves)
+            steps = start
+
+    def _reverse_gap(self, start: int, stop: int, shelves: _Shelves) -> Iterator[Action]:
+        """Yield the actions that reverse the steps after the last one of the states that are left."""
+        tier = shelves.tier_of(start)
+        yield Load(start, tier)
+        freed = shelves.free(start)
+        tree = self._find_schedule(
+            stop - start,
+            local_bytes=self.memory - len(shelves.local) * self.costs.state_bytes,
+            remote_slots=self.remote_slots - len(shelves.remote),
+        )
+        actions = _shift(tree.actions(), by=start)
+        first = next(actions)
+        if first != Save(start, tier):
+            yield freed
+            yield first
+        yield from actions
+
+    def _find_schedule(self, steps: int, *, local_bytes: int, remote_slots: int) -> Tree:
+        """Return the quickest schedule that is found for some steps: no slower than binomial checkpointing."""
+        costs = self.costs
+        slots = (local_bytes - costs.tape_bytes) // costs.state_bytes
+        least = count_recomputed(steps, chunk=1, slots=slots) * costs.recompute_seconds
+        best = make_revolve_tree(slots, steps=steps)
+        for remote in (True, False) if remote_slots else (False,):
+            write, read = (costs.write_seconds, costs.read_seconds) if remote else (inf, inf)
+            problem = Problem(
+                steps=steps,
+                free_bytes=local_bytes,
+                state_bytes=costs.state_bytes,
+                tape_bytes=costs.tape_bytes,
+                recompute=costs.recompute_seconds,
+                write=write,
+                read=read,
+                least_write=write,
+                least_read=read,
+            )
+            solved = solve(problem, effort="glance", alone=True)
+            for candidate in solved.candidates if solved is not None else ():
+                if candidate.extra < least and candidate.local_bytes <= local_bytes:
+                    tree = candidate.build()
+                    counted = tally(tree, state_bytes=costs.state_bytes, tape_bytes=costs.tape_bytes)
+                    if counted.remote_states <= remote_slots:
+                        least, best = candidate.extra, tree
+        return best
+
+
+class _Shelves:
+    """The states of each tier, ascending: the oldest ones are remote."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.local: list[int] = []
+        self.remote: list[int] = []
+
+    def tier_of(self, state: int) -> Tier:
+        return _REMOTE if state in self.remote else _LOCAL
+
+    def free(self, state: int) -> Free:
+        tier = self.tier_of(state)
+        (self.remote if tier is _REMOTE else self.local).remove(state)
+        return Free(state, tier)
+
+    def save(self, state: int) -> Iterator[Action]:
+        """Yield the actions that save the working state, the last one, in local memory."""
+        if len(self.local) == self.slots:
+            oldest = self.local.pop(0)
+            self.remote.append(oldest)
+            yield Transfer((oldest,), _LOCAL, _REMOTE)
+        self.local.append(state)
+        yield Save(state, _LOCAL)
+
+
+def _shift(actions: Iterable[Action], *, by: int) -> Iterator[Action]:
+    """Yield the actions of a part that begins at step ``by``."""
+    for action in actions:
+        match action:
+            case Advance(start, stop) | Record(start, stop) | Backward(start, stop):
+                yield type(action)(start + by, stop + by)
+            case Transfer(states, source, target):
+                yield Transfer(tuple(state + by for state in states), source, target)
+            case Save(state, tier) | Load(state, tier) | Free(state, tier):
+                yield type(action)(state + by, tier)
+
+
+def online(
+    slots: int | None = None,
+    *,
+    memory: int | str | None = None,
+    state_bytes: int | str = 1,
+    tape_bytes: int | str | None = None,
+    remote_slots: int = 0,
+    recompute_seconds: float = 1.0,
+    write_seconds: float = 0.0,
+    read_seconds: float = 0.0,
+) -> OnlineSchedule:
+    """Return a schedule for a sequence of unknown length; ``execute`` and ``ckptplan.torch.bptt`` run it.
+
+    For every T below C(slots + r, slots), steps run at most r times without a tape, on average; each is
+    recorded once besides (docs/online.md, after Wang, Moin and Iaccarino 2009).
+
+    Arguments:
+        slots: the states that are held at a time, beside one tape.
+        memory: in place of ``slots``, local memory for states and tapes: bytes, or text as "2 GiB".
+        state_bytes: the bytes of a state; with ``slots`` alone, 1.
+        tape_bytes: the bytes of the tape of a step; by default as many as those of a state. Where states
+            have been reversed, tapes take their room.
+        remote_slots: further states that remote memory holds: the oldest ones.
+        recompute_seconds: the time of a step without a tape; with ``remote_slots``, what transfers are
+            weighed against.
+        write_seconds: the time of writing a state to remote memory.
+        read_seconds: the time of reading one.
+
+    Raises InputError.
+    """
+    if (slots is None) == (memory is None):
+        what = "is missing" if slots is None else "is given together with memory"
+        raise InputError(what, field="slots", accepted="slots or memory")
+    sizes: dict[str, Any] = {
+        "state_bytes": state_bytes,
+        "tape_bytes": state_bytes if tape_bytes is None else tape_bytes,
+        "remote_state_bytes": state_bytes,
+    }
+    costs = StepCosts(
+        steps=1,
+        **sizes,
+        forward_seconds=0,
+        backward_seconds=0,
+        recompute_seconds=recompute_seconds,
+        write_seconds=write_seconds,
+        read_seconds=read_seconds,
+    )
+    costs = costs.replace(forward_seconds=costs.recompute_seconds)
+    check_count("remote_slots", remote_slots, least=0)
+    least = costs.state_bytes + costs.tape_bytes
+    if slots is not None:
+        check_count("slots", slots, least=1)
+        return OnlineSchedule(
+            memory=slots * costs.state_bytes + costs.tape_bytes, remote_slots=remote_slots, costs=costs
+        )
+    try:
+        limit = parse_bytes(memory)
+    except InputError as error:
+        raise error.inside(prefix="memory") from None
+    if limit < least:
+        raise InputError(
+            f"{format_bytes(limit)} are too little for a state and the tape of a step",
+            field="memory",
+            value=memory,
+            accepted=f"at least {format_bytes(least)} ({least:,} bytes)",
+        )
+    return OnlineSchedule(memory=limit, remote_slots=remote_slots, costs=costs)

@@ -1,0 +1,89 @@
+"""Compares sequences of unknown length with the same ones if T had been known, for every T up to a largest.
+
+A tape is as large as a state, and everything fits the slots and one tape. ``online`` runs each step once in its
+sweep and then reverses the gaps; the optimum knows T, and no legal schedule runs fewer steps (``tables``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+import numpy.typing as npt
+
+from ckptplan.cost.arrays import Integers
+from ckptplan.errors import InputError
+from ckptplan.recursion.online import Snapshots, bound_advances
+from ckptplan.recursion.revolve import count_at
+from ckptplan.recursion.table_problem import WORK
+from ckptplan.recursion.tables import CELLS, Tables
+from ckptplan.recursion.tree import UnitSizes
+from ckptplan.schedule.schedule import check_count
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlineFactors:
+    """Runs of steps for T = first..last, shape (last - first + 1,); each step's recording is one of them."""
+
+    slots: int
+    steps: Integers
+    #: Of the online schedule, of the optimum that knows T, and of binomial checkpointing with a single tape.
+    online: Integers
+    optimum: Integers
+    revolve: Integers
+    #: The most runs of a step that are proved for binomial reversal of the gaps, its recording included.
+    bound: Integers
+
+    @property
+    def over_optimum(self) -> npt.NDArray[np.float64]:
+        """Online runs over those of the optimum with tapes."""
+        runs: npt.NDArray[np.float64] = self.online / self.optimum
+        return runs
+
+    @property
+    def over_revolve(self) -> npt.NDArray[np.float64]:
+        """Online advances over those of Revolve: runs without the recordings, which every schedule has."""
+        advances: npt.NDArray[np.float64] = (self.online - self.steps) / np.maximum(
+            self.revolve - self.steps, 1
+        )
+        return advances
+
+
+def compare_online(*, slots: int, first: int = 1, last: int) -> OnlineFactors:
+    """Return the runs of steps, online and with T known, for every T from ``first`` to ``last``.
+
+    Raises InputError, also if the table of the optima is too large.
+    """
+    check_count("slots", slots)
+    check_count("T", first)
+    check_count("T", last, least=first)
+    units = slots + 1
+    if last**2 * (units + 1) > WORK["thorough"] or (last + 1) * (units + 1) > CELLS:
+        raise InputError(
+            f"a table of the optima for {last:,} steps and {slots:,} slots is too large",
+            field="T",
+            value=last,
+            accepted=f"fewer steps or slots: (T + 1) (slots + 2) up to {CELLS:,}",
+        )
+    tables = Tables(steps=last, units=units, sizes=UnitSizes(1, 1), recompute=1.0, write=inf, read=inf)
+    again = tables.unstored.round()
+    snapshots = Snapshots(slots)
+    online = np.zeros(last - first + 1, dtype=np.int64)
+    for steps in range(1, last + 1):
+        if steps >= first:
+            held = snapshots.settle(steps)
+            gaps = np.diff([*held, steps])
+            free = units - np.arange(len(held))
+            online[steps - first] = 2 * steps + int(again[gaps, free].sum())
+        snapshots.offer(steps)
+    lengths = np.arange(first, last + 1)
+    revolve, _ = count_at(lengths, chunk=np.array([1]), slots=np.array([slots]))
+    return OnlineFactors(
+        slots=slots,
+        steps=lengths,
+        online=online,
+        optimum=lengths + again[first:, units].astype(np.int64),
+        revolve=lengths + revolve,
+        bound=np.array([1 + bound_advances(steps, slots=slots) for steps in lengths.tolist()]),
+    )

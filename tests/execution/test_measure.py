@@ -1,0 +1,82 @@
+"""Sizes and times of steps are measured on the first ones; the working state is put back."""
+
+import re
+from time import sleep
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ckptplan
+from ckptplan import InputError
+
+
+class Layer:
+    """Steps whose tape is three arrays as large as the state."""
+
+    def __init__(self) -> None:
+        self.state: Any = np.zeros(1000)
+        self.tapes: dict[int, Any] = {}
+        self.calls: dict[str, Any] = {
+            "advance": self.advance,
+            "record": self.record,
+            "backward": self.backward,
+            "state": (self.get, self.set),
+        }
+
+    def advance(self, start: int, stop: int) -> None:
+        for _ in range(start, stop):
+            self.state = self.state + 1
+
+    def record(self, start: int, stop: int) -> None:
+        for step in range(start, stop):
+            self.tapes[step] = np.ones((3, 1000))
+            self.advance(step, step + 1)
+
+    def backward(self, start: int, stop: int) -> None:
+        for step in range(start, stop):
+            del self.tapes[step]
+        sleep(0.002)
+
+    def get(self) -> Any:
+        return self.state
+
+    def set(self, kept: Any) -> None:
+        self.state = kept
+
+
+def test_sizes_and_times_are_those_of_the_steps() -> None:
+    layer = Layer()
+    found = ckptplan.measure(
+        layer.advance, layer.record, layer.backward, state=(layer.get, layer.set), steps=500
+    )
+    assert (found.steps, found.state_bytes) == (500, 8000)
+    assert 24_000 <= found.tape_bytes < 28_000
+    assert found.backward_seconds > 0.0002 > found.forward_seconds
+    assert found.basis["tape_bytes"].kind == "measured"
+    assert not layer.state.any()
+    assert layer.tapes == {}
+
+
+def test_it_plans_for_what_was_measured() -> None:
+    layer = Layer()
+    workload = ckptplan.measure(
+        layer.advance, layer.record, layer.backward, state=(layer.get, layer.set), steps=50
+    )
+    machine = ckptplan.HardwareProfile(name="any", local_bytes=10**6, remote_bytes=0)
+    plan = ckptplan.optimize(workload, machine, local_bytes="300 kB")
+    done = ckptplan.execute(plan, **layer.calls)
+    assert done.local_peak_bytes <= 300_000
+
+
+def test_sizes_that_cannot_be_seen_are_asked_for() -> None:
+    layer = Layer()
+    calls: dict[str, Any] = {"advance": layer.advance, "backward": lambda *_: None, "steps": 9}
+    with pytest.raises(InputError, match=re.escape("tape_bytes: cannot be seen")):
+        ckptplan.measure(record=lambda *_: None, state=(layer.get, lambda _: None), **calls)
+    with pytest.raises(InputError, match=re.escape("state_bytes: cannot be counted: 'object' has no nbytes")):
+        ckptplan.measure(record=layer.record, state=(object, layer.set), **calls)
+    given = ckptplan.measure(
+        record=layer.record, state=(object, lambda _: None), state_bytes=4, tape_bytes=5, **calls
+    )
+    assert (given.state_bytes, given.tape_bytes, given.basis["state_bytes"].kind) == (4, 5, "assumed")
