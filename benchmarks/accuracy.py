@@ -27,7 +27,7 @@ from ckptplan import Plan
 from ckptplan.calibration.backend import Backend, Program
 from ckptplan.calibration.calibrate import calibrate, open_backend
 from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.fit import Sample
+from ckptplan.calibration.estimate import Estimate
 from ckptplan.planning.playback import group_same_schedules, make_schedule
 
 #: Networks and, in JAX, the kinds of their tapes; 64 inputs as in docs/measured.md.
@@ -146,8 +146,8 @@ class Measured:
         programs = [self.backend.program(self.network, plan, inputs=inputs, steps=steps) for plan, *_ in groups]
         taken = self._run_in_turn([one.seconds for one in programs])
         for (plan, *same), program, times in zip(groups, programs, taken, strict=True):
-            paced = (seconds / self.reference.pace(before, after) for before, seconds, after in times)
-            sample = Sample(values=tuple(paced))
+            paced = [seconds / self.reference.pace(before, after) for before, seconds, after in times]
+            sample = Estimate.of_ratios(paced)
             self.points.append(
                 Point(
                     cell=self.label,
@@ -160,7 +160,7 @@ class Measured:
                     },
                     chosen=plan is plans[0],
                     predicted_seconds=plan.predicted.seconds,
-                    measured_seconds=sample.median,
+                    measured_seconds=sample.value,
                     spread=sample.spread,
                     raw_seconds=statistics.median(seconds for _, seconds, _ in times),
                     predicted_bytes=plan.predicted.local_peak_bytes,

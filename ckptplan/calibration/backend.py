@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy.typing as npt
 
 from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.fit import ActionTimes, Round, TransferTimes, count_actions
+from ckptplan.calibration.fit import Round, Times, count_actions
 from ckptplan.model.network import Operations
 from ckptplan.model.plan import Plan
 from ckptplan.model.progress import Progress
@@ -249,11 +249,7 @@ class Rounds(ABC):
         """Run a round."""
 
     @abstractmethod
-    def fit(self, rounds: Sequence[Round]) -> tuple[ActionTimes, TransferTimes]:
-        """Return the times that the rounds show."""
-
-    @abstractmethod
-    def explain(self, times: ActionTimes) -> dict[str, str]:
+    def explain(self) -> dict[str, str]:
         """Return, by the fields of a workload, how each time was obtained."""
 
     def complete(self, sizes: CountedSizes) -> CountedSizes:
@@ -371,7 +367,7 @@ class Backend(ABC):
     def program(self, network: Any, plan: Plan | Schedule | None, *, inputs: Any, steps: int) -> Program:
         """Return a program of so many steps."""
 
-    def messages(self, network: Any, counter: RunCounter, *, rounds: int) -> TransferTimes | None:
+    def messages(self, network: Any, counter: RunCounter, *, rounds: int) -> Times | None:
         """Time messages alone; return None if they are not timed apart from runs."""
         return None
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from ckptplan.calibration.backend import Announce, Backend
 from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.fit import ActionTimes, TransferTimes
+from ckptplan.calibration.fit import Fit, Times
 from ckptplan.calibration.host import set_threads
 from ckptplan.calibration.measuring import LEAST_ROUNDS, Measuring
 from ckptplan.calibration.workloads import (
@@ -38,7 +38,7 @@ class Noisy(CkptplanError):  # noqa: N818 - what the machine is
     def __init__(self, *, field: str, spread: float, most: float) -> None:
         self.field, self.spread, self.most = field, spread, most
         self.text = (
-            f"the machine is noisy: rounds of {field} differ by {format_share(spread)} about their median, "
+            f"the machine is noisy: rounds of {field} differ by {format_share(spread)} about their estimate, "
             f"and a tolerance of {format_share(2 * most)} needs {format_share(most)} at most"
         )
         super().__init__(
@@ -53,14 +53,13 @@ class Noisy(CkptplanError):  # noqa: N818 - what the machine is
 
 @dataclass(frozen=True, kw_only=True)
 class Calibrated:
-    """The result of a calibration; ``noisy`` is an error if the machine was too noisy."""
+    """The result of a calibration; ``noisy`` is the error that a strict one raises, None on a quiet machine."""
 
     workload: Workload
     profile: HardwareProfile
     #: The range of the workspaces of several runs, as a share of the peak.
     workspace_residual: float
-    steps: ActionTimes
-    transfers: TransferTimes
+    times: Times
     noisy: Noisy | None
     #: What was left out of a whole calibration, and why; the basis of each time says it, too.
     left_out: tuple[str, ...] = ()
@@ -68,9 +67,9 @@ class Calibrated:
     ended_by: BaseException | None = None
 
 
-def _judge_noise(times: ActionTimes, *, tolerance: float) -> Noisy | None:
+def _judge_noise(fit: Fit, *, tolerance: float) -> Noisy | None:
     """Return what is noisy: a time whose rounds spread by more than half of the tolerance, else None."""
-    field, spread = times.widest
+    field, spread = fit.widest
     return Noisy(field=field, spread=spread, most=tolerance / 2) if spread > tolerance / 2 else None
 
 
@@ -117,9 +116,9 @@ def calibrate(
 ) -> Calibrated:
     """Measure a cell and return a workload and a profile.
 
-    Bytes are counted. Times are medians of ``repeats`` rounds, fitted over several chunk sizes; messages are
-    fitted over several numbers of states. If Ctrl-C, or a signal that the caller turns into an exception, ends
-    the measurement after three rounds or more, the result is that of these rounds.
+    Bytes are counted. Times are lower quartiles of rounds, fitted over several chunk sizes, each with an
+    interval; messages are fitted over several numbers of states. If Ctrl-C, or a signal that the caller turns
+    into an exception, ends the measurement after three rounds or more, the result is that of these rounds.
 
     Arguments:
         spec: the cell and its sizes.
@@ -131,7 +130,8 @@ def calibrate(
         thread_count: the number of threads; None keeps it.
         tape: the kind of tapes of a cell of JAX (docs/jax.md); None is 'residuals'.
         repeats: the number of rounds.
-        tolerance: the result is ``noisy`` if the rounds of a time spread by more than half of this share.
+        tolerance: while the rounds of a time of a step spread by more than half of this share, up to four times
+            as many follow; if they still do, the result is ``noisy``, and its intervals are wide.
         seed: the seed of weights and data.
         quick: whether to measure in a few seconds: three rounds of a few short schedules, whose times are
             known to 10 % at best; it is never ``noisy``.
@@ -152,6 +152,7 @@ def calibrate(
             max_seconds=max_seconds,
             announce=announce,
             progress=progress,
+            tolerance=None if quick else tolerance,
         )
         sizes = measuring.count_sizes()
         if keep is not None:
@@ -160,17 +161,13 @@ def calibrate(
         rounds = measuring.time_rounds(sizes)
         environment = backend.environment
     sizes = rounds.complete(sizes)
-    times, transfers = rounds.fit(measuring.rounds)
-    calibration = make_calibration(
-        environment,
-        sizes,
-        times,
-        transfers,
-        repeats=len(measuring.rounds),
-        seed=seed,
-        least=_QUICK_UNCERTAINTY if quick or measuring.fewer_chunks else 0.0,
-    )
-    profile = make_profile(environment, sizes, transfers, calibration, roofline, name=profile_name)
+    fit = Fit(measuring.rounds)
+    times = fit.times
+    if quick or measuring.fewer_chunks:
+        low, high = 1 - _QUICK_UNCERTAINTY, 1 + _QUICK_UNCERTAINTY
+        times = {field: one.widened(low, high) for field, one in times.items()}
+    calibration = make_calibration(environment, sizes, times, repeats=len(measuring.rounds), seed=seed)
+    profile = make_profile(environment, sizes, times, calibration, roofline, name=profile_name)
     left_out = measuring.left_out
     if quick:
         left_out = (f"quick: {len(measuring.rounds)} rounds of few sizes", *left_out)
@@ -179,7 +176,7 @@ def calibrate(
         sizes,
         times,
         calibration,
-        ways=rounds.explain(times),
+        ways=rounds.explain(),
         profile=profile,
         roofline=roofline,
         left_out=left_out,
@@ -193,10 +190,9 @@ def calibrate(
         workload=workload,
         profile=profile,
         workspace_residual=sizes.residual,
-        steps=times,
-        transfers=transfers,
+        times=times,
         # A quick calibration promises little, and its uncertainty says how little.
-        noisy=None if quick else _judge_noise(times, tolerance=tolerance),
+        noisy=None if quick else _judge_noise(fit, tolerance=tolerance),
         left_out=(*left_out, *uncounted),
         ended_by=measuring.ended_by,
     )

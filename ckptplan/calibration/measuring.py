@@ -16,14 +16,16 @@ from ckptplan.calibration.backend import (
     Rounds,
     RunCounter,
 )
-from ckptplan.calibration.fit import Round
+from ckptplan.calibration.fit import Fit, Round
 from ckptplan.errors import InputError
 from ckptplan.model.progress import Progress
 from ckptplan.units import format_wait
 from ckptplan.wording import Argument
 
-#: Quartiles need at least this many rounds.
+#: An interval needs at least this many rounds.
 LEAST_ROUNDS = 3
+#: So many times as many rounds follow at most while they differ by too much.
+_MORE = 4
 #: The share of the limit that estimates may take, since they may be off.
 _SHARE = 0.8
 #: The share of the limit by which three rounds may end late, if the first one took longer than estimated.
@@ -74,6 +76,8 @@ class Measuring:
         max_seconds: the time that it may take; None means no limit.
         announce: called with lines on how long it takes, and on what is left out.
         progress: called with the time done and the time expected, in milliseconds.
+        tolerance: more rounds follow while those of a time of a step spread by more than half of this; None
+            means that there are none.
     """
 
     def __init__(
@@ -85,8 +89,10 @@ class Measuring:
         max_seconds: float | None,
         announce: Announce | None,
         progress: Progress | None,
+        tolerance: float | None = None,
     ) -> None:
         self._backend, self._network, self._choose = backend, network, choose
+        self._tolerance = tolerance
         self._max_seconds, self._progress = max_seconds, progress
         self._announce = announce
         self._began = 0.0
@@ -129,13 +135,15 @@ class Measuring:
     def time_rounds(self, sizes: CountedSizes) -> Rounds:
         """Time steps and messages in rounds, which end early after three if time is over or anything ends them.
 
+        More rounds follow, as long as there is time, while they differ by too much.
+
         Raises InputError if the first round shows that not even the fewest rounds fit in the time.
         """
         pilot = self.pilot
         rounds = self._backend.rounds(self._network, self._extent, sizes)
         longest = 0.0
         try:
-            while len(self.rounds) < self._extent.rounds and not self._is_over(longest):
+            while self._needs_more() and not self._is_over(longest):
                 if not self.rounds:
                     rounds.start(self._counter)
                 began = perf_counter()
@@ -161,6 +169,22 @@ class Measuring:
         if self._max_seconds is None:
             return float("inf")
         return self._max_seconds - (perf_counter() - self._began)
+
+    def _needs_more(self) -> bool:
+        """Return whether rounds are missing, or differ by too much; the counter then expects another one."""
+        done, wanted = len(self.rounds), self._extent.rounds
+        if done < wanted:
+            return True
+        if self._tolerance is None or done >= _MORE * wanted or not self.is_noisy(self._tolerance):
+            return False
+        if done == wanted:
+            self._say("rounds differ: more follow")
+        self._counter.expect(self._extent.round_seconds(self.pilot))
+        return True
+
+    def is_noisy(self, tolerance: float) -> bool:
+        """Return whether the rounds of a time of a step spread by more than half of the tolerance."""
+        return Fit(self.rounds).widest[1] > tolerance / 2
 
     def _is_over(self, longest: float) -> bool:
         """Return whether there are enough rounds, and no time for another one."""

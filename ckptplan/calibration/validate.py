@@ -15,6 +15,7 @@ from ckptplan.calibration.backend import Backend, Environment, PilotTimes, Progr
 from ckptplan.calibration.calibrate import open_backend
 from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.compared import (
+    Prediction,
     base_rows,
     byte_rows,
     gradient_row,
@@ -22,7 +23,7 @@ from ckptplan.calibration.compared import (
     note_meter,
     time_rows,
 )
-from ckptplan.calibration.fit import Sample
+from ckptplan.calibration.estimate import Estimate
 from ckptplan.calibration.validation import Contender, Regret, Row, Tolerances, Validation, Verdict
 from ckptplan.errors import CkptplanError, InputError
 from ckptplan.model.checked import CheckedModel
@@ -78,10 +79,10 @@ def validate(
         spec: the cell itself, in place of ``cell`` and ``trust_cell``.
         device: replaces the device of the calibration.
         thread_count: replaces the number of threads of the calibration.
-        repeats: the number of rounds, in which all variants run in turn; times are medians of rounds.
-        tolerance: the share by which times may be off, in addition to the spread of the rounds.
-        overhead_tolerance: how far the time added to base's may be off, as a share of the plan's time, in
-            addition to the spread of the rounds: 0.03 for 3 points if the plan takes as long as base.
+        repeats: the number of rounds, in which all variants run in turn; times are lower quartiles of rounds.
+        tolerance: the share by which times may be off, besides the intervals of prediction and measurement.
+        overhead_tolerance: how far the time added to base's may be off, as a share of the plan's time, besides
+            these intervals: 0.03 for 3 points if the plan takes as long as base.
         memory_tolerance: the share by which the live peak may be off.
         regret: whether to run the best plan of each strategy, too.
         max_seconds: the seconds that all runs may take, as estimated from a few steps that run first; None
@@ -438,23 +439,20 @@ class _Comparison:
             self.interrupted = True
         self.rounds_done = len(rounds)
         if rounds:
-            self._judge_times([Sample(values=values) for values in zip(*rounds, strict=True)], timed)
+            self._judge_times(list(zip(*rounds, strict=True)), timed)
 
-    def _judge_times(self, samples: Sequence[Sample], timed: Sequence[TimedRun]) -> None:
-        plan, base, allowed = self.plan, self.base, self.tolerances
-        total, *others = samples
-        self.rows += time_rows(plan, timed, total, tolerance=allowed.time)
-        if base is not None:
+    def _judge_times(self, seconds: Sequence[tuple[float, ...]], timed: Sequence[TimedRun]) -> None:
+        own, *others = seconds
+        self.rows += time_rows(self.plan, timed, own, tolerance=self.tolerances.time)
+        if self.base is not None:
             bases, *others = others
-            self.rows += base_rows(
-                plan, base, total, bases, tolerance=allowed.time, overhead_tolerance=allowed.overhead
-            )
+            self.rows += base_rows(self.plan, self.base, own, bases, allowed=self.tolerances)
         if self.rivals:
-            self.regret = self._compute_regret([total, *others])
+            self.regret = self._compute_regret([own, *others])
         if timed:
-            self._explain_times(timed, total)
+            self._explain_times(timed, own)
 
-    def _compute_regret(self, times: Sequence[Sample]) -> Regret:
+    def _compute_regret(self, times: Sequence[tuple[float, ...]]) -> Regret:
         return Regret(
             chosen=self.plan.strategy,
             contenders=tuple(
@@ -462,12 +460,11 @@ class _Comparison:
                     strategy=plan.strategy,
                     parameters=dict(plan.parameters),
                     seconds=seconds,
-                    row=Row.timed(
+                    row=Row.judged(
                         f"time of {plan.strategy}",
-                        predicted=plan.predicted.seconds,
-                        sample=seconds,
+                        predicted=Prediction.of(plan).total,
+                        measured=Estimate.of(seconds),
                         tolerance=self.tolerances.time,
-                        whole=seconds.median,
                     ),
                     same=tuple(one.strategy for one in same),
                 )
@@ -475,14 +472,14 @@ class _Comparison:
             ),
         )
 
-    def _explain_times(self, timed: Sequence[TimedRun], total: Sample) -> None:
+    def _explain_times(self, timed: Sequence[TimedRun], seconds: Sequence[float]) -> None:
         """Keep the timeline of a middle run, and note what explains the rows of times."""
         middle = sorted(timed, key=lambda one: one.events[-1].end)[len(timed) // 2]
         self.timeline = [
             replace(one, local_bytes=other.local_bytes, remote_bytes=other.remote_bytes)
             for one, other in zip(middle.events, self.timeline, strict=True)
         ]
-        note = note_meter(timed, total)
+        note = note_meter(timed, seconds)
         self.notes += [] if note is None else [note]
 
 

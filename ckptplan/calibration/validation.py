@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 from ckptplan.calibration.backend import Environment
-from ckptplan.calibration.fit import Sample
+from ckptplan.calibration.estimate import Estimate
 from ckptplan.model.display import Displayed
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.timeline import Event
@@ -35,7 +35,7 @@ class Verdict(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerances:
-    """How far predictions may be off, besides the noise of the rounds."""
+    """How far predictions may be off, besides what intervals allow."""
 
     #: Share of a time.
     time: float = 0.1
@@ -54,9 +54,9 @@ class Row:
     predicted: float | None
     measured: float
     verdict: Verdict
-    #: The share by which it may be off; None if nothing is compared.
+    #: How far it may be off before it is off for certain; None if nothing is compared.
     allowed: float | None = None
-    #: Half the range between the quartiles of the rounds, as a share; None if it was counted, not timed.
+    #: Half of the interval of the rounds, as a share; None if it was counted, not timed.
     noise: float | None = None
     #: Whether the bias is a difference in points instead of a share, as the noise and what is allowed then are.
     in_points: bool = False
@@ -87,92 +87,51 @@ class Row:
         )
 
     @classmethod
-    def bandwidth(cls, quantity: str, *, predicted: float, measured: float, unit: Unit) -> Self:
-        """Return the row of a bandwidth or a message, which must agree within ``FACTOR``.
-
-        Both values are above zero.
-        """
-        agrees = max(predicted / measured, measured / predicted) <= FACTOR
-        return cls(
-            quantity=quantity,
-            unit=unit,
-            predicted=predicted,
-            measured=measured,
-            allowed=FACTOR - 1,
-            verdict=Verdict.OK if agrees else Verdict.OFF,
-        )
-
-    @classmethod
-    def timed(
+    def judged(
         cls,
         quantity: str,
         *,
-        predicted: float,
-        sample: Sample,
+        predicted: Estimate,
+        measured: Estimate,
         tolerance: float,
-        whole: float,
-        shared_seconds: float = 0.0,
-        small: float = SMALL,
+        unit: Unit = "seconds",
+        small: bool = False,
     ) -> Self:
-        """Return the row of a time.
+        """Return the row of a measured quantity, by the joint interval of prediction and measurement.
 
-        It may be off by the tolerance plus the spread of the rounds, which must not exceed the tolerance.
+        Two numbers are as far apart as the larger is above the smaller: as a share of it, or in points if the
+        unit is a share. It is off if all of both intervals are farther apart than the tolerance, and ok if the
+        measurement alone shows that it is not. Else it is too noisy to judge.
 
         Arguments:
             quantity: the name of the quantity.
-            predicted: the predicted time.
-            sample: the measured times.
-            tolerance: the share by which the time may be off.
-            whole: the time of the run that it is part of.
-            shared_seconds: seconds that the prediction counts in one of two rows, and a run in either.
-            small: the share of the run below which the time is not judged.
+            predicted: the prediction, with the interval that the calibration's times allow.
+            measured: the measurement, with the interval of its rounds.
+            tolerance: how far it may be off.
+            unit: the unit; a 'share' is judged in points.
+            small: whether it is too small a part of a run to be judged.
         """
-        measured, noise = sample.median, sample.spread
-        allowed = tolerance + noise + (shared_seconds / measured if measured else 0.0)
-        if max(predicted, measured) < small * whole:
+        points = unit == "share"
+        lower, upper = sorted((predicted, measured), key=lambda one: one.value)
+        gap = _distance(lower.value, upper.value, points=points)
+        own = (measured.high - measured.low) / 2 if points else measured.spread
+        allowed = tolerance + gap - _distance(lower.high, upper.low, points=points)
+        if small:
             verdict = Verdict.SMALL
-        elif noise > tolerance:
-            verdict = Verdict.NOISY
+        elif gap > allowed:
+            verdict = Verdict.OFF
         else:
-            verdict = Verdict.OK if abs(predicted - measured) <= allowed * measured else Verdict.OFF
+            settled = own <= tolerance and gap <= tolerance + own
+            verdict = Verdict.OK if settled else Verdict.NOISY
         return cls(
             quantity=quantity,
-            unit="seconds",
-            predicted=predicted,
-            measured=measured,
+            unit=unit,
+            predicted=predicted.value,
+            measured=measured.value,
             verdict=verdict,
             allowed=allowed,
-            noise=noise,
-        )
-
-    @classmethod
-    def overhead(cls, *, predicted: float, ratios: Sample, tolerance: float) -> Self:
-        """Return the row of the time added to base's, which is judged in points.
-
-        +18 % predicted and +7.5 % measured are 10.5 points apart, though the times differ by only 10 %.
-
-        Arguments:
-            predicted: the predicted time over base's, less one.
-            ratios: the measured time over base's, round by round.
-            tolerance: the difference that is allowed besides the noise of the ratios, as a share of the plan's
-                time: 0.03 for 3 points where the plan takes as long as base.
-        """
-        measured = ratios.median - 1
-        noise = ratios.spread * ratios.median
-        tolerance *= max(1.0, ratios.median)
-        if noise > tolerance:
-            verdict = Verdict.NOISY
-        else:
-            verdict = Verdict.OK if abs(predicted - measured) <= tolerance + noise else Verdict.OFF
-        return cls(
-            quantity="overhead",
-            unit="share",
-            predicted=predicted,
-            measured=measured,
-            verdict=verdict,
-            allowed=tolerance + noise,
-            noise=noise,
-            in_points=True,
+            noise=own,
+            in_points=points,
         )
 
     @classmethod
@@ -187,13 +146,22 @@ class Row:
         )
 
 
+#: Nothing is quicker than this, in seconds.
+_LEAST = 1e-12
+
+
+def _distance(lower: float, upper: float, *, points: bool) -> float:
+    """Return how far the upper of two numbers is above the lower; below zero if it is not."""
+    return upper - lower if points else max(upper, _LEAST) / max(lower, _LEAST) - 1
+
+
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """The best plan of a strategy, with its measured times and the verdict on its predicted one."""
+    """The best plan of a strategy, with its measured seconds by round and the verdict on its predicted ones."""
 
     strategy: str
     parameters: dict[str, int]
-    seconds: Sample
+    seconds: tuple[float, ...]
     row: Row
     #: Other strategies whose best plan has the same schedule, which ran only once.
     same: tuple[str, ...]
@@ -209,7 +177,7 @@ class Regret:
     @property
     def best(self) -> Contender:
         """The fastest plan."""
-        return min(self.contenders, key=lambda one: one.seconds.median)
+        return min(self.contenders, key=lambda one: one.row.measured)
 
     @property
     def own(self) -> Contender:
@@ -217,26 +185,22 @@ class Regret:
         return next(one for one in self.contenders if one.strategy == self.chosen)
 
     @property
-    def ratio(self) -> float:
-        """The measured time of the chosen plan over that of the fastest; 1 if it is the fastest."""
-        return self.own.seconds.median / self.best.seconds.median
-
-    @property
-    def noise(self) -> float:
-        """The spreads of the chosen and of the fastest plan, added; 0 if they are the same plan."""
-        return 0.0 if self.own is self.best else self.own.seconds.spread + self.best.seconds.spread
-
-    @property
-    def allowed(self) -> float:
-        """The ratio that is allowed: 1.03, plus the noise."""
-        return 1 + REGRET + self.noise
+    def row(self) -> Row:
+        """The time of the chosen plan over that of the fastest in the same round, judged: 1.03 is allowed."""
+        ratios = [one / other for one, other in zip(self.own.seconds, self.best.seconds, strict=True)]
+        return Row.judged(
+            "decision regret",
+            predicted=Estimate.exactly(1.0),
+            measured=Estimate.of_ratios(ratios),
+            tolerance=REGRET,
+            unit="share",
+        )
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on the ratio, which is too noisy to judge if either plan's time is."""
-        if Verdict.NOISY in (self.own.row.verdict, self.best.row.verdict):
-            return Verdict.NOISY
-        return Verdict.OK if self.ratio <= self.allowed else Verdict.OFF
+        """The verdict on the ratio: it is ok where the chosen plan was the quicker one."""
+        row = self.row
+        return Verdict.OK if row.measured <= 1 else row.verdict
 
     def named(self, verdict: Verdict) -> list[str]:
         """Return the names of what has a verdict. The chosen plan's own time is a row of the validation."""
@@ -272,7 +236,7 @@ class Validation(Displayed):
 
     @property
     def noisy(self) -> list[str]:
-        """The names of the quantities whose rounds spread by more than the tolerance, which are not judged."""
+        """The names of the quantities whose intervals are too wide to judge them."""
         return self._named(Verdict.NOISY)
 
     def _named(self, verdict: Verdict) -> list[str]:

@@ -11,7 +11,8 @@ from typing import Any
 
 from ckptplan.calibration.backend import CountedSizes, Environment, Roofline
 from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.fit import ActionTimes, TransferTimes
+from ckptplan.calibration.estimate import Estimate
+from ckptplan.calibration.fit import STEPS, Times, state_rate
 from ckptplan.calibration.host import host_memory_bytes
 from ckptplan.cost.roofline import find_ideal, name_peak
 from ckptplan.errors import InputError
@@ -81,7 +82,7 @@ def make_counted(
 def make_measured(
     spec: CellSpec,
     sizes: CountedSizes,
-    times: ActionTimes,
+    times: Times,
     calibration: Calibration,
     *,
     ways: Mapping[str, str],
@@ -109,7 +110,7 @@ def make_measured(
         name: the name of the workload.
         remark: what else the description says of the cell.
     """
-    seconds = {field: getattr(times, field) for field in (*TIMES, *ACTION_TIMES)}
+    seconds = {field: times[field].value for field in (*TIMES, *ACTION_TIMES)}
     seconds |= {field: max(seconds[field], _LEAST_SECONDS) for field in _POSITIVE}
     rounded: dict[str, Any] = {field: _round_digits(value) for field, value in seconds.items()}
     basis = {**sizes.basis, **_explain_times(times, calibration, ways, left_out)}
@@ -136,39 +137,22 @@ def make_measured(
 
 
 def _explain_times(
-    times: ActionTimes, calibration: Calibration, ways: Mapping[str, str], left_out: Sequence[str]
+    times: Times, calibration: Calibration, ways: Mapping[str, str], left_out: Sequence[str]
 ) -> dict[str, Basis]:
-    # What recording adds is not measured alone: recorded steps are.
-    spreads = {**times.spread, "record_overhead_seconds": times.spread["recorded_seconds"]}
+    measured = f"lower quartile of rounds, {calibration.clock} on {calibration.threads_text}"
     return {
         field: Basis(
             kind="measured",
-            why="; ".join(
-                (
-                    f"{way}, medians of rounds, {calibration.clock} on {calibration.threads_text}",
-                    *((f"rounds spread by {format_share(spreads[field])}",) if field in spreads else ()),
-                    *left_out,
-                )
-            ),
+            why="; ".join((f"{way}, {measured}", f"known to {format_share(times[field].spread)}", *left_out)),
         )
         for field, way in ways.items()
     }
 
 
 def make_calibration(
-    environment: Environment,
-    sizes: CountedSizes,
-    times: ActionTimes,
-    transfers: TransferTimes,
-    *,
-    repeats: int,
-    seed: int,
-    least: float = 0.0,
+    environment: Environment, sizes: CountedSizes, times: Times, *, repeats: int, seed: int
 ) -> Calibration:
-    """Return the record of a measurement of so many rounds that ends now.
-
-    ``least`` is the least uncertainty, whatever the rounds say.
-    """
+    """Return the record of a measurement of so many rounds that ends now."""
     return Calibration(
         machine=environment.machine,
         device=environment.device,
@@ -177,24 +161,32 @@ def make_calibration(
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         seed=seed,
         clock=environment.clock,
-        uncertainty=max(least, _round_digits(times.uncertainty)),
-        transfer_uncertainty=max(least, _round_digits(transfers.uncertainty)),
+        uncertainty=find_uncertainty(times),
+        transfer_uncertainty=_round_digits(max(times["write_seconds"].spread, times["read_seconds"].spread)),
         tape_bytes_once=sizes.tape_bytes_once,
         measured={
-            field: Measured(
-                repeats=repeats,
-                spread=_round_digits(spread),
-                fit=None if field not in times.fit else _round_digits(times.fit[field], digits=5),
-            )
-            for field, spread in times.spread.items()
+            field: Measured(repeats=repeats, spread=_round_digits(one.spread), **_list_factors(one))
+            for field, one in times.items()
+            if field in (*TIMES, *ACTION_TIMES)
         },
     )
+
+
+def find_uncertainty(times: Times) -> float:
+    """Return the share to which times of plans are known: that of the worst time of a step."""
+    return _round_digits(max(times[field].spread for field in STEPS))
+
+
+def _list_factors(one: Estimate) -> dict[str, float]:
+    """Return the ends of an interval as factors of the number."""
+    low, high = one.factors
+    return {"low": min(1.0, _round_digits(low)), "high": max(1.0, _round_digits(high))}
 
 
 def make_profile(
     environment: Environment,
     sizes: CountedSizes,
-    transfers: TransferTimes,
+    times: Times,
     calibration: Calibration,
     roofline: Roofline | None,
     *,
@@ -204,20 +196,20 @@ def make_profile(
     today = calibration.date[:10]
     overlaps = environment.device == "cuda"
     moved = environment.messages.format(state=format_bytes(sizes.state_bytes))
-    fit = f"fit off by {format_share(transfers.misfit)} (root mean square)"
-    if transfers.tells_messages:
-        fitted, latency, within = f", {fit}", f"once a message, either way; {fit}", "contained in the latency"
-    else:
+    latency = times["message_seconds"]
+    told, within = "once a message, either way", "contained in the latency"
+    if not latency.value:
         within = "contained in the rates"
-        fitted, latency = "", f"{within}: each state is a message"
+        told = f"{within}: each state is a message"
 
-    def source(text: str, note: str | None = None) -> Source:
-        return Source(grade="M", source=text, date=today, note=note)
+    def source(text: str, note: str | None = None, known: Estimate | None = None) -> Source:
+        factors: dict[str, Any] = {} if known is None else _list_factors(known)
+        return Source(grade="M", source=text, date=today, note=note, **factors)
 
     numbers: dict[str, Any] = {
         "local_bytes": environment.memory_bytes,
         "remote_bytes": host_memory_bytes(),
-        "latency_seconds": _round_digits(transfers.message_seconds),
+        "latency_seconds": _round_digits(latency.value),
         "synchronisation_seconds": 0.0,
     }
     sources = {
@@ -229,10 +221,10 @@ def make_profile(
         ),
     }
     for way in (WRITE, READ):
-        field, spread = f"{way}_bytes_per_second", format_share(transfers.spread[way])
-        numbers[field] = _round_digits(transfers.rate(way, state_bytes=sizes.state_bytes))
-        sources[field] = source(moved, f"effective at this size; spread {spread}{fitted}")
-    sources["latency_seconds"] = source(moved, latency)
+        field, moving = f"{way}_bytes_per_second", state_rate(times, way, state_bytes=sizes.state_bytes)
+        numbers[field] = _round_digits(moving.value)
+        sources[field] = source(moved, "effective at this size", moving)
+    sources["latency_seconds"] = source(moved, told, latency)
     sources["synchronisation_seconds"] = source(moved, within)
     if roofline is not None:
         for dtype, rate in roofline.flops_per_second.items():

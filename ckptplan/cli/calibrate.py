@@ -1,5 +1,6 @@
 """``ckptplan calibrate``: measure a cell on this machine, and write a workload and a profile."""
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +14,7 @@ from ckptplan.cli.command import Written, tell_files_apart
 from ckptplan.cli.options import count, option
 from ckptplan.cli.output import FormatOption, OutputOptions, note, write_view
 from ckptplan.cli.progress import progress_bar
-from ckptplan.errors import InputError
-from ckptplan.units import format_share
+from ckptplan.units import format_bytes, format_share
 
 if TYPE_CHECKING:
     from ckptplan.calibration.calibrate import Calibrated
@@ -29,7 +29,8 @@ def calibrate(
     *,
     cell: CellOptions,
     repeats: Annotated[
-        int | None, count(f"Rounds; times are their medians (default: {REPEATS}).", most=1000)
+        int | None,
+        count(f"Rounds; more follow while they differ (default: {REPEATS}).", least=LEAST_REPEATS, most=1000),
     ] = None,
     quick: Annotated[
         bool, typer.Option(help="A few seconds: few rounds and sizes; times to 10 % at best.")
@@ -41,11 +42,11 @@ def calibrate(
         float,
         option(
             "SHARE",
-            "Tolerance of later validations; rounds may differ by half of it.",
+            "Tolerance of later validations; rounds that differ by half of it are noisy.",
             parser=options.parse_tolerance,
         ),
     ] = 0.1,
-    force: Annotated[bool, typer.Option(help="Write the results even if the machine is noisy.")] = False,
+    strict: Annotated[bool, typer.Option(help="Write nothing, and exit 4, if the machine is noisy.")] = False,
     format_: FormatOption = "table",
     output: Annotated[str, option("FILE", "The workload.", parser=Written)] = "my-workload.toml",
     profile_out: Annotated[
@@ -54,9 +55,9 @@ def calibrate(
 ) -> None:
     """Measure a cell on this machine: bytes are counted, times fitted over several sizes.
 
-    Says first how long it takes. Writes a workload and a profile to plan with. Exits 4, and writes nothing,
-    if the machine is too noisy. Ctrl-C keeps what was measured: after three rounds the result of these
-    rounds, before them the sizes.
+    Says first how long it takes. Writes a workload and a profile to plan with, and prints the next command. On
+    a noisy machine more rounds follow, and intervals are wide. Ctrl-C keeps what was measured: after three
+    rounds the result of these rounds, before them the sizes.
     """
     _check_together(quick=quick, bytes_only=bytes_only, repeats=repeats, profile_out=profile_out)
     if bytes_only:
@@ -65,44 +66,38 @@ def calibrate(
     profile_out = Written(profile_out or _PROFILE_OUT)
     tell_files_apart({"--output": output, "--profile-out": profile_out})
     name, profile_name = name_content(output), name_content(profile_out, "--profile-out")
-    if repeats is not None and repeats < LEAST_REPEATS and not force:
-        raise InputError(
-            f"{repeats} rounds are too few to measure their spread",
-            field="--repeats",
-            value=repeats,
-            accepted=f"{LEAST_REPEATS} or more, or fewer with --force",
-        )
     arguments = cell.read()
     from ckptplan.calibration.calibrate import calibrate as measure_cell
     from ckptplan.report.calibration import view_calibration
 
     counted: list[Workload] = []
-    with _keep_sizes(counted, output):
-        with progress_bar("measuring") as progress:
-            calibrated = measure_cell(
-                **arguments,
-                repeats=repeats or REPEATS,
-                quick=quick,
-                tolerance=tolerance,
-                name=name,
-                profile_name=profile_name,
-                announce=progress.say,
-                keep=counted.append,
-                progress=progress,
-            )
-        if calibrated.noisy is not None and calibrated.ended_by is not None and not force:
-            # Too noisy for times: only the sizes are kept, as before three rounds.
-            note(f"ckptplan: warning: {calibrated.noisy.text}")
-            raise calibrated.ended_by
-    _check_noise(calibrated, force=force)
+    with _keep_sizes(counted, output), progress_bar("measuring") as progress:
+        calibrated = measure_cell(
+            **arguments,
+            repeats=repeats or REPEATS,
+            quick=quick,
+            tolerance=tolerance,
+            name=name,
+            profile_name=profile_name,
+            announce=progress.say,
+            keep=counted.append,
+            progress=progress,
+        )
+    if strict and calibrated.noisy is not None:
+        calibrated.noisy.add_note("nothing was written, as --strict asks")
+        raise calibrated.ended_by or calibrated.noisy
     _write(calibrated, output, profile_out)
     if calibrated.left_out:
         note(f"ckptplan: warning: not a whole calibration: {'; '.join(calibrated.left_out)}")
-    _warn_of_uncertainty(calibrated, tolerance=tolerance)
+    budget = find_budget(calibrated.workload)
+    _warn_of_uncertainty(calibrated, tolerance=tolerance, budget=budget)
     write_view(view_calibration(calibrated), OutputOptions(format=format_))
     if calibrated.ended_by is not None:
         # The program ends as it does without a result, with the exit code of what ended it.
         raise calibrated.ended_by
+    files = (("--workload", output), ("--profile", profile_out))
+    job = " ".join(f"{name} {shlex.quote(_as_path(path))}" for name, path in files)
+    note(f"next: ckptplan optimize {job} --local-bytes {budget} -o plan.json")
 
 
 def _check_together(*, quick: bool, bytes_only: bool, repeats: int | None, profile_out: str | None) -> None:
@@ -135,23 +130,38 @@ def _write_sizes(workload: "Workload", output: str) -> None:
     note(f"sizes written to {output}, as with --bytes-only; {describe_times(workload)}")
 
 
-def _check_noise(calibrated: "Calibrated", *, force: bool) -> None:
-    """Raise Noisy if the machine was too noisy; only warn if the results are written anyway."""
-    if calibrated.noisy is None:
+#: The share of base's tapes for which a plan is proposed.
+_SHARE = 0.1
+
+
+def find_budget(workload: "Workload") -> int:
+    """Return a local budget with room for a tenth of base's tapes, in bytes of two digits."""
+    resident = (
+        workload.resident_bytes + workload.workspace_bytes + workload.steps * workload.resident_bytes_per_step
+    )
+    whole = resident + max(_SHARE * workload.steps, 4.0) * (workload.tape_bytes + workload.state_bytes)
+    return int(float(f"{1.05 * whole:.1e}"))
+
+
+def _as_path(path: str) -> str:
+    """Return a file that no command takes for the name of a built-in one."""
+    return path if Path(path).parent != Path() or path.startswith("./") else f"./{path}"
+
+
+def _warn_of_uncertainty(calibrated: "Calibrated", *, tolerance: float, budget: int) -> None:
+    """Say what it means for a plan if times are not known to within the tolerance."""
+    from ckptplan.planning.optimize import INTERVAL, optimize
+
+    calibration = calibrated.workload.calibration
+    known = 0.0 if calibration is None else calibration.uncertainty
+    if known <= tolerance and calibrated.noisy is None:
         return
-    if not force:
-        calibrated.noisy.add_note("nothing was written; --force writes the results anyway")
-        raise calibrated.noisy
-    note(f"ckptplan: warning: {calibrated.noisy.text}; written anyway (--force)")
-
-
-def _warn_of_uncertainty(calibrated: "Calibrated", *, tolerance: float) -> None:
-    uncertainty = calibrated.steps.uncertainty
-    if uncertainty > tolerance:
-        note(
-            f"ckptplan: warning: predicted times are only known to {format_share(uncertainty)}, more than the "
-            f"tolerance of {format_share(tolerance)}: a step takes longer in some chunks than in others"
-        )
+    plan = optimize(calibrated.workload, calibrated.profile, local_bytes=budget)
+    told = next((entry.text for entry in plan.estimate_basis if entry.field == INTERVAL), "")
+    note(
+        f"ckptplan: warning: times of steps are only known to {format_share(known)}, as rounds, or chunks of "
+        f"several sizes, differ; a plan for {format_bytes(budget)} takes {told}"
+    )
 
 
 def _write(calibrated: "Calibrated", output: str, profile_out: str) -> None:

@@ -86,6 +86,9 @@ def _limit(value: object) -> int | None:
 #: A field that documents leave out if it is None, or if it is nothing, as before there was such a field.
 IF_GIVEN: Any = Field(exclude_if=lambda value: value is None)
 IF_ANY: Any = Field(exclude_if=lambda value: not value)
+#: The ends of an interval, as factors of a number that it has: a number that is edited keeps its interval.
+Low = Annotated[float, Field(ge=0, le=1)]
+High = Annotated[float, Field(ge=1, le=1e9)]
 #: Bytes, zero allowed.
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=MAX_BYTES)]
 #: Bytes of something that exists.

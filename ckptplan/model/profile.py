@@ -14,7 +14,9 @@ from ckptplan.model.checked import (
     Described,
     FlopRate,
     Headroom,
+    High,
     Limit,
+    Low,
     ModelPart,
     PositiveBytes,
     Price,
@@ -56,6 +58,12 @@ class Source(ModelPart):
     )
     note: Text | None = None
     assumption: Text | None = None
+    low: Annotated[Low | None, IF_GIVEN] = Field(
+        default=None, description="the number is at least this times itself; none: no interval"
+    )
+    high: Annotated[High | None, IF_GIVEN] = Field(
+        default=None, description="the number is at most this times itself; none: no interval"
+    )
 
     @model_validator(mode="after")
     def _says_enough(self) -> Self:

@@ -12,6 +12,8 @@ from ckptplan.model.checked import (
     Bytes,
     Count,
     Described,
+    High,
+    Low,
     ModelPart,
     Name,
     PositiveBytes,
@@ -41,10 +43,18 @@ MOST_THREADS = 4096
 class Measured(ModelPart):
     """How a number of a workload was measured."""
 
-    repeats: int = Field(ge=1, description="rounds that it is the median of")
-    spread: float = Field(ge=0, description="half the range between quartiles, as a share")
-    fit: float | None = Field(
-        default=None, le=1, description="R^2 of the straight line over several chunk sizes; none: no fit"
+    repeats: int = Field(ge=1, description="rounds that it was estimated from")
+    spread: float = Field(
+        ge=0, description="half of its interval, or earlier of the range of rounds, as a share"
+    )
+    low: Annotated[Low | None, IF_GIVEN] = Field(
+        default=None, description="the number is at least this times itself; none: no interval"
+    )
+    high: Annotated[High | None, IF_GIVEN] = Field(
+        default=None, description="the number is at most this times itself; none: no interval"
+    )
+    fit: Annotated[float | None, IF_GIVEN] = Field(
+        default=None, le=1, description="only of earlier calibrations: R^2 over several chunk sizes"
     )
 
 

@@ -18,6 +18,7 @@ from ckptplan.model.prediction import BasisEntry, Bound, PaperPrediction, Predic
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress
 from ckptplan.model.workload import Calibration, Workload
+from ckptplan.planning.intervals import describe_interval, list_undecided
 from ckptplan.planning.request import RESOLUTION, Request, Wishes, derive_bound
 from ckptplan.planning.suggestions import explain_infeasible
 from ckptplan.search.infeasibility import find_reason
@@ -26,6 +27,9 @@ from ckptplan.storage.tables import Columns, Row, Type
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.registry import all_parameters
 from ckptplan.units import format_share
+
+#: The field of the entry of a basis that says whether the choice depends on the intervals of times.
+INTERVAL = "interval"
 
 
 def optimize(
@@ -165,7 +169,15 @@ class Ranking:
         if answer is self.answers[0]:
             note = _explain_choice(self.answers, self.question, self.request.case.timed.calibration)
         notes = [] if note is None else [BasisEntry(field="search", kind="stated", text=note)]
-        return self.request.plan(answer, *notes, proofs=list_proofs(self.answers, self.question))
+        plan = self.request.plan(answer, *notes, proofs=list_proofs(self.answers, self.question))
+        interval = describe_interval(plan)
+        if not interval or answer is not self.answers[0]:
+            return plan
+        rivals = list_undecided(self.answers, self.question, self.request.case)
+        names = " or ".join((plan.strategy, *rivals))
+        told = f"{names}: not told apart" if rivals else "no other strategy may be quicker"
+        entry = BasisEntry(field=INTERVAL, kind="measured", text=f"{interval}; {told}")
+        return plan.replace(estimate_basis=(*plan.estimate_basis, entry))
 
 
 def list_proofs(answers: Sequence[Answer], question: Question) -> list[float | None]:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ckptplan.calibration.calibrate import Calibrated
-from ckptplan.model.workload import Calibration
+from ckptplan.model.profile import Source
+from ckptplan.model.workload import Calibration, Measured
 from ckptplan.report.blocks import Block, Field, Paragraph, Table
 from ckptplan.report.fields import format_field
 from ckptplan.report.formats import View
@@ -16,8 +17,7 @@ from ckptplan.wording import Argument
 _FIELDS = (
     Field("name", title=""),
     Field("measured", right=True),
-    Field("spread", right=True),
-    Field("fit", title="fit R²"),
+    Field("interval", title="", right=True, priority=1),
 )
 _SIZES = {
     "state_bytes": "state",
@@ -41,7 +41,7 @@ _TIMES = {
 def view_calibration(found: Calibrated) -> View:
     """Return what a calibration measured."""
     rows = list(_list_numbers(found))
-    columns = ("field", "value", "spread", "fit")
+    columns = ("field", "value", "low", "high")
     return View(
         kind="calibration",
         blocks=lambda: _tell(found, rows),
@@ -59,7 +59,7 @@ def _tell(found: Calibrated, rows: list[dict[str, Any]]) -> Iterator[Block]:
     yield Table.of(_FIELDS, map(_format, rows))
     uncertainty = Argument("uncertainty", f"{calibration.uncertainty * 100:.2g}%")
     yield Paragraph(
-        f"Times of plans are known to about {format_share(calibration.uncertainty)}, messages to about "
+        f"Times of steps are known to about {format_share(calibration.uncertainty)}, messages to about "
         f"{format_share(calibration.transfer_uncertainty)}. "
         f"Error bars of a decision: ckptplan sensitivity {uncertainty}"
     )
@@ -67,12 +67,11 @@ def _tell(found: Calibrated, rows: list[dict[str, Any]]) -> Iterator[Block]:
 
 def _format(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a number as the table shows it."""
-    return {
-        "name": row["name"],
-        "measured": format_field(row["field"], row["value"]),
-        "spread": None if row["spread"] is None else format_share(row["spread"]),
-        "fit": None if row["fit"] is None else f"{row['fit']:.4f}",
-    }
+    field = row["field"]
+    interval = None
+    if row["low"] is not None:
+        interval = f"{format_field(field, row['low'])} to {format_field(field, row['high'])}"
+    return {"name": row["name"], "measured": format_field(field, row["value"]), "interval": interval}
 
 
 def _list_numbers(found: Calibrated) -> Iterator[dict[str, Any]]:
@@ -80,16 +79,11 @@ def _list_numbers(found: Calibrated) -> Iterator[dict[str, Any]]:
     workload, profile, measured = found.workload, found.profile, _of(found).measured
     for field, name in _SIZES.items():
         yield _make_row(field, name, getattr(workload, field))
-    recorded = found.steps.record_overhead_seconds + found.steps.recompute_seconds
-    times = {field: (name, getattr(workload, field)) for field, name in _TIMES.items()}
-    for field, (name, value) in {**times, "recorded_seconds": ("a recorded step", recorded)}.items():
-        one = measured.get(field)
-        spread, fit = (None, None) if one is None else (one.spread, one.fit)
-        yield _make_row(field, name, value, spread=spread, fit=fit)
-    for way in ("write", "read"):
-        field, spread = f"{way}_bytes_per_second", found.transfers.spread[way]
-        yield _make_row(field, f"{way}, effective", getattr(profile, field), spread=spread)
-    yield _make_row("latency_seconds", "latency of a message", profile.latency_seconds)
+    for field, name in _TIMES.items():
+        yield _make_row(field, name, getattr(workload, field), measured.get(field))
+    rates = {f"{way}_bytes_per_second": f"{way}, effective" for way in ("write", "read")}
+    for field, name in {**rates, "latency_seconds": "latency of a message"}.items():
+        yield _make_row(field, name, getattr(profile, field), profile.sources[field])
     yield from _list_work(found)
 
 
@@ -115,10 +109,16 @@ def _list_work(found: Calibrated) -> Iterator[dict[str, Any]]:
         yield _make_row("efficiency", "of the roofline reached", operations.efficiency)
 
 
-def _make_row(
-    field: str, name: str, value: float, *, spread: float | None = None, fit: float | None = None
-) -> dict[str, Any]:
-    return {"field": field, "name": name, "value": value, "spread": spread, "fit": fit}
+def _make_row(field: str, name: str, value: float, known: Measured | Source | None = None) -> dict[str, Any]:
+    """Return a number, with the ends of its interval if it has one."""
+    low, high = (None, None) if known is None else (known.low, known.high)
+    return {
+        "field": field,
+        "name": name,
+        "value": value,
+        "low": None if low is None else low * value,
+        "high": None if high is None else high * value,
+    }
 
 
 def _make_document(found: Calibrated) -> dict[str, Any]:
@@ -128,7 +128,6 @@ def _make_document(found: Calibrated) -> dict[str, Any]:
         "profile": found.profile.document(),
         "noisy": found.noisy is not None,
         "workspace_residual": found.workspace_residual,
-        "transfer_misfit": found.transfers.misfit,
     }
 
 

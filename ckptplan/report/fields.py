@@ -15,7 +15,8 @@ from ckptplan.model.budget import find_memory
 from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
-from ckptplan.planning.optimize import DETAIL_COLUMNS, JOB_COLUMNS, cost_columns, make_cost_row
+from ckptplan.planning.intervals import describe_interval
+from ckptplan.planning.optimize import DETAIL_COLUMNS, INTERVAL, JOB_COLUMNS, cost_columns, make_cost_row
 from ckptplan.report.blocks import Cell, Field, Paragraph
 from ckptplan.storage.plans import plan_document
 from ckptplan.strategies.registry import all_parameters
@@ -236,6 +237,12 @@ def explain_choice(plan: Plan) -> str:
     return "; ".join(entry.text for entry in plan.estimate_basis if entry.field == "search")
 
 
+def tell_interval(plan: Plan) -> str:
+    """Return how far measured times may move a plan, and whether the choice depends on it; '' if unknown."""
+    chosen = "; ".join(entry.text for entry in plan.estimate_basis if entry.field == INTERVAL)
+    return chosen or describe_interval(plan)
+
+
 def format_headroom(memory: int, headroom: float) -> str:
     """Return '74.51 GiB less 10 % headroom'."""
     return f"{format_bytes(memory)} less {format_share(headroom)} headroom"
@@ -257,13 +264,18 @@ def list_budget(profile: HardwareProfile, *, budget: int | None, headroom: float
 
 
 def list_limits(plan: Plan) -> Iterator[Paragraph]:
-    """Yield the local budget that a plan was made for, and a warning if the plan fills the machine."""
+    """Yield the local budget that a plan was made for, and what ``list_warnings`` says of it."""
     yield from list_budget(plan.profile, budget=plan.goal.local_bytes, headroom=plan.goal.headroom)
     yield from list_warnings(plan)
 
 
 def list_warnings(plan: Plan) -> Iterator[Paragraph]:
-    """Yield a warning if a plan fills the memory of a machine, and all other bytes are taken to be none."""
+    """Yield how well a plan's time is known, if it was measured.
+
+    Yield a warning if the plan fills the memory of a machine, and all other bytes are taken to be none.
+    """
+    if interval := tell_interval(plan):
+        yield Paragraph(f"time of {name_plan(plan)}: {interval}")
     share = plan.predicted.local_peak_bytes / plan.profile.local_bytes
     if share > _FULL and not any(getattr(plan.workload, field) for field in _BESIDE_SCHEDULE):
         yield Paragraph(

@@ -99,8 +99,8 @@ def _tell(front: ParetoFront) -> Iterator[Block]:
     yield _make_strategies_table(front)
     if explained:
         yield Paragraph(explained)
-    if (best := front.place_within(front.budget_bytes)) is not None:
-        yield from list_warnings(front[best])
+    if front.place_within(front.budget_bytes) is not None:
+        yield from list_warnings(front.best)
     for line in _list_notes(front):
         yield Paragraph(line, style="faint")
 

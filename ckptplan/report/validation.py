@@ -34,7 +34,7 @@ from ckptplan.wording import Argument
 _VERDICTS: dict[Verdict, tuple[Style, str]] = {
     Verdict.OK: ("good", "ok"),
     Verdict.OFF: ("bad", "off"),
-    Verdict.NOISY: ("bad", "too noisy"),
+    Verdict.NOISY: ("caution", "too noisy"),
     Verdict.SMALL: ("faint", "too small"),
     Verdict.OTHER_MACHINE: ("caution", "not compared"),
     Verdict.UNCHECKED: ("caution", "not plain"),
@@ -87,7 +87,7 @@ def view_validation(plan: Plan, found: Validation) -> View:
 def _tell(plan: Plan, found: Validation) -> Iterator[Block]:
     """Yield each quantity with its verdict, the regret, and what limits the comparison."""
     here = found.environment
-    rounds = f"; {here.clock}, medians of {found.repeats} rounds in turn" if found.repeats else ""
+    rounds = f"; {here.clock}, {found.repeats} rounds in turn" if found.repeats else ""
     yield make_title(plan.workload, plan.profile)
     yield make_facts(
         {
@@ -141,15 +141,16 @@ def _format_change(share: float, *, in_points: bool = False) -> str:
 
 
 def _tell_regret(regret: Regret) -> Iterator[Block]:
+    row = regret.row
     told = (
         "nothing that was measured is quicker"
-        if regret.ratio == 1
-        else f"the plan took {format_share(regret.ratio - 1)} longer than the quickest measured; "
-        f"{format_share(REGRET)} and the noise, {format_share(regret.noise)}, are allowed"
+        if row.measured <= 1
+        else f"the plan took {format_share(row.measured - 1)} longer than the quickest measured, by the round; "
+        f"{format_share(REGRET)} and the noise, {format_share(row.noise or 0.0)}, are allowed"
     )
     verdict = _VERDICTS[regret.verdict][1]
-    yield Paragraph(f"  {regret.ratio:.3f}: {told}  {verdict}", head="Decision regret")
-    ordered = sorted(regret.contenders, key=lambda one: one.seconds.median)
+    yield Paragraph(f"  {row.measured:.3f}: {told}  {verdict}", head="Decision regret")
+    ordered = sorted(regret.contenders, key=lambda one: one.row.measured)
     yield Table.of(_CONTENDERS, (_tell_contender(one, chosen=one.strategy == regret.chosen) for one in ordered))
     for one in ordered:
         if one.same:
@@ -168,18 +169,24 @@ def _tell_contender(one: Contender, *, chosen: bool) -> Record:
 
 
 def _conclude(found: Validation) -> Paragraph:
-    wrong = []
+    said = []
     if found.off:
-        wrong.append(f"Outside what is allowed: {', '.join(_with_numbers(found, name) for name in found.off)}")
+        said.append(f"Outside what is allowed: {', '.join(_with_numbers(found, name) for name in found.off)}")
     if found.noisy:
-        wrong.append(f"Too noisy to judge: {', '.join(found.noisy)}; more {Argument('repeats')} may help")
+        more = Argument("repeats")
+        said.append(f"Too noisy to judge: {', '.join(found.noisy)}; calibrate again, or more {more}, may help")
     if found.interrupted:
-        wrong.append("Interrupted: the rest was not measured")
-    if wrong:
-        return Paragraph(f"{'. '.join(wrong)}.", style="bad")
-    if found.not_comparable is not None:
-        return Paragraph("Counts, bytes and gradients hold; times were not compared.", style="good")
-    return Paragraph("The prediction holds.", style="good")
+        said.append("Interrupted: the rest was not measured")
+    wrong = bool(found.off or found.interrupted)
+    if not wrong:
+        part = ", as far as it can be judged" if found.noisy else ""
+        said.insert(
+            0,
+            "Counts, bytes and gradients hold; times were not compared"
+            if found.not_comparable is not None
+            else f"The prediction holds{part}",
+        )
+    return Paragraph(f"{'. '.join(said)}.", style="bad" if wrong else "caution" if found.noisy else "good")
 
 
 def _with_numbers(found: Validation, name: str) -> str:
@@ -202,7 +209,7 @@ def _make_document(plan: Plan, found: Validation) -> dict[str, Any]:
         "tolerance": found.tolerances.time,
         "overhead_tolerance": found.tolerances.overhead,
         "memory_tolerance": found.tolerances.memory,
-        "holds": not found.off and not found.noisy and not found.interrupted,
+        "holds": not found.off and not found.interrupted,
         "interrupted": found.interrupted,
         "off": found.off,
         "noisy": found.noisy,
@@ -216,9 +223,9 @@ def _make_document(plan: Plan, found: Validation) -> dict[str, Any]:
 
 def _make_regret_document(regret: Regret) -> dict[str, Any]:
     return {
-        "ratio": regret.ratio,
-        "noise": regret.noise,
-        "allowed": regret.allowed,
+        "ratio": regret.row.measured,
+        "noise": regret.row.noise,
+        "allowed": regret.row.allowed,
         "verdict": regret.verdict.value,
         "chosen": regret.chosen,
         "best": regret.best.strategy,
@@ -228,7 +235,7 @@ def _make_regret_document(regret: Regret) -> dict[str, Any]:
                 "parameters": one.parameters,
                 "predicted_seconds": one.row.predicted,
                 "measured_seconds": one.row.measured,
-                "rounds_seconds": list(one.seconds.values),
+                "rounds_seconds": list(one.seconds),
                 "bias": one.row.bias,
                 "allowed": one.row.allowed,
                 "verdict": one.row.verdict.value,

@@ -1,13 +1,12 @@
 """Times that follow the model exactly are found exactly; the fit says where they do not."""
 
 from dataclasses import replace
-from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptplan.calibration.fit import Fit, Sample, measure_straightness, read_events, relative_least_squares
+from ckptplan.calibration.fit import STEPS, Fit, read_events, relative_least_squares
 from ckptplan.calibration.torch_backend.rounds import make_grouped_actions, make_schedules
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.actions import Action, Backward
@@ -75,35 +74,40 @@ def test_times_of_steps_and_actions_that_follow_the_model_are_found(
             load_seconds=load,
         )
     )
-    found = Fit([timed] * 3).steps(chunks=CHUNKS)
-    near = partial(pytest.approx, rel=1e-5, abs=1e-9)
-    assert found.forward_seconds == near(forward)
-    assert found.recompute_seconds == near(recompute)
-    assert found.record_overhead_seconds == near(overhead)
-    assert found.backward_seconds == near(backward)
-    assert found.advance_seconds == near(advance)
-    assert found.chunk_seconds == near(record + reverse)
-    assert found.save_seconds == near(save)
-    assert found.load_seconds == near(load)
-    assert found.misfit < 1e-6
-    assert all(spread < 1e-6 for spread in found.spread.values())
-    assert all(fit > 1 - 1e-9 for fit in found.fit.values())
+    found = Fit([timed] * 3).times
+    expected = {
+        "forward_seconds": forward,
+        "recompute_seconds": recompute,
+        "record_overhead_seconds": overhead,
+        "backward_seconds": backward,
+        "advance_seconds": advance,
+        "chunk_seconds": record + reverse,
+        "save_seconds": save,
+        "load_seconds": load,
+    }
+    for field, seconds in expected.items():
+        assert found[field].value == pytest.approx(seconds, rel=1e-5, abs=1e-9)
+        assert found[field].low <= found[field].value <= found[field].high
+    for field in STEPS:
+        assert found[field].spread < 1e-6
 
 
-def test_rounds_that_differ_spread_what_they_disturb() -> None:
-    """A slower backward in half of the rounds: its time spreads, and that of a forward step does not."""
+def test_rounds_that_differ_widen_what_they_disturb() -> None:
+    """A slower backward in half of the rounds: its interval has both, and that of a forward step does not."""
     rounds = [
         read_events(timed_round(forward_seconds=1e-3, recompute_seconds=1e-3, backward_seconds=backward))
-        for backward in (2e-3, 2e-3, 3e-3, 3e-3)
+        for backward in (2e-3, 2e-3, 2e-3, 3e-3, 3e-3, 3e-3)
     ]
-    found = Fit(rounds).steps(chunks=CHUNKS)
-    assert found.spread["forward_seconds"] == pytest.approx(0, abs=1e-9)
-    assert found.spread["backward_seconds"] == pytest.approx(0.2, rel=1e-6)
-    assert found.widest == ("backward_seconds", found.spread["backward_seconds"])
-    assert found.uncertainty >= 0.2 * (1 - 1e-6)
+    fit = Fit(rounds)
+    assert fit.times["forward_seconds"].spread == pytest.approx(0, abs=1e-6)
+    backward = fit.times["backward_seconds"]
+    assert backward.low == pytest.approx(2e-3)
+    assert backward.high >= 2.5e-3
+    assert fit.widest[0] == "backward_seconds"
+    assert fit.widest[1] == pytest.approx(backward.spread)
 
 
-def test_what_no_line_explains_is_a_misfit() -> None:
+def test_an_interval_has_what_every_size_of_a_chunk_takes() -> None:
     """Chunks of 8 steps that take half as long again, e.g. since their tape leaves a cache."""
     made = timed_round(forward_seconds=1e-3, recompute_seconds=1e-3, backward_seconds=2e-3)
     slow = [
@@ -112,7 +116,9 @@ def test_what_no_line_explains_is_a_misfit() -> None:
         else one
         for one in made
     ]
-    assert Fit([read_events(slow)]).steps(chunks=CHUNKS).misfit > 0.05
+    found = Fit([read_events(slow)]).times["backward_seconds"]
+    assert found.low <= 2e-3 * (1 + 1e-9)
+    assert found.high >= 3e-3 * (1 - 1e-9)
 
 
 @given(message=times, write=times, read=times)
@@ -120,11 +126,10 @@ def test_transfer_times_that_follow_the_model_are_found(message: float, write: f
     """Messages of several numbers of states tell what is paid once from what each state takes."""
     groups = (8, 4, 2, 1)
     costs = plain_costs(8 * 16, message_seconds=message, write_seconds=write, read_seconds=read, tape_bytes=1)
-    found = Fit([read_events(events(list(make_grouped_actions(groups, chunk=8)), costs))]).transfers()
-    assert found.message_seconds == pytest.approx(message, rel=1e-6, abs=1e-9)
-    assert found.write_seconds == pytest.approx(write, rel=1e-6, abs=1e-9)
-    assert found.read_seconds == pytest.approx(read, rel=1e-6, abs=1e-9)
-    assert found.misfit < 1e-6
+    found = Fit([read_events(events(list(make_grouped_actions(groups, chunk=8)), costs))]).times
+    assert found["message_seconds"].value == pytest.approx(message, rel=1e-6, abs=1e-9)
+    assert found["write_seconds"].value == pytest.approx(write, rel=1e-6, abs=1e-9)
+    assert found["read_seconds"].value == pytest.approx(read, rel=1e-6, abs=1e-9)
 
 
 def test_shares_are_fitted_not_seconds() -> None:
@@ -137,13 +142,3 @@ def test_no_time_is_negative() -> None:
     forward, overhead = relative_least_squares([(1, 0), (1, 1)], [1.0, 0.9])
     assert overhead == 0
     assert 0.9 < forward < 1.0
-
-
-def test_a_spread_is_half_the_range_between_the_quartiles() -> None:
-    assert Sample(values=(1.0, 2.0, 3.0, 4.0, 5.0)).spread == pytest.approx(1 / 3)
-    assert Sample(values=(2.0, 2.0, 2.0)).spread == 0
-
-
-def test_the_fit_of_a_line_says_how_straight_it_is() -> None:
-    assert measure_straightness([(1, 3.0), (2, 5.0), (4, 9.0)]) == pytest.approx(1)
-    assert measure_straightness([(1, 3.0), (2, 9.0), (4, 4.0)]) < 0.5

@@ -106,11 +106,11 @@ def test_times_of_programs_are_separated() -> None:
         number: TimedRow(counts={**work, "pages": new}, seconds=one)
         for number, (work, new, one) in enumerate(zip(works, pages, taken, strict=True))
     }
-    found = Fit([timed] * 3).steps(chunks=(1, 4, 16), shown_by={"forward_seconds": 0})
-    assert found.misfit == pytest.approx(0, abs=1e-9)
-    assert found.recompute_seconds == pytest.approx(2.5)
+    found = Fit([timed] * 3).times
+    assert found["recompute_seconds"].spread == pytest.approx(0, abs=1e-6)
+    assert found["recompute_seconds"].value == pytest.approx(2.5)
     # A call takes some time, too, which one length of a forward pass does not tell from its steps.
-    assert found.forward_seconds == pytest.approx(3.0 + 7.0 / 64, rel=0.01)
+    assert found["forward_seconds"].value == pytest.approx(3.0 + 7.0 / 64, rel=0.01)
 
 
 def test_a_limit_of_memory_takes_calibrated_times(calibrated: Calibrated) -> None:

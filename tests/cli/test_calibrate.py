@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import tomllib
@@ -21,15 +22,14 @@ from tests.support import run, run_process, started
 pytestmark = pytest.mark.slow
 
 SMALL = ("--cell", "gru", "--batch", "4", "--neurons", "16", "--inputs", "8", "--T", "100", "--threads", "1")
-#: Machines that run tests are busy: what is measured is written all the same.
-FORCED = (*SMALL, "--repeats", "1", "--force")
+QUICK = (*SMALL, "--quick")
 
 
 @pytest.fixture(scope="module")
 def calibrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a calibration and a plan."""
     folder = tmp_path_factory.mktemp("calibrated")
-    done = run("calibrate", *FORCED, "-o", "my-gru.toml", "--profile-out", "here.toml", cwd=folder)
+    done = run("calibrate", *QUICK, "-o", "my-gru.toml", "--profile-out", "here.toml", cwd=folder)
     assert done.returncode == 0, done.stderr
     job = ("--workload", "./my-gru.toml", "--profile", "./here.toml")
     done = run(
@@ -48,30 +48,53 @@ def test_a_calibration_is_a_workload_and_a_profile_by_the_names_of_their_files(c
 
 
 def test_json_and_csv_hold_si_numbers(tmp_path: Path) -> None:
-    document = json.loads(run("calibrate", *FORCED, "--format", "json", cwd=tmp_path).stdout)
+    document = json.loads(run("calibrate", *QUICK, "--format", "json", cwd=tmp_path).stdout)
     assert document["kind"] == "ckptplan.calibration"
     assert document["workload"]["tape_bytes"] == 7 * 256
     assert document["profile"]["sources"]["latency_seconds"]["grade"] == "M"
-    rows = list(csv.DictReader(io.StringIO(run("calibrate", *FORCED, "--format", "csv", cwd=tmp_path).stdout)))
+    rows = list(csv.DictReader(io.StringIO(run("calibrate", *QUICK, "--format", "csv", cwd=tmp_path).stdout)))
     assert next(row["value"] for row in rows if row["field"] == "state_bytes") == "256"
 
 
-def test_a_noisy_machine_writes_nothing_unless_forced(tmp_path: Path) -> None:
+def test_a_noisy_machine_widens_intervals_and_writes_nothing_only_if_strict(tmp_path: Path) -> None:
     """No machine is as quiet as a tolerance of a billionth needs."""
-    strict = (*SMALL, "--repeats", "3", "--tolerance", "1e-9")
-    done = run("calibrate", *strict, "--format", "json", cwd=tmp_path)
+    wanted = (*SMALL, "--repeats", "3", "--tolerance", "1e-9")
+    done = run("calibrate", *wanted, "--strict", "--format", "json", cwd=tmp_path)
     assert done.returncode == 4
     assert "the machine is noisy: rounds of" in done.stderr
-    assert "--force" in done.stderr
+    assert "nothing was written, as --strict asks" in done.stderr
     error = json.loads(done.stdout)
     assert (error["error"], error["exit_code"], error["most"]) == ("noisy", 4, 5e-10)
     assert list(tmp_path.iterdir()) == []
-    done = run("calibrate", *strict, "--force", cwd=tmp_path)
+    done = run("calibrate", *wanted, cwd=tmp_path)
     assert done.returncode == 0
-    assert "warning: the machine is noisy" in done.stderr
+    assert "rounds differ: more follow" in done.stderr
+    assert "warning: times of steps are only known to" in done.stderr
+    assert "within the intervals of its times" in done.stderr
     assert "workload written to my-workload.toml, profile to my-machine.toml" in done.stderr
-    for text in ("state", "tape of a step", "1.75 KiB", "forward", "spread", "--uncertainty"):
+    for text in ("state", "tape of a step", "1.75 KiB", "forward", " to ", "--uncertainty"):
         assert text in done.stdout
+
+
+def test_the_last_line_is_the_whole_next_command(tmp_path: Path) -> None:
+    """It plans with both files, and what it plans can be validated: noise is no failure."""
+    done = run("calibrate", *QUICK, "-o", "my-gru/w.toml", cwd=_made(tmp_path / "my-gru").parent)
+    assert done.returncode == 0, done.stderr
+    last = shlex.split(done.stderr.splitlines()[-1])
+    assert last[:3] == ["next:", "ckptplan", "optimize"]
+    done = run(*last[2:], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "within the intervals of its times" in " ".join(done.stdout.split())
+    done = run("validate", "plan.json", "--repeats", "1", "--tolerance", "900%", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    for command in ("pareto", "largest T"):
+        done = run(*command.split(), *last[3:7], "--strategies", "closed", cwd=tmp_path)
+        assert "within the intervals of its times" in " ".join(done.stdout.split()), done.stderr
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
 
 
 NOT_LINEAR = """
@@ -108,7 +131,7 @@ def make(batch, neurons):
         (("--cell", "gru", "-o", "nowhere/w.toml"), "the folder of 'nowhere/w.toml' does not exist"),
         (("--cell", "gru", "-o", "-"), "--output"),
         (("--cell", "gru", "-o", "my gru.toml"), "is not a name"),
-        (("--cell", "gru", "--repeats", "2"), "2 rounds are too few"),
+        (("--cell", "gru", "--repeats", "2"), "--repeats"),
         (("--cell", "gru", "--max-seconds", "0"), "--max-seconds: '0' is out of range"),
         (("--cell", "gru", "--max-seconds=-1"), "--max-seconds"),
         (("--cell", "gru", "--max-seconds", "0.01"), "sizes without times (--bytes-only), or --max-seconds"),
@@ -200,7 +223,7 @@ def test_an_interrupted_calibration_keeps_what_it_measured(
 ) -> None:
     """After three rounds both files, before them the sizes, before those nothing."""
     (tmp_path / "cells.py").write_text(INTERRUPTING)
-    job = ("calibrate", "--cell", "cells:make", "--threads", "1", "--repeats", "50", "--force")
+    job = ("calibrate", "--cell", "cells:make", "--threads", "1", "--repeats", "50")
     done = run_process(
         *job, "--max-seconds", "3600", cwd=tmp_path, heeds_interrupts=True, CALLS=calls, SIGNAL=name
     )

@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 import ckptplan
+from ckptplan.calibration.estimate import Estimate
 from ckptplan.calibration.validation import Regret, Row
 from ckptplan.cli.app import make_app
 from ckptplan.report import formats
@@ -24,7 +25,7 @@ from ckptplan.report.formats import Text, show_blocks
 from ckptplan.report.validation import view_validation
 from ckptplan.strategies.registry import all_parameters
 from ckptplan.studies.axes import all_axes
-from tests.calibration.test_verdicts import contender, made, sample
+from tests.calibration.test_verdicts import contender, exactly, made
 from tests.support import small_plan, told
 
 #: It runs every documented command.
@@ -118,8 +119,10 @@ def test_a_whole_basis_is_whole_at_every_width(drawn: list[Blocks]) -> None:
 def test_a_validation_is_whole_at_every_width() -> None:
     rows = [
         Row.exact("steps run again", predicted=1234567, measured=1234567, unit="count"),
-        Row.timed("recomputation", predicted=1.23e-3, sample=sample(1.2e-3, 1.3e-3), tolerance=0.1, whole=1e-2),
-        Row.overhead(predicted=0.1, ratios=sample(1.1, 1.2), tolerance=0.03),
+        Row.judged(
+            "recomputation", predicted=exactly(1.23e-3), measured=Estimate.of([1.2e-3, 1.3e-3]), tolerance=0.1
+        ),
+        Row.judged("overhead", predicted=exactly(0.1), measured=exactly(0.15), tolerance=0.03, unit="share"),
     ]
     regret = Regret(
         chosen="double-growing", contenders=(contender("double-growing", 1.0), contender("base", 2.0))

@@ -66,7 +66,7 @@ ALONE = {
 #: Commands that measure: what they print has the same words and fields each time, and other numbers.
 CELL = ("--cell", "gru", "--batch", "4", "--neurons", "16", "--inputs", "8", "--T", "100", "--threads", "1")
 MEASURED = {
-    "calibrate": ("calibrate", *CELL, "--quick", "--force"),
+    "calibrate": ("calibrate", *CELL, "--quick"),
     "validate": ("validate", "plan.json", "--repeats", "1", "--regret"),
 }
 #: What was calibrated, planned.

@@ -108,7 +108,7 @@ def take_measured(folder: Path) -> Iterator[tuple[str, str]]:
         for form in ("json", "csv"):
             done = run(*call, "--format", form, cwd=folder)
             assert done.returncode in (0, 4), done.stderr
-            lines = _fields(json.loads(done.stdout)) if form == "json" else _first_columns(done.stdout)
+            lines = _measured_fields(json.loads(done.stdout)) if form == "json" else _first_columns(done.stdout)
             parts += [f"$ {' '.join(('ckptplan', *call, form))}", *lines]
         yield name, "\n".join(parts) + "\n"
         done = run("optimize", *MY_JOB, "-o", "plan.json", cwd=folder)
@@ -154,6 +154,12 @@ def _fields(document: Any, place: str = "") -> list[str]:
     if isinstance(document, list):
         return sorted({line for value in document for line in _fields(value, f"{place}[]")})
     return [f"{place}: {type(document).__name__}"]
+
+
+def _measured_fields(document: dict[str, Any]) -> list[str]:
+    """Return the fields of a document, whatever the machine did meanwhile: whether anything is off is its."""
+    unsettled = {name: [] for name in ("off", "noisy", "notes") if name in document}
+    return [*_fields({**document, **unsettled}), *(f".{name}[]: str" for name in unsettled)]
 
 
 def _first_columns(text: str) -> list[str]:

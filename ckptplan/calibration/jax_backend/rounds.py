@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from ckptplan.calibration.backend import CountedSizes, Extent, PilotTimes, Rounds, RunCounter
-from ckptplan.calibration.fit import ActionTimes, Fit, Round, TimedRow, TransferTimes, count_actions
+from ckptplan.calibration.fit import Round, TimedRow, count_actions
 from ckptplan.calibration.jax_backend.cells import JaxNetwork
 from ckptplan.calibration.jax_backend.programs import (
     CompiledLoop,
@@ -23,7 +23,6 @@ from ckptplan.model.workload import ACTION_TIMES, TIMES
 from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import READ, WRITE
-from ckptplan.units import format_share
 
 #: Seconds that a program of T steps may be expected to take, and the least and the largest T.
 _RUN_SECONDS, _LEAST_STEPS, _MOST_STEPS = 0.1, 64, 1024
@@ -41,8 +40,6 @@ _REUSED_BYTES = 24 * 2**20
 #: Programs of a round besides those of chunks: two forward passes, base and its sweep; and those of messages.
 _FORWARD, _SWEEP, _BASE, _SHORT_FORWARD = "forward", "sweep", "base", "short forward"
 _FAR_SWEEP, _NEAR_SWEEP, _FAR, _NEAR = "far sweep", "near sweep", "far", "near"
-#: Programs whose rounds show the spread of a field best, since parts are known through differences.
-_SHOWN_BY = {"forward_seconds": _FORWARD, "recorded_seconds": _SWEEP, "backward_seconds": _BASE}
 
 
 def time_few_steps(network: JaxNetwork, *, most: int | None = None) -> PilotTimes:
@@ -206,18 +203,9 @@ class JaxRounds(Rounds):
             },
         }
 
-    def fit(self, rounds: Sequence[Round]) -> tuple[ActionTimes, TransferTimes]:
-        fit = Fit(rounds)
-        shown_by = {**_SHOWN_BY, "recompute_seconds": ("nested", self._extent.chunks[-1])}
-        return fit.steps(chunks=self._extent.chunks, shown_by=shown_by), fit.transfers()
-
-    def explain(self, times: ActionTimes) -> dict[str, str]:
-        chunks = ", ".join(map(str, times.chunks))
-        fitted = (
-            f"fit over compiled programs in chunks of {chunks} steps, off by {format_share(times.misfit)} "
-            "(root mean square)"
-        )
-        return dict.fromkeys((*TIMES, *ACTION_TIMES), fitted)
+    def explain(self) -> dict[str, str]:
+        chunks = ", ".join(map(str, self._extent.chunks))
+        return dict.fromkeys((*TIMES, *ACTION_TIMES), f"fit over compiled programs in chunks of {chunks} steps")
 
     def complete(self, sizes: CountedSizes) -> CountedSizes:
         return self._sizes.with_programs(

@@ -22,7 +22,7 @@ from ckptplan.calibration.backend import (
     assume_times,
 )
 from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.fit import Fit, TransferTimes
+from ckptplan.calibration.fit import Fit, Times
 from ckptplan.calibration.host import host_memory_bytes, processor_name
 from ckptplan.calibration.torch_backend import footprint
 from ckptplan.calibration.torch_backend.cells import MeasuredNetwork, build_network, check_device
@@ -122,14 +122,14 @@ class TorchBackend(Backend):
     ) -> TorchProgram:
         return TorchProgram(network, plan, inputs=inputs, steps=steps)
 
-    def messages(self, network: MeasuredNetwork, counter: RunCounter, *, rounds: int) -> TransferTimes:
+    def messages(self, network: MeasuredNetwork, counter: RunCounter, *, rounds: int) -> Times:
         timing = TorchRounds(network, TorchExtent(chunks=(), rounds=rounds))
         timing.start(RunCounter())
         found = []
         for _ in range(rounds):
             found.append(timing.run(RunCounter()))
             counter.count()
-        return Fit(found).transfers()
+        return Fit(found).times
 
     def meter_seconds(self, seconds: float, *, steps: int) -> tuple[float, float]:
         return footprint.estimate_meters(seconds, steps=steps)

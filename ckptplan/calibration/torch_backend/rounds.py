@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any
 
 from ckptplan.calibration.backend import Extent, PilotTimes, Rounds, RunCounter
-from ckptplan.calibration.fit import ActionTimes, Fit, Round, TransferTimes, read_events, seconds_by_kind
+from ckptplan.calibration.fit import Round, read_events, seconds_by_kind
 from ckptplan.calibration.measuring import LEAST_ROUNDS
 from ckptplan.calibration.torch_backend.cells import MeasuredNetwork
 from ckptplan.calibration.torch_backend.footprint import ALL_RUNS, FEWER_RUNS, FEWEST_RUNS, SizeRuns
@@ -257,12 +257,8 @@ class TorchRounds(Rounds):
         moved, walked = read_events(*timelines[: self._messages]), read_events(*timelines[self._messages :])
         return {**{name: row for name, row in moved.items() if row.moves}, **walked}
 
-    def fit(self, rounds: Sequence[Round]) -> tuple[ActionTimes, TransferTimes]:
-        fit = Fit(rounds)
-        return fit.steps(chunks=self._chunks), fit.transfers()
-
-    def explain(self, times: ActionTimes) -> dict[str, str]:
-        fitted = f"fit over chunks of {', '.join(map(str, times.chunks))} steps"
+    def explain(self) -> dict[str, str]:
+        fitted = f"fit over chunks of {', '.join(map(str, self._chunks))} steps"
         return {
             **dict.fromkeys(("forward_seconds", "recompute_seconds", "backward_seconds"), fitted),
             "record_overhead_seconds": "the difference of steps with and without a tape",

@@ -1,0 +1,102 @@
+"""How far measured times may move a plan: the interval of its seconds, and whether the choice depends on it.
+
+A calibration knows each time within an interval (docs/calibrate.md). Plans consist of the same times, each a
+number of times, so two of them differ by
+
+    seconds(x) - seconds(y) = sum over times of (count in x - count in y) time.
+
+Where they count as many, nothing of the interval matters. The difference is least with each time at the end of
+its interval that its sign picks. If x is not even then quicker than y by more than the resolution of the
+question, y was chosen for certain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ckptplan.cost.case import Case
+from ckptplan.model.plan import Plan
+from ckptplan.model.prediction import Totals
+from ckptplan.model.step_costs import StepCosts
+from ckptplan.model.workload import ACTION_TIMES, TIMES
+from ckptplan.search.question import Question
+from ckptplan.strategies.answer import Answer
+from ckptplan.strategies.registry import strategy_of
+from ckptplan.units import format_seconds
+
+#: The count that goes with each time; all others occur equally often in every schedule.
+_COUNTED = {
+    "recompute_seconds": "recomputed_steps",
+    "write_seconds": "remote_writes",
+    "read_seconds": "remote_reads",
+    "message_seconds": "messages",
+    "advance_seconds": "advances",
+    "chunk_seconds": "chunks",
+    "save_seconds": "local_saves",
+    "load_seconds": "local_loads",
+}
+
+
+def bound_costs(case: Case) -> tuple[StepCosts, StepCosts] | None:
+    """Return the costs with all times as short, and as long, as their intervals allow; None without any."""
+    calibration, costs = case.timed.calibration, case.costs
+    if calibration is None or not any(one.low is not None for one in calibration.measured.values()):
+        return None
+    sources = case.profile.sources
+    found = []
+    for end in ("low", "high"):
+        # What calibrations before there were intervals do not say is known.
+        factors = {field: getattr(one, end) or 1.0 for field, one in calibration.measured.items()}
+        changed = {field: getattr(costs, field) * factors.get(field, 1.0) for field in (*TIMES, *ACTION_TIMES)}
+        for way in ("write", "read"):
+            source = sources.get(f"{way}_bytes_per_second")
+            # A high rate is a short time.
+            rate = None if source is None else source.high if end == "low" else source.low
+            changed[f"{way}_seconds"] = getattr(costs, f"{way}_seconds") / (rate or 1.0)
+        latency = sources.get("latency_seconds")
+        share = None if latency is None else getattr(latency, end)
+        if share is not None:
+            changed["message_seconds"] = costs.message_seconds + (share - 1) * case.profile.latency_seconds
+        found.append(costs.model_copy(update=changed))
+    return found[0], found[1]
+
+
+def find_interval(plan: Plan) -> tuple[float, float] | None:
+    """Return the least and the most seconds that a plan's measured times allow; None if they say nothing."""
+    bounds = bound_costs(Case(workload=plan.workload, profile=plan.profile))
+    if bounds is None:
+        return None
+    strategy = strategy_of(plan.strategy)
+    low, high = (strategy.totals(plan.parameters, costs=costs, splits=plan.splits).seconds for costs in bounds)
+    return low, high
+
+
+def describe_interval(plan: Plan) -> str:
+    """Return the interval of a plan's seconds as text, '' without one."""
+    found = find_interval(plan)
+    if found is None:
+        return ""
+    low, high = map(format_seconds, found)
+    return f"{low} to {high} within the intervals of its times"
+
+
+def list_undecided(answers: Sequence[Answer], question: Question, case: Case) -> list[str]:
+    """Return the strategies that may be quicker than the first answer within the intervals of all times."""
+    bounds = bound_costs(case)
+    if bounds is None or len(answers) < 2 or question.goal.model != "exact":
+        return []
+    mine = answers[0].totals(question.costs)
+    return [
+        other.strategy.name
+        for other in answers[1:]
+        if _least_lead(other.totals(question.costs), mine, bounds) < -question.resolution * mine.seconds
+    ]
+
+
+def _least_lead(other: Totals, mine: Totals, bounds: tuple[StepCosts, StepCosts]) -> float:
+    """Return the least seconds by which another schedule takes longer, below zero if it may be quicker."""
+    least: float = sum(
+        min((getattr(other, count) - getattr(mine, count)) * getattr(costs, time) for costs in bounds)
+        for time, count in _COUNTED.items()
+    )
+    return least
