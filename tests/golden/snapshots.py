@@ -158,7 +158,7 @@ def _fields(document: Any, place: str = "") -> list[str]:
 
 def _measured_fields(document: dict[str, Any]) -> list[str]:
     """Return the fields of a document, whatever the machine did meanwhile: whether anything is off is its."""
-    unsettled = {name: [] for name in ("off", "noisy", "notes") if name in document}
+    unsettled: dict[str, list[str]] = {name: [] for name in ("off", "noisy", "notes") if name in document}
     return [*_fields({**document, **unsettled}), *(f".{name}[]: str" for name in unsettled)]
 
 
