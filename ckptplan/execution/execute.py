@@ -204,8 +204,8 @@ class _Run:
                 self._announce()
 
     def _announce(self) -> None:
-        if self._expect is not None and (state := self._waiting.next_read()) is not None:
-            self._expect(state)
+        if self._expect is not None and (states := self._waiting.next_message()):
+            self._expect(states[0])
 
     def _report(self, action: Action, start: float) -> None:
         known = self._simulated

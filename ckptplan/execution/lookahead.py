@@ -1,11 +1,11 @@
-"""Iterates over actions, and looks ahead for the remote checkpoint that is read next."""
+"""Iterates over actions, and looks ahead for the remote checkpoints that are read next."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
 
-from ckptplan.schedule.actions import Action, Load, Tier, Transfer
+from ckptplan.schedule.actions import Action, Load, Save, Tier, Transfer
 
 
 class Lookahead(Iterator[Action]):
@@ -18,22 +18,30 @@ class Lookahead(Iterator[Action]):
     def __next__(self) -> Action:
         return self._waiting.popleft() if self._waiting else next(self._actions)
 
-    def next_read(self) -> int | None:
-        """Return the state that is read next from remote memory, None if none is."""
+    def next_message(self) -> tuple[int, ...]:
+        """Return the states that are read next from remote memory together, () if none are."""
         for action in self._waiting:
-            if (state := _state_read_by(action)) is not None:
-                return state
+            if states := _list_read(action):
+                return states
         for action in self._actions:
             self._waiting.append(action)
-            if (state := _state_read_by(action)) is not None:
-                return state
-        return None
+            if states := _list_read(action):
+                return states
+        return ()
 
 
-def _state_read_by(action: Action) -> int | None:
+def is_message(action: Action) -> bool:
+    """Return whether an action reads from remote memory, or writes to it."""
+    match action:
+        case Save(_, Tier.REMOTE) | Load(_, Tier.REMOTE) | Transfer():
+            return True
+    return False
+
+
+def _list_read(action: Action) -> tuple[int, ...]:
     match action:
         case Load(number, Tier.REMOTE):
-            return number
-        case Transfer((number, *_), Tier.REMOTE, _):
-            return number
-    return None
+            return (number,)
+        case Transfer(numbers, Tier.REMOTE, _):
+            return numbers
+    return ()

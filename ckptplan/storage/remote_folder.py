@@ -24,6 +24,8 @@ from ckptplan.wording import escape_controls
 _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 #: What the names of the locked files are derived from.
 _NAME = "ckptplan-remote"
+#: How often a folder is removed into which a thread still writes.
+_MOST_TRIES = 100
 #: What removes each folder of this process that is there.
 _open: dict[Path, Callable[[], object]] = {}
 
@@ -60,17 +62,32 @@ class RemoteFolder:
         return _explain(self.parent, error, what)
 
 
-def make_parent(folder: str | os.PathLike[str]) -> Path:
-    """Return a folder, which is made if it is missing. Raises InputError."""
+def make_parent(folder: str | os.PathLike[str], *, field: str = "remote_dir") -> Path:
+    """Return a folder, which is made if it is missing. Raises InputError for the argument that named it."""
     path = Path(folder)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _explain(path, error, "cannot be made") from None
+        what = "is a file" if path.exists() else "cannot be made"
+        raise _explain(path, error, what, field=field) from None
     return path
 
 
-def _explain(parent: Path, error: OSError, what: str) -> InputError:
+def check_room(folder: str | os.PathLike[str], needed: int) -> None:
+    """Raise InputError if a folder, which is made if it is missing, has no room for so many bytes."""
+    parent = make_parent(folder)
+    free = shutil.disk_usage(parent).free
+    if free < needed:
+        raise InputError(
+            f"{escape_controls(str(parent))} has no room for the checkpoints of the plan: they take "
+            f"{format_bytes(needed)}, and {format_bytes(free)} are free",
+            field="remote_dir",
+            value=str(parent),
+            accepted="a folder with more room, or a plan that keeps less there (remote_bytes)",
+        )
+
+
+def _explain(parent: Path, error: OSError, what: str, *, field: str = "remote_dir") -> InputError:
     free, reason = "", error.strerror or str(error)
     with suppress(OSError):
         free = f" ({format_bytes(shutil.disk_usage(parent).free)} are free)"
@@ -78,7 +95,7 @@ def _explain(parent: Path, error: OSError, what: str) -> InputError:
         reason = "the disk is full"
     return InputError(
         f"{escape_controls(str(parent))} {what}: {reason}",
-        field="remote_dir",
+        field=field,
         value=str(parent),
         accepted=f"a writable folder with room for the plan's remote_peak_bytes{free}",
     )
@@ -87,7 +104,11 @@ def _explain(parent: Path, error: OSError, what: str) -> InputError:
 def _remove(path: Path, lock: Path, descriptor: int, owner: int) -> None:
     # A forked process has the same objects, but not the run.
     if os.getpid() == owner:
-        shutil.rmtree(path, ignore_errors=True)
+        # A thread that writes may add a file meanwhile: none when the folder is gone.
+        for _ in range(_MOST_TRIES):
+            shutil.rmtree(path, ignore_errors=True)
+            if not path.exists():
+                break
         lock.unlink(missing_ok=True)
         os.close(descriptor)
         _open.pop(path, None)

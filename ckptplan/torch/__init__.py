@@ -19,6 +19,7 @@ from ckptplan.torch.compiling.steps import CompileFallback
 from ckptplan.torch.lif import LIF
 from ckptplan.torch.measurement import measured_sizes
 from ckptplan.torch.memory import OutOfMemory
+from ckptplan.torch.offload import Offload
 from ckptplan.torch.run import Result
 from ckptplan.torch.survey import Sizes
 from ckptplan.torch.wrapping.wrap import wrap
@@ -28,6 +29,7 @@ __all__ = [
     "ChunkCell",
     "Compile",
     "CompileFallback",
+    "Offload",
     "OutOfMemory",
     "PlanMismatch",
     "Result",

@@ -17,6 +17,7 @@ from ckptplan.torch.budget import PlanChoice, choose_plan, place_plan
 from ckptplan.torch.call import Verify, check_losses, refuse_ignored
 from ckptplan.torch.compiling.options import Compile, read_compile
 from ckptplan.torch.engine import Cell, Observer
+from ckptplan.torch.offload import OffloadTo, Place, at_place, read_offload
 from ckptplan.torch.parameters import list_parameters
 from ckptplan.torch.run import Result, bptt_planned, unroll_planned
 
@@ -28,6 +29,7 @@ def unroll(
     *,
     plan: Plan | Schedule | None = None,
     memory: int | str | None = None,
+    offload: OffloadTo = None,
     parameters: Iterable[torch.Tensor] = (),
     remote_dir: str | os.PathLike[str] | None = None,
     replay_randomness: bool = True,
@@ -48,6 +50,9 @@ def unroll(
         memory: in place of a plan, the memory that the call may take: bytes, text as "2 GiB", or "auto" for
             most of what the device has free. A plan is made for it, and kept for calls of the same shapes. The
             outputs of all steps and their gradients are part of it, those of parameters, too.
+        offload: with ``memory``, where checkpoints may go beside it: "host" for host memory, a folder, or
+            ``Offload(folder, limit="50 GB")``. The first call times the place, for a day; the plan is the
+            quickest of those that use it and those that do not. Buffers of transfers count in ``memory``.
         parameters: tensors that need gradients but that only later steps use. Gradients reach the inputs, the
             initial state, the parameters of ``cell``, and whatever its first step uses, without being named.
         remote_dir: a folder for remote checkpoints of ``plan``; without it, they are kept in host memory.
@@ -81,8 +86,8 @@ def unroll(
         "strict": strict,
     }
     refuse_ignored(plan, memory, execution)
-    wanted = read_compile(compile)
-    chosen = _choose_plan(plan, memory, cell, inputs, state, losses={}, compile_=wanted, **options)
+    wanted, place = read_compile(compile), read_offload(offload, plan=plan, memory=memory)
+    chosen = _choose_plan(plan, memory, cell, inputs, state, losses={}, place=place, compile_=wanted, **options)
     return unroll_planned(
         cell,
         inputs,
@@ -90,7 +95,7 @@ def unroll(
         plan=chosen.executed,
         compile=chosen.compile,
         survey=chosen.survey,
-        **execution,
+        **at_place(place, execution),
         **options,
     )
 
@@ -103,6 +108,7 @@ def bptt(
     *,
     plan: Plan | Schedule | None = None,
     memory: int | str | None = None,
+    offload: OffloadTo = None,
     chunk_loss: Callable[[int, Any], torch.Tensor] | None = None,
     final_loss: Callable[[Any], torch.Tensor] | None = None,
     parameters: Iterable[torch.Tensor] = (),
@@ -126,6 +132,7 @@ def bptt(
         loss: ``loss(t, output)`` for each step.
         plan: as for ``unroll``.
         memory: as for ``unroll``; outputs are not kept.
+        offload: as for ``unroll``.
         chunk_loss: ``chunk_loss(start, outputs)`` for runs of steps, with outputs stacked over time; the sum
             must not depend on how the sequence is cut.
         final_loss: ``final_loss(state)`` for the final state.
@@ -154,8 +161,10 @@ def bptt(
         "strict": strict,
     }
     refuse_ignored(plan, memory, execution)
-    wanted = read_compile(compile)
-    chosen = _choose_plan(plan, memory, cell, inputs, state, losses=losses, compile_=wanted, **options)
+    wanted, place = read_compile(compile), read_offload(offload, plan=plan, memory=memory)
+    chosen = _choose_plan(
+        plan, memory, cell, inputs, state, losses=losses, place=place, compile_=wanted, **options
+    )
     result = bptt_planned(
         cell,
         inputs,
@@ -164,7 +173,7 @@ def bptt(
         compile=chosen.compile,
         survey=chosen.survey,
         **losses,
-        **execution,
+        **at_place(place, execution),
         **options,
     )
     # Of compiled pieces, the plan that counts them.
@@ -195,6 +204,7 @@ def plan_for(
     loss: Callable[[int, Any], torch.Tensor] | None = None,
     *,
     memory: int | str,
+    offload: OffloadTo = None,
     steps: int | None = None,
     chunk_loss: Callable[[int, Any], torch.Tensor] | None = None,
     final_loss: Callable[[Any], torch.Tensor] | None = None,
@@ -211,6 +221,7 @@ def plan_for(
         state: the initial state.
         loss: as for ``bptt``.
         memory: as for ``unroll``.
+        offload: as for ``unroll``.
         steps: T, if ``inputs`` is a callable; tensors say it themselves.
         chunk_loss: as for ``bptt``.
         final_loss: as for ``bptt``.
@@ -226,6 +237,7 @@ def plan_for(
         inputs,
         state,
         memory=memory,
+        place=read_offload(offload, plan=None, memory=memory),
         losses=losses,
         steps=steps,
         parameters=list_parameters(parameters),
@@ -242,6 +254,7 @@ def _choose_plan(
     inputs: Any,
     state: Any,
     *,
+    place: Place | None,
     compile_: Compile | None,
     **more: Any,
 ) -> PlanChoice:
@@ -253,4 +266,4 @@ def _choose_plan(
     if not callable(cell):
         raise InputError("cannot be called", field="cell", accepted="cell(state, x)")
     wanted = compile_ if torch.is_grad_enabled() else None
-    return choose_plan(cell, inputs, state, memory=memory, compile_=wanted, **more)
+    return choose_plan(cell, inputs, state, memory=memory, place=place, compile_=wanted, **more)

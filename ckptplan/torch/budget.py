@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import product
 from typing import Any, TypeAlias
 
 import torch
@@ -21,6 +22,7 @@ import ckptplan
 from ckptplan.errors import Infeasible, InputError, quote_value
 from ckptplan.execution.advice import find_limit, leave_margin, refuse_limit
 from ckptplan.model.plan import Plan
+from ckptplan.model.prediction import BasisEntry
 from ckptplan.model.record import Parameters
 from ckptplan.model.workload import Basis
 from ckptplan.planning.optimize import rank_strategies
@@ -49,6 +51,7 @@ from ckptplan.torch.measurement import (
 )
 from ckptplan.torch.memory import LIMITED, available_bytes
 from ckptplan.torch.meters import measure_allocated
+from ckptplan.torch.offload import ASSUMED_RATE, Link, Place, assume_link, find_links
 from ckptplan.torch.parameters import list_parameters
 from ckptplan.torch.recognise import Recent
 from ckptplan.torch.sequence_watch import leave_as_found
@@ -166,6 +169,11 @@ _TIMED = (
 )
 #: The regular ones that keep nothing remote. Others never fit, and would say that remote memory is missing.
 _STRATEGIES = ("base", "standard", "nested", "growing", "revolve")
+_REMOTE_STRATEGIES = ("remote", "hierarchical", "double", "double-growing", "periodic")
+#: Overheads above this one are a reason to name what may help, if it is so many times as quick.
+_DEAR, _WORTH = 1.0, 1.2
+#: The field of ``estimate_basis`` that says what remote memory bought.
+_OFFLOAD = "offload"
 #: Measurements that are kept.
 _MOST = 256
 _measured = KnownCalls(_MOST)
@@ -189,6 +197,7 @@ def plan_within(
     kept: int,
     shape: tuple[int, ...] = (),
     take: Callable[..., Measurement] | None = None,
+    links: tuple[Link, ...] = (),
 ) -> Plan:
     """Return the quickest plan for a measured call.
 
@@ -199,17 +208,18 @@ def plan_within(
         kept: bytes for the whole sequence.
         shape: that of the inputs, time first.
         take: measures the call as it runs within another ``limit``.
+        links: ways to keep checkpoints off the chip.
 
     Raises InputError if no plan fits ``limit``; a limit that it names is enough.
     """
     try:
-        return _plan(measurement, steps, limit, kept)
+        return _plan(measurement, steps, limit, kept, links)
     except Infeasible as error:
         if error.binding != "local_bytes":
             raise
         larger = measurement if take is None else take(limit=find_limit(error.need))
         if larger.counted > measurement.counted:
-            return plan_within(larger, steps=steps, limit=limit, kept=kept, shape=shape, take=take)
+            return plan_within(larger, steps=steps, limit=limit, kept=kept, shape=shape, take=take, links=links)
         least = measurement.single
         parts = f", of which {format_bytes(least.workspace_bytes)} are gradients and the tensors of a step"
         if kept:
@@ -228,10 +238,11 @@ def plan_within(
 def describe_choice(plan: Plan, limit: int) -> str:
     """Return what was chosen and what it costs, in a line."""
     settings = ", ".join(f"{name} {value}" for name, value in plan.parameters.items())
+    bought = "".join(f" ({one.text})" for one in plan.estimate_basis if one.field == _OFFLOAD)
     return (
         f"{plan.strategy}{f' ({settings})' if settings else ''} for {plan.steps:,} steps: "
         f"{format_bytes(plan.predicted.local_peak_bytes)} of {format_bytes(limit)}, "
-        f"{plan.predicted.overhead:+.0%} time over plain backpropagation"
+        f"{plan.predicted.overhead:+.0%} time over plain backpropagation{bought}"
     )
 
 
@@ -351,21 +362,83 @@ def _find_code(thing: Any) -> Any:
 
 
 @lru_cache(maxsize=1024)
-def _plan(measurement: Measurement, steps: int, limit: int, kept: int) -> Plan:
-    """Return the quickest plan. Raises Infeasible.
+def _plan(measurement: Measurement, steps: int, limit: int, kept: int, links: tuple[Link, ...] = ()) -> Plan:
+    """Return the quickest plan, which says what links bought. Raises Infeasible."""
+    make = partial(_make_request, steps=steps, limit=limit, kept=kept)
+    local, refusal = None, None
+    try:
+        local = _plan_local(measurement, make)
+    except Infeasible as error:
+        refusal = error
+    remote = _plan_remote(measurement, make, links)
+    if remote is None:
+        if local is None:
+            assert refusal is not None  # noqa: S101 - there is a plan or a reason
+            raise refusal
+        return local
+    plan, place = remote
+    texts = [
+        f"remote in {place}: {plan.predicted.overhead:+.0%}",
+        f"local only: {'does not fit' if local is None else f'{local.predicted.overhead:+.0%}'}",
+    ]
+    if local is not None and local.predicted.seconds <= plan.predicted.seconds:
+        plan, texts = local, texts[::-1]
+    note = BasisEntry(field=_OFFLOAD, kind="derived", text="; ".join(texts))
+    return plan.model_copy(update={"estimate_basis": (*plan.estimate_basis, note)})
+
+
+@lru_cache(maxsize=1024)
+def advise_offload(measurement: Measurement, steps: int, limit: int, kept: int) -> str | None:
+    """Return what ``offload=`` would save at an assumed rate, None if that is little or nothing was planned."""
+    local = _plan(measurement, steps, limit, kept)
+    make = partial(_make_request, steps=steps, limit=limit, kept=kept)
+    link = assume_link(measurement.state_bytes, steps)
+    remote = _plan_remote(measurement, make, (link,))
+    if remote is None or _WORTH * remote[0].predicted.seconds > local.predicted.seconds:
+        return None
+    return (
+        f"this plan takes {local.predicted.overhead:+.0%} time over plain backpropagation. With offload= (a "
+        f"folder, or 'host') it would take about {remote[0].predicted.overhead:+.0%}, at an assumed "
+        f"{ASSUMED_RATE / 1e9:g} GB/s"
+    )
+
+
+def _plan_local(measurement: Measurement, make: Callable[..., Request]) -> Plan:
+    """Return the quickest plan that keeps nothing remote. Raises Infeasible.
 
     Steps that are recorded one at a time need a smaller workspace, so plans of these are made apart.
     """
     single: Plan | None = None
     if measurement.single_workspace_bytes < measurement.workspace_bytes:
-        single = _plan_single_steps(_make_request(measurement.single, steps, limit, kept))
+        single = _plan_single_steps(make(measurement.single))
     try:
-        longer = rank_strategies(_make_request(measurement, steps, limit, kept)).best()
+        longer = rank_strategies(make(measurement)).best()
     except Infeasible:
         if single is None:
             raise
         return single
     return longer if single is None else min(longer, single, key=lambda plan: plan.predicted.seconds)
+
+
+def _plan_remote(
+    measurement: Measurement, make: Callable[..., Request], links: tuple[Link, ...]
+) -> tuple[Plan, str] | None:
+    """Return the quickest plan that uses a link, and its place; None if none fits.
+
+    Transfers beside compute need two buffers, which may be better spent on checkpoints.
+    """
+    found: list[tuple[Plan, str]] = []
+    for link, overlaps, sizes in product(
+        links, (True, False), dict.fromkeys((measurement, measurement.single))
+    ):
+        try:
+            plan = rank_strategies(make(sizes, link=link, overlaps=overlaps)).best()
+        except Infeasible:
+            continue
+        # The smaller workspace is that of steps that are recorded one at a time.
+        if sizes is measurement or plan.parameters.get("chunk_size") == 1:
+            found.append((plan, link.place))
+    return min(found, key=lambda one: one[0].predicted.seconds, default=None)
 
 
 def _plan_single_steps(request: Request) -> Plan | None:
@@ -393,7 +466,15 @@ def _plan_single_steps(request: Request) -> Plan | None:
     )
 
 
-def _make_request(measurement: Measurement, steps: int, limit: int, kept: int) -> Request:
+def _make_request(
+    measurement: Measurement,
+    steps: int,
+    limit: int,
+    kept: int,
+    *,
+    link: Link | None = None,
+    overlaps: bool = False,
+) -> Request:
     counted = f"counted in the first {measurement.counted} steps of the call"
     timed = f"timed once over the first {measurement.steps} steps of the call"
     workload = ckptplan.Workload(
@@ -415,13 +496,16 @@ def _make_request(measurement: Measurement, steps: int, limit: int, kept: int) -
             **dict.fromkeys(_TIMED, Basis(kind="measured", why=timed)),
         },
     )
-    profile = ckptplan.HardwareProfile(name="memory-limit", local_bytes=limit, remote_bytes=0)
+    if link is None:
+        profile = ckptplan.HardwareProfile(name="memory-limit", local_bytes=limit, remote_bytes=0)
+    else:
+        profile = link.make_profile(limit, overlaps=overlaps)
     return Request.of(
         workload,
         profile,
         # What is not tensors of the cell: numbers by which steps are recognised, states of random generators.
         local_bytes=leave_margin(limit),
-        strategies=_STRATEGIES,
+        strategies=_STRATEGIES if link is None else _REMOTE_STRATEGIES,
         command=LIMITED,
     )
 
@@ -456,6 +540,7 @@ def choose_plan(
     compile_: Compile | None = None,
     steps: int | None = None,
     held_states: int = 0,
+    place: Place | None = None,
     **options: Any,
 ) -> PlanChoice:
     """Return the quickest plan for a call within a limit of memory, in compiled pieces or without.
@@ -469,6 +554,7 @@ def choose_plan(
         compile_: how pieces are compiled, None if steps run as they are written.
         steps: T, if inputs are made by a function.
         held_states: copies of the state that the caller holds meanwhile.
+        place: where checkpoints may be kept off the chip, None for nowhere.
         options: other arguments of ``bptt``.
 
     Raises InputError, also if no plan fits.
@@ -506,6 +592,9 @@ def choose_plan(
         limit=limit,
         kept=count_kept(written, inputs, steps=count, losses=losses) + held_states * written.state_bytes,
         shape=() if callable(inputs) else tuple(flatten(inputs)[0][0].shape),
+        links=()
+        if place is None
+        else find_links(place, state_bytes=written.state_bytes, steps=count, device=device, local_bytes=limit),
     )
     plans: list[tuple[Plan, PlanChoice]] = []
     refusal: InputError | None = None
@@ -538,6 +627,10 @@ def choose_plan(
         raise refusal
     plan, choice = min(plans, key=lambda one: one[0].predicted.seconds)
     _log.info("%s", describe_choice(plan, limit))
+    if place is None and plan.predicted.overhead > _DEAR:
+        kept = count_kept(written, inputs, steps=count, losses=losses) + held_states * written.state_bytes
+        if (hint := advise_offload(written, count, limit, kept)) is not None:
+            _log.warning("%s", hint)
     return choice
 
 

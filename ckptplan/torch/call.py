@@ -151,7 +151,7 @@ def refuse_ignored(plan: object, memory: object, options: Mapping[str, Any]) -> 
     for name, why in (
         (
             "remote_dir",
-            "plans for a limit of memory keep nothing remote, so that nothing would be written there",
+            "a plan for a limit of memory keeps nothing remote, unless offload names the place",
         ),
         ("schedule", "other actions than those that are planned need not keep the limit"),
     ):
@@ -159,7 +159,7 @@ def refuse_ignored(plan: object, memory: object, options: Mapping[str, Any]) -> 
             raise InputError(
                 f"is given together with memory: {why}",
                 field=name,
-                accepted=f"plan=... with {name}, or memory",
+                accepted=f"plan=... with {name}, or memory{' with offload' if name == 'remote_dir' else ''}",
             )
     if isinstance(plan, Schedule) and options.get("strict"):
         raise InputError(

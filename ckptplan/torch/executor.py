@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ckptplan.errors import InputError
-from ckptplan.execution.lookahead import Lookahead
+from ckptplan.execution.lookahead import Lookahead, is_message
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.torch.ambient import Autocast, Generators, read_tape_hooks, use_tape_hooks
 from ckptplan.torch.engine import Engine, Incoming, Observer, Tape
@@ -133,7 +133,6 @@ class Executor:
         """Execute the rest, given the gradients of the final state and of the results of the outputs."""
         self.engine.gradients.begin(final)
         self._incoming = incoming
-        remote = self.stores[Tier.REMOTE]
         with self.generators.aside(), self.autocast.enter(), use_tape_hooks(self._tape_hooks):
             self._expect(rest)
             first, checkpoint = self._first, self._postponed
@@ -145,11 +144,10 @@ class Executor:
             if first is not None:
                 self._do(first)
             for action in rest:
-                reads = remote.reads
                 self._do(action)
                 if isinstance(action, Load):
                     self._look_again(action.state)
-                if remote.reads > reads:
+                if is_message(action):
                     self._expect(rest)
         if self.verifier is not None:
             self.verifier.settle()
@@ -164,8 +162,8 @@ class Executor:
     def _expect(self, rest: Lookahead) -> None:
         """Announce the next read to the remote store, if it can fetch ahead."""
         remote = self.stores[Tier.REMOTE]
-        if remote.ahead and (state := rest.next_read()) is not None:
-            remote.expect(state)
+        if remote.ahead and (states := rest.next_message()):
+            remote.expect(states)
 
     def forward_only(self) -> None:
         """Run all steps without checkpoints or tapes."""
@@ -202,7 +200,7 @@ class Executor:
                 self.stores[tier].drop(number)
             case Transfer(numbers, source, target):
                 for number in numbers:
-                    self.stores[target].put(number, self.stores[source].get(number))
+                    self.stores[target].put(number, self.stores[source].get(number), together=len(numbers))
                     self.stores[source].drop(number)
         if self.verifier is not None:
             self._verify(action, self.verifier)

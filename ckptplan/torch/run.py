@@ -15,6 +15,7 @@ from ckptplan.execution.lookahead import Lookahead
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Tier
 from ckptplan.schedule.schedule import Schedule
+from ckptplan.storage.remote_folder import check_room
 from ckptplan.torch.ambient import Autocast, Generators, RandomState
 from ckptplan.torch.call import Call, RunOptions, check_losses
 from ckptplan.torch.cell_calls import SlotCell
@@ -30,12 +31,13 @@ from ckptplan.torch.graphs import Gradients
 from ckptplan.torch.held_graphs import explain_held_graphs
 from ckptplan.torch.losses import Outputs, StackedOutputs, SummedLoss
 from ckptplan.torch.memory import LIMITED, explain_exhaustion
+from ckptplan.torch.offload import find_cached_room, make_store
 from ckptplan.torch.parameters import Fingerprint
 from ckptplan.torch.probe import Probed, probe
 from ckptplan.torch.recognise import forget, keep
 from ckptplan.torch.rehearsal import Rehearsal, find_room, rehearse_first
 from ckptplan.torch.sequence_watch import SequenceWatch
-from ckptplan.torch.stores import FileStore, HostStore, LocalStore, Store
+from ckptplan.torch.stores import LocalStore, Store
 from ckptplan.torch.survey import StaleSizesError, Survey
 from ckptplan.torch.trees import flatten, is_differentiable
 from ckptplan.torch.verify import Verifier
@@ -118,6 +120,8 @@ def run_call(call: Call, make_outputs: MakeOutputs) -> tuple[Run, tuple[torch.Te
     Where findings of an earlier call turn out not to hold, all is put back and begins with a trial.
     """
     anew = not call.runs_as_planned
+    if call.remote_dir is not None and isinstance(call.plan, Plan):
+        check_room(call.remote_dir, call.plan.predicted.remote_peak_bytes)
     while True:
         probed = probe(call, anew=anew)
         needed = call.runs_again and not call.is_closed and probed.wants_gradients
@@ -223,18 +227,12 @@ class Run:
             rehearses=rehearses,
         )
         leaves, structure = flatten(call.state)
-        remote: Store
-        if call.remote_dir is None:
-            # An observer measures each action separately.
-            remote = HostStore(device, ahead=call.planned.overlaps and call.observer is None)
-        else:
-            remote = FileStore(call.remote_dir)
         executor = Executor(
             engine=_make_engine(call, probed, outputs, gauge, piece),
             outputs=outputs,
             steps=call.plan.steps,
             state=structure.fill([leaf.detach() for leaf in leaves]),
-            stores={Tier.LOCAL: LocalStore(), Tier.REMOTE: remote},
+            stores={Tier.LOCAL: LocalStore(), Tier.REMOTE: _make_remote_store(call, device)},
             generators=generators if call.replay_randomness else Generators(device, wanted=False),
             autocast=autocast,
             observer=call.observer,
@@ -410,6 +408,19 @@ def _make_engine(
     if piece is None:
         return StepEngine(**shared)
     return CompiledEngine(**shared, piece=piece, loss=call.losses.get(piece.product))
+
+
+def _make_remote_store(call: Call, device: torch.device) -> Store:
+    # An observer measures each action separately.
+    ahead = call.planned.overlaps and call.observer is None
+    if not isinstance(call.plan, Plan) or call.schedule is not None:
+        return make_store(call.remote_dir, device, ahead=ahead)
+    predicted = call.plan.predicted
+    if not predicted.remote_peak_bytes:
+        return make_store(None, device, ahead=False)
+    room = find_cached_room(device, predicted.local_peak_bytes)
+    through = room is not None and predicted.remote_peak_bytes > room
+    return make_store(call.remote_dir, device, ahead=ahead, through=through)
 
 
 def _find_turn(call: Call) -> Turn | None:

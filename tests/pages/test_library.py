@@ -10,6 +10,7 @@ import pytest
 
 from ckptplan.report.html import page
 from ckptplan.report.html.page import load_library
+from ckptplan.storage.cache import VARIABLE
 
 SCRIPT = "window.drawChart = 1;\r\n"
 
@@ -24,7 +25,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return SCRIPT
 
     monkeypatch.setattr(page, "_make", make)
-    monkeypatch.setenv(page.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
     return count
 
 
@@ -49,7 +50,7 @@ def test_the_script_is_made_once(made: list[int], tmp_path: Path) -> None:
 
 def test_the_script_is_that_of_the_installed_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It draws with Vega and nothing else; another release has another file."""
-    monkeypatch.setenv(page.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
     first = load_anew()
     assert len(first) > 500_000
     assert "drawChart" in first
@@ -82,9 +83,9 @@ def test_a_file_that_others_can_write_is_not_taken(made: list[int], tmp_path: Pa
 def test_it_is_made_for_each_process_where_nothing_is_kept(
     made: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(page.VARIABLE, "0")
+    monkeypatch.setenv(VARIABLE, "0")
     assert load_anew() == load_anew() == SCRIPT
     (tmp_path / "file").touch()
-    monkeypatch.setenv(page.VARIABLE, str(tmp_path / "file"))
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "file"))
     assert load_anew() == SCRIPT
     assert len(made) == 3

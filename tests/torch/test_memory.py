@@ -15,8 +15,6 @@ from ckptplan.execution.lookahead import Lookahead
 from ckptplan.schedule.actions import Load, Tier, Transfer
 from ckptplan.strategies.registry import all_strategies
 from ckptplan.torch.ambient import RandomState
-from ckptplan.torch.stores import Checkpoint, HostStore
-from ckptplan.torch.trees import flatten
 from tests.torch.support import plan_of
 
 NO_RANDOM: RandomState = ()
@@ -115,59 +113,22 @@ def test_other_errors_stay_what_they_are() -> None:
         raise RuntimeError("shapes do not match")
 
 
-def checkpoint(value: float, *, size: int = 5) -> Checkpoint:
-    leaves, structure = flatten(torch.full((size,), value))
-    return Checkpoint(leaves, structure, NO_RANDOM)
-
-
-def test_host_memory_is_used_again() -> None:
-    """As many buffers as were ever full at once; each state comes back as it went."""
-    store = HostStore(torch.device("cpu"), ahead=False)
-    for turn in range(5):
-        for state in range(3):
-            store.put(state, checkpoint(10 * turn + state))
-        assert [store.get(state).leaves[0][0].item() for state in range(3)] == [10 * turn + i for i in range(3)]
-        for state in range(3):
-            store.drop(state)
-    assert store.buffers == 3
-    store.put(9, checkpoint(1.0, size=6))
-    assert store.buffers == 4
-    assert store.bytes == 24
-
-
-def test_host_memory_is_on_the_host_whatever_the_default_device() -> None:
-    """As after ``torch.set_default_device("cuda")``."""
-    store = HostStore(torch.device("cpu"), ahead=False)
-    kept = checkpoint(3.0)
-    with torch.device("meta"):
-        store.put(0, kept)
-        assert store.get(0).leaves[0].tolist() == [3.0] * 5
-
-
-def test_a_state_read_is_not_the_buffer() -> None:
-    """It can be changed, or live on when the buffer is filled anew."""
-    store = HostStore(torch.device("cpu"), ahead=False)
-    store.put(0, checkpoint(1))
-    read = store.get(0).leaves[0]
-    store.drop(0)
-    store.put(1, checkpoint(2))
-    assert read[0].item() == 1
-
-
 @pytest.mark.parametrize("strategy", all_strategies())
 def test_the_next_read_is_known_and_no_action_is_lost(strategy: str) -> None:
     plan = plan_of(40, strategy, states=90 if strategy == "base" else 20)
     whole = list(ckptplan.actions(plan))
 
-    def read(place: int) -> int | None:
+    def read(place: int) -> tuple[int, ...]:
         for action in whole[place:]:
             match action:
-                case Load(number, Tier.REMOTE) | Transfer((number, *_), Tier.REMOTE, _):
-                    return number
-        return None
+                case Load(number, Tier.REMOTE):
+                    return (number,)
+                case Transfer(numbers, Tier.REMOTE, _):
+                    return numbers
+        return ()
 
     actions = Lookahead(iter(whole))
     for place, action in enumerate(whole):
-        assert actions.next_read() == read(place)
+        assert actions.next_message() == read(place)
         assert next(actions) == action
     assert list(actions) == []

@@ -25,7 +25,7 @@ from ckptplan.torch.chunk_engine import ChunkTape
 from ckptplan.torch.engine import Graph, Tape
 from ckptplan.torch.executor import Executor
 from ckptplan.torch.meters import LiveBytes
-from ckptplan.torch.stores import FileStore
+from ckptplan.torch.staged_store import Files
 from ckptplan.units import format_bytes
 from tests.torch.support import assert_close, gradients, gru, job, plain, plan_of
 
@@ -577,7 +577,7 @@ def test_remote_checkpoints_in_files(tmp_path: Path) -> None:
     wanted = [state, *parameters]
     theirs = gradients(bptt(cell, inputs, state, squares, plan=PLAN).loss, wanted)
     result = bptt(cell, inputs, state, squares, plan=PLAN, remote_dir=tmp_path)
-    assert len(list(tmp_path.rglob("*.pt"))) == PLAN.predicted.remote_writes > 0
+    assert len(list(tmp_path.rglob("*.state"))) == PLAN.predicted.remote_writes > 0
     assert all(
         torch.equal(one, other) for one, other in zip(gradients(result.loss, wanted), theirs, strict=True)
     )
@@ -606,13 +606,13 @@ def test_a_full_disk_is_called_so_with_what_was_needed(tmp_path: Path, monkeypat
     cell, _ = gru()
     inputs, state = job(STEPS)
 
-    def lead_nowhere(store: FileStore, state: int) -> Path:
-        path = store._folder.path / f"{state}.pt"
+    def lead_nowhere(files: Files, slot: int) -> Path:
+        path = files._folder.path / f"{slot}.state"
         path.unlink(missing_ok=True)
         path.symlink_to("/dev/full")
         return path
 
-    monkeypatch.setattr(FileStore, "_path", lead_nowhere)
+    monkeypatch.setattr(Files, "_path", lead_nowhere)
     size = re.escape(format_bytes(state.nbytes))
     full = rf"remote_dir: {tmp_path} cannot take a checkpoint of {size}: the disk is full .*are free"
     with pytest.raises(InputError, match=full):

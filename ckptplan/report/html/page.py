@@ -10,9 +10,6 @@ import base64
 import hashlib
 import json
 import logging
-import os
-import stat
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -24,43 +21,10 @@ from typing import Any, ClassVar, TypeAlias
 from ckptplan.errors import InputError, MissingExtra
 from ckptplan.report.blocks import Block
 from ckptplan.report.vega import Chart
+from ckptplan.storage.cache import find_cache, is_private
 from ckptplan.storage.files import write_bytes
 from ckptplan.version import __version__
 from ckptplan.wording import escape_controls
-
-#: The folder, or one of ``_OFF`` for none.
-VARIABLE = "CKPTPLAN_CACHE"
-_OFF = ("", "0", "off", "no", "false")
-
-
-def find_cache() -> Path | None:
-    """Return the folder of what is kept for charts, which need not exist; None means nowhere."""
-    chosen = os.environ.get(VARIABLE)
-    if chosen is not None:
-        folder = None if chosen.strip().lower() in _OFF else f"{chosen}/charts"
-    elif sys.platform == "win32":
-        folder = f"{os.environ.get('LOCALAPPDATA') or '~/AppData/Local'}/ckptplan/charts"
-    elif sys.platform == "darwin":
-        folder = "~/Library/Caches/ckptplan/charts"
-    else:
-        folder = f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/ckptplan/charts"
-    try:
-        return None if folder is None else Path(folder).expanduser()
-    except RuntimeError:
-        # There is no home, or no user of that name.
-        return None
-
-
-def is_private(path: Path) -> bool:
-    """Return whether only this user, or the administrator, could have written a file or its folder.
-
-    Systems without owners of files (Windows) leave that to the folder of the user.
-    """
-    if not hasattr(os, "getuid"):
-        return True
-    found, others = (path.stat(), path.parent.stat()), stat.S_IWGRP | stat.S_IWOTH
-    return all(one.st_uid in (os.getuid(), 0) and not one.st_mode & others for one in found)
-
 
 #: The version of Vega-Lite that charts are written for.
 _VEGA_LITE = "6.1"
@@ -91,7 +55,7 @@ def _make() -> str:
 
 def _find_file() -> Path | None:
     """Return the file of the script that the installed release of vl-convert makes."""
-    folder, release = find_cache(), version("vl-convert-python")
+    folder, release = find_cache("charts"), version("vl-convert-python")
     name = hashlib.sha256(f"{release} {_VEGA_LITE} {_ENTRY}".encode()).hexdigest()[:32]
     return None if folder is None else folder / f"{name}.js"
 

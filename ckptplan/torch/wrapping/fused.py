@@ -18,6 +18,7 @@ from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.budget import read_limit
 from ckptplan.torch.call import Call
+from ckptplan.torch.offload import at_place, find_links
 from ckptplan.torch.run import run_call
 from ckptplan.torch.wrapping.piece_plan import PiecePlan, PieceRun, choose_pieces, fit_pieces
 from ckptplan.torch.wrapping.pieces import FusedCell, Hidden, PieceInputs, PieceOutputs, SequenceRows
@@ -174,7 +175,16 @@ class FusedSequence(Wrapped):
             self.latest = (fit_pieces(self._given, kind.steps, piece=self.piece),) * len(runs)
         else:
             limit = read_limit(self._memory, kind.device)
-            self.latest = tuple(choose_pieces(runs, limit=limit, kept=kept, outputs=outputs, piece=self.piece))
+            links = find_links(
+                self._place,
+                state_bytes=max(byte_size(run.state) for run in runs),
+                steps=len(runs) * kind.steps,
+                device=kind.device,
+                local_bytes=limit,
+            )
+            self.latest = tuple(
+                choose_pieces(runs, limit=limit, kept=kept, outputs=outputs, piece=self.piece, links=links)
+            )
         self.plan = self.latest[0].plan
         return self.latest
 
@@ -190,7 +200,7 @@ class FusedSequence(Wrapped):
             plan=chosen.plan,
             # A plan for a limit is made of the sizes of this cell; those of packed pieces differ.
             compares_sizes=self._given is not None and rows.batch_sizes is None,
-            **{**self._options, "parameters": (*cell.parameters, *named)},
+            **{**at_place(self._place, self._options), "parameters": (*cell.parameters, *named)},
         )
         run, (outputs, *final) = run_call(call, partial(PieceOutputs, cut))
         return outputs, run.executor.end.fill(final)

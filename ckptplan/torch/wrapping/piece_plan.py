@@ -17,13 +17,14 @@ import torch
 from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import schedule_of
-from ckptplan.schedule.actions import Backward, Free, Save
+from ckptplan.schedule.actions import Action, Backward, Free, Save, Tier, Transfer
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.ambient import Autocast, Generators
 from ckptplan.torch.budget import describe_choice, plan_within
 from ckptplan.torch.executor import MADE_OF_OUTPUTS
 from ckptplan.torch.graphs import as_graph_roots, compute_gradients, count_saved_bytes
 from ckptplan.torch.meters import LiveBytes, choose_clock
+from ckptplan.torch.offload import Link
 from ckptplan.torch.recognise import Recent
 from ckptplan.torch.survey import Measurement
 from ckptplan.torch.trees import byte_size
@@ -227,6 +228,7 @@ class Room:
         limit: the bytes that all may take.
         kept: bytes that are there all the time.
         made: bytes of the outputs and of what a loss makes of them, at the turn from one pass to the other.
+        links: ways to keep checkpoints off the chip, of which each run has the same share.
     """
 
     costs: Sequence[PieceCosts]
@@ -234,6 +236,7 @@ class Room:
     limit: int
     kept: int
     made: int
+    links: tuple[Link, ...]
 
     def plan(self, costs: PieceCosts, length: int) -> _Candidate | None:
         """Return the quickest plan of a run with pieces of a length, None if none fits."""
@@ -242,7 +245,8 @@ class Room:
         if len(self.costs) > 1:
             limit = max((limit - kept - self._find_most(length)["workspace_bytes"]) // len(self.costs), 1)
             measurement, kept = replace(measurement, workspace_bytes=0), 0
-        found = _find_plan(measurement, count, limit, kept)
+        links = tuple(replace(one, capacity=one.capacity // len(self.costs)) for one in self.links)
+        found = _find_plan(measurement, count, limit, kept, links)
         return None if found is None else _Candidate(plan=found[0], piece=length, states=found[1])
 
     def has_turn(self, candidate: _Candidate) -> bool:
@@ -256,7 +260,7 @@ class Room:
         sizes = {name: len(self.costs) * most[name] for name in ("state_bytes", "tape_bytes")}
         together = replace(self.costs[0].at(length), **{**most, **sizes})
         try:
-            plan_within(together, steps=count, limit=self.limit, kept=self.kept)
+            plan_within(together, steps=count, limit=self.limit, kept=self.kept, links=self.links)
         except InputError as error:
             return error
         # Rounded shares.
@@ -269,23 +273,43 @@ class Room:
 
 
 @lru_cache(maxsize=1024)
-def _find_plan(measurement: Measurement, steps: int, limit: int, kept: int) -> tuple[Plan, int] | None:
+def _find_plan(
+    measurement: Measurement, steps: int, limit: int, kept: int, links: tuple[Link, ...]
+) -> tuple[Plan, int] | None:
     """Return the quickest plan with the states that its first sweep leaves, None if none fits.
 
     Each call asks for all lengths again.
     """
     try:
-        plan = plan_within(measurement, steps=steps, limit=limit, kept=kept)
+        plan = plan_within(measurement, steps=steps, limit=limit, kept=kept, links=links)
     except InputError:
         # Not kept: its traceback holds the frames of the call, and their tensors.
         return None
     sweep = takewhile(lambda action: not isinstance(action, Backward), schedule_of(plan))
     # Besides, there are the state before the last recording, and the final one.
-    return plan, 2 + sum(isinstance(action, Save) - isinstance(action, Free) for action in sweep)
+    return plan, 2 + sum(_count_kept(action) for action in sweep)
+
+
+def _count_kept(action: Action) -> int:
+    """Return how many more checkpoints local memory holds after an action."""
+    match action:
+        case Save(_, Tier.LOCAL):
+            return 1
+        case Free(_, Tier.LOCAL):
+            return -1
+        case Transfer(states, Tier.LOCAL, _):
+            return -len(states)
+    return 0
 
 
 def choose_pieces(
-    runs: Sequence[PieceRun], *, limit: int, kept: int, outputs: int, piece: int | None
+    runs: Sequence[PieceRun],
+    *,
+    limit: int,
+    kept: int,
+    outputs: int,
+    piece: int | None,
+    links: tuple[Link, ...] = (),
 ) -> list[PiecePlan]:
     """Return the quickest plans within a limit of memory, with the length of their pieces.
 
@@ -295,12 +319,14 @@ def choose_pieces(
         kept: bytes that are there all the time: outputs, their gradients, those of the inputs.
         outputs: bytes of the outputs that the call returns.
         piece: the length of the pieces, None for the quickest.
+        links: ways to keep checkpoints off the chip.
 
     Raises InputError if nothing fits.
     """
     steps = runs[0].kind.steps
     costs = [PieceCosts(run.cell, run.kind, run.state) for run in runs]
-    room = Room(costs=costs, steps=steps, limit=limit, kept=kept, made=MADE_OF_OUTPUTS * outputs)
+    made = MADE_OF_OUTPUTS * outputs
+    room = Room(costs=costs, steps=steps, limit=limit, kept=kept, made=made, links=links)
     lengths = [min(piece, steps)] if piece is not None else _list_lengths(steps)
     chosen: list[PiecePlan] = []
     for one in costs:

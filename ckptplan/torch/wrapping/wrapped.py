@@ -13,6 +13,7 @@ from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.budget import PlanChoice, choose_plan, read_limit
 from ckptplan.torch.call import RunOptions, refuse_ignored
 from ckptplan.torch.compiling.options import read_compile
+from ckptplan.torch.offload import OffloadTo, at_place, read_offload
 from ckptplan.torch.parameters import list_parameters
 from ckptplan.torch.run import Result, bptt_planned, unroll_planned
 
@@ -32,6 +33,7 @@ class Wrapped(torch.nn.Module):
         net: the module.
         memory: the memory that a call may take, as for ``unroll``; "auto" if there is no plan either.
         plan: a plan in place of a limit of memory, for sequences of one length.
+        offload: where checkpoints may go beside ``memory``, as for ``unroll``.
         options: other arguments of ``unroll``.
     """
 
@@ -47,6 +49,7 @@ class Wrapped(torch.nn.Module):
         *,
         memory: int | str | None = None,
         plan: Plan | Schedule | None = None,
+        offload: OffloadTo = None,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -64,6 +67,7 @@ class Wrapped(torch.nn.Module):
                 raise InputError("is not an argument of wrap", field=name, accepted=", ".join(sorted(_OPTIONS)))
         self._memory = "auto" if memory is None and plan is None else memory
         refuse_ignored(plan, self._memory, options)
+        self._place = read_offload(offload, plan=plan, memory=self._memory)
         if "parameters" in options:
             options["parameters"] = list_parameters(options["parameters"])
         options["compile"] = read_compile(options.get("compile"))
@@ -79,6 +83,7 @@ class Wrapped(torch.nn.Module):
         options = {**self._options, **more}
         chosen = self._choose_plan(cell, inputs, state, {}, options)
         self.plan = chosen.plan
+        options = at_place(self._place, options)
         found = unroll_planned(cell, inputs, state, plan=self.plan, survey=chosen.survey, **options)
         self.plan = self.plan if chosen.survey is None else chosen.survey.plan
         return found
@@ -88,6 +93,7 @@ class Wrapped(torch.nn.Module):
         options = {**self._options, **more}
         chosen = self._choose_plan(cell, inputs, state, losses, options)
         self.plan = chosen.plan
+        options = at_place(self._place, options)
         result = bptt_planned(cell, inputs, state, plan=self.plan, survey=chosen.survey, **losses, **options)
         self.plan = result.plan
         return result
@@ -100,6 +106,7 @@ class Wrapped(torch.nn.Module):
             return PlanChoice(plan=self._given, executed=self._given, compile=None)
         measured = {name: options[name] for name in _MEASURED if name in options}
         measured["held_states"] = self._held_states
+        measured["place"] = self._place
         return choose_plan(cell, inputs, state, memory=self._memory, losses=losses, **measured)
 
     def __getattr__(self, name: str) -> Any:

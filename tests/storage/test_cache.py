@@ -6,21 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from ckptplan.report.html import page
+from ckptplan.storage import cache
 
 
 def test_a_folder_of_a_user_that_does_not_exist_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(page.VARIABLE, "~nosuchuser/x")
-    assert page.find_cache() is None
+    monkeypatch.setenv(cache.VARIABLE, "~nosuchuser/x")
+    assert cache.find_cache("charts") is None
 
 
 def test_the_folder_is_the_users_unless_a_variable_says_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for off in ("0", "off", ""):
-        monkeypatch.setenv(page.VARIABLE, off)
-        assert page.find_cache() is None
-    monkeypatch.delenv(page.VARIABLE)
+        monkeypatch.setenv(cache.VARIABLE, off)
+        assert cache.find_cache("charts") is None
+    monkeypatch.delenv(cache.VARIABLE)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
@@ -30,7 +30,7 @@ def test_the_folder_is_the_users_unless_a_variable_says_otherwise(
         "win32": tmp_path / "local",
     }.items():
         monkeypatch.setattr("sys.platform", platform)
-        assert page.find_cache() == base / "ckptplan" / "charts"
+        assert cache.find_cache("charts") == base / "ckptplan" / "charts"
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert page.find_cache() == tmp_path / "home" / ".cache" / "ckptplan" / "charts"
+    assert cache.find_cache("charts") == tmp_path / "home" / ".cache" / "ckptplan" / "charts"

@@ -1,0 +1,301 @@
+"""Law: with ``offload=`` checkpoints go where that is quicker, within ``memory=``; nothing else changes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from ckptplan import InputError
+from ckptplan.torch import Offload, bptt, offload, plan_for, scan, unroll
+from ckptplan.torch.adapters import TorchCell
+from ckptplan.torch.meters import LiveBytes
+from tests.torch.support import gradients
+
+STEPS, BATCH, WIDTH = 200, 64, 128
+_STATE = 4 * BATCH * WIDTH
+
+
+def squares(_: int, output: torch.Tensor) -> torch.Tensor:
+    return output.square().mean()
+
+
+@pytest.fixture(autouse=True)
+def _forget(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test times places anew."""
+    monkeypatch.setenv("CKPTPLAN_CACHE", str(tmp_path_factory.mktemp("cache")))
+    offload._known.clear()
+
+
+@pytest.fixture
+def rate(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Return the seconds that a state takes each way, and the number of times that they were asked for."""
+    found = SimpleNamespace(seconds=1e-7, timed=[])
+
+    def time_states(place: offload.Place, *_: Any, through: bool) -> tuple[float, float]:
+        found.timed.append((place.name, through))
+        return found.seconds, found.seconds
+
+    monkeypatch.setattr(offload, "_time_states", time_states)
+    return found
+
+
+class Network:
+    """A recurrent layer, a sequence, and a limit with room for a few states."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.module = torch.nn.GRUCell(8, WIDTH)
+        self.cell = TorchCell(self.module)
+        self.inputs, self.state = torch.randn(STEPS, BATCH, 8), torch.zeros(BATCH, WIDTH)
+        self.wanted = list(self.module.parameters())
+
+    def find_limit(self) -> int:
+        """Return a limit in which the best local plan runs most steps again."""
+        with pytest.raises(InputError) as caught:
+            plan_for(self.cell, self.inputs, self.state, squares, memory=1)
+        least = int(str(caught.value).split("(")[-1].split(" bytes")[0].replace(",", ""))
+        return least + 6 * _STATE
+
+    def run(self, **options: Any) -> tuple[Any, list[torch.Tensor]]:
+        result = bptt(self.cell, self.inputs, self.state, squares, **options)
+        return result, gradients(result.loss, self.wanted)
+
+
+@pytest.mark.usefixtures("rate")
+@pytest.mark.parametrize("kind", ["folder", "host"])
+def test_gradients_are_those_without_it(tmp_path: Path, kind: str) -> None:
+    network = Network()
+    limit = network.find_limit()
+    _, theirs = network.run(memory="1 GiB")
+    result, ours = network.run(memory=limit, offload=tmp_path if kind == "folder" else kind)
+    assert result.plan.predicted.remote_peak_bytes > 0
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("rate")
+@pytest.mark.parametrize("beside", [True, False])
+def test_live_tensors_stay_within_the_limit_with_the_buffers(
+    tmp_path: Path, beside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of transfers beside compute are two more states; both ways are planned."""
+    network = Network()
+    limit = network.find_limit()
+    make = offload.Link.make_profile
+
+    def make_one(link: offload.Link, local_bytes: int, **_: Any) -> Any:
+        return make(link, local_bytes, overlaps=beside)
+
+    monkeypatch.setattr(offload.Link, "make_profile", make_one)
+    network.run(memory=limit, offload=tmp_path)
+    with LiveBytes() as live:
+        result, _ = network.run(memory=limit, offload=tmp_path)
+    assert result.plan.profile.overlaps_compute is beside
+    assert result.plan.predicted.remote_writes > 1
+    assert live.peak <= limit
+
+
+@pytest.mark.usefixtures("rate")
+def test_the_plan_and_its_line_say_what_it_bought(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    network = Network()
+    limit = network.find_limit()
+    local = plan_for(network.cell, network.inputs, network.state, squares, memory=limit)
+    with caplog.at_level(logging.INFO, "ckptplan.torch"):
+        plan = plan_for(network.cell, network.inputs, network.state, squares, memory=limit, offload=tmp_path)
+    (note,) = (one.text for one in plan.estimate_basis if one.field == "offload")
+    bought, without = plan.predicted.overhead, local.predicted.overhead
+    assert note == f"remote in {tmp_path}: {bought:+.0%}; local only: {without:+.0%}"
+    assert bought < without
+    assert f"({note})" in caplog.text
+    assert plan.profile.sources["write_bytes_per_second"].source == (
+        f"timed in {tmp_path}: states of 32 KiB, as they find room in memory"
+    )
+
+
+def test_a_slow_place_is_not_used(tmp_path: Path, rate: SimpleNamespace) -> None:
+    rate.seconds = 100.0
+    network = Network()
+    limit = network.find_limit()
+    plan = plan_for(network.cell, network.inputs, network.state, squares, memory=limit, offload=tmp_path)
+    assert plan.predicted.remote_writes == 0
+    (note,) = (one.text for one in plan.estimate_basis if one.field == "offload")
+    assert note.startswith(f"local only: {plan.predicted.overhead:+.0%}; remote in {tmp_path}: +")
+
+
+@pytest.mark.usefixtures("rate")
+def test_no_more_goes_there_than_the_limit_of_the_place(tmp_path: Path) -> None:
+    network = Network()
+    memory = network.find_limit()
+    for states in (20, 40):
+        to = Offload(tmp_path, limit=states * _STATE)
+        plan = plan_for(network.cell, network.inputs, network.state, squares, memory=memory, offload=to)
+        assert 0 < plan.predicted.remote_peak_bytes <= states * _STATE
+
+
+def test_what_finds_no_room_in_memory_is_timed_at_the_rate_of_the_device(
+    tmp_path: Path, rate: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = Network()
+    limit = network.find_limit()
+    plan_for(network.cell, network.inputs, network.state, squares, memory=limit, offload=tmp_path)
+    assert rate.timed == [(str(tmp_path), False)]
+    monkeypatch.setattr(offload, "find_cached_room", lambda *_: 2 * _STATE)
+    plan = plan_for(network.cell, network.inputs, network.state, squares, memory=limit, offload=tmp_path)
+    assert rate.timed == [(str(tmp_path), False), (str(tmp_path), True)]
+    assert plan.predicted.remote_peak_bytes > 2 * _STATE
+    assert "read back cold" in str(plan.profile.sources["read_bytes_per_second"].source)
+
+
+def test_a_place_is_timed_once_in_a_day(
+    tmp_path: Path, rate: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this process, in others, and again when the day is over."""
+    place, cpu = offload.Place(folder=tmp_path), torch.device("cpu")
+
+    def find() -> offload.Link:
+        (link,) = offload.find_links(place, state_bytes=1000, steps=10, device=cpu, local_bytes=0)
+        return link
+
+    first = find()
+    rate.seconds = 5.0
+    offload._known.clear()
+    assert find() == find() == first
+    assert len(rate.timed) == 1
+    tomorrow = time.time() + 100_000
+    monkeypatch.setattr("time.time", lambda: tomorrow)
+    assert find().write_seconds == 5.0
+    assert len(rate.timed) == 2
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"a": 1}', '{"a": [1.0, "b", 2.0]}', '{"a": [NaN]}', "\0"])
+def test_rates_in_a_damaged_file_are_none(tmp_path: Path, rate: SimpleNamespace, content: str) -> None:
+    file = offload._find_file()
+    assert file is not None
+    file.parent.mkdir()
+    file.write_text(content)
+    place = offload.Place(folder=tmp_path)
+    (link,) = offload.find_links(place, state_bytes=1000, steps=10, device=torch.device("cpu"), local_bytes=0)
+    assert link.write_seconds == rate.seconds
+
+
+@pytest.mark.parametrize("through", [False, True])
+def test_a_place_is_timed_as_it_is_used(tmp_path: Path, through: bool) -> None:
+    """By real writes and reads of which nothing is left."""
+    place = offload.Place(folder=tmp_path)
+    write, read = offload._time_states(place, 2**20, torch.device("cpu"), through=through)
+    assert write > 0
+    assert read > 0
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("rate")
+def test_scan_and_unroll_take_it(tmp_path: Path) -> None:
+    network = Network()
+    outputs, _ = unroll(network.cell, network.inputs, network.state, memory="1 GiB")
+    limit = network.find_limit() + 3 * STEPS * _STATE
+    _, ours = scan(network.cell, network.state, network.inputs, memory=limit, offload=str(tmp_path))
+    assert torch.allclose(ours, outputs)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"memory": None}, "offload: needs a limit of local memory"),
+        ({"offload": 3}, r"offload: is 3 \(accepted: 'host', a folder, or Offload"),
+        ({"offload": ""}, "offload: is ''"),
+        ({"offload": Offload("x", limit="much")}, "offload.limit: .*much"),
+        ({"offload": Offload("x", limit=0)}, "offload.limit: is not positive"),
+        ({"offload": "FILE"}, "offload: .*FILE is a file"),
+        ({"offload": "/proc/nowhere"}, "offload: /proc/nowhere cannot be made"),
+    ],
+)
+def test_places_that_cannot_be_used_are_refused(
+    tmp_path: Path, options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("FILE").touch()
+    network = Network()
+    with pytest.raises(InputError, match=message):
+        network.run(**{"memory": "1 GiB", "offload": "host", **options})
+
+
+def test_it_is_no_companion_of_a_plan(tmp_path: Path) -> None:
+    network = Network()
+    plan = plan_for(network.cell, network.inputs, network.state, squares, memory="1 GiB")
+    with pytest.raises(InputError, match=r"offload: is given together with plan.* with remote_dir"):
+        network.run(plan=plan, offload=tmp_path)
+
+
+@pytest.mark.usefixtures("rate")
+def test_a_disk_without_room_is_found_before_the_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If somebody else filled it after the plan was made."""
+    network = Network()
+    limit = network.find_limit()
+    plan = plan_for(network.cell, network.inputs, network.state, squares, memory=limit, offload=tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    ran: list[Any] = []
+
+    def cell(state: Any, x: Any) -> Any:
+        ran.append(x)
+        return network.cell(state, x)
+
+    with pytest.raises(InputError, match=rf"{tmp_path} has no room .* and 1000 B are free"):
+        bptt(cell, network.inputs, network.state, squares, plan=plan, remote_dir=tmp_path)
+    assert not ran
+
+
+_RUN = """
+import sys, torch
+from ckptplan.torch import bptt, offload
+from ckptplan.torch.adapters import TorchCell
+offload._time_states = lambda *_, through: (1e-7, 1e-7)
+def cell(state, x):
+    state = torch.tanh(state + x * weight)
+    return state, state
+weight = torch.ones(2**14, requires_grad=True)
+def loss(_, output):
+    return output.mean()
+result = bptt(cell, torch.ones(200, 1), torch.zeros(2**14), loss, memory=int(sys.argv[2]), offload=sys.argv[1])
+print(result.plan.predicted.remote_writes, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_ends_early_leaves_nothing(tmp_path: Path, how: signal.Signals) -> None:
+    """What a killed one leaves goes with the next run."""
+
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", _RUN, str(tmp_path), str(20 * 2**16)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+
+    with start() as process:
+        assert process.stdout is not None
+        assert int(process.stdout.readline()) > 1
+        assert list(tmp_path.rglob("*.state"))
+        process.send_signal(how)
+        assert process.wait(60) != 0
+    assert bool(list(tmp_path.iterdir())) is (how is signal.SIGKILL)
+    with start() as process:
+        process.communicate("")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,199 @@
+"""Law: a state comes back from a place as it went, whatever moves meanwhile, through counted buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import Event
+
+import pytest
+import torch
+
+from ckptplan import InputError
+from ckptplan.torch.meters import LiveBytes
+from ckptplan.torch.staged_store import Files, HostMemory, Place, StagedStore
+from ckptplan.torch.stores import Checkpoint
+from ckptplan.torch.trees import flatten
+
+_CPU = torch.device("cpu")
+_DTYPES = (
+    *(torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.float8_e4m3fn),
+    *(torch.bool, torch.int64, torch.uint8),
+)
+Make = Callable[[], Place]
+
+
+@pytest.fixture(params=["files", "files written through", "host memory"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+    """Return what makes each kind of place."""
+    kind: str = request.param
+    return HostMemory if kind == "host memory" else lambda: Files(tmp_path, through="through" in kind)
+
+
+def checkpoint(*values: torch.Tensor) -> Checkpoint:
+    leaves, structure = flatten(values)
+    return Checkpoint(leaves, structure, ())
+
+
+def full(value: float, *, size: int = 5) -> Checkpoint:
+    return checkpoint(torch.full((size,), float(value)))
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_state_comes_back_bit_for_bit(make: Make, ahead: bool) -> None:
+    """Of any type and layout: views, strides without gaps, conjugates, numbers, nothing."""
+    leaves = [
+        *(torch.arange(24).reshape(2, 3, 4).to(dtype) for dtype in _DTYPES),
+        torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        torch.randn(9, 9)[2:5, 1:7],
+        torch.randn(4, 6).T,
+        torch.randn(4, dtype=torch.complex64).conj(),
+        torch.randn(4).expand(3, 4),
+        torch.tensor(3.5),
+        torch.empty(0, 4),
+    ]
+    store = StagedStore(make(), _CPU, ahead=ahead)
+    store.put(7, checkpoint(*leaves))
+    store.expect((7,))
+    for read, leaf in zip(store.get(7).leaves, leaves, strict=True):
+        assert (read.dtype, read.shape) == (leaf.dtype, leaf.shape)
+        assert torch.equal(read.to(torch.complex64), leaf.to(torch.complex64))
+    assert store.get(7).leaves[len(_DTYPES)].is_contiguous(memory_format=torch.channels_last)
+    store.close()
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_slots_are_used_again(make: Make, ahead: bool, tmp_path: Path) -> None:
+    """As many as were ever full at once; files of earlier, larger states are written over."""
+    store = StagedStore(make(), _CPU, ahead=ahead)
+    for turn in range(5):
+        for state in range(3):
+            store.put(state, full(10 * turn + state, size=9 - turn))
+        assert [store.get(state).leaves[0][0].item() for state in range(3)] == [10 * turn + i for i in range(3)]
+        for state in range(3):
+            store.drop(state)
+    store.put(9, full(1.0, size=6))
+    assert store.get(9).leaves[0].tolist() == [1.0] * 6
+    assert store.bytes == 24
+    assert len(list(tmp_path.rglob("*.state"))) in (0, 3)
+    store.close()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_state_may_change_as_soon_as_it_is_put(make: Make, ahead: bool) -> None:
+    store = StagedStore(make(), _CPU, ahead=ahead)
+    kept = torch.full((2**20,), 1.0)
+    store.put(0, checkpoint(kept))
+    kept.fill_(2.0)
+    assert store.get(0).leaves[0].eq(1.0).all()
+    store.close()
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_state_that_was_read_is_no_buffer(make: Make, ahead: bool) -> None:
+    """It can be changed, or live on when the buffer is filled anew."""
+    store = StagedStore(make(), _CPU, ahead=ahead)
+    store.put(0, full(1))
+    store.put(1, full(2))
+    store.expect((0,))
+    read = store.get(0).leaves[0]
+    store.expect((1,))
+    assert store.get(1).leaves[0][0].item() == 2
+    assert read[0].item() == 1
+    store.close()
+
+
+def test_states_are_on_the_host_whatever_the_default_device(make: Make) -> None:
+    """As after ``torch.set_default_device("cuda")``."""
+    store = StagedStore(make(), _CPU, ahead=True)
+    kept = full(3.0)
+    with torch.device("meta"):
+        store.put(0, kept)
+        store.expect((0,))
+        assert store.get(0).leaves[0].tolist() == [3.0] * 5
+    store.close()
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_each_direction_has_as_many_buffers_as_its_largest_message_has_states(
+    make: Make, together: int
+) -> None:
+    """They are allocated once, and nothing else is alive beside the state that compute works with."""
+    size = 2**16
+    with LiveBytes() as live:
+        store = StagedStore(make(), _CPU, ahead=True)
+        numbers = tuple(range(together))
+        for _ in range(4):
+            for state in numbers:
+                store.put(state, full(state, size=size // 4), together=together)
+            store.expect(numbers)
+            assert [store.get(state).leaves[0][0].item() for state in numbers] == list(numbers)
+            for state in numbers:
+                store.drop(state)
+        assert store.buffers <= 2 * together
+        assert live.peak <= (2 * together + 1) * size + 64
+        store.close()
+
+
+class Gate(Place):
+    """A place whose transfers wait until it is opened."""
+
+    def __init__(self) -> None:
+        self.open, self.began = Event(), Event()
+        self.inner = HostMemory()
+
+    def write(self, slot: int, leaves: Sequence[torch.Tensor]) -> None:
+        self.began.set()
+        self.open.wait(30)
+        self.inner.write(slot, leaves)
+
+    def read(self, slot: int, into: Sequence[torch.Tensor]) -> None:
+        self.began.set()
+        self.open.wait(30)
+        self.inner.read(slot, into)
+
+    def close(self) -> None:
+        self.open.set()
+        self.inner.close()
+
+
+def test_compute_goes_on_while_states_move() -> None:
+    """A write that has not ended holds nobody up, nor does a read that was announced."""
+    gate = Gate()
+    store = StagedStore(gate, _CPU, ahead=True)
+    store.put(0, full(4.0))
+    assert gate.began.wait(30)
+    gate.open.set()
+    assert store.get(0).leaves[0][0].item() == 4
+    gate.open.clear()
+    gate.began.clear()
+    store.expect((0,))
+    assert gate.began.wait(30)
+    gate.open.set()
+    assert store.get(0).leaves[0][0].item() == 4
+    store.close()
+
+
+def test_an_error_of_the_thread_reaches_the_caller(tmp_path: Path) -> None:
+    """With the next action that waits for it, and not again when the run ends."""
+    store = StagedStore(Files(tmp_path), _CPU, ahead=True)
+    (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    (folder / "0.state").mkdir()
+    store.put(0, full(1.0))
+    with pytest.raises(InputError, match=f"remote_dir: {tmp_path} cannot take a checkpoint of 20 B"):
+        store.put(1, full(1.0))
+    store.close()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_file_that_was_cut_is_lost(tmp_path: Path, ahead: bool) -> None:
+    store = StagedStore(Files(tmp_path), _CPU, ahead=ahead)
+    store.put(0, full(1.0))
+    store.get(0)
+    (file,) = tmp_path.rglob("*.state")
+    file.write_bytes(b"short")
+    with pytest.raises(InputError, match=r"has lost the checkpoint in 0\.state: the file is too short"):
+        store.get(0)
+    store.close()
