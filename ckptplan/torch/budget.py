@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import product
@@ -32,6 +33,7 @@ from ckptplan.planning.suggestions import explain_infeasible
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Transfer
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.strategies.answer import Answer
+from ckptplan.strategies.registry import closed_form_of
 from ckptplan.strategies.revolve import Revolve
 from ckptplan.torch.ambient import Autocast
 from ckptplan.torch.chunk_cell import ChunkCell
@@ -428,17 +430,37 @@ def _plan_remote(
     Transfers beside compute need two buffers, which may be better spent on checkpoints.
     """
     found: list[tuple[Plan, str]] = []
-    for link, overlaps, sizes in product(
-        links, (True, False), dict.fromkeys((measurement, measurement.single))
-    ):
-        try:
-            plan = rank_strategies(make(sizes, link=link, overlaps=overlaps)).best()
-        except Infeasible:
-            continue
-        # The smaller workspace is that of steps that are recorded one at a time.
-        if sizes is measurement or plan.parameters.get("chunk_size") == 1:
-            found.append((plan, link.place))
+    for link, overlaps in product(links, (True, False)):
+        way: dict[str, Any] = {"link": link, "overlaps": overlaps}
+        plans = []
+        if measurement.single_workspace_bytes < measurement.workspace_bytes:
+            plans += _plan_single_segments(make(measurement.single, **way))
+        with suppress(Infeasible):
+            plans.append(rank_strategies(make(measurement, **way)).best())
+        found += ((plan, link.place) for plan in plans)
     return min(found, key=lambda one: one[0].predicted.seconds, default=None)
+
+
+def _plan_single_segments(request: Request) -> list[Plan]:
+    """Return plans that record one step at a time, and keep the first state of each segment remote.
+
+    Segments are of a power of two steps, or as long as local memory allows.
+    """
+    goal, costs, strategy = request.goal, request.case.costs, closed_form_of("double")
+    assert goal.local_bytes is not None  # noqa: S101 - the limit
+    buffers = 2 * costs.state_bytes if costs.overlaps_compute else 0
+    slots = (goal.local_bytes - costs.resident_bytes - costs.tape_bytes - buffers) // costs.state_bytes
+    longest = min(slots + 1, costs.steps)
+    lengths = sorted(
+        {longest, *(2**power for power in range(max(0, longest).bit_length()))} if slots >= 0 else ()
+    )
+    plans = []
+    for length in lengths:
+        parameters = Parameters(chunk_size=1, remote_chunk_size=length)
+        regular = strategy.regular(parameters, steps=costs.steps)
+        answer = Answer(strategy=strategy, parameters=parameters, solved_at=costs, regular=regular)
+        plans.append(request.plan(answer))
+    return [plan for plan in plans if plan.predicted.remote_peak_bytes <= (goal.remote_bytes or 0)]
 
 
 def _plan_single_steps(request: Request) -> Plan | None:

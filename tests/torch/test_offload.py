@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,10 +18,11 @@ from typing import Any
 import pytest
 import torch
 
-from ckptplan import InputError
-from ckptplan.torch import Offload, bptt, offload, plan_for, scan, unroll
+from ckptplan import InputError, Plan
+from ckptplan.torch import Offload, bptt, budget, offload, plan_for, scan, unroll, wrap
 from ckptplan.torch.adapters import TorchCell
 from ckptplan.torch.meters import LiveBytes
+from ckptplan.torch.survey import Measurement
 from tests.torch.support import gradients
 
 STEPS, BATCH, WIDTH = 200, 64, 128
@@ -50,6 +53,13 @@ def rate(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return found
 
 
+def read_least(error: InputError) -> int:
+    """Return the least limit that an error names."""
+    found = re.search(r"at least .*?\(([\d,]+) bytes", str(error))
+    assert found is not None
+    return int(found[1].replace(",", ""))
+
+
 class Network:
     """A recurrent layer, a sequence, and a limit with room for a few states."""
 
@@ -64,8 +74,7 @@ class Network:
         """Return a limit in which the best local plan runs most steps again."""
         with pytest.raises(InputError) as caught:
             plan_for(self.cell, self.inputs, self.state, squares, memory=1)
-        least = int(str(caught.value).split("(")[-1].split(" bytes")[0].replace(",", ""))
-        return least + 6 * _STATE
+        return read_least(caught.value) + 6 * _STATE
 
     def run(self, **options: Any) -> tuple[Any, list[torch.Tensor]]:
         result = bptt(self.cell, self.inputs, self.state, squares, **options)
@@ -229,6 +238,54 @@ def test_places_that_cannot_be_used_are_refused(
     network = Network()
     with pytest.raises(InputError, match=message):
         network.run(**{"memory": "1 GiB", "offload": "host", **options})
+
+
+@pytest.mark.usefixtures("rate")
+def test_wrapped_modules_take_it(tmp_path: Path) -> None:
+    """Cells, and fused layers, whose runs in both directions share the place."""
+    torch.manual_seed(0)
+    data = torch.randn(STEPS, 16, 8)
+    for net in (torch.nn.GRUCell(8, 64), torch.nn.GRU(8, 64, bidirectional=True)):
+        plain = wrap(net, memory="1 GiB")(data)[0]
+        theirs = torch.autograd.grad(plain.square().sum(), list(net.parameters()))
+        with pytest.raises(InputError) as caught:
+            wrap(net, memory=1)(data)
+        limit = read_least(caught.value) + 2**15
+        wrapped = wrap(net, memory=limit, offload=tmp_path)
+        found = wrapped(data)[0]
+        ours = torch.autograd.grad(found.square().sum(), list(net.parameters()))
+        assert isinstance(wrapped.plan, Plan)
+        assert wrapped.plan.predicted.remote_writes > 0
+        for one, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_a_dear_plan_names_what_would_help(caplog: pytest.LogCaptureFixture) -> None:
+    """In one line, at an assumed rate; where it would not help, nothing is said."""
+    size = 2**23
+    slow = Measurement(
+        state_bytes=size,
+        tape_bytes=size,
+        resident_bytes_per_step=0,
+        output_bytes=4,
+        workspace_bytes=size,
+        single_workspace_bytes=size,
+        parameter_bytes=0,
+        forward_seconds=0.02,
+        record_seconds=0.02,
+        backward_seconds=0.04,
+    )
+    hint = budget.advise_offload(slow, 300, 6 * size, 0)
+    assert hint is not None
+    assert re.fullmatch(
+        r"this plan takes \+2\d\d% time over plain .*offload=.* would take about \+3\d%, at an assumed 1 GB/s",
+        hint,
+    )
+    quick = replace(slow, forward_seconds=2e-6, record_seconds=2e-6, backward_seconds=4e-6)
+    assert budget.advise_offload(quick, 300, 6 * size, 0) is None
+    network = Network()
+    plan_for(network.cell, network.inputs, network.state, squares, memory="1 GiB")
+    assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
 
 
 def test_it_is_no_companion_of_a_plan(tmp_path: Path) -> None:

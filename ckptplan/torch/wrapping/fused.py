@@ -20,6 +20,7 @@ from ckptplan.torch.budget import read_limit
 from ckptplan.torch.call import Call
 from ckptplan.torch.offload import at_place, find_links
 from ckptplan.torch.run import run_call
+from ckptplan.torch.trees import byte_size
 from ckptplan.torch.wrapping.piece_plan import PiecePlan, PieceRun, choose_pieces, fit_pieces
 from ckptplan.torch.wrapping.pieces import FusedCell, Hidden, PieceInputs, PieceOutputs, SequenceRows
 from ckptplan.torch.wrapping.wrapped import Wrapped

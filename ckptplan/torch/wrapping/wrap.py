@@ -49,8 +49,8 @@ def wrap(
             without it, the state is carried on from call to call.
         detach: whether a call begins without the graph of the last one: truncated backpropagation through time.
         piece: for ``torch.nn.LSTM``, ``GRU`` and ``RNN``, the time steps of a piece; the quickest by itself.
-        options: other arguments of ``unroll``, as ``offload``. ``compile`` compiles the steps of modules that return their
-            state, as cells; fused layers have kernels of their own.
+        options: other arguments of ``unroll``, such as ``offload``. ``compile`` compiles the steps of modules
+            that return their state, as cells; fused layers have kernels of their own.
 
     Raises InputError, also in calls, if no plan fits the limit.
     """
