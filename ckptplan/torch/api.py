@@ -17,7 +17,7 @@ from ckptplan.torch.budget import PlanChoice, choose_plan, place_plan
 from ckptplan.torch.call import Verify, check_losses, refuse_ignored
 from ckptplan.torch.compiling.options import Compile, read_compile
 from ckptplan.torch.engine import Cell, Observer
-from ckptplan.torch.offload import OffloadTo, Place, at_place, read_offload
+from ckptplan.torch.offload import OffloadPlace, OffloadTo, at_place, read_offload
 from ckptplan.torch.parameters import list_parameters
 from ckptplan.torch.run import Result, bptt_planned, unroll_planned
 
@@ -254,7 +254,7 @@ def _choose_plan(
     inputs: Any,
     state: Any,
     *,
-    place: Place | None,
+    place: OffloadPlace | None,
     compile_: Compile | None,
     **more: Any,
 ) -> PlanChoice:

@@ -53,7 +53,7 @@ from ckptplan.torch.measurement import (
 )
 from ckptplan.torch.memory import LIMITED, available_bytes
 from ckptplan.torch.meters import measure_allocated
-from ckptplan.torch.offload import ASSUMED_RATE, Link, Place, assume_link, find_links
+from ckptplan.torch.offload import ASSUMED_RATE, Link, OffloadPlace, assume_link, find_links
 from ckptplan.torch.parameters import list_parameters
 from ckptplan.torch.recognise import Recent
 from ckptplan.torch.sequence_watch import leave_as_found
@@ -507,7 +507,8 @@ def _make_request(
         state_bytes=max(1, measurement.state_bytes),
         tape_bytes=measurement.tape_bytes,
         resident_bytes_per_step=measurement.resident_bytes_per_step + -(-kept // steps),
-        workspace_bytes=measurement.workspace_bytes,
+        # The state that was read is no checkpoint in local memory, and alive until its steps are reversed.
+        workspace_bytes=measurement.workspace_bytes + (0 if link is None else measurement.state_bytes),
         forward_seconds=measurement.forward_seconds,
         recompute_seconds=measurement.forward_seconds,
         record_overhead_seconds=max(0.0, measurement.record_seconds - measurement.forward_seconds),
@@ -562,7 +563,7 @@ def choose_plan(
     compile_: Compile | None = None,
     steps: int | None = None,
     held_states: int = 0,
-    place: Place | None = None,
+    place: OffloadPlace | None = None,
     **options: Any,
 ) -> PlanChoice:
     """Return the quickest plan for a call within a limit of memory, in compiled pieces or without.

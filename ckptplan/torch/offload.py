@@ -58,7 +58,7 @@ class Offload:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class OffloadPlace:
     """A place that was checked: a folder, or host memory if it is None. ``limit`` is in bytes."""
 
     folder: Path | None
@@ -94,7 +94,7 @@ class Link:
         )
 
 
-def read_offload(offload: object, *, plan: object, memory: object) -> Place | None:
+def read_offload(offload: object, *, plan: object, memory: object) -> OffloadPlace | None:
     """Return the place that ``offload=`` names, None if it is None. Raises InputError."""
     if offload is None:
         return None
@@ -111,7 +111,7 @@ def read_offload(offload: object, *, plan: object, memory: object) -> Place | No
             accepted="memory='2 GiB' with it, or memory='auto'",
         )
     if offload == "host":
-        return Place(folder=None)
+        return OffloadPlace(folder=None)
     asked: Any = offload if isinstance(offload, Offload) else Offload(offload)  # type: ignore[arg-type]
     if not isinstance(asked.folder, str | os.PathLike) or not str(asked.folder):
         raise InputError(f"is {quote_value(offload)}", field="offload", value=str(offload), accepted=_ACCEPTED)
@@ -127,10 +127,10 @@ def read_offload(offload: object, *, plan: object, memory: object) -> Place | No
             raise InputError(
                 "is not positive", field="offload.limit", value=asked.limit, accepted="a size, as '50 GB'"
             )
-    return Place(folder=make_parent(asked.folder, field="offload").resolve(), limit=limit)
+    return OffloadPlace(folder=make_parent(asked.folder, field="offload").resolve(), limit=limit)
 
 
-def at_place(place: Place | None, options: Mapping[str, Any]) -> dict[str, Any]:
+def at_place(place: OffloadPlace | None, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return arguments of a call with the folder of a place."""
     return {**options, "remote_dir": place.folder} if place is not None else dict(options)
 
@@ -150,7 +150,7 @@ def assume_link(state_bytes: int, steps: int) -> Link:
 
 
 def find_links(
-    place: Place | None, *, state_bytes: int, steps: int, device: torch.device, local_bytes: int
+    place: OffloadPlace | None, *, state_bytes: int, steps: int, device: torch.device, local_bytes: int
 ) -> tuple[Link, ...]:
     """Return how the states of T ``steps``, each of so many bytes, can use a place.
 
@@ -207,7 +207,9 @@ def make_store(
     return StagedStore(HostMemory(), device, ahead=ahead)
 
 
-def _time_place(place: Place, state_bytes: int, device: torch.device, *, capacity: int, through: bool) -> Link:
+def _time_place(
+    place: OffloadPlace, state_bytes: int, device: torch.device, *, capacity: int, through: bool
+) -> Link:
     """Return a link with the seconds of a state, timed now or within a day."""
     key = f"{place.name} on {_find_device(place)}, {state_bytes} B from {device.type}{', through' * through}"
     rates = _recall(key)
@@ -226,7 +228,9 @@ def _time_place(place: Place, state_bytes: int, device: torch.device, *, capacit
     )
 
 
-def _time_states(place: Place, state_bytes: int, device: torch.device, *, through: bool) -> tuple[float, float]:
+def _time_states(
+    place: OffloadPlace, state_bytes: int, device: torch.device, *, through: bool
+) -> tuple[float, float]:
     """Return the median seconds of writing a state, and of reading it."""
     count = min(_MOST, max(_LEAST, _BYTES // state_bytes))
     leaves, structure = flatten(torch.ones(state_bytes, dtype=torch.uint8, device=device))
@@ -252,7 +256,7 @@ def _clock(into: list[float], device: torch.device) -> Iterator[None]:
     into.append(max(time.perf_counter() - began, 1e-9))
 
 
-def _find_device(place: Place) -> int:
+def _find_device(place: OffloadPlace) -> int:
     """Return the number of the device that has the folder: another one may be mounted there tomorrow."""
     return 0 if place.folder is None else place.folder.stat().st_dev
 

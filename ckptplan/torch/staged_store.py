@@ -27,7 +27,7 @@ from ckptplan.torch.trees import Leaves, byte_size
 from ckptplan.units import format_bytes
 
 
-class Layout(NamedTuple):
+class LeafLayout(NamedTuple):
     """Where the elements of a leaf lie."""
 
     shape: torch.Size
@@ -40,7 +40,7 @@ class Layout(NamedTuple):
         return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="cpu", pin_memory=pinned)
 
 
-def _find_layout(leaf: torch.Tensor) -> Layout:
+def _find_layout(leaf: torch.Tensor) -> LeafLayout:
     """Return the layout of a copy without gaps; the order of the axes stays, if there are none."""
     stride, size = leaf.stride(), 1
     for step, length in sorted(zip(stride, leaf.shape, strict=True)):
@@ -49,10 +49,10 @@ def _find_layout(leaf: torch.Tensor) -> Layout:
             stride = tuple(prod(leaf.shape[axis + 1 :]) for axis in range(leaf.dim()))
             break
         size *= length
-    return Layout(leaf.shape, stride, leaf.dtype, leaf.device)
+    return LeafLayout(leaf.shape, stride, leaf.dtype, leaf.device)
 
 
-class Place(ABC):
+class Slots(ABC):
     """Where the states go: numbered slots, which are used again."""
 
     @abstractmethod
@@ -68,7 +68,7 @@ class Place(ABC):
         """Release all slots."""
 
 
-class Files(Place):
+class Files(Slots):
     """Slots are files in a temporary folder, which is deleted when the run ends.
 
     Files of earlier states are written over. What is written ``through`` reaches the device at once, and does
@@ -136,11 +136,11 @@ def _drop_cached(file: int) -> None:
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-class HostMemory(Place):
+class HostMemory(Slots):
     """Slots are tensors in host memory."""
 
     def __init__(self) -> None:
-        self._slots: dict[int, tuple[list[Layout], Leaves]] = {}
+        self._slots: dict[int, tuple[list[LeafLayout], Leaves]] = {}
 
     def write(self, slot: int, leaves: Sequence[torch.Tensor]) -> None:
         """Copy a state to a slot."""
@@ -165,10 +165,10 @@ def _copy(ones: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> None:
 
 
 @dataclass
-class _Buffer:
+class _Staged:
     """A state on its way, in host memory."""
 
-    layouts: list[Layout]
+    layouts: list[LeafLayout]
     leaves: Leaves
     #: The last copy between it and a CUDA device.
     copied: torch.cuda.Event | None = None
@@ -189,14 +189,14 @@ class _Buffers:
 
     def __init__(self, *, pinned: bool) -> None:
         self._pinned = pinned
-        self._free: list[_Buffer] = []
+        self._free: list[_Staged] = []
         self.count = 0
 
-    def take(self, layouts: list[Layout], *, most: int) -> _Buffer | None:
+    def take(self, layouts: list[LeafLayout], *, most: int) -> _Staged | None:
         """Return a buffer that is not in use, a new one only if there are fewer than ``most``."""
         return self.take_another(layouts) if self._free or self.count < most else None
 
-    def take_another(self, layouts: list[Layout]) -> _Buffer:
+    def take_another(self, layouts: list[LeafLayout]) -> _Staged:
         """Return a buffer that is not in use, however many there are."""
         same = next((one for one in self._free if one.layouts == layouts), None)
         if same is not None:
@@ -206,20 +206,20 @@ class _Buffers:
             self._free.pop()
             self.count -= 1
         self.count += 1
-        return _Buffer(layouts, tuple(layout.allocate(pinned=self._pinned) for layout in layouts))
+        return _Staged(layouts, tuple(layout.allocate(pinned=self._pinned) for layout in layouts))
 
-    def give(self, buffer: _Buffer) -> None:
+    def give(self, buffer: _Staged) -> None:
         """Take a buffer back."""
         self._free.append(buffer)
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _Slot:
     """A checkpoint without its leaves, which are in a slot once they are written."""
 
     slot: int
     checkpoint: Checkpoint
-    layouts: list[Layout]
+    layouts: list[LeafLayout]
     written: Future[None] | None
 
 
@@ -229,15 +229,15 @@ class StagedStore(Store):
     Raises InputError, also for a write that was begun earlier.
     """
 
-    def __init__(self, place: Place, device: torch.device, *, ahead: bool) -> None:
+    def __init__(self, place: Slots, device: torch.device, *, ahead: bool) -> None:
         super().__init__()
         self.ahead, self._place, self._pinned = ahead, place, device.type == "cuda"
-        self._kept: dict[int, _Kept] = {}
+        self._kept: dict[int, _Slot] = {}
         self._free: list[int] = []
         self._out, self._in = (_Buffers(pinned=self._pinned) for _ in range(2))
         #: Writes and reads in progress, with their buffers.
-        self._writing: deque[tuple[Future[None], _Buffer]] = deque()
-        self._reading: dict[int, tuple[Future[None], _Buffer]] = {}
+        self._writing: deque[tuple[Future[None], _Staged]] = deque()
+        self._reading: dict[int, tuple[Future[None], _Staged]] = {}
         self._writer = ThreadPoolExecutor(1, "ckptplan-write")
         self._reader = ThreadPoolExecutor(1, "ckptplan-read")
 
@@ -262,9 +262,9 @@ class StagedStore(Store):
                 written.result()
         else:
             self._place.write(slot, [_close_gaps(*one) for one in zip(checkpoint.leaves, layouts, strict=True)])
-        self._kept[state] = _Kept(slot, checkpoint.with_leaves(()), layouts, written)
+        self._kept[state] = _Slot(slot, checkpoint.with_leaves(()), layouts, written)
 
-    def _take_free(self, layouts: list[Layout], together: int) -> _Buffer:
+    def _take_free(self, layouts: list[LeafLayout], together: int) -> _Staged:
         """Return a buffer to write from; if all are in use, that of the oldest write when it is done."""
         while True:
             while self._writing and self._writing[0][0].done():
@@ -279,7 +279,7 @@ class StagedStore(Store):
         job.result()
         self._out.give(buffer)
 
-    def _write(self, slot: int, buffer: _Buffer) -> None:
+    def _write(self, slot: int, buffer: _Staged) -> None:
         buffer.wait()
         self._place.write(slot, buffer.leaves)
 
@@ -295,7 +295,7 @@ class StagedStore(Store):
                     return
                 self._reading[state] = self._reader.submit(self._read, kept, buffer), buffer
 
-    def _read(self, kept: _Kept, buffer: _Buffer) -> None:
+    def _read(self, kept: _Slot, buffer: _Staged) -> None:
         if kept.written is not None:
             kept.written.result()
         buffer.wait()
@@ -310,7 +310,7 @@ class StagedStore(Store):
             buffer = self._in.take_another(kept.layouts)
             self._read(kept, buffer)
         else:
-            buffer = _Buffer(kept.layouts, tuple(layout.allocate() for layout in kept.layouts))
+            buffer = _Staged(kept.layouts, tuple(layout.allocate() for layout in kept.layouts))
             self._read(kept, buffer)
             return kept.checkpoint.with_leaves(buffer.leaves)
         leaves = tuple(
@@ -336,7 +336,7 @@ class StagedStore(Store):
         self._place.close()
 
 
-def _close_gaps(leaf: torch.Tensor, layout: Layout) -> torch.Tensor:
+def _close_gaps(leaf: torch.Tensor, layout: LeafLayout) -> torch.Tensor:
     """Return a leaf, or a copy in host memory without gaps whose values are as they read."""
     if leaf.stride() == layout.stride and not (leaf.is_conj() or leaf.is_neg()):
         return leaf

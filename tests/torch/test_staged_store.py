@@ -11,7 +11,7 @@ import torch
 
 from ckptplan import InputError
 from ckptplan.torch.meters import LiveBytes
-from ckptplan.torch.staged_store import Files, HostMemory, Place, StagedStore
+from ckptplan.torch.staged_store import Files, HostMemory, Slots, StagedStore
 from ckptplan.torch.stores import Checkpoint
 from ckptplan.torch.trees import flatten
 
@@ -20,7 +20,7 @@ _DTYPES = (
     *(torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.float8_e4m3fn),
     *(torch.bool, torch.int64, torch.uint8),
 )
-Make = Callable[[], Place]
+Make = Callable[[], Slots]
 
 
 @pytest.fixture(params=["files", "files written through", "host memory"])
@@ -136,7 +136,7 @@ def test_each_direction_has_as_many_buffers_as_its_largest_message_has_states(
         store.close()
 
 
-class Gate(Place):
+class Gate(Slots):
     """A place whose transfers wait until it is opened."""
 
     def __init__(self) -> None:
