@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ckptplan.errors import InputError
+from ckptplan.execution.online import OnlineSchedule
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.schedule import Schedule
@@ -18,6 +19,7 @@ from ckptplan.torch.call import Verify, check_losses, refuse_ignored
 from ckptplan.torch.compiling.options import Compile, read_compile
 from ckptplan.torch.engine import Cell, Observer
 from ckptplan.torch.offload import OffloadPlace, OffloadTo, at_place, read_offload
+from ckptplan.torch.online import bptt_online, refuse_unknown_length
 from ckptplan.torch.parameters import list_parameters
 from ckptplan.torch.run import Result, bptt_planned, unroll_planned
 
@@ -106,9 +108,10 @@ def bptt(
     state: Any,
     loss: Callable[[int, Any], torch.Tensor] | None = None,
     *,
-    plan: Plan | Schedule | None = None,
+    plan: Plan | Schedule | OnlineSchedule | None = None,
     memory: int | str | None = None,
     offload: OffloadTo = None,
+    until: Callable[[Any], object] | None = None,
     chunk_loss: Callable[[int, Any], torch.Tensor] | None = None,
     final_loss: Callable[[Any], torch.Tensor] | None = None,
     parameters: Iterable[torch.Tensor] = (),
@@ -130,9 +133,12 @@ def bptt(
         inputs: as for ``unroll``.
         state: the initial state.
         loss: ``loss(t, output)`` for each step.
-        plan: as for ``unroll``.
+        plan: as for ``unroll``; or ``ckptplan.online(...)`` for a sequence of unknown length, which ends with
+            its inputs or by ``until``. They may then be an iterator with one input a step.
         memory: as for ``unroll``; outputs are not kept.
         offload: as for ``unroll``.
+        until: ``until(state)`` says after each step whether the sequence ends. It depends on the state alone;
+            the first steps run once more to find how many there are at least.
         chunk_loss: ``chunk_loss(start, outputs)`` for runs of steps, with outputs stacked over time; the sum
             must not depend on how the sequence is cut.
         final_loss: ``final_loss(state)`` for the final state.
@@ -161,6 +167,20 @@ def bptt(
         "strict": strict,
     }
     refuse_ignored(plan, memory, execution)
+    if until is not None or isinstance(plan, OnlineSchedule):
+        refuse_unknown_length(schedule=schedule, strict=strict or None, compile=compile, offload=offload)
+        return bptt_online(
+            cell,
+            inputs,
+            state,
+            until=until,
+            plan=plan,
+            memory=memory,
+            losses=losses,
+            remote_dir=remote_dir,
+            observer=observer,
+            **options,
+        )
     wanted, place = read_compile(compile), read_offload(offload, plan=plan, memory=memory)
     chosen = _choose_plan(
         plan, memory, cell, inputs, state, losses=losses, place=place, compile_=wanted, **options

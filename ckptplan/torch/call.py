@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias, TypedDict
 import torch
 
 from ckptplan.errors import InputError, quote_value
+from ckptplan.execution.online import OnlineSchedule
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import schedule_of
 from ckptplan.schedule.actions import Action, Record
@@ -39,6 +40,21 @@ class RunOptions(TypedDict, total=False):
     observer: Observer | None
     strict: bool
     compile: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenSchedule(Schedule):
+    """The actions of a sequence that ends when something happens; ``steps`` are those known to come.
+
+    Whoever executes them asks ``ends`` after each step of the sweep.
+    """
+
+    online: OnlineSchedule
+    #: Called with the state and the steps that have run.
+    ends: Callable[[Any, int], bool]
+
+    def check(self) -> None:
+        """Do nothing: what ``online`` makes is legal."""
 
 
 @dataclass(frozen=True, kw_only=True)

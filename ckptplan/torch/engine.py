@@ -48,6 +48,8 @@ class Engine(ABC):
 
     cell: Any
     gradients: Gradients
+    #: T.
+    steps: int
     #: Measures the first recorded steps; None if nothing is measured (any more).
     gauge: Gauge | None = None
 

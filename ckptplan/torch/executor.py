@@ -7,6 +7,7 @@ loss of the outputs, which takes memory, too: if there is little, the last steps
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 
 from ckptplan.errors import InputError
 from ckptplan.execution.lookahead import Lookahead, is_message
+from ckptplan.execution.online import OnlineSchedule
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.torch.ambient import Autocast, Generators, read_tape_hooks, use_tape_hooks
 from ckptplan.torch.engine import Engine, Incoming, Observer, Tape
@@ -56,6 +58,7 @@ class Executor:
         verifier: compares steps that run again with what they were, None if nothing is compared.
         turn: what a plan for a limit knows of the turn; None if the last steps are always recorded before it.
         survey: takes note of sizes, None if they are known.
+        ends: says of a state and a number of steps whether the sequence ends there; None if ``steps`` is T.
     """
 
     def __init__(
@@ -73,12 +76,15 @@ class Executor:
         verifier: Verifier | None = None,
         turn: Turn | None = None,
         survey: Survey | None = None,
+        ends: Callable[[Any, int], bool] | None = None,
     ) -> None:
         self.engine, self.outputs, self.steps, self.stores = engine, outputs, steps, stores
         self.generators, self.autocast, self.observer, self._watch = generators, autocast, observer, watch
         self.verifier, self._tape_hooks, self._turn = verifier, read_tape_hooks(), turn
         #: What the backward pass begins with: an action, and its checkpoint if it is the last recording.
         self._survey, self._sweeps = survey, False
+        #: Asked after each step of the sweep until it says that the sequence ends.
+        self._ends = ends
         self._first: Action | None = None
         self._postponed: Checkpoint | None = None
         self.tapes: list[Tape] = []
@@ -165,9 +171,30 @@ class Executor:
         if remote.ahead and (states := rest.next_message()):
             remote.expect(states)
 
+    def follow(self, online: OnlineSchedule) -> Iterator[Action]:
+        """Yield the actions of a sequence whose end is asked for after each step."""
+        return online.actions(self._has_ended)
+
+    def _has_ended(self, steps: int) -> bool:
+        assert self._ends is not None  # noqa: S101 - only asked for such sequences
+        with torch.no_grad():
+            ended = self._ends(self.state, steps)
+        if ended:
+            self._ends, self.steps, self.engine.steps = None, steps, steps
+            self._keep_final()
+            if self.verifier is not None:
+                self.verifier.reach(steps, self.state, again_later=True)
+        elif steps == self.steps and self._sweeps and self._watch is not None:
+            self._watch.check(self.state, steps)
+        return ended
+
     def forward_only(self) -> None:
         """Run all steps without checkpoints or tapes."""
-        self._advance(0, self.steps)
+        if self._ends is None:
+            self._advance(0, self.steps)
+        while self._ends is not None:
+            self._advance(self.frontier, self.frontier + 1)
+            self._has_ended(self.frontier)
         with torch.no_grad():
             self.outputs.finish(self.state)
 
@@ -210,6 +237,10 @@ class Executor:
     def _verify(self, action: Action, verifier: Verifier) -> None:
         """Compare what steps that ran again reached. Raises InputError."""
         match action:
+            case Advance() if self._ends is not None:
+                return
+            case Save(number, _) if self._ends is not None:
+                verifier.reach(number, self.state, again_later=True)
             case Advance(_, stop):
                 verifier.reach(stop, self.state, again_later=True)
             case Record(_, stop):
@@ -267,14 +298,17 @@ class Executor:
 
     def _check_before(self, stop: int) -> None:
         """Look for hidden state before the last steps run, when the plan holds least: checkpoints alone."""
-        if self._watch is not None and 0 < self.frontier < stop == self.steps:
+        if self._watch is not None and self._ends is None and 0 < self.frontier < stop == self.steps:
             self._watch.check(self.state, self.frontier)
 
     def _ran(self, stop: int) -> None:
-        if self.frontier < stop == self.steps:
-            leaves, self.end = flatten(self.state)
-            self.final = tuple(leaf.detach() for leaf in leaves)
+        if self._ends is None and self.frontier < stop == self.steps:
+            self._keep_final()
         self.frontier = max(self.frontier, stop)
+
+    def _keep_final(self) -> None:
+        leaves, self.end = flatten(self.state)
+        self.final = tuple(leaf.detach() for leaf in leaves)
 
     def _backward(self, start: int, stop: int) -> None:
         self.state = None

@@ -17,7 +17,7 @@ from ckptplan.schedule.actions import Tier
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.storage.remote_folder import check_room
 from ckptplan.torch.ambient import Autocast, Generators, RandomState
-from ckptplan.torch.call import Call, RunOptions, check_losses
+from ckptplan.torch.call import Call, OpenSchedule, RunOptions, check_losses
 from ckptplan.torch.cell_calls import SlotCell
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.chunk_engine import ChunkEngine
@@ -240,7 +240,12 @@ class Run:
             verifier=verifier,
             turn=_find_turn(call),
             survey=call.survey if call.survey is not None and call.survey.is_open else None,
+            ends=call.plan.ends if isinstance(call.plan, OpenSchedule) else None,
         )
+        if isinstance(call.plan, OpenSchedule):
+            actions = executor.follow(call.plan.online)
+        else:
+            actions = iter(call.planned if call.schedule is None else call.schedule)
         return cls(
             call=call,
             probed=probed,
@@ -249,7 +254,7 @@ class Run:
             watch=watch,
             gauge=gauge,
             piece=piece,
-            actions=Lookahead(iter(call.planned if call.schedule is None else call.schedule)),
+            actions=Lookahead(actions),
         )
 
     def execute(self) -> tuple[torch.Tensor, ...]:

@@ -168,10 +168,16 @@ class HostNumbers(StepNumbers):
         self._refusal: InputError | None = None
 
     def keep(self, step: int, number: torch.Tensor) -> None:
+        self._make_room(step + 1)
         self._first[step] = number.item()
 
     def keep_all(self, start: int, numbers: torch.Tensor) -> None:
+        self._make_room(start + len(numbers))
         self._first[start : start + len(numbers)] = array(self._first.typecode, numbers.tolist())
+
+    def _make_room(self, steps: int) -> None:
+        if steps > len(self._first):
+            self._first.frombytes(bytes(8 * (steps - len(self._first))))
 
     def check(self, step: int, number: torch.Tensor, *, scale: MeasureScale = _no_scale) -> None:
         self._check_number(step, number.item(), scale)
@@ -237,6 +243,10 @@ class DeviceNumbers(StepNumbers):
         self._kept.append(_copy_alone(number))
 
     def keep_all(self, start: int, numbers: torch.Tensor) -> None:
+        missing = start + len(numbers) - len(self._first)
+        if missing > 0:
+            more = max(missing, len(self._first) // 2)
+            self._first = torch.cat((self._first, self._first.new_zeros(more)))
         self._first[start : start + len(numbers)] = numbers
 
     def check(self, step: int, number: torch.Tensor, *, scale: MeasureScale = _no_scale) -> None:
@@ -364,7 +374,7 @@ class Verifier:
     Raises InputError for a difference beyond rounding, at once or in ``settle``.
 
     Arguments:
-        steps: T.
+        steps: T, or those that are known to come: there is room for more.
         dtypes: types in which steps may compute; the least precise one decides what rounding may cause.
         waits: whether numbers stay on their device, and comparisons wait for others.
     """

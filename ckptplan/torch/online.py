@@ -1,0 +1,191 @@
+"""Runs sequences that end when something happens, or when their inputs do (docs/online.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from ckptplan.cost.case import Case
+from ckptplan.errors import InputError, quote_value
+from ckptplan.execution.online import OnlineSchedule
+from ckptplan.model.plan import Plan
+from ckptplan.schedule.actions import Backward, Record
+from ckptplan.schedule.schedule import Schedule
+from ckptplan.torch.ambient import Generators
+from ckptplan.torch.budget import choose_plan
+from ckptplan.torch.call import Call, Losses, OpenSchedule
+from ckptplan.torch.cell_calls import check_result
+from ckptplan.torch.chunk_cell import ChunkCell
+from ckptplan.torch.engine import Cell
+from ckptplan.torch.inputs import GivenInputs, MadeInputs, Sequence, is_list_of_steps
+from ckptplan.torch.losses import SummedLoss, stack_outputs
+from ckptplan.torch.probe import aside, walk_made
+from ckptplan.torch.rehearsal import MOST
+from ckptplan.torch.run import Result, run_call
+from ckptplan.torch.trees import flatten
+from ckptplan.units import MAX_STEPS
+
+#: Says of a state whether the sequence ends there.
+Until = Callable[[Any], object]
+
+
+class FollowedInputs(MadeInputs):
+    """Inputs of an iterator, a step each. They are kept, since steps run again."""
+
+    def __init__(self, inputs: Iterable[Any]) -> None:
+        super().__init__(self._stack)
+        self._source, self._kept = iter(inputs), list[Any]()
+
+    def has(self, step: int) -> bool:
+        """Return whether there is an input for a step, after those before it."""
+        while len(self._kept) <= step:
+            try:
+                self._kept.append(next(self._source))
+            except StopIteration:
+                return False
+        return True
+
+    def _stack(self, start: int, stop: int) -> Any:
+        if not self.has(stop - 1):
+            raise InputError("ended before their steps did", field="inputs", accepted="the same in each run")
+        return stack_outputs(self._kept[start:stop])
+
+
+def bptt_online(
+    cell: Cell,
+    inputs: Any,
+    state: Any,
+    *,
+    until: Until | None,
+    plan: Plan | Schedule | OnlineSchedule | None,
+    memory: int | str | None,
+    losses: Losses,
+    **options: Any,
+) -> Result:
+    """Return the loss of a sequence of unknown length, as ``ckptplan.torch.bptt``. Raises InputError."""
+    given = _check(cell, until, plan, memory)
+    sequence, has = _open_inputs(inputs, until)
+    if not has(0):
+        raise InputError("have no steps", field="inputs", accepted="at least one step")
+
+    def ends(present: Any, steps: int) -> bool:
+        return (until is not None and bool(until(present))) or not has(steps)
+
+    one = Schedule(steps=1, actions=(Record(0, 1), Backward(0, 1)))
+    call = Call(cell=cell, inputs=sequence, state=state, plan=one, losses=losses, **options)
+    known = _count_known(call, until, ends)
+    online = _choose(call, known, memory) if given is None else given
+    unknown = OpenSchedule(
+        steps=known, actions=partial(online.actions, lambda done: done == known), online=online, ends=ends
+    )
+    run, (value, *final) = run_call(replace(call, plan=unknown), partial(SummedLoss, **losses))
+    steps = run.executor.steps
+    return Result(
+        loss=value,
+        state=run.executor.end.fill([leaf.detach() for leaf in final]),
+        plan=Schedule(steps=steps, actions=partial(online.actions, lambda done: done == steps)),
+    )
+
+
+def refuse_unknown_length(**given: object) -> None:
+    """Raise InputError for an argument that needs a known length, and is given."""
+    for name, value in given.items():
+        if value is not None:
+            raise InputError(
+                "needs a number of steps that is known beforehand",
+                field=name,
+                accepted="a plan, without until",
+            )
+
+
+def _check(cell: Cell, until: object, plan: object, memory: object) -> OnlineSchedule | None:
+    """Return the schedule, None if it is to be made for ``memory``.
+
+    Raises InputError for what does not go together with an unknown length.
+    """
+    if isinstance(cell, ChunkCell):
+        raise InputError(
+            "runs its steps in chunks, and a sequence that may end after any of them runs them one by one",
+            field="cell",
+            accepted="the same cell as (state, x) -> (state, output)",
+        )
+    if until is not None and not callable(until):
+        raise InputError(f"{quote_value(until)} cannot be called", field="until", accepted="until(state)")
+    if plan is not None and not isinstance(plan, OnlineSchedule):
+        raise InputError(
+            "knows the number of its steps, which until does not",
+            field="plan",
+            accepted="plan=ckptplan.online(...), or memory='2 GiB'",
+        )
+    if plan is None and memory is None:
+        raise InputError("is missing", field="plan", accepted="plan=ckptplan.online(...), or memory='2 GiB'")
+    return plan
+
+
+def _open_inputs(inputs: Any, until: object) -> tuple[Sequence, Callable[[int], bool]]:
+    """Return the inputs as a sequence, and what says whether there is one for a step."""
+    if callable(inputs):
+        if until is None:
+            raise InputError("is missing: these inputs do not end", field="until", accepted="until(state)")
+        return MadeInputs(inputs), lambda step: step < MAX_STEPS
+    if isinstance(inputs, Iterator) or (
+        isinstance(inputs, Iterable)
+        and not isinstance(inputs, torch.Tensor | dict | tuple)
+        and (not isinstance(inputs, list) or is_list_of_steps(inputs))
+    ):
+        followed = FollowedInputs(inputs)
+        return followed, followed.has
+    leaves, _ = flatten(inputs)
+    rows = len(leaves[0]) if leaves and leaves[0].dim() else 0
+    return GivenInputs(inputs, steps=rows, asked_by="first tensor"), lambda step: step < rows
+
+
+def _count_known(call: Call, until: Until | None, ends: Callable[[Any, int], bool]) -> int:
+    """Return how many first steps are known to come: they run aside, and all is put back."""
+
+    def take_input(step: int) -> Any:
+        leaves, nest = call.sequence.piece(step, step + 1)
+        return next(call.sequence.iterate(leaves, nest, step, step + 1))
+
+    things = {**call.things, "until": until}
+    reached = walk_made(things, call.device, lambda: call.cell(call.state, take_input(0)))
+    generators = Generators(call.device, wanted=True, held=reached.generators)
+    state = call.state
+    with torch.no_grad(), aside(reached, generators):
+        for step in range(MOST):
+            state, _ = check_result(call.cell(state, take_input(step)))
+            if ends(state, step + 1):
+                return step + 1
+    return MOST
+
+
+def _choose(call: Call, known: int, memory: Any) -> OnlineSchedule:
+    """Return the schedule within a limit of memory, with the sizes of the first steps. Raises InputError."""
+    leaves, structure = call.sequence.piece(0, known)
+    plan = choose_plan(
+        call.cell,
+        structure.fill(leaves),
+        call.state,
+        memory=memory,
+        losses=call.losses,
+        parameters=call.parameters,
+        replay_randomness=call.replay_randomness,
+    ).plan
+    assert isinstance(plan, Plan)  # noqa: S101 - made for a limit
+    assert plan.goal.local_bytes is not None  # noqa: S101 - the limit
+    costs = Case(workload=plan.workload, profile=plan.profile).costs
+    room = plan.goal.local_bytes - costs.resident_bytes
+    least = costs.state_bytes + costs.tape_bytes
+    if room < least:
+        raise InputError(
+            f"leaves {room:,} bytes for a state of {costs.state_bytes:,} and the tape of a step of "
+            f"{costs.tape_bytes:,}",
+            field="memory",
+            value=memory,
+            accepted=f"at least {least - room:,} bytes more",
+        )
+    return OnlineSchedule(memory=room, remote_slots=0, costs=costs.replace(steps=1))

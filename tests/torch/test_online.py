@@ -1,0 +1,228 @@
+"""Sequences of unknown length in PyTorch: gradients are those of a plain loop, wherever they end."""
+
+from __future__ import annotations
+
+import gc
+import re
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import ckptplan
+from ckptplan import InputError, online
+from ckptplan.schedule.actions import Tier
+from ckptplan.torch import bptt
+
+STEPS = 300
+
+
+class Net(torch.nn.Module):
+    """A recurrent cell; the second part of its state counts the steps."""
+
+    def __init__(self, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.cell = torch.nn.RNNCell(2, 6, dtype=torch.float64)
+        self.drop = torch.nn.Dropout(dropout)
+
+    def forward(self, state: Any, x: Any) -> Any:
+        hidden, count = state
+        hidden = self.drop(self.cell(x, hidden))
+        return (hidden, count + 1), hidden
+
+
+def loss(step: int, output: torch.Tensor) -> torch.Tensor:
+    return (output * (1 + step % 3)).square().mean()
+
+
+def final_loss(state: Any) -> torch.Tensor:
+    total: torch.Tensor = state[0].sum()
+    return total
+
+
+def begin() -> tuple[Net, torch.Tensor, Any]:
+    torch.manual_seed(3)
+    inputs = torch.randn(STEPS, 3, 2, dtype=torch.float64, requires_grad=True)
+    return Net(), inputs, (torch.zeros(3, 6, dtype=torch.float64, requires_grad=True), torch.zeros(()))
+
+
+def ends_at(steps: int) -> Callable[[Any], bool]:
+    return lambda state: int(state[1]) == steps
+
+
+def plain_loss(net: Net, inputs: torch.Tensor, state: Any, steps: int) -> torch.Tensor:
+    total = torch.zeros((), dtype=torch.float64)
+    for step in range(steps):
+        state, output = net(state, inputs[step])
+        total = total + loss(step, output)
+    return total + final_loss(state)
+
+
+def gradients(value: torch.Tensor, net: Net, inputs: torch.Tensor, state: Any) -> list[torch.Tensor]:
+    return list(torch.autograd.grad(value, [inputs, state[0], *net.parameters()]))
+
+
+@pytest.mark.parametrize("steps", np.random.default_rng(39).choice(STEPS, 30, replace=False) + 1)
+def test_gradients_are_those_of_a_plain_loop_wherever_it_ends(steps: int) -> None:
+    net, inputs, state = begin()
+    result = bptt(net, inputs, state, loss, final_loss=final_loss, plan=online(4), until=ends_at(steps))
+    found = gradients(result.loss, net, inputs, state)
+    expected = plain_loss(net, inputs, state, steps)
+    torch.testing.assert_close(result.loss, expected)
+    torch.testing.assert_close(found, gradients(expected, net, inputs, state))
+    assert result.plan.steps == int(result.state[1]) == steps
+    assert isinstance(result.plan, ckptplan.Schedule)
+    result.plan.check()
+
+
+def test_inputs_may_come_from_an_iterator_that_ends() -> None:
+    net, inputs, state = begin()
+
+    def read() -> Iterator[torch.Tensor]:
+        yield from inputs.detach()[:77]
+
+    result = bptt(net, read(), state, loss, plan=online(4))
+    result.loss.backward()
+    found = net.cell.weight_hh.grad
+    again = bptt(net, inputs.detach()[:77], state, loss, plan=result.plan)
+    (expected,) = torch.autograd.grad(again.loss, [net.cell.weight_hh])
+    torch.testing.assert_close(found, expected)
+
+
+def test_tensors_end_where_their_rows_do() -> None:
+    net, inputs, state = begin()
+    assert bptt(net, inputs, state, loss, plan=online(4), until=lambda _: False).plan.steps == STEPS
+
+
+def test_without_gradients_the_sequence_ends_at_the_same_step() -> None:
+    net, inputs, state = begin()
+    with torch.no_grad():
+        result = bptt(net, inputs, state, loss, final_loss=final_loss, plan=online(4), until=ends_at(50))
+    torch.testing.assert_close(result.loss, plain_loss(net, inputs, state, 50).detach())
+    assert result.plan.steps == 50
+
+
+def test_random_numbers_are_drawn_again_as_they_were() -> None:
+    """Dropout in steps that run several times, and generators end where those of a plain loop do."""
+    _, inputs, state = begin()
+    net = Net(dropout=0.4)
+    torch.manual_seed(5)
+    result = bptt(net, inputs, state, loss, final_loss=final_loss, plan=online(3), until=ends_at(90))
+    after = torch.rand(1)
+    found = gradients(result.loss, net, inputs, state)
+    torch.manual_seed(5)
+    expected = plain_loss(net, inputs, state, 90)
+    assert torch.equal(after, torch.rand(1))
+    torch.testing.assert_close(found, gradients(expected, net, inputs, state))
+
+
+def test_a_limit_of_memory_is_kept() -> None:
+    """States and tapes that the executor holds, by the sizes of its parts."""
+    net, inputs, state = begin()
+    seen: list[int] = []
+
+    def observe(_: object, executor: Any) -> None:
+        seen.append(executor.stores[Tier.LOCAL].bytes + sum(tape.bytes for tape in executor.tapes))
+
+    def run(limit: str) -> int:
+        result = bptt(
+            net,
+            inputs,
+            state,
+            loss,
+            final_loss=final_loss,
+            memory=limit,
+            until=ends_at(200),
+            observer=observe,
+        )
+        found = gradients(result.loss, net, inputs, state)
+        expected = gradients(plain_loss(net, inputs, state, 200), net, inputs, state)
+        torch.testing.assert_close(found, expected)
+        most = max(seen)
+        seen.clear()
+        return most
+
+    little, more = run("16 kB"), run("24 kB")
+    assert 0 < little <= 16_000
+    assert little < more <= 24_000
+    with pytest.raises(InputError, match="memory: "):
+        run("2 kB")
+
+
+@pytest.mark.parametrize("where", ["cell", "until", "backward"])
+def test_a_run_that_an_exception_ends_leaves_nothing(where: str) -> None:
+    net, inputs, state = begin()
+    states: list[weakref.ref[torch.Tensor]] = []
+    runs = {"backward": 0}
+
+    def check(present: Any) -> bool:
+        states.append(weakref.ref(present[0]))
+        if where == "until" and int(present[1]) == 60:
+            raise FloatingPointError("diverged")
+        return int(present[1]) == 100
+
+    def cell(present: Any, x: Any) -> Any:
+        if where == "cell" and int(present[1]) == 60:
+            raise FloatingPointError("diverged")
+        if where == "backward" and int(present[1]) == 10 and runs["backward"]:
+            raise FloatingPointError("diverged")
+        return net(present, x)
+
+    def train() -> None:
+        result = bptt(cell, inputs, state, loss, plan=online(4), until=check, verify=False)
+        runs["backward"] = 1
+        result.loss.backward()
+
+    with pytest.raises(FloatingPointError, match="diverged"):
+        train()
+    gc.collect()
+    assert len(states) > 50
+    assert [one for one in states if one() is not None] == []
+
+
+def test_hidden_state_is_refused() -> None:
+    net, inputs, state = begin()
+    seen = [0.0]
+
+    def cell(present: Any, x: Any) -> Any:
+        seen[0] += 1
+        (hidden, count), output = net(present, x)
+        return (hidden * (1 + 0.1 * seen[0]), count), output
+
+    with pytest.raises(InputError, match=r"cell or loss|hidden|later steps read"):
+        bptt(cell, inputs, state, loss, plan=online(4), until=ends_at(90))
+    assert seen == [0.0]
+
+
+def test_steps_after_the_end_never_run() -> None:
+    """Also not in the trial of the first steps."""
+    net, inputs, state = begin()
+
+    def cell(present: Any, x: Any) -> Any:
+        assert int(present[1]) < 5, "the sequence has ended"
+        return net(present, x)
+
+    result = bptt(cell, inputs, state, loss, plan=online(2), until=ends_at(5))
+    result.loss.backward()
+    assert result.plan.steps == 5
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"plan": None}, "plan: is missing"),
+        ({"plan": ckptplan.Schedule(steps=1, actions=[])}, "plan: knows the number of its steps"),
+        ({"until": 3}, "until: 3 cannot be called"),
+        ({"compile": True}, "compile: needs a number of steps that is known beforehand"),
+        ({"inputs": iter(())}, "inputs: have no steps"),
+        ({"inputs": lambda *_: None, "until": None}, "until: is missing: these inputs do not end"),
+    ],
+)
+def test_arguments_that_are_refused(change: dict[str, Any], message: str) -> None:
+    net, inputs, state = begin()
+    call: dict[str, Any] = {"inputs": inputs, "plan": online(3), "until": ends_at(9), **change}
+    with pytest.raises(InputError, match=re.escape(message)):
+        bptt(net, state=state, loss=loss, **call)
