@@ -107,6 +107,7 @@ _LADDER: tuple[dict[str, Any], ...] = (
     {"chunks": (1, 4)},
     {"size_runs": FEWEST_RUNS, "steps_between": 1},
     {"chunks": (1, 2)},
+    {"single_steps": 8},
 )
 
 
@@ -117,6 +118,8 @@ class TorchExtent(Extent):
     #: Steps between the states that are moved in messages.
     steps_between: int = _STEPS_BETWEEN
     size_runs: SizeRuns = ALL_RUNS
+    #: The least number of steps of a schedule: single steps are timed several times in each round.
+    single_steps: int = 32
 
     @classmethod
     def choose(cls, pilot: PilotTimes, *, rounds: int, quick: bool = False) -> TorchExtent:
@@ -132,7 +135,7 @@ class TorchExtent(Extent):
     @property
     def schedules(self) -> list[Schedule]:
         """The schedules of a round: those that time messages, the first of which warms up, then steps."""
-        return [*make_message_schedules(self.steps_between), *make_schedules(self.chunks)]
+        return [*make_message_schedules(self.steps_between), *make_schedules(self.chunks, least=self.single_steps)]
 
     @property
     def parts(self) -> Sequence[str]:
@@ -163,6 +166,8 @@ class TorchExtent(Extent):
         found = list(super().left_out(full))
         if self.steps_between != full.steps_between:
             found.append(f"messages {self.steps_between} steps apart instead of {full.steps_between}")
+        if self.single_steps != full.single_steps:
+            found.append(f"single steps {self.single_steps} times instead of {full.single_steps}")
         mine, others = self.size_runs.peaks, full.size_runs.peaks
         if mine != others:
             found.append(
@@ -179,19 +184,15 @@ def _is_less(value: Any, present: Any) -> bool:
     return bool(present) and (sum(value) < sum(present) if isinstance(value, tuple) else value < present)
 
 
-#: The least number of steps of a schedule: single steps are timed several times in each round.
-_LEAST_STEPS = 32
-
-
-def make_schedules(chunks: tuple[int, ...]) -> list[Schedule]:
-    """Return schedules that run every kind of action with each size of a chunk.
+def make_schedules(chunks: tuple[int, ...], *, least: int = 32) -> list[Schedule]:
+    """Return schedules of ``least`` steps or more that run every kind of action with each size of a chunk.
 
     For each size, there is a schedule of two segments of four or more chunks. A further one records all steps
     at once, as plain backpropagation does.
     """
     nested = []
     for chunk in chunks:
-        segment = chunk * max(4, _LEAST_STEPS // 2 // chunk)
+        segment = chunk * max(4, least // 2 // chunk)
         nested.append(make_schedule("nested", steps=2 * segment, chunk_size=chunk, segment_size=segment))
     return [*nested, make_schedule("base", steps=3 * chunks[-1])] if chunks else []
 
