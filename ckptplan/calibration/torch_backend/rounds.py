@@ -135,7 +135,8 @@ class TorchExtent(Extent):
     @property
     def schedules(self) -> list[Schedule]:
         """The schedules of a round: those that time messages, the first of which warms up, then steps."""
-        return [*make_message_schedules(self.steps_between), *make_schedules(self.chunks, least=self.single_steps)]
+        steps = make_schedules(self.chunks, least=self.single_steps)
+        return [*make_message_schedules(self.steps_between), *steps]
 
     @property
     def parts(self) -> Sequence[str]:
