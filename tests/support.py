@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -41,6 +43,8 @@ from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Columns, Strategy
 from ckptplan.strategies.registry import all_strategies
 from ckptplan.strategies.solved import Solved
+
+ROOT = Path(__file__).parent.parent
 
 #: Time costs: zero, small whole numbers (which make ties) and any positive number.
 seconds = st.one_of(
@@ -261,7 +265,7 @@ def dask_cluster(*, workers: int = 2) -> Iterator[str]:
         file = Path(folder) / "scheduler.json"
         shared = ("--scheduler-file", str(file), "--no-dashboard")
         quiet = {"cwd": folder, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        quiet["env"] = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), *sys.path])}
+        quiet["env"] = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
         running.enter_context(started("-m", "distributed.cli.dask_scheduler", "--port", "0", *shared, **quiet))
         for _ in range(workers):
             command = ("-m", "distributed.cli.dask_worker", "--nthreads", "1", *shared)
@@ -270,6 +274,33 @@ def dask_cluster(*, workers: int = 2) -> Iterator[str]:
         while not file.exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         yield json.loads(file.read_text())["address"]
+
+
+_MPIEXEC = shutil.which("mpiexec")
+#: Whether programs can run on MPI, a library of the system that no package index has.
+HAS_MPI = _MPIEXEC is not None and find_spec("mpi4py") is not None
+
+
+def run_mpi(script: str, *, cwd: Path) -> str:
+    """Return what a program prints that hands work to two others of three processes."""
+    environment = {
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+        # More processes than cores, and by whoever runs the tests.
+        "OMPI_MCA_rmaps_base_oversubscribe": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }
+    done = subprocess.run(
+        [str(_MPIEXEC), "-n", "3", sys.executable, "-m", "mpi4py.futures", script],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def told(blocks: Iterable[Block], *, width: int = 160) -> str:

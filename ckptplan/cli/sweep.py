@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast, get_args
@@ -14,12 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast, get_
 import typer
 
 from ckptplan.cli import options
+from ckptplan.cli.command import Read
 from ckptplan.cli.options import MachinesOptions, WishOptions, count, option
 from ckptplan.cli.output import Basis, Html, OutputFile, PictureOptions, list_basis_blocks, note, write_page
 from ckptplan.cli.progress import progress_bar
-from ckptplan.errors import InputError
+from ckptplan.errors import InputError, MissingExtra, refuse
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from ckptplan.report.sweep import SweepPicture
     from ckptplan.storage.tables import Lines, Row
     from ckptplan.studies.sweep import Sweep
@@ -31,10 +35,11 @@ RowFormat: TypeAlias = Literal["csv", "jsonl", "parquet"]
 
 @dataclass(kw_only=True)
 class SweepRun:
-    """A sweep, in how many processes it is planned, and what collects its rows besides their file."""
+    """A sweep, the processes or the executor that plan it, and what collects its rows besides their file."""
 
     sweep: Sweep
     jobs: int | None
+    executor: Executor | None
     collectors: Sequence[SweepPicture]
     #: Rows with a plan among those that were yielded.
     fitting: int = 0
@@ -48,7 +53,7 @@ class SweepRun:
 
         done, total = 0, len(self.sweep) - start
         with progress_bar("planning", beside_output=beside_output) as progress:
-            for rows in iterate_rows(self.sweep, start=start, jobs=self.jobs):
+            for rows in iterate_rows(self.sweep, start=start, jobs=self.jobs, executor=self.executor):
                 for one in self.collectors:
                     one.add(rows, start=start + done)
                 self.fitting += sum(bool(row["fits"]) for row in rows)
@@ -188,6 +193,60 @@ class JobsOptions(MachinesOptions):
         )
 
 
+def _read_shard(text: str) -> tuple[int, int]:
+    from ckptplan.studies.shards import parse_shard
+
+    return parse_shard(text)
+
+
+def _read_engine(text: str) -> str:
+    """Return HOST:PORT of a cluster. Raises InputError."""
+    scheme, _, address = text.partition("://")
+    host, _, port = address.rpartition(":")
+    if scheme != "dask" or not host or not port.isdecimal():
+        raise refuse(
+            text, "is not a cluster", accepted="dask://HOST:PORT, as the scheduler prints it after tcp://"
+        )
+    return address
+
+
+@contextmanager
+def _connect(engine: str | None) -> Iterator[Executor | None]:
+    """Connect to a cluster, if there is one. Raises InputError, MissingExtra."""
+    if engine is None:
+        yield None
+        return
+    try:
+        from distributed import Client
+    except ImportError:
+        raise MissingExtra("dask", package="distributed") from None
+    try:
+        client = Client(f"tcp://{engine}")
+    except OSError:
+        raise InputError(
+            "no scheduler of Dask answers",
+            field="--engine",
+            value=engine,
+            accepted="the address that `dask scheduler` prints",
+        ) from None
+    with client:
+        yield client.get_executor()
+
+
+def _merge(parts: list[str], chosen: RowFormat | None, output: str | None) -> None:
+    """Write the rows of all parts of a sweep in order. Raises InputError."""
+    from ckptplan.studies.shards import merge_parts
+
+    if chosen not in ("csv", "jsonl") or output is None:
+        raise InputError(
+            "needs a file for the rows",
+            field="--merge",
+            accepted="-o FILE.csv or -o FILE.jsonl, as the parts are; a folder of Parquet files is one table",
+        )
+    count = merge_parts(parts, output)
+    note(f"{count:,} rows of {len(parts):,} parts written to {output}")
+
+
 def _complete_axis() -> list[str]:
     from ckptplan.studies.axes import all_axes
 
@@ -196,6 +255,10 @@ def _complete_axis() -> list[str]:
 
 def sweep(
     *,
+    parts: Annotated[
+        list[Any] | None,
+        typer.Argument(metavar="[PARTS]...", help="The files that --merge merges.", parser=Read),
+    ] = None,
     over: Annotated[
         list[str] | None,
         option(
@@ -213,6 +276,15 @@ def sweep(
         option("NAME", "How rows are written: csv, jsonl or parquet (default: by the file's name)."),
     ] = None,
     output: OutputFile = None,
+    shard: Annotated[
+        Any,
+        option("NUMBER/COUNT", "Plan one of several parts, as 3/64, each on a machine.", parser=_read_shard),
+    ] = None,
+    merge: Annotated[bool, typer.Option(help="Write the rows of all PARTS in order to -o FILE.")] = False,
+    engine: Annotated[
+        str | None,
+        option("URL", "Plan on the workers of a cluster, as dask://HOST:PORT.", parser=_read_engine),
+    ] = None,
     restart: Annotated[bool, typer.Option(help="Start the file again, whatever it holds.")] = False,
     picture: PictureOptions,
     html: Html = None,
@@ -222,14 +294,30 @@ def sweep(
 
     With -o FILE rows go to a file (.csv, .jsonl or .parquet) as they come; after an interruption the same
     command continues it. Without, a table shows the first ones. Strategies are those that answer at once
-    ('closed'), unless --strategies names others.
+    ('closed'), unless --strategies names others. With --shard 3/64 a machine plans one of 64 parts, and
+    --merge part-*.csv -o all.csv puts the parts together.
     """
+    drawings = {"--plot": picture.plot, "--html": html}
+    for name, value in {"--over": over, "--shard": shard, "--engine": engine, **drawings}.items():
+        options.keep_apart({name: value, "--merge": merge})
+    for name, value in drawings.items():
+        options.keep_apart({name: value, "--shard": shard})
+    options.keep_apart({"--jobs": jobs, "--engine": engine})
     chosen = _choose_format(format_, output)
-    grid = _prepare(over or [], given, wishes)
+    if merge:
+        _merge(parts or [], chosen, output)
+        return
+    if parts:
+        raise InputError("are files to merge", field="PARTS", accepted="--merge with them")
+    if shard is not None and chosen is None:
+        raise InputError("writes a part of a sweep", field="--shard", accepted="-o FILE beside it, or --format")
+    grid = _prepare(over or [], given, wishes, shard)
     drawn = _collect(grid, "picture") if picture.plot else None
     page = _collect(grid, "page") if html else None
-    work = SweepRun(sweep=grid, jobs=jobs, collectors=[one for one in (drawn, page) if one is not None])
-    run_sweep(work, chosen, output, restart=restart, basis=basis)
+    collectors = [one for one in (drawn, page) if one is not None]
+    with _connect(engine) as executor:
+        work = SweepRun(sweep=grid, jobs=jobs, executor=executor, collectors=collectors)
+        run_sweep(work, chosen, output, restart=restart, basis=basis)
     if drawn is not None:
         from ckptplan.report.sweep import draw_sweep
 
@@ -266,14 +354,14 @@ def _choose_format(asked: RowFormat | None, output: str | None) -> RowFormat | N
     )
 
 
-def _prepare(over: list[str], given: JobsOptions, wishes: WishOptions) -> Sweep:
+def _prepare(over: list[str], given: JobsOptions, wishes: WishOptions, shard: tuple[int, int] | None) -> Sweep:
     """Return the sweep. Raises InputError."""
     from ckptplan.storage.toml_files import load_profile
     from ckptplan.studies.sweep import make_sweep
 
     profiles = [load_profile(name) for name in given.profiles]
     workloads = [given.load_workload(name) for name in given.workloads]
-    made = make_sweep(over, profiles=profiles, workloads=workloads, **wishes.read())
+    made = make_sweep(over, profiles=profiles, workloads=workloads, shard=shard, **wishes.read())
     for axis in made.grid.axes:
         if {"T": given.steps, "batch": given.batch, "neurons": given.neurons}.get(axis.name) is not None:
             raise InputError(

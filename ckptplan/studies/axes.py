@@ -251,7 +251,7 @@ def find_axis(name: str) -> Axis:
     return axis
 
 
-#: Upper limit on grid points.
+#: Upper limit on the values of an axis, and on the rows of a file.
 MOST_POINTS = 10_000_000
 _ACCEPTED = "START:STOP:xFACTOR, START:STOP:+STEP, START:STOP:nCOUNT, or values with commas between"
 #: Largest ratio of the ends of a range, so that powers of a factor do not overflow.
@@ -310,7 +310,7 @@ def make_grid(over: Mapping[str, object] | Iterable[str]) -> Grid:
     """Return the grid for texts such as 'name=values', or for a mapping of names to values.
 
     Values are text in the grammar of this module, or iterables of numbers and of text with units. Raises
-    InputError for unknown or repeated axes, for wrong values, and for more than 10 million points.
+    InputError for unknown or repeated axes, and for wrong values.
     """
     pairs = list(over.items()) if isinstance(over, Mapping) else [_split_text(text) for text in over]
     axes: list[Axis] = []
@@ -320,15 +320,6 @@ def make_grid(over: Mapping[str, object] | Iterable[str]) -> Grid:
         _check_free(axis, axes)
         axes.append(axis)
         values.append(read_values(axis, given))
-    points = math.prod(len(some) for some in values)
-    if points > MOST_POINTS:
-        product = " x ".join(f"{len(some):,} {axis.name}" for axis, some in zip(axes, values, strict=True))
-        raise InputError(
-            f"{product} = {points:,} points are too many",
-            field="over",
-            value=points,
-            accepted=f"up to {MOST_POINTS:,}",
-        )
     return Grid(axes=tuple(axes), values=tuple(tuple(some) for some in values))
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice, product
 from typing import Any, TypeAlias, Unpack
@@ -29,6 +30,7 @@ from ckptplan.planning.request import (
 from ckptplan.search.question import Question
 from ckptplan.storage.tables import Columns, Row, Type
 from ckptplan.studies.axes import MOST_POINTS, Grid, Value, make_grid
+from ckptplan.studies.shards import Shard
 from ckptplan.studies.workers import WorkerPool, count_cores, count_workers, map_in_order
 from ckptplan.version import __version__
 
@@ -88,7 +90,7 @@ def _ask(grid: Grid, goal: Goal, case: Case, values: tuple[Value, ...]) -> Quest
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """A grid, and everything else that determines its rows.
+    """A grid, and everything else that determines its rows; or, with a ``shard``, a part of these.
 
     Rows are ordered by workload, then by profile, then by the grid. ``goal`` has no budgets: these are the
     memory sizes of the profiles, less their headroom.
@@ -98,13 +100,22 @@ class Sweep:
     profiles: tuple[HardwareProfile, ...]
     grid: Grid
     goal: Goal
+    shard: Shard | None = None
+
+    @property
+    def total(self) -> int:
+        """The number of all rows, those of other parts included."""
+        return len(self.workloads) * len(self.profiles) * len(self.grid)
 
     def __len__(self) -> int:
-        return len(self.workloads) * len(self.profiles) * len(self.grid)
+        return self.total if self.shard is None else len(self.shard)
 
     @cached_property
     def identity(self) -> str:
-        """A short hash of everything that determines the rows, including the version of the program."""
+        """A short hash of everything that determines the rows, including the version of the program.
+
+        That of a part says which part it is.
+        """
         numbers = {
             "version": __version__,
             "columns": list(self.columns),
@@ -128,7 +139,8 @@ class Sweep:
         if estimated:
             # Neither hash has what times are estimated from.
             numbers["estimated"] = estimated
-        return digest(numbers).removeprefix("sha256:")[:12]
+        whole = digest(numbers).removeprefix("sha256:")[:12]
+        return whole if self.shard is None else self.shard.name(whole)
 
     @cached_property
     def columns(self) -> Columns:
@@ -143,31 +155,34 @@ class Sweep:
         """Return the points start..stop-1 with all that their rows need."""
         return Block(
             first=start,
-            points=tuple(map(self._place, range(start, stop))),
+            points=tuple(map(self._find_point, range(start, stop))),
             identity=self.identity,
             columns=tuple(self.columns),
             axes=Grid(axes=self.grid.axes, values=()),
             goal=self.goal,
         )
 
-    def _place(self, index: int) -> Point:
-        """Return the workload on the profile of a row, before its axes are put, and their values."""
-        job, point = divmod(index, len(self.grid))
+    def _find_point(self, index: int) -> Point:
+        return self._place(index if self.shard is None else self.shard.row(index))
+
+    def _place(self, row: int) -> Point:
+        """Return the point of a row of the whole sweep."""
+        job, point = divmod(row, len(self.grid))
         workload, profile = divmod(job, len(self.profiles))
         case = Case(workload=self.workloads[workload], profile=self.profiles[profile])
         return case, self.grid.point(point)
 
     def head(self, index: int) -> Row:
         """Return the first columns of a row, which do not depend on its plan."""
-        return _make_head(self.identity, self.grid, *self._place(index))
+        return _make_head(self.identity, self.grid, *self._find_point(index))
 
     def case(self, index: int) -> Case:
         """Return the case of a row. Raises InputError that names the point."""
-        return self.grid.put(*self._place(index))
+        return self.grid.put(*self._find_point(index))
 
     def check(self) -> None:
         """Raise InputError if a value, or the combination at a corner of the grid, is not accepted."""
-        for first in range(0, len(self), len(self.grid)):
+        for first in range(0, self.total, len(self.grid)):
             case, point = self._place(first)
             for place, values in enumerate(self.grid.values):
                 for value in values[:_MOST_CHECKED]:
@@ -196,10 +211,14 @@ def make_sweep(
     *,
     workloads: Workload | Iterable[Workload],
     profiles: HardwareProfile | Iterable[HardwareProfile],
+    shard: tuple[int, int] | None = None,
     command: str = "",  # noqa: ARG001 - every use case takes it, and rows have no provenance
     **wishes: Unpack[Wishes],
 ) -> Sweep:
-    """Return a sweep that is checked but not begun; the arguments are those of ``sweep``. Raises InputError."""
+    """Return a sweep that is checked but not begun; the arguments are those of ``sweep``. Raises InputError.
+
+    ``shard`` is the number of a part, from 1, and how many parts there are.
+    """
     grid = make_grid(over)
     _check_budgets(grid, wishes)
     sweep = Sweep(
@@ -210,16 +229,34 @@ def make_sweep(
         ),
         grid=grid,
     )
-    if len(sweep) > MOST_POINTS:
-        raise InputError(
-            f"{len(sweep.workloads)} workloads x {len(sweep.profiles)} profiles x {len(grid):,} points are "
-            f"{len(sweep):,} rows, which is too many",
-            field="over",
-            value=len(sweep),
-            accepted=f"up to {MOST_POINTS:,}",
-        )
+    total = _count_rows(sweep, parts=shard[1] if shard else 1)
+    if shard is not None:
+        sweep = replace(sweep, shard=Shard(number=shard[0], count=shard[1], total=total))
     sweep.check()
     return sweep
+
+
+def _count_rows(sweep: Sweep, *, parts: int) -> int:
+    """Return the number of all rows of a sweep. Raises InputError if they are too many for so many parts."""
+    axes = {axis.name: len(values) for axis, values in zip(sweep.grid.axes, sweep.grid.values, strict=True)}
+    counts = {"workloads": len(sweep.workloads), "profiles": len(sweep.profiles), **axes}
+    total = math.prod(counts.values())
+    if total > MOST_POINTS * parts:
+        product = " x ".join(f"{count:,} {name}" for name, count in counts.items() if count > 1)
+        raise InputError(
+            f"{product} = {total:,} rows are too many",
+            field="over",
+            value=total,
+            accepted=f"up to {MOST_POINTS:,} in one file",
+        )
+    if parts > total:
+        raise InputError(
+            f"{parts:,} parts of {total:,} rows would be empty ones",
+            field="shard",
+            value=parts,
+            accepted=f"up to {total:,} parts",
+        )
+    return total
 
 
 def _list_several(given: Any, kind: type[Any], field: str) -> tuple[Any, ...]:

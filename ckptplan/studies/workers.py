@@ -11,7 +11,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import islice
@@ -28,6 +28,8 @@ Result = TypeVar("Result")
 _AHEAD = 3
 #: How often an item is tried whose worker ends.
 _TRIES = 3
+#: Seconds between two looks whether a scheduler is still there.
+_LOOK_SECONDS = 10.0
 #: The signals that request one process to end, and whether this system can block them.
 _REQUESTS = {getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)}
 _HAS_MASKS = hasattr(signal, "pthread_sigmask")
@@ -41,12 +43,16 @@ def count_cores() -> int:
 def count_workers(executor: Executor) -> int:
     """Return how many tasks an executor runs at once, for which executors have no common name.
 
-    An executor that does not tell counts as one with as many workers as this machine has cores.
+    An executor that does not tell counts as one with as many workers as this machine has cores. Raises
+    CkptplanError if nobody is there any more.
     """
     client: Any = getattr(executor, "_client", None)
     if client is not None:
         # Dask's. Its workers come and go; without any, tasks wait for the first.
-        return max(1, int(sum(client.nthreads().values())))
+        try:
+            return max(1, int(sum(client.nthreads().values())))
+        except OSError as error:
+            raise CkptplanError(f"the scheduler of the cluster is gone: {error}") from error
     # mpi4py's; the standard library's and loky's.
     found = getattr(executor, "num_workers", None) or getattr(executor, "_max_workers", None)
     return found if isinstance(found, int) else count_cores()
@@ -67,8 +73,8 @@ def map_in_order(
         executor: where it is done; None is here.
         name: names an item in an error.
 
-    Raises the errors of ckptplan that ``work`` raises. Whatever else happens to an item, such as the end of its
-    worker, costs another try; then CkptplanError is raised, which names the item.
+    Raises the errors of ckptplan that ``work`` raises, and that of ``count_workers``. Whatever else happens to
+    an item, such as the end of its worker, costs another try, twice; then CkptplanError names the item.
     """
     if executor is None:
         yield from map(work, items)
@@ -82,6 +88,8 @@ def map_in_order(
                 return
             item, future = waiting.popleft()
             for tries in range(1, _TRIES + 1):
+                while not wait([future], timeout=_LOOK_SECONDS).done:
+                    count_workers(executor)  # tasks of a scheduler that is gone never end
                 try:
                     found = future.result()
                     break

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
-from tests.support import run, started
+from tests.support import dask_cluster, run, started
 
 ROOT = Path(__file__).parent.parent.parent
 #: Small, with base, irregular and infeasible points, and quick.
@@ -409,3 +409,146 @@ def test_a_sweep_that_continues_counts_the_new_rows(tmp_path: Path) -> None:
     run(*command)
     file.write_text("".join(file.read_text().splitlines(keepends=True)[:2]))
     assert f"1 rows written to {file}: plans at 1" in run(*command).stderr
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with both halves of a sweep, as CSV and as JSON lines."""
+    folder = tmp_path_factory.mktemp("parts")
+    for number in (1, 2):
+        for name in ("csv", "jsonl"):
+            file = folder / f"part-{number}.{name}"
+            assert run("sweep", *GRID, "--shard", f"{number}/2", "-o", str(file)).returncode == 0
+    return folder
+
+
+@pytest.mark.parametrize("name", ["csv", "jsonl"])
+def test_parts_that_are_merged_are_what_one_machine_writes(
+    name: str, parts: Path, whole: dict[str, Path], tmp_path: Path
+) -> None:
+    """In whatever order the parts are named."""
+    for order in (1, -1):
+        files = [f"part-{number}.{name}" for number in (1, 2)][::order]
+        done = run("sweep", "--merge", *files, "-o", str(tmp_path / f"all.{name}"), cwd=parts)
+        assert (done.returncode, done.stderr) == (
+            0, f"{ROWS} rows of 2 parts written to {tmp_path / f'all.{name}'}\n"
+        )  # fmt: skip
+        assert (tmp_path / f"all.{name}").read_bytes() == whole[name].read_bytes()
+
+
+@pytest.mark.parametrize("rows_left", [0, 1, 20])
+def test_a_part_is_continued_as_a_whole_sweep_is(rows_left: int, parts: Path, tmp_path: Path) -> None:
+    lines = (parts / "part-2.csv").read_bytes().splitlines(keepends=True)
+    file = tmp_path / "part-2.csv"
+    file.write_bytes(b"".join(lines[: 1 + rows_left]))
+    assert run("sweep", *GRID, "--shard", "2/2", "-o", str(file)).returncode == 0
+    assert file.read_bytes() == b"".join(lines)
+    other = run("sweep", *GRID, "--shard", "1/2", "-o", str(file))
+    assert (other.returncode, "is not a partial result of this sweep" in other.stderr) == (2, True)
+
+
+def test_a_part_that_is_missing_doubled_foreign_or_incomplete_is_named(
+    parts: Path, whole: dict[str, Path], tmp_path: Path
+) -> None:
+    for number in (1, 2):
+        (tmp_path / f"part-{number}.csv").write_bytes((parts / f"part-{number}.csv").read_bytes())
+    (tmp_path / "again.csv").write_bytes((parts / "part-2.csv").read_bytes())
+    (tmp_path / "whole.csv").write_bytes(whole["csv"].read_bytes())
+    lines = (parts / "part-2.csv").read_text().splitlines(keepends=True)
+    (tmp_path / "short.csv").write_text("".join(lines[:-1]))
+    (tmp_path / "cut.csv").write_text("".join(lines)[:-5])
+    (tmp_path / "mixed.csv").write_text(
+        "".join([*lines[:9], (parts / "part-1.csv").read_text().splitlines()[5]])
+    )
+    assert run("sweep", *OTHER, "--shard", "2/2", "-o", "foreign.csv", cwd=tmp_path).returncode == 0
+    assert run("sweep", *GRID, "--shard", "2/3", "-o", "third.csv", cwd=tmp_path).returncode == 0
+    for files, message in {
+        "part-1.csv": "parts: part 2 of 2 is missing",
+        "third.csv": "parts: parts 1, 3 of 3 are missing",
+        "part-1.csv part-2.csv again.csv": "again.csv: is part 2/2 of the 120 rows of sweep ",
+        "part-1.csv foreign.csv": "foreign.csv: is part 2/2 of the 120 rows of sweep ",
+        "part-1.csv third.csv": "third.csv: is part 2/3 of the 120 rows of sweep ",
+        "part-1.csv whole.csv": "whole.csv: is no part of a sweep (accepted: what a sweep wrote as one",
+        "part-1.csv short.csv": "short.csv: has 59 of the 60 rows of part 2/2; the command that wrote",
+        "part-1.csv cut.csv": "cut.csv: row 60 is not one of part 2/2",
+        "part-1.csv mixed.csv": "mixed.csv: row 9 is not one of part 2/2",
+        "part-1.csv none.csv": "none.csv: cannot be read: No such file or directory",
+        "": "parts: names no file",
+    }.items():
+        done = run("sweep", "--merge", *files.split(), "-o", "all.csv", cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (2, ""), files
+        assert message in done.stderr
+        assert not (tmp_path / "all.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--merge part-1.csv", "--merge: needs a file for the rows (accepted: -o FILE.csv or -o FILE.jsonl"),
+        ("--merge part-1.csv -o all.parquet", "--merge: needs a file for the rows"),
+        ("--merge part-1.csv --over T=1,2 -o all.csv", "--over: does not go together with --merge"),
+        ("part-1.csv --over T=1,2 -o all.csv", "PARTS: are files to merge (accepted: --merge with them)"),
+        ("--merge part-1.csv -o part-1.csv", "--output: is read by this command and would be lost"),
+        ("--over T=1,2 --shard 1/2", "--shard: writes a part of a sweep (accepted: -o FILE beside it"),
+        ("--over T=1,2 --shard 1/2 -o a.csv --plot p.png", "--plot: does not go together with --shard"),
+        ("--over T=1,2 --shard 1/3 -o a.csv", "--shard: 3 parts of 2 rows would be empty ones"),
+        ("--over T=1,2 --shard 2 -o a.csv", "--shard: '2' is not a part of a sweep (accepted: NUMBER/COUNT"),
+        (
+            "--over T=1,2 --engine slurm://a:1",
+            "--engine: 'slurm://a:1' is not a cluster (accepted: dask://HOST",
+        ),
+        ("--over T=1,2 --engine dask://a:1 --jobs 2", "--jobs: does not go together with --engine"),
+    ],
+)
+def test_wrong_parts_and_engines_are_told(arguments: str, message: str, parts: Path) -> None:
+    done = run("sweep", *arguments.split(), cwd=parts)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+@pytest.mark.slow
+def test_a_cluster_writes_what_one_machine_writes(whole: dict[str, Path], tmp_path: Path) -> None:
+    """And a file that is killed there is continued here."""
+    with dask_cluster() as address:
+        engine = ("--engine", address.replace("tcp://", "dask://"))
+        for name in ("csv", "jsonl", "parquet"):
+            file = tmp_path / f"sweep.{name}"
+            done = run("sweep", *GRID, *engine, "-o", str(file))
+            assert done.returncode == 0, done.stderr
+            assert file.read_bytes() == whole[name].read_bytes()
+        begun = tmp_path / "begun.csv"
+        with sweeping(begun, *engine) as process:
+            while size_of(begun) < 2000 and process.poll() is None:
+                time.sleep(0.01)
+            process.kill()
+            process.communicate(timeout=60)
+    assert 2000 <= size_of(begun) < whole["csv"].stat().st_size
+    assert run("sweep", *GRID, "-o", str(begun)).returncode == 0
+    assert begun.read_bytes() == whole["csv"].read_bytes()
+
+
+@pytest.mark.slow
+def test_a_cluster_that_does_not_answer_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "s.csv"
+    done = run(
+        "sweep",
+        *GRID,
+        "--engine",
+        "dask://127.0.0.1:9",
+        "-o",
+        str(file),
+        DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT="1s",
+    )
+    assert done.returncode == 2
+    assert "--engine: no scheduler of Dask answers" in done.stderr
+    assert not file.exists()
+
+
+def test_missing_dask_says_what_to_install(tmp_path: Path) -> None:
+    script = (
+        "import sys\nsys.modules['distributed'] = None\nfrom ckptplan.cli.main import main\n"
+        f"main(['sweep', '--over', 'T=64,128', '--engine', 'dask://a:1', '-o', {str(tmp_path / 's.csv')!r}])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("ckptplan: distributed is not installed; in ckptplan's folder, run: pip inst")

@@ -2,15 +2,12 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
-from importlib.util import find_spec
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
@@ -20,10 +17,8 @@ import pytest
 import ckptplan
 from ckptplan.errors import CkptplanError, InputError
 from ckptplan.studies.workers import WorkerPool, count_workers, map_in_order
-from tests.support import dask_cluster, started
+from tests.support import HAS_MPI, dask_cluster, run_mpi, started
 
-MPIEXEC = shutil.which("mpiexec")
-ROOT = Path(__file__).parents[2]
 SNN = ckptplan.load_workload("paper-snn")
 IPU = ckptplan.load_profile("ipu-mk2")
 #: Base, regular and irregular plans, and points where nothing fits.
@@ -193,7 +188,7 @@ def test_workers_end_at_once_when_nobody_wants_their_results() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    MPIEXEC is None or find_spec("mpi4py") is None,
+    not HAS_MPI,
     # A library of the system, which no package index has. The gate installs it, and skips nothing.
     reason="MPI or mpi4py is not installed",
 )
@@ -209,24 +204,9 @@ def test_mpi_plans_the_rows_that_this_process_plans(tmp_path: Path) -> None:
         f"        rows = ckptplan.sweep({GRID}, workloads=snn, profiles=ipu, executor=executor)\n"
         "        print(json.dumps(list(rows)))\n"
     )
-    environment = {
-        "PYTHONPATH": str(ROOT),
-        # More processes than cores, and by whoever runs the tests.
-        "OMPI_MCA_rmaps_base_oversubscribe": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    }
-    done = subprocess.run(
-        [str(MPIEXEC), "-n", "3", sys.executable, "-m", "mpi4py.futures", "rows.py"],
-        cwd=tmp_path,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
+    assert json.loads(run_mpi("rows.py", cwd=tmp_path)) == list(
+        ckptplan.sweep(GRID, workloads=SNN, profiles=IPU)
     )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == list(ckptplan.sweep(GRID, workloads=SNN, profiles=IPU))
 
 
 def test_workers_end_with_their_parent_while_they_are_still_starting(tmp_path: Path) -> None:

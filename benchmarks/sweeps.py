@@ -1,0 +1,143 @@
+"""What rows of a sweep cost, and what engines add: python -m benchmarks.sweeps.
+
+A row is the best plan of paper-snn on ipu-mk2 at a point of a grid over T, memory and bandwidth. Its seconds
+are processor time of one core; its bytes are what it adds to a file. Engines plan the same grid in turn, each
+with two workers that were started before, in blocks of a second; what counts is the ratio of rows per second.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import ckptplan
+from benchmarks.harness import DOCS, Setting, main, table
+from ckptplan.storage.tables import Format, Lines, Row, write_parquet
+from ckptplan.studies.sweep import Sweep, iterate_rows, make_sweep
+from ckptplan.studies.workers import WorkerPool
+
+#: Rows of a long sweep, and machines with so many cores.
+LONG = (10**6, 10**9)
+CORES = (1, 64, 1024)
+#: Rows of a file at most.
+_MOST = 10_000_000
+
+
+def _make(strategies: str, **over: str) -> Sweep:
+    workload, profile = ckptplan.load_workload("paper-snn"), ckptplan.load_profile("ipu-mk2")
+    axes = {name.replace("_", "-"): values for name, values in over.items()}
+    return make_sweep(axes, workloads=workload, profiles=profile, strategies=strategies)
+
+
+def measure_rows(sweep: Sweep) -> dict[str, Any]:
+    """Return the processor seconds of a row, and its bytes in each format."""
+    began = time.process_time()
+    rows = [row for some in iterate_rows(sweep) for row in some]
+    seconds = (time.process_time() - began) / len(rows)
+    sizes: dict[str, float] = {}
+    formats: tuple[Format, ...] = ("csv", "jsonl")
+    for name in formats:
+        lines = Lines(format=name, columns=sweep.columns)
+        sizes[name] = sum(len(lines.line(row)) for row in rows) / len(rows)
+    with tempfile.TemporaryDirectory() as folder:
+        # Two files: what both have at their ends is not of rows.
+        half, file = len(rows) // 2, Path(folder) / "rows.parquet"
+        written = []
+        for some in (rows, rows[:half]):
+            write_parquet(file, [some], columns=sweep.columns, identity=sweep.identity)
+            written.append(file.stat().st_size)
+        sizes["parquet"] = (written[0] - written[1]) / (len(rows) - half)
+    return {"rows": len(rows), "seconds": seconds, "bytes": sizes, "fit": sum(row["fits"] for row in rows)}
+
+
+def measure_engines(sweep: Sweep, *, rounds: int) -> dict[str, Any]:
+    """Return rows per second of each engine in each round, in turn."""
+    from distributed import Client, LocalCluster
+
+    found: dict[str, list[float]] = {"own": [], "dask": []}
+    with ExitStack() as open_:
+        cluster = open_.enter_context(LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0"))
+        client = open_.enter_context(Client(cluster))
+        engines: Mapping[str, Executor] = {
+            "own": open_.enter_context(WorkerPool(2)),
+            "dask": client.get_executor(),
+        }
+        for engine in engines.values():
+            _count(iterate_rows(sweep, start=len(sweep) - 20, executor=engine))
+        for round_ in range(rounds):
+            for name in list(engines)[:: 1 if round_ % 2 else -1]:
+                began = time.perf_counter()
+                count = _count(iterate_rows(sweep, executor=engines[name]))
+                found[name].append(count / (time.perf_counter() - began))
+    ratios = [dask / own for own, dask in zip(found["own"], found["dask"], strict=True)]
+    return {"rows_per_second": found, "ratios": ratios, "ratio": statistics.median(ratios)}
+
+
+def _count(rows: Iterator[list[Row]]) -> int:
+    return sum(map(len, rows))
+
+
+def run(setting: Setting) -> dict[str, Any]:
+    """Measure rows of closed forms and of ``optimal``, then engines."""
+    small = setting.small
+    closed = _make(
+        "closed",
+        T=f"256:65536:n{3 if small else 24}",
+        local_bytes=f"128KiB:624KiB:n{2 if small else 10}",
+        bandwidth="5GB/s:80GB/s:n5",
+    )
+    solved = _make("optimal", T=f"256:4096:n{2 if small else 5}", local_bytes="300KiB,450KiB,624KiB")
+    long = _make("closed", T="256:65536:n16", local_bytes=f"128KiB:624KiB:n{4 if small else 512}")
+    return {
+        "closed": setting.attempt("closed", lambda: measure_rows(closed)),
+        "optimal": setting.attempt("optimal", lambda: measure_rows(solved)),
+        "engines": setting.attempt("engines", lambda: measure_engines(long, rounds=1 if small else 5)),
+    }
+
+
+def document(results: Any) -> str:
+    """Return the tables of the page."""
+    rows = []
+    for name, told in (("closed", "closed forms"), ("optimal", "`optimal`")):
+        found = results[name]
+        for count in LONG:
+            times = (_say_hours(found["seconds"] * count / cores) for cores in CORES)
+            sizes = (_say_bytes(found["bytes"][kind] * count) for kind in ("csv", "jsonl", "parquet"))
+            rows.append((told, f"{count:,}", *times, *sizes, f"{max(1, count // _MOST):,}"))
+    cores = (f"{cores:,} core{'s' * (cores > 1)}" for cores in CORES)
+    engines = results["engines"]
+    own, dask = (statistics.median(engines["rows_per_second"][name]) for name in ("own", "dask"))
+    spent = ", ".join(
+        f"{results[name]['seconds'] * 1e3:,.3g} ms ({told}, {results[name]['rows']:,} points)"
+        for name, told in (("closed", "closed forms"), ("optimal", "`optimal`"))
+    )
+    return (
+        table(("strategies", "points", *cores, "CSV", "JSON lines", "Parquet", "files"), rows)
+        + f"\n\nProcessor time of a point: {spent}. Two workers of Dask plan {engines['ratio']:.2f} of what "
+        f"two processes of one machine plan in the same time ({dask:,.0f} and {own:,.0f} rows a second, on a "
+        "busy machine; medians of rounds in turn).\n"
+    )
+
+
+def _say_hours(seconds: float) -> str:
+    for size, unit in ((86400 * 365, "years"), (86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.2g} {unit}" if seconds < 100 * size else f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:,.2g} s"
+
+
+def _say_bytes(size: float) -> str:
+    for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB")):
+        if size >= factor:
+            return f"{size / factor:,.3g} {unit}"
+    return f"{size:,.0f} B"
+
+
+if __name__ == "__main__":
+    main("sweeps", run, document, about=__doc__, page=DOCS / "sweep.md")

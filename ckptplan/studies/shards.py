@@ -1,0 +1,172 @@
+"""Divides a sweep among machines that know nothing of each other, and merges the files that they write.
+
+Each row of a part begins with the identity of the sweep, and with which part of how many rows it is of:
+``4f0c1d2e3a5b:3/64:1000000``. So a part is continued as a whole sweep is, and tells the merge all it needs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import IO
+
+from ckptplan.errors import InputError, refuse
+from ckptplan.storage.files import replace_file
+
+#: Blocks of a part, which are spread over the sweep so that parts are as much work; and the most rows of one.
+_BLOCKS, _MOST_ROWS = 16, 2048
+_MOST_SHARDS = 100_000
+_ACCEPTED = "NUMBER/COUNT, as 3/64, counted from 1"
+#: How a line of a part begins, in CSV and in JSON lines.
+_BEGINNING = re.compile(rb'((?:\{"sweep": ")?)([0-9a-f]{12}):(\d{1,7})/(\d{1,7}):(\d{1,15})("?,)')
+#: Missing parts that are named.
+_NAMED = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """A part of a sweep of ``total`` rows: every ``count``-th block of them, from block ``number`` on.
+
+    Numbers count from 1.
+    """
+
+    number: int
+    count: int
+    total: int
+
+    @property
+    def block(self) -> int:
+        """The rows of a block; only the last one of all may have fewer."""
+        return max(1, min(_MOST_ROWS, self.total // (_BLOCKS * self.count)))
+
+    def __len__(self) -> int:
+        rounds, rest = divmod(self.total, self.block * self.count)
+        return rounds * self.block + min(self.block, max(0, rest - (self.number - 1) * self.block))
+
+    def row(self, place: int) -> int:
+        """Return which row of the sweep one of this part is."""
+        round_, within = divmod(place, self.block)
+        return (round_ * self.count + self.number - 1) * self.block + within
+
+    def name(self, sweep: str) -> str:
+        """Return the identity of this part of a sweep with an identity."""
+        return f"{sweep}:{self.number}/{self.count}:{self.total}"
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """Return the number and the count of '3/64'. Raises InputError."""
+    number, slash, count = text.strip().partition("/")
+    if not (slash and all(part.isascii() and part.isdecimal() and len(part) < 9 for part in (number, count))):
+        raise refuse(text, "is not a part of a sweep", accepted=_ACCEPTED)
+    if not 1 <= int(number) <= int(count) <= _MOST_SHARDS:
+        raise refuse(text, "is out of range", accepted=f"{_ACCEPTED}, at most {_MOST_SHARDS:,} parts")
+    return int(number), int(count)
+
+
+@dataclass(kw_only=True)
+class _Part:
+    """A file of a part: what its lines begin with and what a whole sweep's do, and where the next line is."""
+
+    path: str
+    header: bytes
+    beginning: bytes
+    whole: bytes
+    sweep: str
+    shard: Shard
+    offset: int
+
+    def take(self, count: int) -> Iterator[bytes]:
+        """Yield the next lines as a whole sweep has them."""
+        with _open(self.path) as file:
+            file.seek(self.offset)
+            for line in islice(file, count):
+                yield self.whole + line[len(self.beginning) :]
+            self.offset = file.tell()
+
+
+def merge_parts(paths: Sequence[str], output: str) -> int:
+    """Write the rows of all parts of a sweep in order, as one run writes them, and return their number.
+
+    Raises InputError, which names a part that is missing, given twice, incomplete or of another sweep.
+    """
+    parts: dict[int, _Part] = {}
+    for path in paths:
+        part = _examine(path)
+        first = next(iter(parts.values()), part)
+        if (part.header, part.whole, part.shard.count, part.shard.total) != (
+            first.header, first.whole, first.shard.count, first.shard.total
+        ):  # fmt: skip
+            raise InputError(f"is part {_say(part)}, but {first.path} is part {_say(first)}", source=path)
+        twin = parts.setdefault(part.shard.number, part)
+        if twin is not part:
+            raise InputError(f"is part {_say(part)}, as {twin.path} is", source=path, accepted="each part once")
+    if not parts:
+        raise InputError("names no file", field="parts", accepted="all parts of a sweep, as part-*.csv")
+    shard = first.shard
+    missing = [str(number) for number in range(1, shard.count + 1) if number not in parts]
+    if missing:
+        named = ", ".join(missing[:_NAMED]) + (f" and {len(missing) - _NAMED:,} more" * (len(missing) > _NAMED))
+        raise InputError(
+            f"{'parts' if len(missing) > 1 else 'part'} {named} of {shard.count:,} "
+            f"{'are' if len(missing) > 1 else 'is'} missing",
+            field="parts",
+            accepted="all parts of a sweep",
+        )
+    with replace_file(output, binary=output != "-") as file:
+        out: IO[bytes] = getattr(file, "buffer", file)
+        out.write(first.header)
+        for block in range(-(-shard.total // shard.block)):
+            out.writelines(parts[block % shard.count + 1].take(shard.block))
+    return shard.total
+
+
+def _say(part: _Part) -> str:
+    """Return which part of which sweep a file is."""
+    shard = part.shard
+    return f"{shard.number}/{shard.count} of the {shard.total:,} rows of sweep {part.sweep}"
+
+
+def _open(path: str) -> IO[bytes]:
+    try:
+        return open(path, "rb")  # noqa: PTH123 - the caller closes it
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", source=path) from None
+
+
+def _examine(path: str) -> _Part:
+    """Return a part that is complete. Raises InputError."""
+    with _open(path) as file:
+        header = file.readline()
+        if header.startswith(b"{"):
+            header = b""
+            file.seek(0)
+        offset, line = file.tell(), file.readline()
+        found = _BEGINNING.match(line)
+        if found is None:
+            raise InputError(
+                "is no part of a sweep", source=path, accepted="what a sweep wrote as one of several parts"
+            )
+        start, sweep, number, count, total, end = found.groups()
+        shard = Shard(number=int(number), count=int(count), total=int(total))
+        beginning, rows = found.group(), 0
+        while line.startswith(beginning) and line.endswith(b"\n"):
+            rows, line = rows + 1, file.readline()
+        if line:
+            raise InputError(f"row {rows + 1:,} is not one of part {shard.number}/{shard.count}", source=path)
+        if rows != len(shard):
+            raise InputError(
+                f"has {rows:,} of the {len(shard):,} rows of part {shard.number}/{shard.count}; "
+                "the command that wrote it continues it",
+                source=path,
+            )
+    return _Part(
+        path=path,
+        header=header,
+        beginning=beginning,
+        whole=start + sweep + end,
+        sweep=sweep.decode(),
+        shard=shard,
+        offset=offset,
+    )
