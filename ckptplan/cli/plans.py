@@ -10,7 +10,7 @@ import typer
 
 from ckptplan.cli import options
 from ckptplan.cli.command import Read, Written
-from ckptplan.cli.options import command_line, option
+from ckptplan.cli.options import command_line, count, option
 from ckptplan.cli.output import (
     OutputFile,
     OutputOptions,
@@ -23,7 +23,7 @@ from ckptplan.cli.output import (
     write_view,
 )
 from ckptplan.cli.progress import progress_bar
-from ckptplan.errors import Infeasible, InputError
+from ckptplan.errors import Infeasible, InputError, quote_value
 
 if TYPE_CHECKING:
     from ckptplan.cost.case import Case
@@ -37,9 +37,31 @@ if TYPE_CHECKING:
 DISAGREES = 4
 
 
+def _read_lengths(value: str) -> tuple[int, int]:
+    """Return the first and the last length of '1:5000', the same one of '5000'. Raises InputError."""
+    first, _, last = value.replace(",", "").partition(":")
+    last = last or first
+    if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
+        raise InputError(
+            f"{quote_value(value)} is no range of lengths",
+            field="--T",
+            value=value,
+            accepted="FIRST:LAST, as 1:5000",
+        )
+    return int(first), int(last)
+
+
 def simulate(
     *,
-    plan: options.PlanFile,
+    plan: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PLAN",
+            help="A plan file, as optimize -o writes it; '-' for standard input.",
+            parser=Read,
+            show_default=False,
+        ),
+    ] = None,
     schedule: Annotated[
         str | None, option("FILE", "Play this schedule at the plan's costs and limits.", parser=Read)
     ] = None,
@@ -47,10 +69,23 @@ def simulate(
     gantt: Annotated[
         str | None, option("FILE", "Draw the timeline, as .png, .svg or .pdf.", parser=picture_file)
     ] = None,
+    online: Annotated[
+        bool, typer.Option("--online", help="In place of a plan: sequences whose length nobody knows.")
+    ] = False,
+    slots: Annotated[int | None, count("With --online: the states that are held at a time.")] = None,
+    lengths: Annotated[
+        str | None, option("FIRST:LAST", "With --online: the lengths (default: 1:5000).", "--T")
+    ] = None,
+    plot: Annotated[
+        str | None,
+        option("FILE", "With --online: draw the factor, as .png, .svg or .pdf.", parser=picture_file),
+    ] = None,
     size: PictureSize = "page",
     output: OutputOptions,
 ) -> None:
     """Play a plan's schedule action by action: every law is checked, time and peaks are counted.
+
+    With --online, sequences of every length are compared with the optimum that knows T (docs/online.md).
 
     Exits 4 if the plan's own schedule does not cost what was predicted.
     """
@@ -58,6 +93,15 @@ def simulate(
     from ckptplan.report.simulation import view_simulation
     from ckptplan.storage.plans import load_plan
 
+    if online:
+        given = {"PLAN": plan, "--schedule": schedule, "--trace": trace, "--gantt": gantt}
+        _simulate_online(slots, lengths, plot, size, output, refused=given)
+        return
+    for name, value in (("--slots", slots), ("--T", lengths), ("--plot", plot)):
+        if value is not None:
+            raise InputError("needs --online", field=name)
+    if plan is None:
+        raise InputError("is missing", field="PLAN", accepted="a plan file, or --online")
     if plan == "-" and schedule == "-":
         raise InputError("standard input is already the plan", field="--schedule", value="-")
     planned = load_plan(plan)
@@ -80,6 +124,30 @@ def simulate(
     if schedule is None and not view.document()["agrees"]:
         note("ckptplan: the schedule does not cost what the plan predicts")
         raise typer.Exit(DISAGREES)
+
+
+def _simulate_online(
+    slots: int | None,
+    lengths: str | None,
+    plot: str | None,
+    size: str,
+    output: OutputOptions,
+    *,
+    refused: dict[str, str | None],
+) -> None:
+    from ckptplan.report.online import draw_online, view_online
+    from ckptplan.studies.online import compare_online
+
+    for name, value in refused.items():
+        if value is not None:
+            raise InputError("cannot be combined with --online", field=name, value=value)
+    if slots is None:
+        raise InputError("is missing", field="--slots", accepted="the states that are held at a time, as 10")
+    first, last = _read_lengths("1:5000" if lengths is None else lengths)
+    found = compare_online(slots=slots, first=first, last=last)
+    write_view(view_online(found), output)
+    if plot:
+        save_picture(plot, lambda size: draw_online(found, size), size=size)
 
 
 @contextmanager

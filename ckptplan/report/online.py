@@ -1,0 +1,89 @@
+"""What it costs not to know T: online schedules beside the optimum that knows it, as table and picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ckptplan.report import style
+from ckptplan.report.blocks import Block, Field, Paragraph, Table
+from ckptplan.report.formats import View
+from ckptplan.studies.online import OnlineFactors
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: Lengths that the table shows, evenly in powers.
+_SHOWN = 12
+_FIELDS = (
+    Field("steps", title="T", right=True),
+    Field("online", title="runs, online", short="online", right=True),
+    Field("optimum", title="optimum that knows T", short="optimum", right=True),
+    Field("over_optimum", title="factor", right=True),
+    Field("over_revolve", title="advances over revolve", short="over\nrevolve", right=True, priority=1),
+    Field("bound", title="most runs of a step", short="bound", right=True, priority=2),
+)
+
+
+def view_online(factors: OnlineFactors) -> View:
+    """Return the factors of all lengths; the table shows a few of them."""
+
+    def list_rows() -> Iterator[dict[str, Any]]:
+        names = [field.name for field in _FIELDS]
+        columns = (getattr(factors, name).tolist() for name in names)
+        for values in zip(*columns, strict=True):
+            yield dict(zip(names, values, strict=True))
+
+    return View(
+        kind="online",
+        blocks=lambda: _tell(factors, list(list_rows())),
+        document=lambda: {
+            "slots": factors.slots,
+            "tape_bytes_over_state_bytes": 1,
+            "worst_over_optimum": float(factors.over_optimum.max()),
+            "mean_over_optimum": float(factors.over_optimum.mean()),
+            "worst_over_revolve": float(factors.over_revolve.max()),
+            "points": list(list_rows()),
+        },
+        rows=list_rows,
+    )
+
+
+def _tell(factors: OnlineFactors, rows: list[dict[str, Any]]) -> Iterator[Block]:
+    first, last = rows[0]["steps"], rows[-1]["steps"]
+    yield Paragraph(f"online, {factors.slots} slots and a tape of a state's size, T = {first:,} to {last:,}")
+    places = np.unique(np.geomspace(first, last, _SHOWN).round().astype(int)) - first
+    yield Table.of(_FIELDS, (_format(rows[place]) for place in places.tolist()))
+    over = factors.over_optimum
+    worst = int(over.argmax())
+    yield Paragraph(
+        f"Runs over the optimum that knows T: {over.mean():.3f} in the mean, {over[worst]:.3f} at worst "
+        f"(T = {rows[worst]['steps']:,}). Runs count recordings, advances do not."
+    )
+
+
+def _format(row: dict[str, Any]) -> dict[str, str]:
+    return {name: f"{value:.3f}" if isinstance(value, float) else f"{value:,}" for name, value in row.items()}
+
+
+def draw_online(factors: OnlineFactors, size: style.Size) -> Figure:
+    """Draw the factor over the optimum, and that of advances over Revolve, for each T."""
+    figure = style.start_figure(
+        size,
+        3.0,
+        "What it costs not to know T",
+        f"{factors.slots} slots and a tape of a state's size",
+    )
+    axes = figure.subplots()
+    lines = [
+        axes.plot(factors.steps, values, color=colour, linewidth=0.8, label=name)[0]
+        for name, values, colour in (
+            ("runs over the optimum", factors.over_optimum, style.BLUE),
+            ("advances over revolve", factors.over_revolve, style.ORANGE),
+        )
+    ]
+    axes.axhline(1.0, color=style.BLACK, linewidth=0.5)
+    axes.set(xscale="log", xlabel="T, time steps", ylabel="factor")
+    return style.finish_figure(figure, lines, size)
