@@ -19,13 +19,13 @@ from jax.extend import core
 from ckptplan.errors import InputError, quote_value
 from ckptplan.jax.jaxprs import walk
 from ckptplan.jax.leaves import lower_keys
-from ckptplan.jax.planning import check_plan, choose_footprint, keeps_remote, make_plan, read_schedule
-from ckptplan.jax.program import Loop, run_loop
+from ckptplan.jax.limit import check_limit, make_job, make_loop, plan_within
+from ckptplan.jax.planning import check_plan, keeps_remote
+from ckptplan.jax.primitive import LoopCall, run_loop
+from ckptplan.jax.program import Loop
 from ckptplan.jax.remote import RemoteStates
-from ckptplan.jax.step import Step, differentiable, trace_step
-from ckptplan.jax.sums import GradientSums
-from ckptplan.jax.table import make_table
-from ckptplan.jax.tapes import Tape, Wanted, check_tape, find_wanted, make_recording
+from ckptplan.jax.step import Step, TracedStep, differentiable, trace_step
+from ckptplan.jax.tapes import Tape, Wanted, check_tape, find_wanted
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import Workload
 from ckptplan.schedule.schedule import Schedule
@@ -167,7 +167,7 @@ def plan_for(
         traced = trace_step(step, init, xs)
         inputs = differentiable(traced.inputs) if input_gradients else ()
         wanted = find_wanted(traced, inputs=inputs)
-        plans.append(make_plan(traced, steps=steps, memory=memory, wanted=wanted, timed=workload))
+        plans.append(plan_within(traced, steps=steps, memory=memory, wanted=wanted, timed=workload))
 
     jax.eval_shape(trace, init, xs)
     return plans[0]
@@ -216,28 +216,30 @@ def _run(
         check_tape(tape)
     if plan is not None:
         check_plan(plan, steps=steps)
+    else:
+        make_job(traced, steps=steps, memory=ways.memory)
     remote = ways.open_remote()
 
-    def loop_of(wanted: Wanted) -> Loop:
-        chosen = plan or make_plan(
-            traced, steps=steps, memory=ways.memory, wanted=wanted, timed=ways.workload, tape=tape
+    def loop_of(step: TracedStep, wanted: Wanted) -> Loop:
+        chosen = plan or plan_within(
+            step, steps=steps, memory=ways.memory, wanted=wanted, timed=ways.workload, tape=tape
         )
-        found = choose_footprint(chosen, traced, wanted, tape=tape)
-        recording = make_recording(traced, found.tape, wanted)
-        return Loop(
-            step=traced,
-            wanted=wanted,
-            recording=recording,
-            sums=GradientSums(traced, recording, count=len(wanted.constants), together=found.together),
-            table=make_table(
-                lambda: read_schedule(chosen), steps=steps, state=found.state_leaves, tape=found.tape_leaves
-            ),
-            reverse=reverse,
-            remote=remote,
-        )
+        return make_loop(step, chosen, wanted, tape=tape, reverse=reverse, remote=remote)
 
+    def check(step: TracedStep) -> None:
+        if plan is None:
+            check_limit(step, steps=steps, memory=ways.memory)
+
+    call = LoopCall(
+        step=traced.without_values(),
+        steps=steps,
+        reverse=reverse,
+        loop_of=loop_of,
+        check=check,
+        keeps_remote=remote is not None,
+    )
     leaves = tuple(lower_keys(leaf) for leaf in jax.tree.leaves(xs))
-    state, outputs, sums = run_loop(traced, leaves, loop_of=loop_of)
+    state, outputs, sums = run_loop(call, traced.constants, traced.state, leaves)
     return *traced.raise_results(state, outputs), sums
 
 

@@ -45,6 +45,16 @@ class StepFootprint:
     backward_seconds: float
 
     @property
+    def name(self) -> str:
+        """The name of workloads of this kind."""
+        return f"jax-{self.tape}{self.suffix}"
+
+    @property
+    def suffix(self) -> str:
+        """What the name says of products of several steps at once."""
+        return f"-{self.together}" if self.together > 1 else ""
+
+    @property
     def seconds(self) -> dict[str, float]:
         """The times of a step as fields of a workload."""
         forward = max(self.forward_seconds, _LEAST_SECONDS)

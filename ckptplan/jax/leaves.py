@@ -7,8 +7,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
+#: What numbers of fp32 take; smaller ones are held as integers.
+_FLOAT_BYTES = 4
 #: The arrays of a tree, side by side.
 Arrays = tuple[jax.Array, ...]
 
@@ -99,17 +102,54 @@ def make_zeros(leaves: Sequence[Any], *room: int) -> Arrays:
     return tuple(zeros_of(leaf, *room) for leaf in leaves)
 
 
+def make_room(leaves: Sequence[Any], room: int) -> Arrays:
+    """Return arrays with room for a number of leaves, as ``put`` writes and ``release`` reads them.
+
+    Compilers for CPUs write small floating-point numbers into an array by way of a copy of it in fp32: they
+    are held as the integers of their bits.
+    """
+    return tuple(hold(zeros_of(leaf, room)) for leaf in leaves)
+
+
+def hold(leaf: jax.Array) -> jax.Array:
+    """Return an array as ``make_room`` holds it."""
+    small = jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.dtype.itemsize < _FLOAT_BYTES
+    return to_words(leaf) if small else leaf
+
+
+def hold_all(leaves: Sequence[jax.Array]) -> Arrays:
+    """Return arrays as ``make_room`` holds them."""
+    return tuple(map(hold, leaves))
+
+
+def release(held: Sequence[jax.Array], leaves: Sequence[Any]) -> Arrays:
+    """Return arrays that were held, with the types of some leaves."""
+    pairs = zip(held, leaves, strict=True)
+    return tuple(one if one.dtype == leaf.dtype else from_words(one, leaf) for one, leaf in pairs)
+
+
 def take(arrays: Sequence[jax.Array], place: Any) -> Arrays:
     """Return what is at a place of each array."""
-    return tuple(lax.dynamic_index_in_dim(array, place, keepdims=False) for array in arrays)
+    return tuple(at(array, place) for array in arrays)
+
+
+def at(array: jax.Array, place: Any) -> jax.Array:
+    """Return what is at a place of an array."""
+    found: jax.Array = lax.dynamic_index_in_dim(array, place, keepdims=False, allow_negative_indices=False)
+    return found
 
 
 def put(arrays: Sequence[jax.Array], leaves: Sequence[jax.Array], place: Any) -> Arrays:
     """Return the arrays with other leaves at a place."""
-    return tuple(
-        lax.dynamic_update_index_in_dim(array, leaf, place, 0)
-        for array, leaf in zip(arrays, leaves, strict=True)
+    return tuple(put_at(array, leaf, place) for array, leaf in zip(arrays, leaves, strict=True))
+
+
+def put_at(array: jax.Array, leaf: jax.Array, place: Any) -> jax.Array:
+    """Return an array of ``make_room`` with another leaf at a place."""
+    found: jax.Array = lax.dynamic_update_index_in_dim(
+        array, hold(leaf), place, 0, allow_negative_indices=False
     )
+    return found
 
 
 def choose(condition: Any, yes: Sequence[jax.Array], no: Sequence[jax.Array]) -> Arrays:
@@ -126,12 +166,12 @@ def to_words(leaf: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type(leaf, _word(leaf))
 
 
-def from_words(words: jax.Array, like: jax.Array) -> jax.Array:
+def from_words(words: jax.Array, like: Any) -> jax.Array:
     """Return the array that ``to_words`` made these integers of."""
     if like.dtype == jnp.bool_:
         return words.astype(jnp.bool_)
     if jnp.issubdtype(like.dtype, jnp.complexfloating):
-        parts = lax.bitcast_convert_type(words, jnp.real(like).dtype)
+        parts = lax.bitcast_convert_type(words, np.real(np.zeros((), like.dtype)).dtype)
         return lax.complex(parts[0], parts[1])
     return lax.bitcast_convert_type(words, like.dtype)
 

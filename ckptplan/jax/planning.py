@@ -5,6 +5,7 @@ Times of a step for the planner: assumed from its operations, or taken from a ca
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any
 
 import ckptplan
 from ckptplan.errors import Infeasible, InputError, PlanMismatch, quote_value
-from ckptplan.execution.advice import leave_margin, refuse_limit
+from ckptplan.execution.advice import find_limit, leave_margin, refuse_limit
 from ckptplan.jax.footprint import StepFootprint, measure_step
 from ckptplan.jax.leaves import byte_size
 from ckptplan.jax.step import TracedStep
@@ -38,6 +39,13 @@ class StepTimes:
 
     seconds: tuple[tuple[str, float], ...]
     basis: Basis
+
+    @property
+    def least_seconds(self) -> float:
+        """What a step takes at least: it is recorded and reversed once."""
+        times = self.fields()
+        names = "forward_seconds", "record_overhead_seconds", "backward_seconds"
+        return float(sum(times[name] for name in names))
 
     def fields(self) -> dict[str, Any]:
         """Return the times by the fields of a workload."""
@@ -91,49 +99,107 @@ _EXACT = ("base", "standard", "nested", "revolve")
 _COUNTED = ("state_bytes", "tape_bytes", "resident_bytes_per_step", "resident_bytes", "workspace_bytes")
 
 
-def make_plan(
-    step: TracedStep,
-    *,
-    steps: int,
-    memory: object,
-    wanted: Wanted,
-    timed: Workload | None = None,
-    tape: Tape | None = None,
-) -> Plan:
-    """Return the quickest plan for a loop within a limit; its tape bytes are those of the chosen kind of tape.
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A loop that is to be planned within a limit.
 
-    Outputs of all steps and their gradients are part of the limit, as are the wanted gradients of parameters
-    and inputs. Times are those of a ``timed`` workload; a given ``tape`` is not chosen. Raises InputError if no
-    plan fits, or if the workload is of another step.
+    Arguments:
+        steps: T.
+        memory: the limit as it was given.
+        kept_bytes: what stays for a step the whole time: outputs, their gradients, wanted gradients of inputs.
+        timed: a calibrated workload whose times are taken; None to assume times.
     """
-    limit = read_limit(memory)
-    if steps < 1:
-        raise InputError("hold no time step", field="xs", accepted="arrays of shape (T, ...), with T from 1")
-    kept = 2 * byte_size(step.outputs) + byte_size([step.inputs[place] for place in wanted.inputs])
-    found: list[Plan] = []
-    least: list[tuple[Infeasible, Request]] = []
-    footprints = measure_step(step, wanted)
-    for footprint in (one for one in footprints if tape in {None, one.tape}):
-        times = assume_times(footprint) if timed is None else take_times(footprint, timed, among=footprints)
+
+    steps: int
+    memory: object
+    kept_bytes: int
+    timed: Workload | None
+
+    def __post_init__(self) -> None:
+        """Raise InputError if there is no step, or if the limit is none."""
+        if self.steps < 1:
+            raise InputError(
+                "hold no time step", field="xs", accepted="arrays of shape (T, ...), with T from 1"
+            )
+        read_limit(self.memory)
+
+    @property
+    def limit(self) -> int:
+        """The limit in bytes."""
+        return read_limit(self.memory)
+
+    def find_plan(self, footprints: Sequence[StepFootprint]) -> tuple[Plan, StepFootprint]:
+        """Return the quickest plan within the limit, and the footprint that it is for.
+
+        Raises Infeasible if there is none, with the least need of all footprints.
+        """
+        found: tuple[Plan, StepFootprint] | None = None
+        reasons: list[Infeasible] = []
+        timed = [(self._times_of(one, footprints), one) for one in footprints]
+        for times, footprint in sorted(timed, key=lambda one: one[0].least_seconds):
+            if found and self.steps * times.least_seconds >= found[0].predicted.seconds:
+                continue
+            try:
+                plan = _plan(footprint, times, self.steps, self.limit, self.kept_bytes)
+            except Infeasible as error:
+                reasons.append(error)
+                continue
+            if found is None or plan.predicted.seconds < found[0].predicted.seconds:
+                found = plan, footprint
+        if found is None:
+            raise min(reasons, key=lambda one: (one.binding != "local_bytes", one.need))
+        return found
+
+    def find_least(self, footprints: Sequence[StepFootprint]) -> tuple[Plan, StepFootprint]:
+        """Return the plan with the least need of all footprints, whatever the limit, and its footprint."""
+        needs = [(self._find_need(one, footprints), number) for number, one in enumerate(footprints)]
+        need, number = min(needs)
+        chosen = footprints[number]
+        times = self._times_of(chosen, footprints)
+        return _plan(chosen, times, self.steps, find_limit(need), self.kept_bytes), chosen
+
+    def refuse(
+        self, footprint: StepFootprint, *, need: int, gradients: int, shape: Sequence[int]
+    ) -> InputError:
+        """Return the error for a limit that is too small.
+
+        Arguments:
+            footprint: the one with the least need.
+            need: the bytes of the smallest program that is known.
+            gradients: the bytes of the gradients of parameters.
+            shape: the shape of the inputs, time first; () if there are none.
+        """
+        request = _make_request(
+            footprint, self._times_of(footprint, (footprint,)), self.steps, self.limit, self.kept_bytes
+        )
+        reason = Infeasible(binding="local_bytes", need=need, have=self.limit, subject="the smallest program")
         try:
-            found.append(_plan(footprint, times, steps, limit, kept))
+            rank_strategies(request).best()
         except Infeasible as error:
-            least.append((error, _make_request(footprint, times, steps, limit, kept)))
-    if found:
-        return min(found, key=lambda plan: plan.predicted.seconds)
-    needs = [one for one in least if one[0].binding == "local_bytes"]
-    if not needs:
-        raise least[0][0]
-    reason, request = min(needs, key=lambda one: one[0].need)
-    raise refuse_limit(
-        reason,
-        request,
-        memory=memory,
-        limit=limit,
-        gradients=byte_size([step.constant_shapes[place] for place in wanted.constants]),
-        parts=f" for {steps:,} steps with a state of {format_bytes(byte_size(step.state))}",
-        shape=(steps, *step.inputs[0].shape) if step.inputs else (),
-    )
+            if error.binding != "local_bytes":
+                raise
+            reason = error
+            reason.need = max(need, reason.need)
+        state = format_bytes(byte_size(footprint.state_leaves))
+        return refuse_limit(
+            reason,
+            request,
+            memory=self.memory,
+            limit=self.limit,
+            gradients=gradients,
+            parts=f" for {self.steps:,} steps with a state of {state}",
+            shape=shape,
+        )
+
+    def _find_need(self, footprint: StepFootprint, among: Sequence[StepFootprint]) -> float:
+        try:
+            _plan(footprint, self._times_of(footprint, among), self.steps, 1, self.kept_bytes)
+        except Infeasible as error:
+            return error.need if error.binding == "local_bytes" else math.inf
+        return 1.0
+
+    def _times_of(self, footprint: StepFootprint, among: Sequence[StepFootprint]) -> StepTimes:
+        return assume_times(footprint) if self.timed is None else take_times(footprint, self.timed, among=among)
 
 
 def read_limit(memory: object) -> int:
@@ -151,7 +217,7 @@ def read_limit(memory: object) -> int:
 def _plan(footprint: StepFootprint, times: StepTimes, steps: int, limit: int, kept: int) -> Plan:
     request = _make_request(footprint, times, steps, limit, kept)
     found = rank_strategies(request).best()
-    if found.strategy in _EXACT or _program_bytes(found, footprint) <= limit:
+    if found.strategy in _EXACT or predict_program(found, footprint) <= limit:
         return found
     return rank_strategies(request, strategies=_EXACT).best()
 
@@ -159,7 +225,7 @@ def _plan(footprint: StepFootprint, times: StepTimes, steps: int, limit: int, ke
 def _make_request(footprint: StepFootprint, times: StepTimes, steps: int, limit: int, kept: int) -> Request:
     counted = Basis(kind="derived", why="from the shapes of the traced step")
     workload = ckptplan.Workload(
-        name=f"jax-{footprint.tape}",
+        name=footprint.name,
         steps=steps,
         units=1,
         state_bytes=footprint.state_bytes,
@@ -174,7 +240,7 @@ def _make_request(footprint: StepFootprint, times: StepTimes, steps: int, limit:
     return Request.of(workload, profile, local_bytes=leave_margin(limit), command="ckptplan.jax.plan_for")
 
 
-def _program_bytes(plan: Plan, footprint: StepFootprint) -> int:
+def predict_program(plan: Plan, footprint: StepFootprint) -> int:
     """Return what a program of a plan needs: buffers can hold more than what is kept at one time."""
     table = make_table(
         lambda: read_schedule(plan),
@@ -233,8 +299,10 @@ def choose_footprint(
         return next(one for one in footprints if one.tape == (tape or "residuals"))
     workload, units = plan.workload, plan.workload.units or 1
     sizes = {one.tape: one.tape_bytes for one in footprints}
-    chosen = tape or pick_tape(sizes, workload)
-    fits = sizes[chosen] <= workload.tape_bytes * units * (1 + _TOLERANCE)
+    most = workload.tape_bytes * units * (1 + _TOLERANCE)
+    named = {one.name: one.tape for one in footprints if one.tape_bytes <= most}
+    chosen = tape or named.get(workload.name) or pick_tape(sizes, workload)
+    fits = sizes[chosen] <= most
     state, known = footprints[0].state_bytes, workload.state_bytes * units
     if tape is None and (not fits or state > known * (1 + _TOLERANCE)):
         planned = format_bytes(workload.tape_bytes * units)
@@ -249,8 +317,7 @@ def choose_footprint(
         # Calibration measures steps alone.
         return alone
     # Products of several steps at once need the workspace that they were planned with.
-    roomy = [one for one in together if one.workspace_bytes <= workload.workspace_bytes * units]
-    return roomy[0] if roomy else alone
+    return next((one for one in together if workload.name.endswith(one.suffix)), alone)
 
 
 def pick_tape(sizes: Mapping[Tape, int], workload: Workload) -> Tape:

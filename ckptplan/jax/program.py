@@ -1,4 +1,4 @@
-"""Runs a table of rows as one program with a reverse-mode rule: a loop over rows, loops over steps inside.
+"""Runs a table of rows as one program: a loop over rows, loops over steps inside.
 
 Buffers are allocated once and written in place. The first sweep is the forward pass; the rows from the
 first Backward run when gradients are asked for.
@@ -10,24 +10,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 from jax import lax
-from jax.extend import core
-from jax.interpreters import ad, batching, mlir
 
-from ckptplan.errors import InputError
-from ckptplan.jax.leaves import Arrays, choose, has_gradient, make_zeros, put, set_weak, take, zeros_of
-from ckptplan.jax.remote import RemoteStates, refuse_batches
+from ckptplan.jax.leaves import (
+    Arrays,
+    at,
+    choose,
+    hold,
+    hold_all,
+    make_room,
+    make_zeros,
+    put,
+    put_at,
+    release,
+    take,
+)
+from ckptplan.jax.remote import RemoteStates
 from ckptplan.jax.step import TracedStep, differentiable
 from ckptplan.jax.sums import GradientSums
-from ckptplan.jax.table import COLUMNS, SLOT_COLUMNS, Position, RowTable
-from ckptplan.jax.tapes import Recording, Wanted, find_wanted
+from ckptplan.jax.table import COLUMNS, SLOT_COLUMNS, Layout, Position, RowTable
+from ckptplan.jax.tapes import Recording, Wanted
 
 
 class BufferStore:
@@ -36,13 +45,13 @@ class BufferStore:
     def __init__(self, table: RowTable) -> None:
         self._table = table
         self._tape_of = jnp.asarray(table.tape_of)
-        self._states = _Leaves(table.layout.state, table.state_places)
-        self._tapes = _Leaves(table.layout.tape, table.tape_places)
+        self._states = _Leaves(table.layout, table.layout.state, table.state_places)
+        self._tapes = _Leaves(table.layout, table.layout.tape, table.tape_places)
 
     def make(self) -> Arrays:
         """Return buffers of zeros."""
         sizes = zip(self._table.rooms, self._table.layout.buffers, strict=True)
-        return tuple(zeros_of(leaf, room) for room, leaf in sizes)
+        return tuple(one for room, leaf in sizes for one in make_room((leaf,), room))
 
     def load(self, buffers: Arrays, slot: Any) -> Arrays:
         """Return the checkpoint in a slot."""
@@ -68,17 +77,19 @@ class BufferStore:
 class _Leaves:
     """Leaves at the places of a row, which is given by its number."""
 
-    def __init__(self, positions: Sequence[Position], places: npt.NDArray[np.int32]) -> None:
+    def __init__(self, layout: Layout, positions: Sequence[Position], places: npt.NDArray[np.int32]) -> None:
         self._positions = positions
+        self._leaves = [layout.buffers[buffer] for buffer, _ in positions]
         numbers = np.arange(len(places), dtype=np.int32)[:, None]
         #: None if the number of a row is the place of each leaf.
         self._places = None if np.array_equal(places, numbers) else jnp.asarray(places)
 
     def read(self, buffers: Arrays, number: Any) -> Arrays:
         places = self._places_of(number)
-        return tuple(
-            _at(buffers[buffer], place) for (buffer, _), place in zip(self._positions, places, strict=True)
+        found = tuple(
+            at(buffers[buffer], place) for (buffer, _), place in zip(self._positions, places, strict=True)
         )
+        return release(found, self._leaves)
 
     def write(
         self, buffers: Arrays, leaves: Sequence[jax.Array], number: Any, *, only_if: Any = None
@@ -88,8 +99,8 @@ class _Leaves:
         for (buffer, _), place, leaf in zip(self._positions, places, leaves, strict=True):
             if only_if is not None:
                 # What is there is read after the writes before: of unordered ones, the compiler makes a copy.
-                leaf = jnp.where(only_if, leaf, _at(changed[buffer], place))  # noqa: PLW2901
-            changed[buffer] = lax.dynamic_update_index_in_dim(changed[buffer], leaf, place, 0)
+                leaf = jnp.where(only_if, hold(leaf), at(changed[buffer], place))  # noqa: PLW2901
+            changed[buffer] = put_at(changed[buffer], leaf, place)
         return tuple(changed)
 
     def _places_of(self, number: Any) -> list[Any]:
@@ -97,11 +108,6 @@ class _Leaves:
             return [number] * len(self._positions)
         row = self._places[number]
         return [row[column] for _, column in self._positions]
-
-
-def _at(buffer: jax.Array, place: Any) -> jax.Array:
-    found: jax.Array = lax.dynamic_index_in_dim(buffer, place, keepdims=False)
-    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,138 +129,39 @@ class Loop:
         return self.table.steps - 1 - t if self.reverse else t
 
 
-def run_loop(
-    step: TracedStep, xs: Arrays, *, loop_of: Callable[[Wanted], Loop]
-) -> tuple[Arrays, Arrays, Arrays]:
-    """Return the final state, the stacked outputs and the sums of terms; all can be differentiated once.
+def run_both_passes(loop: Loop, constants: Arrays, state: Arrays, xs: Arrays) -> Any:
+    """Return a loss and the gradients: the mean square of all results, in fp32 at least."""
+    (after, outputs, sums), kept = sweep(loop, constants, state, xs)
+    outputs = tuple(outputs[place] for place in differentiable(loop.step.outputs))
+    final = tuple(after[place] for place in differentiable(loop.step.state))
 
-    ``loop_of`` chooses how to run the steps once it is known which gradients are wanted.
-    """
-    loop_for = lru_cache(loop_of)
-    loop = loop_for(find_wanted(step))
-
-    @jax.custom_vjp
-    def call(constants: Arrays, state: Arrays, xs: Arrays) -> tuple[Arrays, Arrays, Arrays]:
-        return _run_forward(loop, constants, state, xs)
-
-    def forward(constants: Any, state: Any, xs: Any) -> Any:
-        values = tuple(tuple(jnp.asarray(one.value) for one in part) for part in (constants, state, xs))
-        wanted = Wanted(constants=_perturbed(constants, step.constants), inputs=_perturbed(xs, step.inputs))
-        results, kept = _once(partial(_sweep, loop_for(wanted)))(*values)
-        return results, (_Static(wanted), *values, kept)
-
-    def backward(held: Any, gradients: Any) -> Any:
-        static, constants, state, xs, kept = held
-        wanted = static.value
-        incoming = _materialise(step, gradients)
-        found = _once(partial(_reverse, loop_for(wanted)))(constants, xs, kept, incoming)
-        return (
-            _spread(constants, wanted.constants, found[0]),
-            _spread(state, differentiable(step.state), found[1]),
-            _spread(xs, wanted.inputs, found[2]),
+    def loss(*results: Arrays) -> Any:
+        leaves = (jnp.abs(one) for some in results for one in some if one.size)
+        return sum(
+            jnp.mean(jnp.square(one.astype(jnp.promote_types(one.dtype, jnp.float32)))) for one in leaves
         )
 
-    call.defvjp(forward, backward, symbolic_zeros=True)
-    if loop.remote is not None:
-        refuse_batches((*step.constants, *step.state, *xs))
-    given = (tuple(map(_guard, part)) for part in (step.constants, step.state, xs))
-    results: tuple[Arrays, Arrays, Arrays] = call(*given)
-    return results
-
-
-@jax.tree_util.register_static
-@dataclass(frozen=True)
-class _Static:
-    """A value that passes from the forward to the backward pass beside arrays."""
-
-    value: Wanted
-
-
-def _perturbed(primals: Sequence[Any], shapes: Sequence[Any]) -> tuple[int, ...]:
-    return tuple(place for place in differentiable(shapes) if primals[place].perturbed)
-
-
-def _spread(leaves: Sequence[Any], places: Sequence[int], found: Sequence[Any]) -> tuple[Any, ...]:
-    """Return a gradient for each leaf, None where none was computed."""
-    by_place = dict(zip(places, found, strict=True))
-    return tuple(by_place.get(place) for place in range(len(leaves)))
-
-
-def _once(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that refuses to be differentiated."""
-    guarded = jax.custom_jvp(function)
-
-    def refuse(*_: Any) -> NoReturn:
-        raise _refused("second derivatives")
-
-    guarded.defjvp(refuse)
-    return guarded
-
-
-def _refused(what: str) -> InputError:
-    return InputError(
-        f"{what} of a loop under a plan are not supported",
-        accepted="first derivatives in reverse mode, as by jax.grad and jax.vjp, or jax.lax.scan",
-    )
-
-
-def _refuse_forward(*_: Any, **__: Any) -> NoReturn:
-    raise _refused("derivatives in forward mode")
-
-
-#: The tangent of an argument. Reverse mode transposes it; only forward mode evaluates it, at once or in a
-#: program.
-_tangent = core.Primitive("tangent_of_a_plan")
-_tangent.def_abstract_eval(lambda kind: kind)
-_tangent.def_impl(_refuse_forward)
-ad.deflinear(_tangent, lambda gradient: [gradient])
-batching.primitive_batchers[_tangent] = lambda given, axes: (_tangent.bind(*given), axes[0])
-mlir.register_lowering(_tangent, _refuse_forward)
-
-
-def _guard(leaf: jax.Array) -> jax.Array:
-    """Return an argument of a loop, whose type is not weak, so that forward mode is refused by name."""
-    if not has_gradient(leaf):
-        return leaf
-    guarded = jax.custom_jvp(lambda one: one)
-    guarded.defjvp(lambda primals, tangents: (primals[0], _tangent.bind(tangents[0])))
-    found: jax.Array = guarded(set_weak(leaf, weak=False))
-    return found
-
-
-def _materialise(step: TracedStep, gradients: Any) -> tuple[Arrays, Arrays | None, Arrays]:
-    """Return the incoming gradients of what is differentiable; None if none of the outputs has one."""
+    value, gradients = jax.value_and_grad(loss, (0, 1, 2))(final, outputs, sums)
     final, stacked, sums = gradients
-    states = tuple(_zero_or(final[place], step.state_shapes[place]) for place in differentiable(step.state))
-    places = differentiable(step.outputs)
-    unused = all(isinstance(stacked[place], jax.custom_derivatives.SymbolicZero) for place in places)
-    some = tuple(_zero_or(stacked[place], step.outputs[place], *stacked[place].shape[:1]) for place in places)
-    terms = tuple(_zero_or(one, leaf) for one, leaf in zip(sums, step.terms, strict=True))
-    return states, None if unused else some, terms
+    return value, reverse_loop(loop, constants, xs, kept, (final, stacked if outputs else None, sums))
 
 
-def _zero_or(gradient: Any, leaf: jax.ShapeDtypeStruct, *room: int) -> jax.Array:
-    """Return a gradient, or that of nothing: zeros with room for a number of leaves."""
-    if isinstance(gradient, jax.custom_derivatives.SymbolicZero):
-        return zeros_of(leaf, *room)
-    return jnp.asarray(gradient)
-
-
-def _run_forward(loop: Loop, constants: Arrays, state: Arrays, xs: Arrays) -> tuple[Arrays, Arrays, Arrays]:
+def run_forward(
+    step: TracedStep, constants: Arrays, state: Arrays, xs: Arrays, *, steps: int, reverse: bool
+) -> tuple[Arrays, Arrays, Arrays]:
     """Run all steps without checkpoints, as if there were no plan."""
 
     def body(carry: Any, given: Any) -> Any:
         state, sums = carry
         t, x = given
-        after, outputs, terms = loop.step.run(constants, state, x, t)
+        after, outputs, terms = step.run(constants, state, x, t)
         return (after, _add(sums, terms)), outputs
 
-    steps = loop.table.steps
     ts = jnp.arange(steps, dtype=jnp.int32)
-    if loop.reverse:
+    if reverse:
         ts = ts[::-1]
-    start = state, make_zeros(loop.step.terms)
-    (state, sums), outputs = lax.scan(body, start, (ts, xs), reverse=loop.reverse)
+    start = state, make_zeros(step.terms)
+    (state, sums), outputs = lax.scan(body, start, (ts, xs), reverse=reverse)
     return state, tuple(outputs), sums
 
 
@@ -325,9 +232,10 @@ class _Mover:
         return self._remote
 
 
-def _sweep(loop: Loop, constants: Arrays, state: Arrays, xs: Arrays) -> Any:
+def sweep(loop: Loop, constants: Arrays, state: Arrays, xs: Arrays) -> Any:
     """Run the rows before the first Backward: return the results, and buffers and what was prepared."""
     step, table, recording = loop.step, loop.table, loop.recording
+    xs = hold_all(xs)
     run = jnp.int32(0) if loop.remote is None else loop.remote.open()
     store = BufferStore(table)
     mover = _Mover(table, store, loop.remote, run)
@@ -343,14 +251,14 @@ def _sweep(loop: Loop, constants: Arrays, state: Arrays, xs: Arrays) -> Any:
     def advance(t: Any, carry: Any) -> Any:
         state, outputs, sums, known = carry
         place = loop.input_place(t)
-        state, some, terms = step.run(constants, state, take(xs, place), t)
+        state, some, terms = step.run(constants, state, step.take_input(xs, place), t)
         known, sums = count(t, known, sums, terms)
         return state, put(outputs, some, place), sums, known
 
     def record(t: Any, carry: Any) -> Any:
         state, outputs, sums, known, buffers = carry
         place = loop.input_place(t)
-        state, some, terms, tape = recording.record(constants, state, take(xs, place), t)
+        state, some, terms, tape = recording.record(constants, state, step.take_input(xs, place), t)
         known, sums = count(t, known, sums, terms)
         return state, put(outputs, some, place), sums, known, store.record(buffers, tape, t)
 
@@ -368,16 +276,16 @@ def _sweep(loop: Loop, constants: Arrays, state: Arrays, xs: Arrays) -> Any:
 
     start = (
         state,
-        make_zeros(step.outputs, table.steps),
+        make_room(step.outputs, table.steps),
         make_zeros(step.terms),
         jnp.int32(0),
         store.make(),
     )
     state, outputs, sums, _, buffers = lax.fori_loop(0, len(table.forward), body, start)
-    return (state, outputs, sums), (run, buffers, recording.prepare(constants))
+    return (state, release(outputs, step.outputs), sums), (run, buffers, recording.prepare(constants))
 
 
-def _reverse(
+def reverse_loop(
     loop: Loop,
     constants: Arrays,
     xs: Arrays,
@@ -388,24 +296,26 @@ def _reverse(
     step, table, recording, wanted = loop.step, loop.table, loop.recording, loop.wanted
     run, buffers, prepared = kept
     final, stacked, sums = gradients
+    xs, stacked = hold_all(xs), None if stacked is None else hold_all(stacked)
     store = BufferStore(table)
     mover = _Mover(table, store, loop.remote, run)
     row_of = _rows_of(table.backward)
+    seen = [step.inputs[place] for place in wanted.inputs]
     none = make_zeros([step.outputs[place] for place in differentiable(step.outputs)])
 
     def advance(t: Any, state: Arrays) -> Arrays:
-        return step.run(constants, state, take(xs, loop.input_place(t)), t)[0]
+        return step.run(constants, state, step.take_input(xs, loop.input_place(t)), t)[0]
 
     def record(t: Any, carry: Any) -> Any:
         state, buffers = carry
-        state, _, _, tape = recording.record(constants, state, take(xs, loop.input_place(t)), t)
+        state, _, _, tape = recording.record(constants, state, step.take_input(xs, loop.input_place(t)), t)
         return state, store.record(buffers, tape, t)
 
     def reverse(buffers: Arrays, t: Any, carry: Any) -> Any:
         gradient, totals, of_inputs = carry
         place = loop.input_place(t)
-        incoming = gradient, none if stacked is None else take(stacked, place), sums
-        given = constants, prepared, store.tape(buffers, t), (t, take(xs, place)), incoming
+        incoming = gradient, none if stacked is None else release(take(stacked, place), none), sums
+        given = constants, prepared, store.tape(buffers, t), (t, step.take_input(xs, place)), incoming
         totals, gradient, of_input = loop.sums.reverse(totals, given, t)
         return gradient, totals, put(of_inputs, of_input, place)
 
@@ -426,9 +336,9 @@ def _reverse(
         buffers,
         final,
         loop.sums.start(),
-        make_zeros([step.inputs[place] for place in wanted.inputs], table.steps),
+        make_room(seen, table.steps),
     )
     *_, gradient, totals, of_inputs = lax.fori_loop(0, len(table.backward), body, start)
     if loop.remote is not None:
         loop.remote.close(run)
-    return loop.sums.finish(totals), gradient, of_inputs
+    return loop.sums.finish(totals), gradient, release(of_inputs, seen)

@@ -10,14 +10,11 @@ import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
-from jax import lax
-from jax.custom_batching import custom_vmap
 from jax.experimental import io_callback
 
 from ckptplan.errors import InputError
@@ -118,21 +115,3 @@ class RemoteFiles:
 
     def _path(self, place: int) -> Path:
         return self._folder.path / f"{place}.state"
-
-
-def refuse_batches(leaves: Sequence[jax.Array]) -> None:
-    """Raise InputError under ``jax.vmap``: each run of a batch would need a store of its own."""
-
-    @custom_vmap
-    def look(*_: Any) -> Any:
-        return jnp.int32(0)
-
-    def refuse(*_: Any) -> NoReturn:
-        raise InputError(
-            "keeps states in remote memory, which jax.vmap cannot batch",
-            field="plan",
-            accepted="a batch as an axis of the state, or a plan with local checkpoints only",
-        )
-
-    look.def_vmap(refuse)
-    look(*map(lax.stop_gradient, leaves))

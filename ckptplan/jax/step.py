@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -12,7 +12,18 @@ from jax.extend import core
 
 from ckptplan.errors import InputError
 from ckptplan.jax.jaxprs import inline_calls, unnamed, walk
-from ckptplan.jax.leaves import Arrays, Kinds, axes_of, has_gradient, lower_keys, set_weak, shape_of, shapes_of
+from ckptplan.jax.leaves import (
+    Arrays,
+    Kinds,
+    axes_of,
+    has_gradient,
+    lower_keys,
+    release,
+    set_weak,
+    shape_of,
+    shapes_of,
+    take,
+)
 
 #: ``step(t, state, x)`` returns the next state, outputs to stack over time, and terms to sum over time.
 Step = Callable[[Any, Any, Any], tuple[Any, Any, Any]]
@@ -24,9 +35,9 @@ class TracedStep:
 
     closed: core.ClosedJaxpr
     #: Arrays that the step closes over.
-    constants: Arrays
+    constants: Any
     #: The initial state, with the types of the states that follow.
-    state: Arrays
+    state: Any
     #: Shapes of what a step takes and returns, as they were traced: in eager code, ``shard_map`` tells other
     #: axes of the arrays themselves.
     constant_shapes: tuple[jax.ShapeDtypeStruct, ...]
@@ -46,6 +57,52 @@ class TracedStep:
         flat = tuple(core.jaxpr_as_fun(self.closed)(*constants, *state, *x, t))
         states, outputs = len(self.state), len(self.outputs)
         return flat[:states], flat[states : states + outputs], flat[states + outputs :]
+
+    def without_values(self) -> TracedStep:
+        """Return the step with shapes in place of arrays."""
+        return replace(self, constants=self.constant_shapes, state=self.state_shapes)
+
+    def batch(self, size: int, *, constants: Sequence[bool], inputs: Sequence[bool]) -> TracedStep:
+        """Return a step that takes a batch of steps at once: the first axis of states, outputs and terms.
+
+        Arguments:
+            size: the batch.
+            constants: whether each of the constants has such an axis.
+            inputs: whether each leaf of an input has one.
+        """
+
+        def spread(leaves: Sequence[Any], chosen: Sequence[bool]) -> tuple[jax.ShapeDtypeStruct, ...]:
+            pairs = zip(leaves, chosen, strict=True)
+            return tuple(leaf.update(shape=(size, *leaf.shape)) if some else leaf for leaf, some in pairs)
+
+        given = (
+            *spread(self.constant_shapes, constants),
+            *spread(self.state_shapes, [True] * len(self.state_shapes)),
+            *spread(self.inputs, inputs),
+        )
+        chosen = (*constants, *(True for _ in self.state_shapes), *inputs, False)
+        run = jax.vmap(
+            lambda *flat: tuple(core.jaxpr_as_fun(self.closed)(*flat)),
+            in_axes=tuple(0 if one else None for one in chosen),
+            axis_size=size,
+        )
+        closed = jax.make_jaxpr(run)(*given, jax.ShapeDtypeStruct((), jnp.int32))
+        count, states, outputs = len(constants), len(self.state_shapes), len(self.outputs)
+        return replace(
+            self,
+            closed=closed,
+            constants=given[:count],
+            constant_shapes=given[:count],
+            state=given[count : count + states],
+            state_shapes=given[count : count + states],
+            inputs=given[count + states :],
+            outputs=shapes_of(closed.out_avals[states : states + outputs]),
+            terms=shapes_of(closed.out_avals[states + outputs :]),
+        )
+
+    def take_input(self, xs: Sequence[jax.Array], place: Any) -> Arrays:
+        """Return the input at a place of the sequence, whose arrays are held as ``hold`` does."""
+        return release(take(xs, place), self.inputs)
 
     def raise_results(self, state: Arrays, outputs: Arrays) -> tuple[Any, Any]:
         """Return the last state and stacked outputs as the user's cell returns them, with its weak types."""

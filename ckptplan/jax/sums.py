@@ -20,7 +20,7 @@ from jax import lax
 from jax.extend import core
 
 from ckptplan.jax.jaxprs import evaluate, find_known, slice_jaxpr
-from ckptplan.jax.leaves import Arrays, byte_size, make_zeros, put, shape_of
+from ckptplan.jax.leaves import Arrays, byte_size, make_room, make_zeros, put, release, shape_of
 from ckptplan.jax.step import TracedStep, differentiable
 from ckptplan.jax.tapes import Recording
 from ckptplan.jax.work import estimate_hoisted_bytes
@@ -103,7 +103,7 @@ class GradientSums:
 
     def start(self) -> Sums:
         """Return sums of nothing."""
-        return make_zeros(self._inner), make_zeros(self._kept, self.together)
+        return make_zeros(self._inner), make_room(self._kept, self.together)
 
     def reverse(self, sums: Sums, arguments: tuple[Any, ...], t: Any) -> tuple[Sums, Arrays, Arrays]:
         """Reverse step t: return the sums that follow, and the gradients of the state and of the input.
@@ -157,6 +157,7 @@ class GradientSums:
     def _form(self, totals: Arrays, kept: Arrays) -> Arrays:
         """Add the products of a group."""
         changed = list(totals)
+        kept = release(kept, self._kept)
         for one in self._products:
             product = form_together(one.equation, kept[one.left], kept[one.right])
             changed[one.place] = changed[one.place] + product

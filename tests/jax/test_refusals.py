@@ -126,7 +126,7 @@ def test_remote_states_cannot_be_batched() -> None:
 def test_a_plan_for_a_smaller_cell_is_warned_of() -> None:
     plan = plan_of(STEPS, "standard")
     with pytest.warns(PlanMismatch, match="the plan is for a state of 1 B and tapes of 2 B; this step has"):
-        ckptplan.jax.scan(keep, jnp.zeros(100), XS, plan=plan)
+        jax.grad(lambda state: ckptplan.jax.scan(keep, state, XS, plan=plan)[0].sum())(jnp.zeros(100))
 
 
 def test_jax_that_is_not_installed_is_named() -> None:

@@ -1,0 +1,212 @@
+"""Plans whose programs are within a limit: planned from shapes, compiled, and planned again if need be.
+
+What a step holds while it runs is an estimate: compilers fuse, copy and order as they like. So the planned
+program is compiled once, quickly, and its bytes are read. If they are too many, the difference belongs to the
+workspace of the step, and the loop is planned again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+
+from ckptplan.errors import Infeasible
+from ckptplan.jax.footprint import StepFootprint, measure_step
+from ckptplan.jax.leaves import Arrays, byte_size
+from ckptplan.jax.planning import Job, choose_footprint, predict_program, read_schedule
+from ckptplan.jax.program import Loop, run_both_passes
+from ckptplan.jax.remote import RemoteStates
+from ckptplan.jax.step import TracedStep
+from ckptplan.jax.sums import GradientSums
+from ckptplan.jax.table import make_table
+from ckptplan.jax.tapes import Tape, Wanted, find_wanted, make_recording
+from ckptplan.model.plan import Plan
+from ckptplan.model.workload import Workload
+from ckptplan.schedule.schedule import Schedule
+
+#: Programs that are compiled to plan one loop.
+_MOST_PROGRAMS = 3
+#: A program that takes less than this share of the limit may have been planned with too little.
+_ROOMY = 0.8
+_NOTHING = Wanted(constants=(), inputs=())
+#: Machine code is not needed to know the bytes of a program.
+_QUICKLY: dict[str, str | bool] = {
+    "xla_backend_optimization_level": "0",
+    "xla_llvm_disable_expensive_passes": True,
+}
+
+
+def plan_within(
+    step: TracedStep,
+    *,
+    steps: int,
+    memory: object,
+    wanted: Wanted,
+    timed: Workload | None = None,
+    tape: Tape | None = None,
+) -> Plan:
+    """Return the quickest plan whose program is within a limit; its tape bytes say which kind of tape it has.
+
+    Arguments:
+        step: the step of the loop.
+        steps: T.
+        memory: the limit, bytes or text. Outputs of all steps and their gradients are part of it, as are the
+            wanted gradients of parameters and inputs.
+        wanted: the gradients that are wanted.
+        timed: a calibrated workload whose times are taken.
+        tape: the kind of tape; None to choose it.
+
+    Raises InputError if no plan fits, with a limit that is then accepted, or if the workload is of another
+    step.
+    """
+    job = make_job(step, steps=steps, memory=memory, wanted=wanted, timed=timed)
+    footprints = [one for one in measure_step(step, wanted) if tape in {None, one.tape}]
+    search = _LimitSearch(job=job, count=lambda plan, footprint: count_bytes(step, plan, wanted, footprint))
+    found = search.run(footprints)
+    if found is not None:
+        return found
+    plan, footprint, taken = search.smallest
+    raise job.refuse(
+        _correct(footprint, plan, taken),
+        need=taken,
+        gradients=byte_size([step.constant_shapes[place] for place in wanted.constants]),
+        shape=(steps, *step.inputs[0].shape) if step.inputs else (),
+    )
+
+
+def make_job(
+    step: TracedStep,
+    *,
+    steps: int,
+    memory: object,
+    wanted: Wanted = _NOTHING,
+    timed: Workload | None = None,
+) -> Job:
+    """Return what is to be planned; the arguments are those of ``plan_within``. Raises InputError."""
+    kept = 2 * byte_size(step.outputs) + byte_size([step.inputs[place] for place in wanted.inputs])
+    return Job(steps=steps, memory=memory, kept_bytes=kept, timed=timed)
+
+
+def check_limit(step: TracedStep, *, steps: int, memory: object) -> None:
+    """Raise InputError if not even a forward pass is within a limit: its outputs and the states of a step."""
+    job = make_job(step, steps=steps, memory=memory)
+    if steps * byte_size(step.outputs) + 2 * byte_size(step.state_shapes) > job.limit:
+        plan_within(step, steps=steps, memory=memory, wanted=find_wanted(step))
+
+
+class _LimitSearch:
+    """Looks for a plan whose program is within a limit."""
+
+    def __init__(self, *, job: Job, count: Callable[[Plan, StepFootprint], int]) -> None:
+        self._job, self._count = job, count
+        #: The plan with the least need, its footprint and the bytes of its program.
+        self.smallest: tuple[Plan, StepFootprint, int]
+
+    def run(self, estimated: Sequence[StepFootprint]) -> Plan | None:
+        """Return the plan; None if the smallest program is too large.
+
+        Whatever the first programs show, the last one is that of the plan with the least need: a limit that
+        it is within is always accepted.
+        """
+        footprints = list(estimated)
+        best: Plan | None = None
+        for _ in range(_MOST_PROGRAMS - 1):
+            try:
+                plan, footprint = self._job.find_plan(footprints)
+            except Infeasible as error:
+                if error.binding != "local_bytes":
+                    raise
+                if best is not None or hasattr(self, "smallest"):
+                    break
+                plan, footprint, taken = self._find_smallest(estimated)
+            else:
+                if best is not None and plan.predicted.seconds >= best.predicted.seconds:
+                    return best
+                taken = self._count(plan, footprint)
+            more = taken - predict_program(plan, footprint)
+            if taken <= self._job.limit:
+                best = plan
+                if taken >= _ROOMY * self._job.limit or plan.strategy == "base":
+                    return best
+            footprints = [_add(one, more) for one in footprints]
+        if best is not None:
+            return best
+        if not hasattr(self, "smallest"):
+            self._find_smallest(estimated)
+        plan, footprint, taken = self.smallest
+        if taken > self._job.limit:
+            return None
+        # The same plan, with the bytes that its program has.
+        return self._job.find_least([_correct(footprint, plan, taken)])[0]
+
+    def _find_smallest(self, footprints: Sequence[StepFootprint]) -> tuple[Plan, StepFootprint, int]:
+        plan, footprint = self._job.find_least(footprints)
+        self.smallest = plan, footprint, self._count(plan, footprint)
+        return self.smallest
+
+
+def _add(footprint: StepFootprint, more: int) -> StepFootprint:
+    return replace(footprint, workspace_bytes=max(0, footprint.workspace_bytes + more))
+
+
+def _correct(footprint: StepFootprint, plan: Plan, taken: int) -> StepFootprint:
+    return _add(footprint, taken - predict_program(plan, footprint))
+
+
+def make_loop(
+    step: TracedStep,
+    plan: Plan | Schedule,
+    wanted: Wanted,
+    *,
+    tape: Tape | None = None,
+    reverse: bool = False,
+    remote: RemoteStates | None = None,
+) -> Loop:
+    """Return a step with the schedule that it runs under.
+
+    Arguments:
+        step: the step of the loop.
+        plan: a plan or a schedule.
+        wanted: the gradients that are wanted.
+        tape: the kind of tape; None for the one that the plan was made for.
+        reverse: whether the sequence runs from its end.
+        remote: what keeps remote states; None if there are none.
+    """
+    found = choose_footprint(plan, step, wanted, tape=tape)
+    recording = make_recording(step, found.tape, wanted)
+    return Loop(
+        step=step,
+        wanted=wanted,
+        recording=recording,
+        sums=GradientSums(step, recording, count=len(wanted.constants), together=found.together),
+        table=make_table(
+            lambda: read_schedule(plan), steps=plan.steps, state=found.state_leaves, tape=found.tape_leaves
+        ),
+        reverse=reverse,
+        remote=remote,
+    )
+
+
+def count_bytes(step: TracedStep, plan: Plan, wanted: Wanted, footprint: StepFootprint) -> int:
+    """Return the bytes that the program of a plan takes: temporary arrays and results.
+
+    What the caller's loss holds of the outputs is not known: it is that of the mean of their squares. A part
+    of a program within ``shard_map`` is not compiled: its bytes are the estimate.
+    """
+    if jax.sharding.get_abstract_mesh().manual_axes:
+        return predict_program(plan, footprint)
+    loop = make_loop(step, plan, wanted, tape=footprint.tape)
+
+    def stack(leaf: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((plan.steps, *leaf.shape), leaf.dtype)
+
+    def run(constants: Arrays, state: Arrays, xs: Arrays) -> Any:
+        return run_both_passes(loop, constants, state, xs)
+
+    shapes = step.constant_shapes, step.state_shapes, tuple(map(stack, step.inputs))
+    compiled = jax.jit(run).lower(*shapes).compile(compiler_options=_QUICKLY)
+    found: Any = compiled.memory_analysis()
+    return int(found.temp_size_in_bytes + found.output_size_in_bytes)

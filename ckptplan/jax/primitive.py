@@ -1,0 +1,244 @@
+"""A loop under a plan as one operation of JAX, with its rules: forward, ``vmap``, and reverse mode.
+
+Until it is differentiated it is a plain scan, and nothing is planned. ``vmap`` makes the batch a part of the
+step, so that sizes are those of the whole batch when a plan is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
+from jax.interpreters import ad, batching, mlir
+
+from ckptplan.errors import InputError
+from ckptplan.jax.leaves import Arrays, has_gradient, set_weak, zeros_of
+from ckptplan.jax.program import Loop, reverse_loop, run_forward, sweep
+from ckptplan.jax.step import TracedStep, differentiable
+from ckptplan.jax.tapes import Wanted
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LoopCall:
+    """A call of a loop: its step, its length, and what chooses how to run it once a gradient is wanted.
+
+    Arguments:
+        step: the step of the loop, without values.
+        steps: T.
+        reverse: whether the sequence runs from its end.
+        loop_of: chooses how to run the steps, once it is known which gradients are wanted.
+        check: raises InputError if not even a forward pass is within the limit.
+        keeps_remote: whether states are kept in remote memory, which ``jax.vmap`` cannot batch.
+    """
+
+    step: TracedStep
+    steps: int
+    reverse: bool
+    loop_of: Callable[[TracedStep, Wanted], Loop]
+    check: Callable[[TracedStep], None]
+    keeps_remote: bool
+
+    def split(self, leaves: Sequence[Any]) -> tuple[Any, Any, Any]:
+        """Return constants, state and inputs."""
+        constants, state = len(self.step.constant_shapes), len(self.step.state_shapes)
+        return (
+            tuple(leaves[:constants]),
+            tuple(leaves[constants : constants + state]),
+            tuple(leaves[constants + state :]),
+        )
+
+    def split_results(self, leaves: Sequence[Any]) -> tuple[Arrays, Arrays, Arrays]:
+        """Return the final state, the stacked outputs and the sums of terms."""
+        states, outputs = len(self.step.state_shapes), len(self.step.outputs)
+        return (
+            tuple(leaves[:states]),
+            tuple(leaves[states : states + outputs]),
+            tuple(leaves[states + outputs :]),
+        )
+
+    def run(self, *leaves: Any) -> list[Any]:
+        """Return the results of a forward pass, if it is all that is wanted."""
+        self.check(self.step)
+        return self.trace(*leaves)
+
+    def trace(self, *leaves: Any) -> list[Any]:
+        """Return the results of a forward pass."""
+        found = run_forward(self.step, *self.split(leaves), steps=self.steps, reverse=self.reverse)
+        return [leaf for part in found for leaf in part]
+
+    def differentiable(self) -> Callable[..., tuple[Arrays, Arrays, Arrays]]:
+        """Return the loop as a function of constants, state and inputs with a rule for reverse mode."""
+        step, loop_for = self.step, lru_cache(partial(self.loop_of, self.step))
+
+        @jax.custom_vjp
+        def call(constants: Arrays, state: Arrays, xs: Arrays) -> tuple[Arrays, Arrays, Arrays]:
+            return run_forward(step, constants, state, xs, steps=self.steps, reverse=self.reverse)
+
+        def forward(constants: Any, state: Any, xs: Any) -> Any:
+            values = tuple(tuple(jnp.asarray(one.value) for one in part) for part in (constants, state, xs))
+            wanted = Wanted(
+                constants=_perturbed(constants, step.constant_shapes), inputs=_perturbed(xs, step.inputs)
+            )
+            results, kept = _once(partial(sweep, loop_for(wanted)))(*values)
+            return results, (_Static(wanted), *values, kept)
+
+        def backward(held: Any, gradients: Any) -> Any:
+            static, constants, state, xs, kept = held
+            wanted = static.value
+            incoming = _materialise(step, gradients)
+            found = _once(partial(reverse_loop, loop_for(wanted)))(constants, xs, kept, incoming)
+            return (
+                _spread(constants, wanted.constants, found[0]),
+                _spread(state, differentiable(step.state_shapes), found[1]),
+                _spread(xs, wanted.inputs, found[2]),
+            )
+
+        call.defvjp(forward, backward, symbolic_zeros=True)
+        return call
+
+
+_loop = core.Primitive("planned_loop")
+_loop.multiple_results = True
+
+
+def run_loop(call: LoopCall, constants: Arrays, state: Arrays, xs: Arrays) -> tuple[Arrays, Arrays, Arrays]:
+    """Return the final state, the stacked outputs and the sums of terms; all can be differentiated once."""
+    found = _loop.bind(*map(_guard, (*constants, *state, *xs)), call=call)
+    return call.split_results(found)
+
+
+_loop.def_impl(lambda *leaves, call: jax.jit(call.run)(*leaves))
+_loop.def_abstract_eval(lambda *leaves, call: jax.make_jaxpr(call.trace)(*leaves).out_avals)
+mlir.register_lowering(_loop, mlir.lower_fun(lambda *leaves, call: call.run(*leaves), multiple_results=True))
+
+
+def _batch(leaves: Sequence[Any], axes: Sequence[Any], *, call: LoopCall) -> tuple[list[Any], list[Any]]:
+    """Run a batch as one loop: the batch is the first axis of states, and the second one of inputs."""
+    if call.keeps_remote:
+        raise InputError(
+            "keeps states in remote memory, which jax.vmap cannot batch",
+            field="plan",
+            accepted="a batch as an axis of the state, or a plan with local checkpoints only",
+        )
+    size = next(leaf.shape[axis] for leaf, axis in zip(leaves, axes, strict=True) if axis is not None)
+    batched = [axis is not None for axis in axes]
+    constants, _, xs = call.split(batched)
+    places = call.split(axes)
+    moved = [
+        tuple(_move(leaf, axis, to) for leaf, axis in zip(part, some, strict=True))
+        for part, some, to in zip(call.split(leaves), places, (0, 0, 1), strict=True)
+    ]
+    state = tuple(
+        leaf if axis is not None else jnp.broadcast_to(leaf, (size, *leaf.shape))
+        for leaf, axis in zip(moved[1], places[1], strict=True)
+    )
+    many = replace(call, step=call.step.batch(size, constants=constants, inputs=xs))
+    found = many.split_results(_loop.bind(*moved[0], *state, *moved[2], call=many))
+    return [leaf for part in found for leaf in part], [
+        axis for part, axis in zip(found, (0, 1, 0), strict=True) for _ in part
+    ]
+
+
+def _move(leaf: Any, axis: Any, to: int) -> Any:
+    return leaf if axis is None else jnp.moveaxis(leaf, axis, to)
+
+
+batching.primitive_batchers[_loop] = _batch
+
+
+def _differentiate(primals: Sequence[Any], tangents: Sequence[Any], *, call: LoopCall) -> Any:
+    moved = [place for place, one in enumerate(tangents) if not isinstance(one, ad.Zero)]
+
+    def of_moved(*values: Any) -> Any:
+        leaves = list(primals)
+        for place, value in zip(moved, values, strict=True):
+            leaves[place] = value
+        return [leaf for part in call.differentiable()(*call.split(leaves)) for leaf in part]
+
+    return jax.jvp(of_moved, [primals[place] for place in moved], [tangents[place] for place in moved])
+
+
+ad.primitive_jvps[_loop] = _differentiate
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class _Static:
+    """A value that passes from the forward to the backward pass beside arrays."""
+
+    value: Wanted
+
+
+def _perturbed(primals: Sequence[Any], shapes: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(place for place in differentiable(shapes) if primals[place].perturbed)
+
+
+def _spread(leaves: Sequence[Any], places: Sequence[int], found: Sequence[Any]) -> tuple[Any, ...]:
+    """Return a gradient for each leaf, None where none was computed."""
+    by_place = dict(zip(places, found, strict=True))
+    return tuple(by_place.get(place) for place in range(len(leaves)))
+
+
+def _once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that refuses to be differentiated."""
+    guarded = jax.custom_jvp(function)
+
+    def refuse(*_: Any) -> NoReturn:
+        raise _refused("second derivatives")
+
+    guarded.defjvp(refuse)
+    return guarded
+
+
+def _refused(what: str) -> InputError:
+    return InputError(
+        f"{what} of a loop under a plan are not supported",
+        accepted="first derivatives in reverse mode, as by jax.grad and jax.vjp, or jax.lax.scan",
+    )
+
+
+def _refuse_forward(*_: Any, **__: Any) -> NoReturn:
+    raise _refused("derivatives in forward mode")
+
+
+#: The tangent of an argument. Reverse mode transposes it; only forward mode evaluates it, at once or in a
+#: program.
+_tangent = core.Primitive("tangent_of_a_plan")
+_tangent.def_abstract_eval(lambda kind: kind)
+_tangent.def_impl(_refuse_forward)
+ad.deflinear(_tangent, lambda gradient: [gradient])
+batching.primitive_batchers[_tangent] = lambda given, axes: (_tangent.bind(*given), axes[0])
+mlir.register_lowering(_tangent, _refuse_forward)
+
+
+def _guard(leaf: jax.Array) -> jax.Array:
+    """Return an argument of a loop, whose type is not weak, so that forward mode is refused by name."""
+    if not has_gradient(leaf):
+        return leaf
+    guarded = jax.custom_jvp(lambda one: one)
+    guarded.defjvp(lambda primals, tangents: (primals[0], _tangent.bind(tangents[0])))
+    found: jax.Array = guarded(set_weak(leaf, weak=False))
+    return found
+
+
+def _materialise(step: TracedStep, gradients: Any) -> tuple[Arrays, Arrays | None, Arrays]:
+    """Return the incoming gradients of what is differentiable; None if none of the outputs has one."""
+    final, stacked, sums = gradients
+    states = tuple(_zero_or(final[place], step.state_shapes[place]) for place in differentiable(step.state))
+    places = differentiable(step.outputs)
+    unused = all(isinstance(stacked[place], jax.custom_derivatives.SymbolicZero) for place in places)
+    some = tuple(_zero_or(stacked[place], step.outputs[place], *stacked[place].shape[:1]) for place in places)
+    terms = tuple(_zero_or(one, leaf) for one, leaf in zip(sums, step.terms, strict=True))
+    return states, None if unused else some, terms
+
+
+def _zero_or(gradient: Any, leaf: jax.ShapeDtypeStruct, *room: int) -> jax.Array:
+    """Return a gradient, or that of nothing: zeros with room for a number of leaves."""
+    if isinstance(gradient, jax.custom_derivatives.SymbolicZero):
+        return zeros_of(leaf, *room)
+    return jnp.asarray(gradient)

@@ -1,0 +1,109 @@
+"""The compiled program is within ``memory=``, or the call is refused with a limit that is then accepted."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import ckptplan.jax
+from ckptplan import InputError
+from tests.jax import programs
+from tests.jax.support import limited
+
+STEPS = 100
+#: More than the least by these shares of what is between the least and the plain program.
+ROOM = (0.0, 0.3)
+#: Cases whose gradients are compared, too: what other tests do not have.
+COMPARED = (
+    "GRU in bf16",
+    "LSTM, products in bf16",
+    "a batch of vmap",
+    "a batch of vmap, LIF",
+    "models of vmap",
+)
+
+
+@pytest.fixture(autouse=True)
+def single_precision() -> Any:
+    with jax.enable_x64(False):
+        yield
+
+
+def compiled(case: programs.Case, scan: Any) -> Any:
+    return jax.jit(jax.value_and_grad(lambda weights, xs: case.loss(scan, weights, xs))).lower(
+        case.weights, jax.ShapeDtypeStruct(case.xs.shape, case.xs.dtype)
+    )
+
+
+def bytes_of(program: Any) -> int:
+    found = program.compile().memory_analysis()
+    return int(found.temp_size_in_bytes + found.output_size_in_bytes)
+
+
+def find_least(case: programs.Case) -> int:
+    """Return the limit that the refusal of a smaller one names."""
+    with pytest.raises(InputError, match="accepted: at least") as error:
+        compiled(case, limited(1))
+    found = re.search(r"\(([\d,]+) bytes\)", str(error.value))
+    assert found
+    return int(found[1].replace(",", ""))
+
+
+@pytest.mark.parametrize("name", programs.NAMES)
+def test_a_program_is_within_its_limit_and_the_least_that_is_named_is_accepted(name: str) -> None:
+    case = programs.make(name, STEPS)
+    least, plain = find_least(case), bytes_of(compiled(case, jax.lax.scan))
+    for room in ROOM:
+        limit = int(least + room * max(0, plain - least))
+        assert bytes_of(compiled(case, limited(limit))) <= limit, room
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_gradients_are_those_of_scan(name: str) -> None:
+    case = programs.make(name, 30)
+    ours, theirs = (
+        jax.jit(jax.value_and_grad(lambda weights, scan=scan: case.loss(scan, weights, case.xs)))(case.weights)
+        for scan in (limited(2 * find_least(case)), jax.lax.scan)
+    )
+    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        difference = np.abs(np.asarray(one, np.float32) - np.asarray(other, np.float32)).max()
+        largest = np.abs(np.asarray(other, np.float32)).max()
+        # Numbers of bf16 have eight bits.
+        assert difference <= (0.05 if "bf16" in name else 1e-4) * largest
+
+
+def test_a_limit_is_of_the_whole_batch() -> None:
+    """Sixteen examples under ``vmap`` need what one step with a batch of sixteen needs, within a tenth."""
+    batch, together = (find_least(programs.make(name, STEPS)) for name in ("a batch of vmap", "GRU"))
+    assert abs(batch - together) <= 0.1 * together
+
+
+def test_a_forward_pass_alone_traces_no_backward_pass() -> None:
+    """And plans nothing: the limit has room for the outputs, not for a tape of each step."""
+    count = 0
+
+    @jax.custom_vjp
+    def square(x: Any) -> Any:
+        return x * x
+
+    def backward(x: Any, gradient: Any) -> Any:
+        nonlocal count
+        count += 1
+        return (2 * x * gradient,)
+
+    square.defvjp(lambda x: (square(x), x), backward)
+
+    def run(xs: Any) -> Any:
+        return ckptplan.jax.scan(lambda h, x: (square(h) + x, h), xs[0], xs, memory="1 MB")[1]
+
+    xs = np.ones((20, 8), np.float32) / 10
+    text = str(jax.make_jaxpr(run)(xs))
+    jax.jit(run)(xs)
+    assert count == 0
+    assert "planned_loop" in text
+    jax.grad(lambda xs: run(xs).sum())(xs)
+    assert count > 0
