@@ -116,9 +116,7 @@ class _LimitSearch:
         for _ in range(_MOST_PROGRAMS - 1):
             try:
                 plan, footprint = self._job.find_plan(footprints)
-            except Infeasible as error:
-                if error.binding != "local_bytes":
-                    raise
+            except Infeasible:
                 if best is not None or hasattr(self, "smallest"):
                     break
                 plan, footprint, taken = self._find_smallest(estimated)

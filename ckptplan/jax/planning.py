@@ -99,6 +99,10 @@ _EXACT = ("base", "standard", "nested", "revolve")
 _COUNTED = ("state_bytes", "tape_bytes", "resident_bytes_per_step", "resident_bytes", "workspace_bytes")
 
 
+#: How much larger the next limit is that is tried where a plan with the least need is looked for.
+_MORE = 1.01
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """A loop that is to be planned within a limit.
@@ -156,7 +160,13 @@ class Job:
         need, number = min(needs)
         chosen = footprints[number]
         times = self._times_of(chosen, footprints)
-        return _plan(chosen, times, self.steps, find_limit(need), self.kept_bytes), chosen
+        while True:
+            try:
+                return _plan(chosen, times, self.steps, find_limit(need), self.kept_bytes), chosen
+            except Infeasible as error:
+                # Buffers hold more than what this strategy keeps at a time: another one needs a little more.
+                local = error.need if error.binding == "local_bytes" else 0.0
+                need = max(local, need * _MORE)
 
     def refuse(
         self, footprint: StepFootprint, *, need: int, gradients: int, shape: Sequence[int]
@@ -176,10 +186,9 @@ class Job:
         try:
             rank_strategies(request).best()
         except Infeasible as error:
-            if error.binding != "local_bytes":
-                raise
-            reason = error
-            reason.need = max(need, reason.need)
+            if error.binding == "local_bytes":
+                reason = error
+                reason.need = max(need, reason.need)
         state = format_bytes(byte_size(footprint.state_leaves))
         return refuse_limit(
             reason,
