@@ -73,7 +73,7 @@ class RemoteStates:
             raise InputError(
                 f"run {int(run)} has ended: its states in remote memory are gone",
                 field="plan",
-                accepted="one backward pass for each forward pass",
+                accepted="one backward pass for each forward pass, outside of jax.lax.scan",
             )
         return self._kept[int(run)]
 
