@@ -121,7 +121,7 @@ def test_commands_of_the_documents_run(page: str, workplace: Path) -> None:
 
 #: Further pages whose Python is run. A compiler of C++ takes its time.
 PYTHON_PAGES = (
-    *sorted({*PAGES} - {"docs/accuracy.md"}), "docs/runtime.md", "docs/cells.md", "docs/torch-plans.md",
+    *sorted({*PAGES} - {"docs/accuracy.md"}), "docs/runtime.md", "docs/cells.md", "docs/torch-plans.md", "docs/offload.md",
     "docs/checks.md", "docs/start/pytorch.md", "docs/jax.md", "docs/executor.md",
     "docs/compiled.md", "docs/online.md",
 )  # fmt: skip
