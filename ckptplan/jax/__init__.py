@@ -13,5 +13,6 @@ except ImportError as error:
     raise MissingExtra("jax", package="jax") from error
 
 from ckptplan.jax.api import bptt, plan_for, scan
+from ckptplan.jax.while_loop import while_loop
 
-__all__ = ["bptt", "plan_for", "scan"]
+__all__ = ["bptt", "plan_for", "scan", "while_loop"]

@@ -1,0 +1,237 @@
+"""A while loop with reverse mode under a limit of memory, whose T is known when it ends (docs/online.md).
+
+States are held by the rule of ``recursion.online``, whose choices are a table that the loop reads. Then the
+gaps are reversed by binomial checkpointing with the slots that are free by then, in one loop of XLA as well:
+the last held state is run from, to the step before the adjoint, which is reversed, or to a state to hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ckptplan.cost.arrays import Integers
+from ckptplan.errors import InputError, quote_value
+from ckptplan.jax.leaves import Arrays, byte_size, make_zeros, put, take
+from ckptplan.jax.step import TracedStep, differentiable, trace_step
+from ckptplan.recursion.online import Snapshots
+from ckptplan.schedule.schedule import check_count
+from ckptplan.units import format_bytes, parse_bytes
+
+#: Levels of the table of binomials: two slots reverse two million steps within them.
+_LEVELS = 2048
+_MOST = 2**31 - 1
+#: States beside the held ones: the working state, the one before it, and a row for those that are not held.
+_BESIDE = 3
+
+
+def while_loop(
+    cond: Callable[[Any], Any],
+    body: Callable[[Any], Any],
+    state: Any,
+    *,
+    memory: int | str | None = None,
+    slots: int | None = None,
+    max_steps: int = 10_000,
+) -> Any:
+    """Return the final state: ``jax.lax.while_loop`` with gradients in reverse mode.
+
+    Arguments:
+        cond: ``cond(state)`` says whether another step runs; it has no gradients.
+        body: ``body(state)`` returns the next state; what it closes over has gradients, too.
+        state: the initial state, any pytree.
+        memory: the bytes that states and the tape of a step may take, or text as "64 MiB".
+        slots: in place of ``memory``, the states that are held at a time.
+        max_steps: the steps for which the rule is tabulated. Longer loops are right, and run steps more often.
+
+    Works under ``jit`` and ``grad``. First derivatives only. Raises InputError.
+    """
+    for name, function in (("cond", cond), ("body", body)):
+        if not callable(function):
+            raise InputError(f"{quote_value(function)} cannot be called", field=name, accepted="a function")
+    if (slots is None) == (memory is None):
+        what = "is missing" if slots is None else "is given together with memory"
+        raise InputError(what, field="slots", accepted="slots or memory")
+    check_count("max_steps", max_steps)
+    step = trace_step(lambda _, present, __: (body(present), (), ()), state, None)
+    test = trace_step(lambda _, present, __: (present, jnp.asarray(cond(present)), ()), state, None)
+    if slots is None:
+        slots = _count_slots(step, memory)
+    check_count("slots", slots)
+    loop = _Loop(step=step, test=test, slots=slots, rows=_tabulate(slots, max_steps))
+    final = loop.run(step.constants, test.constants, step.state)
+    found, _ = step.raise_results(final, ())
+    return found
+
+
+def _count_slots(step: TracedStep, memory: Any) -> int:
+    """Return how many states fit a limit beside a tape. Raises InputError if there is no room for one."""
+    try:
+        limit = parse_bytes(memory)
+    except InputError as error:
+        raise error.inside(prefix="memory") from None
+    each, tape = max(1, byte_size(step.state_shapes)), _measure_tape(step)
+    slots = (limit - tape) // each - _BESIDE
+    if slots < 1:
+        least = (_BESIDE + 1) * each + tape
+        raise InputError(
+            f"{format_bytes(limit)} are too little for a held state and the tape of a step",
+            field="memory",
+            value=memory,
+            accepted=f"at least {format_bytes(least)} ({least:,} bytes)",
+        )
+    return slots
+
+
+def _measure_tape(step: TracedStep) -> int:
+    """Return the bytes that the backward of a step needs, with gradients of what it closes over."""
+    reverse = _Loop(step=step, test=step, slots=1, rows=np.zeros(1, np.int32)).linearize
+    residuals = jax.eval_shape(lambda c, s: reverse(c, s)[1], step.constants, step.state)
+    return byte_size(jax.tree.leaves(residuals)) + byte_size(
+        [step.constants[p] for p in differentiable(step.constants)]
+    )
+
+
+def _tabulate(slots: int, steps: int) -> Integers:
+    """Return the row in which each state is held, ``slots`` for one that is not; shape (steps,)."""
+    rows = np.full(steps, slots, dtype=np.int64)
+    rows[0] = 0
+    snapshots, places = Snapshots(slots), {0: 0}
+    for state in range(1, steps):
+        gone = snapshots.offer(state)
+        if gone != state:
+            rows[state] = places[state] = len(places) if gone is None else places.pop(gone)
+    return rows
+
+
+def _tabulate_binomials(slots: int) -> Integers:
+    """Return C(n + k, n) for n = 0..slots and k = 0.., up to 2**31 - 1; shape (slots + 1, levels)."""
+    table = np.ones((slots + 1, _LEVELS), dtype=np.int64)
+    for number in range(1, slots + 1):
+        # Sums of at most 2048 numbers below 2**31.
+        table[number] = np.minimum(np.cumsum(table[number - 1]), _MOST)
+    return table
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Loop:
+    """The loop over flat arrays."""
+
+    step: TracedStep
+    test: TracedStep
+    slots: int
+    rows: Integers
+
+    def run(self, constants: Arrays, of_test: Arrays, state: Arrays) -> Arrays:
+        """Return the final state."""
+
+        @jax.custom_vjp
+        def whole(constants: Arrays, of_test: Arrays, state: Arrays) -> Arrays:
+            def go_on(present: Arrays) -> Any:
+                return self.goes_on(of_test, present)
+
+            return lax.while_loop(go_on, lambda present: self.advance(constants, present), state)
+
+        def forward(constants: Arrays, of_test: Arrays, state: Arrays) -> tuple[Arrays, Any]:
+            final, *held = self.sweep(constants, of_test, state)
+            return final, (constants, *held)
+
+        def backward(kept: Any, incoming: Any) -> Any:
+            constants, held, steps, last = kept
+            of_constants, of_state = self.reverse(constants, held, steps, last, incoming)
+            return of_constants, tuple(None for _ in of_test), of_state
+
+        whole.defvjp(forward, backward)
+        return whole(constants, of_test, state)
+
+    def goes_on(self, of_test: Arrays, state: Arrays) -> Any:
+        _, (found,), _ = self.test.run(of_test, state, (), jnp.int32(0))
+        return found
+
+    def advance(self, constants: Arrays, state: Arrays) -> Arrays:
+        return self.step.run(constants, state, (), jnp.int32(0))[0]
+
+    def sweep(self, constants: Arrays, of_test: Arrays, state: Arrays) -> Any:
+        """Return the final state, the held states, the step of each row, and T."""
+        rows = jnp.asarray(self.rows, jnp.int32)
+        held = make_zeros(state, self.slots + 1)
+        steps = jnp.full(self.slots + 1, _MOST, jnp.int32)
+
+        def go_on(carry: Any) -> Any:
+            return self.goes_on(of_test, carry[0])
+
+        def run(carry: Any) -> Any:
+            present, held, steps, t = carry
+            row = jnp.where(t < len(rows), rows[jnp.minimum(t, len(rows) - 1)], self.slots)
+            held, steps = put(held, present, row), steps.at[row].set(t)
+            return self.advance(constants, present), held, steps, t + 1
+
+        return lax.while_loop(go_on, run, (state, held, steps, jnp.int32(0)))
+
+    def linearize(self, constants: Arrays, state: Arrays) -> Any:
+        """Return the next state's differentiable leaves, and what maps their gradients back."""
+        of_constants, of_state = differentiable(constants), differentiable(state)
+
+        def run(some: Arrays, others: Arrays) -> Arrays:
+            all_constants, all_state = list(constants), list(state)
+            for place, leaf in zip(of_constants, some, strict=True):
+                all_constants[place] = leaf
+            for place, leaf in zip(of_state, others, strict=True):
+                all_state[place] = leaf
+            after = self.advance(tuple(all_constants), tuple(all_state))
+            return tuple(after[place] for place in of_state)
+
+        return jax.vjp(run, tuple(constants[p] for p in of_constants), tuple(state[p] for p in of_state))
+
+    def reverse(self, constants: Arrays, held: Arrays, steps: Any, last: Any, incoming: Any) -> Any:
+        """Return the gradients of the constants and of the initial state, None for those that have none."""
+        of_constants, of_state = differentiable(constants), differentiable(held)
+        binomials = jnp.asarray(_tabulate_binomials(self.slots), jnp.int32)
+        rows = jnp.argsort(steps[: self.slots]).astype(jnp.int32)
+        count = jnp.sum(steps[: self.slots] < _MOST).astype(jnp.int32)
+
+        def split(length: Any, free: Any) -> Any:
+            """Return how many steps to run to the next held state (``revolve.split``)."""
+            level = jnp.searchsorted(binomials[free], length)
+            below = jnp.where(level >= 2, binomials[free, jnp.maximum(level - 2, 0)], 1)
+            left = jnp.maximum(below, length - binomials[free - 1, level])
+            return jnp.clip(jnp.where(free == 1, length - 1, left), 1, length - 1)
+
+        def run(carry: Any) -> Any:
+            held, steps, count, adjoint, gradients, sums = carry
+            row = rows[count - 1]
+            start = steps[row]
+            length = adjoint - start
+            ahead = jnp.where(length == 1, 0, split(length, self.slots - count + 1))
+            present = lax.fori_loop(0, ahead, lambda _, one: self.advance(constants, one), take(held, row))
+
+            def step_back(_: None) -> Any:
+                _, pull = self.linearize(constants, present)
+                more, before = pull(gradients)
+                added = tuple(one + other for one, other in zip(sums, more, strict=True))
+                return held, steps, count - jnp.where(ahead == 0, 1, 0), adjoint - 1, before, added
+
+            def hold(_: None) -> Any:
+                free = rows[count]
+                moved = steps.at[free].set(start + ahead)
+                return put(held, present, free), moved, count + 1, adjoint, gradients, sums
+
+            return lax.cond(start + ahead == adjoint - 1, step_back, hold, None)
+
+        first = (
+            *(held, steps, count, last),
+            tuple(incoming[place] for place in of_state),
+            tuple(jnp.zeros_like(constants[place]) for place in of_constants),
+        )
+        *_, gradients, sums = lax.while_loop(lambda carry: carry[3] > 0, run, first)
+        of_each: tuple[list[Any], list[Any]] = [None] * len(constants), [None] * len(held)
+        for found, places, values in zip(of_each, (of_constants, of_state), (sums, gradients), strict=True):
+            for place, value in zip(places, values, strict=True):
+                found[place] = value
+        return tuple(of_each[0]), tuple(of_each[1])
