@@ -207,4 +207,5 @@ def count_bytes(step: TracedStep, plan: Plan, wanted: Wanted, footprint: StepFoo
     shapes = step.constant_shapes, step.state_shapes, tuple(map(stack, step.inputs))
     compiled = jax.jit(run).lower(*shapes).compile(compiler_options=_QUICKLY)
     found: Any = compiled.memory_analysis()
-    return int(found.temp_size_in_bytes + found.output_size_in_bytes)
+    # A first state that is a constant of the program is copied; here it is an argument.
+    return int(found.temp_size_in_bytes + found.output_size_in_bytes + byte_size(step.state_shapes))
