@@ -93,7 +93,7 @@ def run(setting: Setting) -> dict[str, Any]:
         bandwidth="5GB/s:80GB/s:n5",
     )
     solved = _make("optimal", T=f"256:4096:n{2 if small else 5}", local_bytes="300KiB,450KiB,624KiB")
-    long = _make("closed", T="256:65536:n16", local_bytes=f"128KiB:624KiB:n{4 if small else 512}")
+    long = _make("closed", T="256:65536:n16", local_bytes=f"128KiB:624KiB:n{4 if small else 192}")
     return {
         "closed": setting.attempt("closed", lambda: measure_rows(closed)),
         "optimal": setting.attempt("optimal", lambda: measure_rows(solved)),

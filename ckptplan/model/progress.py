@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 #: Called from time to time with the work done and the total work, in any unit.
 Progress = Callable[[int, int], None]
@@ -27,6 +28,10 @@ class StagedProgress:
         self.total = stages * _PARTS
         self.begun, self.done = 0, -1
         self.shares = (0.0, 0.0)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle without the callback: other processes report nothing."""
+        return {**vars(self), "progress": None}
 
     def begin(self, place: int, what: str = "") -> None:
         """Begin a stage, whose share is reported as its searches go on; ``what`` says what is done in it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Self, TypeAlias, cast
 
 from ckptplan.cost.arrays import Integers
 from ckptplan.cost.exact import Cost, cost_of
@@ -51,6 +51,12 @@ class Strategy(ABC):
     adopts_others: ClassVar[bool] = False
     #: Bounds by the paper's printed equations, None if the paper has none for this strategy.
     printed: ClassVar[Callable[..., Cost] | None] = None
+
+    def __new__(cls) -> Self:
+        """Return the only instance of the class, also for pickle: strategies are told apart by identity."""
+        if "_only" not in vars(cls):
+            cls._only = super().__new__(cls)
+        return cast("Self", vars(cls)["_only"])
 
     @property
     def simplicity(self) -> tuple[bool, bool, bool, int]:

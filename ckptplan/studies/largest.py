@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from math import inf, isqrt, log
 from typing import Unpack
@@ -26,6 +27,7 @@ from ckptplan.search.question import Question
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.protocol import Strategy
 from ckptplan.strategies.registry import strategy_of
+from ckptplan.studies.workers import map_in_order
 from ckptplan.units import MAX_STEPS
 
 #: The quantities: the number of the job that each is, and its largest value that is considered.
@@ -68,6 +70,7 @@ def largest(
     profile: HardwareProfile,
     *,
     progress: Progress | None = None,
+    executor: Executor | None = None,
     command: str = "ckptplan.largest",
     **wishes: Unpack[LimitWishes],
 ) -> dict[str, Reach]:
@@ -79,12 +82,13 @@ def largest(
         workload: the training job.
         profile: the hardware.
         progress: called with the work done and the total work.
+        executor: searches with all strategies side by side, as in ``sweep``.
         command: recorded in the provenance of the plans.
         wishes: ``strategies``, ``local_bytes``, ``headroom``, ``remote_bytes``, ``max_overhead`` and
             ``effort``, as in ``optimize``. Strategies are by default 'closed', for which the value is proved to
             be the largest (docs/trade-offs.md). Without a limit on the overhead, plans may be very slow.
 
-    Raises InputError.
+    Raises InputError, and CkptplanError if a worker of the executor ends three times.
     """
     if quantity not in QUANTITIES:
         raise InputError(
@@ -113,10 +117,12 @@ def largest(
         for strategy in map(strategy_of, names)
     ]
     reaches: list[Reach] = []
+    # Without an executor, each is searched for when it is asked for.
+    found = map_in_order(ReachSearch.reach, searches, executor=executor)
     try:
         for place, search in enumerate(searches):
             stages.begin(place, search.strategy.name)
-            reaches.append(search.reach())
+            reaches.append(next(found))
     except KeyboardInterrupt:
         reaches += [search.so_far() for search in searches[len(reaches) :]]
         if all(reach.plan is None for reach in reaches):
@@ -137,6 +143,10 @@ class ReachSearch(ABC):
     best: tuple[int, Answer] | None = None
     #: The largest value that is known to fit; it may not be planned yet.
     fitting: int = 0
+
+    def __str__(self) -> str:
+        """Return what errors call the search."""
+        return f"the largest {self.quantity} with {self.strategy.name}"
 
     @abstractmethod
     def find(self, most: int) -> bool:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import chain
+from itertools import chain, groupby
 from typing import Unpack, overload
 
 import numpy as np
@@ -40,6 +41,7 @@ from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Columns, Strategy
 from ckptplan.strategies.registry import select_strategies
 from ckptplan.strategies.solved import Solved
+from ckptplan.studies.workers import map_in_order
 from ckptplan.units import parse_bytes, parse_fraction
 
 
@@ -57,14 +59,16 @@ class StrategyFront:
     bounds: LowerBounds | None = None
 
 
-def trace_fronts(question: Question, *, resolution: float) -> list[StrategyFront]:
-    """Return the front of each strategy of a question, in the question's order.
+def trace_fronts(
+    question: Question, *, resolution: float, executor: Executor | None = None
+) -> list[StrategyFront]:
+    """Return the front of each strategy of a question, in the question's order; an executor finds solved ones.
 
     A strategy that adopts the schedules of others comes last, and takes over whatever any of them finds: so no
     strategy beats it. It also adopts the strategies that are compared by default, asked for or not.
     """
-    adopts = any(one.adopts_others for one in question.strategies)
-    others = [one for one in select_strategies(None) if adopts and one not in question.strategies]
+    adopting = any(one.adopts_others for one in question.strategies)
+    others = [one for one in select_strategies(None) if adopting and one not in question.strategies]
     traced = sorted([*question.strategies, *others], key=order_of_search)
     solved = [one for one in traced if isinstance(one, Solved)]
     fronts: dict[Strategy, StrategyFront] = {
@@ -73,13 +77,20 @@ def trace_fronts(question: Question, *, resolution: float) -> list[StrategyFront
         if isinstance(one, ClosedForm)
     }
     stages = StagedProgress(question.progress, stages=len(solved))
-    for strategy in solved:
-        stages.begin_next(strategy.name)
-        alone = question.for_strategy(strategy).replace(
-            progress=None if question.progress is None else stages.report_solve
+    watched = question.replace(progress=None if question.progress is None else stages.report_solve)
+    for adopts, some in groupby(solved, key=lambda one: one.adopts_others):
+        # Those that adopt come last, and here, where the others' fronts are.
+        sources = [front for one, front in fronts.items() if adopts and is_adoptable(one)]
+        asked = {one: watched.for_strategy(one) for one in some}
+        found = map_in_order(
+            partial(_trace_solved, sources=sources),
+            asked.values(),
+            executor=None if adopts else executor,
+            name=lambda alone: f"the front of {alone.goal.strategies[0]}",
         )
-        sources = [front for one, front in fronts.items() if strategy.adopts_others and is_adoptable(one)]
-        fronts[strategy] = _trace_solved(strategy, alone, sources)
+        for strategy in asked:
+            stages.begin_next(strategy.name)
+            fronts[strategy] = next(found)
     return [fronts[strategy] for strategy in question.strategies]
 
 
@@ -116,8 +127,11 @@ def _answer_closed_form(strategy: ClosedForm, columns: Columns, costs: StepCosts
     )
 
 
-def _trace_solved(strategy: Solved, question: Question, sources: Sequence[StrategyFront]) -> StrategyFront:
-    """Return the front of a solved strategy, with the points of the sources whose schedules it adopts."""
+def _trace_solved(question: Question, sources: Sequence[StrategyFront]) -> StrategyFront:
+    """Return the front of the only strategy, which is solved, with the points of sources that it adopts."""
+    (strategy,) = question.strategies
+    if not isinstance(strategy, Solved):
+        raise TypeError(f"{strategy.name} has a closed form")
     known = merge_fronts(source.front for source in sources)[0] if sources else None
     solved = trace_solved_front(question, known=known)
     own = StrategyFront(
@@ -197,6 +211,7 @@ def pareto(
     *,
     resolution: float | str | None = None,
     progress: Progress | None = None,
+    executor: Executor | None = None,
     command: str = "ckptplan.pareto",
     **wishes: Unpack[LimitWishes],
 ) -> ParetoFront:
@@ -210,6 +225,7 @@ def pareto(
         resolution: 0 lists every point, 0.01 those that differ by 1 % in memory or time; None means 0 up to
             2,000,000 steps, else 0.001.
         progress: called with the work done and the total work.
+        executor: solves strategies side by side, as in ``sweep``; one that adopts schedules follows here.
         command: recorded in the provenance of the plans.
         wishes: ``strategies``, ``local_bytes``, ``headroom``, ``remote_bytes``, ``max_overhead`` and
             ``effort``, as in ``optimize``. The local budget is the one that ``best`` and ``knee`` keep; it
@@ -219,7 +235,7 @@ def pareto(
     on what another schedule may gain (``least_seconds``); other solved strategies may have those of some
     budgets only.
 
-    Raises InputError.
+    Raises InputError, and CkptplanError if a worker of the executor ends three times.
     """
     request = Request.of(
         workload,
@@ -232,7 +248,7 @@ def pareto(
         **wishes,
     )
     fineness = _read_resolution(resolution, steps=workload.steps)
-    fronts = trace_fronts(request.question(), resolution=fineness)
+    fronts = trace_fronts(request.question(), resolution=fineness, executor=executor)
     return ParetoFront(request, tuple(fronts), resolution=fineness)
 
 

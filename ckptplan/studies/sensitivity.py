@@ -13,8 +13,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from typing import Unpack
 
 import numpy as np
@@ -43,6 +45,7 @@ from ckptplan.search.question import Question
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.studies.axes import Axis, Value, find_axis
+from ckptplan.studies.workers import map_in_order
 from ckptplan.units import parse_fraction
 
 
@@ -126,6 +129,7 @@ def compute_error_bars(
     samples: int = SAMPLES,
     seed: int = SEED,
     on_sample: Callable[[int], None] = lambda _: None,
+    executor: Executor | None = None,
 ) -> ErrorBars:
     """Return the error bars of a plan.
 
@@ -137,28 +141,18 @@ def compute_error_bars(
         samples: the number of samples.
         seed: the seed of the random numbers.
         on_sample: called with the number of each sample before its search.
+        executor: searches the samples, as in ``sweep``.
     """
     contenders = question.replace(strategies=_select_contenders(question, share))
-    model = question.goal.model
-    closest = 1 - max(question.resolution, _TIE)
+    varied = _vary_times(question.costs, profile, share=share, samples=samples, seed=seed)
+    found = map_in_order(partial(_compare_at, question=contenders, kept=kept), varied, executor=executor)
     ours, best = np.empty(samples), np.empty(samples)
     better: Counter[str] = Counter()
-    varied = _vary_times(question.costs, profile, share=share, samples=samples, seed=seed)
-    for sample, costs in enumerate(varied):
+    for sample in range(samples):
         on_sample(sample)
-        asked = contenders.replace(costs=costs)
-        ours[sample] = best[sample] = kept.seconds(costs, model)
-        faster = asked.faster_than(ours[sample] * (1 - SUM_ROUNDING))
-        if faster is None:
-            continue
-        best[sample] = faster.seconds(costs, model)
-        # The search attributes a tie to one strategy, so the plan's own strategy is searched separately.
-        if faster.strategy is not kept.strategy:
-            own = asked.for_strategy(kept.strategy).faster_than(ours[sample] * (1 - SUM_ROUNDING))
-            alone = ours[sample] if own is None else own.seconds(costs, model)
-            if alone * closest > best[sample]:
-                chosen = asked.best(enough=float(best[sample]) * (1 + _TIE)) or faster
-                better[chosen.strategy.name] += 1
+        ours[sample], best[sample], chosen = next(found)
+        if chosen is not None:
+            better[chosen] += 1
     return ErrorBars(
         share=share,
         samples=samples,
@@ -169,6 +163,25 @@ def compute_error_bars(
         better={name: count / samples for name, count in better.most_common()},
         regret=max(0.0, float(np.quantile(ours / best - 1, 0.95))),
     )
+
+
+def _compare_at(costs: StepCosts, *, question: Question, kept: Answer) -> tuple[float, float, str | None]:
+    """Return the seconds of a kept plan at other costs, the least there, and a strategy that is faster."""
+    model = question.goal.model
+    asked = question.replace(costs=costs)
+    ours = kept.seconds(costs, model)
+    faster = asked.faster_than(ours * (1 - SUM_ROUNDING))
+    if faster is None:
+        return ours, ours, None
+    best = faster.seconds(costs, model)
+    # The search attributes a tie to one strategy, so the plan's own strategy is searched separately.
+    if faster.strategy is not kept.strategy:
+        own = asked.for_strategy(kept.strategy).faster_than(ours * (1 - SUM_ROUNDING))
+        alone = ours if own is None else own.seconds(costs, model)
+        if alone * (1 - max(question.resolution, _TIE)) > best:
+            chosen = asked.best(enough=best * (1 + _TIE)) or faster
+            return ours, best, chosen.strategy.name
+    return ours, best, None
 
 
 def _select_contenders(question: Question, share: float) -> tuple[str, ...]:
@@ -312,6 +325,7 @@ def sensitivity(
     model: str = "exact",
     uncertainty: float | str | None = None,
     progress: Progress | None = None,
+    executor: Executor | None = None,
     command: str = "ckptplan.sensitivity",
     **wishes: Unpack[BudgetWishes],
 ) -> Sensitivity:
@@ -326,11 +340,13 @@ def sensitivity(
         uncertainty: if given, as 0.1 or '10%' and at most 1, the result has error bars: all times vary at once
             by up to this share.
         progress: called with the work done and the total work.
+        executor: varies inputs side by side, as in ``sweep``.
         command: recorded in the provenance.
         wishes: ``strategies`` (None means 'closed'), ``local_bytes``, ``headroom``, ``remote_bytes`` and
             ``effort``, as in ``optimize``.
 
-    Raises InputError, and Infeasible if nothing fits the unchanged inputs.
+    Raises InputError, Infeasible if nothing fits the unchanged inputs, and CkptplanError if a worker of the
+    executor ends three times.
     """
     share = None
     if uncertainty is not None:
@@ -360,10 +376,16 @@ def sensitivity(
     study = _Study(case=case, goal=goal, kept=nominal)
     inputs = [name for name in INPUTS if name not in _OPTIONAL or any(find_axis(name).now(case))]
     stages = StagedProgress(progress, stages=len(inputs) + (0 if share is None else SAMPLES // _WORK))
+    found = map_in_order(
+        study.measure_influence,
+        map(find_axis, inputs),
+        executor=executor,
+        name=lambda axis: f"the influence of {axis.name}",
+    )
     influences = []
     for place, name in enumerate(inputs):
         stages.begin(place, name)
-        influences.append(study.measure_influence(find_axis(name)))
+        influences.append(next(found))
     error_bars = None
     if share is not None:
         error_bars = compute_error_bars(
@@ -371,6 +393,7 @@ def sensitivity(
             nominal,
             profile=case.profile,
             share=share,
+            executor=executor,
             on_sample=lambda sample: stages.begin(len(inputs) + sample // _WORK, "error bars"),
         )
     stages.end()

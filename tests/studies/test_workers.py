@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import time
@@ -11,11 +12,13 @@ from contextlib import contextmanager
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import ckptplan
 from ckptplan.errors import CkptplanError, InputError
+from ckptplan.strategies.registry import all_strategies
 from ckptplan.studies.workers import WorkerPool, count_workers, map_in_order
 from tests.support import HAS_MPI, dask_cluster, run_mpi, started
 
@@ -103,6 +106,33 @@ def test_an_executor_plans_the_rows_that_this_process_plans(executor: Executor) 
             for one in (None, executor)
         )
         assert there == here
+
+
+def test_a_strategy_that_was_pickled_is_the_same() -> None:
+    """Searches tell strategies apart by identity."""
+    for strategy in all_strategies().values():
+        assert pickle.loads(pickle.dumps(strategy)) is strategy  # noqa: S301
+
+
+def test_studies_on_an_executor_find_what_they_find_here(
+    executor: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of closed forms and of strategies that are solved; progress is told, and by this process."""
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    job, chosen = SNN.with_steps(60), "double,disk-revolve,periodic,optimal"
+    watched: dict[str, Any] = {"executor": executor, "progress": lambda done, _: told.append(done)}
+    told: list[int] = []
+    here, there = (
+        (
+            ckptplan.largest("T", SNN, IPU, strategies="double,disk-revolve", max_overhead=0.1, **more),
+            ckptplan.sensitivity(job, IPU, strategies="double,disk-revolve", uncertainty=0.1, **more),
+            ckptplan.pareto(job, IPU, strategies=chosen, **more),
+        )
+        for more in ({}, watched)
+    )
+    assert there[:2] == here[:2]
+    assert list(there[2]) == list(here[2])
+    assert told
 
 
 def _end_once(item: tuple[str, int]) -> int:
