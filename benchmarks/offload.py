@@ -139,15 +139,12 @@ def run(setting: Setting, folder: Path) -> dict[str, Any]:
     """Measure bytes, what is hidden, a timeline, and then all rows, as far as there is time."""
     jobs = make_jobs(setting)
     lengths, sizes = setting.pick((12, 16), (100, 300), (100, 300)), setting.pick((4,), (4, 8, 16), (4, 8, 16))
-    checks = []
+    few, checks = setting.pick(8, 24, 24), []
     for job in jobs:
-        # A first call is checked, measured and times the place.
         limit = job.find_limit(min(sizes))
-        for offload in (None, "host", folder):
-            job.train(min(lengths), memory=limit, offload=offload)
-        checks.append({"network": job.name, **_measure_bytes(job, min(lengths), limit, folder)})
-        checks[-1].update(_measure_hidden(job, min(lengths), limit, folder))
-    found: dict[str, Any] = {"checks": checks, "timeline": _trace(jobs[1], min(lengths), folder), "rows": []}
+        checks.append({"network": job.name, **_measure_bytes(job, few, limit, folder)})
+        checks[-1].update(_measure_hidden(job, few, limit, folder))
+    found: dict[str, Any] = {"checks": checks, "timeline": _trace(jobs[1], few, folder), "rows": []}
     rows = [(steps, job, states) for steps in lengths for job in jobs for states in sizes]
     for steps, job, states in rows:
         found["rows"].append(_measure_row(job, steps, states, folder, setting))
@@ -161,6 +158,7 @@ def _measure_row(job: Job, steps: int, states: int, folder: Path, setting: Setti
     row: dict[str, Any] = {"network": job.name, "steps": steps, "states": states, "limit_bytes": limit}
     first: list[torch.Tensor] = []
     for way, offload in zip(WAYS, (None, "host", folder), strict=True):
+        # Measures the network, and times the place, if it is the first row of its kind.
         plan = plan_for(*job.arguments(steps), memory=limit, offload=offload)
         row["state_bytes"] = plan.workload.state_bytes
         row[way] = {
@@ -185,6 +183,9 @@ def _measure_bytes(job: Job, steps: int, limit: int, folder: Path) -> dict[str, 
         *job.arguments(steps), plan=Schedule(steps=steps, actions=(Record(0, steps), Backward(0, steps)))
     )
     theirs = list(torch.autograd.grad(plain.loss, list(job.net.parameters())))
+    # The first call of a kind is checked and measured, which takes some tapes of its own.
+    with LiveBytes():
+        job.train(steps, memory=limit, offload=folder)
     with LiveBytes() as live, _watch_remote() as remote:
         plan, _, ours = job.train(steps, memory=limit, offload=folder)
     return {
@@ -406,7 +407,7 @@ def document(results: dict[str, Any]) -> str:
     rows = []
     for row in results["rows"]:
         times = [
-            f"{'not run' if row[way]['seconds'] is None else format(row[way]['seconds'], '.2f')} s, "
+            f"{'not run' if row[way]['seconds'] is None else format(row[way]['seconds'], '.2f') + ' s'}, "
             f"{row[way]['predicted_seconds']:.2f}"
             for way in WAYS
         ]
