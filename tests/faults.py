@@ -83,7 +83,7 @@ SUBJECTS = (
         name="calibrate -o",
         arguments=(
             *("calibrate", "--cell", "lif", "--batch", "2", "--neurons", "8", "--inputs", "4", "--T", "16"),
-            *("--repeats", "3", "--force", "--threads", "1", "-o", "w.toml", "--profile-out", "m.toml"),
+            *("--repeats", "3", "--threads", "1", "-o", "w.toml", "--profile-out", "m.toml"),
         ),
         result="w.toml",
         weight=1,
