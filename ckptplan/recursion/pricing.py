@@ -72,7 +72,7 @@ def tally(tree: Tree, *, state_bytes: int, tape_bytes: int) -> Tally:
         items = unfold(place.piece, tree.decisions[place.piece.part], tree.sizes)
         after = [_place(item, place) for item, _ in items if isinstance(item, Piece)]
         waiting.append((place, items, after))
-        waiting += [(one, [], []) for one in after]
+        waiting += [(one, [], []) for one in after if one not in counter.known]
     return counter.known[root]
 
 
@@ -100,15 +100,16 @@ class _TreeCounter:
         writes = reads = advances = chunks = saves = loads = 0
         local, remote = local_peak, remote_peak = self._first_state(place.piece)
         inners = iter(after)
+        chunk, lacking = self.chunk, self.missing if place.ragged else 0
         # Steps that run, less the first run of each.
-        ran = -self._steps(0, place.piece.part.steps, place)
+        ran = lacking - place.piece.part.steps * chunk
         for item, times in items:
             match item:
                 case Piece(part=part, start=start):
                     # Added up by name: fronts count tens of thousands of parts.
                     inner = next(inners)
                     again, its_writes, its_reads, its_advances, its_chunks, its_saves, its_loads = inner[:-2]
-                    ran += times * (again + self._steps(start, start + part.steps, place))
+                    ran += times * (again + part.steps * chunk - (0 if start else lacking))
                     writes, reads = writes + times * its_writes, reads + times * its_reads
                     advances, chunks = advances + times * its_advances, chunks + times * its_chunks
                     saves, loads = saves + times * its_saves, loads + times * its_loads
@@ -119,13 +120,14 @@ class _TreeCounter:
                     local, remote = local - times * own_local, remote - times * own_remote
                 case Advance(start, stop):
                     advances += times
-                    ran += times * self._steps(start, stop, place)
+                    ran += times * ((stop - start) * chunk - (0 if start else lacking))
                 case Record(start, stop):
                     chunks += 1
-                    ran += self._steps(start, stop, place)
-                    local += self._steps(start, stop, place) * self.tape_bytes
+                    recorded = (stop - start) * chunk - (0 if start else lacking)
+                    ran += recorded
+                    local += recorded * self.tape_bytes
                 case Backward(start, stop):
-                    local -= self._steps(start, stop, place) * self.tape_bytes
+                    local -= ((stop - start) * chunk - (0 if start else lacking)) * self.tape_bytes
                 case Save(tier=Tier.LOCAL):
                     saves += 1
                     local += self.state_bytes
@@ -151,10 +153,6 @@ class _TreeCounter:
         """Return the local bytes and the remote states that are held when a part begins."""
         where = piece.part.where
         return self.state_bytes if where is Where.LOCAL and not piece.unsaved else 0, int(where is Where.REMOTE)
-
-    def _steps(self, start: int, stop: int, place: _Place) -> int:
-        """Return the steps of some chunks of a place."""
-        return (stop - start) * self.chunk - (self.missing if place.ragged and not start else 0)
 
 
 #: The longest schedule whose time may be found by simulation, and the steps of all those of a front together.
