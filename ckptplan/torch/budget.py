@@ -51,7 +51,7 @@ from ckptplan.torch.measurement import (
     measure_call,
     run_twice,
 )
-from ckptplan.torch.memory import LIMITED, available_bytes
+from ckptplan.torch.memory import IN_RUNS, available_bytes
 from ckptplan.torch.meters import measure_allocated
 from ckptplan.torch.offload import ASSUMED_RATE, Link, OffloadPlace, assume_link, find_links
 from ckptplan.torch.parameters import list_parameters
@@ -529,7 +529,7 @@ def _make_request(
         # What is not tensors of the cell: numbers by which steps are recognised, states of random generators.
         local_bytes=leave_margin(limit),
         strategies=_STRATEGIES if link is None else _REMOTE_STRATEGIES,
-        command=LIMITED,
+        command=IN_RUNS,
     )
 
 

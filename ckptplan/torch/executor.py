@@ -57,6 +57,7 @@ class Executor:
         watch: notes what steps change besides the state.
         verifier: compares steps that run again with what they were, None if nothing is compared.
         turn: what a plan for a limit knows of the turn; None if the last steps are always recorded before it.
+        apart: whether each step is recorded by itself, so that gradients of parameters do not wait for others.
         survey: takes note of sizes, None if they are known.
         ends: says of a state and a number of steps whether the sequence ends there; None if ``steps`` is T.
     """
@@ -75,12 +76,13 @@ class Executor:
         watch: SequenceWatch | None = None,
         verifier: Verifier | None = None,
         turn: Turn | None = None,
+        apart: bool = False,
         survey: Survey | None = None,
         ends: Callable[[Any, int], bool] | None = None,
     ) -> None:
         self.engine, self.outputs, self.steps, self.stores = engine, outputs, steps, stores
         self.generators, self.autocast, self.observer, self._watch = generators, autocast, observer, watch
-        self.verifier, self._tape_hooks, self._turn = verifier, read_tape_hooks(), turn
+        self.verifier, self._tape_hooks, self._turn, self._apart = verifier, read_tape_hooks(), turn, apart
         #: What the backward pass begins with: an action, and its checkpoint if it is the last recording.
         self._survey, self._sweeps = survey, False
         #: Asked after each step of the sweep until it says that the sequence ends.
@@ -287,13 +289,15 @@ class Executor:
 
     def _record(self, start: int, stop: int) -> None:
         self._check_before(stop)
-        if self._watch is not None and self.frontier:
-            self._watch.guard()
         with self.autocast.cast_anew():
-            tape, self.state = self.engine.record(self.state, start, stop, known=self.frontier)
-        self.tapes.append(tape)
-        if self._survey is not None:
-            self._survey.see_tape(start, stop, tape.bytes)
+            for first in range(start, stop) if self._apart else (start,):
+                last = first + 1 if self._apart else stop
+                if self._watch is not None and (self.frontier or first > start):
+                    self._watch.guard()
+                tape, self.state = self.engine.record(self.state, first, last, known=self.frontier)
+                self.tapes.append(tape)
+                if self._survey is not None:
+                    self._survey.see_tape(first, last, tape.bytes)
         self._ran(stop)
 
     def _check_before(self, stop: int) -> None:

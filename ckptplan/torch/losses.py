@@ -20,6 +20,8 @@ Terms = list[torch.Tensor]
 _SUMMED = (torch.float32, torch.float64)
 #: Outputs that are compared at a time; a recorded chunk keeps them anyway.
 _AT_ONCE = 16
+#: Outputs that a ``chunk_loss`` gets at a time: enough for efficient matrix products.
+RUN = 16
 
 
 class Outputs(ABC):
@@ -188,12 +190,14 @@ class SummedLoss(Outputs):
         loss: Callable[[int, Any], torch.Tensor] | None = None,
         chunk_loss: Callable[[int, Any], torch.Tensor] | None = None,
         final_loss: Callable[[Any], torch.Tensor] | None = None,
+        at_once: int = RUN,
         **options: Any,
     ) -> None:
         super().__init__(**options)
         self.loss, self.chunk_loss, self.final_loss = loss, chunk_loss, final_loss
-        # Enough steps for efficient matrix products, and few enough not to affect the memory of a plan.
-        self.at_once = 1 if chunk_loss is None else 16
+        if chunk_loss is not None:
+            # Cells that run chunks are measured with runs.
+            self.at_once = RUN if self.saved else at_once
         self.finishes = final_loss is not None
         self.total: torch.Tensor | None = None
         self._numbers: StepNumbers | None = None

@@ -98,7 +98,10 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
     ) -> Any:
         """Run actions of so many steps within a meter, and return that."""
         call = self._make_call(count, actions, observer)
-        make = partial(SummedLoss, **self._losses) if self._losses else partial(StackedOutputs, steps=count)
+        make: Any = partial(StackedOutputs, steps=count)
+        if self._losses:
+            # What a readout makes of a single output is counted; more at a time are for plans that have room.
+            make = partial(SummedLoss, **self._losses, at_once=1)
         known = self._probed
         assert known is not None  # noqa: S101 - within the context
         things = {"cell": self._cell, **self._losses}
@@ -199,7 +202,8 @@ def measure_call(
         workspace_bytes=longer + 2 * sum(later),
         single_workspace_bytes=single + sum(later) + max(later, default=0),
         parameter_bytes=runs.parameter_bytes,
-        forward_seconds=seconds.a_step(Advance),
+        # A recorded step does all that one without a tape does; the first one that is timed may be slow.
+        forward_seconds=min(seconds.a_step(Advance), seconds.a_step(Record)),
         record_seconds=seconds.a_step(Record),
         backward_seconds=seconds.a_step(Backward),
         chunk_seconds=seconds.a_run(Record) + seconds.a_run(Backward),

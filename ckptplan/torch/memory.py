@@ -28,8 +28,9 @@ _EXHAUSTED = (
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
 )
-#: The command of plans that are made for a limit of memory.
-LIMITED = "ckptplan.torch.plan_for"
+#: The commands of plans that are made for a limit of memory: steps are recorded in runs, or each by itself.
+IN_RUNS, APART = "ckptplan.torch.plan_for", "ckptplan.torch.plan_for, each step recorded by itself"
+LIMITED = (IN_RUNS, APART)
 #: The advice if there is no plan, and so no sizes.
 _SMALLER = "a smaller batch, or a schedule that keeps less at a time, needs less"
 
@@ -151,7 +152,7 @@ def _suggest_plan(plan: Plan, available: int | None) -> str:
         return f"no plan fits {format_bytes(budget)}: {error}"
     settings = ", ".join(f"{name} {value}" for name, value in found.parameters.items())
     # Of a plan that was made for a limit, the next smaller limit.
-    limited = plan.provenance.command == LIMITED
+    limited = plan.provenance.command in LIMITED
     within = f"memory={budget}" if limited else f"a plan for {Argument('local_bytes', budget)}"
     return (
         f"{within} should fit: {found.strategy}{f' ({settings})' if settings else ''}, "

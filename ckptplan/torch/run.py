@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,8 +29,8 @@ from ckptplan.torch.executor import Executor, Turn
 from ckptplan.torch.fit import Gauge, make_gauge
 from ckptplan.torch.graphs import Gradients
 from ckptplan.torch.held_graphs import explain_held_graphs
-from ckptplan.torch.losses import Outputs, StackedOutputs, SummedLoss
-from ckptplan.torch.memory import LIMITED, explain_exhaustion
+from ckptplan.torch.losses import RUN, Outputs, StackedOutputs, SummedLoss
+from ckptplan.torch.memory import APART, LIMITED, explain_exhaustion
 from ckptplan.torch.offload import find_cached_room, make_store
 from ckptplan.torch.parameters import Fingerprint
 from ckptplan.torch.probe import Probed, probe
@@ -191,7 +191,8 @@ def _make_step(call: Call, probed: Probed, state: Any, start: int, drawn: Random
 def _execute_aside(call: Call, probed: Probed) -> tuple[torch.Tensor, ...]:
     """Return the results of another call of the same cell."""
     found = Probed.of(call, probed.found, probed.situation, probed.trial, recalled=False)
-    return Run.of(call, found, partial(SummedLoss, **call.losses)).execute()
+    losses: Mapping[str, Any] = call.losses
+    return Run.of(call, found, partial(SummedLoss, **losses)).execute()
 
 
 @dataclass(kw_only=True)
@@ -217,7 +218,7 @@ class Run:
             generators = Generators(device, wanted=True, held=probed.situation.reached.generators)
         piece, verifier = _find_piece(call, probed), _make_verifier(call, probed, autocast)
         in_chunks = isinstance(call.cell, ChunkCell) and piece is None
-        outputs = make_outputs(verifier=verifier, saved=in_chunks)
+        outputs = make_outputs(verifier=verifier, saved=in_chunks, **_find_room(call))
         gauge = _make_gauge(call, probed, autocast)
         watch = SequenceWatch(
             probed=probed,
@@ -239,6 +240,7 @@ class Run:
             watch=watch,
             verifier=verifier,
             turn=_find_turn(call),
+            apart=isinstance(call.plan, Plan) and call.plan.provenance.command == APART,
             survey=call.survey if call.survey is not None and call.survey.is_open else None,
             ends=call.plan.ends if isinstance(call.plan, OpenSchedule) else None,
         )
@@ -431,10 +433,21 @@ def _make_remote_store(call: Call, device: torch.device) -> Store:
 def _find_turn(call: Call) -> Turn | None:
     """Return what a plan that was made for a limit knows of the turn, where outputs are returned."""
     plan = call.plan
-    if call.losses or not isinstance(plan, Plan) or plan.provenance.command != LIMITED:
+    if call.losses or not isinstance(plan, Plan) or plan.provenance.command not in LIMITED:
         return None
     assert plan.goal.local_bytes is not None  # noqa: S101 - the limit
     return Turn(limit=plan.goal.local_bytes, tape_bytes=plan.workload.tape_bytes)
+
+
+def _find_room(call: Call) -> dict[str, int]:
+    """Return how many outputs a ``chunk_loss`` gets at a time, if a limit of memory decides that."""
+    plan = call.plan
+    if "chunk_loss" not in call.losses or not isinstance(plan, Plan) or plan.provenance.command not in LIMITED:
+        return {}
+    assert plan.goal.local_bytes is not None  # noqa: S101 - the limit
+    room = max(0, plan.goal.local_bytes - plan.predicted.local_peak_bytes)
+    # For each more, what its tape has of a readout, and as much again while it is computed.
+    return {"at_once": min(RUN, 1 + room // (2 * plan.workload.tape_bytes))}
 
 
 def _find_piece(call: Call, probed: Probed) -> CompiledPiece | None:
