@@ -24,17 +24,12 @@ from ckptplan.errors import Infeasible, InputError, quote_value
 from ckptplan.execution.advice import find_limit, leave_margin, refuse_limit
 from ckptplan.model.plan import Plan
 from ckptplan.model.prediction import BasisEntry
-from ckptplan.model.record import Parameters
 from ckptplan.model.workload import Basis
 from ckptplan.planning.optimize import rank_strategies
 from ckptplan.planning.playback import schedule_of
 from ckptplan.planning.request import Request
-from ckptplan.planning.suggestions import explain_infeasible
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Transfer
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.strategies.answer import Answer
-from ckptplan.strategies.registry import closed_form_of
-from ckptplan.strategies.revolve import Revolve
 from ckptplan.torch.ambient import Autocast
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.compiling.build import Built, PieceRequest
@@ -51,7 +46,7 @@ from ckptplan.torch.measurement import (
     measure_call,
     run_twice,
 )
-from ckptplan.torch.memory import IN_RUNS, available_bytes
+from ckptplan.torch.memory import APART, IN_RUNS, available_bytes
 from ckptplan.torch.meters import measure_allocated
 from ckptplan.torch.offload import ASSUMED_RATE, Link, OffloadPlace, assume_link, find_links
 from ckptplan.torch.parameters import list_parameters
@@ -390,36 +385,34 @@ def _plan(measurement: Measurement, steps: int, limit: int, kept: int, links: tu
 
 
 @lru_cache(maxsize=1024)
-def advise_offload(measurement: Measurement, steps: int, limit: int, kept: int) -> str | None:
-    """Return what ``offload=`` would save at an assumed rate, None if that is little or nothing was planned."""
+def _advise_offload(measurement: Measurement, steps: int, limit: int, kept: int) -> None:
+    """Say once, of calls of a kind, what ``offload=`` would save at an assumed rate, if that is much."""
     local = _plan(measurement, steps, limit, kept)
     make = partial(_make_request, steps=steps, limit=limit, kept=kept)
-    link = assume_link(measurement.state_bytes, steps)
-    remote = _plan_remote(measurement, make, (link,))
+    remote = _plan_remote(measurement, make, (assume_link(measurement.state_bytes, steps),))
     if remote is None or _WORTH * remote[0].predicted.seconds > local.predicted.seconds:
-        return None
-    return (
-        f"this plan takes {local.predicted.overhead:+.0%} time over plain backpropagation. With offload= (a "
-        f"folder, or 'host') it would take about {remote[0].predicted.overhead:+.0%}, at an assumed "
-        f"{ASSUMED_RATE / 1e9:g} GB/s"
+        return
+    _log.warning(
+        "this plan takes %+.0f%% time over plain backpropagation. With offload= (a folder, or 'host') it would "
+        "take about %+.0f%%, at an assumed %g GB/s",
+        100 * local.predicted.overhead,
+        100 * remote[0].predicted.overhead,
+        ASSUMED_RATE / 1e9,
     )
 
 
 def _plan_local(measurement: Measurement, make: Callable[..., Request]) -> Plan:
-    """Return the quickest plan that keeps nothing remote. Raises Infeasible.
-
-    Steps that are recorded one at a time need a smaller workspace, so plans of these are made apart.
-    """
-    single: Plan | None = None
-    if measurement.single_workspace_bytes < measurement.workspace_bytes:
-        single = _plan_single_steps(make(measurement.single))
-    try:
-        longer = rank_strategies(make(measurement)).best()
-    except Infeasible:
-        if single is None:
-            raise
-        return single
-    return longer if single is None else min(longer, single, key=lambda plan: plan.predicted.seconds)
+    """Return the quickest plan that keeps nothing remote. Raises Infeasible."""
+    plans, refusals = [], []
+    for way in _list_ways(measurement):
+        try:
+            plans.append(rank_strategies(make(**way)).best())
+        except Infeasible as error:
+            refusals.append(error)
+    if not plans:
+        # The last way needs least.
+        raise refusals[-1]
+    return min(plans, key=lambda plan: plan.predicted.seconds)
 
 
 def _plan_remote(
@@ -430,62 +423,19 @@ def _plan_remote(
     Transfers beside compute need two buffers, which may be better spent on checkpoints.
     """
     found: list[tuple[Plan, str]] = []
-    for link, overlaps in product(links, (True, False)):
-        way: dict[str, Any] = {"link": link, "overlaps": overlaps}
-        plans = []
-        if measurement.single_workspace_bytes < measurement.workspace_bytes:
-            plans += _plan_single_segments(make(measurement.single, **way))
+    for link, overlaps, way in product(links, (True, False), _list_ways(measurement)):
         with suppress(Infeasible):
-            plans.append(rank_strategies(make(measurement, **way)).best())
-        found += ((plan, link.place) for plan in plans)
+            plan = rank_strategies(make(**way, link=link, overlaps=overlaps)).best()
+            found.append((plan, link.place))
     return min(found, key=lambda one: one[0].predicted.seconds, default=None)
 
 
-def _plan_single_segments(request: Request) -> list[Plan]:
-    """Return plans that record one step at a time, and keep the first state of each segment remote.
-
-    Segments are of a power of two steps, or as long as local memory allows.
-    """
-    goal, costs, strategy = request.goal, request.case.costs, closed_form_of("double")
-    assert goal.local_bytes is not None  # noqa: S101 - the limit
-    buffers = 2 * costs.state_bytes if costs.overlaps_compute else 0
-    slots = (goal.local_bytes - costs.resident_bytes - costs.tape_bytes - buffers) // costs.state_bytes
-    longest = min(slots + 1, costs.steps)
-    lengths = sorted(
-        {longest, *(2**power for power in range(max(0, longest).bit_length()))} if slots >= 0 else ()
-    )
-    plans = []
-    for length in lengths:
-        parameters = Parameters(chunk_size=1, remote_chunk_size=length)
-        regular = strategy.regular(parameters, steps=costs.steps)
-        answer = Answer(strategy=strategy, parameters=parameters, solved_at=costs, regular=regular)
-        plans.append(request.plan(answer))
-    return [plan for plan in plans if plan.predicted.remote_peak_bytes <= (goal.remote_bytes or 0)]
-
-
-def _plan_single_steps(request: Request) -> Plan | None:
-    """Return the plan that records one step at a time and recomputes least: Revolve.
-
-    Griewank and Walther 2000: with one tape at a time, no schedule runs fewer steps again. None if there is
-    room for runs of several steps, but not for a state beside a tape. Raises Infeasible if nothing fits.
-    """
-    request = request.replace(strategies=(Revolve.name,))
-    question, costs, strategy = request.question(), request.case.costs, Revolve()
-    if not question.fits():
-        raise explain_infeasible(request)
-    room = (question.goal.local_bytes or 0) - costs.resident_bytes - costs.tape_bytes
-    slots = min(room // costs.state_bytes, costs.steps - 1)
-    if slots < min(1, costs.steps - 1):
-        return None
-    parameters = Parameters(chunk_size=1, nb_local=max(1, slots))
-    return request.plan(
-        Answer(
-            strategy=strategy,
-            parameters=parameters,
-            solved_at=costs,
-            regular=strategy.regular(parameters, steps=costs.steps),
-        )
-    )
+def _list_ways(measurement: Measurement) -> list[dict[str, Any]]:
+    """Return how steps may be recorded: in runs, and each by itself if that takes a smaller workspace."""
+    ways: list[dict[str, Any]] = [{"measurement": measurement, "command": IN_RUNS}]
+    if measurement.single_workspace_bytes < measurement.workspace_bytes:
+        ways.append({"measurement": measurement.single, "command": APART})
+    return ways
 
 
 def _make_request(
@@ -494,6 +444,7 @@ def _make_request(
     limit: int,
     kept: int,
     *,
+    command: str = IN_RUNS,
     link: Link | None = None,
     overlaps: bool = False,
 ) -> Request:
@@ -529,7 +480,7 @@ def _make_request(
         # What is not tensors of the cell: numbers by which steps are recognised, states of random generators.
         local_bytes=leave_margin(limit),
         strategies=_STRATEGIES if link is None else _REMOTE_STRATEGIES,
-        command=IN_RUNS,
+        command=command,
     )
 
 
@@ -652,8 +603,7 @@ def choose_plan(
     _log.info("%s", describe_choice(plan, limit))
     if place is None and plan.predicted.overhead > _DEAR:
         kept = count_kept(written, inputs, steps=count, losses=losses) + held_states * written.state_bytes
-        if (hint := advise_offload(written, count, limit, kept)) is not None:
-            _log.warning("%s", hint)
+        _advise_offload(written, count, limit, kept)
     return choice
 
 

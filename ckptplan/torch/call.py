@@ -26,7 +26,7 @@ from ckptplan.torch.trees import Leaves, flatten
 #: Whether steps that run again are compared with what they were; ``"always"`` rehearses them in each call.
 Verify: TypeAlias = bool | Literal["always"]
 #: The losses that are given, by the names of their arguments.
-Losses: TypeAlias = Mapping[str, Callable[..., Any]]
+Losses: TypeAlias = Mapping[str, Any]
 
 
 class RunOptions(TypedDict, total=False):

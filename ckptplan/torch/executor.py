@@ -289,15 +289,15 @@ class Executor:
 
     def _record(self, start: int, stop: int) -> None:
         self._check_before(stop)
-        with self.autocast.cast_anew():
-            for first in range(start, stop) if self._apart else (start,):
-                last = first + 1 if self._apart else stop
-                if self._watch is not None and (self.frontier or first > start):
-                    self._watch.guard()
+        for first in range(start, stop) if self._apart else (start,):
+            last = first + 1 if self._apart else stop
+            if self._watch is not None and (self.frontier or first > start):
+                self._watch.guard()
+            with self.autocast.cast_anew():
                 tape, self.state = self.engine.record(self.state, first, last, known=self.frontier)
-                self.tapes.append(tape)
-                if self._survey is not None:
-                    self._survey.see_tape(first, last, tape.bytes)
+            self.tapes.append(tape)
+            if self._survey is not None:
+                self._survey.see_tape(first, last, tape.bytes)
         self._ran(stop)
 
     def _check_before(self, stop: int) -> None:

@@ -194,6 +194,9 @@ def measure_call(
         timed = max(count, min(_PIECE, steps, limit // (2 * sizes.tape_bytes))) if chunks else count
         runs.run(timed, run_twice(timed) if chunks or timed < 2 else actions, seconds)
     single, longer = workspaces
+    if chunks:
+        # Their steps are recorded in runs.
+        single = longer
     later = [one.nbytes for one in runs.later]
     return Measurement(
         **vars(sizes),
@@ -207,7 +210,7 @@ def measure_call(
         record_seconds=seconds.a_step(Record),
         backward_seconds=seconds.a_step(Backward),
         chunk_seconds=seconds.a_run(Record) + seconds.a_run(Backward),
-        single_tape_bytes=max(size for count, size in seen.tapes if count == min(seen.tapes)[0]),
+        single_tape_bytes=seen.find_single_tape(),
         counted=count,
         steps=timed,
     )
@@ -304,17 +307,21 @@ class Recordings:
         """
         assert self._live is not None  # noqa: S101 - as needed
         single = longer = 0
-        counted = 0
-        for action, peak, states, recorded in self._noted:
-            before, counted = counted, states + recorded * sizes.tape_bytes
-            beside = peak - max(before, counted)
-            if isinstance(action, Record | Backward) and action.stop - action.start > 1:
-                longer = max(longer, beside)
-            else:
-                single = max(single, beside)
+        states = recorded = 0
+        for action, peak, states_after, recorded_after in self._noted:
+            in_run = isinstance(action, Record | Backward) and action.stop - action.start > 1
+            each = sizes.tape_bytes if in_run else self.find_single_tape()
+            beside = peak - max(states + recorded * each, states_after + recorded_after * each)
+            single, longer = (single, max(longer, beside)) if in_run else (max(single, beside), longer)
+            states, recorded = states_after, recorded_after
         # At the end there are the gradients alone.
         single = max(single, self._live.peak) - kept - self._saved
         return max(single, 0), max(single, longer - kept - self._saved, 0)
+
+    def find_single_tape(self) -> int:
+        """Return the bytes of the tape of a step that is recorded by itself, or in the shortest run."""
+        shortest = min(steps for steps, _ in self.tapes)
+        return max(size for steps, size in self.tapes if steps == shortest)
 
 
 def choose_count(cell: Any, state: Any, *, steps: int, limit: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -191,8 +191,7 @@ def _make_step(call: Call, probed: Probed, state: Any, start: int, drawn: Random
 def _execute_aside(call: Call, probed: Probed) -> tuple[torch.Tensor, ...]:
     """Return the results of another call of the same cell."""
     found = Probed.of(call, probed.found, probed.situation, probed.trial, recalled=False)
-    losses: Mapping[str, Any] = call.losses
-    return Run.of(call, found, partial(SummedLoss, **losses)).execute()
+    return Run.of(call, found, partial(SummedLoss, **call.losses)).execute()
 
 
 @dataclass(kw_only=True)

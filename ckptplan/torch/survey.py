@@ -62,9 +62,14 @@ class Measurement(Sizes):
 
     @property
     def single(self) -> Measurement:
-        """The same for plans that record steps one at a time."""
-        least = min(self.workspace_bytes, self.single_workspace_bytes)
-        return replace(self, workspace_bytes=least)
+        """The same for plans under which each step is recorded by itself."""
+        return replace(
+            self,
+            tape_bytes=max(self.tape_bytes, self.single_tape_bytes),
+            workspace_bytes=min(self.workspace_bytes, self.single_workspace_bytes),
+            record_seconds=self.record_seconds + self.chunk_seconds,
+            chunk_seconds=0.0,
+        )
 
 
 class StaleSizesError(InputError):
