@@ -88,12 +88,12 @@ def run(setting: Setting) -> dict[str, Any]:
     small = setting.small
     closed = _make(
         "closed",
-        T=f"256:65536:n{3 if small else 24}",
-        local_bytes=f"128KiB:624KiB:n{2 if small else 10}",
+        T=f"256:4096:n{3 if small else 24}",
+        local_bytes=f"300KiB:624KiB:n{2 if small else 10}",
         bandwidth="5GB/s:80GB/s:n5",
     )
     solved = _make("optimal", T=f"256:4096:n{2 if small else 5}", local_bytes="300KiB,450KiB,624KiB")
-    long = _make("closed", T="256:65536:n16", local_bytes=f"128KiB:624KiB:n{4 if small else 192}")
+    long = _make("closed", T="256:4096:n16", local_bytes=f"300KiB:624KiB:n{4 if small else 128}")
     return {
         "closed": setting.attempt("closed", lambda: measure_rows(closed)),
         "optimal": setting.attempt("optimal", lambda: measure_rows(solved)),
