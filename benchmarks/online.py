@@ -1,0 +1,162 @@
+"""Sequences of unknown length beside other rules, and beside equinox's while loop in as much memory.
+
+Rules: advances over Revolve, which knows T, with one tape at a time, for every T from 10 to 5,000. Wang, Moin
+and Iaccarino's rule (2009), and multiples of a stride that doubles when the slots are full. Loops: the
+processor time of a gradient by that of the peer, in turn. The peer holds four states more than the slots, since
+its program has about four states less beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from statistics import median
+from typing import Any
+
+from benchmarks.harness import DOCS, Setting, main, table, time_in_turn
+from ckptplan.recursion.online import Snapshots, count_advances
+from ckptplan.recursion.revolve import count_recomputed
+
+SLOTS = (5, 10, 30)
+#: So many states more the peer holds in the memory of ckptplan's program.
+_MORE = 4
+
+
+def hold_by_rule(slots: int, steps: int) -> Iterator[list[int]]:
+    """Yield the states that ``ckptplan.online`` holds when the sequence ends after 1, 2, ... steps."""
+    snapshots = Snapshots(slots)
+    for state in range(1, steps + 1):
+        yield snapshots.held
+        snapshots.offer(state)
+
+
+def hold_by_level(slots: int, steps: int) -> Iterator[list[int]]:
+    """Yield the same of Wang, Moin and Iaccarino: a state goes if a later one has a higher level."""
+    held, levels = [0], [steps]
+    for state in range(1, steps + 1):
+        yield held
+        if len(held) == slots:
+            top, gone = -1, None
+            for place in range(slots - 1, 0, -1):
+                if levels[place] < top:
+                    gone = place
+                    break
+                top = max(top, levels[place])
+            level = 0 if gone is not None else levels[-1] + 1
+            place = slots - 1 if gone is None else gone
+            del held[place], levels[place]
+        else:
+            level = 0
+        held.append(state)
+        levels.append(level)
+
+
+def hold_by_stride(slots: int, steps: int) -> Iterator[list[int]]:
+    """Yield the same of multiples of a stride that doubles when the slots are full."""
+    held, stride = [0], 1
+    for state in range(1, steps + 1):
+        yield held
+        while state % stride == 0:
+            if len(held) < slots:
+                held.append(state)
+                break
+            held, stride = held[::2], 2 * stride
+
+
+RULES: dict[str, Callable[[int, int], Iterator[list[int]]]] = {
+    "ckptplan.online": hold_by_rule,
+    "Wang, Moin and Iaccarino": hold_by_level,
+    "doubling strides": hold_by_stride,
+}
+
+
+def compare_rules(steps: int) -> dict[str, dict[str, float]]:
+    """Return the worst and the mean factor of each rule, for each number of slots."""
+    found = {}
+    for slots in SLOTS:
+        for name, hold in RULES.items():
+            factors = [
+                count_advances(held, length, slots=slots) / count_recomputed(length, chunk=1, slots=slots)
+                for length, held in enumerate(hold(slots, steps), start=1)
+                if length >= 10
+            ]
+            found[f"{name}, {slots}"] = {"worst": max(factors), "mean": sum(factors) / len(factors)}
+    return found
+
+
+def compare_loops(steps: int, slots: int, rounds: int) -> dict[str, float]:
+    """Return the bytes of the programs of both while loops, and our processor time by equinox's."""
+    import jax
+    import jax.numpy as jnp
+    from equinox.internal import while_loop as rival
+
+    from ckptplan.jax import while_loop
+
+    weights, start = jnp.eye(128) * 0.99, jnp.ones((32, 128))
+    loops: dict[str, Callable[..., Any]] = {
+        "ckptplan": partial(while_loop, slots=slots, max_steps=steps),
+        "equinox": partial(rival, kind="checkpointed", checkpoints=slots + _MORE, max_steps=steps),
+    }
+    programs: dict[str, Any] = {}
+    for name, loop in loops.items():
+
+        def lose(weights: Any, loop: Callable[..., Any] = loop) -> Any:
+            def body(state: Any) -> Any:
+                return state[0] + 1, jnp.tanh(state[1] @ weights)
+
+            return loop(lambda state: state[0] < steps, body, (jnp.int32(0), start))[1].sum()
+
+        programs[name] = jax.jit(jax.grad(lose)).lower(weights).compile()
+    jobs = {
+        name: lambda program=program: program(weights).block_until_ready() for name, program in programs.items()
+    }
+    for program in programs.values():
+        _gradient(program, weights)
+    times = time_in_turn(jobs, rounds=rounds)
+    ratios = [ours / theirs for ours, theirs in zip(times["ckptplan"], times["equinox"], strict=True)]
+    sizes = {name: _count_bytes(program) for name, program in programs.items()}
+    return {"time_over_equinox": median(ratios), **{f"{name}_bytes": size for name, size in sizes.items()}}
+
+
+def _gradient(program: Any, weights: Any) -> object:
+    return program(weights).block_until_ready()
+
+
+def _count_bytes(program: Any) -> int:
+    return int(program.memory_analysis().temp_size_in_bytes)
+
+
+def run(setting: Setting) -> dict[str, Any]:
+    """Return the factors of the rules, and the loops beside each other."""
+    steps, rounds = (200, 1) if setting.small else (5000, 5)
+    lengths = (50,) if setting.small else (250, 1000)
+    loops = {
+        f"{length}, {slots}": compare_loops(length, slots, rounds)
+        for length in lengths
+        for slots in (5, 10, 30)
+    }
+    return {"rules": compare_rules(steps), "loops": loops}
+
+
+def document(results: dict[str, Any]) -> str:
+    """Return the results as tables for a page."""
+    rules = [
+        [*name.rsplit(", ", 1), f"{one['worst']:.2f}", f"{one['mean']:.2f}"]
+        for name, one in results["rules"].items()
+    ]
+    loops = [
+        [
+            *name.split(", "),
+            f"{one['time_over_equinox']:.2f}",
+            f"{one['ckptplan_bytes'] / 1024:,.0f}",
+            f"{one['equinox_bytes'] / 1024:,.0f}",
+        ]
+        for name, one in results["loops"].items()
+    ]
+    first = table(["rule", "slots", "advances over Revolve, worst", "mean"], rules)
+    second = table(["T", "slots", "time over equinox's", "KiB", "equinox's KiB"], loops)
+    return f"{first}\n\n{second}\n"
+
+
+if __name__ == "__main__":
+    main("online", run, document, about=__doc__, page=DOCS / "online.md")
