@@ -14,6 +14,7 @@ import ckptplan
 from ckptplan import InputError, OnlineSchedule, online
 from ckptplan.schedule.actions import Action, Advance, Transfer
 from ckptplan.schedule.simulator import Trace, play
+from tests.examples.support import EXAMPLES, python
 
 schedules = st.one_of(
     st.builds(online, st.integers(1, 30), remote_slots=st.integers(0, 10)),
@@ -223,3 +224,9 @@ def test_remote_memory_needs_a_transfer() -> None:
     calls = {name: (lambda *_: None) for name in ("advance", "record", "backward", "save", "load", "free")}
     with pytest.raises(InputError, match="transfer: is missing"):
         ckptplan.execute(online(3, remote_slots=2), **calls, until=lambda _: True)  # type: ignore[arg-type]
+
+
+def test_the_plate_that_cools_has_the_same_gradient() -> None:
+    done = python("-W", "error", EXAMPLES / "event.py")
+    assert done.returncode == 0, done.stderr
+    assert "same gradient: True" in done.stdout
