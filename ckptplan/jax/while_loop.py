@@ -211,18 +211,21 @@ class _Loop:
             ahead = jnp.where(length == 1, 0, split(length, self.slots - count + 1))
             present = lax.fori_loop(0, ahead, lambda _, one: self.advance(constants, one), take(held, row))
 
+            reverses = start + ahead == adjoint - 1
+            # Outside the branches, which would copy what is held.
+            free = jnp.where(reverses, self.slots, rows[count])
+            held, steps = put(held, present, free), steps.at[free].set(start + ahead)
+
             def step_back(_: None) -> Any:
                 _, pull = self.linearize(constants, present)
                 more, before = pull(gradients)
                 added = tuple(one + other for one, other in zip(sums, more, strict=True))
-                return held, steps, count - jnp.where(ahead == 0, 1, 0), adjoint - 1, before, added
+                return count - jnp.where(ahead == 0, 1, 0), adjoint - 1, before, added
 
-            def hold(_: None) -> Any:
-                free = rows[count]
-                moved = steps.at[free].set(start + ahead)
-                return put(held, present, free), moved, count + 1, adjoint, gradients, sums
+            def go_on(_: None) -> Any:
+                return count + 1, adjoint, gradients, sums
 
-            return lax.cond(start + ahead == adjoint - 1, step_back, hold, None)
+            return held, steps, *lax.cond(reverses, step_back, go_on, None)
 
         first = (
             *(held, steps, count, last),

@@ -74,6 +74,22 @@ def test_steps_run_as_often_as_the_rule_says(slots: int, steps: int) -> None:
     assert runs[0] == steps + count_advances(snapshots.held, steps, slots=slots)
 
 
+@pytest.mark.parametrize("memory", [300_000, 1_000_000])
+def test_the_compiled_program_keeps_the_limit(memory: int) -> None:
+    """With what is temporary and the gradient of the weights."""
+    start = jnp.ones((32, 64), jnp.float32)
+
+    def last(weights: Any) -> Any:
+        def body(state: Any) -> Any:
+            return state[0] + 1, jnp.tanh(state[1] @ weights)
+
+        return while_loop(lambda state: state[0] < 90, body, (jnp.int32(0), start), memory=memory)[1].sum()
+
+    compiled = jax.jit(jax.grad(last)).lower(jnp.eye(64, dtype=jnp.float32)).compile()
+    seen: Any = compiled.memory_analysis()
+    assert memory / 2 < seen.temp_size_in_bytes + seen.output_size_in_bytes <= memory
+
+
 def test_without_gradients_it_is_the_loop_of_jax() -> None:
     found = while_loop(lambda x: x < 100, lambda x: 2 * x, jnp.int32(3), slots=2)
     expected = jax.lax.while_loop(lambda x: x < 100, lambda x: 2 * x, jnp.int32(3))
