@@ -32,6 +32,8 @@ _MOST_PROGRAMS = 3
 #: A program that takes less than this share of the limit may have been planned with too little.
 _ROOMY = 0.8
 _NOTHING = Wanted(constants=(), inputs=())
+#: What a caller's numbers and their alignment take.
+_SMALL_BYTES = 4096
 #: Machine code is not needed to know the bytes of a program.
 _QUICKLY: dict[str, str | bool] = {
     "xla_backend_optimization_level": "0",
@@ -208,4 +210,5 @@ def count_bytes(step: TracedStep, plan: Plan, wanted: Wanted, footprint: StepFoo
     compiled = jax.jit(run).lower(*shapes).compile(compiler_options=_QUICKLY)
     found: Any = compiled.memory_analysis()
     # A first state that is a constant of the program is copied; here it is an argument.
-    return int(found.temp_size_in_bytes + found.output_size_in_bytes + byte_size(step.state_shapes))
+    more = byte_size(step.state_shapes) + _SMALL_BYTES
+    return int(found.temp_size_in_bytes + found.output_size_in_bytes + more)
