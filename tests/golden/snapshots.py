@@ -38,7 +38,8 @@ def all_commands() -> dict[str, Any]:
 def asked_of_jobs() -> list[str]:
     """Return the commands that take the options of a job."""
     commands = all_commands().items()
-    return [name for name, one in commands if "--T" in _options(one) and name not in {*MEASURED, *ALONE}]
+    others = {*MEASURED, *ALONE, *OF_A_PLAN}
+    return [name for name, one in commands if "--T" in _options(one) and name not in others]
 
 
 def take_job(job: str, folder: Path) -> Iterator[tuple[str, str]]:
