@@ -6,9 +6,11 @@ function of a module, and items of plain data.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, wait
@@ -18,6 +20,7 @@ from itertools import islice
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
+from uuid import uuid4
 
 from ckptplan.errors import CkptplanError
 
@@ -30,6 +33,9 @@ _AHEAD = 3
 _TRIES = 3
 #: Seconds between two looks whether a scheduler is still there.
 _LOOK_SECONDS = 10.0
+#: Seconds that a scheduler may be without a worker: as long as clusters take that start machines on demand.
+_ALONE_SECONDS = 300.0
+_log = logging.getLogger("ckptplan.studies")
 #: The signals that request one process to end, and whether this system can block them.
 _REQUESTS = {getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)}
 _HAS_MASKS = hasattr(signal, "pthread_sigmask")
@@ -49,13 +55,18 @@ def count_workers(executor: Executor) -> int:
     client: Any = getattr(executor, "_client", None)
     if client is not None:
         # Dask's. Its workers come and go; without any, tasks wait for the first.
-        try:
-            return max(1, int(sum(client.nthreads().values())))
-        except OSError as error:
-            raise CkptplanError(f"the scheduler of the cluster is gone: {error}") from error
+        return max(1, _count_threads(client))
     # mpi4py's; the standard library's and loky's.
     found = getattr(executor, "num_workers", None) or getattr(executor, "_max_workers", None)
     return found if isinstance(found, int) else count_cores()
+
+
+def _count_threads(client: Any) -> int:
+    """Return how many threads the workers of a client of Dask have. Raises CkptplanError."""
+    try:
+        return int(sum(client.nthreads().values()))
+    except OSError as error:
+        raise CkptplanError(f"the scheduler of the cluster is gone: {error}") from error
 
 
 def map_in_order(
@@ -73,8 +84,9 @@ def map_in_order(
         executor: where it is done; None is here.
         name: names an item in an error.
 
-    Raises the errors of ckptplan that ``work`` raises, and that of ``count_workers``. Whatever else happens to
-    an item, such as the end of its worker, costs another try, twice; then CkptplanError names the item.
+    Raises the errors of ckptplan that ``work`` raises, and CkptplanError if a cluster is gone, or has no worker
+    for minutes. Whatever else happens to an item, such as the end of its worker, costs another try, twice; then
+    CkptplanError names the item.
     """
     if executor is None:
         yield from map(work, items)
@@ -88,8 +100,7 @@ def map_in_order(
                 return
             item, future = waiting.popleft()
             for tries in range(1, _TRIES + 1):
-                while not wait([future], timeout=_LOOK_SECONDS).done:
-                    count_workers(executor)  # tasks of a scheduler that is gone never end
+                _wait_for(future, executor)
                 try:
                     found = future.result()
                     break
@@ -109,18 +120,41 @@ def map_in_order(
             future.cancel()
 
 
+def _wait_for(future: Future[Any], executor: Executor) -> None:
+    """Wait until a future is done, which never happens where nobody works. Raises CkptplanError then."""
+    client: Any = getattr(executor, "_client", None)
+    alone: float | None = None
+    while not wait([future], timeout=_LOOK_SECONDS).done:
+        if client is None or _count_threads(client):
+            alone = None
+            continue
+        now, scheduler = time.monotonic(), client.scheduler.address
+        if alone is None:
+            alone = now
+            _log.warning("the scheduler %s has no worker; waiting for one", scheduler)
+        elif now - alone >= _ALONE_SECONDS:
+            raise CkptplanError(
+                f"the scheduler {scheduler} has had no worker for {now - alone:.0f} s; "
+                f"`dask worker {scheduler}` starts one"
+            )
+
+
 def _submit(executor: Executor, work: Callable[[Item], Result], item: Item) -> Future[Result | CkptplanError]:
     """Return the future of an item; one that fails if the executor takes no more."""
     try:
-        return executor.submit(_run, work, item)
+        # Dask answers a call that it had before with the result that it had, also with an error.
+        return executor.submit(_run, work, item, uuid4().hex)
     except Exception as error:
         future = Future[Result | CkptplanError]()
         future.set_exception(error)
         return future
 
 
-def _run(work: Callable[[Item], Result], item: Item) -> Result | CkptplanError:
-    """Return what work returns, or its error: what an executor raises is then not the task's."""
+def _run(work: Callable[[Item], Result], item: Item, _try: str) -> Result | CkptplanError:
+    """Return what work returns, or its error: what an executor raises is then not the task's.
+
+    ``_try`` makes each try a call of its own.
+    """
     try:
         return work(item)
     except CkptplanError as error:

@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 import signal
 import subprocess
 import time
@@ -19,6 +20,7 @@ import pytest
 import ckptplan
 from ckptplan.errors import CkptplanError, InputError
 from ckptplan.strategies.registry import all_strategies
+from ckptplan.studies import workers
 from ckptplan.studies.workers import WorkerPool, count_workers, map_in_order
 from tests.support import HAS_MPI, dask_cluster, run_mpi, started
 
@@ -133,6 +135,37 @@ def test_studies_on_an_executor_find_what_they_find_here(
     assert there[:2] == here[:2]
     assert list(there[2]) == list(here[2])
     assert told
+
+
+def _fail_once(item: tuple[str, int]) -> int:
+    """Return the number; fail the first time that 5 comes, as where memory is short for a moment."""
+    folder, number = item
+    if number == 5 and not (flag := Path(folder) / "failed").exists():
+        flag.touch()
+        raise MemoryError
+    return number
+
+
+def test_what_fails_once_is_tried_again(executor: Executor, tmp_path: Path) -> None:
+    items = [(str(tmp_path), number) for number in range(9)]
+    assert list(map_in_order(_fail_once, items, executor=executor)) == list(range(9))
+    assert (tmp_path / "failed").exists()
+
+
+@pytest.mark.slow
+def test_a_cluster_without_workers_is_told_and_given_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The scheduler is named, so that one sees where to start workers."""
+    import distributed
+
+    monkeypatch.setattr(workers, "_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(workers, "_ALONE_SECONDS", 0.5)
+    with dask_cluster(workers=0) as address, distributed.Client(address) as client:
+        results = map_in_order(_square, range(9), executor=client.get_executor())
+        with pytest.raises(CkptplanError, match=f"^the scheduler {re.escape(address)} has had no worker for"):
+            next(results)
+    assert caplog.messages == [f"the scheduler {address} has no worker; waiting for one"]
 
 
 def _end_once(item: tuple[str, int]) -> int:
