@@ -168,7 +168,9 @@ def bptt(
     }
     refuse_ignored(plan, memory, execution)
     if until is not None or isinstance(plan, OnlineSchedule):
-        refuse_unknown_length(schedule=schedule, strict=strict or None, compile=compile, offload=offload)
+        refuse_unknown_length(
+            schedule=schedule, strict=strict or None, compile=compile or None, offload=offload
+        )
         return bptt_online(
             cell,
             inputs,

@@ -46,7 +46,7 @@ from ckptplan.torch.measurement import (
     measure_call,
     run_twice,
 )
-from ckptplan.torch.memory import APART, IN_RUNS, available_bytes
+from ckptplan.torch.memory import APART, IN_RUNS, available_bytes, round_down
 from ckptplan.torch.meters import measure_allocated
 from ckptplan.torch.offload import ASSUMED_RATE, Link, OffloadPlace, assume_link, find_links
 from ckptplan.torch.parameters import list_parameters
@@ -174,6 +174,8 @@ _OFFLOAD = "offload"
 #: Measurements that are kept.
 _MOST = 256
 _measured = KnownCalls(_MOST)
+#: Kinds of calls of which it was said that a place off the chip would help.
+_advised: Recent[Any, bool] = Recent(_MOST)
 #: The sizes of all steps, by the key of a measurement, T and what was measured in the first steps; beside them
 #: the strategies, with their settings, under which they were seen.
 _surveyed: Recent[Any, tuple[Measurement, frozenset[Any]]] = Recent(_MOST)
@@ -280,7 +282,7 @@ def read_limit(memory: object, device: torch.device) -> int:
                 "cannot be found out on this system", field="memory", accepted="a size, as '2 GiB'"
             )
         # What a sequence of the same shapes had free before should give the same plan again.
-        return _round_down(int(AUTO_SHARE * free))
+        return round_down(int(AUTO_SHARE * free))
     try:
         limit = parse_bytes(memory)
     except InputError as error:
@@ -292,12 +294,6 @@ def read_limit(memory: object, device: torch.device) -> int:
             "is not positive", field="memory", value=memory, accepted="a size, as '2 GiB', or 'auto'"
         )
     return limit
-
-
-def _round_down(size: int) -> int:
-    """Return a size with two significant digits."""
-    digits = 10 ** max(0, len(str(size)) - 2)
-    return int(size // digits * digits)
 
 
 def measure(
@@ -384,10 +380,8 @@ def _plan(measurement: Measurement, steps: int, limit: int, kept: int, links: tu
     return plan.model_copy(update={"estimate_basis": (*plan.estimate_basis, note)})
 
 
-@lru_cache(maxsize=1024)
-def _advise_offload(measurement: Measurement, steps: int, limit: int, kept: int) -> None:
-    """Say once, of calls of a kind, what ``offload=`` would save at an assumed rate, if that is much."""
-    local = _plan(measurement, steps, limit, kept)
+def _advise_offload(local: Plan, measurement: Measurement, steps: int, limit: int, kept: int) -> None:
+    """Say what ``offload=`` would save at an assumed rate, if that is much."""
     make = partial(_make_request, steps=steps, limit=limit, kept=kept)
     remote = _plan_remote(measurement, make, (assume_link(measurement.state_bytes, steps),))
     if remote is None or _WORTH * remote[0].predicted.seconds > local.predicted.seconds:
@@ -410,8 +404,7 @@ def _plan_local(measurement: Measurement, make: Callable[..., Request]) -> Plan:
         except Infeasible as error:
             refusals.append(error)
     if not plans:
-        # The last way needs least.
-        raise refusals[-1]
+        raise min(refusals, key=lambda error: error.need)
     return min(plans, key=lambda plan: plan.predicted.seconds)
 
 
@@ -515,6 +508,7 @@ def choose_plan(
     steps: int | None = None,
     held_states: int = 0,
     place: OffloadPlace | None = None,
+    advises: bool = True,
     **options: Any,
 ) -> PlanChoice:
     """Return the quickest plan for a call within a limit of memory, in compiled pieces or without.
@@ -529,6 +523,7 @@ def choose_plan(
         steps: T, if inputs are made by a function.
         held_states: copies of the state that the caller holds meanwhile.
         place: where checkpoints may be kept off the chip, None for nowhere.
+        advises: whether a dear plan is followed by a line that says what such a place would save.
         options: other arguments of ``bptt``.
 
     Raises InputError, also if no plan fits.
@@ -601,14 +596,16 @@ def choose_plan(
         raise refusal
     plan, choice = min(plans, key=lambda one: one[0].predicted.seconds)
     _log.info("%s", describe_choice(plan, limit))
-    if place is None and plan.predicted.overhead > _DEAR:
+    if advises and place is None and plan.predicted.overhead > _DEAR and kind[0] not in _advised:
+        # Once for calls of a kind, whatever their lengths.
+        _advised.keep(kind[0], True)
         kept = count_kept(written, inputs, steps=count, losses=losses) + held_states * written.state_bytes
-        _advise_offload(written, count, limit, kept)
+        _advise_offload(plan, written, count, limit, kept)
     return choice
 
 
 def _describe_settings(plan: Plan) -> tuple[Any, ...]:
-    return plan.strategy, *plan.parameters.items()
+    return plan.provenance.command, plan.strategy, *plan.parameters.items()
 
 
 def place_plan(plan: Plan | Schedule, inputs: Any, compile_: Compile | None) -> PlanChoice:

@@ -52,6 +52,8 @@ class OpenSchedule(Schedule):
     online: OnlineSchedule
     #: Called with the state and the steps that have run.
     ends: Callable[[Any, int], bool]
+    #: The command of the plan whose sizes it has, None if it was given: as the ``provenance`` of a plan.
+    command: str | None = None
 
     def check(self) -> None:
         """Do nothing: what ``online`` makes is legal."""
@@ -143,6 +145,15 @@ class Call:
     def is_closed(self) -> bool:
         """Whether the cell reaches nothing but its arguments, so that it needs no trial."""
         return isinstance(self.cell, ClosedCell)
+
+    @cached_property
+    def command(self) -> str | None:
+        """The command of the plan, which says how steps are recorded; None if a schedule is executed."""
+        if self.schedule is not None:
+            return None
+        return (
+            self.plan.provenance.command if isinstance(self.plan, Plan) else getattr(self.plan, "command", None)
+        )
 
     @property
     def runs_again(self) -> bool:

@@ -20,7 +20,7 @@ from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.executor import Executor
 from ckptplan.torch.graphs import find_graph_leaves, replace_hooks
 from ckptplan.torch.inputs import make_sequence
-from ckptplan.torch.losses import StackedOutputs, SummedLoss
+from ckptplan.torch.losses import RUN, StackedOutputs, SummedLoss
 from ckptplan.torch.meters import LiveBytes
 from ckptplan.torch.probe import Probed, probe
 from ckptplan.torch.rehearsal import MOST as MOST_REHEARSED
@@ -101,7 +101,8 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
         make: Any = partial(StackedOutputs, steps=count)
         if self._losses:
             # What a readout makes of a single output is counted; more at a time are for plans that have room.
-            make = partial(SummedLoss, **self._losses, at_once=1)
+            at_once = 1 if self._options.get("compile") is None else RUN
+            make = partial(SummedLoss, **self._losses, at_once=at_once)
         known = self._probed
         assert known is not None  # noqa: S101 - within the context
         things = {"cell": self._cell, **self._losses}
@@ -193,17 +194,16 @@ def measure_call(
         seconds = ActionSeconds(device)
         timed = max(count, min(_PIECE, steps, limit // (2 * sizes.tape_bytes))) if chunks else count
         runs.run(timed, run_twice(timed) if chunks or timed < 2 else actions, seconds)
-    single, longer = workspaces
-    if chunks:
-        # Their steps are recorded in runs.
-        single = longer
     later = [one.nbytes for one in runs.later]
+    # As those of other parameters: the sums, and those of the steps that are reversed.
+    longer = workspaces[1] + 2 * sum(later)
+    # Cells that run chunks are recorded in runs.
+    single = longer if chunks else workspaces[0] + sum(later) + max(later, default=0)
     return Measurement(
         **vars(sizes),
         output_bytes=runs.output_bytes,
-        # As those of other parameters: the sums, and those of the steps that are reversed.
-        workspace_bytes=longer + 2 * sum(later),
-        single_workspace_bytes=single + sum(later) + max(later, default=0),
+        workspace_bytes=longer,
+        single_workspace_bytes=single,
         parameter_bytes=runs.parameter_bytes,
         # A recorded step does all that one without a tape does; the first one that is timed may be slow.
         forward_seconds=min(seconds.a_step(Advance), seconds.a_step(Record)),

@@ -107,6 +107,12 @@ def available_bytes(device: torch.device) -> int | None:
     return free + _count_freed_bytes()
 
 
+def round_down(size: int) -> int:
+    """Return a size with two significant digits: what is free now and a moment later is about the same."""
+    digits = 10 ** max(0, len(str(size)) - 2)
+    return int(size // digits * digits)
+
+
 def _read_fraction(device: torch.device) -> float:
     """Return the share of a device's memory that PyTorch's allocator may take; older versions do not tell."""
     read = getattr(torch.cuda, "get_per_process_memory_fraction", None)

@@ -26,7 +26,7 @@ from ckptplan.model.profile import HardwareProfile, Source
 from ckptplan.storage.cache import find_cache
 from ckptplan.storage.files import parse_json, read_text, write_text
 from ckptplan.storage.remote_folder import make_parent
-from ckptplan.torch.memory import available_bytes
+from ckptplan.torch.memory import available_bytes, round_down
 from ckptplan.torch.pinned_store import PinnedStore
 from ckptplan.torch.staged_store import Files, HostMemory, StagedStore
 from ckptplan.torch.stores import Checkpoint, Store
@@ -51,7 +51,7 @@ _log = logging.getLogger("ckptplan.torch")
 
 @dataclass(frozen=True)
 class Offload:
-    """A folder for remote checkpoints, and the most that they may take there: bytes, or text as "50 GB"."""
+    """A folder for remote checkpoints, or "host", and the most that they may take there: bytes, or "50 GB"."""
 
     folder: str | os.PathLike[str]
     limit: int | str | None = None
@@ -110,8 +110,6 @@ def read_offload(offload: object, *, plan: object, memory: object) -> OffloadPla
             field="offload",
             accepted="memory='2 GiB' with it, or memory='auto'",
         )
-    if offload == "host":
-        return OffloadPlace(folder=None)
     asked: Any = offload if isinstance(offload, Offload) else Offload(offload)  # type: ignore[arg-type]
     if not isinstance(asked.folder, str | os.PathLike) or not str(asked.folder):
         raise InputError(f"is {quote_value(offload)}", field="offload", value=str(offload), accepted=_ACCEPTED)
@@ -127,6 +125,8 @@ def read_offload(offload: object, *, plan: object, memory: object) -> OffloadPla
             raise InputError(
                 "is not positive", field="offload.limit", value=asked.limit, accepted="a size, as '50 GB'"
             )
+    if asked.folder == "host":
+        return OffloadPlace(folder=None, limit=limit)
     return OffloadPlace(folder=make_parent(asked.folder, field="offload").resolve(), limit=limit)
 
 
@@ -167,7 +167,7 @@ def find_links(
     if place is None:
         return ()
     room, state_bytes = find_cached_room(device, local_bytes), max(1, state_bytes)
-    all_ = steps * state_bytes
+    most = steps * state_bytes if place.limit is None else min(steps * state_bytes, place.limit)
     if place.folder is None:
         if room is None:
             raise InputError(
@@ -175,14 +175,17 @@ def find_links(
                 field="offload",
                 accepted="a folder",
             )
-        return (_time_place(place, state_bytes, device, capacity=min(room, all_), through=False),)
-    space = int((1 - _MARGIN) * shutil.disk_usage(place.folder).free)
-    capacity = min(space, all_ if place.limit is None else min(all_, place.limit))
-    cached = capacity if room is None else min(capacity, room)
-    links = [_time_place(place, state_bytes, device, capacity=cached, through=False)]
-    if cached < capacity:
-        links.append(_time_place(place, state_bytes, device, capacity=capacity, through=True))
-    return tuple(links)
+        rooms = {False: min(room, most)}
+    else:
+        capacity = min(round_down(int((1 - _MARGIN) * shutil.disk_usage(place.folder).free)), most)
+        cached = capacity if room is None else min(capacity, room)
+        rooms = {False: cached, True: capacity} if cached < capacity else {False: cached}
+    return tuple(
+        _time_place(place, state_bytes, device, capacity=capacity, through=through)
+        for through, capacity in rooms.items()
+        # Less than two states bring nothing, and there is no room to time them.
+        if capacity >= 2 * state_bytes
+    )
 
 
 def find_cached_room(device: torch.device, local_bytes: int) -> int | None:
@@ -193,7 +196,8 @@ def find_cached_room(device: torch.device, local_bytes: int) -> int | None:
     free = available_bytes(torch.device("cpu"))
     if free is None:
         return None
-    return int(_SHARE * max(0, free - (local_bytes if device.type == "cpu" else 0)))
+    # What calls of a kind have free should give the same plan again.
+    return round_down(int(_SHARE * max(0, free - (local_bytes if device.type == "cpu" else 0))))
 
 
 def make_store(
@@ -214,7 +218,8 @@ def _time_place(
     key = f"{place.name} on {_find_device(place)}, {state_bytes} B from {device.type}{', through' * through}"
     rates = _recall(key)
     if rates is None:
-        rates = _time_states(place, state_bytes, device, through=through)
+        most = capacity // state_bytes
+        rates = _time_states(place, state_bytes, device, through=through, most=most)
         _remember(key, rates)
     how = "written through to the device and read back cold" if through else "as they find room in memory"
     timed = f"timed in {place.name}: states of {format_bytes(state_bytes)}, {how}"
@@ -229,10 +234,10 @@ def _time_place(
 
 
 def _time_states(
-    place: OffloadPlace, state_bytes: int, device: torch.device, *, through: bool
+    place: OffloadPlace, state_bytes: int, device: torch.device, *, through: bool, most: int
 ) -> tuple[float, float]:
-    """Return the median seconds of writing a state, and of reading it."""
-    count = min(_MOST, max(_LEAST, _BYTES // state_bytes))
+    """Return the median seconds of writing a state, and of reading it, of no more states than have room."""
+    count = min(_MOST, max(_LEAST, _BYTES // state_bytes), most)
     leaves, structure = flatten(torch.ones(state_bytes, dtype=torch.uint8, device=device))
     state = Checkpoint(leaves, structure, ())
     taken: tuple[list[float], list[float]] = [], []
@@ -270,7 +275,11 @@ def _recall(key: str) -> tuple[float, float] | None:
     if found is None:
         return None
     write, read, when = found
-    return (write, read) if 0 <= time.time() - when < _DAY else None
+    if not 0 <= time.time() - when < _DAY:
+        return None
+    # The same in all calls of this process, whatever others time.
+    _known[key] = found
+    return write, read
 
 
 def _remember(key: str, rates: tuple[float, float]) -> None:

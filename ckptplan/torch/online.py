@@ -78,9 +78,13 @@ def bptt_online(
     one = Schedule(steps=1, actions=(Record(0, 1), Backward(0, 1)))
     call = Call(cell=cell, inputs=sequence, state=state, plan=one, losses=losses, **options)
     known = _count_known(call, until, ends)
-    online = _choose(call, known, memory) if given is None else given
+    online, command = _choose(call, known, memory) if given is None else (given, None)
     unknown = OpenSchedule(
-        steps=known, actions=partial(online.actions, lambda done: done == known), online=online, ends=ends
+        steps=known,
+        actions=partial(online.actions, lambda done: done == known),
+        online=online,
+        ends=ends,
+        command=command,
     )
     run, (value, *final) = run_call(replace(call, plan=unknown), partial(SummedLoss, **losses))
     steps = run.executor.steps
@@ -163,8 +167,11 @@ def _count_known(call: Call, until: Until | None, ends: Callable[[Any, int], boo
     return MOST
 
 
-def _choose(call: Call, known: int, memory: Any) -> OnlineSchedule:
-    """Return the schedule within a limit of memory, with the sizes of the first steps. Raises InputError."""
+def _choose(call: Call, known: int, memory: Any) -> tuple[OnlineSchedule, str]:
+    """Return the schedule within a limit of memory, with the sizes of the first steps, and how to record them.
+
+    Raises InputError.
+    """
     leaves, structure = call.sequence.piece(0, known)
     plan = choose_plan(
         call.cell,
@@ -174,11 +181,14 @@ def _choose(call: Call, known: int, memory: Any) -> OnlineSchedule:
         losses=call.losses,
         parameters=call.parameters,
         replay_randomness=call.replay_randomness,
+        advises=False,
     ).plan
     assert isinstance(plan, Plan)  # noqa: S101 - made for a limit
     assert plan.goal.local_bytes is not None  # noqa: S101 - the limit
     costs = Case(workload=plan.workload, profile=plan.profile).costs
-    room = plan.goal.local_bytes - costs.resident_bytes
+    # The gradients of all inputs are there, not only those of the first steps.
+    later = sum(leaf[known:].nbytes for leaf in call.sequence.leaves if leaf.requires_grad)
+    room = plan.goal.local_bytes - costs.resident_bytes - later
     least = costs.state_bytes + costs.tape_bytes
     if room < least:
         raise InputError(
@@ -188,4 +198,5 @@ def _choose(call: Call, known: int, memory: Any) -> OnlineSchedule:
             value=memory,
             accepted=f"at least {least - room:,} bytes more",
         )
-    return OnlineSchedule(memory=room, remote_slots=0, costs=costs.replace(steps=1))
+    online = OnlineSchedule(memory=room, remote_slots=0, costs=costs.replace(steps=1))
+    return online, plan.provenance.command

@@ -120,7 +120,7 @@ def run_call(call: Call, make_outputs: MakeOutputs) -> tuple[Run, tuple[torch.Te
     Where findings of an earlier call turn out not to hold, all is put back and begins with a trial.
     """
     anew = not call.runs_as_planned
-    if call.remote_dir is not None and isinstance(call.plan, Plan):
+    if call.remote_dir is not None and isinstance(call.plan, Plan) and torch.is_grad_enabled():
         check_room(call.remote_dir, call.plan.predicted.remote_peak_bytes)
     while True:
         probed = probe(call, anew=anew)
@@ -239,7 +239,7 @@ class Run:
             watch=watch,
             verifier=verifier,
             turn=_find_turn(call),
-            apart=isinstance(call.plan, Plan) and call.plan.provenance.command == APART,
+            apart=call.command == APART,
             survey=call.survey if call.survey is not None and call.survey.is_open else None,
             ends=call.plan.ends if isinstance(call.plan, OpenSchedule) else None,
         )
@@ -432,7 +432,7 @@ def _make_remote_store(call: Call, device: torch.device) -> Store:
 def _find_turn(call: Call) -> Turn | None:
     """Return what a plan that was made for a limit knows of the turn, where outputs are returned."""
     plan = call.plan
-    if call.losses or not isinstance(plan, Plan) or plan.provenance.command not in LIMITED:
+    if call.losses or not isinstance(plan, Plan) or call.command not in LIMITED:
         return None
     assert plan.goal.local_bytes is not None  # noqa: S101 - the limit
     return Turn(limit=plan.goal.local_bytes, tape_bytes=plan.workload.tape_bytes)
@@ -441,8 +441,10 @@ def _find_turn(call: Call) -> Turn | None:
 def _find_room(call: Call) -> dict[str, int]:
     """Return how many outputs a ``chunk_loss`` gets at a time, if a limit of memory decides that."""
     plan = call.plan
-    if "chunk_loss" not in call.losses or not isinstance(plan, Plan) or plan.provenance.command not in LIMITED:
+    if "chunk_loss" not in call.losses or call.command not in LIMITED:
         return {}
+    if not isinstance(plan, Plan):
+        return {"at_once": 1}
     assert plan.goal.local_bytes is not None  # noqa: S101 - the limit
     room = max(0, plan.goal.local_bytes - plan.predicted.local_peak_bytes)
     # For each more, what its tape has of a readout, and as much again while it is computed.

@@ -170,18 +170,18 @@ class _Staged:
 
     layouts: list[LeafLayout]
     leaves: Leaves
-    #: The last copy between it and a CUDA device.
-    copied: torch.cuda.Event | None = None
+    #: The last copies between it and CUDA devices.
+    copied: tuple[torch.cuda.Event, ...] = ()
 
     def note_copy(self) -> None:
         """Note that copies between it and its devices have begun."""
-        device = next((layout.device for layout in self.layouts if layout.device.type == "cuda"), None)
-        self.copied = None if device is None else torch.cuda.current_stream(device).record_event()
+        devices = {layout.device for layout in self.layouts if layout.device.type == "cuda"}
+        self.copied = tuple(torch.cuda.current_stream(device).record_event() for device in devices)
 
     def wait(self) -> None:
         """Wait for these copies."""
-        if self.copied is not None:
-            self.copied.synchronize()
+        for event in self.copied:
+            event.synchronize()
 
 
 class _Buffers:
@@ -322,6 +322,11 @@ class StagedStore(Store):
         return kept.checkpoint.with_leaves(leaves)
 
     def _drop(self, state: int) -> None:
+        if state in self._reading:
+            # Announced, and not needed after all: what is written there next must not meet the read.
+            job, buffer = self._reading.pop(state)
+            job.result()
+            self._in.give(buffer)
         # What is written there next is written later: there is one writer.
         self._free.append(self._kept.pop(state).slot)
 

@@ -17,6 +17,7 @@ from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import actions
 from ckptplan.schedule.simulator import play
 from ckptplan.torch.fit import count_frames
+from ckptplan.torch.memory import APART
 from ckptplan.units import format_bytes
 
 #: Steps of the first sweep whose tapes are counted, about evenly spread.
@@ -173,6 +174,7 @@ class Survey:
             planned,
             state_bytes=state,
             tape_bytes=tape,
+            single_tape_bytes=planned.single_tape_bytes + tape - planned.tape_bytes,
             workspace_bytes=planned.workspace_bytes + more,
             single_workspace_bytes=planned.single_workspace_bytes + more,
         )
@@ -181,9 +183,12 @@ class Survey:
         """Return how many bytes more than its limit the plan takes with some sizes."""
         workload, limit = self.plan.workload, self.plan.goal.local_bytes
         assert limit is not None  # noqa: S101 - it was made for a limit
+        planned = self._planned
+        if self.plan.provenance.command == APART:
+            sizes, planned = sizes.single, planned.single
         case = Case(workload=workload, profile=self.plan.profile).with_sizes(
             state_bytes=sizes.state_bytes,
             tape_bytes=sizes.tape_bytes,
-            workspace_bytes=workload.workspace_bytes + sizes.workspace_bytes - self._planned.workspace_bytes,
+            workspace_bytes=workload.workspace_bytes + sizes.workspace_bytes - planned.workspace_bytes,
         )
         return play(actions(self.plan), costs=case.costs).local_peak_bytes - limit

@@ -27,7 +27,7 @@ from ckptplan.torch.adapters import TorchCell
 from ckptplan.torch.measurement import measure_call
 from ckptplan.torch.memory import APART
 from ckptplan.torch.meters import LiveBytes
-from ckptplan.torch.survey import Measurement, Survey
+from ckptplan.torch.survey import Measurement, StaleSizesError, Survey
 from tests.torch.support import assert_close, gradients, gru, job, plain
 
 STEPS = 400
@@ -338,6 +338,37 @@ def test_all_steps_may_be_recorded_by_themselves() -> None:
     plan = budget._plan(measurement, 5, 51_600, 0)
     assert (plan.strategy, plan.provenance.command) == ("base", APART)
     assert plan.predicted.local_peak_bytes <= 51_600
+
+
+def test_sizes_of_steps_that_are_recorded_by_themselves_are_watched_too() -> None:
+    """A tape that grows is larger by as much if it is recorded by itself."""
+    measurement = Measurement(
+        state_bytes=100,
+        tape_bytes=1_000,
+        resident_bytes_per_step=0,
+        output_bytes=0,
+        workspace_bytes=10**6,
+        single_workspace_bytes=5,
+        single_tape_bytes=1_500,
+        parameter_bytes=0,
+        forward_seconds=1.0,
+        record_seconds=1.0,
+        backward_seconds=1.0,
+    )
+    plan = budget._plan(measurement, 100, 20_000, 0)
+    assert (plan.provenance.command, plan.workload.tape_bytes) == (APART, 1_500)
+    corrected: list[Measurement] = []
+
+    def replan(sizes: Measurement) -> ckptplan.Plan:
+        corrected.append(sizes)
+        return plan
+
+    survey = Survey(measurement=measurement, plan=plan, replan=replan, keep=lambda *_: None, is_open=True)
+    survey.see_tape(99, 100, 2_500)
+    with pytest.raises(StaleSizesError):
+        survey.check()
+    survey.plan_again()
+    assert corrected[0].single.tape_bytes >= 2_500
 
 
 class Growing(torch.nn.Module):

@@ -45,7 +45,8 @@ def rate(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Return the seconds that a state takes each way, and the number of times that they were asked for."""
     found = SimpleNamespace(seconds=1e-7, timed=[])
 
-    def time_states(place: offload.OffloadPlace, *_: Any, through: bool) -> tuple[float, float]:
+    def time_states(place: offload.OffloadPlace, *_: Any, through: bool, most: int) -> tuple[float, float]:
+        assert most >= 2
         found.timed.append((place.name, through))
         return found.seconds, found.seconds
 
@@ -203,7 +204,7 @@ def test_rates_in_a_damaged_file_are_none(tmp_path: Path, rate: SimpleNamespace,
 def test_a_place_is_timed_as_it_is_used(tmp_path: Path, through: bool) -> None:
     """By real writes and reads of which nothing is left."""
     place = offload.OffloadPlace(folder=tmp_path)
-    write, read = offload._time_states(place, 2**20, torch.device("cpu"), through=through)
+    write, read = offload._time_states(place, 2**20, torch.device("cpu"), through=through, most=4)
     assert write > 0
     assert read > 0
     assert not list(tmp_path.iterdir())
@@ -261,7 +262,7 @@ def test_wrapped_modules_take_it(tmp_path: Path) -> None:
 
 
 def test_a_dear_plan_names_what_would_help(caplog: pytest.LogCaptureFixture) -> None:
-    """In one line, once, at an assumed rate; where it would not help, nothing is said."""
+    """In one line, at an assumed rate; where it would not help, nothing is said."""
     size = 2**23
     slow = Measurement(
         state_bytes=size,
@@ -275,8 +276,7 @@ def test_a_dear_plan_names_what_would_help(caplog: pytest.LogCaptureFixture) -> 
         record_seconds=0.02,
         backward_seconds=0.04,
     )
-    for _ in range(2):
-        budget._advise_offload(slow, 300, 6 * size, 0)
+    budget._advise_offload(budget._plan(slow, 300, 6 * size, 0), slow, 300, 6 * size, 0)
     (hint,) = caplog.messages
     assert re.fullmatch(
         r"this plan takes \+2\d\d% time over plain .*offload=.* would take about \+3\d%, at an assumed 1 GB/s",
@@ -284,10 +284,38 @@ def test_a_dear_plan_names_what_would_help(caplog: pytest.LogCaptureFixture) -> 
     )
     caplog.clear()
     quick = replace(slow, forward_seconds=2e-6, record_seconds=2e-6, backward_seconds=4e-6)
-    budget._advise_offload(quick, 300, 6 * size, 0)
+    budget._advise_offload(budget._plan(quick, 300, 6 * size, 0), quick, 300, 6 * size, 0)
     network = Network()
     plan_for(network.cell, network.inputs, network.state, squares, memory="1 GiB")
     assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
+
+
+def test_what_would_help_is_said_once_for_calls_of_a_kind(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever their lengths: batches of sequences often have different ones."""
+    monkeypatch.setattr(budget, "_DEAR", -1.0)
+    monkeypatch.setattr(budget, "_WORTH", 0.0)
+    budget._advised.clear()
+    network = Network()
+    limit = network.find_limit() + 3 * STEPS * _STATE
+    for length in (STEPS, STEPS - 1, STEPS):
+        plan_for(network.cell, network.inputs[:length], network.state, squares, memory=limit)
+    assert len([one for one in caplog.records if one.levelno >= logging.WARNING]) == 1
+
+
+def test_a_place_without_room_for_two_states_is_not_used(tmp_path: Path) -> None:
+    """Nothing is written there to time it, either."""
+    place = offload.OffloadPlace(folder=tmp_path, limit=2**20)
+    links = offload.find_links(place, state_bytes=2**20, steps=10, device=torch.device("cpu"), local_bytes=0)
+    assert links == ()
+
+
+def test_host_memory_may_have_a_limit() -> None:
+    place = offload.read_offload(Offload("host", limit="8 MB"), plan=None, memory="1 MB")
+    assert place is not None
+    (link,) = offload.find_links(place, state_bytes=2**20, steps=100, device=torch.device("cpu"), local_bytes=0)
+    assert (place.folder, link.capacity) == (None, 8_000_000)
 
 
 def test_it_is_no_companion_of_a_plan(tmp_path: Path) -> None:
@@ -321,7 +349,7 @@ _RUN = """
 import sys, torch
 from ckptplan.torch import bptt, offload
 from ckptplan.torch.adapters import TorchCell
-offload._time_states = lambda *_, through: (1e-7, 1e-7)
+offload._time_states = lambda *_, through, most: (1e-7, 1e-7)
 def cell(state, x):
     state = torch.tanh(state + x * weight)
     return state, state

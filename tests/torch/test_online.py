@@ -120,21 +120,22 @@ def test_random_numbers_are_drawn_again_as_they_were() -> None:
 
 
 def test_a_limit_of_memory_is_kept() -> None:
-    """States and tapes that the executor holds, by the sizes of its parts."""
+    """States and tapes that the executor holds, by the sizes of its parts; those of the inputs lie beside."""
     net, inputs, state = begin()
+    beside = inputs.nbytes
     seen: list[int] = []
 
     def observe(_: object, executor: Any) -> None:
         seen.append(executor.stores[Tier.LOCAL].bytes + sum(tape.bytes for tape in executor.tapes))
 
-    def run(limit: str) -> int:
+    def run(limit: int) -> int:
         result = bptt(
             net,
             inputs,
             state,
             loss,
             final_loss=final_loss,
-            memory=limit,
+            memory=beside + limit,
             until=ends_at(200),
             observer=observe,
         )
@@ -145,11 +146,11 @@ def test_a_limit_of_memory_is_kept() -> None:
         seen.clear()
         return most
 
-    little, more = run("16 kB"), run("24 kB")
+    little, more = run(16_000), run(24_000)
     assert 0 < little <= 16_000
     assert little < more <= 24_000
     with pytest.raises(InputError, match="memory: "):
-        run("2 kB")
+        run(2_000)
 
 
 @pytest.mark.parametrize("where", ["cell", "until", "backward"])

@@ -197,3 +197,17 @@ def test_a_file_that_was_cut_is_lost(tmp_path: Path, ahead: bool) -> None:
     with pytest.raises(InputError, match=r"has lost the checkpoint in 0\.state: the file is too short"):
         store.get(0)
     store.close()
+
+
+def test_a_state_that_was_announced_and_is_dropped_leaves_its_place_whole(make: Make) -> None:
+    """What is kept under its number, and in its place, later comes back as it went."""
+    store = StagedStore(make(), _CPU, ahead=True)
+    store.put(5, full(1))
+    store.expect((5,))
+    store.drop(5)
+    store.put(6, full(2))
+    store.put(5, full(3))
+    store.expect((5,))
+    assert torch.equal(store.get(5).leaves[0], full(3).leaves[0])
+    assert torch.equal(store.get(6).leaves[0], full(2).leaves[0])
+    store.close()
