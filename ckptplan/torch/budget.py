@@ -556,15 +556,10 @@ def choose_plan(
     counted = choose_count(cell, state, steps=count, limit=limit)
     key = (_measured.make_key((kind[0], counted), kind[1]), count, first)
     written, seen = _surveyed.find(key) or (first, frozenset())
-    fit = partial(
-        plan_within,
-        limit=limit,
-        kept=count_kept(written, inputs, steps=count, losses=losses) + held_states * written.state_bytes,
-        shape=() if callable(inputs) else tuple(flatten(inputs)[0][0].shape),
-        links=()
-        if place is None
-        else find_links(place, state_bytes=written.state_bytes, steps=count, device=device, local_bytes=limit),
-    )
+    kept = count_kept(written, inputs, steps=count, losses=losses) + held_states * written.state_bytes
+    links = find_links(place, state_bytes=written.state_bytes, steps=count, device=device, local_bytes=limit)
+    shape = () if callable(inputs) else tuple(flatten(inputs)[0][0].shape)
+    fit = partial(plan_within, limit=limit, kept=kept, shape=shape, links=links)
     plans: list[tuple[Plan, PlanChoice]] = []
     refusal: InputError | None = None
     try:
@@ -587,7 +582,9 @@ def choose_plan(
     if isinstance(built, Built) and request is not None:
         found = _measure(built, request, written, options)
         try:
-            plan = fit(found, steps=-(-count // built.piece.steps))
+            # The actions of pieces do not say that states are written through.
+            cached = tuple(link for link in links if not link.through)
+            plan = fit(found, steps=-(-count // built.piece.steps), links=cached)
             stretched = stretch(schedule_of(plan), built.piece.steps, count)
             plans.append((plan, PlanChoice(plan=plan, executed=stretched, compile=built.piece)))
         except InputError as error:
@@ -599,7 +596,6 @@ def choose_plan(
     if advises and place is None and plan.predicted.overhead > _DEAR and kind[0] not in _advised:
         # Once for calls of a kind, whatever their lengths.
         _advised.keep(kind[0], True)
-        kept = count_kept(written, inputs, steps=count, losses=losses) + held_states * written.state_bytes
         _advise_offload(plan, written, count, limit, kept)
     return choice
 

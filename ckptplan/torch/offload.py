@@ -75,6 +75,8 @@ class Link:
     """A way to use a place: how much goes there, and the seconds that a state takes, one way."""
 
     place: str
+    #: Whether states are written through to the device, as there is no room for them in the system's cache.
+    through: bool = False
     capacity: int
     state_bytes: int
     write_seconds: float
@@ -225,6 +227,7 @@ def _time_place(
     timed = f"timed in {place.name}: states of {format_bytes(state_bytes)}, {how}"
     return Link(
         place=place.name,
+        through=through,
         capacity=capacity,
         state_bytes=state_bytes,
         write_seconds=rates[0],
