@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -18,17 +19,17 @@ from jax import lax
 
 from ckptplan.cost.arrays import Integers
 from ckptplan.errors import InputError, quote_value
-from ckptplan.jax.leaves import Arrays, byte_size, make_zeros, put, take
+from ckptplan.jax.leaves import Arrays, byte_size, make_room, put, release, take
 from ckptplan.jax.step import TracedStep, differentiable, trace_step
 from ckptplan.recursion.online import Snapshots
 from ckptplan.schedule.schedule import check_count
 from ckptplan.units import format_bytes, parse_bytes
 
-#: Levels of the table of binomials: two slots reverse two million steps within them.
-_LEVELS = 2048
 _MOST = 2**31 - 1
 #: States beside the held ones: the working state, the one before it, and a row for those that are not held.
 _BESIDE = 3
+#: Beside each held state: its step, its row in their order, and what sorting them takes.
+_ROW_BYTES = 24
 
 
 def while_loop(
@@ -46,9 +47,11 @@ def while_loop(
         cond: ``cond(state)`` says whether another step runs; it has no gradients.
         body: ``body(state)`` returns the next state; what it closes over has gradients, too.
         state: the initial state, any pytree.
-        memory: the bytes that states and the tape of a step may take, or text as "64 MiB".
+        memory: the bytes that states, the tape of a step and the table of the rule may take, or text as
+            "64 MiB".
         slots: in place of ``memory``, the states that are held at a time.
-        max_steps: the steps for which the rule is tabulated. Longer loops are right, and run steps more often.
+        max_steps: the steps for which the rule is tabulated, in one to four bytes each. No more states are
+            held. Longer loops are right, and run steps more often.
 
     Works under ``jit`` and ``grad``. First derivatives only. Raises InputError.
     """
@@ -60,63 +63,96 @@ def while_loop(
         raise InputError(what, field="slots", accepted="slots or memory")
     check_count("max_steps", max_steps)
     step = trace_step(lambda _, present, __: (body(present), (), ()), state, None)
-    test = trace_step(lambda _, present, __: (present, jnp.asarray(cond(present)), ()), state, None)
+    # With the types of the states that follow, which those of Python numbers give way to.
+    first = jax.tree.unflatten(step.state_tree, step.state_kinds.raise_keys(step.state))
+    test = trace_step(lambda _, present, __: (present, jnp.asarray(cond(present)), ()), first, None)
     if slots is None:
-        slots = _count_slots(step, memory)
+        slots = _count_slots(step, memory, max_steps)
     check_count("slots", slots)
-    loop = _Loop(step=step, test=test, slots=slots, rows=_tabulate(slots, max_steps))
+    loop = _Loop(step=step, test=test, slots=min(slots, max_steps), max_steps=max_steps)
     final = loop.run(step.constants, test.constants, step.state)
     found, _ = step.raise_results(final, ())
     return found
 
 
-def _count_slots(step: TracedStep, memory: Any) -> int:
-    """Return how many states fit a limit beside a tape. Raises InputError if there is no room for one."""
+def _count_slots(step: TracedStep, memory: Any, max_steps: int) -> int:
+    """Return how many states fit a limit beside a tape and the table of the rule.
+
+    Raises InputError if there is no room for one.
+    """
     try:
         limit = parse_bytes(memory)
     except InputError as error:
         raise error.inside(prefix="memory") from None
-    each, tape = max(1, byte_size(step.state_shapes)), _measure_tape(step)
-    slots = (limit - tape) // each - _BESIDE
+    state, tape = byte_size(step.state_shapes), _measure_tape(step)
+    each, beside = state + _ROW_BYTES, _BESIDE * state + _ROW_BYTES + tape
+    # Rows are numbers of one, two or four bytes.
+    for row_bytes in (1, 2, 4):
+        slots = (limit - beside - row_bytes * max_steps) // each
+        if slots < 2 ** (8 * row_bytes):
+            break
     if slots < 1:
-        least = (_BESIDE + 1) * each + tape
+        least = each + beside + max_steps
         raise InputError(
-            f"{format_bytes(limit)} are too little for a held state and the tape of a step",
+            f"{format_bytes(limit)} are too little for a held state, the tape of a step and the table of the "
+            f"rule for {max_steps:,} steps",
             field="memory",
             value=memory,
-            accepted=f"at least {format_bytes(least)} ({least:,} bytes)",
+            accepted=f"at least {format_bytes(least)} ({least:,} bytes), or smaller max_steps",
         )
-    return slots
+    return min(slots, max_steps)
 
 
 def _measure_tape(step: TracedStep) -> int:
     """Return the bytes that the backward of a step needs, with gradients of what it closes over."""
-    reverse = _Loop(step=step, test=step, slots=1, rows=np.zeros(1, np.int32)).linearize
+    reverse = _Loop(step=step, test=step, slots=1, max_steps=1).linearize
     residuals = jax.eval_shape(lambda c, s: reverse(c, s)[1], step.constants, step.state)
     return byte_size(jax.tree.leaves(residuals)) + byte_size(
         [step.constants[p] for p in differentiable(step.constants)]
     )
 
 
+@lru_cache(maxsize=64)
 def _tabulate(slots: int, steps: int) -> Integers:
     """Return the row in which each state is held, ``slots`` for one that is not; shape (steps,)."""
-    rows = np.full(steps, slots, dtype=np.int64)
+    rows = np.full(steps, slots, dtype=np.min_scalar_type(slots))
     rows[0] = 0
     snapshots, places = Snapshots(slots), {0: 0}
     for state in range(1, steps):
         gone = snapshots.offer(state)
         if gone != state:
             rows[state] = places[state] = len(places) if gone is None else places.pop(gone)
+    rows.setflags(write=False)
     return rows
 
 
-def _tabulate_binomials(slots: int) -> Integers:
-    """Return C(n + k, n) for n = 0..slots and k = 0.., up to 2**31 - 1; shape (slots + 1, levels)."""
-    table = np.ones((slots + 1, _LEVELS), dtype=np.int64)
-    for number in range(1, slots + 1):
-        # Sums of at most 2048 numbers below 2**31.
-        table[number] = np.minimum(np.cumsum(table[number - 1]), _MOST)
-    return table
+def _split(length: Any, free: Any) -> Any:
+    """Return how many of at least two steps to run to the next held state, with ``free`` slots.
+
+    As few as keep the fewest runs (``revolve.split``).
+    """
+    length, free = (one.astype(jnp.uint32) for one in (length, free))
+
+    def is_short(level: Any) -> Any:
+        # A single slot takes as many runs as there are steps.
+        return (free > 1) & (level[3] < length)
+
+    def climb(level: Any) -> Any:
+        """From C(free + k, free) and the two before it to the next k; beyond 2**31 - 1, that."""
+        k, _, before, reach = level
+        k = k + 1
+        whole, rest = reach // k, reach % k
+        large = reach.astype(jnp.float32) / k * (free + k) >= _MOST
+        # Below that, no product is beyond 32 bits.
+        following = jnp.where(large, _MOST, whole * (free + k) + rest * (free + k) // k)
+        return k, before, reach, following.astype(jnp.uint32)
+
+    one = jnp.ones_like(free)
+    _, fewest, before, reach = lax.while_loop(is_short, climb, (one, one, one, free + 1))
+    # From C(free + k - 2, free - 1) to C(free + k - 1, free - 1) steps are beyond the next state.
+    least, most = before - fewest, reach - before
+    left = jnp.clip(length - jnp.minimum(most, length), fewest, length - least)
+    return jnp.clip(jnp.where(free == 1, length - 1, left), 1, length - 1).astype(jnp.int32)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -126,7 +162,7 @@ class _Loop:
     step: TracedStep
     test: TracedStep
     slots: int
-    rows: Integers
+    max_steps: int
 
     def run(self, constants: Arrays, of_test: Arrays, state: Arrays) -> Arrays:
         """Return the final state."""
@@ -159,8 +195,8 @@ class _Loop:
 
     def sweep(self, constants: Arrays, of_test: Arrays, state: Arrays) -> Any:
         """Return the final state, the held states, the step of each row, and T."""
-        rows = jnp.asarray(self.rows, jnp.int32)
-        held = make_zeros(state, self.slots + 1)
+        rows = jnp.asarray(_tabulate(self.slots, self.max_steps))
+        held = make_room(state, self.slots + 1)
         steps = jnp.full(self.slots + 1, _MOST, jnp.int32)
 
         def go_on(carry: Any) -> Any:
@@ -168,7 +204,7 @@ class _Loop:
 
         def run(carry: Any) -> Any:
             present, held, steps, t = carry
-            row = jnp.where(t < len(rows), rows[jnp.minimum(t, len(rows) - 1)], self.slots)
+            row = jnp.where(t < len(rows), rows[jnp.minimum(t, len(rows) - 1)].astype(jnp.int32), self.slots)
             held, steps = put(held, present, row), steps.at[row].set(t)
             return self.advance(constants, present), held, steps, t + 1
 
@@ -191,25 +227,18 @@ class _Loop:
 
     def reverse(self, constants: Arrays, held: Arrays, steps: Any, last: Any, incoming: Any) -> Any:
         """Return the gradients of the constants and of the initial state, None for those that have none."""
-        of_constants, of_state = differentiable(constants), differentiable(held)
-        binomials = jnp.asarray(_tabulate_binomials(self.slots), jnp.int32)
+        of_constants, of_state = differentiable(constants), differentiable(self.step.state_shapes)
         rows = jnp.argsort(steps[: self.slots]).astype(jnp.int32)
         count = jnp.sum(steps[: self.slots] < _MOST).astype(jnp.int32)
-
-        def split(length: Any, free: Any) -> Any:
-            """Return how many steps to run to the next held state (``revolve.split``)."""
-            level = jnp.searchsorted(binomials[free], length)
-            below = jnp.where(level >= 2, binomials[free, jnp.maximum(level - 2, 0)], 1)
-            left = jnp.maximum(below, length - binomials[free - 1, level])
-            return jnp.clip(jnp.where(free == 1, length - 1, left), 1, length - 1)
 
         def run(carry: Any) -> Any:
             held, steps, count, adjoint, gradients, sums = carry
             row = rows[count - 1]
             start = steps[row]
             length = adjoint - start
-            ahead = jnp.where(length == 1, 0, split(length, self.slots - count + 1))
-            present = lax.fori_loop(0, ahead, lambda _, one: self.advance(constants, one), take(held, row))
+            ahead = jnp.where(length == 1, 0, _split(length, self.slots - count + 1))
+            kept = release(take(held, row), self.step.state_shapes)
+            present = lax.fori_loop(0, ahead, lambda _, one: self.advance(constants, one), kept)
 
             reverses = start + ahead == adjoint - 1
             # Outside the branches, which would copy what is held.

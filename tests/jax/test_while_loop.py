@@ -12,7 +12,9 @@ import pytest
 
 from ckptplan import InputError
 from ckptplan.jax import while_loop
+from ckptplan.jax.while_loop import _split, _tabulate
 from ckptplan.recursion.online import Snapshots, count_advances
+from ckptplan.recursion.revolve import count_recomputed
 
 WEIGHTS = jnp.array([[0.9, 0.2], [-0.3, 0.95]])
 START = jnp.array([[1.0, 0.5], [0.2, -0.7]])
@@ -36,7 +38,7 @@ def plain_loss(weights: Any, start: Any, steps: int) -> Any:
     return (last**2).sum()
 
 
-WAYS: list[dict[str, Any]] = [{"slots": 4, "max_steps": 60}, {"slots": 1}, {"memory": "1 kB"}]
+WAYS: list[dict[str, Any]] = [{"slots": 4, "max_steps": 60}, {"slots": 1}, {"memory": "1 kB", "max_steps": 60}]
 
 
 @pytest.mark.parametrize("ways", WAYS)
@@ -90,6 +92,89 @@ def test_the_compiled_program_keeps_the_limit(memory: int) -> None:
     assert memory / 2 < seen.temp_size_in_bytes + seen.output_size_in_bytes <= memory
 
 
+@pytest.mark.parametrize(
+    ("neurons", "memory", "max_steps"), [(100, 64_000, 10_000), (1, 32_000, 2_000), (100, 300_000, 50)]
+)
+def test_the_tables_of_the_rule_are_within_the_limit(neurons: int, memory: int, max_steps: int) -> None:
+    """Constants of the program included: many small states, or fewer steps than there is room for."""
+
+    def last(rate: Any) -> Any:
+        def body(state: Any) -> Any:
+            return state[0] + 1, state[1] - rate * state[1]
+
+        start = jnp.int32(0), jnp.ones(neurons, jnp.float32)
+        ways: dict[str, Any] = {"memory": memory, "max_steps": max_steps}
+        return while_loop(lambda state: state[0] < 40, body, start, **ways)[1].sum()
+
+    lowered = jax.jit(jax.grad(last)).lower(jnp.float32(0.1))
+    seen: Any = lowered.compile().memory_analysis()
+    constants = sum(
+        int(np.prod([int(size) for size in found[1].split("x") if size])) * int(found[2]) // 8
+        for found in re.finditer(r"stablehlo\.constant .*: tensor<((?:\d+x)*)[a-z]*(\d+)>", lowered.as_text())
+    )
+    taken = constants + seen.temp_size_in_bytes + seen.output_size_in_bytes
+    assert taken <= memory
+    if max_steps < 100:
+        # A state a step, and no more.
+        assert taken <= (max_steps + 10) * (4 * neurons + 30)
+
+
+def test_a_gap_is_split_so_that_the_fewest_steps_run_again() -> None:
+    """Also where binomials are beyond 32 bits."""
+    split = jax.jit(_split)
+    random = np.random.default_rng(3)
+    for most in (30, 3000, 2**31 - 1):
+        for free in (1, 2, 3, 5, 20, 300, 40_000):
+            for length in (2, 3, most, *random.integers(2, most, 10).tolist()):
+                ahead = int(split(jnp.int32(length), jnp.int32(free)))
+                runs = ahead + sum(
+                    count_recomputed(part, chunk=1, slots=slots)
+                    for part, slots in ((ahead, free), (length - ahead, free - 1 or 1))
+                )
+                assert runs == count_recomputed(length, chunk=1, slots=free), (length, free)
+
+
+@pytest.mark.parametrize("kind", [jnp.bfloat16, jnp.float16, jnp.float8_e4m3fn, jnp.complex64])
+def test_numbers_of_any_size_have_gradients(kind: Any) -> None:
+    def last(loop: Any, start: Any) -> Any:
+        def body(state: Any) -> Any:
+            return state[0] + 1, (state[1] * 0.75).astype(kind)
+
+        final = loop(body, (jnp.int32(0), start))[1]
+        return jnp.abs(final if jnp.iscomplexobj(final) else final.astype(jnp.float32)).sum()
+
+    def ours(body: Any, start: Any) -> Any:
+        return while_loop(lambda state: state[0] < 9, body, start, slots=3)
+
+    def theirs(body: Any, start: Any) -> Any:
+        return jax.lax.fori_loop(0, 9, lambda _, state: body(state), start)
+
+    start = jnp.asarray([1.0, 0.5], kind)
+    found, expected = (jax.grad(lambda one, loop=loop: last(loop, one))(start) for loop in (ours, theirs))
+    assert found.dtype == kind
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_number_takes_the_type_of_the_next_state() -> None:
+    zero: Any = 0
+    found = while_loop(lambda x: x < 1, lambda x: x + 0.5, zero, slots=3)
+    expected = jax.lax.while_loop(lambda x: x < 1, lambda x: x + 0.5, zero)
+    assert (found, found.dtype) == (expected, expected.dtype)
+
+
+def test_the_rule_is_tabulated_once_and_for_gradients_alone() -> None:
+    def last(start: Any) -> Any:
+        return while_loop(lambda x: x < 100, lambda x: 2 * x, start, slots=7, max_steps=321)
+
+    before = _tabulate.cache_info()
+    last(1.0)
+    jax.jit(last)(1.0)
+    assert _tabulate.cache_info() == before
+    for _ in range(2):
+        assert jax.grad(last)(1.0) == 128
+    assert _tabulate.cache_info().misses == before.misses + 1
+
+
 def test_without_gradients_it_is_the_loop_of_jax() -> None:
     found = while_loop(lambda x: x < 100, lambda x: 2 * x, jnp.int32(3), slots=2)
     expected = jax.lax.while_loop(lambda x: x < 100, lambda x: 2 * x, jnp.int32(3))
@@ -104,7 +189,7 @@ def test_without_gradients_it_is_the_loop_of_jax() -> None:
         ({"slots": 0}, "slots: 0 is not accepted"),
         (
             {"slots": None, "memory": "8 B"},
-            "memory: 8 B are too little for a held state and the tape of a step",
+            "memory: 8 B are too little for a held state, the tape of a step and the table of",
         ),
         ({"cond": 3}, "cond: 3 cannot be called"),
         ({"body": lambda x: (x, x)}, "f: changes the structure of its state"),
