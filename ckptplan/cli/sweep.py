@@ -166,8 +166,8 @@ def _say_written(work: SweepRun, output: str, *, new: int) -> str:
     parts = [f"{new:,} rows written to {output}: plans at {work.fitting:,}"]
     if new > work.fitting:
         parts.append(f"nothing fits at {new - work.fitting:,} (the column binding says why)")
-    # Pictures have two axes.
-    drawn = work.collectors or len(work.sweep.grid.axes) > 2
+    # Pictures have two axes, and show all parts.
+    drawn = work.collectors or len(work.sweep.grid.axes) > 2 or work.sweep.shard is not None
     return ", ".join(parts) + ("" if drawn else "; with --html FILE the same command draws them")
 
 
@@ -243,7 +243,7 @@ def _merge(parts: list[str], chosen: RowFormat | None, output: str | None) -> No
             field="--merge",
             accepted="-o FILE.csv or -o FILE.jsonl, as the parts are; a folder of Parquet files is one table",
         )
-    count = merge_parts(parts, output)
+    count = merge_parts(parts, output, wanted=chosen)
     note(f"{count:,} rows of {len(parts):,} parts written to {output}")
 
 

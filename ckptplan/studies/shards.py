@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import IO
+from typing import IO, Literal
 
 from ckptplan.errors import InputError, refuse
 from ckptplan.storage.files import replace_file
@@ -77,6 +77,11 @@ class _Part:
     shard: Shard
     offset: int
 
+    @property
+    def format(self) -> Literal["csv", "jsonl"]:
+        """The format of the rows: only CSV has a header."""
+        return "csv" if self.header else "jsonl"
+
     def take(self, count: int) -> Iterator[bytes]:
         """Yield the next lines as a whole sweep has them."""
         with _open(self.path) as file:
@@ -86,14 +91,21 @@ class _Part:
             self.offset = file.tell()
 
 
-def merge_parts(paths: Sequence[str], output: str) -> int:
+def merge_parts(paths: Sequence[str], output: str, *, wanted: Literal["csv", "jsonl"]) -> int:
     """Write the rows of all parts of a sweep in order, as one run writes them, and return their number.
 
-    Raises InputError, which names a part that is missing, given twice, incomplete or of another sweep.
+    Raises InputError, which names a part that is missing, given twice, incomplete, of another sweep or not in
+    the format that is ``wanted``.
     """
     parts: dict[int, _Part] = {}
     for path in paths:
         part = _examine(path)
+        if part.format != wanted:
+            raise InputError(
+                f"holds rows as {part.format}, and {output} would hold them as {wanted}",
+                source=path,
+                accepted=f"an output named FILE.{part.format}, or parts in {wanted}",
+            )
         first = next(iter(parts.values()), part)
         if (part.header, part.whole, part.shard.count, part.shard.total) != (
             first.header, first.whole, first.shard.count, first.shard.total
@@ -144,12 +156,13 @@ def _examine(path: str) -> _Part:
             file.seek(0)
         offset, line = file.tell(), file.readline()
         found = _BEGINNING.match(line)
-        if found is None:
+        number, count, total = map(int, found.group(3, 4, 5)) if found else (0, 0, 0)
+        if found is None or not 1 <= number <= count <= total:
             raise InputError(
                 "is no part of a sweep", source=path, accepted="what a sweep wrote as one of several parts"
             )
-        start, sweep, number, count, total, end = found.groups()
-        shard = Shard(number=int(number), count=int(count), total=int(total))
+        start, sweep, *_, end = found.groups()
+        shard = Shard(number=number, count=count, total=total)
         beginning, rows = found.group(), 0
         while line.startswith(beginning) and line.endswith(b"\n"):
             rows, line = rows + 1, file.readline()

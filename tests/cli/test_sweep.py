@@ -436,6 +436,12 @@ def test_parts_that_are_merged_are_what_one_machine_writes(
         assert (tmp_path / f"all.{name}").read_bytes() == whole[name].read_bytes()
 
 
+def test_a_part_is_not_said_to_be_drawn_by_a_command_that_refuses_it(tmp_path: Path) -> None:
+    """A picture shows all parts."""
+    command = ("sweep", "--over", "T=64,128", "--shard", "1/2", "-o", "part.csv")
+    assert run(*command, cwd=tmp_path).stderr == "1 rows written to part.csv: plans at 1\n"
+
+
 @pytest.mark.parametrize("rows_left", [0, 1, 20])
 def test_a_part_is_continued_as_a_whole_sweep_is(rows_left: int, parts: Path, tmp_path: Path) -> None:
     lines = (parts / "part-2.csv").read_bytes().splitlines(keepends=True)
@@ -460,6 +466,8 @@ def test_a_part_that_is_missing_doubled_foreign_or_incomplete_is_named(
     (tmp_path / "mixed.csv").write_text(
         "".join([*lines[:9], (parts / "part-1.csv").read_text().splitlines()[5]])
     )
+    for name, numbers in {"zero": "1/0:5", "beyond": "3/2:5", "empty": "1/2:0"}.items():
+        (tmp_path / f"{name}.csv").write_text(f"{lines[0]}0123456789ab:{numbers},1\n")
     assert run("sweep", *OTHER, "--shard", "2/2", "-o", "foreign.csv", cwd=tmp_path).returncode == 0
     assert run("sweep", *GRID, "--shard", "2/3", "-o", "third.csv", cwd=tmp_path).returncode == 0
     for files, message in {
@@ -472,6 +480,9 @@ def test_a_part_that_is_missing_doubled_foreign_or_incomplete_is_named(
         "part-1.csv short.csv": "short.csv: has 59 of the 60 rows of part 2/2; the command that wrote",
         "part-1.csv cut.csv": "cut.csv: row 60 is not one of part 2/2",
         "part-1.csv mixed.csv": "mixed.csv: row 9 is not one of part 2/2",
+        "part-1.csv zero.csv": "zero.csv: is no part of a sweep (accepted: what a sweep wrote as one",
+        "part-1.csv beyond.csv": "beyond.csv: is no part of a sweep",
+        "part-1.csv empty.csv": "empty.csv: is no part of a sweep",
         "part-1.csv none.csv": "none.csv: cannot be read: No such file or directory",
         "": "parts: names no file",
     }.items():
@@ -486,6 +497,15 @@ def test_a_part_that_is_missing_doubled_foreign_or_incomplete_is_named(
     [
         ("--merge part-1.csv", "--merge: needs a file for the rows (accepted: -o FILE.csv or -o FILE.jsonl"),
         ("--merge part-1.csv -o all.parquet", "--merge: needs a file for the rows"),
+        (
+            "--merge part-1.csv part-2.csv -o all.jsonl",
+            "part-1.csv: holds rows as csv, and all.jsonl would hold them as jsonl (accepted: an output named",
+        ),
+        (
+            "--merge part-1.jsonl part-2.jsonl -o all.csv",
+            "part-1.jsonl: holds rows as jsonl, and all.csv would hold them as csv (accepted: an output",
+        ),
+        ("--merge part-1.csv part-2.jsonl -o all.csv", "part-2.jsonl: holds rows as jsonl, and all.csv"),
         ("--merge part-1.csv --over T=1,2 -o all.csv", "--over: does not go together with --merge"),
         ("part-1.csv --over T=1,2 -o all.csv", "PARTS: are files to merge (accepted: --merge with them)"),
         ("--merge part-1.csv -o part-1.csv", "--output: is read by this command and would be lost"),
