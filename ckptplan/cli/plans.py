@@ -40,15 +40,17 @@ DISAGREES = 4
 def _read_lengths(value: str) -> tuple[int, int]:
     """Return the first and the last length of '1:5000', the same one of '5000'. Raises InputError."""
     first, _, last = value.replace(",", "").partition(":")
-    last = last or first
-    if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
+    ends = first, last or first
+    # Python refuses thousands of digits.
+    whole = all(end.isascii() and end.isdecimal() and len(end) < 20 for end in ends)
+    if not (whole and 1 <= int(ends[0]) <= int(ends[1])):
         raise InputError(
             f"{quote_value(value)} is no range of lengths",
             field="--T",
             value=value,
-            accepted="FIRST:LAST, as 1:5000",
+            accepted="FIRST:LAST, as 1:5000, of fewer than 20 digits each",
         )
-    return int(first), int(last)
+    return int(ends[0]), int(ends[1])
 
 
 def simulate(
@@ -99,7 +101,12 @@ def simulate(
         return
     for name, value in (("--slots", slots), ("--T", lengths), ("--plot", plot)):
         if value is not None:
-            raise InputError("needs --online", field=name)
+            raise InputError(
+                "needs --online",
+                field=name,
+                value=value,
+                accepted="--online --slots N beside it, without a plan",
+            )
     if plan is None:
         raise InputError("is missing", field="PLAN", accepted="a plan file, or --online")
     if plan == "-" and schedule == "-":

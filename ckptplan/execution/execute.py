@@ -134,6 +134,16 @@ def check_functions(**functions: object) -> None:
             raise InputError(f"{quote_value(function)} cannot be called", field=name, accepted="a function")
 
 
+def check_state(state: object) -> State:
+    """Return the functions of the working state. Raises InputError unless they are two."""
+    if not (isinstance(state, tuple | list) and len(state) == 2 and all(map(callable, state))):
+        raise InputError(
+            f"{quote_value(state)} is not accepted", field="state", accepted="two functions: (get, set)"
+        )
+    get, put = state
+    return get, put
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Calls:
     """The functions of the caller."""
@@ -291,11 +301,7 @@ class _Kept:
             raise InputError(
                 f"is given together with {', '.join(given)}", field="state", accepted="one of the two"
             )
-        if not (isinstance(state, tuple | list) and len(state) == 2 and all(map(callable, state))):
-            raise InputError(
-                f"{quote_value(state)} is not accepted", field="state", accepted="two functions: (get, set)"
-            )
-        return cls(*state)
+        return cls(*check_state(state))
 
     def save(self, number: int, tier: Tier) -> None:
         # Steps may change the state in place.

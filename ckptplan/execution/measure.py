@@ -11,11 +11,11 @@ from time import perf_counter
 from typing import Any
 
 from ckptplan.errors import InputError, quote_value
-from ckptplan.execution.execute import Run, State, check_functions
+from ckptplan.execution.execute import Run, State, check_functions, check_state
 from ckptplan.model.workload import Basis, Workload
 from ckptplan.schedule.schedule import check_count
 
-#: Rounds, of which times are the medians; one before them warms up.
+#: Rounds, of which times are the medians. The run that sees the tape, if there is one, warms up.
 _ROUNDS = 5
 
 
@@ -33,8 +33,9 @@ def measure(
 ) -> Workload:
     """Return a workload with the sizes and times of the functions of ``execute``, measured on the first steps.
 
-    The steps run six times, and the working state is put back afterwards. What ``backward`` changes besides,
-    as the gradient, is the caller's to reset.
+    The steps run 11 times forward, five of them by ``advance``, and six times backward; with ``tape_bytes``
+    once less each. The working state is put back afterwards. What ``backward`` changes besides, as the
+    gradient, is the caller's to reset.
 
     Arguments:
         advance: as for ``execute``.
@@ -49,10 +50,10 @@ def measure(
             and keeps.
         name: the name of the workload.
 
-    Raises InputError if sizes cannot be found, and are not given.
+    Raises InputError for arguments that are not accepted, and if sizes cannot be found and are not given.
     """
     check_functions(advance=advance, record=record, backward=backward)
-    get, put = state
+    get, put = check_state(state)
     check_count("steps", steps)
     check_count("sample", sample)
     count = min(sample, steps)

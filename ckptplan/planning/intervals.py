@@ -24,6 +24,8 @@ from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.registry import strategy_of
 from ckptplan.units import format_seconds
 
+#: A rate's least factor: an interval that begins at zero is as wide below as one may be above.
+_LEAST_RATE = 1e-9
 #: The count that goes with each time; all others occur equally often in every schedule.
 _COUNTED = {
     "recompute_seconds": "recomputed_steps",
@@ -46,13 +48,15 @@ def bound_costs(case: Case) -> tuple[StepCosts, StepCosts] | None:
     found = []
     for end in ("low", "high"):
         # What calibrations before there were intervals do not say is known.
-        factors = {field: getattr(one, end) or 1.0 for field, one in calibration.measured.items()}
+        given = {field: getattr(one, end) for field, one in calibration.measured.items()}
+        factors = {field: 1.0 if factor is None else factor for field, factor in given.items()}
         changed = {field: getattr(costs, field) * factors.get(field, 1.0) for field in (*TIMES, *ACTION_TIMES)}
         for way in ("write", "read"):
             source = sources.get(f"{way}_bytes_per_second")
-            # A high rate is a short time.
+            # A high rate is a short time; one that may be zero, as long a one as intervals allow.
             rate = None if source is None else source.high if end == "low" else source.low
-            changed[f"{way}_seconds"] = getattr(costs, f"{way}_seconds") / (rate or 1.0)
+            factor = 1.0 if rate is None else max(rate, _LEAST_RATE)
+            changed[f"{way}_seconds"] = getattr(costs, f"{way}_seconds") / factor
         latency = sources.get("latency_seconds")
         share = None if latency is None else getattr(latency, end)
         if share is not None:

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from ckptplan.errors import CkptplanError
+from ckptplan.version import __version__
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -84,9 +85,9 @@ def map_in_order(
         executor: where it is done; None is here.
         name: names an item in an error.
 
-    Raises the errors of ckptplan that ``work`` raises, and CkptplanError if a cluster is gone, or has no worker
-    for minutes. Whatever else happens to an item, such as the end of its worker, costs another try, twice; then
-    CkptplanError names the item.
+    Raises the errors of ckptplan that ``work`` raises, and CkptplanError if a cluster is gone, has no worker
+    for minutes, or has another version of this package. Whatever else happens to an item, such as the end of
+    its worker, costs another try, twice; then CkptplanError names the item.
     """
     if executor is None:
         yield from map(work, items)
@@ -143,18 +144,23 @@ def _submit(executor: Executor, work: Callable[[Item], Result], item: Item) -> F
     """Return the future of an item; one that fails if the executor takes no more."""
     try:
         # Dask answers a call that it had before with the result that it had, also with an error.
-        return executor.submit(_run, work, item, uuid4().hex)
+        return executor.submit(_run, work, item, __version__, uuid4().hex)
     except Exception as error:
         future = Future[Result | CkptplanError]()
         future.set_exception(error)
         return future
 
 
-def _run(work: Callable[[Item], Result], item: Item, _try: str) -> Result | CkptplanError:
+def _run(work: Callable[[Item], Result], item: Item, version: str, _try: str) -> Result | CkptplanError:
     """Return what work returns, or its error: what an executor raises is then not the task's.
 
-    ``_try`` makes each try a call of its own.
+    Another version may find other results. ``_try`` makes each try a call of its own.
     """
+    if version != __version__:
+        return CkptplanError(
+            f"a worker has version {__version__} of ckptplan, and this program has {version}: "
+            "install the same one on both"
+        )
     try:
         return work(item)
     except CkptplanError as error:

@@ -28,9 +28,14 @@ def test_the_document_has_a_point_for_each_length() -> None:
     ("arguments", "message"),
     [
         ((), "PLAN: is missing (accepted: a plan file, or --online)"),
-        (("--slots", "3"), "--slots: needs --online"),
+        (("--slots", "3"), "--slots: needs --online (accepted: --online --slots N beside it, without a plan)"),
+        (("--T", "40"), "--T: needs --online (accepted: --online --slots N beside it"),
         (("--online",), "--slots: is missing"),
         (("--online", "--slots", "3", "--T", "9:1"), "--T: '9:1' is no range of lengths"),
+        (
+            ("--online", "--slots", "3", "--T", f"1:{'9' * 4400}"),
+            "is no range of lengths (accepted: FIRST:LAST",
+        ),
         (("--online", "--slots", "3", "--T", "1:99999999"), "T: a table of the optima"),
         (("--online", "--slots", "3", "--gantt", "x.png"), "--gantt: cannot be combined with --online"),
     ],

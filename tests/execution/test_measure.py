@@ -80,3 +80,31 @@ def test_sizes_that_cannot_be_seen_are_asked_for() -> None:
         record=layer.record, state=(object, lambda _: None), state_bytes=4, tape_bytes=5, **calls
     )
     assert (given.state_bytes, given.tape_bytes, given.basis["state_bytes"].kind) == (4, 5, "assumed")
+
+
+@pytest.mark.parametrize(("given", "forward", "backward"), [({}, 11, 6), ({"tape_bytes": 5}, 10, 5)])
+def test_the_steps_run_as_often_as_is_documented(given: dict[str, Any], forward: int, backward: int) -> None:
+    runs: list[str] = []
+    layer = Layer()
+
+    def count(name: str) -> Any:
+        def call(start: int, stop: int) -> None:
+            runs.append(name)
+            layer.calls[name](start, stop)
+
+        return call
+
+    calls = {name: count(name) for name in ("advance", "record", "backward")}
+    ckptplan.measure(**calls, state=(layer.get, layer.set), steps=9, **given)
+    assert (len(runs) - runs.count("backward"), runs.count("backward")) == (forward, backward)
+    assert runs.count("advance") == 5
+
+
+@pytest.mark.parametrize("state", [None, (1, 2), (dict,), "get"])
+def test_a_state_that_is_no_two_functions_is_refused(state: Any) -> None:
+    """As ``execute`` refuses it."""
+    with pytest.raises(
+        InputError, match=re.escape("is not accepted (accepted: two functions: (get, set))")
+    ) as no:
+        ckptplan.measure(**{**Layer().calls, "state": state}, steps=9)
+    assert no.value.field == "state"

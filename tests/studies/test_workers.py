@@ -152,6 +152,21 @@ def test_what_fails_once_is_tried_again(executor: Executor, tmp_path: Path) -> N
     assert (tmp_path / "failed").exists()
 
 
+def _become_older() -> None:
+    workers.__version__ = "0.0.9"  # type: ignore[attr-defined]
+
+
+def test_workers_with_another_version_are_refused() -> None:
+    """They may find other rows."""
+    message = f"a worker has version 0.0.9 of ckptplan, and this program has {ckptplan.__version__}"
+    spawned = get_context("spawn")
+    with (
+        ProcessPoolExecutor(1, mp_context=spawned, initializer=_become_older) as executor,
+        pytest.raises(CkptplanError, match=re.escape(message)),
+    ):
+        list(ckptplan.sweep(GRID, workloads=SNN, profiles=IPU, executor=executor))
+
+
 @pytest.mark.slow
 def test_a_cluster_without_workers_is_told_and_given_up(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

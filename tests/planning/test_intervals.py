@@ -1,0 +1,50 @@
+"""Times that are known within intervals: what an interval says of the costs of a plan."""
+
+from typing import Any
+
+import pytest
+
+import ckptplan
+from ckptplan.cost.case import Case
+from ckptplan.model.profile import Source
+from ckptplan.model.workload import Calibration, Measured
+from ckptplan.planning.intervals import bound_costs
+
+MEASURED: dict[str, Any] = {"repeats": 3, "spread": 0.5}
+
+
+def _case(*, forward: Measured, **sources: Source) -> Case:
+    calibration = Calibration(
+        machine="any", device="cpu", threads=1, date="2026-01-01T00:00:00Z", seed=0, uncertainty=0.1,
+        transfer_uncertainty=0.1,
+        measured={"forward_seconds": forward, "backward_seconds": Measured(**MEASURED, low=0.5, high=1.5)},
+    )  # fmt: skip
+    times: dict[str, Any] = dict.fromkeys(("forward_seconds", "backward_seconds", "recompute_seconds"), 1.0)
+    workload = ckptplan.Workload(
+        name="job", steps=9, state_bytes=100, tape_bytes=300, calibration=calibration, **times
+    )
+    profile = ckptplan.HardwareProfile(
+        name="any", local_bytes=5000, remote_bytes=5000, sources=sources,
+        write_bytes_per_second=1000, read_bytes_per_second=1000,
+    )  # fmt: skip
+    return Case(workload=workload, profile=profile)
+
+
+@pytest.mark.parametrize(
+    ("interval", "ends"),
+    [({"low": 0.0, "high": 2.0}, (0.0, 2.0)), ({"low": 0.9, "high": 1.2}, (0.9, 1.2)), ({}, (1.0, 1.0))],
+)
+def test_a_time_is_within_its_interval_also_from_zero(interval: Any, ends: tuple[float, float]) -> None:
+    """One without an interval is known exactly."""
+    bounds = bound_costs(_case(forward=Measured(**MEASURED, **interval)))
+    assert bounds is not None
+    assert tuple(costs.forward_seconds for costs in bounds) == ends
+
+
+def test_a_rate_that_may_be_zero_is_not_known_exactly() -> None:
+    rate = Source(grade="M", source="measured", low=0.0, high=2.0)
+    bounds = bound_costs(_case(forward=Measured(**MEASURED), write_bytes_per_second=rate))
+    assert bounds is not None
+    least, most = (costs.write_seconds for costs in bounds)
+    assert least == pytest.approx(0.05)
+    assert 1e6 < most < float("inf")
