@@ -65,7 +65,8 @@ def plan_within(
     step.
     """
     job = make_job(step, steps=steps, memory=memory, wanted=wanted, timed=timed)
-    footprints = [one for one in measure_step(step, wanted) if tape in {None, one.tape}]
+    job = replace(job, measured=measure_step(step, wanted))
+    footprints = [one for one in job.measured if tape in {None, one.tape}]
     search = _LimitSearch(job=job, count=lambda plan, footprint: count_bytes(step, plan, wanted, footprint))
     found = search.run(footprints)
     if found is not None:
@@ -140,7 +141,7 @@ class _LimitSearch:
         if taken > self._job.limit:
             return None
         # The same plan, with the bytes that its program has.
-        return self._job.find_least([_correct(footprint, plan, taken)])[0]
+        return self._job.plan_again(plan, _correct(footprint, plan, taken))
 
     def _find_smallest(self, footprints: Sequence[StepFootprint]) -> tuple[Plan, StepFootprint, int]:
         plan, footprint = self._job.find_least(footprints)

@@ -83,7 +83,7 @@ def take_times(footprint: StepFootprint, timed: Workload, *, among: Sequence[Ste
         )
     seconds = {name: getattr(timed, name) for name in (*TIMES, *ACTION_TIMES)}
     why = f"calibrated: workload {timed.name}"
-    if footprint is measured:
+    if footprint.name == measured.name:
         return StepTimes(seconds=tuple(seconds.items()), basis=Basis(kind="measured", why=why))
     known = timed.forward_seconds + timed.record_overhead_seconds + timed.backward_seconds
     pace = known / (measured.record_seconds + measured.seconds["backward_seconds"])
@@ -101,6 +101,8 @@ _COUNTED = ("state_bytes", "tape_bytes", "resident_bytes_per_step", "resident_by
 
 #: How much larger the next limit is that is tried where a plan with the least need is looked for.
 _MORE = 1.01
+#: What of a plan says which program runs.
+_SCHEDULE = ("strategy", "parameters", "splits", "regular")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,12 +114,14 @@ class Job:
         memory: the limit as it was given.
         kept_bytes: what stays for a step the whole time: outputs, their gradients, wanted gradients of inputs.
         timed: a calibrated workload whose times are taken; None to assume times.
+        measured: the footprints of all kinds of tape, for the times of ``timed``; () if nothing is planned.
     """
 
     steps: int
     memory: object
     kept_bytes: int
     timed: Workload | None
+    measured: tuple[StepFootprint, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise InputError if there is no step, or if the limit is none."""
@@ -139,7 +143,7 @@ class Job:
         """
         found: tuple[Plan, StepFootprint] | None = None
         reasons: list[Infeasible] = []
-        timed = [(self._times_of(one, footprints), one) for one in footprints]
+        timed = [(self._times_of(one), one) for one in footprints]
         for times, footprint in sorted(timed, key=lambda one: one[0].least_seconds):
             if found and self.steps * times.least_seconds >= found[0].predicted.seconds:
                 continue
@@ -156,10 +160,10 @@ class Job:
 
     def find_least(self, footprints: Sequence[StepFootprint]) -> tuple[Plan, StepFootprint]:
         """Return the plan with the least need of all footprints, whatever the limit, and its footprint."""
-        needs = [(self._find_need(one, footprints), number) for number, one in enumerate(footprints)]
+        needs = [(self._find_need(one), number) for number, one in enumerate(footprints)]
         need, number = min(needs)
         chosen = footprints[number]
-        times = self._times_of(chosen, footprints)
+        times = self._times_of(chosen)
         while True:
             try:
                 return _plan(chosen, times, self.steps, find_limit(need), self.kept_bytes), chosen
@@ -167,6 +171,16 @@ class Job:
                 # Buffers hold more than what this strategy keeps at a time: another one needs a little more.
                 local = error.need if error.binding == "local_bytes" else 0.0
                 need = max(local, need * _MORE)
+
+    def plan_again(self, plan: Plan, footprint: StepFootprint) -> Plan:
+        """Return a plan of ``find_least`` with the bytes of another footprint, if its schedule stays."""
+        limit = min(find_limit(self._find_need(footprint)), self.limit)
+        try:
+            again = _plan(footprint, self._times_of(footprint), self.steps, limit, self.kept_bytes)
+        except Infeasible:
+            return plan
+        same = all(getattr(again, name) == getattr(plan, name) for name in _SCHEDULE)
+        return again if same else plan
 
     def refuse(
         self, footprint: StepFootprint, *, need: int, gradients: int, shape: Sequence[int]
@@ -179,9 +193,8 @@ class Job:
             gradients: the bytes of the gradients of parameters.
             shape: the shape of the inputs, time first; () if there are none.
         """
-        request = _make_request(
-            footprint, self._times_of(footprint, (footprint,)), self.steps, self.limit, self.kept_bytes
-        )
+        times = self._times_of(footprint)
+        request = _make_request(footprint, times, self.steps, self.limit, self.kept_bytes)
         reason = Infeasible(binding="local_bytes", need=need, have=self.limit, subject="the smallest program")
         try:
             rank_strategies(request).best()
@@ -200,15 +213,17 @@ class Job:
             shape=shape,
         )
 
-    def _find_need(self, footprint: StepFootprint, among: Sequence[StepFootprint]) -> float:
+    def _find_need(self, footprint: StepFootprint) -> float:
         try:
-            _plan(footprint, self._times_of(footprint, among), self.steps, 1, self.kept_bytes)
+            _plan(footprint, self._times_of(footprint), self.steps, 1, self.kept_bytes)
         except Infeasible as error:
             return error.need if error.binding == "local_bytes" else math.inf
         return 1.0
 
-    def _times_of(self, footprint: StepFootprint, among: Sequence[StepFootprint]) -> StepTimes:
-        return assume_times(footprint) if self.timed is None else take_times(footprint, self.timed, among=among)
+    def _times_of(self, footprint: StepFootprint) -> StepTimes:
+        if self.timed is None:
+            return assume_times(footprint)
+        return take_times(footprint, self.timed, among=self.measured)
 
 
 def read_limit(memory: object) -> int:

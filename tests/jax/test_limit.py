@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import ckptplan.jax
 from ckptplan import InputError
+from ckptplan.jax.footprint import measure_step
+from ckptplan.jax.limit import _LimitSearch, make_job
+from ckptplan.jax.step import trace_step
+from ckptplan.jax.tapes import find_wanted
 from tests.jax import programs
 from tests.jax.support import limited
+from tests.support import calibration
 
 STEPS = 100
 #: More than the least by these shares of what is between the least and the plain program.
@@ -109,3 +116,60 @@ def test_a_forward_pass_alone_traces_no_backward_pass() -> None:
     assert "planned_loop" in text
     jax.grad(lambda xs: run(xs).sum())(xs)
     assert count > 0
+
+
+def timed_with_residuals(cell: Any, state: Any, xs: Any) -> ckptplan.Workload:
+    """A workload as a calibration of the cell with residuals makes it."""
+    workload = ckptplan.jax.plan_for(cell, state, xs, memory="1 GB").workload
+    assert workload.name.startswith("jax-residuals")
+    measured = calibration(0.01).model_copy(update={"jax": "0.10", "tape": "residuals"})
+    return workload.model_copy(update={"calibration": measured, "name": "mine"})
+
+
+@pytest.mark.parametrize("tape", ["states", None])
+def test_calibrated_times_are_taken_for_each_kind_of_tape_and_near_the_least_limit(tape: Any) -> None:
+    """Of a cell whose tapes differ in size: the calibration is of one of them."""
+
+    def cell(state: Any, x: Any) -> Any:
+        state = jnp.tanh(jnp.sin(state) * jnp.cos(x) + jnp.exp(-(state**2)))
+        return state, None
+
+    state, xs = jnp.zeros((16, 48)), jnp.ones((STEPS, 16, 48))
+    timed = timed_with_residuals(cell, state, xs)
+
+    def loss(state: Any, xs: Any, memory: int) -> Any:
+        final, _ = ckptplan.jax.scan(cell, state, xs, memory=memory, workload=timed, tape=tape)
+        return (final**2).sum()
+
+    compile_within = jax.jit(jax.grad(loss), static_argnums=2).lower
+    with pytest.raises(InputError, match=r"memory: .*accepted: at least") as error:
+        compile_within(state, xs, 5_000)
+    found = re.search(r"\(([\d,]+) bytes\)", str(error.value))
+    assert found
+    least = int(found[1].replace(",", ""))
+    for limit in (least, 2 * least):
+        assert bytes_of(compile_within(state, xs, limit)) <= TOLERANCE * limit
+
+
+def test_the_plan_that_is_returned_is_one_whose_program_was_counted() -> None:
+    """Whatever bytes the programs have, also where a limit's last digit is worth several states."""
+    weights, state, xs = jnp.ones((100, 100)), jnp.zeros(8), jnp.ones((STEPS, 8))
+    step = trace_step(lambda _, h, x: (jnp.tanh(h * x * weights.sum()), (), ()), state, xs)
+    footprints = measure_step(step, find_wanted(step))
+    random = np.random.default_rng(5)
+    ended = 0
+    least = make_job(step, steps=STEPS, memory=1).find_least(footprints)[0].predicted.local_peak_bytes
+    for limit in random.integers(int(1.02 * least), int(1.3 * least), 60).tolist():
+        job = replace(make_job(step, steps=STEPS, memory=limit), measured=footprints)
+        counted: list[Any] = []
+
+        def count(plan: Any, _: Any, limit: int = limit, counted: list[Any] = counted) -> int:
+            counted.append((plan.strategy, plan.parameters, plan.splits))
+            # A little too much, but for the last program.
+            return int(limit * (random.uniform(1, 1.01) if len(counted) < 3 else random.uniform(0.9, 1))) + 1
+
+        found = _LimitSearch(job=job, count=count).run(footprints)
+        if found is not None:
+            ended += 1
+            assert (found.strategy, found.parameters, found.splits) in counted
+    assert ended > 10
