@@ -14,10 +14,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend import core
 
 from ckptplan.errors import InputError, quote_value
-from ckptplan.jax.jaxprs import walk
 from ckptplan.jax.leaves import lower_keys
 from ckptplan.jax.limit import check_limit, make_job, make_loop, plan_within
 from ckptplan.jax.planning import check_plan, keeps_remote
@@ -29,22 +27,6 @@ from ckptplan.jax.tapes import Tape, Wanted, check_tape, find_wanted
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import Workload
 from ckptplan.schedule.schedule import Schedule
-
-
-def check_collectives(jaxpr: core.Jaxpr) -> None:
-    """Raise InputError if a step communicates over an axis of ``jax.vmap``; axes of ``shard_map`` are fine."""
-    manual = set(jax.sharding.get_abstract_mesh().manual_axes)
-    for equation in (equation for inner in walk(jaxpr) for equation in inner.eqns):
-        for value in (equation.params.get("axes"), equation.params.get("axis_name")):
-            axes = {axis for axis in (value if isinstance(value, tuple) else (value,)) if isinstance(axis, str)}
-            if axes - manual:
-                raise InputError(
-                    f"calls {equation.primitive.name} over the axis {min(axes - manual)!r} of jax.vmap, which "
-                    "is not supported under a plan",
-                    field="f",
-                    accepted="collectives of shard_map, or the same sum over an axis of the state",
-                )
-
 
 #: More arrays of one shape in a list are hardly as many sequences.
 _MOST_SEQUENCES = 2
@@ -210,7 +192,6 @@ def _run(
     step: Step, init: Any, xs: Any, *, steps: int, ways: _Ways, reverse: bool = False
 ) -> tuple[Any, Any, Any]:
     traced = trace_step(step, init, xs)
-    check_collectives(traced.closed.jaxpr)
     plan, tape = ways.plan, ways.tape
     if tape is not None:
         check_tape(tape)

@@ -117,17 +117,20 @@ class TracedStep:
         )
 
 
-def trace_step(step: Step, init: Any, xs: Any) -> TracedStep:
+def trace_step(step: Step, init: Any, xs: Any, *, field: str = "f", first: str = "init") -> TracedStep:
     """Trace a step at its initial state and at the shapes of its inputs, which have time as the first axis.
 
-    Raises InputError if the step changes the structure, shapes or types of its state, or mutable arrays; if it
-    uses what a callback returns; or if arrays are sharded over explicit axes of a mesh.
+    Messages name the function of the caller as ``field``, and the initial state as ``first``. Raises
+    InputError if the step changes the structure, shapes or types of its state, or mutable arrays; if it uses
+    what a callback returns; if it communicates over an axis of ``jax.vmap``; or if arrays are sharded over
+    explicit axes of a mesh.
     """
     given: list[Any]
     state_tree: Any
     given, state_tree = jax.tree.flatten(init)
     inputs, input_tree = jax.tree.flatten(xs)
-    _check_shardings(map(jax.typeof, (*given, *inputs)))
+    _check_shardings(map(jax.typeof, given), field=first)
+    _check_shardings(map(jax.typeof, inputs), field="xs")
     state_kinds, input_kinds = Kinds(given), Kinds(inputs)
     state = tuple(lower_keys(leaf) for leaf in given)
     slices = tuple(
@@ -143,7 +146,7 @@ def trace_step(step: Step, init: Any, xs: Any) -> TracedStep:
             raise InputError(
                 f"changes the structure of its state{_find_difference(before, after)}: {state_tree} becomes "
                 f"{after_tree}",
-                field="f",
+                field=field,
                 accepted="a state of the same structure after each step",
             )
         output_leaves, notes["output_tree"] = jax.tree.flatten(outputs)
@@ -156,10 +159,11 @@ def trace_step(step: Step, init: Any, xs: Any) -> TracedStep:
     if promoted is not None:
         state = promoted
         closed, shapes = jax.make_jaxpr(flat_step, return_shape=True)(state, slices, t)
-    _check_state(init, closed.in_avals[: len(state)], shapes[0])
-    check_repeatable(closed)
+    _check_state(init, closed.in_avals[: len(state)], shapes[0], field=field, first=first)
+    check_repeatable(closed, field=field)
     closed = inline_calls(closed)
-    _check_shardings(
+    _check_collectives(closed.jaxpr, field=field)
+    kinds = (
         one.aval
         for inner in walk(closed.jaxpr)
         for one in (
@@ -168,6 +172,7 @@ def trace_step(step: Step, init: Any, xs: Any) -> TracedStep:
             *(out for equation in inner.eqns for out in equation.outvars),
         )
     )
+    _check_shardings(kinds, field=field)
     return TracedStep(
         closed=_close(closed.jaxpr),
         constants=tuple(closed.consts),
@@ -232,17 +237,17 @@ def _find_difference(before: Any, after: Any, path: str = "") -> str:
     return path
 
 
-def _check_shardings(kinds: Iterable[Any]) -> None:
+def _check_shardings(kinds: Iterable[Any], *, field: str) -> None:
     """Raise InputError if an array is sharded over explicit axes of a mesh."""
     if any(axis is not None for kind in kinds if hasattr(kind, "sharding") for axis in kind.sharding.spec):
         raise InputError(
             "has arrays that are sharded over explicit axes of a mesh, which is not supported under a plan",
-            field="f",
+            field=field,
             accepted="a mesh with AxisType.Auto, or jax.shard_map around the call",
         )
 
 
-def check_repeatable(closed: core.ClosedJaxpr) -> None:
+def check_repeatable(closed: core.ClosedJaxpr, *, field: str = "f") -> None:
     """Raise InputError if a step uses what may differ when it runs again.
 
     That is a mutable array from outside, and what a callback with effects returns.
@@ -255,35 +260,53 @@ def check_repeatable(closed: core.ClosedJaxpr) -> None:
             if equation.primitive.name == "io_callback" and any(id(one) in used for one in equation.outvars):
                 raise InputError(
                     "uses what io_callback returns, and a step may run more than once",
-                    field="f",
-                    accepted="values that are part of xs, or jax.pure_callback of a function that always "
-                    "returns the same for the same arguments",
+                    field=field,
+                    accepted="values that are part of the state or the inputs, or jax.pure_callback of a "
+                    "function that always returns the same for the same arguments",
                 )
     if any(isinstance(one, jax.Ref) for one in closed.consts):
         raise InputError(
             "reads or writes a jax.Ref from outside, and a step may run more than once",
-            field="f",
+            field=field,
             accepted="a step whose changing arrays are part of its state",
         )
 
 
-def _check_state(init: Any, state: Sequence[Any], after: Sequence[jax.ShapeDtypeStruct]) -> None:
+def _check_collectives(jaxpr: core.Jaxpr, *, field: str) -> None:
+    """Raise InputError if a step communicates over an axis of ``jax.vmap``; axes of ``shard_map`` are fine."""
+    manual = set(jax.sharding.get_abstract_mesh().manual_axes)
+    for equation in (equation for inner in walk(jaxpr) for equation in inner.eqns):
+        for value in (equation.params.get("axes"), equation.params.get("axis_name")):
+            axes = {axis for axis in (value if isinstance(value, tuple) else (value,)) if isinstance(axis, str)}
+            if axes - manual:
+                raise InputError(
+                    f"calls {equation.primitive.name} over the axis {min(axes - manual)!r} of jax.vmap, which "
+                    "is not supported under a plan",
+                    field=field,
+                    accepted="collectives of shard_map, or the same sum over an axis of the state",
+                )
+
+
+def _check_state(
+    init: Any, state: Sequence[Any], after: Sequence[jax.ShapeDtypeStruct], *, field: str, first: str
+) -> None:
     paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(init)[0]]
     for path, leaf, shape in zip(paths, state, after, strict=True):
         if leaf.shape != shape.shape or leaf.dtype != shape.dtype:
             before = f"{leaf.dtype}{list(leaf.shape)}"
             raise InputError(
                 f"changes its state{path} from {before} to {shape.dtype}{list(shape.shape)}",
-                field="f",
+                field=field,
                 accepted="a state of the same shapes and types after each step",
             )
-        first, later = axes_of(leaf), axes_of(shape)
-        if first != later:
+        axes, later = axes_of(leaf), axes_of(shape)
+        if axes != later:
             raise InputError(
-                f"changes the devices that its state{path} varies over from {first or 'none'} to "
+                f"changes the devices that its state{path} varies over from {axes or 'none'} to "
                 f"{later or 'none'}",
-                field="f",
-                accepted="a first state that varies as later ones do: jax.lax.pcast(init, axes, to='varying')",
+                field=field,
+                accepted="a first state that varies as later ones do: "
+                f"jax.lax.pcast({first}, axes, to='varying')",
             )
 
 

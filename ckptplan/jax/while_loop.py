@@ -62,10 +62,19 @@ def while_loop(
         what = "is missing" if slots is None else "is given together with memory"
         raise InputError(what, field="slots", accepted="slots or memory")
     check_count("max_steps", max_steps)
-    step = trace_step(lambda _, present, __: (body(present), (), ()), state, None)
+    step = trace_step(lambda _, present, __: (body(present), (), ()), state, None, field="body", first="state")
     # With the types of the states that follow, which those of Python numbers give way to.
     first = jax.tree.unflatten(step.state_tree, step.state_kinds.raise_keys(step.state))
-    test = trace_step(lambda _, present, __: (present, jnp.asarray(cond(present)), ()), first, None)
+    test = trace_step(
+        lambda _, present, __: (present, jnp.asarray(cond(present)), ()),
+        first,
+        None,
+        field="cond",
+        first="state",
+    )
+    (kind,) = test.outputs
+    if kind.shape or kind.dtype != jnp.bool_:
+        raise InputError(f"returns {kind.dtype}{list(kind.shape)}", field="cond", accepted="a single boolean")
     if slots is None:
         slots = _count_slots(step, memory, max_steps)
     check_count("slots", slots)

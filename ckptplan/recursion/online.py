@@ -19,9 +19,9 @@ records the last step when it first runs, and reaches one step more.)
 
 **Rule.** A state that is no milestone takes the place of the one without which the reversal would run the
 fewest steps if the sequence ended after the next step; it is not held if that is no fewer than now. One such
-question costs O(s), and is asked only if a share of the average gap has passed since the last one, and at most
-once a step: O(s^2 log(T / s)) in all for T well above s. Beside T steps, this vanishes if T is far above s^2;
-for T of a few times s it is O(s T).
+question costs O(s), and is asked at milestones, s a level, or if a share of the average gap has passed since
+the last one, and at most once a step: beside the milestones' O(s^2 log(T / s)) in all for T well above s. This
+vanishes beside T steps if T is far above s^2; for T of a few times s it is O(s T).
 """
 
 from __future__ import annotations

@@ -119,8 +119,14 @@ def test_the_tables_of_the_rule_are_within_the_limit(neurons: int, memory: int, 
         assert taken <= (max_steps + 10) * (4 * neurons + 30)
 
 
-def test_a_gap_is_split_so_that_the_fewest_steps_run_again() -> None:
+@pytest.mark.parametrize("wide", [True, False])
+def test_a_gap_is_split_so_that_the_fewest_steps_run_again(wide: bool) -> None:
     """Also where binomials are beyond 32 bits."""
+    with jax.enable_x64(wide):
+        check_splits()
+
+
+def check_splits() -> None:
     split = jax.jit(_split)
     random = np.random.default_rng(3)
     for most in (30, 3000, 2**31 - 1):
@@ -181,6 +187,10 @@ def test_without_gradients_it_is_the_loop_of_jax() -> None:
     assert (found, found.dtype) == (expected, expected.dtype)
 
 
+def read_outside(call: Any, like: Any) -> Any:
+    return call(lambda: np.float32(1), jax.ShapeDtypeStruct((), like.dtype))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -192,7 +202,12 @@ def test_without_gradients_it_is_the_loop_of_jax() -> None:
             "memory: 8 B are too little for a held state, the tape of a step and the table of",
         ),
         ({"cond": 3}, "cond: 3 cannot be called"),
-        ({"body": lambda x: (x, x)}, "f: changes the structure of its state"),
+        ({"body": lambda x: (x, x)}, "body: changes the structure of its state"),
+        ({"body": lambda x: jnp.ones(2) * x}, "body: changes its state from float64[] to float64[2]"),
+        ({"body": lambda x: x + read_outside(jax.experimental.io_callback, x)}, "body: uses what io_callback"),
+        ({"cond": lambda x: read_outside(jax.experimental.io_callback, x) < 1}, "cond: uses what io_callback"),
+        ({"cond": lambda x: x}, "cond: returns float64[] (accepted: a single boolean)"),
+        ({"cond": lambda x: jnp.ones(2) > x}, "cond: returns bool[2] (accepted: a single boolean)"),
         ({"max_steps": 0}, "max_steps: 0 is not accepted"),
     ],
 )
@@ -206,3 +221,31 @@ def test_arguments_that_are_refused(change: dict[str, Any], message: str) -> Non
     }
     with pytest.raises(InputError, match=re.escape(message)):
         while_loop(**call)
+
+
+def test_sums_over_an_axis_of_vmap_are_refused_by_name() -> None:
+    """Elements whose loops end apart run steps again apart from each other."""
+
+    def total(x: Any) -> Any:
+        return jax.lax.psum(x, "i")
+
+    for field, cond, body in (
+        ("body", lambda x: x < 9, lambda x: x + total(x)),
+        ("cond", lambda x: total(x) < 9, lambda x: x + 1),
+    ):
+
+        def run(x: Any, cond: Any = cond, body: Any = body) -> Any:
+            return while_loop(cond, body, x, slots=3)
+
+        with pytest.raises(InputError, match=rf"^{field}: calls psum.* over the axis 'i' of jax.vmap"):
+            jax.vmap(run, axis_name="i")(jnp.arange(1.0, 4.0))
+
+
+def test_arrays_on_explicit_axes_of_a_mesh_are_refused_by_name() -> None:
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Explicit,))
+    start = jax.device_put(jnp.ones(2), jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("i")))
+    with (
+        jax.set_mesh(mesh),
+        pytest.raises(InputError, match=r"^state: has arrays that are sharded over explicit"),
+    ):
+        while_loop(lambda x: x.sum() < 9, lambda x: x + 1, start, slots=3)
