@@ -212,4 +212,6 @@ def count_bytes(step: TracedStep, plan: Plan, wanted: Wanted, footprint: StepFoo
     found: Any = compiled.memory_analysis()
     # A first state that is a constant of the program is copied; here it is an argument.
     more = byte_size(step.state_shapes) + _SMALL_BYTES
+    if step.is_batch:
+        more += plan.steps * byte_size(step.outputs)
     return int(found.temp_size_in_bytes + found.output_size_in_bytes + more)

@@ -49,6 +49,8 @@ class TracedStep:
     output_tree: Any
     state_kinds: Kinds
     output_kinds: Kinds
+    #: Whether it takes a batch: the caller then turns the stacked outputs, of which a compiler may make a copy.
+    is_batch: bool = False
 
     def run(
         self, constants: Sequence[Any], state: Sequence[Any], x: Sequence[Any], t: Any
@@ -98,6 +100,7 @@ class TracedStep:
             inputs=given[count + states :],
             outputs=shapes_of(closed.out_avals[states : states + outputs]),
             terms=shapes_of(closed.out_avals[states + outputs :]),
+            is_batch=True,
         )
 
     def take_input(self, xs: Sequence[jax.Array], place: Any) -> Arrays:
