@@ -155,6 +155,9 @@ def _command(arguments: list[str]) -> int:
 
 def _was_interrupted(error: BaseException | None) -> bool:
     """Return whether a library, which was being imported, made Ctrl-C an error of its own."""
+    if "KeyboardInterrupt" in str(error):
+        # As text alone, where compiled code of pydantic builds validators.
+        return True
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None

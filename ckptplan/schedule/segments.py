@@ -57,12 +57,14 @@ def reverse_in_segments(
     before them. The third one is true if this state is also in a local slot, which the segment then frees.
     """
     ends = cut_range(0, steps, size)
-    segments = [(max(0, end - size), end) for end in ends]
-    for start, end in segments:
+    # No list: the longest sequences that fit a machine have billions of segments.
+    for end in ends:
+        start = max(0, end - size)
         yield Save(start, tier)
         yield Advance(start, end)
     yield from reverse(ends[-1] if ends else 0, steps, False)
-    for start, end in reversed(segments):
+    for end in reversed(ends):
+        start = max(0, end - size)
         yield Load(start, tier)
         if tier is not _LOCAL:
             yield Free(start, tier)

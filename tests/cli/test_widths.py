@@ -35,7 +35,7 @@ ROOT = Path(__file__).parent.parent.parent
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 #: Commands that measure, or need what only they write; and those that print no table.
 LEFT_OUT = re.compile(
-    r" (calibrate|validate|schedule|report|new|init) |my-|--format|--help|small.json|sweep.*-o "
+    r" (calibrate|validate|schedule|report|new|init) |my-|--format|--help|small.json|sweep.*-o |--merge|\\ "
 )
 #: What narrow tables say in place of longer words.
 SHORT = {

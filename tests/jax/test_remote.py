@@ -65,7 +65,7 @@ def test_types_of_jax_keep_their_bits(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    with pytest.raises(ckptplan.InputError, match=r"remote_dir: .*file cannot be made"):
+    with pytest.raises(ckptplan.InputError, match=r"remote_dir: .*file is a file"):
         RemoteStates(file)
 
 

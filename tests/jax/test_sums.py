@@ -82,7 +82,7 @@ def test_sums_are_those_of_scan(cell: Any, steps: int) -> None:
     """Whatever the number of steps in the first group, and the lengths of the rows of a schedule."""
     given = arrays(steps)
     theirs = gradient(cell, given)
-    for memory in ("10 kB", "1 MB"):
+    for memory in ("14 kB", "1 MB"):
         assert difference(gradient(cell, given, memory=memory), theirs) <= 1e-12
 
 
@@ -140,7 +140,7 @@ def test_a_plan_is_kept_to_if_fewer_gradients_are_wanted() -> None:
 
 
 def test_groups_are_planned_where_memory_allows_them() -> None:
-    """A plan's workspace says whether its steps are in groups, and the program keeps to it."""
+    """A plan's name says whether its steps are in groups, and the program keeps to it."""
     weights, state, xs = arrays(200)
 
     def plan(memory: Any) -> Any:
@@ -149,7 +149,7 @@ def test_groups_are_planned_where_memory_allows_them() -> None:
         )
 
     small, large = plan("8 kB"), plan("1 MB")
-    assert small.workload.workspace_bytes < large.workload.workspace_bytes
+    assert [one.workload.name.endswith(f"-{TOGETHER}") for one in (small, large)] == [False, True]
     text = {
         name: str(jax.make_jaxpr(lambda *given, how=how: gradient(plain, given, plan=how))(weights, state, xs))
         for name, how in (("small", small), ("large", large))

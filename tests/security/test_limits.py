@@ -129,7 +129,7 @@ def test_options_and_axes(tmp_path: Path) -> None:
         ("sweep", "--over", "T=1:9999999:+1", "--over", "latency=1,2"),
         folder=tmp_path,
     )
-    check(runs, ["is not a number"] * 3 + ["21,999 is given twice", "19,999,998 points are too many"])
+    check(runs, ["is not a number"] * 3 + ["21,999 is given twice", "19,999,998 rows are too many"])
 
 
 def test_a_number_with_blanks_around_it_and_before_its_unit_is_a_number() -> None:
