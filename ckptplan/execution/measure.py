@@ -15,6 +15,8 @@ from ckptplan.execution.execute import Run, State, check_functions, check_state
 from ckptplan.model.workload import Basis, Workload
 from ckptplan.schedule.schedule import check_count
 
+#: No object of Python is smaller.
+_LEAST_OBJECT = 16
 #: Rounds, of which times are the medians. The run that sees the tape, if there is one, warms up.
 _ROUNDS = 5
 
@@ -111,6 +113,8 @@ def _watch_tape(record: Run, backward: Run, put: Callable[[Any], object], first:
     if not tracks:
         tracemalloc.start()
     try:
+        begun, _ = tracemalloc.get_traced_memory()
+        gc.collect()
         before, _ = tracemalloc.get_traced_memory()
         record(0, count)
         gc.collect()
@@ -119,8 +123,9 @@ def _watch_tape(record: Run, backward: Run, put: Callable[[Any], object], first:
         if not tracks:
             tracemalloc.stop()
     backward(0, count)
-    tape = -(-(after - before) // count)
-    if tape < 1:
+    # What a collection itself leaves, as by callbacks of other libraries, is no tape.
+    tape = -(-(after - before - max(0, before - begun)) // count)
+    if tape < _LEAST_OBJECT:
         raise InputError(
             "cannot be seen: record keeps nothing that Python or NumPy allocates",
             field="tape_bytes",

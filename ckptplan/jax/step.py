@@ -49,7 +49,8 @@ class TracedStep:
     output_tree: Any
     state_kinds: Kinds
     output_kinds: Kinds
-    #: Whether it takes a batch: the caller then turns the stacked outputs, of which a compiler may make a copy.
+    #: Whether constants have the axis of a batch, too: of the outputs, which the caller turns, a compiler then
+    #: makes a copy.
     is_batch: bool = False
 
     def run(
@@ -100,7 +101,7 @@ class TracedStep:
             inputs=given[count + states :],
             outputs=shapes_of(closed.out_avals[states : states + outputs]),
             terms=shapes_of(closed.out_avals[states + outputs :]),
-            is_batch=True,
+            is_batch=any(constants),
         )
 
     def take_input(self, xs: Sequence[jax.Array], place: Any) -> Arrays:
