@@ -9,6 +9,7 @@ import csv
 import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal, TextIO, get_args
 
@@ -120,23 +121,18 @@ def _is_end(lines: Iterator[str], *, source: str) -> bool:
 
 
 def _read_lines(file: TextIO, *, source: str) -> Iterator[str]:
-    number = 0
-    try:
-        while line := file.readline(_MOST_CHARACTERS + 1):
-            number += 1
-            if len(line) > _MOST_CHARACTERS:
-                raise InputError(
-                    "is too long",
-                    source=f"{source}: line {number}",
-                    accepted=f"lines up to {_MOST_CHARACTERS // 2**20} MiB",
-                )
-            yield line.rstrip("\r\n").removeprefix("\ufeff" if number == 1 else "")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"is not UTF-8 text (byte {error.start})", source=f"{source}: after line {number}"
-        ) from None
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", source=source) from None
+    """Yield the lines without their ends, each of which may be millions of characters, but not more."""
+    for number in count(1):
+        line = file.readline(_MOST_CHARACTERS + 1)
+        if not line:
+            return
+        if len(line) > _MOST_CHARACTERS:
+            raise InputError(
+                "is too long",
+                source=f"{source}: line {number}",
+                accepted=f"lines up to {_MOST_CHARACTERS // 2**20} MiB",
+            )
+        yield line.rstrip("\r\n").removeprefix("\ufeff" if number == 1 else "")
 
 
 def _check_head(head: dict[str, Any], *, steps: int | None, source: str) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import groupby
+from operator import index
 from typing import Any, TypeAlias
 
 from ckptplan.cost.case import Case
@@ -24,7 +25,6 @@ from ckptplan.units import (
     ACCEPTED_RATE,
     ACCEPTED_SECONDS,
     MAX_BYTES,
-    MAX_STEPS,
     format_bytes,
     format_count,
     format_rate,
@@ -51,19 +51,15 @@ class AxisKind:
     whole: bool = False
 
 
-def _make_count_reader(most: int) -> Callable[[object], int]:
-    def read(value: object) -> int:
-        accepted = f"a whole number from 1 to {most:,}"
-        text = value.strip() if isinstance(value, str) else value
-        if isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) < 20:
-            text = int(text)
-        elif hasattr(text, "__index__") and not isinstance(text, bool):
-            text = text.__index__()
-        if not isinstance(text, int) or isinstance(text, bool) or not 1 <= text <= most:
-            raise refuse(value, "is not accepted", accepted=accepted)
-        return text
-
-    return read
+def _read_count(value: object) -> int:
+    """Read a count; how large it may be is for the model to say."""
+    try:
+        count = int(value) if isinstance(value, str) else index(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        count = 0
+    if isinstance(value, bool) or count < 1:
+        raise refuse(value, "is not accepted", accepted=_WHOLE)
+    return count
 
 
 def _read_ratio(value: object) -> float:
@@ -81,8 +77,7 @@ def _read_ratio(value: object) -> float:
 
 _RATIO = "a number above zero, as 0.1, 1 or '30%'"
 _WHOLE = "whole numbers from 1"
-COUNT = AxisKind(read=_make_count_reader(10**9), show=format_count, accepted=_WHOLE, whole=True)
-STEPS = AxisKind(read=_make_count_reader(MAX_STEPS), show=format_count, accepted=_WHOLE, whole=True)
+COUNT = AxisKind(read=_read_count, show=format_count, accepted=_WHOLE, whole=True)
 BYTES = AxisKind(read=parse_bytes, show=format_bytes, accepted=ACCEPTED_BYTES, whole=True)
 LIMIT = AxisKind(
     read=parse_optional_bytes,
@@ -184,7 +179,7 @@ def _make_axis(name: str, kind: AxisKind, *sets: str, column: str | None = None)
 _AXES = (
     _make_axis("profile-units", COUNT, "profile.units", column="profile_units"),
     _make_axis("workload-units", COUNT, "workload.units", column="workload_units"),
-    _make_axis("T", STEPS, "workload.steps"),
+    _make_axis("T", COUNT, "workload.steps"),
     # The sizes are derived again. (Their own axes can still replace them.)
     _make_axis("batch", COUNT, "network.batch"),
     _make_axis("neurons", COUNT, "network.neurons"),
@@ -253,7 +248,10 @@ def find_axis(name: str) -> Axis:
 
 #: Upper limit on the values of an axis, and on the rows of a file.
 MOST_POINTS = 10_000_000
-_ACCEPTED = "START:STOP:xFACTOR, START:STOP:+STEP, START:STOP:nCOUNT, or values with commas between"
+_ACCEPTED = (
+    "START:STOP:xFACTOR, START:STOP:+STEP or START:STOP:nCOUNT, with START up to STOP, a factor above 1, a "
+    "step above 0 and a count from 2; or values with commas between"
+)
 #: Largest ratio of the ends of a range, so that powers of a factor do not overflow.
 _MOST_SPAN = 1e300
 #: Allowance for rounding in a quotient of two ends of a range.
@@ -270,23 +268,19 @@ class Grid:
     def __len__(self) -> int:
         return math.prod(len(values) for values in self.values)
 
-    def point(self, index: int) -> tuple[Value, ...]:
+    def point(self, number: int) -> tuple[Value, ...]:
         """Return the values of the axes at one point."""
         point: list[Value] = []
         for values in reversed(self.values):
-            index, place = divmod(index, len(values))
+            number, place = divmod(number, len(values))
             point.append(values[place])
         return tuple(reversed(point))
 
     def put(self, case: Case, point: Sequence[Value]) -> Case:
-        """Return the case with the inputs at one point. Raises InputError that names the point."""
-        changed = case
-        try:
-            for place in self._order:
-                changed = self.axes[place].put(changed, point[place])
-        except InputError as error:
-            raise self.name_point(error, case, point) from None
-        return changed
+        """Return the case with the inputs at one point. Raises InputError that names the axis."""
+        for place in self._order:
+            case = self.axes[place].put(case, point[place])
+        return case
 
     @cached_property
     def _order(self) -> list[int]:
@@ -294,16 +288,10 @@ class Grid:
         ranks = list(all_axes())
         return sorted(range(len(self.axes)), key=lambda place: ranks.index(self.axes[place].name))
 
-    def name_point(self, error: InputError, case: Case, point: Sequence[Value]) -> InputError:
-        """Return an error of a point that says which one: 'at lstm on ipu, T = 4,096, batch = 60'."""
-        values = (f"{axis.name} = {axis.kind.show(one)}" for axis, one in zip(self.axes, point, strict=True))
-        where = f"{case.workload.name} on {case.profile.name}, {', '.join(values)}"
-        return InputError(
-            f"{error.message} (at {where})",
-            field=error.field,
-            value=error.value,
-            accepted=error.accepted,
-        )
+    def describe(self, point: Sequence[Value]) -> str:
+        """Return a point as text: 'T = 4,096, batch = 60'."""
+        shown = (f"{axis.name} = {axis.kind.show(one)}" for axis, one in zip(self.axes, point, strict=True))
+        return ", ".join(shown)
 
 
 def make_grid(over: Mapping[str, object] | Iterable[str]) -> Grid:
@@ -369,64 +357,37 @@ def _read(axis: Axis, given: object) -> Value:
 
 def _read_range(axis: Axis, text: str) -> Sequence[Value]:
     """Return the values of a range, ascending. Raises InputError, for too many of them before they are made."""
-    parts = text.split(":")
-    if len(parts) != 3 or parts[2][:1] not in ("x", "+", "n"):
+    *ends, steps = text.split(":")
+    how, number = steps[:1], steps[1:]
+    if len(ends) != 2 or how not in ("x", "+", "n"):
         raise refuse(text, "is not a range", accepted=_ACCEPTED)
-    ends = [_read(axis, part) for part in parts[:2]]
-    start, stop = (_require_bound(end, text) for end in ends)
-    if start > stop:
-        raise refuse(text, "starts above its end", accepted="START up to STOP")
-    how, number = parts[2][0], parts[2][1:]
-    if how == "+":
-        each = _require_bound(_read(axis, number), text)
-        if each <= 0:
-            raise refuse(text, "never arrives", accepted="a step above zero")
-        places = _count_places((stop - start) / each, text)
-        if isinstance(start, int) and isinstance(stop, int) and isinstance(each, int):
-            # Nothing to round.
-            return range(start, stop + 1, each)
-        found = [start + each * i for i in places]
-    elif how == "x":
-        factor = _read_factor(number, text)
-        places = _count_places(math.log(_compute_span(start, stop, text)) / math.log(factor), text)
-        found = [start * factor**i for i in places]
+    start, stop = (_read(axis, end) for end in ends)
+    each = _read(axis, number) if how == "+" else _read_factor(number, whole=how == "n")
+    adds = how == "+"
+    if start is None or stop is None or each is None or start > stop or not each > (0 if adds else 1):
+        raise refuse(text, "is not a range", accepted=_ACCEPTED)
+    if adds:
+        found = (start + each * i for i in _count_places((stop - start) / each, text))
+    elif start <= 0 or stop / start > _MOST_SPAN:
+        accepted = f"a START above zero, and a STOP up to {_MOST_SPAN:g} times as much"
+        raise refuse(text, "has ends too far apart", accepted=accepted)
     else:
-        last = int(number) - 1 if number.isascii() and number.isdecimal() and len(number) < 20 else 0
-        if last < 1:
-            raise refuse(text, "has no count", accepted="a count from 2, as n9")
-        ratio = _compute_span(start, stop, text)
-        found = [start * ratio ** (i / last) for i in _count_places(last, text)]
+        ratio = stop / start
+        last = each - 1 if how == "n" else math.log(ratio) / math.log(each)
+        places = _count_places(last, text)
+        found = (start * (ratio ** (i / last) if how == "n" else each**i) for i in places)
     tidy = (_tidy(value, stop) for value in found)
     # Rounding may make neighbours equal.
     return tuple(value for value, _ in groupby(map(round, tidy) if axis.kind.whole else tidy))
 
 
-def _require_bound(value: Value, text: str) -> int | float:
-    if value is None:
-        raise refuse(text, "has no bound", accepted="a list for 'unbounded'")
-    return value
-
-
-def _read_factor(number: str, text: str) -> float:
-    accepted = "a factor above 1, as x2 or x1.5"
+def _read_factor(number: str, *, whole: bool) -> float:
+    """Return a factor, or a count if it must be whole; NaN for what is none."""
     try:
         factor = float(number)
     except ValueError:
-        factor = math.nan
-    if not math.isfinite(factor):
-        raise refuse(text, "is not a range", accepted=accepted)
-    if factor <= 1:
-        raise refuse(text, "never arrives", accepted=accepted)
-    return factor
-
-
-def _compute_span(start: float, stop: float, text: str) -> float:
-    """Return the ratio of the ends of a range. Raises InputError if it is undefined or too large."""
-    if start <= 0:
-        raise refuse(text, "starts at zero, which no factor leaves", accepted="a START above zero")
-    if stop / start > _MOST_SPAN:
-        raise refuse(text, "has ends too far apart", accepted=f"a STOP up to {_MOST_SPAN:g} times the START")
-    return stop / start
+        return math.nan
+    return factor if math.isfinite(factor) and (factor.is_integer() or not whole) else math.nan
 
 
 def _count_places(quotient: float, text: str) -> range:
@@ -438,4 +399,6 @@ def _count_places(quotient: float, text: str) -> range:
 
 def _tidy(value: float, stop: float) -> float:
     """Return a value rounded to 12 digits, which removes errors of sums and powers; at the end, the end."""
+    if isinstance(value, int):
+        return value
     return stop if math.isclose(value, stop, rel_tol=1e-12) else float(f"{value:.12g}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, Unpack
 
@@ -16,6 +16,7 @@ from ckptplan.model.workload import ACTION_TIMES, TIMES, Workload
 from ckptplan.planning.optimize import Ranking, rank_strategies
 from ckptplan.planning.request import Request, Wishes, read_argument
 from ckptplan.studies.largest import largest
+from ckptplan.studies.sweep import list_several
 from ckptplan.units import parse_duration, parse_fraction
 
 #: Where the step times of a workload on a machine come from: they are this machine's own; the workload names
@@ -23,8 +24,6 @@ from ckptplan.units import parse_duration, parse_fraction
 Times: TypeAlias = Literal["own", "given", "estimated", "carried over"]
 #: The overhead up to which the largest T is sought where no limit is named: twice base's time.
 REACH_OVERHEAD = 1.0
-#: The largest price of an hour.
-MOST_PRICE = 1e12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +41,11 @@ class Machine:
     largest_steps: int
     largest_strategy: str
     batches: int
-    price_per_hour: float | None
+
+    @property
+    def price_per_hour(self) -> float | None:
+        """The price of an hour, in the currency of the profile or of the caller."""
+        return self.profile.price_per_hour
 
     @property
     def plan(self) -> Plan | None:
@@ -142,10 +145,8 @@ def compare_machines(
     The largest T of a machine is that of ``largest`` with the same wishes, by default up to twice base's time.
     Raises InputError.
     """
-    machines = tuple(profiles)
-    names = [profile.name for profile in machines]
-    _check_names(names)
-    named = _read_prices(prices, names)
+    machines = list_several(profiles, HardwareProfile, "profiles")
+    priced = _put_prices(machines, prices)
     whole: object = batches
     if isinstance(whole, bool) or not isinstance(whole, int) or whole < 1:
         raise refuse(batches, "is out of range", field="batches", accepted="a whole number from 1")
@@ -160,9 +161,9 @@ def compare_machines(
         )
     given = wishes.get("max_overhead")
     limit = REACH_OVERHEAD if given is None else read_argument("max_overhead", parse_fraction, given)
-    stages = StagedProgress(progress, stages=max(1, len(machines)))
+    stages = StagedProgress(progress, stages=len(machines))
     found: list[Machine] = []
-    for place, profile in enumerate(machines):
+    for place, (profile, own) in enumerate(zip(machines, priced, strict=True)):
         stages.begin(place)
         stages.report_share(0.0, next_share=0.9)
         report = None if progress is None else stages.report_solve
@@ -179,7 +180,7 @@ def compare_machines(
             steps, strategy = result.steps, result.strategy
         found.append(
             Machine(
-                profile=profile,
+                profile=own,
                 result=result,
                 times=times,
                 missing=find_missing(workload, profile) if times == "carried over" else (),
@@ -187,7 +188,6 @@ def compare_machines(
                 largest_steps=steps,
                 largest_strategy=strategy,
                 batches=batches,
-                price_per_hour=named.get(profile.name, profile.price_per_hour),
             )
         )
     stages.end()
@@ -200,28 +200,22 @@ def compare_machines(
     )
 
 
-def _check_names(names: list[str]) -> None:
-    if not names:
-        raise InputError("names no machine", field="profiles", accepted="at least one hardware profile")
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise InputError(
-            f"two machines are called {twice!r}", field="profiles", value=twice, accepted="one of each"
-        )
-
-
-def _read_prices(prices: Mapping[str, float] | float | None, names: list[str]) -> dict[str, float]:
-    """Return the prices that the caller gave, by the name of the machine. Raises InputError."""
-    if prices is None:
-        return {}
-    named: dict[str, Any] = dict(prices) if isinstance(prices, Mapping) else dict.fromkeys(names, prices)
-    for name, price in named.items():
+def _put_prices(
+    machines: Sequence[HardwareProfile], prices: Mapping[str, float] | float | None
+) -> list[HardwareProfile]:
+    """Return the machines with the prices that the caller gave. Raises InputError."""
+    names = [profile.name for profile in machines]
+    named = prices if isinstance(prices, Mapping) else {} if prices is None else dict.fromkeys(names, prices)
+    for name in named:
         if name not in names:
             raise refuse(name, "is not among the machines", field="prices", accepted=", ".join(names))
-        # False for what is not a number, too.
-        if not isinstance(price, (int, float)) or not 0 <= price <= MOST_PRICE:
-            raise refuse(price, "is not a price", field="prices", accepted=f"a number from 0 to {MOST_PRICE:g}")
-    return named
+    try:
+        return [
+            profile.replace(price_per_hour=named[profile.name]) if profile.name in named else profile
+            for profile in machines
+        ]
+    except InputError as error:
+        raise InputError(error.message, field="prices", value=error.value, accepted=error.accepted) from None
 
 
 def _find_origin(request: Request) -> Times:

@@ -14,7 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from typing import Unpack
@@ -24,7 +24,6 @@ import numpy.typing as npt
 
 from ckptplan.cost.arrays import COUNT_ROUNDING, SUM_ROUNDING
 from ckptplan.cost.case import Case
-from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Goal
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress, StagedProgress
@@ -40,10 +39,8 @@ from ckptplan.planning.request import (
 )
 from ckptplan.planning.suggestions import explain_infeasible
 from ckptplan.schedule.simulator import play
-from ckptplan.search.objective import Preference, least_time
 from ckptplan.search.question import Question
 from ckptplan.strategies.answer import Answer
-from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.studies.axes import Axis, Value, find_axis
 from ckptplan.studies.workers import map_in_order
 from ckptplan.units import parse_fraction
@@ -67,23 +64,6 @@ def _outgrows(kept: Answer, costs: StepCosts) -> bool:
         return False
     allowed = Fraction(costs.state_bytes, costs.tape_bytes)
     return Fraction(sizes["state_units"], sizes["tape_units"]) > allowed
-
-
-def _find_attainable(kept: Answer, question: Question) -> float | None:
-    """Return the seconds of a kept plan if it fits and the search there includes its setting, else None.
-
-    Then the best plan there takes no longer. (Growing chunks are searched for the one growth that the sizes
-    determine, so a setting with another growth is not included.)
-    """
-    strategy = kept.strategy
-    if not isinstance(strategy, ClosedForm):
-        return None
-    box = strategy.candidates(costs=question.costs, budget=question.budget)
-    setting = strategy.clamp(kept.parameters, steps=question.costs.steps)
-    if box is None or any(not box.low[name] <= value <= box.high[name] for name, value in setting.items()):
-        return None
-    seconds, fits = price_kept(kept, question)
-    return seconds if fits else None
 
 
 SAMPLES, SEED = 300, 20241216
@@ -143,9 +123,8 @@ def compute_error_bars(
         on_sample: called with the number of each sample before its search.
         executor: searches the samples, as in ``sweep``.
     """
-    contenders = question.replace(strategies=_select_contenders(question, share))
     varied = _vary_times(question.costs, profile, share=share, samples=samples, seed=seed)
-    found = map_in_order(partial(_compare_at, question=contenders, kept=kept), varied, executor=executor)
+    found = map_in_order(partial(_compare_at, question=question, kept=kept), varied, executor=executor)
     ours, best = np.empty(samples), np.empty(samples)
     better: Counter[str] = Counter()
     for sample in range(samples):
@@ -167,43 +146,14 @@ def compute_error_bars(
 
 def _compare_at(costs: StepCosts, *, question: Question, kept: Answer) -> tuple[float, float, str | None]:
     """Return the seconds of a kept plan at other costs, the least there, and a strategy that is faster."""
-    model = question.goal.model
     asked = question.replace(costs=costs)
-    ours = kept.seconds(costs, model)
-    faster = asked.faster_than(ours * (1 - SUM_ROUNDING))
-    if faster is None:
+    ours = kept.seconds(costs, asked.goal.model)
+    if asked.faster_than(ours * (1 - SUM_ROUNDING)) is None:
         return ours, ours, None
-    best = faster.seconds(costs, model)
-    # The search attributes a tie to one strategy, so the plan's own strategy is searched separately.
-    if faster.strategy is not kept.strategy:
-        own = asked.for_strategy(kept.strategy).faster_than(ours * (1 - SUM_ROUNDING))
-        alone = ours if own is None else own.seconds(costs, model)
-        if alone * (1 - max(question.resolution, _TIE)) > best:
-            chosen = asked.best(enough=best * (1 + _TIE)) or faster
-            return ours, best, chosen.strategy.name
-    return ours, best, None
-
-
-def _select_contenders(question: Question, share: float) -> tuple[str, ...]:
-    """Return the strategies that may be the best one in some sample.
-
-    All have base's time in common. The time that a strategy adds to it is a sum of times, so in every sample it
-    is within a factor (1 + share) of its nominal value. The best one need not be the fastest, but it takes at
-    most a time that the resolution determines (``Preference.widen``). If transfers overlap compute, base's time
-    hides some of it, and any strategy may win.
-    """
-    if question.costs.overlaps_compute:
-        return question.goal.strategies
-    added = {
-        answer.strategy.name: answer.key[0] - question.base_seconds
-        for answer in question.replace(objective="time").rank()
-    }
-    least = min(added.values()) * (1 + share)
-    longest = question.base_seconds * (1 + share) + least
-    preference = Preference(objective=least_time, resolution=question.resolution)
-    wider = preference.widen(longest, strategies=len(added)) - longest
-    most = (least + wider) * (1 + share) + SUM_ROUNDING * question.base_seconds
-    return tuple(name for name, seconds in added.items() if seconds <= most)
+    ranked = {answer.strategy.name: answer.key[0] for answer in asked.rank()}
+    least, own = min(ranked.values()), min(ours, ranked.get(kept.strategy.name, ours))
+    differs = own * (1 - max(question.resolution, _TIE)) > least
+    return ours, least, next(iter(ranked)) if differs else None
 
 
 def _vary_times(
@@ -414,24 +364,19 @@ def _summarise(answer: Answer) -> Best:
 
 @dataclass(frozen=True, kw_only=True)
 class _Scanned:
-    """The best plan at a factor, None if nothing fits."""
+    """The strategy of the best plan at a factor, None if nothing fits."""
 
     factor: float
-    answer: Answer | None
-
-    @property
-    def strategy(self) -> str | None:
-        return None if self.answer is None else self.answer.strategy.name
+    strategy: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Study:
-    """A case and a goal, the plan that is kept, and the answers found so far."""
+    """A case, a goal, and the plan that is kept."""
 
     case: Case
     goal: Goal
     kept: Answer
-    known: dict[tuple[StepCosts, Budget], Answer | None] = field(default_factory=dict)
 
     def measure_influence(self, axis: Axis) -> Influence:
         """Return the influence of one input."""
@@ -453,7 +398,7 @@ class _Study:
 
     def _replan(self, axis: Axis, factor: float) -> Replanned:
         question = ask_within_memory(axis.scale(self.case, factor), self.goal)
-        answer = self._find_best(question, near=self.kept)
+        answer = question.best()
         seconds, fits = price_kept(self.kept, question)
         return Replanned(
             factor=factor,
@@ -463,31 +408,23 @@ class _Study:
             kept_fits=fits,
         )
 
-    def _find_best(self, question: Question, *, near: Answer | None) -> Answer | None:
-        """Return the best answer; ``near`` is the plan of a similar case, which shortens the search."""
-        key = question.costs, question.budget
-        if key not in self.known:
-            enough = None if near is None else _find_attainable(near, question)
-            self.known[key] = question.best(enough=enough)
-        return self.known[key]
-
     def _find_break_evens(self, axis: Axis) -> Iterator[BreakEven]:
         """Scan a grid of factors outwards from 1, and bisect wherever two neighbours differ."""
         for end in (_LEAST, _MOST):
-            near = _Scanned(factor=1.0, answer=self.kept)
+            near = _Scanned(factor=1.0, strategy=self.kept.strategy.name)
             for step in range(1, _STEPS + 1):
                 far = self._scan(axis, end ** (step / _STEPS), near)
                 yield from self._bisect(axis, near, far)
                 near = far
 
-    def _scan(self, axis: Axis, factor: float, near: _Scanned, *others: _Scanned) -> _Scanned:
-        """Return the best plan at a factor; a neighbour's strategy stays if no other is faster beyond doubt."""
+    def _scan(self, axis: Axis, factor: float, *neighbours: _Scanned) -> _Scanned:
+        """Return what is best at a factor; a neighbour's strategy stays if no other is faster beyond doubt."""
         question = ask_within_memory(axis.scale(self.case, factor), self.goal)
-        answer = self._find_best(question, near=near.answer)
-        if answer is not None:
-            names = (one.strategy for one in (near, *others) if one.strategy is not None)
-            answer = _stay_with(names, answer, question)
-        return _Scanned(factor=factor, answer=answer)
+        best = question.best()
+        if best is None:
+            return _Scanned(factor=factor, strategy=None)
+        names = (one.strategy for one in neighbours if one.strategy is not None)
+        return _Scanned(factor=factor, strategy=_stay_with(names, best, question))
 
     def _bisect(self, axis: Axis, near: _Scanned, far: _Scanned) -> Iterator[BreakEven]:
         """Yield each change of the best strategy between two factors, by bisection."""
@@ -508,13 +445,13 @@ class _Study:
         yield from self._bisect(axis, middle, far)
 
 
-def _stay_with(names: Iterable[str], best: Answer, question: Question) -> Answer:
-    """Return an answer of the first of some strategies that cannot be told from the best one, else the best."""
+def _stay_with(names: Iterable[str], best: Answer, question: Question) -> str:
+    """Return the first of some strategies whose plan cannot be told from the best one, else the best's."""
     most = best.key[0] * (1 + COUNT_ROUNDING) / (1 - question.resolution)
     for name in dict.fromkeys(names):
         if name == best.strategy.name:
             break
-        alone = question.replace(strategies=(name,)).best(enough=most)
+        alone = question.replace(strategies=(name,)).best()
         if alone is not None and alone.key[0] <= most:
-            return alone
-    return best
+            return name
+    return best.strategy.name

@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice, product
+from itertools import chain, islice, product
 from typing import Any, TypeAlias, Unpack
 
 from ckptplan.cost.case import Case
@@ -85,7 +85,10 @@ def _ask(grid: Grid, goal: Goal, case: Case, values: tuple[Value, ...]) -> Quest
     try:
         return ask_within_memory(grid.put(case, values), goal)
     except InputError as error:
-        raise grid.name_point(error, case, values) from None
+        where = f"{case.workload.name} on {case.profile.name}, {grid.describe(values)}"
+        raise InputError(
+            f"{error.message} (at {where})", field=error.field, value=error.value, accepted=error.accepted
+        ) from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,34 +179,24 @@ class Sweep:
         """Return the first columns of a row, which do not depend on its plan."""
         return _make_head(self.identity, self.grid, *self._find_point(index))
 
-    def case(self, index: int) -> Case:
-        """Return the case of a row. Raises InputError that names the point."""
-        return self.grid.put(*self._find_point(index))
-
     def check(self) -> None:
         """Raise InputError if a value, or the combination at a corner of the grid, is not accepted."""
+        ends = [_find_ends(values) for values in self.grid.values]
         for first in range(0, self.total, len(self.grid)):
             case, point = self._place(first)
-            for place, values in enumerate(self.grid.values):
-                for value in values[:_MOST_CHECKED]:
-                    self.grid.put(case, (*point[:place], value, *point[place + 1 :]))
-            for index in self._list_corners():
-                _ask(self.grid, self.goal, *self._place(first + index))
-
-    def _list_corners(self) -> Iterator[int]:
-        """Yield the indices of the grid points where every axis is at its minimum or maximum."""
-        ends = [_find_ends(values) for values in self.grid.values]
-        for places in islice(product(*ends), _MOST_CORNERS):
-            index = 0
-            for place, values in zip(places, self.grid.values, strict=True):
-                index = index * len(values) + place
-            yield index
+            each = (
+                (*point[:place], value, *point[place + 1 :])
+                for place, values in enumerate(self.grid.values)
+                for value in values[:_MOST_CHECKED]
+            )
+            for values in chain(each, islice(product(*ends), _MOST_CORNERS)):
+                _ask(self.grid, self.goal, case, values)
 
 
-def _find_ends(values: Sequence[Value]) -> list[int]:
-    known = [i for i, value in enumerate(values) if value is not None]
-    by_size = sorted(known, key=lambda i: values[i] or 0)
-    return sorted({by_size[0], by_size[-1]}) if by_size else [0]
+def _find_ends(values: Sequence[Value]) -> list[Value]:
+    """Return the least and the largest of some values, or the only one, which may have no bound."""
+    known = [value for value in values if value is not None]
+    return [min(known), max(known)] if known else [None]
 
 
 def make_sweep(
@@ -223,9 +216,9 @@ def make_sweep(
     _check_budgets(grid, wishes)
     sweep = Sweep(
         goal=make_goal(unless_named="closed", **wishes),
-        workloads=_list_several(workloads, Workload, "workloads"),
+        workloads=list_several(workloads, Workload, "workloads"),
         profiles=tuple(
-            replace_memory(profile, wishes) for profile in _list_several(profiles, HardwareProfile, "profiles")
+            replace_memory(profile, wishes) for profile in list_several(profiles, HardwareProfile, "profiles")
         ),
         grid=grid,
     )
@@ -259,7 +252,7 @@ def _count_rows(sweep: Sweep, *, parts: int) -> int:
     return total
 
 
-def _list_several(given: Any, kind: type[Any], field: str) -> tuple[Any, ...]:
+def list_several(given: Any, kind: type[Any], field: str) -> tuple[Any, ...]:
     """Return one or more workloads or profiles as a tuple; their names must differ. Raises InputError."""
     several = (given,) if isinstance(given, kind) else tuple(given)
     if not several:
@@ -283,25 +276,6 @@ def _check_budgets(grid: Grid, wishes: Wishes) -> None:
                 )
 
 
-@dataclass(kw_only=True)
-class _Blocks:
-    """Cuts a sweep into blocks of about ``_BLOCK_SECONDS`` of work."""
-
-    sweep: Sweep
-    start: int
-    workers: int
-    #: Seconds of a row, as last measured; None before that.
-    each: float | None
-
-    def __iter__(self) -> Iterator[Block]:
-        """Yield blocks; the last ones are smaller, so that all workers end at the same time."""
-        while (left := len(self.sweep) - self.start) > 0:
-            most = 1 if self.each is None else min(_MOST_ROWS, int(_BLOCK_SECONDS / max(self.each, 1e-9)))
-            stop = self.start + max(1, min(most, left // (2 * self.workers)))
-            yield self.sweep.block(self.start, stop)
-            self.start = stop
-
-
 def iterate_rows(
     sweep: Sweep, *, start: int = 0, jobs: int | None = 1, executor: Executor | None = None
 ) -> Iterator[list[Row]]:
@@ -312,7 +286,9 @@ def iterate_rows(
     CkptplanError if a block is lost again and again.
     """
     cores = count_cores() if jobs is None else jobs
-    done, each, began = start, None, time.perf_counter()
+    done, began = start, time.perf_counter()
+    # Seconds of a row, as last measured; None before that.
+    each: float | None = None
     while (
         executor is None and done < len(sweep) and (cores < 2 or time.perf_counter() - began < _ALONE_SECONDS)
     ):
@@ -322,9 +298,19 @@ def iterate_rows(
     if done == len(sweep):
         return
     with nullcontext(executor) if executor is not None else WorkerPool(cores) as used:
-        blocks = _Blocks(sweep=sweep, start=done, workers=count_workers(used), each=each)
-        for rows, seconds in map_in_order(Block.plan, blocks, executor=used):
-            blocks.each = seconds / len(rows)
+        workers = count_workers(used)
+
+        def cut() -> Iterator[Block]:
+            """Yield blocks of some seconds; the last are smaller, so that all workers end at the same time."""
+            start = done
+            while (left := len(sweep) - start) > 0:
+                most = 1 if each is None else min(_MOST_ROWS, int(_BLOCK_SECONDS / max(each, 1e-9)))
+                stop = start + max(1, min(most, left // (2 * workers)))
+                yield sweep.block(start, stop)
+                start = stop
+
+        for rows, seconds in map_in_order(Block.plan, cut(), executor=used):
+            each = seconds / len(rows)
             yield rows
 
 
