@@ -123,12 +123,13 @@ Model = Annotated[
     Literal["exact", "paper"],
     typer.Option(help="Choose by the exact model or by the paper's printed equations."),
 ]
-PlanFile = Annotated[
-    str,
-    typer.Argument(
-        metavar="PLAN", help="A plan file, as optimize -o writes it; '-' for standard input.", parser=Read
-    ),
-]
+PLAN = typer.Argument(
+    metavar="PLAN",
+    help="A plan file, as optimize -o writes it; '-' for standard input.",
+    parser=Read,
+    show_default=False,
+)
+PlanFile = Annotated[str, PLAN]
 Threads = Annotated[int | None, count("Threads of PyTorch (default: its own choice).", most=4096)]
 Trace = Annotated[
     str | None,
