@@ -1,13 +1,11 @@
 """Off-chip memory, measured: ``offload=`` a folder, host memory, or nothing, at the same ``memory=``.
 
-Run alone, since disks and memory are shared: python -m benchmarks.offload. Wall time, one thread. ``--seconds``
-limits the whole run: rows that would take longer by their prediction are left out, and named. ``--folder`` is
-where checkpoints go, a new folder in the system's for temporary files by itself.
+Run alone, since disks and memory are shared: python -m benchmarks.offload. Wall time, one thread. Checkpoints
+go to a new folder in the system's for temporary files, which TMPDIR names.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import statistics
 import tempfile
@@ -15,25 +13,28 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import ckptplan
-from benchmarks.harness import DOCS, MIB, Setting, clean, find_difference, put_section, read, table, write
-from ckptplan import Plan, Schedule
+from benchmarks.harness import DOCS, MIB, Setting, clean, find_difference, main, table
+from ckptplan import Infeasible, Plan, Schedule
 from ckptplan.cost.case import Case
 from ckptplan.execution.advice import find_limit
 from ckptplan.planning.playback import actions, schedule_of
-from ckptplan.schedule.actions import Backward, Record
-from ckptplan.schedule.simulator import play
-from ckptplan.schedule.timeline import COMPUTE, Event, Sink
+from ckptplan.schedule.actions import Backward, Record, Tier
+from ckptplan.schedule.simulator import Trace, play
+from ckptplan.schedule.timeline import Event, Sink
+from ckptplan.storage.place import OffloadPlace
+from ckptplan.storage.remote_folder import StateFiles
 from ckptplan.torch import bptt, plan_for
+from ckptplan.torch.executor import Executor
 from ckptplan.torch.meters import LiveBytes
-from ckptplan.torch.offload import OffloadPlace, find_links
-from ckptplan.torch.staged_store import Files, StagedStore
-from ckptplan.torch.stores import Store
+from ckptplan.torch.offload import find_links
+from ckptplan.torch.remote_store import FileStore
 
 PAGE, PICTURE = DOCS / "offload.md", "pictures/offload.png"
 #: What must hold: the gain over local plans with few states, the errors, and the share that is hidden.
@@ -135,25 +136,27 @@ def make_jobs(setting: Setting) -> list[Job]:
     ]
 
 
-def run(setting: Setting, folder: Path) -> dict[str, Any]:
-    """Measure bytes, what is hidden, a timeline, and then all rows, as far as there is time."""
+def run(setting: Setting) -> dict[str, Any]:
+    """Measure bytes, what is hidden, a timeline, and then all rows."""
     jobs = make_jobs(setting)
     lengths, sizes = setting.pick((12, 16), (100, 300), (100, 300)), setting.pick((4,), (4, 8, 16), (4, 8, 16))
-    few, checks = setting.pick(8, 24, 24), []
-    for job in jobs:
-        limit = job.find_limit(min(sizes))
-        checks.append({"network": job.name, **_measure_bytes(job, few, limit, folder)})
-        checks[-1].update(_measure_hidden(job, few, limit, folder))
-    found: dict[str, Any] = {"checks": checks, "timeline": _trace(jobs[1], few, folder), "rows": []}
-    rows = [(steps, job, states) for steps in lengths for job in jobs for states in sizes]
-    for steps, job, states in rows:
-        found["rows"].append(_measure_row(job, steps, states, folder, setting))
-        setting.save(found)
-        clean(setting)
+    few = setting.pick(8, 24, 24)
+    with tempfile.TemporaryDirectory(prefix="ckptplan-offload-") as name:
+        folder = Path(name)
+        found: dict[str, Any] = {
+            "checks": [_check(job, few, folder) for job in jobs],
+            "timeline": _trace(jobs[1], few, folder),
+            "rows": [],
+        }
+        for steps, job, states in product(lengths, jobs, sizes):
+            found["rows"].append(_measure_row(job, steps, states, folder))
+            clean(setting)
+    if not setting.small:
+        draw(found["timeline"], DOCS / PICTURE)
     return found
 
 
-def _measure_row(job: Job, steps: int, states: int, folder: Path, setting: Setting) -> dict[str, Any]:
+def _measure_row(job: Job, steps: int, states: int, folder: Path) -> dict[str, Any]:
     limit = job.find_limit(states)
     row: dict[str, Any] = {"network": job.name, "steps": steps, "states": states, "limit_bytes": limit}
     first: list[torch.Tensor] = []
@@ -168,52 +171,38 @@ def _measure_row(job: Job, steps: int, states: int, folder: Path, setting: Setti
             "remote_bytes": plan.predicted.remote_peak_bytes,
             "predicted_seconds": plan.predicted.seconds,
         }
-        if plan.predicted.seconds > setting.seconds_left:
-            row[way]["seconds"] = None
-            continue
         _, row[way]["seconds"], gradients = job.train(steps, memory=limit, offload=offload)
         first = first or gradients
         row[way]["gradient_difference"] = find_difference(gradients, first)
     return row
 
 
-def _measure_bytes(job: Job, steps: int, limit: int, folder: Path) -> dict[str, Any]:
-    """Return the peaks of a run with a folder, beside what was planned, and how far its gradients are off."""
-    plain = bptt(
-        *job.arguments(steps), plan=Schedule(steps=steps, actions=(Record(0, steps), Backward(0, steps)))
-    )
-    theirs = list(torch.autograd.grad(plain.loss, list(job.net.parameters())))
+def _check(job: Job, steps: int, folder: Path) -> dict[str, Any]:
+    """Return the peaks of a run with a folder, the error of its gradients, and the share that is hidden."""
+    limit = job.find_limit(4)
+    at_once = Schedule(steps=steps, actions=(Record(0, steps), Backward(0, steps)))
+    _, _, theirs = job.train(steps, plan=at_once)
+    remote = [0]
+
+    def observe(_: object, executor: Executor) -> None:
+        remote.append(executor.stores[Tier.REMOTE].bytes)
+
     # The first call of a kind is checked and measured, which takes some tapes of its own.
     with LiveBytes():
         job.train(steps, memory=limit, offload=folder)
-    with LiveBytes() as live, _watch_remote() as remote:
+    with LiveBytes() as live:
         plan, _, ours = job.train(steps, memory=limit, offload=folder)
+    job.train(steps, plan=plan, remote_dir=folder, observer=observe)
     return {
+        "network": job.name,
         "limit_bytes": limit,
         "peak_bytes": live.peak,
         "predicted_bytes": plan.predicted.local_peak_bytes,
-        "remote_bytes": max(remote, default=0),
+        "remote_bytes": max(remote),
         "predicted_remote_bytes": plan.predicted.remote_peak_bytes,
         "gradient_difference": find_difference(ours, theirs),
+        **_measure_hidden(job, steps, folder),
     }
-
-
-@contextmanager
-def _watch_remote() -> Iterator[list[int]]:
-    """Note the bytes that remote stores hold after each write."""
-    seen: list[int] = []
-    put = Store.put
-
-    def note(store: Store, *given: Any, **more: Any) -> None:
-        put(store, *given, **more)
-        if isinstance(store, StagedStore):
-            seen.append(store.bytes)
-
-    Store.put = note  # type: ignore[assignment, method-assign]
-    try:
-        yield seen
-    finally:
-        Store.put = put  # type: ignore[method-assign]
 
 
 @dataclass
@@ -244,10 +233,10 @@ class Bars:
 def _watch_transfers() -> Iterator[Bars]:
     """Note when files are written and read, and when compute waits in the store."""
     places = {
-        (Files, "write"): "write",
-        (Files, "read"): "read",
-        (StagedStore, "_put"): "wait",
-        (StagedStore, "_get"): "wait",
+        (StateFiles, "write"): "write",
+        (StateFiles, "read"): "read",
+        (FileStore, "_put"): "wait",
+        (FileStore, "_get"): "wait",
     }
     kept = {(owner, name): getattr(owner, name) for owner, name in places}
     bars = Bars()
@@ -268,9 +257,9 @@ def _run_schedule(job: Job, plan: Plan, folder: Path, *, overlaps: bool) -> tupl
     return seconds, bars
 
 
-def _measure_hidden(job: Job, steps: int, limit: int, folder: Path) -> dict[str, Any]:
+def _measure_hidden(job: Job, steps: int, folder: Path) -> dict[str, Any]:
     """Return the share of the shorter of compute and transfer that is hidden, as planned and as measured."""
-    plan = _plan_beside(job, steps, limit, folder)
+    plan = _plan_beside(job, steps, folder)
     rounds = [
         (_run_schedule(job, plan, folder, overlaps=False), _run_schedule(job, plan, folder, overlaps=True)[0])
         for _ in range(3)
@@ -280,9 +269,9 @@ def _measure_hidden(job: Job, steps: int, limit: int, folder: Path) -> dict[str,
     beside = statistics.median(seconds for _, seconds in rounds)
     apart = _simulate(plan, overlaps=False)
     together = _simulate(plan, overlaps=True)
-    planned_moved = apart - _count_compute(plan)
+    work = Case(workload=plan.workload, profile=plan.profile).costs.compute_seconds(apart)
     return {
-        "planned_hidden_share": _share(apart, together, planned_moved),
+        "planned_hidden_share": _share(apart.seconds, together.seconds, apart.seconds - work),
         "hidden_share": _share(serial, beside, moved),
         "serial_seconds": serial,
         "beside_seconds": beside,
@@ -295,41 +284,32 @@ def _share(apart: float, together: float, moved: float) -> float | None:
     return (apart - together) / shorter if shorter > 0 else None
 
 
-def _plan_beside(job: Job, steps: int, limit: int, folder: Path) -> Plan:
-    """Return the quickest plan whose transfers overlap compute, within the limit and the two buffers."""
-    workload = plan_for(*job.arguments(steps), memory=limit).workload
-    room = limit + 4 * workload.state_bytes
+def _plan_beside(job: Job, steps: int, folder: Path) -> Plan:
+    """Return a plan whose transfers overlap compute, in so little memory that it moves as much as any does."""
+    workload = plan_for(*job.arguments(steps), memory="1 TB").workload
     link, *_ = find_links(
         OffloadPlace(folder=folder),
         state_bytes=workload.state_bytes,
         steps=steps,
         device=torch.device("cpu"),
-        local_bytes=room,
+        local_bytes=0,
     )
-    return ckptplan.optimize(workload, link.make_profile(room, overlaps=True), strategies=["remote", "double"])
+    profile = link.make_profile(2**40, overlaps=True)
+    try:
+        return ckptplan.optimize(workload, profile, strategies=["remote"], local_bytes=1)
+    except Infeasible as error:
+        least = int(error.need) + workload.state_bytes
+        return ckptplan.optimize(workload, profile, strategies=["remote"], local_bytes=least)
 
 
-def _simulate(plan: Plan, *, overlaps: bool, sink: Sink | None = None) -> float:
+def _simulate(plan: Plan, *, overlaps: bool, sink: Sink | None = None) -> Trace:
     profile = plan.profile.replace_numbers(overlaps_compute=overlaps)
-    return play(actions(plan), costs=Case(workload=plan.workload, profile=profile).costs, sink=sink).seconds
-
-
-def _count_compute(plan: Plan) -> float:
-    """Return the seconds of a plan without transfers."""
-    seconds = 0.0
-
-    def add(event: Event) -> None:
-        nonlocal seconds
-        if event.track == COMPUTE:
-            seconds += event.end - event.start
-
-    _simulate(plan, overlaps=False, sink=add)
-    return seconds
+    return play(actions(plan), costs=Case(workload=plan.workload, profile=profile).costs, sink=sink)
 
 
 def _trace(job: Job, steps: int, folder: Path) -> dict[str, Any]:
     """Return the bars of a run beside those of its plan, as simulated."""
-    plan = _plan_beside(job, steps, job.find_limit(4), folder)
+    plan = _plan_beside(job, steps, folder)
     seconds, bars = _run_schedule(job, plan, folder, overlaps=True)
     simulated: dict[str, list[tuple[float, float]]] = {}
 
@@ -338,7 +318,7 @@ def _trace(job: Job, steps: int, folder: Path) -> dict[str, Any]:
             track = "wait" if event.stall else event.track
             simulated.setdefault(track, []).append((event.start, event.end))
 
-    planned = _simulate(plan, overlaps=True, sink=note)
+    planned = _simulate(plan, overlaps=True, sink=note).seconds
     return {
         "network": job.name,
         "strategy": plan.strategy,
@@ -376,13 +356,12 @@ def judge(results: dict[str, Any]) -> list[str]:
         name = f"{row['network']}, T = {row['steps']}, {row['states']} states"
         for way in WAYS:
             one = row[way]
-            if one["seconds"] and abs(one["predicted_seconds"] / one["seconds"] - 1) > MOST_TIME_ERROR:
+            if abs(one["predicted_seconds"] / one["seconds"] - 1) > MOST_TIME_ERROR:
                 missed.append(
                     f"{name}, {way}: {one['seconds']:.2f} s, predicted {one['predicted_seconds']:.2f} s"
                 )
-        gain = _gain(row)
-        if gain is not None and row["states"] <= MOST_STATES and gain < LEAST_GAIN:
-            missed.append(f"{name}: the folder is {gain:.2f} times as quick as local plans")
+        if row["states"] <= MOST_STATES and _gain(row) < LEAST_GAIN:
+            missed.append(f"{name}: the folder is {_gain(row):.2f} times as quick as local plans")
     for check in results["checks"]:
         for one in ("bytes", "remote_bytes"):
             peak, predicted = check["peak_bytes" if one == "bytes" else one], check[f"predicted_{one}"]
@@ -396,32 +375,24 @@ def judge(results: dict[str, Any]) -> list[str]:
     return missed
 
 
-def _gain(row: dict[str, Any]) -> float | None:
-    local, remote = row["local"]["seconds"], row["folder"]["seconds"]
-    return local / remote if local and remote else None
+def _gain(row: dict[str, Any]) -> float:
+    return float(row["local"]["seconds"] / row["folder"]["seconds"])
 
 
 def document(results: dict[str, Any]) -> str:
     """Return the tables of the page."""
     head = ["network", "state", "T", "states in RAM", *(f"{way}, predicted" for way in WAYS), "local / folder"]
-    rows = []
-    for row in results["rows"]:
-        times = [
-            f"{'not run' if row[way]['seconds'] is None else format(row[way]['seconds'], '.2f') + ' s'}, "
-            f"{row[way]['predicted_seconds']:.2f}"
-            for way in WAYS
+    rows = [
+        [
+            row["network"],
+            f"{row['state_bytes'] / MIB:.0f} MiB",
+            str(row["steps"]),
+            str(row["states"]),
+            *(f"{row[way]['seconds']:.2f} s, {row[way]['predicted_seconds']:.2f}" for way in WAYS),
+            f"{_gain(row):.2f}",
         ]
-        gain = _gain(row)
-        rows.append(
-            [
-                row["network"],
-                f"{row['state_bytes'] / MIB:.0f} MiB",
-                str(row["steps"]),
-                str(row["states"]),
-                *times,
-                "" if gain is None else f"{gain:.2f}",
-            ]
-        )
+        for row in results["rows"]
+    ]
     parts = [table(head, rows)]
     rows = [
         [
@@ -450,28 +421,9 @@ def document(results: dict[str, Any]) -> str:
     missed = judge(results)
     text = "\n".join(f"- {one}" for one in missed)
     parts.append(f"Missed:\n\n{text}" if missed else "All that must hold does.")
+    parts.append(f"![A measured run beside the simulated one]({PICTURE})")
     return "\n\n".join(parts) + "\n"
 
 
-def _main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--small", action="store_true", help="sizes that run in seconds; nothing is written")
-    parser.add_argument("--show", action="store_true", help="print the tables of the last run, measure nothing")
-    parser.add_argument("--seconds", type=float, default=600.0, help="the longest that the whole run may take")
-    parser.add_argument("--folder", type=Path, help="where checkpoints go")
-    options = parser.parse_args()
-    if options.show:
-        print(document(read("offload")))
-        return
-    torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory(prefix="ckptplan-offload-", dir=options.folder) as folder:
-        results = run(Setting(small=options.small, seconds=options.seconds), Path(folder))
-    print(document(results))
-    if not options.small:
-        write("offload", results)
-        put_section(PAGE, "offload", f"{document(results)}\n![The timeline of a run]({PICTURE})\n")
-        draw(results["timeline"], DOCS / PICTURE)
-
-
 if __name__ == "__main__":
-    _main()
+    main("offload", run, document, about=__doc__, page=PAGE)

@@ -120,6 +120,22 @@ def parse_optional_bytes(value: object) -> int | None:
     return None if value == "unbounded" else parse_bytes(value)
 
 
+def parse_limit(value: object, *, field: str, or_else: str = "") -> int:
+    """Return a limit of memory in bytes. Raises InputError for the argument ``field``, also unless positive.
+
+    ``or_else`` says what else is accepted, as ", or 'auto'".
+    """
+    try:
+        limit = parse_bytes(value)
+    except InputError as error:
+        raise InputError(
+            error.message, field=field, value=value, accepted=f"{error.accepted}{or_else}"
+        ) from None
+    if limit <= 0:
+        raise InputError("is not positive", field=field, value=value, accepted=f"a size, as '2 GiB'{or_else}")
+    return limit
+
+
 def _parse(value: object, *, units: Mapping[str, Decimal], accepted: str) -> Decimal:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise refuse(value, "is not a number", accepted=accepted)

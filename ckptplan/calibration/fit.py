@@ -23,9 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ckptplan.calibration.estimate import Estimate, estimate_rounds
-from ckptplan.execution.execute import Frontier
 from ckptplan.schedule.actions import Action, Advance, Backward, Load, Record, Save, Tier, Transfer
-from ckptplan.schedule.timeline import READ, WRITE, Event, kind_of
+from ckptplan.schedule.timeline import READ, WRITE, Event, Frontier, kind_of
 
 
 def relative_least_squares(rows: Sequence[Sequence[float]], values: Sequence[float]) -> list[float]:

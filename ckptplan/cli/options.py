@@ -123,13 +123,12 @@ Model = Annotated[
     Literal["exact", "paper"],
     typer.Option(help="Choose by the exact model or by the paper's printed equations."),
 ]
-PLAN = typer.Argument(
-    metavar="PLAN",
-    help="A plan file, as optimize -o writes it; '-' for standard input.",
-    parser=Read,
-    show_default=False,
-)
-PlanFile = Annotated[str, PLAN]
+PlanFile = Annotated[
+    str,
+    typer.Argument(
+        metavar="PLAN", help="A plan file, as optimize -o writes it; '-' for standard input.", parser=Read
+    ),
+]
 Threads = Annotated[int | None, count("Threads of PyTorch (default: its own choice).", most=4096)]
 Trace = Annotated[
     str | None,

@@ -14,7 +14,6 @@ from ckptplan.cli.options import command_line, count, option
 from ckptplan.cli.output import (
     OutputFile,
     OutputOptions,
-    PictureOptions,
     PictureSize,
     explained,
     note,
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from ckptplan.model.plan import Plan
     from ckptplan.model.progress import Progress
     from ckptplan.report.chrome_trace import ChromeTrace
-    from ckptplan.report.formats import View
+    from ckptplan.report.html.page import Page
     from ckptplan.schedule.timeline import Event
 
 #: Exit code if a schedule does not cost what its closed form says.
@@ -47,6 +46,7 @@ def _read_lengths(value: str) -> tuple[int, int]:
     if not (whole and 1 <= int(ends[0]) <= int(ends[1])):
         raise InputError(
             f"{quote_value(value)} is no range of lengths",
+            field="--T",
             value=value,
             accepted="FIRST:LAST, as 1:5000, of fewer than 20 digits each",
         )
@@ -55,7 +55,15 @@ def _read_lengths(value: str) -> tuple[int, int]:
 
 def simulate(
     *,
-    plan: Annotated[str | None, options.PLAN] = None,
+    plan: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PLAN",
+            help="A plan file, as optimize -o writes it; '-' for standard input.",
+            parser=Read,
+            show_default=False,
+        ),
+    ] = None,
     schedule: Annotated[
         str | None, option("FILE", "Play this schedule at the plan's costs and limits.", parser=Read)
     ] = None,
@@ -68,8 +76,7 @@ def simulate(
     ] = False,
     slots: Annotated[int | None, count("With --online: the states that are held at a time.")] = None,
     lengths: Annotated[
-        Any,
-        option("FIRST:LAST", "With --online: the lengths (default: 1:5000).", "--T", parser=_read_lengths),
+        str | None, option("FIRST:LAST", "With --online: the lengths (default: 1:5000).", "--T")
     ] = None,
     plot: Annotated[
         str | None,
@@ -89,11 +96,8 @@ def simulate(
     from ckptplan.storage.plans import load_plan
 
     if online:
-        for given in (("PLAN", plan), ("--schedule", schedule), ("--trace", trace), ("--gantt", gantt)):
-            options.keep_apart(dict([given, ("--online", online)]))
-        view = _view_online(slots, lengths or (1, 5000))
-        write_view(view, output)
-        PictureOptions(plot=plot, size=size).draw(view)
+        given = {"PLAN": plan, "--schedule": schedule, "--trace": trace, "--gantt": gantt}
+        _simulate_online(slots, lengths, plot, size, output, refused=given)
         return
     for name, value in (("--slots", slots), ("--T", lengths), ("--plot", plot)):
         if value is not None:
@@ -129,14 +133,28 @@ def simulate(
         raise typer.Exit(DISAGREES)
 
 
-def _view_online(slots: int | None, lengths: tuple[int, int]) -> View:
-    from ckptplan.report.online import view_online
+def _simulate_online(
+    slots: int | None,
+    lengths: str | None,
+    plot: str | None,
+    size: str,
+    output: OutputOptions,
+    *,
+    refused: dict[str, str | None],
+) -> None:
+    from ckptplan.report.online import draw_online, view_online
     from ckptplan.studies.online import compare_online
 
+    for name, value in refused.items():
+        if value is not None:
+            raise InputError("cannot be combined with --online", field=name, value=value)
     if slots is None:
         raise InputError("is missing", field="--slots", accepted="the states that are held at a time, as 10")
-    first, last = lengths
-    return view_online(compare_online(slots=slots, first=first, last=last))
+    first, last = _read_lengths("1:5000" if lengths is None else lengths)
+    found = compare_online(slots=slots, first=first, last=last)
+    write_view(view_online(found), output)
+    if plot:
+        save_picture(plot, lambda size: draw_online(found, size), size=size)
 
 
 @contextmanager
@@ -217,15 +235,15 @@ def report(
     need_html()
     planned = load_plan(plan)
     with explained(output, lambda: _case_of(planned)), progress_bar("planning for the report") as progress:
-        view = _view_all(planned, progress)
-    write_page(output, view)
+        page = _make_page(planned, progress)
+    write_page(output, lambda: page)
 
 
-def _view_all(plan: Plan, progress: Progress | None) -> View:
-    """Return all that is known about a plan. Raises Infeasible if the plan's own goal cannot be met."""
+def _make_page(plan: Plan, progress: Progress | None) -> Page:
+    """Return the page. Raises Infeasible if the plan's own goal cannot be met."""
     from ckptplan.planning.optimize import rank_strategies
     from ckptplan.planning.request import Request
-    from ckptplan.report.html.pages import view_report
+    from ckptplan.report.html.pages import make_report_page
     from ckptplan.studies.pareto import pareto
     from ckptplan.studies.sensitivity import sensitivity
 
@@ -243,7 +261,7 @@ def _view_all(plan: Plan, progress: Progress | None) -> View:
     except Infeasible:
         # Strategies that answer at once may need more memory than the plan.
         study = None
-    return view_report(plan, results, front=front, study=study)
+    return make_report_page(plan, results, front=front, study=study)
 
 
 def schema(

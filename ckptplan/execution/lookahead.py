@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from ckptplan.schedule.actions import Action, Load, Save, Tier, Transfer
+from ckptplan.schedule.actions import Action, Load, Tier, Transfer
 
 
 class Lookahead(Iterator[Action]):
@@ -28,14 +28,6 @@ class Lookahead(Iterator[Action]):
             if states := _list_read(action):
                 return states
         return ()
-
-
-def is_message(action: Action) -> bool:
-    """Return whether an action reads from remote memory, or writes to it."""
-    match action:
-        case Save(_, Tier.REMOTE) | Load(_, Tier.REMOTE) | Transfer():
-            return True
-    return False
 
 
 def _list_read(action: Action) -> tuple[int, ...]:

@@ -7,12 +7,13 @@ the memory that is free by then: what held later states holds tapes now.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
 from ckptplan.errors import InputError
+from ckptplan.execution.advice import find_limit
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.online import Snapshots
@@ -21,9 +22,9 @@ from ckptplan.recursion.problem import Problem
 from ckptplan.recursion.revolve import count_recomputed, make_revolve_tree
 from ckptplan.recursion.solver import solve
 from ckptplan.recursion.tree import Tree
-from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
+from ckptplan.schedule.actions import Action, Advance, Free, Load, Save, Tier, Transfer, renumber
 from ckptplan.schedule.schedule import check_count
-from ckptplan.units import format_bytes, parse_bytes
+from ckptplan.units import format_bytes, parse_limit
 
 _LOCAL, _REMOTE = Tier.LOCAL, Tier.REMOTE
 
@@ -47,7 +48,10 @@ class OnlineSchedule:
     @property
     def budget(self) -> Budget:
         """The limits in bytes."""
-        return Budget(local_bytes=self.memory, remote_bytes=self.remote_slots * self.costs.remote_state_bytes)
+        return Budget(
+            local_bytes=self.memory + self.costs.resident_bytes,
+            remote_bytes=self.remote_slots * self.costs.remote_state_bytes,
+        )
 
     def actions(self, has_ended: Callable[[int], object]) -> Iterator[Action]:
         """Yield the actions; ``has_ended(t)`` is asked when t steps have run, t = 1, 2, ..., until it is true.
@@ -85,7 +89,7 @@ class OnlineSchedule:
             local_bytes=self.memory - len(shelves.local) * self.costs.state_bytes,
             remote_slots=self.remote_slots - len(shelves.remote),
         )
-        actions = _shift(tree.actions(), by=start)
+        actions = (renumber(action, lambda state: state + start) for action in tree.actions())
         first = next(actions)
         if first != Save(start, tier):
             yield freed
@@ -147,16 +151,31 @@ class _Shelves:
         yield Save(state, _LOCAL)
 
 
-def _shift(actions: Iterable[Action], *, by: int) -> Iterator[Action]:
-    """Yield the actions of a part that begins at step ``by``."""
-    for action in actions:
-        match action:
-            case Advance(start, stop) | Record(start, stop) | Backward(start, stop):
-                yield type(action)(start + by, stop + by)
-            case Transfer(states, source, target):
-                yield Transfer(tuple(state + by for state in states), source, target)
-            case Save(state, tier) | Load(state, tier) | Free(state, tier):
-                yield type(action)(state + by, tier)
+def fit_online(
+    limit: int, costs: StepCosts, *, memory: object, remote_slots: int = 0, has_margin: bool = False
+) -> OnlineSchedule:
+    """Return the schedule for a limit of local bytes.
+
+    Arguments:
+        limit: bytes, of which the resident ones of ``costs`` are a part.
+        costs: the costs of single actions.
+        memory: the limit as it was given, for errors.
+        remote_slots: states that remote memory holds.
+        has_margin: whether a margin was taken off the limit (``leave_margin``).
+
+    Raises InputError if there is no room for a state and the tape of a step.
+    """
+    need = costs.resident_bytes + costs.state_bytes + costs.tape_bytes
+    if limit < need:
+        least = find_limit(need) if has_margin else need
+        beside = f", beside {format_bytes(costs.resident_bytes)}" if costs.resident_bytes else ""
+        raise InputError(
+            f"{format_bytes(limit)} are too little for a state and the tape of a step{beside}",
+            field="memory",
+            value=memory,
+            accepted=f"at least {format_bytes(least)} ({least:,} bytes)",
+        )
+    return OnlineSchedule(memory=limit - costs.resident_bytes, remote_slots=remote_slots, costs=costs)
 
 
 def online(
@@ -208,21 +227,9 @@ def online(
     )
     costs = costs.replace(forward_seconds=costs.recompute_seconds)
     check_count("remote_slots", remote_slots, least=0)
-    least = costs.state_bytes + costs.tape_bytes
-    if slots is not None:
+    if slots is None:
+        limit = parse_limit(memory, field="memory")
+    else:
         check_count("slots", slots, least=1)
-        return OnlineSchedule(
-            memory=slots * costs.state_bytes + costs.tape_bytes, remote_slots=remote_slots, costs=costs
-        )
-    try:
-        limit = parse_bytes(memory)
-    except InputError as error:
-        raise error.inside(prefix="memory") from None
-    if limit < least:
-        raise InputError(
-            f"{format_bytes(limit)} are too little for a state and the tape of a step",
-            field="memory",
-            value=memory,
-            accepted=f"at least {format_bytes(least)} ({least:,} bytes)",
-        )
-    return OnlineSchedule(memory=limit, remote_slots=remote_slots, costs=costs)
+        limit = slots * costs.state_bytes + costs.tape_bytes
+    return fit_online(limit, costs, remote_slots=remote_slots, memory=memory)

@@ -27,7 +27,7 @@ from ckptplan.planning.playback import schedule_of
 from ckptplan.planning.request import Request
 from ckptplan.schedule.actions import Action, Save, Tier, Transfer
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.units import format_bytes, parse_bytes
+from ckptplan.units import format_bytes, parse_limit
 
 #: What a row of the table takes in addition to its steps.
 _ROW_SECONDS = 2e-6
@@ -129,12 +129,12 @@ class Job:
             raise InputError(
                 "hold no time step", field="xs", accepted="arrays of shape (T, ...), with T from 1"
             )
-        read_limit(self.memory)
+        parse_limit(self.memory, field="memory")
 
     @property
     def limit(self) -> int:
         """The limit in bytes."""
-        return read_limit(self.memory)
+        return parse_limit(self.memory, field="memory")
 
     def find_plan(self, footprints: Sequence[StepFootprint]) -> tuple[Plan, StepFootprint]:
         """Return the quickest plan within the limit, and the footprint that it is for.
@@ -224,17 +224,6 @@ class Job:
         if self.timed is None:
             return assume_times(footprint)
         return take_times(footprint, self.timed, among=self.measured)
-
-
-def read_limit(memory: object) -> int:
-    """Return a limit of memory in bytes. Raises InputError."""
-    try:
-        limit = parse_bytes(memory)
-    except InputError as error:
-        raise InputError(error.message, field="memory", value=memory, accepted=error.accepted) from None
-    if limit <= 0:
-        raise InputError("is not positive", field="memory", value=memory, accepted="a size, as '64 MiB'")
-    return limit
 
 
 @lru_cache(maxsize=256)

@@ -23,7 +23,7 @@ from ckptplan.jax.leaves import Arrays, byte_size, make_room, put, release, take
 from ckptplan.jax.step import TracedStep, differentiable, trace_step
 from ckptplan.recursion.online import Snapshots
 from ckptplan.schedule.schedule import check_count
-from ckptplan.units import format_bytes, parse_bytes
+from ckptplan.units import format_bytes, parse_limit
 
 _MOST = 2**31 - 1
 #: States beside the held ones: the working state, the one before it, and a row for those that are not held.
@@ -89,10 +89,7 @@ def _count_slots(step: TracedStep, memory: Any, max_steps: int) -> int:
 
     Raises InputError if there is no room for one.
     """
-    try:
-        limit = parse_bytes(memory)
-    except InputError as error:
-        raise error.inside(prefix="memory") from None
+    limit = parse_limit(memory, field="memory")
     state, tape = byte_size(step.state_shapes), _measure_tape(step)
     each, beside = state + _ROW_BYTES, _BESIDE * state + _ROW_BYTES + tape
     # Rows are numbers of one, two or four bytes.

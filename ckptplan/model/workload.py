@@ -173,6 +173,10 @@ class Workload(Described):
     )
     timed_on: Text | None = Field(default=None, description="the profile that the times belong to")
     cell: Text | None = Field(default=None, description="the cell that `validate` runs")
+    recording: Annotated[Literal["runs", "steps"] | None, IF_ANY] = Field(
+        default=None,
+        description="how the call that was measured for a limit records steps: in runs, or each by itself",
+    )
     calibration: Calibration | None = Field(
         default=None, description="how `calibrate` measured it; none: it did not"
     )
@@ -263,7 +267,10 @@ class Workload(Described):
 
         Operations are not among them: they act through the times, which are.
         """
-        texts = ("name", "description", "timed_on", "cell", "calibration", "basis", "network", "operations")
+        texts = (
+            *("name", "description", "timed_on", "cell", "recording"),
+            *("calibration", "basis", "network", "operations"),
+        )
         numbers = {field: getattr(self, field) for field in type(self).model_fields if field not in texts}
         for field in ACTION_TIMES:
             # Free actions leave the hash that the job had before actions could have a cost.

@@ -20,7 +20,18 @@ from typing import Any, NamedTuple, TypeAlias
 from ckptplan.errors import InputError
 from ckptplan.model.record import Parameters
 from ckptplan.model.split import FORMS, Choice, Split, Where
-from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
+from ckptplan.schedule.actions import (
+    Action,
+    Advance,
+    Backward,
+    Free,
+    Load,
+    Record,
+    Save,
+    Tier,
+    Transfer,
+    renumber,
+)
 
 
 class Part(NamedTuple):
@@ -237,14 +248,7 @@ class Tree:
     def actions(self) -> Iterator[Action]:
         """Yield the actions of the schedule."""
         within = tree_actions(self.decisions, self.root, sizes=self.sizes)
-        return within if self.chunk == 1 else (self._stretch(action) for action in within)
-
-    def _stretch(self, action: Action) -> Action:
-        if isinstance(action, (Advance, Record, Backward)):
-            return type(action)(self._first_step(action.start), self._first_step(action.stop))
-        if isinstance(action, Transfer):
-            return Transfer(tuple(map(self._first_step, action.states)), action.source, action.target)
-        return type(action)(self._first_step(action.state), action.tier)
+        return within if self.chunk == 1 else (renumber(action, self._first_step) for action in within)
 
     def _first_step(self, piece: int) -> int:
         """Return the first step of a chunk."""

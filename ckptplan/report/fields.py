@@ -132,9 +132,6 @@ FACTS = (
     Field("remote_peak_bytes", "remote memory", form=align_bytes),
 )
 
-#: What a chart tells of a plan that is pointed at: the members of ``label_row`` and their titles.
-TOLD: Mapping[str, str] = {one.name: one.heading for one in FACTS}
-
 #: A gap below this share is rounding.
 PROVED = 1e-9
 #: A plan that uses more than this share of the machine's local memory fills it.
@@ -220,17 +217,6 @@ def tell_plan(plan: Plan, also: Sequence[str] = ()) -> dict[str, Any]:
     """Return a plan's row with its parameters as a text; below, others that have the same schedule."""
     parts = (format_parameters(plan), f"also: {', '.join(also)}" if also else "")
     return {**make_plan_row(plan), "parameters": make_parameters_cell("\n".join(filter(None, parts)))}
-
-
-def label_row(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return what is told of a plan that is pointed at, given by the cells of its columns."""
-    told = {"parameters": format_cells(row), **row}
-    return {one.name: one.form([told[one.name]])[0] if one.form else told[one.name] for one in FACTS}
-
-
-def label_plan(plan: Plan) -> dict[str, str]:
-    """Return what is told of a plan that is pointed at."""
-    return label_row({**make_plan_row(plan), "parameters": format_parameters(plan)})
 
 
 def passed_over(other: Plan, plan: Plan) -> bool:

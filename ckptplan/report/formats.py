@@ -1,4 +1,4 @@
-"""A result in every format: as blocks for people, a JSON document, rows of CSV, a page and a picture.
+"""A result in every format: as blocks for people, as a JSON document, as rows of CSV.
 
 A result is a ``View``, whose forms are functions: a form is made when a format asks for it. A new format is one
 more class here; every command takes it up.
@@ -17,11 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ckptplan.storage.files import replace_file
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from ckptplan.model.prediction import BasisEntry
-    from ckptplan.report.blocks import Block, Schedules, Section
-    from ckptplan.report.style import Size
+    from ckptplan.report.blocks import Block
     from ckptplan.storage.tables import Row
 
 #: The width of plain text that no terminal limits. 80, what rich assumes off a terminal, wraps paths and
@@ -36,21 +33,15 @@ class View:
     #: Names the document, as in ``ckptplan.comparison``; None for one that names itself, as a plan does.
     kind: str | None
     #: What people read.
-    blocks: Callable[[], Iterable[Block]] = tuple
+    blocks: Callable[[], Iterable[Block]]
     #: All of it as nested JSON data, in SI base units. A part may be a function without arguments, called when
     #: the part is written, so that long parts are not all in memory at once.
-    document: Callable[[], Mapping[str, Any]] = dict
+    document: Callable[[], Mapping[str, Any]]
     #: Flat rows, in SI base units.
-    rows: Callable[[], Iterable[Row]] = tuple
+    rows: Callable[[], Iterable[Row]]
     #: The inputs of the estimate with their origins; none for a result that estimates nothing. Below what
     #: people read, a line counts them; documents have them in full.
     basis: Callable[[], Sequence[BasisEntry]] = tuple
-    #: What its page is about, in a title and a line, and the parts of the page besides the basis.
-    title: str = ""
-    lede: str = ""
-    sections: Callable[[], Iterable[Section | Schedules]] = tuple
-    #: Draws it in a size, within ``style.styled(size)``; None for a result without a picture.
-    draw: Callable[[Size], Figure] | None = None
 
 
 class Column(list[Any]):

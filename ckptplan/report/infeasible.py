@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ckptplan.errors import Infeasible, Limit
 from ckptplan.model.budget import add_headroom
-from ckptplan.report.blocks import Paragraph, Section
 from ckptplan.report.fields import format_headroom
 from ckptplan.units import format_bytes, format_count, format_percent, format_share
 from ckptplan.wording import Argument
@@ -112,12 +111,6 @@ def _describe_stays(error: Infeasible) -> list[str]:
     if total > error.have:
         lines.append("  this alone does not fit: only a smaller job or more memory helps")
     return lines
-
-
-def list_reasons(results: Iterable[object]) -> Section:
-    """Return the part of a page that says why each of some results does not fit."""
-    reasons = [format_infeasible(result) for result in results if isinstance(result, Infeasible)]
-    return Section("reasons", "Why nothing fits", [Paragraph(text, style="warning") for text in reasons])
 
 
 def format_verdict(error: Infeasible) -> str:

@@ -74,14 +74,6 @@ def scale_bytes(title: str, low: float, high: float, *, log: bool = False, sign:
     return Scale(title=title, low=low, high=high, ticks=ticks, kind="log" if log else "linear")
 
 
-def scale_counts(title: str, low: float, high: float, *, log: bool = False, whole: bool = False) -> Scale:
-    """Return an axis of numbers, with powers of ten or at equal steps; ``whole`` names no other ones."""
-    values = [10.0**power for power in range(ceil(log10(low)), ceil(log10(high)))] if log else []
-    values = values if len(values) > 1 else _find_steps(low, high, most=12)
-    ticks = {value: f"{value:,.10g}" for value in values if not whole or value.is_integer()}
-    return Scale(title=title, low=low, high=high, ticks=ticks, kind="log" if log else "linear")
-
-
 def _find_steps(low: float, high: float, *, most: int, binary: bool = False) -> list[float]:
     """Return values at equal steps of 1, 2 or 5 times a power of ten, or of a power of two."""
     least = (high - low) / most

@@ -4,31 +4,20 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ckptplan.planning.optimize import parameter_columns
 from ckptplan.report import style, vega
 from ckptplan.report.basis import list_basis
-from ckptplan.report.blocks import (
-    Block,
-    Cell,
-    Chart,
-    Field,
-    Heading,
-    Paragraph,
-    Record,
-    Section,
-    Table,
-    make_facts,
-    make_faint,
-)
+from ckptplan.report.blocks import Block, Cell, Field, Heading, Paragraph, Record, Table, make_facts, make_faint
 from ckptplan.report.fields import format_cells, identify_job, list_budget, make_title, name_job
 from ckptplan.report.formats import View
-from ckptplan.report.marks import Marks, Plot, draw_plot, layer_plot
+from ckptplan.report.marks import Marks, draw_marks, layer_marks
 from ckptplan.report.scale import Scale, scale_shares
 from ckptplan.report.style import PAGE, Size
-from ckptplan.report.vega import Spec
+from ckptplan.report.vega import Chart, Spec
 from ckptplan.storage.tables import Row, Rows
 from ckptplan.studies.axes import Axis, Value
 from ckptplan.studies.sensitivity import FACTORS, Best, BreakEven, ErrorBars, Influence, Replanned, Sensitivity
@@ -66,10 +55,6 @@ def view_sensitivity(study: Sensitivity) -> View:
         ),
         # Before any is varied.
         basis=lambda: list_basis(study.workload, study.profile, study.goal),
-        title=f"Sensitivity: {name_job(study.workload, study.profile)}",
-        lede="What each input does to the time of the best plan.",
-        sections=lambda: [Section("inputs", "What the inputs do", [chart_tornado(study), *_tell(study)])],
-        draw=lambda size: draw_tornado(study, size),
     )
 
 
@@ -307,34 +292,31 @@ def _name_input(influence: Influence) -> str:
     return f"{influence.name}: {_format_values(influence.axis, influence.values)}"
 
 
-def _list_changes(influence: Influence, best: Best) -> list[float]:
-    """Return the changes of time that are drawn for an input: planned again, and with the plan of now."""
-    again = [_find_change(point.best.seconds, best) for point in influence.points if point.best is not None]
-    fitting = (one for one in influence.points if one.best and one.kept_fits and one.factor in LABELS)
-    return again + [_find_change(point.kept_seconds, best) for point in fitting]
+def _list_changes(marks: Sequence[Marks]) -> dict[str, list[float]]:
+    """Return the changes of time that are drawn for each input."""
+    changes: dict[str, list[float]] = defaultdict(list)
+    for one in marks:
+        for row in one.rows:
+            if "y" in row:
+                changes[row["y"]].append(row["x"])
+    return changes
 
 
-def _find_reach(influence: Influence, best: Best) -> float:
-    """Return the largest of the changes."""
-    return max(map(abs, _list_changes(influence, best)), default=0.0)
-
-
-def _scale_change(study: Sensitivity) -> Scale:
+def _scale_change(changes: Mapping[str, Sequence[float]]) -> Scale:
     """Return the axis: all bars, unless one is many times as long as all others."""
-    reaches = sorted((_find_reach(one, study.best) for one in study.influences), reverse=True)
-    longest, second, *_ = *reaches, 0.0, 0.0
+    reaches = [max(map(abs, some)) for some in changes.values()]
+    longest, second, *_ = *sorted(reaches, reverse=True), 0.0, 0.0
     if second and longest > _LONG * second:
         longest = 2 * second
-    ends = [0.0, *(change for one in study.influences for change in _list_changes(one, study.best))]
+    ends = [0.0, *(change for some in changes.values() for change in some)]
     room = 0.06 * max(longest, _TRIFLE)
     low, high = max(min(ends), -longest) - room, min(max(ends), longest) + room
     return scale_shares("time of the best plan against now", low, high)
 
 
-def _make_plot(influences: Sequence[Influence], study: Sensitivity) -> Plot:
+def _mark_changes(influences: Sequence[Influence], best: Best) -> list[Marks]:
     """Return the bars of half and twice each input, and marks for other factors and for the present plan."""
     rows: list[Spec] = []
-    best = study.best
     for one in influences:
         for point in one.points:
             if point.best is not None:
@@ -353,7 +335,7 @@ def _make_plot(influences: Sequence[Influence], study: Sensitivity) -> Plot:
                 })  # fmt: skip
     bars = [row for row in rows if row["factor"] in LABELS]
     others = [{**row, "x": row["kept_x"]} for row in bars if abs(row["kept_x"] - row["x"]) > _TRIFLE]
-    marks = [
+    return [
         *(
             Marks(
                 kind="bar", rows=[row for row in bars if row["factor"] == factor], colour=COLOURS[factor],
@@ -365,7 +347,6 @@ def _make_plot(influences: Sequence[Influence], study: Sensitivity) -> Plot:
         Marks(kind="rule", rows=[{"x": 0}]),
         Marks(kind="point", rows=others, face="white", marker="D", size=4.4, label=_KEPT_LABEL, told=_TOLD),
     ]  # fmt: skip
-    return Plot(x=_scale_change(study), y=[_name_input(one) for one in influences], marks=marks)
 
 
 def draw_tornado(study: Sensitivity, size: Size = PAGE) -> Figure:
@@ -374,7 +355,8 @@ def draw_tornado(study: Sensitivity, size: Size = PAGE) -> Figure:
     Call it, and save the picture, within ``style.styled(size)``.
     """
     influences, best = _sort_by_effect(study), study.best
-    small = [one for one in influences if _find_reach(one, best) < _TRIFLE]
+    changes = _list_changes(_mark_changes(influences, best))
+    small = [one for one in influences if max(map(abs, changes[_name_input(one)]), default=0.0) < _TRIFLE]
     trifles = [one for one in small if not _name_blocked(one)]
     shown = [one for one in influences if one not in trifles]
     few = f"changes under {100 * _TRIFLE:g} %: {', '.join(one.name for one in trifles)}"
@@ -389,13 +371,15 @@ def draw_tornado(study: Sensitivity, size: Size = PAGE) -> Figure:
         # Rows keep their height below a title of several lines.
         figure.set_figheight(figure.get_figheight() + 0.16 * (1 + figure.get_suptitle().count("\n")))
     axes = figure.subplots()
-    plot = _make_plot(shown, study)
-    samples = draw_plot(axes, plot, size)
+    scale = _scale_change(changes)
+    scale.set_x(axes)
+    names = [_name_input(one) for one in shown]
+    samples = draw_marks(axes, _mark_changes(shown, best), size, names)
     between = ", " if size.height else "\n"
-    notes = [_write_notes(one, study, plot.x, size) for one in shown]
+    notes = [_write_notes(one, study, scale, size) for one in shown]
+    style.name_rows(axes, [name.replace(": ", between) for name in names], notes)
     # Few bars on a slide are not made broader than they are long.
-    least = 5 if size.height else 1
-    style.name_rows(axes, [_name_input(one).replace(": ", between) for one in shown], notes, least=least)
+    axes.set_ylim(max(5 if size.height else 1, len(shown)) - 0.4, -0.6)
     return style.finish_figure(figure, list(samples.values()), size)
 
 
@@ -430,12 +414,17 @@ def _write_notes(influence: Influence, study: Sensitivity, scale: Scale, size: S
 def chart_tornado(study: Sensitivity) -> Chart:
     """Return the chart of a sensitivity study."""
     influences = _sort_by_effect(study)
-    return vega.make_chart(
+    marks = _mark_changes(influences, study.best)
+    return Chart.of(
         "tornado",
         "What each input does to the time of the best plan",
         f"Each input is halved and doubled by itself, and the job is planned again; now it takes "
         f"{format_seconds(study.best.seconds)} with {study.best.strategy}. Lines within the bars are "
         f"{_INNER_LABEL} the input, diamonds what the plan of now takes.",
         height=30 * max(1, len(influences)),
-        **layer_plot(_make_plot(influences, study)),
+        layer=layer_marks(marks),
+        encoding={
+            "y": vega.nominal("y", scale={"domain": [_name_input(one) for one in influences]}),
+            "x": {**vega.at("x", _scale_change(_list_changes(marks))), "stack": None},
+        },
     )

@@ -6,6 +6,7 @@ Steps are numbered from 0; step t maps state t to state t+1. A range includes ``
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -75,3 +76,12 @@ class Transfer:
 
 
 Action: TypeAlias = Advance | Record | Backward | Save | Load | Free | Transfer
+
+
+def renumber(action: Action, to: Callable[[int], int]) -> Action:
+    """Return an action with other numbers of states, as of a part of a longer sequence."""
+    if isinstance(action, Advance | Record | Backward):
+        return type(action)(to(action.start), to(action.stop))
+    if isinstance(action, Transfer):
+        return Transfer(tuple(map(to, action.states)), action.source, action.target)
+    return type(action)(to(action.state), action.tier)

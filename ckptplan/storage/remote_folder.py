@@ -1,7 +1,7 @@
 """A folder for remote checkpoints, which goes with its run: also on Ctrl-C, on SIGTERM, and after a kill.
 
 A locked file beside the folder tells that its run lives (``storage/files.py``). What a killed process left
-is removed by the next run that makes such a folder in the same place.
+is removed by the next run that makes such a folder in the same place. The states in it are raw bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import shutil
 import signal
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -33,15 +33,18 @@ _open: dict[Path, Callable[[], object]] = {}
 class RemoteFolder:
     """A private folder in a given one, until it is closed or dropped, or the process ends."""
 
-    def __init__(self, parent: str | os.PathLike[str]) -> None:
-        """Make the folder in one that is there. Raises InputError."""
-        self.parent = Path(parent)
+    def __init__(self, parent: str | os.PathLike[str], *, field: str = "remote_dir") -> None:
+        """Make the folder, and the given one if it is missing.
+
+        Raises InputError for the argument ``field`` that named it.
+        """
+        self.parent, self._field = make_parent(parent, field=field), field
         try:
             remove_stale(self.parent / _NAME)
             lock = choose_temporary(self.parent / _NAME)
             descriptor = create_temporary(lock)
         except OSError as error:
-            raise _explain(self.parent, error, "cannot be written") from None
+            raise self.explain(error, "cannot be written") from None
         self.path = name_folder(lock)
         # A dropped result goes without a word.
         self._end = weakref.finalize(self, _remove, self.path, lock, descriptor, os.getpid())
@@ -51,7 +54,7 @@ class RemoteFolder:
             self.path.mkdir(mode=0o700)
         except OSError as error:
             self.close()
-            raise _explain(self.parent, error, "cannot be written") from None
+            raise self.explain(error, "cannot be written") from None
 
     def close(self) -> None:
         """Remove the folder with all that is in it."""
@@ -59,7 +62,71 @@ class RemoteFolder:
 
     def explain(self, error: OSError, what: str) -> InputError:
         """Return the error for what failed here."""
-        return _explain(self.parent, error, what)
+        return _explain(self.parent, error, what, field=self._field)
+
+
+class StateFiles:
+    """States as files of raw bytes, by number, in a folder that goes with the run.
+
+    Files of earlier states are written over. What is written ``through`` reaches the device at once, and does
+    not stay in the system's cache: where there is no room for it there, the rate of a run is that of the device
+    from the first state on, and other programs keep their files in memory. Raises InputError.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str], *, through: bool = False, field: str = "remote_dir"
+    ) -> None:
+        self._folder, self._through = RemoteFolder(folder, field=field), through
+
+    def write(self, number: int, parts: Sequence[memoryview]) -> None:
+        """Write the bytes of a state. Raises InputError if the disk is full, or cannot be written."""
+        try:
+            file = os.open(self._path(number), os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o600)
+            try:
+                for part in parts:
+                    _move(lambda left: os.write(file, left), part)
+                if self._through:
+                    os.fsync(file)
+                    _drop_cached(file)
+            finally:
+                os.close(file)
+        except OSError as error:
+            size = format_bytes(sum(part.nbytes for part in parts))
+            raise self._folder.explain(error, f"cannot take a checkpoint of {size}") from None
+
+    def read(self, number: int, into: Sequence[memoryview]) -> None:
+        """Fill buffers with the bytes of a state. Raises InputError if its file is gone, or too short."""
+        path = self._path(number)
+        try:
+            with path.open("rb", buffering=0) as file:
+                for part in into:
+                    _move(file.readinto, part)
+                if self._through:
+                    _drop_cached(file.fileno())
+        except OSError as error:
+            raise self._folder.explain(error, f"has lost the checkpoint in {path.name}") from None
+
+    def close(self) -> None:
+        """Remove the folder."""
+        self._folder.close()
+
+    def _path(self, number: int) -> Path:
+        return self._folder.path / f"{number}.state"
+
+
+def _move(move: Callable[[memoryview], int], data: memoryview) -> None:
+    """Move all bytes: one call of the system moves two gigabytes at most."""
+    while data:
+        done = move(data)
+        if not done:
+            raise OSError(None, "the file is too short")
+        data = data[done:]
+
+
+def _drop_cached(file: int) -> None:
+    """Have the system forget the content of a file that the device has."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def make_parent(folder: str | os.PathLike[str], *, field: str = "remote_dir") -> Path:
@@ -73,21 +140,21 @@ def make_parent(folder: str | os.PathLike[str], *, field: str = "remote_dir") ->
     return path
 
 
-def check_room(folder: str | os.PathLike[str], needed: int) -> None:
+def check_room(folder: str | os.PathLike[str], needed: int, *, field: str = "remote_dir") -> None:
     """Raise InputError if a folder, which is made if it is missing, has no room for so many bytes."""
-    parent = make_parent(folder)
+    parent = make_parent(folder, field=field)
     free = shutil.disk_usage(parent).free
     if free < needed:
         raise InputError(
             f"{escape_controls(str(parent))} has no room for the checkpoints of the plan: they take "
             f"{format_bytes(needed)}, and {format_bytes(free)} are free",
-            field="remote_dir",
+            field=field,
             value=str(parent),
             accepted="a folder with more room, or a plan that keeps less there (remote_bytes)",
         )
 
 
-def _explain(parent: Path, error: OSError, what: str, *, field: str = "remote_dir") -> InputError:
+def _explain(parent: Path, error: OSError, what: str, *, field: str) -> InputError:
     free, reason = "", error.strerror or str(error)
     with suppress(OSError):
         free = f" ({format_bytes(shutil.disk_usage(parent).free)} are free)"

@@ -12,6 +12,7 @@ try:
 except ImportError as error:
     raise MissingExtra("torch", package="torch") from error
 
+from ckptplan.storage.place import Offload
 from ckptplan.torch.api import bptt, plan_for, scan, unroll
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.compiling.options import Compile
@@ -19,7 +20,6 @@ from ckptplan.torch.compiling.steps import CompileFallback
 from ckptplan.torch.lif import LIF
 from ckptplan.torch.measurement import measured_sizes
 from ckptplan.torch.memory import OutOfMemory
-from ckptplan.torch.offload import Offload
 from ckptplan.torch.run import Result
 from ckptplan.torch.survey import Sizes
 from ckptplan.torch.wrapping.wrap import wrap

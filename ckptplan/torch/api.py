@@ -14,11 +14,12 @@ from ckptplan.execution.online import OnlineSchedule
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.schedule import Schedule
+from ckptplan.storage.place import OffloadPlace, OffloadTo, read_offload
 from ckptplan.torch.budget import PlanChoice, choose_plan, place_plan
 from ckptplan.torch.call import Verify, check_losses, refuse_ignored
 from ckptplan.torch.compiling.options import Compile, read_compile
 from ckptplan.torch.engine import Cell, Observer
-from ckptplan.torch.offload import OffloadPlace, OffloadTo, at_place, read_offload
+from ckptplan.torch.offload import at_place
 from ckptplan.torch.online import bptt_online, refuse_unknown_length
 from ckptplan.torch.parameters import list_parameters
 from ckptplan.torch.run import Result, bptt_planned, unroll_planned

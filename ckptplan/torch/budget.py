@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import product
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 
@@ -28,8 +28,9 @@ from ckptplan.model.workload import Basis
 from ckptplan.planning.optimize import rank_strategies
 from ckptplan.planning.playback import schedule_of
 from ckptplan.planning.request import Request
-from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Transfer
+from ckptplan.schedule.actions import Advance, Backward, Record, renumber
 from ckptplan.schedule.schedule import Schedule
+from ckptplan.storage.place import ASSUMED_RATE, Link, OffloadPlace, assume_link, round_down
 from ckptplan.torch.ambient import Autocast
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.compiling.build import Built, PieceRequest
@@ -46,9 +47,9 @@ from ckptplan.torch.measurement import (
     measure_call,
     run_twice,
 )
-from ckptplan.torch.memory import APART, IN_RUNS, available_bytes, round_down
+from ckptplan.torch.memory import available_bytes
 from ckptplan.torch.meters import measure_allocated
-from ckptplan.torch.offload import ASSUMED_RATE, Link, OffloadPlace, assume_link, find_links
+from ckptplan.torch.offload import find_links
 from ckptplan.torch.parameters import list_parameters
 from ckptplan.torch.recognise import Recent
 from ckptplan.torch.sequence_watch import leave_as_found
@@ -57,7 +58,7 @@ from ckptplan.torch.surroundings.signature import Signature
 from ckptplan.torch.surroundings.walk import walk
 from ckptplan.torch.survey import Measurement, Survey
 from ckptplan.torch.trees import flatten, refuse_other_leaves
-from ckptplan.units import format_bytes, parse_bytes
+from ckptplan.units import format_bytes, parse_limit
 
 #: Constants that are told apart by name: all others count as one.
 _MOST_NAMES = 512
@@ -283,17 +284,7 @@ def read_limit(memory: object, device: torch.device) -> int:
             )
         # What a sequence of the same shapes had free before should give the same plan again.
         return round_down(int(AUTO_SHARE * free))
-    try:
-        limit = parse_bytes(memory)
-    except InputError as error:
-        raise InputError(
-            error.message, field="memory", value=memory, accepted=f"{error.accepted}, or 'auto'"
-        ) from None
-    if limit <= 0:
-        raise InputError(
-            "is not positive", field="memory", value=memory, accepted="a size, as '2 GiB', or 'auto'"
-        )
-    return limit
+    return parse_limit(memory, field="memory", or_else=", or 'auto'")
 
 
 def measure(
@@ -417,6 +408,8 @@ def _plan_remote(
     """
     found: list[tuple[Plan, str]] = []
     for link, overlaps, way in product(links, (True, False), _list_ways(measurement)):
+        if overlaps and not link.overlaps:
+            continue
         with suppress(Infeasible):
             plan = rank_strategies(make(**way, link=link, overlaps=overlaps)).best()
             found.append((plan, link.place))
@@ -425,9 +418,9 @@ def _plan_remote(
 
 def _list_ways(measurement: Measurement) -> list[dict[str, Any]]:
     """Return how steps may be recorded: in runs, and each by itself if that takes a smaller workspace."""
-    ways: list[dict[str, Any]] = [{"measurement": measurement, "command": IN_RUNS}]
+    ways: list[dict[str, Any]] = [{"measurement": measurement, "recording": "runs"}]
     if measurement.single_workspace_bytes < measurement.workspace_bytes:
-        ways.append({"measurement": measurement.single, "command": APART})
+        ways.append({"measurement": measurement.single, "recording": "steps"})
     return ways
 
 
@@ -437,7 +430,7 @@ def _make_request(
     limit: int,
     kept: int,
     *,
-    command: str = IN_RUNS,
+    recording: Literal["runs", "steps"] = "runs",
     link: Link | None = None,
     overlaps: bool = False,
 ) -> Request:
@@ -458,6 +451,7 @@ def _make_request(
         record_overhead_seconds=max(0.0, measurement.record_seconds - measurement.forward_seconds),
         backward_seconds=measurement.backward_seconds,
         chunk_seconds=measurement.chunk_seconds,
+        recording=recording,
         basis={
             **dict.fromkeys(_COUNTED, Basis(kind="measured", why=counted)),
             **dict.fromkeys(_TIMED, Basis(kind="measured", why=timed)),
@@ -473,7 +467,7 @@ def _make_request(
         # What is not tensors of the cell: numbers by which steps are recognised, states of random generators.
         local_bytes=leave_margin(limit),
         strategies=_STRATEGIES if link is None else _REMOTE_STRATEGIES,
-        command=command,
+        command="ckptplan.torch.plan_for",
     )
 
 
@@ -601,7 +595,7 @@ def choose_plan(
 
 
 def _describe_settings(plan: Plan) -> tuple[Any, ...]:
-    return plan.provenance.command, plan.strategy, *plan.parameters.items()
+    return plan.workload.recording, plan.strategy, *plan.parameters.items()
 
 
 def place_plan(plan: Plan | Schedule, inputs: Any, compile_: Compile | None) -> PlanChoice:
@@ -634,21 +628,9 @@ def stretch(schedule: Schedule, piece: int, steps: int) -> Schedule:
     def to(number: int) -> int:
         return min(number * piece, steps)
 
-    def convert(action: Action) -> Action:
-        match action:
-            case Advance(start, stop) | Record(start, stop) | Backward(start, stop):
-                return type(action)(to(start), to(stop))
-            case Save(state, tier) | Load(state, tier) | Free(state, tier):
-                return type(action)(to(state), tier)
-            case Transfer(states, source, target):
-                return Transfer(tuple(map(to, states)), source, target)
-
-    def actions() -> Iterator[Action]:
-        return map(convert, schedule)
-
     return Schedule(
         steps=steps,
-        actions=actions,
+        actions=lambda: (renumber(action, to) for action in schedule),
         chunk_size=min(schedule.chunk_size * piece, steps),
         overlaps=schedule.overlaps,
         local_states=schedule.local_states,

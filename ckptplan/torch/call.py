@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypedDict
 
 import torch
@@ -16,6 +17,7 @@ from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import schedule_of
 from ckptplan.schedule.actions import Action, Record
 from ckptplan.schedule.schedule import Schedule
+from ckptplan.storage.place import OffloadPlace
 from ckptplan.torch.cell_calls import ClosedCell
 from ckptplan.torch.engine import Cell, Observer
 from ckptplan.torch.inputs import Sequence, make_sequence
@@ -33,7 +35,7 @@ class RunOptions(TypedDict, total=False):
     """The arguments of ``unroll`` and ``bptt`` that say how a plan is executed."""
 
     parameters: Iterable[torch.Tensor]
-    remote_dir: str | os.PathLike[str] | None
+    remote_dir: str | os.PathLike[str] | OffloadPlace | None
     replay_randomness: bool
     verify: Verify
     schedule: Iterable[Action] | None
@@ -52,8 +54,26 @@ class OpenSchedule(Schedule):
     online: OnlineSchedule
     #: Called with the state and the steps that have run.
     ends: Callable[[Any, int], bool]
-    #: The command of the plan whose sizes it has, None if it was given: as the ``provenance`` of a plan.
-    command: str | None = None
+    #: How steps are recorded, None if it was given: as of a workload.
+    recording: Literal["runs", "steps"] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        online: OnlineSchedule,
+        known: int,
+        ends: Callable[[Any, int], bool],
+        *,
+        recording: Literal["runs", "steps"] | None = None,
+    ) -> OpenSchedule:
+        """Return the schedule of which so many steps are known to come."""
+        return cls(
+            steps=known,
+            actions=partial(online.actions, lambda done: done == known),
+            online=online,
+            ends=ends,
+            recording=recording,
+        )
 
     def check(self) -> None:
         """Do nothing: what ``online`` makes is legal."""
@@ -70,7 +90,8 @@ class Call:
     #: None for ``unroll``, whose outputs are kept.
     losses: Losses = field(default_factory=dict)
     parameters: Parameters = ()
-    remote_dir: str | os.PathLike[str] | None = None
+    #: A folder for remote checkpoints, or the place that ``offload`` names; None for host memory.
+    remote_dir: str | os.PathLike[str] | OffloadPlace | None = None
     replay_randomness: bool = True
     verify: Verify = True
     schedule: Iterable[Action] | None = None
@@ -99,7 +120,7 @@ class Call:
             raise InputError(
                 f"is {quote_value(self.verify)}", field="verify", accepted="True, False or 'always'"
             )
-        if self.remote_dir is not None and not isinstance(self.remote_dir, str | os.PathLike):
+        if not isinstance(self.remote_dir, str | os.PathLike | OffloadPlace | None):
             raise InputError(f"is {quote_value(self.remote_dir)}", field="remote_dir", accepted="a folder")
         if isinstance(self.plan, Schedule) and self.schedule is None:
             # A plan's actions are legal by construction; others could silently give wrong gradients.
@@ -112,6 +133,14 @@ class Call:
         """The inputs as a sequence."""
         asked_by = "plan" if isinstance(self.plan, Plan) else "schedule"
         return make_sequence(self.inputs, steps=self.plan.steps, asked_by=asked_by)
+
+    @cached_property
+    def place(self) -> OffloadPlace:
+        """Where remote checkpoints go."""
+        if isinstance(self.remote_dir, OffloadPlace):
+            return self.remote_dir
+        folder = None if self.remote_dir is None else Path(self.remote_dir)
+        return OffloadPlace(folder=folder, field="remote_dir")
 
     @cached_property
     def planned(self) -> Schedule:
@@ -147,13 +176,21 @@ class Call:
         return isinstance(self.cell, ClosedCell)
 
     @cached_property
-    def command(self) -> str | None:
-        """The command of the plan, which says how steps are recorded; None if a schedule is executed."""
+    def recording(self) -> Literal["runs", "steps"] | None:
+        """How a plan that was made for a limit records steps, as its workload says; None for others."""
         if self.schedule is not None:
             return None
-        return (
-            self.plan.provenance.command if isinstance(self.plan, Plan) else getattr(self.plan, "command", None)
-        )
+        if isinstance(self.plan, Plan):
+            return self.plan.workload.recording
+        return self.plan.recording if isinstance(self.plan, OpenSchedule) else None
+
+    @property
+    def limit(self) -> int | None:
+        """The local bytes that a plan may take which was made for a limit; None for others."""
+        if not isinstance(self.plan, Plan) or self.recording is None:
+            return None
+        goal, profile = self.plan.goal, self.plan.profile
+        return profile.local_bytes if goal.local_bytes is None else goal.local_bytes
 
     @property
     def runs_again(self) -> bool:

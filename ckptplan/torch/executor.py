@@ -15,9 +15,10 @@ from typing import Any
 import torch
 
 from ckptplan.errors import InputError
-from ckptplan.execution.lookahead import Lookahead, is_message
+from ckptplan.execution.lookahead import Lookahead
 from ckptplan.execution.online import OnlineSchedule
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
+from ckptplan.schedule.timeline import COMPUTE, track_of
 from ckptplan.torch.ambient import Autocast, Generators, read_tape_hooks, use_tape_hooks
 from ckptplan.torch.engine import Engine, Incoming, Observer, Tape
 from ckptplan.torch.graphs import Gradient
@@ -155,7 +156,7 @@ class Executor:
                 self._do(action)
                 if isinstance(action, Load):
                     self._look_again(action.state)
-                if is_message(action):
+                if track_of(action) != COMPUTE:
                     self._expect(rest)
         if self.verifier is not None:
             self.verifier.settle()

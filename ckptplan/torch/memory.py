@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from traceback import clear_frames
 from typing import Any, ClassVar
 
@@ -15,10 +13,10 @@ import ckptplan
 from ckptplan.errors import CkptplanError, Infeasible
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
+from ckptplan.storage.place import find_free_memory
 from ckptplan.units import format_bytes
 from ckptplan.wording import Argument
 
-_KIB = 1024
 #: Share of free memory for a plan; the rest is for gradients, workspaces and fragmentation.
 _SHARE = 0.7
 #: What errors say that are no OutOfMemoryError: of the C library, of CUDA, and of its libraries' workspaces.
@@ -28,9 +26,6 @@ _EXHAUSTED = (
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
 )
-#: The commands of plans that are made for a limit of memory: steps are recorded in runs, or each by itself.
-IN_RUNS, APART = "ckptplan.torch.plan_for", "ckptplan.torch.plan_for, each step recorded by itself"
-LIMITED = (IN_RUNS, APART)
 #: The advice if there is no plan, and so no sizes.
 _SMALLER = "a smaller batch, or a schedule that keeps less at a time, needs less"
 
@@ -95,22 +90,7 @@ def available_bytes(device: torch.device) -> int | None:
         # The allocator refuses what torch.cuda.set_per_process_memory_fraction does not leave it.
         allowed = int(_read_fraction(device) * total)
         return int(max(0, min(free, allowed - reserved)) + reserved - torch.cuda.memory_allocated(device))
-    if not Path("/proc/meminfo").exists():
-        return None
-    import resource
-
-    free = _read_field("/proc/meminfo", "MemAvailable")
-    for limit, used in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
-        most, _ = resource.getrlimit(limit)
-        if most != resource.RLIM_INFINITY:
-            free = min(free, max(0, most - _read_field("/proc/self/status", used)))
-    return free + _count_freed_bytes()
-
-
-def round_down(size: int) -> int:
-    """Return a size with two significant digits: what is free now and a moment later is about the same."""
-    digits = 10 ** max(0, len(str(size)) - 2)
-    return int(size // digits * digits)
+    return find_free_memory()
 
 
 def _read_fraction(device: torch.device) -> float:
@@ -126,28 +106,6 @@ def number_device(device: torch.device) -> int:
     return torch.cuda.current_device() if number is None else number
 
 
-class _Mallinfo(ctypes.Structure):
-    """The statistics of glibc's heap."""
-
-    _fields_ = (("before", ctypes.c_size_t * 8), ("fordblks", ctypes.c_size_t), ("keepcost", ctypes.c_size_t))
-
-
-def _count_freed_bytes() -> int:
-    """Return the bytes that are free inside the heap, 0 if the C library does not report them."""
-    mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
-    if mallinfo is None:
-        return 0
-    mallinfo.restype = _Mallinfo
-    return int(mallinfo().fordblks)
-
-
-def _read_field(file: str, name: str) -> int:
-    for line in Path(file).read_text(encoding="ascii", errors="replace").splitlines():
-        if line.startswith(name + ":"):
-            return int(line.split()[1]) * _KIB
-    raise CkptplanError(f"{file} has no entry {name}")
-
-
 def _suggest_plan(plan: Plan, available: int | None) -> str:
     """Return a suggestion of a plan that should fit, by the model."""
     budget = plan.predicted.local_peak_bytes - 1
@@ -158,7 +116,7 @@ def _suggest_plan(plan: Plan, available: int | None) -> str:
         return f"no plan fits {format_bytes(budget)}: {error}"
     settings = ", ".join(f"{name} {value}" for name, value in found.parameters.items())
     # Of a plan that was made for a limit, the next smaller limit.
-    limited = plan.provenance.command in LIMITED
+    limited = plan.workload.recording is not None
     within = f"memory={budget}" if limited else f"a plan for {Argument('local_bytes', budget)}"
     return (
         f"{within} should fit: {found.strategy}{f' ({settings})' if settings else ''}, "

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from ckptplan.cost.case import Case
 from ckptplan.errors import InputError, quote_value
-from ckptplan.execution.online import OnlineSchedule
+from ckptplan.execution.online import OnlineSchedule, fit_online
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Backward, Record
 from ckptplan.schedule.schedule import Schedule
@@ -26,6 +26,7 @@ from ckptplan.torch.losses import SummedLoss, stack_outputs
 from ckptplan.torch.probe import aside, walk_made
 from ckptplan.torch.rehearsal import MOST
 from ckptplan.torch.run import Result, run_call
+from ckptplan.torch.survey import Measurement, Survey
 from ckptplan.torch.trees import flatten
 from ckptplan.units import MAX_STEPS
 
@@ -67,7 +68,7 @@ def bptt_online(
     **options: Any,
 ) -> Result:
     """Return the loss of a sequence of unknown length, as ``ckptplan.torch.bptt``. Raises InputError."""
-    given = _check(cell, until, plan, memory)
+    _check(cell, until, plan, memory)
     sequence, has = _open_inputs(inputs, until)
     if not has(0):
         raise InputError("have no steps", field="inputs", accepted="at least one step")
@@ -78,20 +79,18 @@ def bptt_online(
     one = Schedule(steps=1, actions=(Record(0, 1), Backward(0, 1)))
     call = Call(cell=cell, inputs=sequence, state=state, plan=one, losses=losses, **options)
     known = _count_known(call, until, ends)
-    online, command = _choose(call, known, memory) if given is None else (given, None)
-    unknown = OpenSchedule(
-        steps=known,
-        actions=partial(online.actions, lambda done: done == known),
-        online=online,
-        ends=ends,
-        command=command,
-    )
-    run, (value, *final) = run_call(replace(call, plan=unknown), partial(SummedLoss, **losses))
-    steps = run.executor.steps
+    if isinstance(plan, OnlineSchedule):
+        call = replace(call, plan=OpenSchedule.of(plan, known, ends))
+    else:
+        survey = _choose(call, known, memory, ends)
+        call = replace(call, plan=survey.make(survey.plan), survey=survey)
+    run, (value, *final) = run_call(call, partial(SummedLoss, **losses))
+    steps, executed = run.executor.steps, run.call.plan
+    assert isinstance(executed, OpenSchedule)  # noqa: S101 - this one, or one for larger sizes
     return Result(
         loss=value,
         state=run.executor.end.fill([leaf.detach() for leaf in final]),
-        plan=Schedule(steps=steps, actions=partial(online.actions, lambda done: done == steps)),
+        plan=Schedule(steps=steps, actions=partial(executed.online.actions, lambda done: done == steps)),
     )
 
 
@@ -106,11 +105,8 @@ def refuse_unknown_length(**given: object) -> None:
             )
 
 
-def _check(cell: Cell, until: object, plan: object, memory: object) -> OnlineSchedule | None:
-    """Return the schedule, None if it is to be made for ``memory``.
-
-    Raises InputError for what does not go together with an unknown length.
-    """
+def _check(cell: Cell, until: object, plan: object, memory: object) -> None:
+    """Raise InputError for what does not go together with an unknown length."""
     if isinstance(cell, ChunkCell):
         raise InputError(
             "runs its steps in chunks, and a sequence that may end after any of them runs them one by one",
@@ -127,7 +123,6 @@ def _check(cell: Cell, until: object, plan: object, memory: object) -> OnlineSch
         )
     if plan is None and memory is None:
         raise InputError("is missing", field="plan", accepted="plan=ckptplan.online(...), or memory='2 GiB'")
-    return plan
 
 
 def _open_inputs(inputs: Any, until: object) -> tuple[Sequence, Callable[[int], bool]]:
@@ -167,13 +162,47 @@ def _count_known(call: Call, until: Until | None, ends: Callable[[Any, int], boo
     return MOST
 
 
-def _choose(call: Call, known: int, memory: Any) -> tuple[OnlineSchedule, str]:
-    """Return the schedule within a limit of memory, with the sizes of the first steps, and how to record them.
+@dataclass(kw_only=True)
+class OnlineSurvey(Survey):
+    """What the steps of a sequence of unknown length keep; its plan is that of the first steps.
+
+    ``make`` returns the schedule for the sizes and the limit of such a plan.
+    """
+
+    make: Callable[[Plan], OpenSchedule]
+    #: More than any sequence needs, as each time it may be twice as long.
+    most_tries: ClassVar[int] = 60
+
+    def list_samples(self, start: int, stop: int) -> Iterator[int]:
+        """Yield the steps between two that are recorded to count their tapes, each a seventh later or more."""
+        for step in range(start, stop):
+            below = 1 << max(0, step.bit_length() - 3)
+            if step >= self.plan.steps and step % below == 0:
+                yield step
+
+    def plan_again(self) -> OpenSchedule:
+        """Return a schedule for what was seen so far. Raises InputError if none fits."""
+        super().plan_again()
+        return self.make(self.plan)
+
+    def _find_peak(self, sizes: Measurement, *, more: int) -> int:
+        online, limit = self.make(self.plan).online, self.plan.goal.local_bytes
+        assert limit is not None  # noqa: S101 - it was made for a limit
+        beside = limit - online.memory
+        return beside + online.slots * sizes.state_bytes + sizes.tape_bytes + more
+
+    def _extrapolate(self, growth: int, step: int) -> int:
+        # As much again, so that a sequence begins again a number of times that is logarithmic in its growth.
+        return growth
+
+
+def _choose(call: Call, known: int, memory: Any, ends: Callable[[Any, int], bool]) -> OnlineSurvey:
+    """Return what watches a sequence within a limit of memory, planned with the sizes of the first steps.
 
     Raises InputError.
     """
     leaves, structure = call.sequence.piece(0, known)
-    plan = choose_plan(
+    first = choose_plan(
         call.cell,
         structure.fill(leaves),
         call.state,
@@ -182,21 +211,24 @@ def _choose(call: Call, known: int, memory: Any) -> tuple[OnlineSchedule, str]:
         parameters=call.parameters,
         replay_randomness=call.replay_randomness,
         advises=False,
-    ).plan
-    assert isinstance(plan, Plan)  # noqa: S101 - made for a limit
-    assert plan.goal.local_bytes is not None  # noqa: S101 - the limit
-    costs = Case(workload=plan.workload, profile=plan.profile).costs
+    ).survey
+    assert first is not None  # noqa: S101 - nothing is compiled
     # The gradients of all inputs are there, not only those of the first steps.
     later = sum(leaf[known:].nbytes for leaf in call.sequence.leaves if leaf.requires_grad)
-    room = plan.goal.local_bytes - costs.resident_bytes - later
-    least = costs.state_bytes + costs.tape_bytes
-    if room < least:
-        raise InputError(
-            f"leaves {room:,} bytes for a state of {costs.state_bytes:,} and the tape of a step of "
-            f"{costs.tape_bytes:,}",
-            field="memory",
-            value=memory,
-            accepted=f"at least {least - room:,} bytes more",
-        )
-    online = OnlineSchedule(memory=room, remote_slots=0, costs=costs.replace(steps=1))
-    return online, plan.provenance.command
+
+    def make(plan: Plan) -> OpenSchedule:
+        assert plan.goal.local_bytes is not None  # noqa: S101 - the limit
+        costs = Case(workload=plan.workload, profile=plan.profile).costs
+        costs = costs.replace(steps=1, resident_bytes=costs.resident_bytes + later)
+        online = fit_online(plan.goal.local_bytes, costs, memory=memory, has_margin=True)
+        return OpenSchedule.of(online, known, ends, recording=plan.workload.recording)
+
+    return OnlineSurvey(
+        measurement=first.measurement,
+        plan=first.plan,
+        replan=first.replan,
+        keep=first.keep,
+        # Any sequence may be longer than those before.
+        is_open=True,
+        make=make,
+    )

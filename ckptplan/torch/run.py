@@ -15,6 +15,7 @@ from ckptplan.execution.lookahead import Lookahead
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Tier
 from ckptplan.schedule.schedule import Schedule
+from ckptplan.storage.place import OffloadPlace
 from ckptplan.storage.remote_folder import check_room
 from ckptplan.torch.ambient import Autocast, Generators, RandomState
 from ckptplan.torch.call import Call, OpenSchedule, RunOptions, check_losses
@@ -30,8 +31,8 @@ from ckptplan.torch.fit import Gauge, make_gauge
 from ckptplan.torch.graphs import Gradients
 from ckptplan.torch.held_graphs import explain_held_graphs
 from ckptplan.torch.losses import RUN, Outputs, StackedOutputs, SummedLoss
-from ckptplan.torch.memory import APART, LIMITED, explain_exhaustion
-from ckptplan.torch.offload import find_cached_room, make_store
+from ckptplan.torch.memory import explain_exhaustion
+from ckptplan.torch.offload import find_host_room, make_store
 from ckptplan.torch.parameters import Fingerprint
 from ckptplan.torch.probe import Probed, probe
 from ckptplan.torch.recognise import forget, keep
@@ -120,8 +121,8 @@ def run_call(call: Call, make_outputs: MakeOutputs) -> tuple[Run, tuple[torch.Te
     Where findings of an earlier call turn out not to hold, all is put back and begins with a trial.
     """
     anew = not call.runs_as_planned
-    if call.remote_dir is not None and isinstance(call.plan, Plan) and torch.is_grad_enabled():
-        check_room(call.remote_dir, call.plan.predicted.remote_peak_bytes)
+    if call.place.folder is not None and isinstance(call.plan, Plan) and torch.is_grad_enabled():
+        check_room(call.place.folder, call.plan.predicted.remote_peak_bytes, field=call.place.field)
     while True:
         probed = probe(call, anew=anew)
         needed = call.runs_again and not call.is_closed and probed.wants_gradients
@@ -239,7 +240,7 @@ class Run:
             watch=watch,
             verifier=verifier,
             turn=_find_turn(call),
-            apart=call.command == APART,
+            apart=call.recording == "steps",
             survey=call.survey if call.survey is not None and call.survey.is_open else None,
             ends=call.plan.ends if isinstance(call.plan, OpenSchedule) else None,
         )
@@ -420,33 +421,30 @@ def _make_remote_store(call: Call, device: torch.device) -> Store:
     # An observer measures each action separately.
     ahead = call.planned.overlaps and call.observer is None
     if not isinstance(call.plan, Plan) or call.schedule is not None:
-        return make_store(call.remote_dir, device, ahead=ahead)
+        return make_store(call.place, device, ahead=ahead)
     predicted = call.plan.predicted
     if not predicted.remote_peak_bytes:
-        return make_store(None, device, ahead=False)
-    room = find_cached_room(device, predicted.local_peak_bytes)
+        return make_store(OffloadPlace(folder=None), device, ahead=False)
+    room = find_host_room(device, predicted.local_peak_bytes)
     through = room is not None and predicted.remote_peak_bytes > room
-    return make_store(call.remote_dir, device, ahead=ahead, through=through)
+    return make_store(call.place, device, ahead=ahead, through=through)
 
 
 def _find_turn(call: Call) -> Turn | None:
     """Return what a plan that was made for a limit knows of the turn, where outputs are returned."""
-    plan = call.plan
-    if call.losses or not isinstance(plan, Plan) or call.command not in LIMITED:
+    if call.losses or call.limit is None or not isinstance(call.plan, Plan):
         return None
-    assert plan.goal.local_bytes is not None  # noqa: S101 - the limit
-    return Turn(limit=plan.goal.local_bytes, tape_bytes=plan.workload.tape_bytes)
+    return Turn(limit=call.limit, tape_bytes=call.plan.workload.tape_bytes)
 
 
 def _find_room(call: Call) -> dict[str, int]:
     """Return how many outputs a ``chunk_loss`` gets at a time, if a limit of memory decides that."""
     plan = call.plan
-    if "chunk_loss" not in call.losses or call.command not in LIMITED:
+    if "chunk_loss" not in call.losses or call.recording is None:
         return {}
-    if not isinstance(plan, Plan):
+    if call.limit is None or not isinstance(plan, Plan):
         return {"at_once": 1}
-    assert plan.goal.local_bytes is not None  # noqa: S101 - the limit
-    room = max(0, plan.goal.local_bytes - plan.predicted.local_peak_bytes)
+    room = max(0, call.limit - plan.predicted.local_peak_bytes)
     # For each more, what its tape has of a readout, and as much again while it is computed.
     return {"at_once": min(RUN, 1 + room // (2 * plan.workload.tape_bytes))}
 

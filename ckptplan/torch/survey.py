@@ -10,22 +10,21 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from ckptplan.cost.case import Case
 from ckptplan.errors import InputError, PlanMismatch
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import actions
+from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.simulator import play
 from ckptplan.torch.fit import count_frames
-from ckptplan.torch.memory import APART
 from ckptplan.units import format_bytes
 
 #: Steps of the first sweep whose tapes are counted, about evenly spread.
 _SAMPLES = 8
 #: Sizes may be larger by this share without being others.
 _SHARE = 0.02
-#: How often a sequence begins again with another plan.
-_MOST_TRIES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +93,8 @@ class Survey:
     replan: Callable[[Measurement], Plan]
     keep: Callable[[Measurement, Plan], object]
     is_open: bool
+    #: How often a sequence begins again with another plan.
+    most_tries: ClassVar[int] = 3
     #: The largest bytes of a state and of a step's tape, each with the step where it was seen.
     _state: tuple[int, int] = field(default=(0, 0), init=False)
     _tape: tuple[int, int] = field(default=(0, 0), init=False)
@@ -101,6 +102,8 @@ class Survey:
     _planned: Measurement = field(init=False)
     #: The sizes that the plan was last compared with.
     _compared: Measurement = field(init=False)
+    #: The largest bytes when that was done.
+    _looked: tuple[int, int] = field(default=(0, 0), init=False)
     _tries: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -124,8 +127,12 @@ class Survey:
 
     def check(self) -> None:
         """Raise StaleSizesError if the plan does not stay within its limit with what was seen so far."""
+        seen = self._state[0], self._tape[0]
+        if seen == self._looked:
+            return
+        self._looked = seen
         sizes = self._correct(self._planned, extrapolates=True)
-        if sizes in (self._planned, self._compared) or self._tries >= _MOST_TRIES:
+        if sizes in (self._planned, self._compared) or self._tries >= self.most_tries:
             return
         self._compared = sizes
         if self._find_excess(sizes) > 0:
@@ -136,7 +143,7 @@ class Survey:
                 accepted="a larger limit, or a plan for these sizes",
             )
 
-    def plan_again(self) -> Plan:
+    def plan_again(self) -> Plan | Schedule:
         """Return a plan for what was seen so far. Raises InputError if none fits."""
         self._planned = self._correct(self._planned, extrapolates=True)
         self._tries += 1
@@ -160,15 +167,14 @@ class Survey:
     def _correct(self, planned: Measurement, *, extrapolates: bool) -> Measurement:
         """Return the sizes that were seen, if they are larger; to the end, if they may go on growing."""
 
-        def grow(seen: tuple[int, int], before: int) -> int:
+        def grow(seen: tuple[int, int], before: int, first: int) -> int:
             size, step = seen
             if size <= (1 + _SHARE) * before:
                 return before
-            # Linearly from the beginning, where the first steps were measured.
-            further = (size - before) * (self.plan.steps - step) // max(1, step) if extrapolates else 0
-            return size + further
+            return size + (self._extrapolate(size - first, step) if extrapolates else 0)
 
-        state, tape = grow(self._state, planned.state_bytes), grow(self._tape, planned.tape_bytes)
+        state = grow(self._state, planned.state_bytes, self.measurement.state_bytes)
+        tape = grow(self._tape, planned.tape_bytes, self.measurement.tape_bytes)
         more = state - planned.state_bytes + tape - planned.tape_bytes
         return replace(
             planned,
@@ -181,14 +187,22 @@ class Survey:
 
     def _find_excess(self, sizes: Measurement) -> int:
         """Return how many bytes more than its limit the plan takes with some sizes."""
-        workload, limit = self.plan.workload, self.plan.goal.local_bytes
+        planned, limit = self._planned, self.plan.goal.local_bytes
         assert limit is not None  # noqa: S101 - it was made for a limit
-        planned = self._planned
-        if self.plan.provenance.command == APART:
+        if self.plan.workload.recording == "steps":
             sizes, planned = sizes.single, planned.single
+        return self._find_peak(sizes, more=sizes.workspace_bytes - planned.workspace_bytes) - limit
+
+    def _find_peak(self, sizes: Measurement, *, more: int) -> int:
+        """Return what the plan takes with some sizes, and so many bytes more of workspace."""
+        workload = self.plan.workload
         case = Case(workload=workload, profile=self.plan.profile).with_sizes(
             state_bytes=sizes.state_bytes,
             tape_bytes=sizes.tape_bytes,
-            workspace_bytes=workload.workspace_bytes + sizes.workspace_bytes - planned.workspace_bytes,
+            workspace_bytes=workload.workspace_bytes + more,
         )
-        return play(actions(self.plan), costs=case.costs).local_peak_bytes - limit
+        return play(actions(self.plan), costs=case.costs).local_peak_bytes
+
+    def _extrapolate(self, growth: int, step: int) -> int:
+        """Return how much more a size may grow that grew so much from the first steps to this one: linearly."""
+        return growth * (self.plan.steps - step) // max(1, step)

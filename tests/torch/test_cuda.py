@@ -16,7 +16,7 @@ from ckptplan.torch.adapters import TorchCell
 from ckptplan.torch.lif import LIF
 from ckptplan.torch.memory import available_bytes
 from ckptplan.torch.meters import measure_allocated
-from ckptplan.torch.pinned_store import PinnedStore
+from ckptplan.torch.remote_store import HostStore
 from ckptplan.torch.stores import Checkpoint
 from ckptplan.torch.trees import flatten
 from tests.torch.support import MACHINE, assert_close, gradients, plain, plan_of
@@ -85,7 +85,7 @@ def test_dropout_on_the_device_is_drawn_again() -> None:
 
 
 def test_host_memory_is_pinned_and_used_again() -> None:
-    store = PinnedStore(torch.device("cuda"), ahead=True)
+    store = HostStore(torch.device("cuda"), ahead=True)
     for turn in range(50):
         state = torch.full((1 << 20,), float(turn), device="cuda")
         store.put(turn, Checkpoint(*flatten(state), ()))

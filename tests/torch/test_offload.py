@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +18,7 @@ import pytest
 import torch
 
 from ckptplan import InputError, Plan
+from ckptplan.storage import place as places
 from ckptplan.torch import Offload, bptt, budget, offload, plan_for, scan, unroll, wrap
 from ckptplan.torch.adapters import TorchCell
 from ckptplan.torch.meters import LiveBytes
@@ -37,7 +37,7 @@ def squares(_: int, output: torch.Tensor) -> torch.Tensor:
 def _forget(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test times places anew."""
     monkeypatch.setenv("CKPTPLAN_CACHE", str(tmp_path_factory.mktemp("cache")))
-    offload._known.clear()
+    places._known.clear()
 
 
 @pytest.fixture
@@ -45,7 +45,9 @@ def rate(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Return the seconds that a state takes each way, and the number of times that they were asked for."""
     found = SimpleNamespace(seconds=1e-7, timed=[])
 
-    def time_states(place: offload.OffloadPlace, *_: Any, through: bool, most: int) -> tuple[float, float]:
+    def time_states(
+        _: object, place: places.OffloadPlace, __: int, *, through: bool, most: int
+    ) -> tuple[float, float]:
         assert most >= 2
         found.timed.append((place.name, through))
         return found.seconds, found.seconds
@@ -103,12 +105,12 @@ def test_live_tensors_stay_within_the_limit_with_the_buffers(
     """Those of transfers beside compute are two more states; both ways are planned."""
     network = Network()
     limit = network.find_limit()
-    make = offload.Link.make_profile
+    make = places.Link.make_profile
 
-    def make_one(link: offload.Link, local_bytes: int, **_: Any) -> Any:
+    def make_one(link: places.Link, local_bytes: int, **_: Any) -> Any:
         return make(link, local_bytes, overlaps=beside)
 
-    monkeypatch.setattr(offload.Link, "make_profile", make_one)
+    monkeypatch.setattr(places.Link, "make_profile", make_one)
     network.run(memory=limit, offload=tmp_path)
     with LiveBytes() as live:
         result, _ = network.run(memory=limit, offload=tmp_path)
@@ -161,50 +163,18 @@ def test_what_finds_no_room_in_memory_is_timed_at_the_rate_of_the_device(
     limit = network.find_limit()
     plan_for(network.cell, network.inputs, network.state, squares, memory=limit, offload=tmp_path)
     assert rate.timed == [(str(tmp_path), False)]
-    monkeypatch.setattr(offload, "find_cached_room", lambda *_: 2 * _STATE)
+    monkeypatch.setattr(offload, "find_host_room", lambda *_: 2 * _STATE)
     plan = plan_for(network.cell, network.inputs, network.state, squares, memory=limit, offload=tmp_path)
     assert rate.timed == [(str(tmp_path), False), (str(tmp_path), True)]
     assert plan.predicted.remote_peak_bytes > 2 * _STATE
     assert "read back cold" in str(plan.profile.sources["read_bytes_per_second"].source)
 
 
-def test_a_place_is_timed_once_in_a_day(
-    tmp_path: Path, rate: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In this process, in others, and again when the day is over."""
-    place, cpu = offload.OffloadPlace(folder=tmp_path), torch.device("cpu")
-
-    def find() -> offload.Link:
-        (link,) = offload.find_links(place, state_bytes=1000, steps=10, device=cpu, local_bytes=0)
-        return link
-
-    first = find()
-    rate.seconds = 5.0
-    offload._known.clear()
-    assert find() == find() == first
-    assert len(rate.timed) == 1
-    tomorrow = time.time() + 100_000
-    monkeypatch.setattr("time.time", lambda: tomorrow)
-    assert find().write_seconds == 5.0
-    assert len(rate.timed) == 2
-
-
-@pytest.mark.parametrize("content", ["", "[]", "{", '{"a": 1}', '{"a": [1.0, "b", 2.0]}', '{"a": [NaN]}', "\0"])
-def test_rates_in_a_damaged_file_are_none(tmp_path: Path, rate: SimpleNamespace, content: str) -> None:
-    file = offload._find_file()
-    assert file is not None
-    file.parent.mkdir()
-    file.write_text(content)
-    place = offload.OffloadPlace(folder=tmp_path)
-    (link,) = offload.find_links(place, state_bytes=1000, steps=10, device=torch.device("cpu"), local_bytes=0)
-    assert link.write_seconds == rate.seconds
-
-
 @pytest.mark.parametrize("through", [False, True])
 def test_a_place_is_timed_as_it_is_used(tmp_path: Path, through: bool) -> None:
     """By real writes and reads of which nothing is left."""
-    place = offload.OffloadPlace(folder=tmp_path)
-    write, read = offload._time_states(place, 2**20, torch.device("cpu"), through=through, most=4)
+    place = places.OffloadPlace(folder=tmp_path)
+    write, read = offload._time_states(torch.device("cpu"), place, 2**20, through=through, most=4)
     assert write > 0
     assert read > 0
     assert not list(tmp_path.iterdir())
@@ -302,20 +272,6 @@ def test_what_would_help_is_said_once_for_calls_of_a_kind(
     for length in (STEPS, STEPS - 1, STEPS):
         plan_for(network.cell, network.inputs[:length], network.state, squares, memory=limit)
     assert len([one for one in caplog.records if one.levelno >= logging.WARNING]) == 1
-
-
-def test_a_place_without_room_for_two_states_is_not_used(tmp_path: Path) -> None:
-    """Nothing is written there to time it, either."""
-    place = offload.OffloadPlace(folder=tmp_path, limit=2**20)
-    links = offload.find_links(place, state_bytes=2**20, steps=10, device=torch.device("cpu"), local_bytes=0)
-    assert links == ()
-
-
-def test_host_memory_may_have_a_limit() -> None:
-    place = offload.read_offload(Offload("host", limit="8 MB"), plan=None, memory="1 MB")
-    assert place is not None
-    (link,) = offload.find_links(place, state_bytes=2**20, steps=100, device=torch.device("cpu"), local_bytes=0)
-    assert (place.folder, link.capacity) == (None, 8_000_000)
 
 
 def test_it_is_no_companion_of_a_plan(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 
 import ckptplan
 from ckptplan import InputError, online
-from ckptplan.schedule.actions import Tier
+from ckptplan.schedule.actions import Advance, Tier
 from ckptplan.torch import bptt
 
 STEPS = 300
@@ -151,6 +151,42 @@ def test_a_limit_of_memory_is_kept() -> None:
     assert little < more <= 24_000
     with pytest.raises(InputError, match="memory: "):
         run(2_000)
+
+
+@pytest.mark.parametrize("part", ["state", "tape"])
+def test_a_limit_is_kept_where_states_or_tapes_grow_later(part: str) -> None:
+    """As a state that remembers all outputs. The sequence begins again, planned for what was seen."""
+    net, inputs, (hidden, count) = begin()
+    inputs = inputs.detach()
+    begun, seen = list[object](), list[int]()
+
+    def cell(state: Any, x: Any) -> Any:
+        hidden, count, memory = state
+        (hidden, count), output = net((hidden, count), x)
+        if part == "state":
+            memory = torch.cat([memory, hidden[:, :1]], 1)
+        else:
+            # From here on, a step keeps much more.
+            for _ in range(40 if count > 30 else 0):
+                hidden = hidden.sin()
+        return (hidden, count, memory), output + memory.mean()
+
+    def observe(action: object, executor: Any) -> None:
+        begun.append(action)
+        seen.append(executor.stores[Tier.LOCAL].bytes + sum(tape.bytes for tape in executor.tapes))
+
+    def train(**options: Any) -> list[torch.Tensor]:
+        state = hidden, count, torch.zeros(3, 1, dtype=torch.float64)
+        result = bptt(cell, inputs, state, loss, until=ends_at(120), **options)
+        assert result.plan.steps == 120
+        return list(torch.autograd.grad(result.loss, [hidden, *net.parameters()]))
+
+    theirs = train(plan=online(200))
+    limit = 60_000
+    ours = train(memory=limit, observer=observe)
+    torch.testing.assert_close(ours, theirs)
+    assert 0 < max(seen) <= limit
+    assert 1 < begun.count(Advance(0, 1)) < 20
 
 
 @pytest.mark.parametrize("where", ["cell", "until", "backward"])

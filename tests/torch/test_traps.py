@@ -20,12 +20,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ckptplan import InputError
 from ckptplan.schedule.actions import Action, Advance, Backward, Record, Save
+from ckptplan.storage.remote_folder import StateFiles
 from ckptplan.torch import LIF, bptt, unroll
 from ckptplan.torch.chunk_engine import ChunkTape
 from ckptplan.torch.engine import Graph, Tape
 from ckptplan.torch.executor import Executor
 from ckptplan.torch.meters import LiveBytes
-from ckptplan.torch.staged_store import Files
 from ckptplan.units import format_bytes
 from tests.torch.support import assert_close, gradients, gru, job, plain, plan_of
 
@@ -606,13 +606,13 @@ def test_a_full_disk_is_called_so_with_what_was_needed(tmp_path: Path, monkeypat
     cell, _ = gru()
     inputs, state = job(STEPS)
 
-    def lead_nowhere(files: Files, slot: int) -> Path:
-        path = files._folder.path / f"{slot}.state"
+    def lead_nowhere(files: StateFiles, number: int) -> Path:
+        path = files._folder.path / f"{number}.state"
         path.unlink(missing_ok=True)
         path.symlink_to("/dev/full")
         return path
 
-    monkeypatch.setattr(Files, "_path", lead_nowhere)
+    monkeypatch.setattr(StateFiles, "_path", lead_nowhere)
     size = re.escape(format_bytes(state.nbytes))
     full = rf"remote_dir: {tmp_path} cannot take a checkpoint of {size}: the disk is full .*are free"
     with pytest.raises(InputError, match=full):

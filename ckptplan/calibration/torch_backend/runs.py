@@ -21,12 +21,11 @@ import torch
 from ckptplan.calibration.backend import Counted, Gradient, Program, Tick, TimedRun
 from ckptplan.calibration.torch_backend.cells import MeasuredNetwork
 from ckptplan.errors import CkptplanError, InputError
-from ckptplan.execution.execute import Frontier, track_of
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.actions import Action, Tier, Transfer
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.schedule.timeline import READ, WRITE, Event
+from ckptplan.schedule.timeline import READ, WRITE, Event, Frontier, track_of
 from ckptplan.torch import Compile, PlanMismatch, bptt
 from ckptplan.torch.compiling.steps import CompileFallback
 from ckptplan.torch.engine import Observer

@@ -19,12 +19,12 @@ from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import schedule_of
 from ckptplan.schedule.actions import Action, Backward, Free, Save, Tier, Transfer
 from ckptplan.schedule.schedule import Schedule
+from ckptplan.storage.place import Link
 from ckptplan.torch.ambient import Autocast, Generators
 from ckptplan.torch.budget import describe_choice, plan_within
 from ckptplan.torch.executor import MADE_OF_OUTPUTS
 from ckptplan.torch.graphs import as_graph_roots, compute_gradients, count_saved_bytes
 from ckptplan.torch.meters import LiveBytes, choose_clock
-from ckptplan.torch.offload import Link
 from ckptplan.torch.recognise import Recent
 from ckptplan.torch.survey import Measurement
 from ckptplan.torch.trees import byte_size

@@ -10,10 +10,11 @@ import torch
 from ckptplan.errors import InputError, quote_value
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
+from ckptplan.storage.place import OffloadTo, read_offload
 from ckptplan.torch.budget import PlanChoice, choose_plan, read_limit
 from ckptplan.torch.call import RunOptions, refuse_ignored
 from ckptplan.torch.compiling.options import read_compile
-from ckptplan.torch.offload import OffloadTo, at_place, read_offload
+from ckptplan.torch.offload import at_place
 from ckptplan.torch.parameters import list_parameters
 from ckptplan.torch.run import Result, bptt_planned, unroll_planned
 

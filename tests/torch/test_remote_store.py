@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event
+from typing import TypeAlias
 
 import pytest
 import torch
 
 from ckptplan import InputError
+from ckptplan.storage.remote_folder import StateFiles
 from ckptplan.torch.meters import LiveBytes
-from ckptplan.torch.staged_store import Files, HostMemory, Slots, StagedStore
-from ckptplan.torch.stores import Checkpoint
+from ckptplan.torch.remote_store import FileStore, HostStore
+from ckptplan.torch.stores import Checkpoint, Store
 from ckptplan.torch.trees import flatten
 
 _CPU = torch.device("cpu")
@@ -20,14 +22,21 @@ _DTYPES = (
     *(torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.float8_e4m3fn),
     *(torch.bool, torch.int64, torch.uint8),
 )
-Make = Callable[[], Slots]
+#: Makes a store whose transfers overlap compute, or do not.
+Make: TypeAlias = Callable[[bool], Store]
 
 
 @pytest.fixture(params=["files", "files written through", "host memory"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
-    """Return what makes each kind of place."""
+    """Return what makes each kind of store."""
     kind: str = request.param
-    return HostMemory if kind == "host memory" else lambda: Files(tmp_path, through="through" in kind)
+
+    def make_one(ahead: bool) -> Store:
+        if kind == "host memory":
+            return HostStore(_CPU, ahead=ahead)
+        return FileStore(StateFiles(tmp_path, through="through" in kind), _CPU, ahead=ahead)
+
+    return make_one
 
 
 def checkpoint(*values: torch.Tensor) -> Checkpoint:
@@ -52,7 +61,7 @@ def test_a_state_comes_back_bit_for_bit(make: Make, ahead: bool) -> None:
         torch.tensor(3.5),
         torch.empty(0, 4),
     ]
-    store = StagedStore(make(), _CPU, ahead=ahead)
+    store = make(ahead)
     store.put(7, checkpoint(*leaves))
     store.expect((7,))
     for read, leaf in zip(store.get(7).leaves, leaves, strict=True):
@@ -65,7 +74,7 @@ def test_a_state_comes_back_bit_for_bit(make: Make, ahead: bool) -> None:
 @pytest.mark.parametrize("ahead", [False, True])
 def test_slots_are_used_again(make: Make, ahead: bool, tmp_path: Path) -> None:
     """As many as were ever full at once; files of earlier, larger states are written over."""
-    store = StagedStore(make(), _CPU, ahead=ahead)
+    store = make(ahead)
     for turn in range(5):
         for state in range(3):
             store.put(state, full(10 * turn + state, size=9 - turn))
@@ -82,7 +91,7 @@ def test_slots_are_used_again(make: Make, ahead: bool, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_state_may_change_as_soon_as_it_is_put(make: Make, ahead: bool) -> None:
-    store = StagedStore(make(), _CPU, ahead=ahead)
+    store = make(ahead)
     kept = torch.full((2**20,), 1.0)
     store.put(0, checkpoint(kept))
     kept.fill_(2.0)
@@ -93,7 +102,7 @@ def test_a_state_may_change_as_soon_as_it_is_put(make: Make, ahead: bool) -> Non
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_state_that_was_read_is_no_buffer(make: Make, ahead: bool) -> None:
     """It can be changed, or live on when the buffer is filled anew."""
-    store = StagedStore(make(), _CPU, ahead=ahead)
+    store = make(ahead)
     store.put(0, full(1))
     store.put(1, full(2))
     store.expect((0,))
@@ -106,7 +115,7 @@ def test_a_state_that_was_read_is_no_buffer(make: Make, ahead: bool) -> None:
 
 def test_states_are_on_the_host_whatever_the_default_device(make: Make) -> None:
     """As after ``torch.set_default_device("cuda")``."""
-    store = StagedStore(make(), _CPU, ahead=True)
+    store = make(True)
     kept = full(3.0)
     with torch.device("meta"):
         store.put(0, kept)
@@ -117,12 +126,12 @@ def test_states_are_on_the_host_whatever_the_default_device(make: Make) -> None:
 
 @pytest.mark.parametrize("together", [1, 3])
 def test_each_direction_has_as_many_buffers_as_its_largest_message_has_states(
-    make: Make, together: int
+    tmp_path: Path, together: int
 ) -> None:
     """They are allocated once, and nothing else is alive beside the state that compute works with."""
     size = 2**16
     with LiveBytes() as live:
-        store = StagedStore(make(), _CPU, ahead=True)
+        store = FileStore(StateFiles(tmp_path), _CPU, ahead=True)
         numbers = tuple(range(together))
         for _ in range(4):
             for state in numbers:
@@ -136,32 +145,41 @@ def test_each_direction_has_as_many_buffers_as_its_largest_message_has_states(
         store.close()
 
 
-class Gate(Slots):
-    """A place whose transfers wait until it is opened."""
+def test_buffers_in_host_memory_are_used_again() -> None:
+    store = HostStore(_CPU, ahead=True)
+    for turn in range(3):
+        for state in range(4):
+            store.put(state, full(turn + state))
+        for state in reversed(range(4)):
+            assert store.get(state).leaves[0][0].item() == turn + state
+            store.drop(state)
+    assert store.buffers == 4
+    store.close()
+    assert store.buffers == 0
 
-    def __init__(self) -> None:
+
+class Gate(StateFiles):
+    """Files whose transfers wait until it is opened."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
         self.open, self.began = Event(), Event()
-        self.inner = HostMemory()
 
-    def write(self, slot: int, leaves: Sequence[torch.Tensor]) -> None:
+    def write(self, number: int, parts: Sequence[memoryview]) -> None:
         self.began.set()
         self.open.wait(30)
-        self.inner.write(slot, leaves)
+        super().write(number, parts)
 
-    def read(self, slot: int, into: Sequence[torch.Tensor]) -> None:
+    def read(self, number: int, into: Sequence[memoryview]) -> None:
         self.began.set()
         self.open.wait(30)
-        self.inner.read(slot, into)
-
-    def close(self) -> None:
-        self.open.set()
-        self.inner.close()
+        super().read(number, into)
 
 
-def test_compute_goes_on_while_states_move() -> None:
+def test_compute_goes_on_while_states_move(tmp_path: Path) -> None:
     """A write that has not ended holds nobody up, nor does a read that was announced."""
-    gate = Gate()
-    store = StagedStore(gate, _CPU, ahead=True)
+    gate = Gate(tmp_path)
+    store = FileStore(gate, _CPU, ahead=True)
     store.put(0, full(4.0))
     assert gate.began.wait(30)
     gate.open.set()
@@ -177,7 +195,7 @@ def test_compute_goes_on_while_states_move() -> None:
 
 def test_an_error_of_the_thread_reaches_the_caller(tmp_path: Path) -> None:
     """With the next action that waits for it, and not again when the run ends."""
-    store = StagedStore(Files(tmp_path), _CPU, ahead=True)
+    store = FileStore(StateFiles(tmp_path), _CPU, ahead=True)
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
     (folder / "0.state").mkdir()
     store.put(0, full(1.0))
@@ -189,7 +207,7 @@ def test_an_error_of_the_thread_reaches_the_caller(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_file_that_was_cut_is_lost(tmp_path: Path, ahead: bool) -> None:
-    store = StagedStore(Files(tmp_path), _CPU, ahead=ahead)
+    store = FileStore(StateFiles(tmp_path), _CPU, ahead=ahead)
     store.put(0, full(1.0))
     store.get(0)
     (file,) = tmp_path.rglob("*.state")
@@ -201,7 +219,7 @@ def test_a_file_that_was_cut_is_lost(tmp_path: Path, ahead: bool) -> None:
 
 def test_a_state_that_was_announced_and_is_dropped_leaves_its_place_whole(make: Make) -> None:
     """What is kept under its number, and in its place, later comes back as it went."""
-    store = StagedStore(make(), _CPU, ahead=True)
+    store = make(True)
     store.put(5, full(1))
     store.expect((5,))
     store.drop(5)
@@ -211,3 +229,19 @@ def test_a_state_that_was_announced_and_is_dropped_leaves_its_place_whole(make: 
     assert torch.equal(store.get(5).leaves[0], full(3).leaves[0])
     assert torch.equal(store.get(6).leaves[0], full(2).leaves[0])
     store.close()
+
+
+def test_a_run_that_ends_while_reads_wait_leaves_nothing(tmp_path: Path) -> None:
+    """Reads that were announced, and had not begun, are no errors."""
+    gate = Gate(tmp_path)
+    store = FileStore(gate, _CPU, ahead=True)
+    gate.open.set()
+    for state in range(3):
+        store.put(state, full(state), together=3)
+        store.get(state)
+    gate.open.clear()
+    store.expect((0, 1, 2))
+    gate.open.set()
+    store.close()
+    assert store.bytes == 0
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,367 @@
+"""Off-chip memory for a call: a folder or host memory, its room, and its rates as a run will see them.
+
+The rate of a folder is one of two numbers that differ several times: states that find room in the system's
+cache move at the speed of memory, others at that of the device. So a place may offer two links, of which the
+planner takes the quicker one. What was timed is kept for a day, with the place, for other processes, too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import shutil
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ckptplan.errors import CkptplanError, InputError, quote_value
+from ckptplan.model.profile import HardwareProfile, Source
+from ckptplan.storage.cache import find_cache
+from ckptplan.storage.files import read_text, write_text
+from ckptplan.storage.remote_folder import StateFiles, make_parent
+from ckptplan.units import format_bytes, parse_limit
+
+#: How many states are timed: at least so many, and more of small ones.
+_LEAST, _MOST, _BYTES = 3, 16, 2**26
+#: The share of free memory that states may fill.
+_SHARE = 0.75
+#: How long rates are kept, in seconds.
+_DAY = 86_400
+_KIB = 1024
+#: What ``offload=`` takes.
+OffloadTo: TypeAlias = "str | os.PathLike[str] | Offload | None"
+#: The median seconds of writing a state, and of reading it.
+Rates: TypeAlias = tuple[float, float]
+#: The rate of a folder that nobody has timed, in bytes per second.
+ASSUMED_RATE = 1e9
+_ACCEPTED = "'host', a folder, or Offload(folder, limit='50 GB')"
+_log = logging.getLogger("ckptplan.storage")
+
+
+@dataclass(frozen=True)
+class Offload:
+    """A folder for remote checkpoints, or "host", and the most that they may take there: bytes, or "50 GB"."""
+
+    folder: str | os.PathLike[str]
+    limit: int | str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffloadPlace:
+    """A place that was checked: a folder, or host memory if it is None. ``limit`` is in bytes."""
+
+    folder: Path | None
+    limit: int | None = None
+    #: The argument that named it, for errors.
+    field: str = "offload"
+
+    @property
+    def name(self) -> str:
+        """The place in words."""
+        return "host memory" if self.folder is None else str(self.folder)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """A way to use a place: how much goes there, and the seconds that a state takes, one way."""
+
+    place: str
+    #: Whether states are written through to the device, as there is no room for them in the system's cache.
+    through: bool = False
+    capacity: int
+    state_bytes: int
+    write_seconds: float
+    read_seconds: float
+    source: Source
+    #: Whether states can move while compute runs.
+    overlaps: bool = True
+
+    def make_profile(self, local_bytes: int, *, overlaps: bool) -> HardwareProfile:
+        """Return the machine of a call: its limit, and the place as remote memory."""
+        return HardwareProfile(
+            name="memory-limit",
+            local_bytes=local_bytes,
+            remote_bytes=self.capacity,
+            write_bytes_per_second=self.state_bytes / self.write_seconds,
+            read_bytes_per_second=self.state_bytes / self.read_seconds,
+            overlaps_compute=overlaps,
+            sources=dict.fromkeys(("write_bytes_per_second", "read_bytes_per_second"), self.source),
+        )
+
+
+def read_offload(offload: object, *, plan: object, memory: object) -> OffloadPlace | None:
+    """Return the place that ``offload=`` names, None if it is None. Raises InputError."""
+    if offload is None:
+        return None
+    if plan is not None:
+        raise InputError(
+            "is given together with plan, which says itself what is remote",
+            field="offload",
+            accepted="plan=... with remote_dir, or memory=... with offload",
+        )
+    if memory is None:
+        raise InputError(
+            "needs a limit of local memory",
+            field="offload",
+            accepted="memory='2 GiB' with it, or memory='auto'",
+        )
+    asked: Any = offload if isinstance(offload, Offload) else Offload(offload)  # type: ignore[arg-type]
+    if not isinstance(asked.folder, str | os.PathLike) or not str(asked.folder):
+        raise InputError(f"is {quote_value(offload)}", field="offload", value=str(offload), accepted=_ACCEPTED)
+    limit = None if asked.limit is None else parse_limit(asked.limit, field="offload.limit")
+    if asked.folder == "host":
+        return OffloadPlace(folder=None, limit=limit)
+    return OffloadPlace(folder=make_parent(asked.folder, field="offload").resolve(), limit=limit)
+
+
+def assume_link(state_bytes: int, steps: int) -> Link:
+    """Return a folder of an assumed rate, with room for all states."""
+    state_bytes = max(1, state_bytes)
+    text = f"{ASSUMED_RATE / 1e9:g} GB/s each way, as of many disks: nothing was timed"
+    return Link(
+        place="a folder",
+        capacity=steps * state_bytes,
+        state_bytes=state_bytes,
+        write_seconds=state_bytes / ASSUMED_RATE,
+        read_seconds=state_bytes / ASSUMED_RATE,
+        source=Source(grade="X", assumption=text),
+    )
+
+
+# Room
+
+
+def find_free_memory() -> int | None:
+    """Return the bytes of host memory that this process may still take, None if the system does not tell."""
+    if not Path("/proc/meminfo").exists():
+        return None
+    import resource
+
+    free = _read_field("/proc/meminfo", "MemAvailable")
+    for limit, used in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
+        most, _ = resource.getrlimit(limit)
+        if most != resource.RLIM_INFINITY:
+            free = min(free, max(0, most - _read_field("/proc/self/status", used)))
+    return free + _count_freed_bytes()
+
+
+class _Mallinfo(ctypes.Structure):
+    """The statistics of glibc's heap."""
+
+    _fields_ = (("before", ctypes.c_size_t * 8), ("fordblks", ctypes.c_size_t), ("keepcost", ctypes.c_size_t))
+
+
+def _count_freed_bytes() -> int:
+    """Return the bytes that are free inside the heap, 0 if the C library does not report them."""
+    mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if mallinfo is None:
+        return 0
+    mallinfo.restype = _Mallinfo
+    return int(mallinfo().fordblks)
+
+
+def _read_field(file: str, name: str) -> int:
+    for line in Path(file).read_text(encoding="ascii", errors="replace").splitlines():
+        if line.startswith(name + ":"):
+            return int(line.split()[1]) * _KIB
+    raise CkptplanError(f"{file} has no entry {name}")
+
+
+def round_down(size: int) -> int:
+    """Return a size with two significant digits: what is free now and a moment later is about the same."""
+    digits = 10 ** max(0, len(str(size)) - 2)
+    return int(size // digits * digits)
+
+
+#: What was found free first, by what was asked for.
+_steady: dict[object, int] = {}
+
+
+def keep_steady(key: object, free: int) -> int:
+    """Return about nine tenths of the bytes that are free, so that calls of a kind have the same plan again.
+
+    What was said earlier for this key holds as long as it is from 70 % to all of them: what is free changes a
+    little from call to call, and a rounded share of it would change at the edges of its digits.
+    """
+    before = _steady.get(key)
+    if before is None or not 0.7 * free <= before <= free:
+        before = _steady[key] = round_down(int(0.9 * free))
+    return before
+
+
+def find_cached_room(local_bytes: int) -> int | None:
+    """Return the host memory that remote states may fill, None if the system does not tell.
+
+    States that take more are written through to their device (``StateFiles``).
+
+    Arguments:
+        local_bytes: what the call takes of host memory; 0 where its limit is of another device.
+    """
+    free = find_free_memory()
+    if free is None:
+        return None
+    return keep_steady(round_down(local_bytes), int(_SHARE * max(0, free - local_bytes)))
+
+
+# Rates
+
+
+def find_links(
+    place: OffloadPlace | None,
+    *,
+    state_bytes: int,
+    steps: int,
+    room: int | None,
+    clock: Callable[..., Rates] | None = None,
+    runtime: str = "files",
+) -> tuple[Link, ...]:
+    """Return how the states of T ``steps``, each of so many bytes, can use a place.
+
+    The place is timed, unless it was within a day. Its room counts up to what all states take, so that calls of
+    a kind have the same plan while free space changes. Raises InputError if it cannot be used.
+
+    Arguments:
+        place: the place; nothing moves if it is None.
+        state_bytes: bytes of a state.
+        steps: T.
+        room: the host memory that states may fill (``find_cached_room``).
+        clock: times states as a runtime moves them: ``clock(place, state_bytes, through=, most=)``, with no
+            more states than ``most``. None for files, written and read by a single thread.
+        runtime: names what ``clock`` times, in the file of rates.
+    """
+    if place is None:
+        return ()
+    state_bytes = max(1, state_bytes)
+    most = steps * state_bytes if place.limit is None else min(steps * state_bytes, place.limit)
+    if place.folder is None and room is None:
+        raise InputError(
+            "'host' needs to know the memory that is free, which cannot be found out on this system",
+            field=place.field,
+            accepted="a folder",
+        )
+    capacity = most
+    if place.folder is not None:
+        capacity = min(most, keep_steady(place.folder, shutil.disk_usage(place.folder).free))
+    cached = capacity if room is None else min(capacity, room)
+    rooms = {False: cached}
+    if cached < capacity and place.folder is not None:
+        rooms[True] = capacity
+    return tuple(
+        time_place(
+            place, state_bytes, capacity=held, through=through, clock=clock or time_files, runtime=runtime
+        )
+        for through, held in rooms.items()
+        # Less than two states bring nothing, and there is no room to time them.
+        if held >= 2 * state_bytes
+    )
+
+
+def time_place(
+    place: OffloadPlace,
+    state_bytes: int,
+    *,
+    capacity: int,
+    through: bool,
+    clock: Callable[..., Rates],
+    runtime: str,
+) -> Link:
+    """Return a link with the seconds of a state, timed now or within a day; arguments as of ``find_links``."""
+    # Another device may be mounted there tomorrow.
+    device = 0 if place.folder is None else place.folder.stat().st_dev
+    key = f"{place.name} on {device}, {state_bytes} B by {runtime}{', through' * through}"
+    rates = _recall(key)
+    if rates is None:
+        rates = clock(place, state_bytes, through=through, most=capacity // state_bytes)
+        _keep(key, rates)
+    how = "written through to the device and read back cold" if through else "as they find room in memory"
+    timed = f"timed in {place.name}: states of {format_bytes(state_bytes)}, {how}"
+    return Link(
+        place=place.name,
+        through=through,
+        capacity=capacity,
+        state_bytes=state_bytes,
+        write_seconds=rates[0],
+        read_seconds=rates[1],
+        source=Source(grade="M", source=timed),
+    )
+
+
+def time_files(place: OffloadPlace, state_bytes: int, *, through: bool, most: int) -> Rates:
+    """Return the rates of files in the folder of a place. Raises InputError if it cannot be written."""
+    assert place.folder is not None  # noqa: S101 - host memory has no files
+    state = memoryview(b"\1" * state_bytes)
+    with closing(StateFiles(place.folder, through=through, field=place.field)) as files:
+        return time_moves(
+            lambda number: files.write(number, [state]),
+            # Into new memory, as a run reads.
+            lambda number: files.read(number, [memoryview(bytearray(state_bytes))]),
+            state_bytes=state_bytes,
+            most=most,
+        )
+
+
+def time_moves(
+    write: Callable[[int], object], read: Callable[[int], object], *, state_bytes: int, most: int
+) -> Rates:
+    """Return the median seconds of writing a state by its number, and of reading it, of at most so many."""
+    count = min(_MOST, max(_LEAST, _BYTES // state_bytes), most)
+    seconds: list[float] = []
+    for move, numbers in ((write, range(count)), (read, reversed(range(count)))):
+        taken = []
+        for number in numbers:
+            began = time.perf_counter()
+            move(number)
+            taken.append(max(time.perf_counter() - began, 1e-9))
+        seconds.append(statistics.median(taken))
+    return seconds[0], seconds[1]
+
+
+#: What was timed in this process or another one, and when.
+_known: dict[str, tuple[Rates, float]] = {}
+
+
+def _recall(key: str) -> Rates | None:
+    """Return what was timed within a day; the same in all calls of a process, whatever others time."""
+    found = _known.get(key) or _read_file(key)
+    if found is None or not 0 <= time.time() - found[1] < _DAY:
+        return None
+    _known[key] = found
+    return found[0]
+
+
+def _keep(key: str, rates: Rates) -> None:
+    _known[key] = rates, time.time()
+    file = _find_file(key)
+    if file is None:
+        return
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_text(file, f"{rates[0]!r} {rates[1]!r}\n")
+    except (InputError, OSError) as error:
+        _log.debug("the rates of %s are not kept for other processes: %s", key, error)
+
+
+def _find_file(key: str) -> Path | None:
+    folder = find_cache("places")
+    return None if folder is None else folder / hashlib.sha256(key.encode()).hexdigest()[:16]
+
+
+def _read_file(key: str) -> tuple[Rates, float] | None:
+    """Return the rates of another process, with the time of their file; what cannot be one is replaced."""
+    file = _find_file(key)
+    if file is None or not file.is_file():
+        return None
+    try:
+        write, read = map(float, read_text(file).split())
+        kept = file.stat().st_mtime
+    except (InputError, OSError, ValueError) as error:
+        _log.debug("no rates of %s are known: %s", key, error)
+        return None
+    return ((write, read), kept) if 0 < write < inf and 0 < read < inf else None
