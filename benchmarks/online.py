@@ -18,6 +18,8 @@ from ckptplan.recursion.online import Snapshots, count_advances
 from ckptplan.recursion.revolve import count_recomputed
 
 SLOTS = (5, 10, 30)
+#: Of checkpoint_schedules: steps between the states that stay, and the states within such a period.
+PERIODS, EXTRA = (10, 30, 100, 300), 9
 
 
 def hold_by_rule(slots: int, steps: int) -> Iterator[list[int]]:
@@ -82,6 +84,45 @@ def compare_rules(steps: int) -> dict[str, dict[str, float]]:
     return found
 
 
+def compare_two_level(steps: int) -> list[dict[str, float]]:
+    """Return the runs of a step under checkpoint_schedules' schedule for unknown T, and ours in as many states.
+
+    It keeps a state each ``period`` steps, so that its storage grows with T, and ``EXTRA`` more in a period.
+    """
+    found = []
+    for period in PERIODS:
+        runs, states = count_two_level(period, steps)
+        snapshots = Snapshots(states)
+        for state in range(1, steps):
+            snapshots.offer(state)
+        ours = steps + count_advances(snapshots.settle(steps), steps, slots=states)
+        found.append({"period": period, "states": states, "theirs": runs / steps, "ours": ours / steps})
+    return found
+
+
+def count_two_level(period: int, steps: int) -> tuple[int, int]:
+    """Return how many steps their schedule runs for a sequence of so many, and the states that it holds."""
+    from checkpoint_schedules import EndReverse, Forward, Move, StorageType, TwoLevelCheckpointSchedule
+
+    schedule = TwoLevelCheckpointSchedule(period, EXTRA, binomial_storage=StorageType.DISK)
+    runs, most, held = 0, 0, set[int]()
+    for action in schedule:
+        match action:
+            case Forward():
+                stop = min(action.n1, steps)
+                runs += stop - action.n0
+                if action.write_ics:
+                    held.add(action.n0)
+                if schedule.max_n is None and stop == steps:
+                    schedule.finalize(steps)
+            case Move():
+                held.discard(action.n)
+            case EndReverse():
+                break
+        most = max(most, len(held))
+    return runs, most
+
+
 def compare_loops(steps: int, slots: int, rounds: int) -> dict[str, float]:
     """Return the bytes of the programs of both while loops, and our processor time by equinox's."""
     import jax
@@ -133,7 +174,7 @@ def run(setting: Setting) -> dict[str, Any]:
         for length in lengths
         for slots in (5, 10, 30)
     }
-    return {"rules": compare_rules(steps), "loops": loops}
+    return {"rules": compare_rules(steps), "two_level": compare_two_level(steps), "loops": loops}
 
 
 def document(results: dict[str, Any]) -> str:
@@ -152,8 +193,13 @@ def document(results: dict[str, Any]) -> str:
         for name, one in results["loops"].items()
     ]
     first = table(["rule", "slots", "advances over Revolve, worst", "mean"], rules)
+    levels = [
+        [str(one["period"]), str(one["states"]), f"{one['theirs']:.2f}", f"{one['ours']:.2f}"]
+        for one in results["two_level"]
+    ]
+    between = table(["period", "states held", "runs of a step, theirs", "ours"], levels)
     second = table(["T", "equinox's checkpoints", "time over equinox's", "KiB", "equinox's KiB"], loops)
-    return f"{first}\n\n{second}\n"
+    return f"{first}\n\n{between}\n\n{second}\n"
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ class Executor:
         outputs: Outputs,
         steps: int,
         state: Any,
-        stores: dict[Tier, Store],
+        stores: dict[Tier, Store[Any]],
         generators: Generators,
         autocast: Autocast,
         observer: Observer | None = None,

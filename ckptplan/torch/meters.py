@@ -115,7 +115,8 @@ class LiveBytes(TorchDispatchMode):
         key = storage._cdata
         if key in self._alive or key in self._known:
             return
-        size = storage.nbytes()
+        # Tensors without memory stand for layouts.
+        size = 0 if storage.device.type == "meta" else storage.nbytes()
 
         def gone(_: object) -> None:
             self.now -= size

@@ -55,7 +55,7 @@ def find_host_room(device: torch.device, local_bytes: int) -> int | None:
     return find_cached_room(local_bytes if device.type == "cpu" else 0)
 
 
-def make_store(place: OffloadPlace, device: torch.device, *, ahead: bool, through: bool = False) -> Store:
+def make_store(place: OffloadPlace, device: torch.device, *, ahead: bool, through: bool = False) -> Store[Any]:
     """Return the store of remote checkpoints in a place. Raises InputError."""
     if place.folder is None:
         return HostStore(device, ahead=ahead)

@@ -15,16 +15,15 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
-from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
 from ckptplan.storage.remote_folder import StateFiles
 from ckptplan.torch.memory import number_device
-from ckptplan.torch.stores import Checkpoint, Store
+from ckptplan.torch.stores import Store
 from ckptplan.torch.trees import Leaves
 
 
@@ -39,26 +38,22 @@ class LeafLayout(NamedTuple):
     @classmethod
     def of(cls, leaf: torch.Tensor) -> LeafLayout:
         """Return the layout of a copy without gaps; the order of the axes stays, if there are none."""
-        stride, size = leaf.stride(), 1
-        for step, length in sorted(zip(stride, leaf.shape, strict=True)):
-            if length != 1 and step != size:
-                # Elements that lie apart, or in one place.
-                stride = tuple(prod(leaf.shape[axis + 1 :]) for axis in range(leaf.dim()))
-                break
-            size *= length
-        return cls(leaf.shape, stride, leaf.dtype, leaf.device)
+        return cls(leaf.shape, torch.empty_like(leaf, device="meta").stride(), leaf.dtype, leaf.device)
+
+
+Layouts: TypeAlias = tuple[LeafLayout, ...]
 
 
 @dataclass
 class _Buffer:
     """A state in host memory, and the last copy between it and its device, if that may be in progress."""
 
-    layouts: list[LeafLayout]
+    layouts: Layouts
     leaves: Leaves
     copied: torch.cuda.Event | None = None
 
     @classmethod
-    def allocate(cls, layouts: list[LeafLayout], *, pinned: bool) -> _Buffer:
+    def allocate(cls, layouts: Layouts, *, pinned: bool) -> _Buffer:
         """Return a new buffer in host memory, whatever torch.set_default_device says."""
         leaves = (
             torch.empty_strided(one.shape, one.stride, dtype=one.dtype, device="cpu", pin_memory=pinned)
@@ -88,7 +83,7 @@ class _Pool:
         self._free: list[_Buffer] = []
         self.count = 0
 
-    def take(self, layouts: list[LeafLayout]) -> _Buffer:
+    def take(self, layouts: Layouts) -> _Buffer:
         """Return a buffer that is not in use."""
         same = next((one for one in self._free if one.layouts == layouts), None)
         if same is not None:
@@ -109,15 +104,6 @@ class _Pool:
         self._free.append(buffer)
 
 
-@dataclass(frozen=True)
-class _Fetched:
-    """A state on its way to the device."""
-
-    state: int
-    leaves: Leaves
-    arrived: torch.cuda.Event | None
-
-
 class _Copies:
     """Copies between states and buffers, at once."""
 
@@ -127,14 +113,14 @@ class _Copies:
             for kept, leaf in zip(buffer.leaves, leaves, strict=True):
                 kept.copy_(leaf)
 
-    def read(self, state: int, buffer: _Buffer) -> _Fetched:
-        """Copy a state to its devices when the buffer has been written."""
+    def read(self, buffer: _Buffer) -> Leaves:
+        """Begin to copy a state to its devices when the buffer has been written."""
         pairs = zip(buffer.leaves, buffer.layouts, strict=True)
-        return _Fetched(state, tuple(leaf.to(layout.device, copy=True) for leaf, layout in pairs), None)
+        return tuple(leaf.to(layout.device, copy=True) for leaf, layout in pairs)
 
-    def arrive(self, fetched: _Fetched) -> Leaves:
-        """Return a state for which compute waits."""
-        return fetched.leaves
+    def arrive(self, leaves: Leaves) -> Leaves:
+        """Make compute wait for a state, the latest one that was read."""
+        return leaves
 
     def finish(self) -> None:
         """Wait for copies in progress, before their buffers are released."""
@@ -169,8 +155,7 @@ class _StreamCopies(_Copies):
             compute.wait_event(done)
         self._written = buffer.copied = done
 
-    def read(self, state: int, buffer: _Buffer) -> _Fetched:
-        """Begin to copy a state to its devices."""
+    def read(self, buffer: _Buffer) -> Leaves:
         if self._read is not None:
             self._read.synchronize()
         if buffer.copied is not None:
@@ -182,19 +167,17 @@ class _StreamCopies(_Copies):
                 leaf.to(layout.device, non_blocking=True, copy=True)
                 for leaf, layout in zip(buffer.leaves, buffer.layouts, strict=True)
             )
-        done: torch.cuda.Event = self.reads.record_event()
-        self._read = buffer.copied = done
-        return _Fetched(state, leaves, done)
+        self._read = buffer.copied = self.reads.record_event()
+        return leaves
 
-    def arrive(self, fetched: _Fetched) -> Leaves:
-        """Make compute wait for a state."""
+    def arrive(self, leaves: Leaves) -> Leaves:
         compute = torch.cuda.current_stream(self.device)
-        if fetched.arrived is not None:
-            compute.wait_event(fetched.arrived)
-        for leaf in fetched.leaves:
+        if self._read is not None:
+            compute.wait_event(self._read)
+        for leaf in leaves:
             if leaf.is_cuda:
                 leaf.record_stream(compute)
-        return fetched.leaves
+        return leaves
 
     def finish(self) -> None:
         self.writes.synchronize()
@@ -211,7 +194,7 @@ def _make_copies(device: torch.device, *, overlaps: bool) -> _Copies:
     return _StreamCopies(device, overlaps=overlaps) if device.type == "cuda" else _Copies()
 
 
-class HostStore(Store):
+class HostStore(Store[_Buffer]):
     """Keeps checkpoints in host memory, each in a buffer of its own; those of a CUDA device are pinned."""
 
     def __init__(self, device: torch.device, *, ahead: bool) -> None:
@@ -219,8 +202,8 @@ class HostStore(Store):
         on_device = device.type == "cuda"
         self.ahead = ahead and on_device
         self._copies, self._pool = _make_copies(device, overlaps=ahead), _Pool(pinned=on_device)
-        self._kept: dict[int, tuple[_Buffer, Checkpoint]] = {}
-        self._fetched: _Fetched | None = None
+        #: The state that was read ahead.
+        self._fetched: tuple[int, Leaves] | None = None
 
     @property
     def buffers(self) -> int:
@@ -229,44 +212,41 @@ class HostStore(Store):
 
     def expect(self, states: tuple[int, ...]) -> None:
         if self.ahead and self._fetched is None and states[0] in self._kept:
-            self._fetched = self._copies.read(states[0], self._kept[states[0]][0])
+            self._fetched = states[0], self._copies.read(self._kept[states[0]][0])
 
-    def _put(self, state: int, checkpoint: Checkpoint, together: int) -> None:
-        buffer = self._pool.take([LeafLayout.of(leaf) for leaf in checkpoint.leaves])
-        self._copies.write(checkpoint.leaves, buffer)
-        self._kept[state] = buffer, checkpoint.with_leaves(())
+    def _write(self, leaves: Leaves, together: int) -> _Buffer:
+        buffer = self._pool.take(tuple(map(LeafLayout.of, leaves)))
+        self._copies.write(leaves, buffer)
+        return buffer
 
-    def _get(self, state: int) -> Checkpoint:
-        buffer, checkpoint = self._kept[state]
+    def _read(self, state: int, kept: _Buffer) -> Leaves:
         fetched, self._fetched = self._fetched, None
-        if fetched is None or fetched.state != state:
-            fetched = self._copies.read(state, buffer)
-        return checkpoint.with_leaves(self._copies.arrive(fetched))
+        if fetched is not None and fetched[0] == state:
+            return self._copies.arrive(fetched[1])
+        return self._copies.arrive(self._copies.read(kept))
 
-    def _drop(self, state: int) -> None:
-        if self._fetched is not None and self._fetched.state == state:
+    def _release(self, state: int, kept: _Buffer) -> None:
+        if self._fetched is not None and self._fetched[0] == state:
             # Announced, and not needed after all.
             self._fetched = None
-        self._pool.give(self._kept.pop(state)[0])
+        self._pool.give(kept)
 
     def close(self) -> None:
         super().close()
-        self._fetched = None
         self._copies.finish()
         self._pool = _Pool(pinned=False)
 
 
 @dataclass(frozen=True)
 class _Filed:
-    """A checkpoint without its leaves, which are in a file once they are written."""
+    """The leaves of a state in a file, once they are written."""
 
     file: int
-    checkpoint: Checkpoint
-    layouts: list[LeafLayout]
+    layouts: Layouts
     written: Future[None] | None = None
 
 
-class FileStore(Store):
+class FileStore(Store[_Filed]):
     """Keeps checkpoints in files, which are used again, ``ahead`` of need and beside compute if asked for.
 
     Raises InputError, also for a write that was begun earlier.
@@ -276,7 +256,6 @@ class FileStore(Store):
         super().__init__()
         self.ahead, self._files, self._on_device = ahead, files, device.type == "cuda"
         self._copies = _make_copies(device, overlaps=ahead)
-        self._kept: dict[int, _Filed] = {}
         self._free: list[int] = []
         self._out, self._in = (_Pool(pinned=self._on_device) for _ in range(2))
         #: Writes and reads in progress, with their buffers.
@@ -290,80 +269,69 @@ class FileStore(Store):
         """The number of buffers, of both directions."""
         return self._out.count + self._in.count
 
-    def _put(self, state: int, checkpoint: Checkpoint, together: int) -> None:
-        layouts = [LeafLayout.of(leaf) for leaf in checkpoint.leaves]
-        filed = _Filed(self._free.pop() if self._free else len(self._kept), checkpoint.with_leaves(()), layouts)
+    def _write(self, leaves: Leaves, together: int) -> _Filed:
+        layouts = tuple(map(LeafLayout.of, leaves))
+        file = self._free.pop() if self._free else len(self._kept)
         if not self.ahead and not self._on_device:
-            closed = tuple(_close_gaps(*one) for one in zip(checkpoint.leaves, layouts, strict=True))
-            self._write(filed, _Buffer(layouts, closed))
-        else:
-            buffer = self._take_free(layouts, together)
-            self._copies.write(checkpoint.leaves, buffer)
-            job = self._writer.submit(self._write, filed, buffer)
-            self._writing.append((job, buffer))
-            if not self.ahead:
-                job.result()
-            filed = replace(filed, written=job)
-        self._kept[state] = filed
+            self._fill(file, _Buffer(layouts, tuple(map(_close_gaps, leaves, layouts))))
+            return _Filed(file, layouts)
+        buffer = self._take_free(layouts, together)
+        self._copies.write(leaves, buffer)
+        job = self._writer.submit(self._fill, file, buffer)
+        self._writing.append((job, buffer))
+        if not self.ahead:
+            job.result()
+        return _Filed(file, layouts, job)
 
-    def _take_free(self, layouts: list[LeafLayout], together: int) -> _Buffer:
+    def _take_free(self, layouts: Layouts, together: int) -> _Buffer:
         """Return a buffer to write from; if all are in use, that of the oldest write when it is done."""
-        while True:
-            while self._writing and self._writing[0][0].done():
-                self._end_write()
-            if self._out.has_room(together):
-                return self._out.take(layouts)
-            self._end_write()
+        while self._writing and (self._writing[0][0].done() or not self._out.has_room(together)):
+            job, buffer = self._writing.popleft()
+            job.result()
+            self._out.give(buffer)
+        return self._out.take(layouts)
 
-    def _end_write(self) -> None:
-        job, buffer = self._writing.popleft()
-        job.result()
-        self._out.give(buffer)
-
-    def _write(self, filed: _Filed, buffer: _Buffer) -> None:
-        self._files.write(filed.file, buffer.wait())
+    def _fill(self, file: int, buffer: _Buffer) -> None:
+        self._files.write(file, buffer.wait())
 
     def expect(self, states: tuple[int, ...]) -> None:
         """Begin to read the states of a message that are there, as far as there are buffers."""
-        if not self.ahead:
-            return
-        for state in states:
+        for state in states if self.ahead else ():
             if state in self._kept and state not in self._reading:
                 if not self._in.has_room(len(states)):
                     return
-                filed = self._kept[state]
+                filed = self._kept[state][0]
                 buffer = self._in.take(filed.layouts)
-                self._reading[state] = self._reader.submit(self._read, filed, buffer), buffer
+                self._reading[state] = self._reader.submit(self._fetch, filed, buffer), buffer
 
-    def _read(self, filed: _Filed, buffer: _Buffer) -> None:
+    def _fetch(self, filed: _Filed, buffer: _Buffer) -> None:
         if filed.written is not None:
             filed.written.result()
         self._files.read(filed.file, buffer.wait())
 
-    def _get(self, state: int) -> Checkpoint:
-        filed = self._kept[state]
+    def _read(self, state: int, kept: _Filed) -> Leaves:
         if state in self._reading:
             job, buffer = self._reading.pop(state)
             job.result()
         elif self._on_device:
-            buffer = self._in.take(filed.layouts)
-            self._read(filed, buffer)
+            buffer = self._in.take(kept.layouts)
+            self._fetch(kept, buffer)
         else:
-            buffer = _Buffer.allocate(filed.layouts, pinned=False)
-            self._read(filed, buffer)
-            return filed.checkpoint.with_leaves(buffer.leaves)
-        leaves = self._copies.arrive(self._copies.read(state, buffer))
+            buffer = _Buffer.allocate(kept.layouts, pinned=False)
+            self._fetch(kept, buffer)
+            return buffer.leaves
+        leaves = self._copies.arrive(self._copies.read(buffer))
         self._in.give(buffer)
-        return filed.checkpoint.with_leaves(leaves)
+        return leaves
 
-    def _drop(self, state: int) -> None:
+    def _release(self, state: int, kept: _Filed) -> None:
         if state in self._reading:
             # Announced, and not needed after all: what is written there next must not meet the read.
             job, buffer = self._reading.pop(state)
             job.result()
             self._in.give(buffer)
         # What is written there next is written later: there is one writer.
-        self._free.append(self._kept.pop(state).file)
+        self._free.append(kept.file)
 
     def close(self) -> None:
         """Delete all checkpoints, and end the threads."""
@@ -381,6 +349,6 @@ def _close_gaps(leaf: torch.Tensor, layout: LeafLayout) -> torch.Tensor:
     """Return a leaf, or a copy in host memory without gaps whose values are as they read."""
     if leaf.stride() == layout.stride and not (leaf.is_conj() or leaf.is_neg()):
         return leaf
-    copy = _Buffer.allocate([layout], pinned=False)
+    copy = _Buffer.allocate((layout,), pinned=False)
     _Copies().write((leaf,), copy)
     return copy.leaves[0]

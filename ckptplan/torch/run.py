@@ -417,7 +417,7 @@ def _make_engine(
     return CompiledEngine(**shared, piece=piece, loss=call.losses.get(piece.product))
 
 
-def _make_remote_store(call: Call, device: torch.device) -> Store:
+def _make_remote_store(call: Call, device: torch.device) -> Store[Any]:
     # An observer measures each action separately.
     ahead = call.planned.overlaps and call.observer is None
     if not isinstance(call.plan, Plan) or call.schedule is not None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from ckptplan.errors import InputError
 from ckptplan.torch.ambient import RandomState
 from ckptplan.torch.trees import Leaves, Structure, byte_size, compact
+
+_K = TypeVar("_K")
 
 
 @dataclass(frozen=True)
@@ -24,70 +27,66 @@ class Checkpoint:
         return Checkpoint(leaves, self.structure, self.random)
 
 
-class Store(ABC):
-    """Keeps checkpoints by the number of their state."""
+class Store(ABC, Generic[_K]):
+    """Keeps checkpoints by the number of their state; what it keeps of the leaves is its own affair."""
 
     #: Whether it can fetch ahead of time.
     ahead = False
 
     def __init__(self) -> None:
         self.bytes = 0
-        self._sizes: dict[int, int] = {}
+        #: Of each state what is kept of its leaves, the rest of the checkpoint, and the bytes of the leaves.
+        self._kept: dict[int, tuple[_K, Checkpoint, int]] = {}
 
     def put(self, state: int, checkpoint: Checkpoint, *, together: int = 1) -> None:
         """Keep a checkpoint, one of so many that move in one message."""
-        self._put(state, checkpoint, together)
-        self._sizes[state] = byte_size(checkpoint.leaves)
-        self.bytes += self._sizes[state]
+        size = byte_size(checkpoint.leaves)
+        self._kept[state] = self._write(checkpoint.leaves, together), checkpoint.with_leaves(()), size
+        self.bytes += size
 
     def get(self, state: int) -> Checkpoint:
         """Return a checkpoint on the device; it stays stored."""
-        return self._get(state)
+        kept, checkpoint, _ = self._kept[state]
+        return checkpoint.with_leaves(self._read(state, kept))
 
     def drop(self, state: int) -> None:
         """Delete a checkpoint."""
-        self._drop(state)
-        self.bytes -= self._sizes.pop(state)
+        kept, _, size = self._kept.pop(state)
+        self._release(state, kept)
+        self.bytes -= size
 
-    def expect(self, states: tuple[int, ...]) -> None:  # noqa: B027 - most stores have nothing to do ahead
+    def expect(self, states: tuple[int, ...]) -> None:
         """Announce the checkpoints of the next message, so that they may be fetched while compute runs."""
 
     @abstractmethod
-    def _put(self, state: int, checkpoint: Checkpoint, together: int) -> None: ...
+    def _write(self, leaves: Leaves, together: int) -> _K: ...
 
     @abstractmethod
-    def _get(self, state: int) -> Checkpoint: ...
+    def _read(self, state: int, kept: _K) -> Leaves: ...
 
-    @abstractmethod
-    def _drop(self, state: int) -> None: ...
+    def _release(self, state: int, kept: _K) -> None:
+        """Let go of a state that is dropped."""
 
     def close(self) -> None:
         """Delete all checkpoints."""
-        for state in tuple(self._sizes):
+        for state in tuple(self._kept):
             self.drop(state)
 
 
-class LocalStore(Store):
+class LocalStore(Store[tuple[Leaves, tuple[int, ...]]]):
     """Keeps tensors without copying; a change in place after they were stored is detected."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._kept: dict[int, tuple[Checkpoint, tuple[int, ...]]] = {}
+    def _write(self, leaves: Leaves, together: int) -> tuple[Leaves, tuple[int, ...]]:
+        leaves = tuple(compact(leaf) for leaf in leaves)
+        return leaves, tuple(leaf._version for leaf in leaves)
 
-    def _put(self, state: int, checkpoint: Checkpoint, together: int) -> None:
-        leaves = tuple(compact(leaf) for leaf in checkpoint.leaves)
-        self._kept[state] = checkpoint.with_leaves(leaves), tuple(leaf._version for leaf in leaves)
-
-    def _get(self, state: int) -> Checkpoint:
-        checkpoint, versions = self._kept[state]
-        if versions != tuple(leaf._version for leaf in checkpoint.leaves):
+    def _read(self, state: int, kept: tuple[Leaves, tuple[int, ...]]) -> Leaves:
+        leaves, versions = kept
+        if versions != tuple(leaf._version for leaf in leaves):
             raise InputError(
                 f"state {state} was changed in place after it was stored, so that steps cannot be run again "
                 "from it",
                 field="cell" if state else "state",
                 accepted="a cell that returns new tensors, and an initial state that is left alone",
             )
-        return checkpoint
-
-    def _drop(self, state: int) -> None:
-        del self._kept[state]
+        return leaves

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ _DTYPES = (
     *(torch.bool, torch.int64, torch.uint8),
 )
 #: Makes a store whose transfers overlap compute, or do not.
-Make: TypeAlias = Callable[[bool], Store]
+Make: TypeAlias = Callable[[bool], Store[Any]]
 
 
 @pytest.fixture(params=["files", "files written through", "host memory"])
@@ -31,7 +31,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     """Return what makes each kind of store."""
     kind: str = request.param
 
-    def make_one(ahead: bool) -> Store:
+    def make_one(ahead: bool) -> Store[Any]:
         if kind == "host memory":
             return HostStore(_CPU, ahead=ahead)
         return FileStore(StateFiles(tmp_path, through="through" in kind), _CPU, ahead=ahead)
