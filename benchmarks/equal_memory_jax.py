@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.harness import MIB, Setting, find_difference, main, table, time_in_turn
+from benchmarks.harness import DOCS, MIB, Setting, find_difference, main, table, time_in_turn
 
 #: A rival, by its name, as a function of a case.
 _RIVALS = {
@@ -107,4 +107,4 @@ def document(results: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main("equal_memory_jax", run, document, about=__doc__)
+    main("equal_memory_jax", run, document, about=__doc__, page=DOCS / "measured-jax.md")
