@@ -1,16 +1,17 @@
 """What rows of a sweep cost, and what engines add: python -m benchmarks.sweeps.
 
-A row is the best plan of paper-snn on ipu-mk2 at a point of a grid over T, memory and bandwidth. Its seconds
-are processor time of one core; its bytes are what it adds to a file. Engines plan the same grid in turn, each
-with two workers that were started before, in blocks of a second; what counts is the ratio of rows per second.
+A row is the best plan of a job at a point of one of several grids. Its seconds are processor time of one core;
+its bytes are what it adds to a file. Engines plan the same grid in turn, each with two workers that were
+started before, in blocks of a second; what counts is the ratio of rows per second.
 """
 
 from __future__ import annotations
 
+import re
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from pathlib import Path
@@ -29,10 +30,48 @@ CORES = (1, 64, 1024)
 _MOST = 10_000_000
 
 
-def _make(strategies: str, **over: str) -> Sweep:
-    workload, profile = ckptplan.load_workload("paper-snn"), ckptplan.load_profile("ipu-mk2")
-    axes = {name.replace("_", "-"): values for name, values in over.items()}
-    return make_sweep(axes, workloads=workload, profiles=profile, strategies=strategies)
+#: The grids whose points are measured, by strategies: a workload, a profile and axes.
+GRIDS: Mapping[str, tuple[tuple[str, str, dict[str, str]], ...]] = {
+    "closed": (
+        ("paper-snn", "ipu-mk2", {
+            "T": "256:4096:n24", "local-bytes": "300KiB:624KiB:n10", "bandwidth": "5GB/s:80GB/s:n5",
+        }),
+        ("paper-snn", "ipu-mk2", {"T": "64:4096:n30", "batch": "30,60,90,120", "headroom": "0,5%,10%,20%"}),
+        ("gru", "nvidia-a100-80gb", {"T": "256:1000000:n24", "local-bytes": "30MB:3GB:n20"}),
+        ("lstm-stack", "cpu-nvme", {"T": "256:16384:n16", "local-bytes": "100MB:4GB:n8", "latency": "0,1us"}),
+    ),
+    "optimal": (
+        ("paper-snn", "ipu-mk2", {
+            "T": "256:4096:n8", "local-bytes": "300KiB:624KiB:n5", "bandwidth": "10GB/s,40GB/s",
+        }),
+        ("gru", "nvidia-a100-80gb", {"T": "256:16384:n6", "local-bytes": "30MB:3GB:n6"}),
+    ),
+}  # fmt: skip
+
+
+def make_grid_sweep(strategies: str, workload: str, profile: str, axes: Mapping[str, str]) -> Sweep:
+    """Return a sweep over a grid."""
+    job, machine = ckptplan.load_workload(workload), ckptplan.load_profile(profile)
+    return make_sweep(axes, workloads=job, profiles=machine, strategies=strategies)
+
+
+def measure_grids(strategies: str, *, small: bool) -> dict[str, Any]:
+    """Return the mean of all points of the grids of some strategies, and each grid by itself."""
+    found = []
+    for workload, profile, axes in GRIDS[strategies]:
+        few = {name: re.sub(r":n\d+$", ":n2", values) if small else values for name, values in axes.items()}
+        found.append(measure_rows(make_grid_sweep(strategies, workload, profile, few)))
+    rows = sum(one["rows"] for one in found)
+
+    def average(numbers: Iterable[float]) -> float:
+        return sum(number * one["rows"] for number, one in zip(numbers, found, strict=True)) / rows
+
+    return {
+        "rows": rows,
+        "seconds": average(one["seconds"] for one in found),
+        "bytes": {name: average(one["bytes"][name] for one in found) for name in found[0]["bytes"]},
+        "grids": found,
+    }
 
 
 def measure_rows(sweep: Sweep) -> dict[str, Any]:
@@ -86,17 +125,11 @@ def _count(rows: Iterator[list[Row]]) -> int:
 def run(setting: Setting) -> dict[str, Any]:
     """Measure rows of closed forms and of ``optimal``, then engines."""
     small = setting.small
-    closed = _make(
-        "closed",
-        T=f"256:4096:n{3 if small else 24}",
-        local_bytes=f"300KiB:624KiB:n{2 if small else 10}",
-        bandwidth="5GB/s:80GB/s:n5",
-    )
-    solved = _make("optimal", T=f"256:4096:n{2 if small else 5}", local_bytes="300KiB,450KiB,624KiB")
-    long = _make("closed", T="256:4096:n16", local_bytes=f"300KiB:624KiB:n{4 if small else 128}")
+    axes = {"T": "256:4096:n16", "local-bytes": f"300KiB:624KiB:n{4 if small else 1024}"}
+    long = make_grid_sweep("closed", "paper-snn", "ipu-mk2", axes)
     return {
-        "closed": setting.attempt("closed", lambda: measure_rows(closed)),
-        "optimal": setting.attempt("optimal", lambda: measure_rows(solved)),
+        "closed": setting.attempt("closed", lambda: measure_grids("closed", small=small)),
+        "optimal": setting.attempt("optimal", lambda: measure_grids("optimal", small=small)),
         "engines": setting.attempt("engines", lambda: measure_engines(long, rounds=1 if small else 5)),
     }
 
@@ -114,14 +147,22 @@ def document(results: Any) -> str:
     engines = results["engines"]
     own, dask = (statistics.median(engines["rows_per_second"][name]) for name in ("own", "dask"))
     spent = ", ".join(
-        f"{results[name]['seconds'] * 1e3:,.3g} ms ({told}, {results[name]['rows']:,} points)"
-        for name, told in (("closed", "closed forms"), ("optimal", "`optimal`"))
+        _say_spent(results[name], told) for name, told in (("closed", "closed forms"), ("optimal", "`optimal`"))
     )
     return (
         table(("strategies", "points", *cores, "CSV", "JSON lines", "Parquet", "files"), rows)
         + f"\n\nProcessor time of a point: {spent}. Two workers of Dask plan {engines['ratio']:.2f} of what "
-        f"two processes of one machine plan in the same time ({dask:,.0f} and {own:,.0f} rows a second, on a "
-        "busy machine; medians of rounds in turn).\n"
+        f"two processes of one machine plan in the same time ({dask:,.0f} and {own:,.0f} rows a second; "
+        "medians of rounds in turn).\n"
+    )
+
+
+def _say_spent(found: dict[str, Any], told: str) -> str:
+    """Return the mean of a point's time, and from where to where the means of the grids go."""
+    least, most = (pick(one["seconds"] for one in found["grids"]) * 1e3 for pick in (min, max))
+    return (
+        f"{found['seconds'] * 1e3:,.3g} ms ({told}, {found['rows']:,} points; "
+        f"{len(found['grids'])} grids, {least:,.3g} to {most:,.3g} ms)"
     )
 
 
@@ -129,7 +170,7 @@ def _say_hours(seconds: float) -> str:
     for size, unit in ((86400 * 365, "years"), (86400, "days"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:,.2g} {unit}" if seconds < 100 * size else f"{seconds / size:,.0f} {unit}"
-    return f"{seconds:,.2g} s"
+    return f"{float(f'{seconds:.2g}'):,g} s"
 
 
 def _say_bytes(size: float) -> str:

@@ -6,11 +6,13 @@ settings that do not fit the memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from ckptplan.paper.figures import Panel, PaperFigure, Series
 from ckptplan.report import style
+from ckptplan.report.marks import Marks, draw_marks
 from ckptplan.report.style import PAGE, Look, Size, set_legend, start_figure
 from ckptplan.units import format_bytes
 
@@ -41,7 +43,7 @@ _AXES: Mapping[str, tuple[str, float]] = {
 _DOUBLING = ("chunk_size", "remote_chunk_size")
 #: Axes end here where curves rise further; the captions say so.
 _TOP_MS, _TOP_KIB = 60, 900
-#: Curves of more points than this mark only some of them.
+#: Curves of at most so many points mark all of them.
 _FEW = 20
 #: Arrangement of panels by figure; one row by default.
 _ROWS = {
@@ -61,9 +63,13 @@ def draw_figure(content: PaperFigure, size: Size = PAGE) -> Figure:
     mosaic: Any = rows  # a list of lists, which its type does not take
     grid = figure.subplot_mosaic(mosaic)
     looks = _choose_looks(content)
+    samples: dict[str, Any] = {}
     for panel in content.panels:
-        _draw_panel(grid[panel.name], panel, looks, size)
-    set_legend(figure, _make_handles(grid, content, size), size)
+        axes = grid[panel.name]
+        axes.set_title(panel.title)
+        samples |= draw_marks(axes, list(_mark_panel(panel, looks)), size)
+        _scale_axes(axes, panel)
+    set_legend(figure, list(samples.values()), size)
     return figure
 
 
@@ -80,47 +86,43 @@ def _select_variants(panel: Panel) -> tuple[Series, ...]:
     return own if len({series.strategy for series in own}) == 1 else ()
 
 
-def _draw_panel(axes: Axes, panel: Panel, looks: Mapping[str, Look], size: Size) -> None:
-    axes.set_title(panel.title)
-    for place, series in enumerate(panel.series):
-        _draw_curve(axes, panel, series, looks[series.label], place=place, size=size)
-    _scale_axes(axes, panel)
+def _mark_panel(panel: Panel, looks: Mapping[str, Look]) -> Iterator[Marks]:
+    """Yield what a panel shows: the advised range, the budget, curves, and the points of short ones."""
     if panel.advised is not None:
-        axes.axvspan(*panel.advised, color=style.PALE, linewidth=0, zorder=0)
+        low, high = panel.advised
+        yield Marks(kind="band", rows=[{"x": low, "x2": high}], colour=style.PALE)
+    budget = format_bytes(panel.budget_bytes)
+    for series in panel.series:
+        look, rows = looks[series.label], _list_points(panel, series)
+        form: dict[str, Any] = {"colour": look.colour, "marker": look.marker}
+        yield Marks(kind="line", rows=rows, label=series.label, dashes=look.dashes, size=1.1, **form)
+        for fits, face, label in ((True, look.colour, ""), (False, "white", f"hollow: over {budget}")):
+            drawn = [
+                point.fits is fits and row["y"] <= _TOP_KIB
+                for row, point in zip(rows, series.points, strict=True)
+            ]
+            if len(rows) <= _FEW:
+                some = list(compress(rows, drawn))
+                yield Marks(kind="point", rows=some, face=face, label=label, size=4, **form)
     if panel.y == "local_peak_bytes":
-        _draw_budget(axes, panel)
+        limit = [{"y": panel.budget_bytes / 1024}]
+        yield Marks(kind="rule", rows=limit, colour=style.GREY, dashes=(0, (2, 1)), size=0.9, label=budget)
 
 
-def _list_points(panel: Panel, series: Series) -> list[tuple[float, float]]:
+def _list_points(panel: Panel, series: Series) -> list[dict[str, float]]:
     """Return the points of a curve in the units of the axes."""
     x_scale, y_scale = _AXES[panel.x][1], _AXES[panel.y][1]
     return [
-        (float(row[panel.x]) / x_scale, float(row[panel.y]) / y_scale)
+        {"x": float(row[panel.x]) / x_scale, "y": float(row[panel.y]) / y_scale}
         for row in (point.row for point in series.points)
     ]
-
-
-def _draw_curve(axes: Axes, panel: Panel, series: Series, look: Look, *, place: int, size: Size) -> None:
-    x, y = zip(*_list_points(panel, series), strict=True)
-    marker: dict[str, Any] = {
-        "color": look.colour,
-        "marker": look.marker,
-        "markersize": 4 * size.scale,
-        "markeredgewidth": 0.9 * size.scale,
-    }
-    # All points of a short curve; of a long one some, at other places than those of other curves.
-    marked = 1 if len(x) <= _FEW else (0.02 * place, 0.12)
-    form = {"linewidth": 1.1 * size.scale, "linestyle": look.dashes, "label": series.label}
-    axes.plot(x, y, **form, **marker, markevery=marked, zorder=3)
-    hollow = [number for number, point in enumerate(series.points) if not point.fits]
-    axes.plot(x, y, markevery=hollow, markerfacecolor="white", linestyle="", zorder=4, **marker)
 
 
 def _scale_axes(axes: Axes, panel: Panel) -> None:
     from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
     axes.set(xlabel=_AXES[panel.x][0], ylabel=_AXES[panel.y][0])
-    highest = 1.05 * max(y for series in panel.series for _, y in _list_points(panel, series))
+    highest = 1.05 * max(row["y"] for series in panel.series for row in _list_points(panel, series))
     timed = panel.y == "seconds"
     if panel.x in _DOUBLING:
         axes.set_xscale("log")
@@ -141,30 +143,3 @@ def _scale_axes(axes: Axes, panel: Panel) -> None:
 
 def _format_thousands(value: float, _: object) -> str:
     return f"{value:,.10g}"
-
-
-def _draw_budget(axes: Axes, panel: Panel) -> None:
-    limit = panel.budget_bytes / 1024
-    axes.axhline(limit, color=style.GREY, linewidth=0.9, linestyle=(0, (2, 1)), zorder=2)
-    axes.annotate(
-        format_bytes(panel.budget_bytes),
-        (1, limit), xycoords=("axes fraction", "data"), xytext=(0, 2), textcoords="offset points",
-        ha="right", va="bottom", color=style.GREY,
-    )  # fmt: skip
-
-
-def _make_handles(grid: Mapping[str, Axes], content: PaperFigure, size: Size) -> list[Any]:
-    """Return the samples of the legend: each curve once, and a hollow marker if there are any."""
-    from matplotlib.lines import Line2D
-
-    labelled = [
-        one
-        for panel in content.panels
-        for one in zip(*grid[panel.name].get_legend_handles_labels(), strict=True)
-    ]
-    handles = list({label: handle for handle, label in labelled}.values())
-    if not all(point.fits for panel in content.panels for point in panel.points):
-        label = f"hollow: over {format_bytes(content.panels[0].budget_bytes)}"
-        look: dict[str, Any] = {"marker": "o", "markersize": 4 * size.scale, "markerfacecolor": "white"}
-        handles.append(Line2D([], [], linestyle="none", color=style.GREY, label=label, **look))
-    return handles

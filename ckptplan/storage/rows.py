@@ -1,21 +1,20 @@
 """Writes files of rows that can be continued after an interruption.
 
 A row is complete when its line has ended. All rows of a file begin with the same identity. A file gets its
-beginning atomically, so a file without it was not written by this module.
+beginning in one piece, so a file without it was not written by this module.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from ckptplan.errors import InputError
-from ckptplan.storage.files import check_file_name, lock_file, write_bytes
+from ckptplan.storage.files import check_file_name, lock_file
 from ckptplan.storage.tables import Lines
 from ckptplan.wording import Argument
 
@@ -74,7 +73,11 @@ def open_rows(
     source = str(check_file_name(path))
     beginning = make_beginning(lines, identity).encode()
     try:
-        with _open_begun(path, beginning, source=source, restart=restart) as file:
+        with _open_locked(path, source) as file:
+            if restart or not os.fstat(file.fileno()).st_size:
+                file.truncate()
+                file.write(beginning)
+                file.seek(0)
             done, end = _examine(file, lines, identity=identity, total=total, head=head, source=source)
             # The beginning of a first row stays until the row overwrites it.
             file.truncate(max(end, len(beginning)))
@@ -86,44 +89,16 @@ def open_rows(
         raise InputError(f"cannot be written: {error.strerror}", source=source) from None
 
 
-def _open_begun(path: str | Path, beginning: bytes, *, source: str, restart: bool) -> IO[bytes]:
-    """Open and lock a file for reading and writing; an empty file first gets its beginning, atomically."""
-    file = _open_locked(path, source)
-    if os.fstat(file.fileno()).st_size and not restart:
-        return file
-    if sys.platform == "win32":
-        file.close()  # Windows cannot replace an open file
-    with file:
-        write_bytes(path, beginning)
-    return _open_locked(path, source)
-
-
-def _open_locked(path: str | Path, source: str) -> IO[bytes]:
+@contextmanager
+def _open_locked(path: str | Path, source: str) -> Iterator[IO[bytes]]:
     """Open a file without emptying it, and lock it. Raises InputError if another process holds the lock."""
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
-        with ExitStack() as until_sure:
-            file = until_sure.enter_context(os.fdopen(descriptor, "r+b"))
-            _lock(file, source)
-            if _is_at(path, file):
-                until_sure.pop_all()
-                return file
-
-
-def _is_at(path: str | Path, file: IO[bytes]) -> bool:
-    """Return whether the path still names the file, which may have been replaced before it was locked."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), Path(path).stat())
-    except FileNotFoundError:
-        return False
-
-
-def _lock(file: IO[bytes], source: str) -> None:
-    """Lock the file against other processes. Raises InputError if one of them holds the lock."""
-    try:
-        lock_file(file.fileno())
-    except BlockingIOError:
-        raise InputError("is being written by another process", source=source) from None
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+    with os.fdopen(descriptor, "r+b") as file:
+        try:
+            lock_file(file.fileno())
+        except BlockingIOError:
+            raise InputError("is being written by another process", source=source) from None
+        yield file
 
 
 def _examine(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from ckptplan.errors import InputError, did_you_mean
 from ckptplan.model.network import Network
@@ -169,26 +169,20 @@ def _reads_as(text: str, parse: Callable[[object], float], value: float) -> bool
         return False
 
 
-_FIELD = re.compile(r"(\w+) = .*")
-_TABLE = re.compile(r"\[(\w+)\]")
+#: A table, or a field with its value.
+_LINE = re.compile(r"\[(\w+)\]|(\w+) = .*")
 
 
 def commented_text(model: Workload | HardwareProfile, *, head: str) -> str:
     """Return a workload or a profile as TOML with a comment on each number; ``head`` is the first comment."""
     text = workload_text(model) if isinstance(model, Workload) else profile_text(model)
-    models: dict[str, type[BaseModel]] = {"": type(model), "network": Network}
-    table = ""
-    lines = [f"# {line}" for line in head.splitlines()]
+    described: dict[str, dict[str, FieldInfo]] = {"": type(model).model_fields, "network": Network.model_fields}
+    lines, table = [f"# {line}" for line in head.splitlines()], ""
     for line in text.splitlines()[1:]:
-        if match := _TABLE.match(line):
-            table = match[1]
-            field = models[""].model_fields.get(table)
-            lines.append(f"{line}  # {field.description}" if field and field.description else line)
-            continue
+        match = _LINE.fullmatch(line)
+        opened, named = match.groups() if match else (None, None)
         if line.startswith("["):
-            table = "no fields"
-        match = _FIELD.fullmatch(line)
-        described = models.get(table)
-        field = described.model_fields.get(match[1]) if match and described else None
+            table = opened or line
+        field = described.get("" if opened else table, {}).get(opened or named or "")
         lines.append(f"{line}  # {field.description}" if field and field.description else line)
     return "\n".join(lines) + "\n"

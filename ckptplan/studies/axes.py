@@ -20,10 +20,6 @@ from ckptplan.cost.case import Case
 from ckptplan.errors import InputError, did_you_mean, refuse
 from ckptplan.model.workload import ACTION_TIMES, DERIVED
 from ckptplan.units import (
-    ACCEPTED_BYTES,
-    ACCEPTED_HEADROOM,
-    ACCEPTED_RATE,
-    ACCEPTED_SECONDS,
     MAX_BYTES,
     format_bytes,
     format_count,
@@ -47,7 +43,6 @@ class AxisKind:
 
     read: Callable[[object], Value]
     show: Callable[[Any], str]
-    accepted: str
     whole: bool = False
 
 
@@ -58,7 +53,7 @@ def _read_count(value: object) -> int:
     except (TypeError, ValueError):
         count = 0
     if isinstance(value, bool) or count < 1:
-        raise refuse(value, "is not accepted", accepted=_WHOLE)
+        raise refuse(value, "is not accepted", accepted="whole numbers from 1")
     return count
 
 
@@ -71,24 +66,21 @@ def _read_ratio(value: object) -> float:
     except ValueError:
         ratio = float("nan")
     if not 0 < ratio < float("inf"):
-        raise refuse(value, "is not a ratio", accepted=_RATIO)
+        raise refuse(value, "is not a ratio", accepted="a number above zero, as 0.1, 1 or '30%'")
     return ratio
 
 
-_RATIO = "a number above zero, as 0.1, 1 or '30%'"
-_WHOLE = "whole numbers from 1"
-COUNT = AxisKind(read=_read_count, show=format_count, accepted=_WHOLE, whole=True)
-BYTES = AxisKind(read=parse_bytes, show=format_bytes, accepted=ACCEPTED_BYTES, whole=True)
-LIMIT = AxisKind(
-    read=parse_optional_bytes,
-    show=lambda value: "unbounded" if value is None else format_bytes(value),
-    accepted=f"{ACCEPTED_BYTES}, or 'unbounded'",
-    whole=True,
-)
-HEADROOM = AxisKind(read=parse_headroom, show=format_share, accepted=ACCEPTED_HEADROOM)
-RATE = AxisKind(read=parse_rate, show=format_rate, accepted=ACCEPTED_RATE)
-SECONDS = AxisKind(read=parse_seconds, show=format_seconds, accepted=ACCEPTED_SECONDS)
-RATIO = AxisKind(read=_read_ratio, show=lambda value: f"{value:.4g}", accepted=_RATIO)
+def _show_limit(value: int | None) -> str:
+    return "unbounded" if value is None else format_bytes(value)
+
+
+COUNT = AxisKind(read=_read_count, show=format_count, whole=True)
+BYTES = AxisKind(read=parse_bytes, show=format_bytes, whole=True)
+LIMIT = AxisKind(read=parse_optional_bytes, show=_show_limit, whole=True)
+HEADROOM = AxisKind(read=parse_headroom, show=format_share)
+RATE = AxisKind(read=parse_rate, show=format_rate)
+SECONDS = AxisKind(read=parse_seconds, show=format_seconds)
+RATIO = AxisKind(read=_read_ratio, show="{:.4g}".format)
 
 
 #: Sizes in bytes per unit of the profile, which the network derives unless their own axes replace them.
@@ -111,10 +103,6 @@ class Axis:
     sets: tuple[str, ...]
     #: Whether values are shares of the time of a forward step.
     of_forward: bool = False
-
-    def __reduce__(self) -> tuple[Callable[[str], Axis], tuple[str]]:
-        """Pickle by name, for other processes."""
-        return find_axis, (self.name,)
 
     def now(self, case: Case) -> tuple[Value, ...]:
         """Return the present values in a case, one for each field that it sets."""
@@ -349,8 +337,6 @@ def _read_list(axis: Axis, given: Iterable[object]) -> list[Value]:
 
 
 def _read(axis: Axis, given: object) -> Value:
-    if isinstance(given, str) and not given.strip():
-        raise InputError("has an empty value", value=given, accepted=axis.kind.accepted)
     plain = given.item() if hasattr(given, "item") else given
     return axis.kind.read(plain.strip() if isinstance(plain, str) else plain)
 

@@ -7,7 +7,9 @@ function of a module, and items of plain data.
 from __future__ import annotations
 
 import logging
+import math
 import os
+import pickle
 import signal
 import threading
 import time
@@ -93,9 +95,13 @@ def map_in_order(
         yield from map(work, items)
         return
     source, waiting = iter(items), deque[tuple[Item, Future[Result | CkptplanError]]]()
+    workers, looked = 0, -math.inf
     try:
         while True:
-            room = _AHEAD * count_workers(executor) - len(waiting)
+            # Asking a scheduler takes as long as some rows.
+            if time.monotonic() - looked > _LOOK_SECONDS:
+                workers, looked = count_workers(executor), time.monotonic()
+            room = _AHEAD * workers - len(waiting)
             waiting += ((item, _submit(executor, work, item)) for item in islice(source, max(0, room)))
             if not waiting:
                 return
@@ -143,16 +149,17 @@ def _wait_for(future: Future[Any], executor: Executor) -> None:
 def _submit(executor: Executor, work: Callable[[Item], Result], item: Item) -> Future[Result | CkptplanError]:
     """Return the future of an item; one that fails if the executor takes no more."""
     try:
-        # Dask answers a call that it had before with the result that it had, also with an error.
-        return executor.submit(_run, work, item, __version__, uuid4().hex)
+        # As bytes: Dask would hash an object part by part. It answers a call that it had before with the result
+        # that it had, also with an error.
+        return executor.submit(_run, pickle.dumps((work, item)), __version__, uuid4().hex)
     except Exception as error:
         future = Future[Result | CkptplanError]()
         future.set_exception(error)
         return future
 
 
-def _run(work: Callable[[Item], Result], item: Item, version: str, _try: str) -> Result | CkptplanError:
-    """Return what work returns, or its error: what an executor raises is then not the task's.
+def _run(task: bytes, version: str, _try: str) -> Any:
+    """Return what a task returns, or its error: what an executor raises is then not the task's.
 
     Another version may find other results. ``_try`` makes each try a call of its own.
     """
@@ -161,6 +168,7 @@ def _run(work: Callable[[Item], Result], item: Item, version: str, _try: str) ->
             f"a worker has version {__version__} of ckptplan, and this program has {version}: "
             "install the same one on both"
         )
+    work, item = pickle.loads(task)  # noqa: S301 - the caller's
     try:
         return work(item)
     except CkptplanError as error:

@@ -114,29 +114,6 @@ def test_a_file_is_never_seen_without_its_beginning(
     assert file.read_bytes() == beginning
 
 
-def test_a_file_replaced_or_gone_before_it_was_locked_is_opened_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rows never go to a file that has no name any more."""
-    file = tmp_path / "rows"
-    written(file, "jsonl", upto=2)
-    whole = file.read_bytes()
-    opened = os.open
-    moments = [lambda: file.replace(tmp_path / "gone"), lambda: (tmp_path / "new").replace(file)]
-    (tmp_path / "new").write_bytes(whole)
-
-    def late(path: Any, *rest: Any) -> int:
-        descriptor = opened(path, *rest)
-        if moments and path == file:
-            moments.pop(0)()
-        return descriptor
-
-    monkeypatch.setattr(os, "open", late)
-    assert written(file, "jsonl", upto=3).done == 2
-    assert file.read_bytes().startswith(whole)
-    assert len(file.read_bytes()) > len(whole)
-
-
 @pytest.mark.parametrize("restart", [False, True])
 def test_rights_and_links_stay(restart: bool, tmp_path: Path) -> None:
     file, link = tmp_path / "rows", tmp_path / "link"

@@ -118,7 +118,7 @@ def test_the_last_axis_runs_fastest() -> None:
             "latency: '0:1:x2' has ends too far apart (accepted: a START above zero, and a STOP",
         ),
         (["remote-bytes=1:unbounded:x2"], "remote-bytes: '1:unbounded:x2' is not a range"),
-        (["T="], "T: has an empty value (accepted: whole numbers from 1)"),
+        (["T="], "T: '' is not accepted (accepted: whole numbers from 1)"),
         ({"T": []}, "T: has no values"),
         ({"T": [1.5]}, "T: 1.5 is not accepted (accepted: whole numbers from 1)"),
         ({"T": [True]}, "T: True is not accepted (accepted: whole numbers from 1)"),
