@@ -64,7 +64,8 @@ def measure_grids(strategies: str, *, small: bool) -> dict[str, Any]:
     rows = sum(one["rows"] for one in found)
 
     def average(numbers: Iterable[float]) -> float:
-        return sum(number * one["rows"] for number, one in zip(numbers, found, strict=True)) / rows
+        mean: float = sum(number * one["rows"] for number, one in zip(numbers, found, strict=True)) / rows
+        return mean
 
     return {
         "rows": rows,

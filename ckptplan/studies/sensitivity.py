@@ -148,12 +148,16 @@ def _compare_at(costs: StepCosts, *, question: Question, kept: Answer) -> tuple[
     """Return the seconds of a kept plan at other costs, the least there, and a strategy that is faster."""
     asked = question.replace(costs=costs)
     ours = kept.seconds(costs, asked.goal.model)
-    if asked.faster_than(ours * (1 - SUM_ROUNDING)) is None:
+    faster = asked.faster_than(ours * (1 - SUM_ROUNDING))
+    if faster is None:
         return ours, ours, None
-    ranked = {answer.strategy.name: answer.key[0] for answer in asked.rank()}
-    least, own = min(ranked.values()), min(ours, ranked.get(kept.strategy.name, ours))
-    differs = own * (1 - max(question.resolution, _TIE)) > least
-    return ours, least, next(iter(ranked)) if differs else None
+    least, told_apart = faster.key[0], 1 - max(question.resolution, _TIE)
+    # The plan's own strategy may have a better setting, which matters if the plan is slower beyond doubt.
+    own = asked.for_strategy(kept.strategy).best() if ours * told_apart > least else None
+    if own is None or min(ours, own.key[0]) * told_apart <= least:
+        return ours, least, None
+    chosen = asked.best() or faster
+    return ours, least, chosen.strategy.name
 
 
 def _vary_times(
