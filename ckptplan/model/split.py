@@ -20,6 +20,9 @@ class Where(enum.StrEnum):
     LOCAL = "owned"
     REMOTE = "far"
 
+    # That of an Enum is a Python function, and parts of schedules are looked up millions of times.
+    __hash__ = str.__hash__
+
 
 class Choice(enum.StrEnum):
     """The first decision about a part of t steps."""
