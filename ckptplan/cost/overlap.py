@@ -77,58 +77,13 @@ def wait_for(transfer: Quantity, compute: Quantity) -> Seconds:
     return waits
 
 
-@dataclass(frozen=True, kw_only=True)
-class TransferBounds:
-    """What is known of the transfers of every setting in a box; arrays of shape (n,), or numbers.
-
-    ``last_states`` is the most states that the last write moves. At least ``steps_before`` steps run before
-    the last write starts, and at least ``steps_after`` steps run for the first time after that. At most
-    ``advances_before`` advances and ``saves_before`` local saves come before that.
-    """
-
-    last_states: Integers | int
-    steps_before: Integers
-    steps_after: Integers
-    advances_before: Integers
-    saves_before: Integers | int
-
-
-def least_overlapped_seconds(counts: Counts, bounds: TransferBounds, costs: StepCosts) -> Seconds:
-    """Return a lower bound for a box of settings.
-
-    Only the forward sweep runs before the last write starts. The rest of the sweep follows, and no read ends
-    before both are done. With A the compute before that start and B the compute after it, w and r the times of
-    the message that is written last and read first, W and R those of all writes and all reads:
-
-        seconds >= max(A, W - w) + max(B, w + R, T f - A + R - r)
-
-    A + B and W + R are known best. The other sums are close where only writes, or only reads, are hidden.
-    """
-    messages = 0.5 * counts.messages
-    writes = counts.remote_writes * costs.write_seconds + messages * costs.message_seconds
-    reads = counts.remote_reads * costs.read_seconds + messages * costs.message_seconds
-    write = counts.largest_message * costs.write_seconds + np.minimum(messages, 1) * costs.message_seconds
-    # W - w and R - r: that message is the largest.
-    others = np.maximum(0, counts.remote_writes - bounds.last_states)
-    latency = np.maximum(0.0, messages - 1) * costs.message_seconds
-    other_writes, other_reads = others * costs.write_seconds + latency, others * costs.read_seconds + latency
-    # B: nothing is recorded, loaded or run again before that start.
-    after = (
-        bounds.steps_after * costs.forward_seconds
-        + costs.steps * (costs.record_overhead_seconds + costs.backward_seconds)
-        + counts.recomputed_steps * costs.recompute_seconds
-        + counts.chunks * costs.chunk_seconds
-        + counts.local_loads * costs.load_seconds
-        + np.maximum(0, counts.advances - bounds.advances_before) * costs.advance_seconds
-        + np.maximum(0, counts.local_saves - bounds.saves_before) * costs.save_seconds
+def least_overlapped_seconds(counts: Counts, costs: StepCosts) -> Seconds:
+    """Return a lower bound for a box of settings: compute, or all transfers one after another."""
+    transfers = (
+        counts.remote_writes * costs.write_seconds
+        + counts.remote_reads * costs.read_seconds
+        + counts.messages * costs.message_seconds
     )
-    if_writes_are_hidden = np.maximum(
-        bounds.steps_before * costs.forward_seconds + write + reads,
-        costs.steps * costs.forward_seconds + other_reads,
-    )
-    if_reads_are_hidden = other_writes + after
-    known = np.maximum(costs.compute_seconds(counts), writes + reads)
     # Slightly less, since the sums of a point are rounded in another order.
-    either = np.maximum(if_writes_are_hidden, if_reads_are_hidden)
-    least: Seconds = np.maximum(known, either) * (1 - SUM_ROUNDING)
+    least: Seconds = np.maximum(costs.compute_seconds(counts), transfers) * (1 - SUM_ROUNDING)
     return least

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from ckptplan.cost.arrays import SUM_ROUNDING, Integers
 from ckptplan.cost.exact import Counts, price
-from ckptplan.cost.overlap import TransferBounds, least_overlapped_seconds
+from ckptplan.cost.overlap import least_overlapped_seconds
 from ckptplan.model.goal import Model
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.boxes import (
@@ -173,20 +173,11 @@ class _FrontProblem(BoxProblem):
         """Whether each chunk size of a box can be bounded separately (``_bound_gains_by_row``)."""
         return self.model == "exact" and _CHUNK in self.strategy.parameter_names
 
-    def least_seconds(
-        self, counts: Counts, boxes: Boxes, rows: npt.NDArray[np.intp]
-    ) -> npt.NDArray[np.float64]:
-        """Return the least time of rows with at least these counts, each of which lies in one of the boxes."""
+    def least_seconds(self, counts: Counts) -> npt.NDArray[np.float64]:
+        """Return the least time of settings with at least these counts."""
         if not self.costs.overlaps_compute or not self.strategy.moves_states:
             return price(counts, self.costs).seconds
-        bounds = self.strategy.bound_transfers(low=boxes.low, high=boxes.high, steps=self.costs.steps)
-        each = TransferBounds(
-            **{
-                field.name: np.broadcast_to(getattr(bounds, field.name), boxes.count())[rows]
-                for field in fields(bounds)
-            }
-        )
-        return np.asarray(least_overlapped_seconds(counts, each, self.costs), dtype=np.float64)
+        return np.asarray(least_overlapped_seconds(counts, self.costs), dtype=np.float64)
 
     def relax(self, keys: Key) -> Key:
         """Return bounds raised by the resolution: a point above them need not be listed."""
@@ -290,7 +281,7 @@ def _bound_gains_by_row(
         for name in _TIMED_COUNTS
     }
     recomputed = (counts.recomputed_steps + lengths - 1)[box] - longer
-    seconds = problem.least_seconds(replace(counts, recomputed_steps=recomputed, **moved), boxes, box)
+    seconds = problem.least_seconds(replace(counts, recomputed_steps=recomputed, **moved))
     gains = seen.gain(problem.relax((local[box] + longer * costs.tape_bytes, seconds)))
     most: npt.NDArray[np.float64] = np.maximum.reduceat(gains, starts) if len(starts) else gains
     return most

@@ -16,12 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ckptplan.cost.exact import Cost, Counts, price
-from ckptplan.cost.overlap import (
-    TransferBounds,
-    TransferTiming,
-    least_overlapped_seconds,
-    overlapped_seconds,
-)
+from ckptplan.cost.overlap import TransferTiming, least_overlapped_seconds, overlapped_seconds
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Model
 from ckptplan.model.prediction import COUNTS, Totals
@@ -56,7 +51,7 @@ class ClosedForm(Strategy):
     """A strategy whose cost is a formula of a few integers.
 
     ``printed`` takes ``low``, ``high`` and ``costs`` and evaluates the paper's equations. One that
-    ``moves_states`` has ``transfers`` and ``bound_transfers``.
+    ``moves_states`` has ``transfers``.
     """
 
     is_closed_form = True
@@ -81,10 +76,6 @@ class ClosedForm(Strategy):
     def transfers(self, point: Columns, *, costs: StepCosts) -> TransferTiming:
         """Return when transfers are due at each point."""
         raise NotImplementedError(f"{self.name} moves states and does not say when")
-
-    def bound_transfers(self, *, low: Columns, high: Columns, steps: int) -> TransferBounds:
-        """Return what is known of the transfers of every setting in each box."""
-        raise NotImplementedError(f"{self.name} moves states and does not bound when")
 
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
         return Parameters(
@@ -116,9 +107,7 @@ class ClosedForm(Strategy):
         seconds = np.where(
             is_point,
             overlapped_seconds(self.transfers(low, costs=costs), counts=counts, costs=costs),
-            least_overlapped_seconds(
-                counts, self.bound_transfers(low=low, high=high, steps=costs.steps), costs
-            ),
+            least_overlapped_seconds(counts, costs),
         )
         return replace(cost, seconds=seconds)
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ckptplan.cost import paper
 from ckptplan.cost.arrays import Integers, ceil_div
 from ckptplan.cost.exact import Cost, Counts
-from ckptplan.cost.overlap import TransferBounds, TransferTiming
+from ckptplan.cost.overlap import TransferTiming
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
@@ -232,23 +232,6 @@ class Segmented(ClosedForm):
             + last
             + kept * reversal,
             between_reads=batch * reversal,
-        )
-
-    def bound_transfers(self, *, low: Columns, high: Columns, steps: int) -> TransferBounds:
-        """Return bounds for each box: the last write starts where a segment does that v + 1 segments follow."""
-        shortest, longest = low[self.segment], high[self.segment]
-        (batch, most_kept), (_, least_kept) = self.batch_of(high), self.batch_of(low)
-        # In a wide box the products can exceed 2**63.
-        most = np.minimum(most_kept + 2, steps // longest + 1) * longest
-        least = np.minimum(least_kept + 2, steps // shortest + 1) * shortest
-        moved = np.maximum(0, ceil_div(steps, shortest) - 1 - least_kept)
-        return TransferBounds(
-            last_states=batch,
-            steps_before=np.maximum(0, steps - most),
-            steps_after=np.minimum(steps, least),
-            advances_before=np.maximum(0, moved - 1),
-            # Every state that moves in a batch is saved before it does.
-            saves_before=moved if self.moves_batches else 0,
         )
 
     @property
