@@ -13,7 +13,7 @@ compare the result with brute force (tests/laws/test_search.py).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -37,48 +37,34 @@ from ckptplan.strategies.answer import Answer
 _FEW_BOXES = 512
 
 
-@dataclass(frozen=True, kw_only=True)
-class SearchEffort:
-    """How the search works. Only ``exact_boxes`` can affect the answer, by a gap that is reported.
-
-    Up to ``few_points`` points are evaluated one by one, which is faster than cutting boxes. ``at_once`` boxes
-    are cut at a time, those with the best bounds first, so that good points are found early and prune others.
-    If more than ``exact_boxes`` cuts are needed, thousands of settings agree to many digits, as at a knee where
-    the front follows its own chord. The search then drops boxes that could be better by less than a
-    billionth, and ten times this after each further half of ``exact_boxes`` cuts.
-    """
-
-    few_points: int = 8_192
-    at_once: int = 2_048
-    exact_boxes: int = 40_000
-
-    def slack(self, cut: int) -> float:
-        """Return the share of the first key that may remain unproved after ``cut`` cuts."""
-        return 1e-9 * 10.0 ** (2 * (cut - self.exact_boxes) // self.exact_boxes)
+#: Up to so many points are evaluated one by one, which is faster than cutting boxes.
+_FEW_POINTS = 8_192
+#: So many boxes are cut at a time, those with the best bounds first, so that good points are found early and
+#: prune others.
+_AT_ONCE = 2_048
+#: If more cuts are needed, thousands of settings agree to many digits, as at a knee where the front follows its
+#: own chord. Only this can affect the answer, by a gap that is reported (``_allow``).
+_EXACT_BOXES = 40_000
 
 
-def find_best_setting(
-    problem: BoxProblem, *, effort: SearchEffort | None = None, rival: Rival | None = None
-) -> Answer | None:
+def find_best_setting(problem: BoxProblem, *, rival: Rival | None = None) -> Answer | None:
     """Return the optimum of a closed form within its limits, None if nothing fits or beats ``rival``.
 
     Ties go to the smaller parameters. Raises InputError if the strategy lacks the cost model.
     """
-    names = problem.strategy.parameter_names
     start = problem.strategy.candidates(costs=problem.costs, budget=problem.limits.budget)
     if start is None:
         return None
-    effort = effort or SearchEffort()
     boxes = Boxes.whole(start)
-    best = beaten = None if rival is None else rival.best(names)
+    best = beaten = rival
     if beaten is not None and not _may_improve(boxes, problem, beaten):
         return None
-    if boxes.volume() > effort.few_points:
+    if boxes.volume() > _FEW_POINTS:
         boxes = _peel(boxes)
     waiting: tuple[Boxes, Key] | None = None
     cut, least = 0, float("inf")
     while True:
-        if boxes.volume() <= effort.few_points:
+        if boxes.volume() <= _FEW_POINTS:
             best = _choose_better(best, _find_best_point(list_points(boxes), problem))
         else:
             best = _choose_better(best, _find_best_point(list_corners(boxes), problem))
@@ -89,17 +75,26 @@ def find_best_setting(
         rest, keys = waiting
         # Drop every box with bound(B) >= cost(x*).
         alive = _is_below(keys, best)
-        if best is not None and cut > effort.exact_boxes:
-            near = alive & (keys[0] >= best[0] - effort.slack(cut) * abs(best[0]))
+        if best is not None and cut > _EXACT_BOXES:
+            near = alive & (keys[0] >= best[0] - _allow(cut) * abs(best[0]))
             least = min(least, float(np.min(keys[0][near].astype(np.float64), initial=np.inf)))
             alive &= ~near
-        chosen = _choose_most_promising(keys, alive, most=effort.at_once)
+        chosen = _choose_most_promising(keys, alive, most=_AT_ONCE)
         if not len(chosen):
             break
         boxes = rest.take(chosen)
         alive[chosen] = False
         waiting = (rest.take(alive), tuple(column[alive] for column in keys))
     return None if best is None or best is beaten else _make_answer(best, least, problem)
+
+
+def _allow(cut: int) -> float:
+    """Return the share of the first key that may remain unproved after so many cuts.
+
+    Boxes that could be better by less than a billionth are dropped, and ten times this after each further half
+    of ``_EXACT_BOXES`` cuts.
+    """
+    return 1e-9 * 10.0 ** (2 * (cut - _EXACT_BOXES) // _EXACT_BOXES)
 
 
 #: A cache of searches, for the points of a sweep that differ only in transfers.
@@ -148,7 +143,7 @@ def _is_below(keys: Key, best: tuple[float, ...] | None) -> Mask:
     if best is None:
         return ~below
     equal = ~below
-    for column, value in zip(keys, best, strict=True):
+    for column, value in zip(keys, best, strict=False):
         below |= equal & (column < value)
         equal &= column == value
     return below

@@ -21,10 +21,10 @@ marks only fall, a later one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -36,34 +36,31 @@ from ckptplan.strategies.protocol import Strategy
 
 #: Columns that are compared lexicographically; all rise with the cost.
 Key: TypeAlias = tuple[npt.NDArray[Any], ...]
-#: A function or a frozen dataclass, never a lambda: it is part of a cache key, so equal ones must be equal.
-Objective: TypeAlias = Callable[[Cost], Key]
-
-
-def least_time(cost: Cost) -> Key:
-    """Rank by seconds, then local bytes, then remote bytes (docs/finding-optima.md)."""
-    return cost.seconds, cost.local_peak_bytes, cost.remote_peak_bytes
-
-
-def least_memory(cost: Cost) -> Key:
-    """Rank by local bytes, then seconds, then remote bytes."""
-    return cost.local_peak_bytes, cost.seconds, cost.remote_peak_bytes
-
-
-def least_remote_memory(cost: Cost) -> Key:
-    """Rank by remote bytes, then seconds, then local bytes."""
-    return cost.remote_peak_bytes, cost.seconds, cost.local_peak_bytes
 
 
 @dataclass(frozen=True)
-class FirstOnly:
-    """An objective reduced to its first column, for searches in which ties need not be broken."""
+class Least:
+    """Ranks by columns of a cost, the most important first (docs/finding-optima.md)."""
 
-    objective: Objective
+    columns: tuple[str, ...]
 
     def __call__(self, cost: Cost) -> Key:
-        """Return the first column."""
-        return self.objective(cost)[:1]
+        """Return the columns."""
+        return tuple(getattr(cost, name) for name in self.columns)
+
+    @property
+    def first(self) -> str:
+        """The column that counts most."""
+        return self.columns[0]
+
+    def alone(self) -> Least:
+        """Return the objective with this column only, for searches in which ties need not be broken."""
+        return Least(self.columns[:1])
+
+
+least_time = Least(("seconds", "local_peak_bytes", "remote_peak_bytes"))
+least_memory = Least(("local_peak_bytes", "seconds", "remote_peak_bytes"))
+least_remote_memory = Least(("remote_peak_bytes", "seconds", "local_peak_bytes"))
 
 
 #: The decimals of the sum of the scaled axes that count. Where a front runs along its chord, all sums are equal
@@ -84,6 +81,7 @@ class Knee:
     fast_bytes: int
     small_seconds: float
     small_bytes: int
+    first: ClassVar[str] = "share"
 
     def __call__(self, cost: Cost) -> Key:
         """Rank by the sum of the scaled axes, to nine decimals, then as ``least_time`` does."""
@@ -92,23 +90,11 @@ class Knee:
         return np.round(share, _DIGITS), *least_time(cost)
 
 
-#: The objectives of which seconds are the first number.
-TIME_FIRST: tuple[Callable[..., object], ...] = (least_time, FirstOnly(least_time))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rival:
-    """The key of another strategy's best setting, which a setting must beat.
-
-    ``ties_win`` says that a setting with the same key also beats it.
-    """
-
-    key: tuple[float, ...]
-    ties_win: bool
-
-    def best(self, names: tuple[str, ...]) -> tuple[float, ...]:
-        """Return the rival as a best point with parameters that no point has."""
-        return (*self.key, *[inf if self.ties_win else -inf] * len(names))
+#: Values, since they are part of a cache key: equal ones are equal wherever they were made.
+Objective: TypeAlias = Least | Knee
+#: The key of another strategy's best setting, which a setting must beat, and a last entry: infinite if a setting
+#: with the same key beats it, too, else minus infinity.
+Rival: TypeAlias = tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,8 +125,8 @@ class Preference:
     def find_rival(self, champion: Answer, strategy: Strategy) -> Rival:
         """Return what a setting of ``strategy`` must beat to replace the champion."""
         if not self.resolution:
-            return Rival(key=champion.key, ties_win=strategy.rank < champion.strategy.rank)
-        return Rival(key=self._mark(champion), ties_win=False)
+            return (*champion.key, inf if strategy.rank < champion.strategy.rank else -inf)
+        return (*self._mark(champion), -inf)
 
     def widen(self, seconds: float, *, strategies: int) -> float:
         """Return a time so long that no answer above it affects which of n ``strategies`` is the champion.
@@ -157,11 +143,11 @@ class Preference:
         """Return the key that an answer must be below to replace the champion; as long as the key."""
         first, *rest = champion.key
         mark: list[float]
-        if isinstance(self.objective, Knee):
+        if self.objective.first == Knee.first:
             # Both ends of the front have the coordinate 1, and a plan that is the quickest and the smallest has
             # 0. So the resolution is a share of the way between these, whatever the coordinate is.
             mark = [first - self.resolution]
-        elif self.objective in TIME_FIRST:
+        elif self.objective.first == "seconds":
             mark = [first * (1 - self.resolution)]
         else:
             # Bytes are exact: one byte less is better. Then seconds decide.

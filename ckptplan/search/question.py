@@ -20,8 +20,6 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.best_setting import find_least, find_setting
 from ckptplan.search.boxes import BoxProblem, Limits
 from ckptplan.search.objective import (
-    TIME_FIRST,
-    FirstOnly,
     Knee,
     Objective,
     Preference,
@@ -41,8 +39,7 @@ from ckptplan.strategies.solved import Solved, Task
 #: The limits of a goal.
 BudgetLimit: TypeAlias = Literal["local_bytes", "remote_bytes", "max_overhead"]
 _OF_THE_GOAL = frozenset(Goal.model_fields)
-#: The objectives that ask for the least local memory, and what is said if it is not proved to be the least.
-_MEMORY_FIRST = (least_memory, FirstOnly(least_memory))
+#: What is said if the objective is memory, and it is not proved that none needs less.
 _LESS_MEMORY = "no schedule with less local memory was found, but that there is none is not proved"
 
 
@@ -131,14 +128,14 @@ class Question:
         if enough is None or self.goal.objective != "time":
             return self._find_first(preference)
         most = preference.widen(enough, strategies=len(self.strategies))
-        return self._find_first(preference, Rival(key=(most, np.inf, np.inf), ties_win=True))
+        return self._find_first(preference, (most, np.inf, np.inf, np.inf))
 
     def faster_than(self, seconds: float) -> Answer | None:
         """Return the fastest answer, whatever the resolution; None if none takes less than ``seconds``."""
-        rival = Rival(key=(seconds,), ties_win=False)
-        preference = Preference(objective=FirstOnly(least_time))
+        rival = (seconds, -np.inf)
+        preference = Preference(objective=least_time.alone())
         answers = self._rank_by(preference, choose_rival=partial(_choose_rival, preference, rival))
-        return next((answer for answer in answers if answer.key < rival.key), None)
+        return next((answer for answer in answers if answer.key < (seconds,)), None)
 
     def for_closed_forms(self) -> Question:
         """Return the question for closed forms only, which are fast to search.
@@ -216,7 +213,7 @@ class Question:
             "remote_bytes": least_remote_memory,
             "max_overhead": least_time,
         }[limit]
-        answer = self._find_first(Preference(objective=FirstOnly(objective)))
+        answer = self._find_first(Preference(objective=objective.alone()))
         if answer is None:
             return None
         least = answer.key[0]
@@ -295,7 +292,7 @@ class Question:
         and running a step again takes time: then an equally fast plan recomputes nothing, so it holds every
         tape.
         """
-        if self.goal.model != "exact" or preference.objective is not least_time:
+        if self.goal.model != "exact" or preference.objective != least_time:
             return False
         if preference.resolution:
             return champion.key[0] * (1 - preference.resolution) <= self.least_seconds * (1 - SUM_ROUNDING)
@@ -342,7 +339,7 @@ class Question:
         if self.goal.model == "paper":
             raise no_equation(strategy.name)
         # The schedules of smaller budgets are of no use if time comes first, and is all that is asked for.
-        task = self.task(objective, front=objective not in TIME_FIRST, progress=progress)
+        task = self.task(objective, front=objective.first != least_time.first, progress=progress)
         task = dataclasses.replace(task, alone=not task.front and self.goal.objective == "time")
         answer = strategy.solve(task)
         if answer is None or not self.limits.keeps(answer.cost(self.costs))[0]:
@@ -364,7 +361,7 @@ class Question:
         for other in all_strategies().values():
             if not isinstance(other, ClosedForm) or other in self.strategies or not is_adoptable(other):
                 continue
-            rival = None if best is None else Rival(key=best.key, ties_win=False)
+            rival = None if best is None else (*best.key, -np.inf)
             found = self._search(other, objective, rival=rival)
             if found is not None and (best is None or found.key < best.key):
                 best = found
@@ -374,7 +371,7 @@ class Question:
             return None
         least_seconds = None if own is None else own.least_seconds
         adopted = adopt_answer(best, strategy=strategy, least_seconds=least_seconds)
-        if objective in _MEMORY_FIRST and best.key[0] > strategy.least_local_bytes(self.costs):
+        if objective.first == least_memory.first and best.key[0] > strategy.least_local_bytes(self.costs):
             adopted = dataclasses.replace(adopted, notes=(*adopted.notes, _LESS_MEMORY))
         return adopted
 
@@ -396,7 +393,7 @@ def _choose_rival(
     if champion is None:
         return rival
     best = preference.find_rival(champion, strategy)
-    return rival if rival is not None and rival.key <= best.key else best
+    return best if rival is None else min(rival, best)
 
 
 def _name_closed_forms(strategies: Iterable[Strategy]) -> tuple[str, ...]:

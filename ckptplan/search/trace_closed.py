@@ -24,7 +24,7 @@ import numpy.typing as npt
 from ckptplan.cost.arrays import SUM_ROUNDING, Integers
 from ckptplan.cost.exact import Counts, price
 from ckptplan.cost.overlap import least_overlapped_seconds
-from ckptplan.model.goal import Model
+from ckptplan.model.prediction import COUNTS
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.boxes import (
     Boxes,
@@ -47,17 +47,6 @@ _ROWS = 64
 _CHUNK = "chunk_size"
 #: With more boxes at a time than this, the search begins again with a coarse resolution, or a coarser one.
 _MOST_BOXES, COARSE, _COARSER = 400_000, 0.001, 4
-#: The counts besides the recomputed steps that the time depends on.
-_TIMED_COUNTS = (
-    "remote_writes",
-    "remote_reads",
-    "messages",
-    "advances",
-    "chunks",
-    "local_saves",
-    "local_loads",
-    "largest_message",
-)
 #: Points are evaluated in lots of this size, which fit the cache.
 _LOT = 2**17
 
@@ -85,7 +74,6 @@ def trace_front(
     *,
     costs: StepCosts,
     limits: Limits,
-    model: Model = "exact",
     resolution: float = 0.0,
 ) -> Front:
     """Return the front of ``strategy`` within ``limits``; it is empty if nothing fits.
@@ -94,15 +82,13 @@ def trace_front(
     with equal memory and time, the front holds the one with the least remote memory, then with the smallest
     parameters. With a ``resolution`` above 0, the front holds fewer points: each setting of the exact front
     needs more than (1 - resolution) of the memory and of the time of a listed point. A front that is too fine
-    is returned with a resolution of 0.001, or of 4, 16, 64 times as much if that is too fine, too. Raises
-    InputError if the strategy lacks the cost model.
+    is returned with a resolution of 0.001, or of 4, 16, 64 times as much if that is too fine, too.
     """
     names = strategy.parameter_names
     start = strategy.candidates(costs=costs, budget=limits.budget)
     problem = _FrontProblem(
         strategy=strategy,
         costs=costs,
-        model=model,
         objective=least_memory,
         limits=limits,
         resolution=resolution,
@@ -171,7 +157,7 @@ class _FrontProblem(BoxProblem):
     @property
     def trades_steps_for_tapes(self) -> bool:
         """Whether each chunk size of a box can be bounded separately (``_bound_gains_by_row``)."""
-        return self.model == "exact" and _CHUNK in self.strategy.parameter_names
+        return _CHUNK in self.strategy.parameter_names
 
     def least_seconds(self, counts: Counts) -> npt.NDArray[np.float64]:
         """Return the least time of settings with at least these counts."""
@@ -276,12 +262,12 @@ def _bound_gains_by_row(
     box = np.repeat(np.arange(boxes.count()), lengths)
     longer = np.arange(len(box)) - starts[box]
     # Repeat only the counts that the time depends on, and only if they are not all 0.
-    moved = {
+    timed = {
         name: column[box] if (column := getattr(counts, name)).any() else np.zeros(1, dtype=np.int64)
-        for name in _TIMED_COUNTS
+        for name in COUNTS
     }
-    recomputed = (counts.recomputed_steps + lengths - 1)[box] - longer
-    seconds = problem.least_seconds(replace(counts, recomputed_steps=recomputed, **moved))
+    timed["recomputed_steps"] = (counts.recomputed_steps + lengths - 1)[box] - longer
+    seconds = problem.least_seconds(replace(counts, **timed))
     gains = seen.gain(problem.relax((local[box] + longer * costs.tape_bytes, seconds)))
     most: npt.NDArray[np.float64] = np.maximum.reduceat(gains, starts) if len(starts) else gains
     return most

@@ -1,5 +1,8 @@
 """Law 3: the search equals brute force over all parameters, for every T up to 64 and random costs."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -7,17 +10,23 @@ from hypothesis import strategies as st
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Model, ObjectiveName
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.search.best_setting import SearchEffort, find_best_setting
+from ckptplan.search import best_setting
+from ckptplan.search.best_setting import find_best_setting
 from ckptplan.search.boxes import BoxProblem, Limits
 from ckptplan.search.objective import Knee, Objective, least_memory, least_remote_memory, least_time
 from tests.support import CLOSED, ask, brute_force, changed, plain_costs, step_costs
 
-EFFORTS = [
-    SearchEffort(few_points=1, at_once=1),
-    SearchEffort(few_points=1, at_once=5),
-    SearchEffort(few_points=20, at_once=3),
-    SearchEffort(few_points=10**6),
-]
+#: The most points that are evaluated one by one, and the boxes that are cut at a time.
+EFFORTS = [(1, 1), (1, 5), (20, 3), (10**6, 2_048)]
+
+
+@contextmanager
+def searched_with(few_points: int, at_once: int = 2_048, *, exact_boxes: int = 40_000) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(best_setting, "_FEW_POINTS", few_points)
+        patch.setattr(best_setting, "_AT_ONCE", at_once)
+        patch.setattr(best_setting, "_EXACT_BOXES", exact_boxes)
+        yield
 
 
 @st.composite
@@ -43,7 +52,7 @@ objectives = st.one_of(
 @pytest.mark.parametrize("effort", EFFORTS, ids=str)
 @given(data=st.data(), costs=step_costs(), name=st.sampled_from(sorted(CLOSED)), objective=objectives)
 def test_search_equals_brute_force(
-    effort: SearchEffort, data: st.DataObject, costs: StepCosts, name: str, objective: Objective
+    effort: tuple[int, int], data: st.DataObject, costs: StepCosts, name: str, objective: Objective
 ) -> None:
     """Cutting boxes down to points, one or many at a time, and evaluating all give the same answer."""
     strategy = CLOSED[name]
@@ -52,7 +61,8 @@ def test_search_equals_brute_force(
     for model in models:
         expected = brute_force(strategy, costs=costs, limits=within, objective=objective, model=model)
         problem = BoxProblem(strategy=strategy, costs=costs, limits=within, objective=objective, model=model)
-        found = find_best_setting(problem, effort=effort)
+        with searched_with(*effort):
+            found = find_best_setting(problem)
         assert (None if found is None else (*found.key, *found.parameters.values())) == expected
 
 
@@ -66,7 +76,8 @@ def test_every_sequence_length_up_to_64(steps: int) -> None:
             for objective in (least_time, least_memory):
                 expected = brute_force(strategy, costs=costs, limits=within, objective=objective, model="exact")
                 problem = BoxProblem(strategy=strategy, costs=costs, limits=within, objective=objective)
-                found = find_best_setting(problem, effort=SearchEffort(few_points=1))
+                with searched_with(1):
+                    found = find_best_setting(problem)
                 assert (None if found is None else (*found.key, *found.parameters.values())) == expected
 
 
@@ -96,9 +107,9 @@ def test_a_search_that_gives_up_tells_by_how_much_it_may_be_wrong(
     strategy = CLOSED[name]
     within = data.draw(limits(costs), label="limits")
     expected = brute_force(strategy, costs=costs, limits=within, objective=objective, model="exact")
-    hasty = SearchEffort(few_points=1, at_once=1, exact_boxes=5)
     problem = BoxProblem(strategy=strategy, costs=costs, limits=within, objective=objective)
-    found = find_best_setting(problem, effort=hasty)
+    with searched_with(1, 1, exact_boxes=5):
+        found = find_best_setting(problem)
     assert (found is None) == (expected is None)
     if found is not None and expected is not None:
         assert found.key[0] - expected[0] <= found.gap * abs(found.key[0]) * (1 + 1e-9)

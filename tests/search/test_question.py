@@ -10,7 +10,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.goal import ObjectiveName
 from ckptplan.search.best_setting import cached_best_setting
 from ckptplan.search.infeasibility import find_reason
-from ckptplan.search.objective import FirstOnly, least_memory, least_time
+from ckptplan.search.objective import Least, least_memory, least_time
 from tests.support import CLOSED, ask, plain_costs
 
 COSTS = plain_costs(300)
@@ -79,10 +79,10 @@ def test_a_plan_that_is_made_twice_is_searched_once() -> None:
 
 def test_objectives_are_values() -> None:
     """Equal ones are equal wherever they were made, and others are not."""
-    assert FirstOnly(least_time) == FirstOnly(least_time)
-    assert hash(FirstOnly(least_time)) == hash(FirstOnly(least_time))
-    assert FirstOnly(least_time) != FirstOnly(least_memory)
-    assert FirstOnly(least_time) != least_time
+    assert Least(least_time.columns) == least_time
+    assert hash(least_time.alone()) == hash(least_time.alone())
+    assert least_time.alone() == least_time.alone() != least_memory.alone()
+    assert least_time.alone() != least_time
 
 
 def test_progress_never_falls_while_several_strategies_are_solved() -> None:
