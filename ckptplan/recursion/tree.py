@@ -309,14 +309,8 @@ def read_tree(parameters: Parameters, splits: Sequence[Split], *, steps: int) ->
     root = Part(Where.UNSTORED, -(-steps // chunk), parameters["local_units"])
     sizes = UnitSizes(parameters["state_units"], parameters["tape_units"])
     _check(decisions, root, sizes)
-    return Tree(decisions=decisions, root=root, sizes=sizes, chunk=chunk, steps=steps)
-
-
-def _check(decisions: Mapping[Part, Decision], root: Part, sizes: UnitSizes) -> None:
-    """Raise InputError unless every part that occurs has a possible decision."""
-    waiting, met = [root], {root}
-    while waiting:
-        part = waiting.pop()
+    tree = Tree(decisions=decisions, root=root, sizes=sizes, chunk=chunk, steps=steps)
+    for part in tree.parts():
         if not _is_possible(part, decisions):
             raise InputError(
                 f"hold no possible decision for {part.steps} steps whose first state is {part.where}, "
@@ -324,10 +318,7 @@ def _check(decisions: Mapping[Part, Decision], root: Part, sizes: UnitSizes) -> 
                 field="splits",
                 accepted="the decisions that ckptplan wrote; make a new plan",
             )
-        for following in parts_after(part, decisions[part], sizes):
-            if following not in met:
-                met.add(following)
-                waiting.append(following)
+    return tree
 
 
 def _is_possible(part: Part, decisions: Decisions) -> bool:

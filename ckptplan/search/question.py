@@ -132,9 +132,8 @@ class Question:
 
     def faster_than(self, seconds: float) -> Answer | None:
         """Return the fastest answer, whatever the resolution; None if none takes less than ``seconds``."""
-        rival = (seconds, -np.inf)
         preference = Preference(objective=least_time.alone())
-        answers = self._rank_by(preference, choose_rival=partial(_choose_rival, preference, rival))
+        answers = self._rank_by(preference, choose_rival=partial(_choose_rival, preference, (seconds, -np.inf)))
         return next((answer for answer in answers if answer.key < (seconds,)), None)
 
     def for_closed_forms(self) -> Question:
