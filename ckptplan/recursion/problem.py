@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 from typing import Any, NamedTuple
 
@@ -133,6 +134,29 @@ class Candidate:
     local_bytes: int
     build: Callable[[], Tree]
     least_extra: float | None = None
+
+
+def list_improving(
+    row: npt.NDArray[np.float64], tree: Tree, *, unit: int, least: npt.NDArray[np.float64] | None = None
+) -> list[Candidate]:
+    """Return a schedule for each number of units that allows a faster one than all fewer.
+
+    Arguments:
+        row: the seconds that each number of units adds; shape (units + 1,).
+        tree: the schedule within all units; the others differ in their root alone.
+        unit: the bytes of a unit.
+        least: lower bounds of the seconds, likewise, if these are upper bounds.
+    """
+    before = np.concatenate([[inf], np.minimum.accumulate(row)[:-1]])
+    return [
+        Candidate(
+            extra=float(row[units]),
+            local_bytes=units * unit,
+            build=partial(replace, tree, root=tree.root._replace(units=units)),
+            least_extra=None if least is None else float(least[units]),
+        )
+        for units in np.flatnonzero(row < before).tolist()
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)

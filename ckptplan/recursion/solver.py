@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from math import gcd, inf
 
 import numpy as np
@@ -30,7 +29,7 @@ from ckptplan.recursion.classical import (
     is_short,
     solve_classical,
 )
-from ckptplan.recursion.problem import Candidate, Problem, SolvedProblem
+from ckptplan.recursion.problem import Candidate, Problem, SolvedProblem, list_improving
 from ckptplan.recursion.table_problem import (
     WORK,
     TableProblem,
@@ -42,7 +41,7 @@ from ckptplan.recursion.table_problem import (
     longest_table,
     prove_bound,
 )
-from ckptplan.recursion.tables import Tables, Values
+from ckptplan.recursion.tables import Tables
 from ckptplan.recursion.tree import Decision, Part, UnitSizes, grow_tree
 
 #: A sequence is cut into at least so many pieces of several steps; with fewer, closed forms do as well.
@@ -176,7 +175,7 @@ def _solve_by_tables(job: TableProblem) -> SolvedProblem:
     is_whole = is_affordable(coarse, coarse.units)
     if is_whole:
         tables = cached_tables(coarse, steps=job.problem.steps, units=coarse.units)
-        candidates = list(_table_candidates(tables, job.problem.steps, unit=coarse.unit))
+        candidates = _table_candidates(tables, job.problem.steps, unit=coarse.unit)
     else:
         candidates = [*_segment_candidates(coarse), *_chunk_candidates(coarse)]
     candidates = [one for one in candidates if one.local_bytes <= free]
@@ -209,34 +208,14 @@ def _small_budget_candidates(job: TableProblem) -> Iterator[Candidate]:
 
 def _table_candidates(
     tables: Tables, pieces: int, *, unit: int, chunk: int = 1, steps_in_all: int | None = None
-) -> Iterator[Candidate]:
-    """Yield a schedule for each budget that allows a faster one than all smaller budgets."""
-    row = tables.unstored[pieces]
+) -> list[Candidate]:
+    """Return a schedule for each budget that allows a faster one than all smaller budgets."""
     is_ragged = (steps_in_all or pieces) < pieces * chunk
     whole = Part(Where.UNSTORED, pieces, tables.units)
     tree = grow_tree(whole, tables.decide, sizes=tables.sizes, chunk=chunk, steps=steps_in_all)
-    for units in _improving(row):
-        yield Candidate(
-            extra=float(row[units]),
-            local_bytes=units * unit,
-            build=partial(replace, tree, root=whole._replace(units=units)),
-            # A ragged first chunk costs less than a whole one, and more than none.
-            least_extra=float(tables.unstored[pieces - 1, units]) if is_ragged else None,
-        )
-
-
-def _improving(row: Values) -> list[int]:
-    """Return the places of the values that are below all before them."""
-    before = np.concatenate([[inf], np.minimum.accumulate(row)[:-1]])
-    places: list[int] = np.flatnonzero(row < before).tolist()
-    return places
-
-
-def _tabulate_a_part(job: TableProblem) -> Tables | None:
-    """Return the tables of the longest part that is affordable, with the units that it can use."""
-    tape = job.sizes.tape
-    steps = longest_table(job, tape=tape)
-    return cached_tables(job, steps=steps, units=min(job.units, steps * tape)) if steps else None
+    # A ragged first chunk costs less than a whole one, and more than none.
+    least = tables.unstored[pieces - 1] if is_ragged else None
+    return list_improving(tables.unstored[pieces], tree, unit=unit, least=least)
 
 
 def _describe_rounding(job: TableProblem) -> tuple[str, ...]:
@@ -252,15 +231,17 @@ def _describe_rounding(job: TableProblem) -> tuple[str, ...]:
     return (text,)
 
 
-def _segment_candidates(job: TableProblem) -> Iterator[Candidate]:
-    """Yield segments of the length with the least cost per step, with an exact schedule for the rest.
+def _segment_candidates(job: TableProblem) -> list[Candidate]:
+    """Return segments of the length with the least cost per step, with an exact schedule for the rest.
 
     There is a schedule for each number of units that allows a faster one than all smaller numbers.
     """
-    tables = _tabulate_a_part(job)
-    if tables is None:
-        return
-    problem, horizon = job.problem, tables.steps
+    # The longest part that is affordable, with the units that it can use.
+    problem, tape = job.problem, job.sizes.tape
+    horizon = longest_table(job, tape=tape)
+    if not horizon:
+        return []
+    tables = cached_tables(job, steps=horizon, units=min(job.units, horizon * tape))
     lengths = np.arange(1, horizon + 1)[:, None]
     each = tables.write + tables.read + tables.actions.advance + lengths * tables.recompute
     each = each + tables.remote[1:]
@@ -269,39 +250,30 @@ def _segment_candidates(job: TableProblem) -> Iterator[Candidate]:
     count = -(-(problem.steps - horizon) // length)
     rest = problem.steps - count * length
     extra = count * each[best, columns] + tables.unstored[np.maximum(rest, 0), columns]
-    extra = np.where(rest < 1, inf, extra)
-    whole = Part(Where.UNSTORED, problem.steps, tables.units)
-    segments = {
-        whole._replace(units=units): Decision(Choice.SEGMENTS, int(length[units]), int(count[units]))
-        for units in _improving(extra)
-    }
 
     def decide(part: Part) -> Decision:
-        return segments[part] if part in segments else tables.decide(part)
+        if part.steps < problem.steps:
+            return tables.decide(part)
+        return Decision(Choice.SEGMENTS, int(length[part.units]), int(count[part.units]))
 
-    tree = grow_tree(whole, decide, sizes=tables.sizes)
-    for root in segments:
-        yield Candidate(
-            extra=float(extra[root.units]),
-            local_bytes=root.units * job.unit,
-            build=partial(replace, tree, root=root),
-        )
+    tree = grow_tree(Part(Where.UNSTORED, problem.steps, tables.units), decide, sizes=tables.sizes)
+    return list_improving(np.where(rest < 1, inf, extra), tree, unit=job.unit)
 
 
-def _chunk_candidates(job: TableProblem) -> Iterator[Candidate]:
-    """Yield schedules that treat several steps as one, so that one table holds them all."""
+def _chunk_candidates(job: TableProblem) -> list[Candidate]:
+    """Return schedules that treat several steps as one, so that one table holds them all."""
     problem, horizon = job.problem, longest_table(job)
     if horizon < min(_MANY, problem.steps - 1):
-        return
+        return []
     chunk = -(-problem.steps // horizon)
     pieces = -(-problem.steps // chunk)
     tape = chunk * job.sizes.tape
     if job.units < 2 * tape:
-        return
+        return []
     chunked = job._replace(
         problem=replace(problem, recompute=problem.recompute * chunk),
         sizes=UnitSizes(job.sizes.state, tape),
         progress=None,
     )
     tables = cached_tables(chunked, steps=pieces, units=job.units)
-    yield from _table_candidates(tables, pieces, unit=job.unit, chunk=chunk, steps_in_all=problem.steps)
+    return _table_candidates(tables, pieces, unit=job.unit, chunk=chunk, steps_in_all=problem.steps)

@@ -20,7 +20,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from math import gcd, inf
 
 import numpy as np
@@ -29,7 +28,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.progress import Progress
 from ckptplan.model.split import Choice, Where
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.problem import ActionCosts, Candidate, Family, as_family
+from ckptplan.recursion.problem import ActionCosts, Candidate, Family, as_family, list_improving
 from ckptplan.recursion.table_problem import WORK
 from ckptplan.recursion.tables import CELLS, PartValues, Splits, Values, shift
 from ckptplan.recursion.tree import Decision, Part, UnitSizes, grow_tree
@@ -179,18 +178,10 @@ class Memorising(Solved):
             internal=self.internal,
             progress=task.progress,
         )
-        row = table.first_row()
-        places = np.flatnonzero(np.isfinite(row) & (row < np.concatenate([[np.inf], row[:-1]])))
-        whole = Part(Where.UNSTORED, costs.steps, units)
-        tree = grow_tree(whole, table.decide, sizes=sizes)
-        return [
-            Candidate(
-                extra=float(row[place]) * (1.0 if any(actions) else costs.recompute_seconds),
-                local_bytes=place * unit,
-                build=partial(replace, tree, root=whole._replace(units=place)),
-            )
-            for place in places.tolist()
-        ]
+        tree = grow_tree(Part(Where.UNSTORED, costs.steps, units), table.decide, sizes=sizes)
+        scale = 1.0 if any(actions) else costs.recompute_seconds
+        found = list_improving(table.first_row(), tree, unit=unit)
+        return [replace(one, extra=one.extra * scale) for one in found]
 
     def has_schedule(self, task: Task) -> bool:
         costs, budget = task.costs, task.budget
