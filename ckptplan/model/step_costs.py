@@ -76,7 +76,7 @@ class StepCosts(CheckedModel):
         return self.sweep_seconds + self._sum_times(COMPUTED, counts)
 
     def transfer_seconds(self, counts: Counted) -> Any:
-        """Return the time of all transfers, one after another: writes T_c + reads T_c + messages (T_s + latency).
+        """Return the time of transfers in sequence: writes T_c + reads T_c + messages (T_s + latency).
 
         T_c of a write and of a read may differ.
         """

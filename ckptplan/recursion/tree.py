@@ -308,7 +308,6 @@ def read_tree(parameters: Parameters, splits: Sequence[Split], *, steps: int) ->
     chunk = parameters["chunk_size"]
     root = Part(Where.UNSTORED, -(-steps // chunk), parameters["local_units"])
     sizes = UnitSizes(parameters["state_units"], parameters["tape_units"])
-    _check(decisions, root, sizes)
     tree = Tree(decisions=decisions, root=root, sizes=sizes, chunk=chunk, steps=steps)
     for part in tree.parts():
         if not _is_possible(part, decisions):

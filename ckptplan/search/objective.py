@@ -92,8 +92,8 @@ class Knee:
 
 #: Values, since they are part of a cache key: equal ones are equal wherever they were made.
 Objective: TypeAlias = Least | Knee
-#: The key of another strategy's best setting, which a setting must beat, and a last entry: infinite if a setting
-#: with the same key beats it, too, else minus infinity.
+#: The key of another strategy's best setting, which a setting must beat, and a last entry: infinite if a
+#: setting with the same key beats it, too, else minus infinity.
 Rival: TypeAlias = tuple[float, ...]
 
 
