@@ -79,7 +79,11 @@ def wait_for(transfer: Quantity, compute: Quantity) -> Seconds:
 
 def least_overlapped_seconds(counts: Counts, costs: StepCosts) -> Seconds:
     """Return a lower bound for a box of settings: compute, or all transfers one after another."""
-    known = np.maximum(costs.compute_seconds(counts), costs.transfer_seconds(counts))
+    transfers = (
+        counts.remote_writes * costs.write_seconds
+        + counts.remote_reads * costs.read_seconds
+        + counts.messages * costs.message_seconds
+    )
     # Slightly less, since the sums of a point are rounded in another order.
-    least: Seconds = known * (1 - SUM_ROUNDING)
+    least: Seconds = np.maximum(costs.compute_seconds(counts), transfers) * (1 - SUM_ROUNDING)
     return least

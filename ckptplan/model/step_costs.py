@@ -1,6 +1,5 @@
 """Defines the costs of a job's elementary actions on a machine: all that strategies see of either."""
 
-from collections.abc import Mapping
 from typing import Any, ClassVar, Self, TypeAlias
 
 from pydantic import Field, model_validator
@@ -11,20 +10,6 @@ from ckptplan.units import MAX_BYTES
 
 #: What has the counts of ``Totals``: whole numbers, or arrays of shape (n,), which give arrays.
 Counted: TypeAlias = Any
-#: The count that goes with each time, of compute and of transfers; all others occur equally often in every
-#: schedule.
-COMPUTED = {
-    "recompute_seconds": "recomputed_steps",
-    "advance_seconds": "advances",
-    "chunk_seconds": "chunks",
-    "save_seconds": "local_saves",
-    "load_seconds": "local_loads",
-}
-TRANSFERRED = {
-    "write_seconds": "remote_writes",
-    "read_seconds": "remote_reads",
-    "message_seconds": "messages",
-}
 
 
 class StepCosts(CheckedModel):
@@ -68,26 +53,34 @@ class StepCosts(CheckedModel):
             )
         return self
 
+    def action_seconds(self, counts: Counted) -> Any:
+        """Return what actions take in addition to their steps: advances a + chunks k + saves s + loads l."""
+        return (
+            counts.advances * self.advance_seconds
+            + counts.chunks * self.chunk_seconds
+            + counts.local_saves * self.save_seconds
+            + counts.local_loads * self.load_seconds
+        )
+
     def compute_seconds(self, counts: Counted) -> Any:
-        """Return the time of a schedule whose transfers take none: T (f + o + b) + recomputed r + actions.
-
-        Actions take advances a + chunks k + saves s + loads l in addition to their steps.
-        """
-        return self.sweep_seconds + self._sum_times(COMPUTED, counts)
-
-    def transfer_seconds(self, counts: Counted) -> Any:
-        """Return the time of transfers in sequence: writes T_c + reads T_c + messages (T_s + latency).
-
-        T_c of a write and of a read may differ.
-        """
-        return self._sum_times(TRANSFERRED, counts)
+        """Return the time of a schedule whose transfers take none: T (f + o + b) + recomputed r + actions."""
+        recomputed = counts.recomputed_steps * self.recompute_seconds
+        return self.sweep_seconds + recomputed + self.action_seconds(counts)
 
     def serial_seconds(self, counts: Counted) -> Any:
-        """Return the time of one batch with transfers and compute in sequence (docs/equations.md)."""
-        return self.compute_seconds(counts) + self.transfer_seconds(counts)
+        """Return the time of one batch with transfers and compute in sequence (docs/equations.md).
 
-    def _sum_times(self, counted: Mapping[str, str], counts: Counted) -> Any:
-        return sum(getattr(counts, count) * getattr(self, time) for time, count in counted.items())
+        seconds = T (f + o + b) + recomputed r + writes T_c + reads T_c + messages (T_s + latency) + actions,
+        where T_c of a write and of a read may differ.
+        """
+        return (
+            self.sweep_seconds
+            + counts.recomputed_steps * self.recompute_seconds
+            + counts.remote_writes * self.write_seconds
+            + counts.remote_reads * self.read_seconds
+            + counts.messages * self.message_seconds
+            + self.action_seconds(counts)
+        )
 
     @property
     def sweep_seconds(self) -> float:

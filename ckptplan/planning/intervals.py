@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from ckptplan.cost.case import Case
 from ckptplan.model.plan import Plan
 from ckptplan.model.prediction import Totals
-from ckptplan.model.step_costs import COMPUTED, TRANSFERRED, StepCosts
+from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import ACTION_TIMES, TIMES
 from ckptplan.search.question import Question
 from ckptplan.strategies.answer import Answer
@@ -26,6 +26,17 @@ from ckptplan.units import format_seconds
 
 #: A rate's least factor: an interval that begins at zero is as wide below as one may be above.
 _LEAST_RATE = 1e-9
+#: The count that goes with each time; all others occur equally often in every schedule.
+_COUNTED = {
+    "recompute_seconds": "recomputed_steps",
+    "write_seconds": "remote_writes",
+    "read_seconds": "remote_reads",
+    "message_seconds": "messages",
+    "advance_seconds": "advances",
+    "chunk_seconds": "chunks",
+    "save_seconds": "local_saves",
+    "load_seconds": "local_loads",
+}
 
 
 def bound_costs(case: Case) -> tuple[StepCosts, StepCosts] | None:
@@ -90,6 +101,6 @@ def _least_lead(other: Totals, mine: Totals, bounds: tuple[StepCosts, StepCosts]
     """Return the least seconds by which another schedule takes longer, below zero if it may be quicker."""
     least: float = sum(
         min((getattr(other, count) - getattr(mine, count)) * getattr(costs, time) for costs in bounds)
-        for time, count in {**COMPUTED, **TRANSFERRED}.items()
+        for time, count in _COUNTED.items()
     )
     return least
