@@ -11,6 +11,7 @@ previous read made possible.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -77,13 +78,45 @@ def wait_for(transfer: Quantity, compute: Quantity) -> Seconds:
     return waits
 
 
-def least_overlapped_seconds(counts: Counts, costs: StepCosts) -> Seconds:
-    """Return a lower bound for a box of settings: compute, or all transfers one after another."""
-    transfers = (
-        counts.remote_writes * costs.write_seconds
-        + counts.remote_reads * costs.read_seconds
-        + counts.messages * costs.message_seconds
+def least_overlapped_seconds(
+    counts: Counts, costs: StepCosts, *, last_states: Integers, steps_before: Integers
+) -> Seconds:
+    """Return a lower bound for a box of settings.
+
+    Arguments:
+        counts: lower bounds of the counts; arrays of shape (n,).
+        costs: the costs of the elementary actions.
+        last_states: the most states that the last write moves, of shape (n,).
+        steps_before: the fewest steps that run before the last write starts, likewise.
+
+    Only the forward sweep runs before that start, and no read ends before the write has. With A the compute
+    before, B that of reversing all steps, w and r the times of the message that is written last and read
+    first, W and R those of all writes and all reads,
+
+        seconds >= max(A + w + R, T f + R - r, W - w + B, W + R, all compute)
+
+    The first three are close where only writes, or only reads, are hidden.
+    """
+    messages = 0.5 * counts.messages
+    writes = counts.remote_writes * costs.write_seconds + messages * costs.message_seconds
+    reads = counts.remote_reads * costs.read_seconds + messages * costs.message_seconds
+    write = counts.largest_message * costs.write_seconds + np.minimum(messages, 1) * costs.message_seconds
+    # W - w and R - r: that message is the largest.
+    others = np.maximum(0, counts.remote_writes - last_states)
+    latency = np.maximum(0.0, messages - 1) * costs.message_seconds
+    # Nothing is recorded, loaded or run again before that start.
+    after = (
+        costs.steps * (costs.record_overhead_seconds + costs.backward_seconds)
+        + counts.recomputed_steps * costs.recompute_seconds
+        + counts.chunks * costs.chunk_seconds
+        + counts.local_loads * costs.load_seconds
     )
+    bounds: list[Quantity] = [
+        steps_before * costs.forward_seconds + write + reads,
+        costs.steps * costs.forward_seconds + others * costs.read_seconds + latency,
+        others * costs.write_seconds + latency + after,
+        writes + reads,
+    ]
     # Slightly less, since the sums of a point are rounded in another order.
-    least: Seconds = np.maximum(costs.compute_seconds(counts), transfers) * (1 - SUM_ROUNDING)
+    least: Seconds = reduce(np.maximum, bounds, costs.compute_seconds(counts)) * (1 - SUM_ROUNDING)
     return least

@@ -23,7 +23,6 @@ import numpy.typing as npt
 
 from ckptplan.cost.arrays import SUM_ROUNDING, Integers
 from ckptplan.cost.exact import Counts, price
-from ckptplan.cost.overlap import least_overlapped_seconds
 from ckptplan.model.prediction import COUNTS
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.boxes import (
@@ -159,12 +158,6 @@ class _FrontProblem(BoxProblem):
         """Whether each chunk size of a box can be bounded separately (``_bound_gains_by_row``)."""
         return _CHUNK in self.strategy.parameter_names
 
-    def least_seconds(self, counts: Counts) -> npt.NDArray[np.float64]:
-        """Return the least time of settings with at least these counts."""
-        if not self.costs.overlaps_compute or not self.strategy.moves_states:
-            return price(counts, self.costs).seconds
-        return np.asarray(least_overlapped_seconds(counts, self.costs), dtype=np.float64)
-
     def relax(self, keys: Key) -> Key:
         """Return bounds raised by the resolution: a point above them need not be listed."""
         if not self.resolution:
@@ -264,10 +257,15 @@ def _bound_gains_by_row(
     # Repeat only the counts that the time depends on, and only if they are not all 0.
     timed = {
         name: column[box] if (column := getattr(counts, name)).any() else np.zeros(1, dtype=np.int64)
-        for name in COUNTS
+        for name in (*COUNTS, "largest_message")
     }
     timed["recomputed_steps"] = (counts.recomputed_steps + lengths - 1)[box] - longer
-    seconds = problem.least_seconds(replace(counts, **timed))
+    counts = replace(counts, **timed)
+    if costs.overlaps_compute and problem.strategy.moves_states:
+        rows = boxes.take(box)
+        seconds = problem.strategy.least_overlapped_seconds(counts, low=rows.low, high=rows.high, costs=costs)
+    else:
+        seconds = price(counts, costs).seconds
     gains = seen.gain(problem.relax((local[box] + longer * costs.tape_bytes, seconds)))
     most: npt.NDArray[np.float64] = np.maximum.reduceat(gains, starts) if len(starts) else gains
     return most

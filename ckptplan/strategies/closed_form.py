@@ -15,6 +15,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from ckptplan.cost.arrays import Integers
 from ckptplan.cost.exact import Cost, Counts, price
 from ckptplan.cost.overlap import TransferTiming, least_overlapped_seconds, overlapped_seconds
 from ckptplan.model.budget import Budget
@@ -51,7 +52,7 @@ class ClosedForm(Strategy):
     """A strategy whose cost is a formula of a few integers.
 
     ``printed`` takes ``low``, ``high`` and ``costs`` and evaluates the paper's equations. One that
-    ``moves_states`` has ``transfers``.
+    ``moves_states`` has ``transfers`` and ``bound_last_write``.
     """
 
     is_closed_form = True
@@ -76,6 +77,18 @@ class ClosedForm(Strategy):
     def transfers(self, point: Columns, *, costs: StepCosts) -> TransferTiming:
         """Return when transfers are due at each point."""
         raise NotImplementedError(f"{self.name} moves states and does not say when")
+
+    def bound_last_write(self, *, low: Columns, high: Columns, steps: int) -> tuple[Integers, Integers]:
+        """Return the most states that the last write moves, and the fewest steps before it, in each box."""
+        raise NotImplementedError(f"{self.name} moves states and does not bound when")
+
+    def least_overlapped_seconds(
+        self, counts: Counts, *, low: Columns, high: Columns, costs: StepCosts
+    ) -> npt.NDArray[np.float64]:
+        """Return a lower bound of the seconds in each box, with transfers beside compute."""
+        states, before = self.bound_last_write(low=low, high=high, steps=costs.steps)
+        least = least_overlapped_seconds(counts, costs, last_states=states, steps_before=before)
+        return np.asarray(least, dtype=np.float64)
 
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
         return Parameters(
@@ -107,7 +120,7 @@ class ClosedForm(Strategy):
         seconds = np.where(
             is_point,
             overlapped_seconds(self.transfers(low, costs=costs), counts=counts, costs=costs),
-            least_overlapped_seconds(counts, costs),
+            self.least_overlapped_seconds(counts, low=low, high=high, costs=costs),
         )
         return replace(cost, seconds=seconds)
 
