@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ckptplan.cost.arrays import SUM_ROUNDING, Integers
-from ckptplan.cost.exact import Counts, price
+from ckptplan.cost.exact import price
 from ckptplan.model.prediction import COUNTS
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.boxes import (
