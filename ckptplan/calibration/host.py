@@ -28,15 +28,6 @@ def host_memory_bytes() -> int:
     return min(installed, int(text)) if text.isdecimal() else installed
 
 
-def free_memory_bytes() -> int | None:
-    """Return the bytes of free memory, None if the system does not report them."""
-    report = Path("/proc/meminfo")
-    for line in report.read_text().splitlines() if report.is_file() else ():
-        if line.startswith("MemAvailable:"):
-            return 1024 * int(line.split()[1])
-    return None
-
-
 def _read_processor() -> str:
     """Return the model of the processor, which Python itself knows only on some systems."""
     info = Path("/proc/cpuinfo")

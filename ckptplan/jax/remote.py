@@ -19,8 +19,7 @@ from jax.experimental import io_callback
 
 from ckptplan.errors import InputError
 from ckptplan.jax.leaves import Arrays, from_words, to_words
-from ckptplan.storage.remote_folder import RemoteFolder, make_parent
-from ckptplan.units import format_bytes
+from ckptplan.storage.remote_folder import StateFiles, make_parent
 
 Numbers: TypeAlias = npt.NDArray[Any]
 _runs = itertools.count(1)
@@ -78,40 +77,27 @@ class RemoteStates:
         return self._kept[int(run)]
 
 
-class RemoteFiles:
+class RemoteFiles(StateFiles):
     """Keeps the states of a run as files: a temporary folder, which goes when the run or the process ends."""
 
     def __init__(self, parent: Path) -> None:
-        self._folder = RemoteFolder(parent)
+        super().__init__(parent)
         self._kinds: list[tuple[tuple[int, ...], np.dtype[Any]]] = []
 
     def __setitem__(self, place: int, leaves: list[Numbers]) -> None:
         self._kinds = [(leaf.shape, leaf.dtype) for leaf in leaves]
         try:
-            with self._path(place).open("wb") as file:
-                for leaf in leaves:
-                    file.write(leaf.tobytes())
-        except OSError as error:
-            size = format_bytes(sum(leaf.nbytes for leaf in leaves))
-            found = self._folder.explain(error, f"cannot take a state of {size}")
+            self.write(place, [_view_bytes(leaf) for leaf in leaves])
+        except InputError:
             self.close()
-            raise found from None
+            raise
 
     def __getitem__(self, place: int) -> list[Numbers]:
-        try:
-            content = self._path(place).read_bytes()
-        except OSError as error:
-            raise self._folder.explain(error, "lost a state") from None
-        leaves, start = [], 0
-        for shape, dtype in self._kinds:
-            stop = start + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-            leaves.append(np.frombuffer(content[start:stop], dtype).reshape(shape))
-            start = stop
+        leaves = [np.empty(shape, dtype) for shape, dtype in self._kinds]
+        self.read(place, [_view_bytes(leaf) for leaf in leaves])
         return leaves
 
-    def close(self) -> None:
-        """Remove the files."""
-        self._folder.close()
 
-    def _path(self, place: int) -> Path:
-        return self._folder.path / f"{place}.state"
+def _view_bytes(leaf: Numbers) -> memoryview:
+    data: Any = leaf.reshape(-1).view(np.uint8)
+    return memoryview(data)

@@ -34,11 +34,8 @@ class RemoteFolder:
     """A private folder in a given one, until it is closed or dropped, or the process ends."""
 
     def __init__(self, parent: str | os.PathLike[str], *, field: str = "remote_dir") -> None:
-        """Make the folder, and the given one if it is missing.
-
-        Raises InputError for the argument ``field`` that named it.
-        """
-        self.parent, self._field = make_parent(parent, field=field), field
+        """Make the folder in one that is there. Raises InputError for the argument ``field`` that named it."""
+        self.parent, self._field = Path(parent), field
         try:
             remove_stale(self.parent / _NAME)
             lock = choose_temporary(self.parent / _NAME)

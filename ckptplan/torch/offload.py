@@ -12,7 +12,7 @@ import torch
 
 from ckptplan.storage import place as places
 from ckptplan.storage.place import Link, OffloadPlace, Rates, find_cached_room, time_moves
-from ckptplan.storage.remote_folder import StateFiles
+from ckptplan.storage.remote_folder import StateFiles, make_parent
 from ckptplan.torch.remote_store import FileStore, HostStore
 from ckptplan.torch.stores import Checkpoint, Store
 from ckptplan.torch.trees import flatten
@@ -59,7 +59,8 @@ def make_store(place: OffloadPlace, device: torch.device, *, ahead: bool, throug
     """Return the store of remote checkpoints in a place. Raises InputError."""
     if place.folder is None:
         return HostStore(device, ahead=ahead)
-    return FileStore(StateFiles(place.folder, through=through, field=place.field), device, ahead=ahead)
+    folder = make_parent(place.folder, field=place.field)
+    return FileStore(StateFiles(folder, through=through, field=place.field), device, ahead=ahead)
 
 
 def _time_states(

@@ -90,6 +90,8 @@ def test_a_full_disk_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(RemoteFiles, "_path", lead_nowhere)
     weights, state, xs = data()
     run = jax.grad(lambda one: noisy_loss(under(remote(), remote_dir=tmp_path), one, state, xs))
-    with pytest.raises(jax.errors.JaxRuntimeError, match=r"cannot take a state of .*: the disk is full .*free"):
+    with pytest.raises(
+        jax.errors.JaxRuntimeError, match=r"cannot take a checkpoint of .*: the disk is full .*free"
+    ):
         jax.block_until_ready(run(weights))
     assert not list(tmp_path.iterdir())

@@ -18,13 +18,14 @@ from ckptplan.calibration.backend import (
     RunCounter,
 )
 from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.host import free_memory_bytes, host_memory_bytes, processor_name
+from ckptplan.calibration.host import host_memory_bytes, processor_name
 from ckptplan.calibration.jax_backend.cells import JaxNetwork, build_jax_network
 from ckptplan.calibration.jax_backend.programs import JaxProgram
 from ckptplan.calibration.jax_backend.rounds import JaxExtent, JaxRounds, time_few_steps
 from ckptplan.calibration.jax_backend.sizes import CompiledSizes, choose_sizes, count_sizes
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
+from ckptplan.storage.place import find_free_memory
 
 
 class JaxBackend(Backend):
@@ -72,4 +73,4 @@ class JaxBackend(Backend):
         return JaxProgram(network, plan, inputs=inputs, steps=steps, clock=self._clock)
 
     def free_bytes(self) -> int | None:
-        return free_memory_bytes()
+        return find_free_memory()
