@@ -46,6 +46,15 @@ class OnlineSchedule:
         return (self.memory - self.costs.tape_bytes) // self.costs.state_bytes
 
     @property
+    def short_steps(self) -> int:
+        """The steps of which local memory holds all states and tapes, beside a state and the tape of a step.
+
+        Whoever can drop tapes may record these steps while they advance, in case the sequence ends with them.
+        """
+        each = self.costs.state_bytes + self.costs.tape_bytes
+        return max(0, self.memory // each - 1)
+
+    @property
     def budget(self) -> Budget:
         """The limits in bytes."""
         return Budget(

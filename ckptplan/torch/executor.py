@@ -88,6 +88,10 @@ class Executor:
         self._survey, self._sweeps = survey, False
         #: Asked after each step of the sweep until it says that the sequence ends.
         self._ends = ends
+        #: Such a sequence has its steps recorded as long as there are at most so many.
+        self._short = 0
+        #: Whether it ended with all of its steps recorded.
+        self.is_short = False
         self._first: Action | None = None
         self._postponed: Checkpoint | None = None
         self.tapes: list[Tape] = []
@@ -175,8 +179,25 @@ class Executor:
             remote.expect(states)
 
     def follow(self, online: OnlineSchedule) -> Iterator[Action]:
-        """Yield the actions of a sequence whose end is asked for after each step."""
-        return online.actions(self._has_ended)
+        """Yield the actions of a sequence whose end is asked for after each step.
+
+        While all states and tapes find room, steps that are to advance are recorded. If the sequence ends so
+        early, it is reversed at once; else the tapes are dropped.
+        """
+        self._short, self.engine.steps = online.short_steps, 0
+        for action in online.actions(self._has_ended):
+            if self.is_short:
+                break
+            yield action
+        else:
+            return
+        last = self.steps - 1
+        yield Load(last, Tier.LOCAL)
+        yield from (Free(state, Tier.LOCAL) for state in range(self.steps))
+        # It is recorded once more, with a loss of the final state.
+        self.tapes.pop()
+        yield Record(last, self.steps)
+        yield Backward(0, self.steps)
 
     def _has_ended(self, steps: int) -> bool:
         assert self._ends is not None  # noqa: S101 - only asked for such sequences
@@ -184,6 +205,7 @@ class Executor:
             ended = self._ends(self.state, steps)
         if ended:
             self._ends, self.steps, self.engine.steps = None, steps, steps
+            self.is_short = len(self.tapes) == steps
             self._keep_final()
             if self.verifier is not None:
                 self.verifier.reach(steps, self.state, again_later=True)
@@ -269,7 +291,13 @@ class Executor:
 
     def _advance(self, start: int, stop: int) -> None:
         self._check_before(stop)
+        is_open = self._ends is not None and self._sweeps
         with self.autocast.cast_anew():
+            if is_open and stop <= self._short:
+                self.tapes.append(self._sample(start))
+                start = stop
+            elif is_open:
+                self.tapes.clear()
             for step in self._survey.list_samples(start, stop) if self._survey and self._sweeps else ():
                 self.state = self.engine.advance(self.state, start, step, known=self.frontier)
                 self._sample(step)
@@ -277,16 +305,17 @@ class Executor:
             self.state = self.engine.advance(self.state, start, stop, known=self.frontier)
         self._ran(stop)
 
-    def _sample(self, step: int) -> None:
-        """Run a step, and count its tape."""
-        assert self._survey is not None  # noqa: S101 - it chose the step
+    def _sample(self, step: int) -> Tape:
+        """Record a step that may run again, count its tape, and return it."""
         if self._watch is not None:
             self._watch.guard()
         self.outputs.samples = True
         tape, self.state = self.engine.record(self.state, step, step + 1, known=self.frontier)
         self.outputs.samples = False
-        self._survey.see_tape(step, step + 1, tape.bytes)
-        self._survey.see_state(step + 1, byte_size(flatten(self.state)[0]))
+        if self._survey is not None:
+            self._survey.see_tape(step, step + 1, tape.bytes)
+            self._survey.see_state(step + 1, byte_size(flatten(self.state)[0]))
+        return tape
 
     def _record(self, start: int, stop: int) -> None:
         self._check_before(stop)

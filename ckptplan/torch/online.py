@@ -87,10 +87,13 @@ def bptt_online(
     run, (value, *final) = run_call(call, partial(SummedLoss, **losses))
     steps, executed = run.executor.steps, run.call.plan
     assert isinstance(executed, OpenSchedule)  # noqa: S101 - this one, or one for larger sizes
+    actions: Any = partial(executed.online.actions, lambda done: done == steps)
+    if run.executor.is_short:
+        actions = (Record(0, steps), Backward(0, steps))
     return Result(
         loss=value,
         state=run.executor.end.fill([leaf.detach() for leaf in final]),
-        plan=Schedule(steps=steps, actions=partial(executed.online.actions, lambda done: done == steps)),
+        plan=Schedule(steps=steps, actions=actions),
     )
 
 

@@ -14,7 +14,7 @@ import torch
 
 import ckptplan
 from ckptplan import InputError, online
-from ckptplan.schedule.actions import Advance, Tier
+from ckptplan.schedule.actions import Advance, Backward, Record, Tier
 from ckptplan.torch import bptt
 
 STEPS = 300
@@ -76,6 +76,27 @@ def test_gradients_are_those_of_a_plain_loop_wherever_it_ends(steps: int) -> Non
     assert result.plan.steps == int(result.state[1]) == steps
     assert isinstance(result.plan, ckptplan.Schedule)
     result.plan.check()
+
+
+@pytest.mark.parametrize("steps", [1, 2, 11, 12, 13, 40])
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_a_short_sequence_runs_once(steps: int, dropout: float) -> None:
+    """While states and tapes find room, steps are recorded; the last one again, with the final loss."""
+    _, inputs, state = begin()
+    net, done = Net(dropout=dropout), list[Any]()
+    options: dict[str, Any] = {"final_loss": final_loss, "until": ends_at(steps)}
+    torch.manual_seed(5)
+    result = bptt(
+        net, inputs, state, loss, plan=online(100), observer=lambda action, _: done.append(action), **options
+    )
+    found = gradients(result.loss, net, inputs, state)
+    torch.manual_seed(5)
+    expected = plain_loss(net, inputs, state, steps)
+    torch.testing.assert_close(result.loss, expected)
+    torch.testing.assert_close(found, gradients(expected, net, inputs, state))
+    assert list(result.plan) == [Record(0, steps), Backward(0, steps)]
+    runs = [action.stop - action.start for action in done if isinstance(action, Advance | Record)]
+    assert sum(runs) == steps + 1
 
 
 def test_inputs_may_come_from_an_iterator_that_ends() -> None:
