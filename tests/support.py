@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import numpy as np
@@ -79,7 +79,7 @@ def step_costs(
         read_seconds=draw(seconds),
         message_seconds=draw(seconds),
         overlaps_compute=draw(st.booleans()),
-        **{name: draw(seconds) if costly else 0.0 for name in ACTION_TIMES},
+        **cast("dict[str, Any]", {name: draw(seconds) if costly else 0.0 for name in ACTION_TIMES}),
     )
 
 

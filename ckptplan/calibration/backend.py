@@ -10,18 +10,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy.typing as npt
 
 from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.fit import Round, Times, count_actions
+from ckptplan.calibration.host import host_memory_bytes
 from ckptplan.model.network import Operations
 from ckptplan.model.plan import Plan
 from ckptplan.model.progress import Progress
-from ckptplan.model.workload import DERIVED, TIMES, Basis, Calibration
+from ckptplan.model.workload import DERIVED, TIMES, WORKSPACES, Basis, Calibration
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import Event
+from ckptplan.storage.place import find_folder_room
 from ckptplan.units import format_wait
 
 #: Receives lines about a measurement: how long it takes, and what is left out.
@@ -43,8 +46,11 @@ class Environment:
     #: Fields of a calibration: the version of what runs the cell, and the kind of tapes in JAX.
     versions: Mapping[str, Any]
     memory_bytes: int
-    #: What remote memory is, and how messages of states of '{state}' are timed.
+    #: What remote memory is and how much of it there is, how that was found out, and how messages of states of
+    #: '{state}' are timed.
     remote: str
+    remote_bytes: int
+    remote_source: str
     messages: str
     #: What else a workload's description says of its cell.
     remark: str = ""
@@ -61,6 +67,23 @@ class Environment:
         return ("jax" in self.versions) == (calibration.jax is not None)
 
 
+def describe_remote(folder: Path | None, *, memory: str, messages: str) -> dict[str, Any]:
+    """Return the fields of an environment about remote memory: a folder, or host memory without one."""
+    if folder is None:
+        return {
+            "remote": memory,
+            "remote_bytes": host_memory_bytes(),
+            "remote_source": "host memory, as the system reports",
+            "messages": messages,
+        }
+    return {
+        "remote": f"the folder {folder}",
+        "remote_bytes": find_folder_room(folder),
+        "remote_source": f"free space of {folder}, less a margin for others",
+        "messages": f"states of {{state}}, written and read in {folder}",
+    }
+
+
 @dataclass(frozen=True, kw_only=True)
 class CountedSizes:
     """Bytes as the fields of a workload of one unit, each with its basis."""
@@ -70,6 +93,8 @@ class CountedSizes:
     resident_bytes: int
     resident_bytes_per_step: int
     workspace_bytes: int
+    #: What recording several steps at once needs besides.
+    chunk_workspace_bytes: int = 0
     #: What a recorded chunk holds once, however many steps it has; part of the workspace.
     tape_bytes_once: int = 0
     #: Range of the measured workspaces, as a share of the peak.
@@ -80,7 +105,7 @@ class CountedSizes:
 
     def fields(self) -> dict[str, Any]:
         """Return the bytes by the fields of a workload."""
-        return {name: getattr(self, name) for name in (*DERIVED, "workspace_bytes")}
+        return {name: getattr(self, name) for name in (*DERIVED, *WORKSPACES)}
 
 
 def assume_times(seconds: Mapping[str, float], why: str) -> dict[str, tuple[float, str]]:
@@ -106,23 +131,8 @@ class PilotTimes:
 
     def run(self, what: Plan | Schedule) -> float:
         """Return the estimated seconds of a run."""
-        if isinstance(what, Plan):
-            again: float = what.predicted.recomputed_steps
-            counts: Mapping[str, float] = {
-                "forward": what.steps,
-                "overhead": what.steps,
-                "backward": what.steps,
-            }
-        else:
-            counts = count_actions(what)
-            again = counts.get("recompute", 0)
-        return (
-            self.run_seconds
-            + again * self.recompute_seconds
-            + counts["forward"] * self.forward_seconds
-            + counts["overhead"] * self.record_overhead_seconds
-            + counts["backward"] * self.backward_seconds
-        )
+        again = what.predicted.recomputed_steps if isinstance(what, Plan) else count_actions(what)["recompute"]
+        return self.run_seconds + again * self.recompute_seconds + what.steps * self.step_seconds
 
     @property
     def step_seconds(self) -> float:
@@ -137,8 +147,9 @@ class PilotTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class Extent(ABC):
-    """What a calibration measures, and how often."""
+    """What a calibration measures, and how often; seconds of runs are estimated by the ``pilot``."""
 
+    pilot: PilotTimes
     #: Steps of the chunks that are timed; empty if only bytes are counted.
     chunks: tuple[int, ...]
     rounds: int
@@ -148,48 +159,55 @@ class Extent(ABC):
     def parts(self) -> Sequence[str]:
         """What is measured, in words."""
 
+    @property
     @abstractmethod
-    def size_seconds(self, pilot: PilotTimes) -> list[float]:
-        """Return the estimated seconds of each run that bytes are counted in."""
+    def size_seconds(self) -> list[float]:
+        """The seconds of each run that bytes are counted in."""
 
+    @property
     @abstractmethod
-    def start_seconds(self, pilot: PilotTimes) -> list[float]:
-        """Return the estimated seconds of each run before the first round."""
+    def start_seconds(self) -> list[float]:
+        """The seconds of each run before the first round."""
 
+    @property
     @abstractmethod
-    def round_seconds(self, pilot: PilotTimes) -> list[float]:
-        """Return the estimated seconds of each run of a round."""
+    def round_seconds(self) -> list[float]:
+        """The seconds of each run of a round."""
 
     @abstractmethod
     def reduce(self) -> Iterator[Extent]:
         """Yield ever smaller extents."""
 
-    def time_seconds(self, pilot: PilotTimes) -> list[float]:
-        """Return the estimated seconds of each run that times are measured in."""
-        if not self.chunks:
-            return []
-        return [*self.start_seconds(pilot), *self.round_seconds(pilot) * self.rounds]
+    @property
+    def amounts(self) -> dict[str, object]:
+        """How much there is of what may be left out, by a text that has '{}' in its place."""
+        *others, last = self.chunks or (0,)
+        listed = f"{', '.join(map(str, others))} and {last}" if others else str(last)
+        return {"chunks of {} steps": listed, "{} rounds": self.rounds}
 
-    def seconds(self, pilot: PilotTimes) -> float:
-        """Return the estimated seconds of everything."""
-        return sum(self.size_seconds(pilot)) + sum(self.time_seconds(pilot))
+    @property
+    def time_seconds(self) -> list[float]:
+        """The seconds of each run that times are measured in."""
+        return [*self.start_seconds, *self.round_seconds * self.rounds] if self.chunks else []
 
-    def text(self, pilot: PilotTimes) -> str:
-        """Return how long it takes, and why: 'about 40 s: 5 rounds of 6 schedules, ...'."""
-        return f"{format_wait(self.seconds(pilot))}: {', '.join(self.parts)}"
+    @property
+    def seconds(self) -> float:
+        """The seconds of everything."""
+        return sum(self.size_seconds) + sum(self.time_seconds)
+
+    @property
+    def text(self) -> str:
+        """How long it takes, and why: 'about 40 s: 5 rounds of 6 schedules, ...'."""
+        return f"{format_wait(self.seconds)}: {', '.join(self.parts)}"
 
     def left_out(self, full: Extent) -> tuple[str, ...]:
         """Return what this measures less than ``full`` does."""
-        found = []
-        if self.chunks != full.chunks:
-            found.append(f"chunks of {_join(self.chunks)} steps instead of {_join(full.chunks)}")
-        if self.rounds != full.rounds:
-            found.append(f"{self.rounds} rounds instead of {full.rounds}")
-        return tuple(found)
-
-
-def _join(numbers: tuple[int, ...]) -> str:
-    return ", ".join(map(str, numbers[:-1])) + f" and {numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
+        whole = full.amounts
+        return tuple(
+            f"{text.format(amount)} instead of {whole[text]}"
+            for text, amount in self.amounts.items()
+            if amount != whole[text]
+        )
 
 
 #: Parts of a second in which progress is reported.
@@ -352,7 +370,7 @@ class Backend(ABC):
         """Return what is measured without a limit on the time; of no rounds, bytes alone."""
 
     @abstractmethod
-    def sizes(self, network: Any, runs: Callable[[], tuple[PilotTimes, Extent, RunCounter]]) -> CountedSizes:
+    def sizes(self, network: Any, runs: Callable[[], tuple[Extent, RunCounter]]) -> CountedSizes:
         """Count bytes: from shapes, or in runs, which ``runs`` tells the extent of. Raises InputError."""
 
     @abstractmethod

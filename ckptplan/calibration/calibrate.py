@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -22,6 +23,7 @@ from ckptplan.errors import CkptplanError
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress
 from ckptplan.model.workload import Workload
+from ckptplan.storage.remote_folder import make_parent
 from ckptplan.units import format_share
 from ckptplan.wording import Argument
 
@@ -74,7 +76,13 @@ def _judge_noise(fit: Fit, *, tolerance: float) -> Noisy | None:
 
 
 def open_backend(
-    spec: CellSpec, *, device: str = "cpu", thread_count: int | None = None, tape: str | None = None
+    spec: CellSpec,
+    *,
+    device: str = "cpu",
+    thread_count: int | None = None,
+    tape: str | None = None,
+    remote_dir: str | os.PathLike[str] | None = None,
+    states: int = 1,
 ) -> Backend:
     """Return what runs a cell. Raises InputError.
 
@@ -83,16 +91,19 @@ def open_backend(
         device: 'cpu' or 'cuda'; cells of JAX are measured on processors only.
         thread_count: the number of threads; None keeps it.
         tape: the kind of tapes in JAX (docs/jax.md); None is 'residuals', or that of a plan.
+        remote_dir: the folder that is remote memory, which is made if it is missing; None for host memory.
+        states: how many states may be in the folder at once.
     """
+    folder = None if remote_dir is None else make_parent(remote_dir).resolve()
     if spec.runtime == "jax":
         # They are fixed when JAX is imported.
         threads = set_threads(thread_count)
         from ckptplan.calibration.jax_backend import JaxBackend
 
-        return JaxBackend(threads=threads, tape=tape)
+        return JaxBackend(threads=threads, tape=tape, remote_dir=folder)
     from ckptplan.calibration.torch_backend import TorchBackend
 
-    return TorchBackend(device=device, thread_count=thread_count)
+    return TorchBackend(device=device, thread_count=thread_count, remote_dir=folder, states=states)
 
 
 def calibrate(
@@ -105,6 +116,7 @@ def calibrate(
     device: str = "cpu",
     thread_count: int | None = None,
     tape: str | None = None,
+    remote_dir: str | os.PathLike[str] | None = None,
     repeats: int = 5,
     tolerance: float = 0.1,
     seed: int = 0,
@@ -129,6 +141,8 @@ def calibrate(
         device: 'cpu' or 'cuda'.
         thread_count: the number of threads; None keeps it.
         tape: the kind of tapes of a cell of JAX (docs/jax.md); None is 'residuals'.
+        remote_dir: the folder that is measured as remote memory, in place of host memory: states are written
+            and read as ``offload=`` does, and all times are wall time, as processor time does not see a disk.
         repeats: the number of rounds.
         tolerance: while the rounds of a time of a step spread by more than half of this share, up to four times
             as many follow; if they still do, the result is ``noisy``, and its intervals are wide.
@@ -142,7 +156,9 @@ def calibrate(
 
     Raises InputError, also if even the least takes longer than ``max_seconds``.
     """
-    backend = open_backend(spec, device=device, thread_count=thread_count, tape=tape)
+    backend = open_backend(
+        spec, device=device, thread_count=thread_count, tape=tape, remote_dir=remote_dir, states=steps
+    )
     with backend.prepare():
         network = backend.build(spec, batch=batch, seed=seed, announce=announce)
         measuring = Measuring(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from time import perf_counter
 from typing import Any
@@ -32,9 +33,7 @@ _SHARE = 0.8
 _TOLERATED = 0.1
 
 
-def fit_in(
-    extent: Extent, pilot: PilotTimes, *, max_seconds: float | None, seconds_left: float | None = None
-) -> Extent:
+def fit_in(extent: Extent, *, max_seconds: float | None, seconds_left: float | None = None) -> Extent:
     """Return ``extent``, or as much of it as fits in ``max_seconds``; None means no limit.
 
     ``seconds_left``: what is left of the time for the rounds, if bytes are counted already. Raises InputError
@@ -44,9 +43,9 @@ def fit_in(
         return extent
     for candidate in (extent, *extent.reduce()):
         if seconds_left is None:
-            seconds, most = candidate.seconds(pilot), max_seconds
+            seconds, most = candidate.seconds, max_seconds
         else:
-            seconds, most = sum(candidate.time_seconds(pilot)), seconds_left
+            seconds, most = sum(candidate.time_seconds), seconds_left
         if seconds <= _SHARE * most:
             return candidate
     alone = f"sizes without times ({Argument('bytes_only', True)}), " if extent.chunks else ""
@@ -102,17 +101,19 @@ class Measuring:
         self.rounds: list[Round] = []
 
     @cached_property
+    def _planned(self) -> tuple[Extent, RunCounter]:
+        """What is measured, and the counter of its runs. Raises InputError if even the least takes too long."""
+        self._began = perf_counter()
+        self._full = self._choose(self._backend.pilot(self._network))
+        extent = fit_in(self._full, max_seconds=self._max_seconds)
+        self._say(extent.text)
+        self._say_left_out(extent)
+        return extent, RunCounter([*extent.size_seconds, *extent.time_seconds], progress=self._progress)
+
+    @property
     def pilot(self) -> PilotTimes:
         """Times of a few steps. Raises InputError if even the least takes longer than the limit."""
-        self._began = perf_counter()
-        pilot = self._backend.pilot(self._network)
-        self._full = self._choose(pilot)
-        self._extent = fit_in(self._full, pilot, max_seconds=self._max_seconds)
-        self._say(self._extent.text(pilot))
-        self._say_left_out()
-        expected = [*self._extent.size_seconds(pilot), *self._extent.time_seconds(pilot)]
-        self._counter = RunCounter(expected, progress=self._progress)
-        return pilot
+        return self._planned[0].pilot
 
     @property
     def fewer_chunks(self) -> bool:
@@ -130,7 +131,7 @@ class Measuring:
 
     def count_sizes(self) -> CountedSizes:
         """Count the bytes of the cell. Raises InputError."""
-        return self._backend.sizes(self._network, lambda: (self.pilot, self._extent, self._counter))
+        return self._backend.sizes(self._network, lambda: self._planned)
 
     def time_rounds(self, sizes: CountedSizes) -> Rounds:
         """Time steps and messages in rounds, which end early after three if time is over or anything ends them.
@@ -139,7 +140,7 @@ class Measuring:
 
         Raises InputError if the first round shows that not even the fewest rounds fit in the time.
         """
-        pilot = self.pilot
+        self._extent, self._counter = self._planned
         rounds = self._backend.rounds(self._network, self._extent, sizes)
         longest = 0.0
         try:
@@ -150,7 +151,7 @@ class Measuring:
                 self.rounds.append(rounds.run(self._counter))
                 longest = max(longest, perf_counter() - began)
                 if self._takes_too_long(longest):
-                    self._leave_out_more(pilot, longest)
+                    self._leave_out_more(longest)
                     rounds = self._backend.rounds(self._network, self._extent, sizes)
                     self.rounds, longest = [], 0.0
         except Exception:
@@ -179,7 +180,7 @@ class Measuring:
             return False
         if done == wanted:
             self._say("rounds differ: more follow")
-        self._counter.expect(self._extent.round_seconds(self.pilot))
+        self._counter.expect(self._extent.round_seconds)
         return True
 
     def is_noisy(self, tolerance: float) -> bool:
@@ -197,18 +198,19 @@ class Measuring:
         missing = min(LEAST_ROUNDS, self._extent.rounds) - 1
         return missing * longest > self._seconds_left + _TOLERATED * self._max_seconds
 
-    def _leave_out_more(self, pilot: PilotTimes, longest: float) -> None:
+    def _leave_out_more(self, longest: float) -> None:
         """Choose less to measure, because steps take longer than the first few did. Raises InputError."""
-        slower = pilot.scaled(longest / sum(self._extent.round_seconds(pilot)))
+        extent = self._extent
+        slower = extent.pilot.scaled(longest / sum(extent.round_seconds))
         self._extent = fit_in(
-            self._extent, slower, max_seconds=self._max_seconds, seconds_left=self._seconds_left
+            replace(extent, pilot=slower), max_seconds=self._max_seconds, seconds_left=self._seconds_left
         )
         self._say("rounds take longer than estimated")
-        self._say_left_out()
-        self._counter.expect(self._extent.time_seconds(slower))
+        self._say_left_out(self._extent)
+        self._counter.expect(self._extent.time_seconds)
 
-    def _say_left_out(self) -> None:
-        texts = self._extent.left_out(self._full)
+    def _say_left_out(self, extent: Extent) -> None:
+        texts = extent.left_out(self._full)
         if texts:
             self._say(f"less is measured, to end within {self._max_seconds:g} s: {'; '.join(texts)}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -57,6 +58,7 @@ def validate(
     spec: CellSpec | None = None,
     device: str | None = None,
     thread_count: int | None = None,
+    remote_dir: str | os.PathLike[str] | None = None,
     repeats: int = 5,
     tolerance: float = 0.1,
     overhead_tolerance: float = 0.03,
@@ -79,6 +81,7 @@ def validate(
         spec: the cell itself, in place of ``cell`` and ``trust_cell``.
         device: replaces the device of the calibration.
         thread_count: replaces the number of threads of the calibration.
+        remote_dir: the folder of remote checkpoints, in place of host memory; times are then wall time.
         repeats: the number of rounds, in which all variants run in turn; times are lower quartiles of rounds.
         tolerance: the share by which times may be off, besides the intervals of prediction and measurement.
         overhead_tolerance: how far the time added to base's may be off, as a share of the plan's time, besides
@@ -112,6 +115,8 @@ def validate(
         spec,
         device=device or (calibration.device if calibration else "cpu"),
         thread_count=thread_count or (calibration.threads if calibration else None),
+        remote_dir=remote_dir,
+        states=max(1, plan.predicted.remote_peak_bytes // (workload.state_bytes * plan.profile.units)),
     )
     tell = tell or (lambda _: None)
     with backend.prepare():

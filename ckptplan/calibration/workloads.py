@@ -13,7 +13,6 @@ from ckptplan.calibration.backend import CountedSizes, Environment, Roofline
 from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.estimate import Estimate
 from ckptplan.calibration.fit import STEPS, Times, state_rate
-from ckptplan.calibration.host import host_memory_bytes
 from ckptplan.cost.roofline import find_ideal, name_peak
 from ckptplan.errors import InputError
 from ckptplan.model.profile import HardwareProfile, Source
@@ -195,6 +194,7 @@ def make_profile(
     """Return the profile of the machine that a cell was measured on."""
     today = calibration.date[:10]
     overlaps = environment.device == "cuda"
+    shared = environment.remote_bytes == environment.memory_bytes
     moved = environment.messages.format(state=format_bytes(sizes.state_bytes))
     latency = times["message_seconds"]
     told, within = "once a message, either way", "contained in the latency"
@@ -208,7 +208,7 @@ def make_profile(
 
     numbers: dict[str, Any] = {
         "local_bytes": environment.memory_bytes,
-        "remote_bytes": host_memory_bytes(),
+        "remote_bytes": environment.remote_bytes,
         "latency_seconds": _round_digits(latency.value),
         "synchronisation_seconds": 0.0,
     }
@@ -216,8 +216,8 @@ def make_profile(
         "local_bytes": source("as the system reports"),
         "headroom": Source(grade="X", assumption=_HEADROOM_ASSUMPTION, date=today),
         "remote_bytes": source(
-            "host memory, as the system reports",
-            None if overlaps else "the local memory once more: both count together",
+            environment.remote_source,
+            "the local memory once more: both count together" if shared else None,
         ),
     }
     for way in (WRITE, READ):

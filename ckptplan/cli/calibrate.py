@@ -35,6 +35,9 @@ def calibrate(
     quick: Annotated[
         bool, typer.Option(help="A few seconds: few rounds and sizes; times to 10 % at best.")
     ] = False,
+    remote_dir: Annotated[
+        str | None, option("DIR", "Measure this folder as remote memory, not host memory; in wall time.")
+    ] = None,
     bytes_only: Annotated[
         bool, typer.Option(help="Count sizes only: times are assumed, no profile is written.")
     ] = False,
@@ -59,7 +62,15 @@ def calibrate(
     a noisy machine more rounds follow, and intervals are wide. Ctrl-C keeps what was measured: after three
     rounds the result of these rounds, before them the sizes.
     """
-    _check_together(quick=quick, bytes_only=bytes_only, repeats=repeats, profile_out=profile_out)
+    options.keep_apart({"--repeats": repeats, "--quick": quick})
+    measured = {
+        "--repeats": repeats,
+        "--quick": quick,
+        "--remote-dir": remote_dir,
+        "--profile-out": profile_out,
+    }
+    for named, given in measured.items():
+        options.keep_apart({named: given, "--bytes-only": bytes_only})
     if bytes_only:
         write_counted(cell, output=output, format_=format_)
         return
@@ -74,6 +85,7 @@ def calibrate(
     with _keep_sizes(counted, output), progress_bar("measuring") as progress:
         calibrated = measure_cell(
             **arguments,
+            remote_dir=remote_dir,
             repeats=repeats or REPEATS,
             quick=quick,
             tolerance=tolerance,
@@ -98,13 +110,6 @@ def calibrate(
     files = (("--workload", output), ("--profile", profile_out))
     job = " ".join(f"{name} {shlex.quote(_as_path(path))}" for name, path in files)
     note(f"next: ckptplan optimize {job} --local-bytes {budget} -o plan.json")
-
-
-def _check_together(*, quick: bool, bytes_only: bool, repeats: int | None, profile_out: str | None) -> None:
-    """Raise InputError for options that contradict each other."""
-    options.keep_apart({"--repeats": repeats, "--quick": quick})
-    for named, given in (("--repeats", repeats), ("--quick", quick), ("--profile-out", profile_out)):
-        options.keep_apart({named: given, "--bytes-only": bytes_only})
 
 
 @contextmanager
@@ -136,9 +141,8 @@ _SHARE = 0.1
 
 def find_budget(workload: "Workload") -> int:
     """Return a local budget with room for a tenth of base's tapes, in bytes of two digits."""
-    resident = (
-        workload.resident_bytes + workload.workspace_bytes + workload.steps * workload.resident_bytes_per_step
-    )
+    resident = workload.resident_bytes + workload.steps * workload.resident_bytes_per_step
+    resident += workload.workspace_bytes + workload.chunk_workspace_bytes
     whole = resident + max(_SHARE * workload.steps, 4.0) * (workload.tape_bytes + workload.state_bytes)
     return int(float(f"{1.05 * whole:.1e}"))
 

@@ -72,7 +72,7 @@ class CellOptions:
                 accepted="a divisor of --T, as 16",
             )
         spec = CellSpec.named(self.cell, inputs=self.inputs, neurons=self.neurons, compile=self.compile)
-        options.need_runtime(spec)
+        options.need_runtime(spec.runtime)
         return {
             "spec": spec,
             "batch": self.batch,

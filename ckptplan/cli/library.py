@@ -19,7 +19,7 @@ from ckptplan.cli.options import count, option
 from ckptplan.cli.output import FormatName, FormatOption, OutputOptions, note, write_view
 from ckptplan.errors import InputError
 from ckptplan.storage.library import Shelf, list_names
-from ckptplan.units import parse_seconds
+from ckptplan.units import parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
     from ckptplan.model.profile import HardwareProfile
@@ -278,6 +278,14 @@ class ProfileNumbers:
     price_per_hour: Annotated[float | None, option("NUMBER", "Price of an hour.")] = None
 
 
+def _parse_state(given: str | int) -> int:
+    """Return the bytes of a state, from 1. Raises InputError."""
+    found = parse_bytes(given)
+    if found < 1:
+        raise InputError("is not positive", value=str(given), accepted="a size above 0, as '16 MiB'")
+    return found
+
+
 #: What is asked for on a terminal, with an answer to start from.
 _QUESTIONS = {
     "local_bytes": ("Local memory of one unit", "24 GB"),
@@ -303,11 +311,17 @@ def new_profile(
             parser=Read,
         ),
     ] = None,
+    measure: Annotated[
+        str | None, option("DIR", "Time this folder: it is remote memory, at the rates of its device.")
+    ] = None,
+    state_bytes: Annotated[
+        int, option("SIZE", "Of the states that are written and read by --measure.", parser=_parse_state)
+    ] = 2**24,
     numbers: ProfileNumbers,
     format_: FormatOption = "table",
     output: Annotated[str, option("FILE", "The profile.", parser=Written)] = "my-machine.toml",
 ) -> None:
-    """Write a profile with a comment on each number, from options or from another profile (--like).
+    """Write a profile with a comment on each number, from options, another profile (--like) or --measure.
 
     Without --local-bytes and --like, questions are asked on a terminal.
     """
@@ -317,6 +331,11 @@ def new_profile(
     from ckptplan.storage.toml_files import commented_text, load_profile
 
     given = {**_keep_given(numbers), "name": name_content(output)}
+    sources: dict[str, Any] = {}
+    if measure is not None:
+        measured, sources = _measure_folder(measure, state_bytes)
+        sources = {field: one for field, one in sources.items() if field not in given}
+        given = {**measured, **given}
     if profile is not None:
         given = _take_from(load_profile(profile), given)
     elif numbers.local_bytes is None:
@@ -330,10 +349,36 @@ def new_profile(
             **{name: _ask(*question) for name, question in _QUESTIONS.items() if name not in given},
             **given,
         }
-    made = HardwareProfile(**given)
+    made = HardwareProfile(**{**given, "sources": {**given.get("sources", {}), **sources}})
     write_text(output, commented_text(made, head=_PROFILE_HEAD.format(file=output.rpartition("/")[2])))
     note(f"profile written to {output}")
     write_view(view_profile(made), OutputOptions(format=format_))
+
+
+def _measure_folder(folder: str, state_bytes: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the numbers of a folder as remote memory, and their sources. Raises InputError."""
+    from ckptplan.model.profile import Source
+    from ckptplan.storage.place import time_folder
+    from ckptplan.storage.remote_folder import make_parent
+
+    place = make_parent(folder, field="--measure").resolve()
+    link = time_folder(place, state_bytes=state_bytes, field="--measure")
+    margin = Source(grade="M", source=f"free space of {place}, less a margin for others")
+    within = Source(grade="M", source=f"{link.source.source}; contained in the rates")
+    numbers = {
+        "remote_bytes": (link.capacity, margin),
+        "write_bytes_per_second": (_round(state_bytes / link.write_seconds), link.source),
+        "read_bytes_per_second": (_round(state_bytes / link.read_seconds), link.source),
+        **dict.fromkeys(("latency_seconds", "synchronisation_seconds"), (0.0, within)),
+    }
+    # A profile that says what a state takes would not use the rates.
+    found: dict[str, Any] = dict.fromkeys(("transfer_write_seconds", "transfer_read_seconds"))
+    found.update({field: value for field, (value, _) in numbers.items()})
+    return found, {field: source for field, (_, source) in numbers.items()}
+
+
+def _round(rate: float) -> float:
+    return float(f"{rate:.4g}")
 
 
 def _take_from(other: HardwareProfile, given: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from ckptplan.storage.library import Shelf, list_names
 from ckptplan.units import MAX_STEPS, parse_duration, parse_fraction
 
 if TYPE_CHECKING:
-    from ckptplan.calibration.cell_spec import CellSpec
     from ckptplan.cost.case import Case
     from ckptplan.model.progress import Progress
     from ckptplan.model.workload import Workload
@@ -281,12 +280,12 @@ def keep_apart(given: Mapping[str, object]) -> None:
         raise InputError(f"does not go together with {other}", field=first, value=value, accepted="one of them")
 
 
-def need_runtime(spec: CellSpec) -> None:
-    """Raise MissingExtra if what runs a cell is not installed."""
+def need_runtime(runtime: str) -> None:
+    """Raise MissingExtra if what runs cells is not installed: 'torch' or 'jax'."""
     from importlib.util import find_spec
 
-    if find_spec(spec.runtime) is None:
-        raise MissingExtra(spec.runtime, package=spec.runtime)
+    if find_spec(runtime) is None:
+        raise MissingExtra(runtime, package=runtime)
 
 
 def check_jax_device(device: str | None) -> None:

@@ -50,6 +50,9 @@ def validate(
         Device | None, typer.Option(help="Where to run (default: where it was calibrated).")
     ] = None,
     thread_count: options.Threads = None,
+    remote_dir: Annotated[
+        str | None, option("DIR", "Keep remote checkpoints in this folder, not in host memory; in wall time.")
+    ] = None,
     max_seconds: Annotated[
         float | None,
         option(
@@ -76,13 +79,14 @@ def validate(
 
     planned = load_plan(plan)
     spec = choose_cell(planned.workload, cell=cell, trust=trust_cell)
-    options.need_runtime(spec)
+    options.need_runtime(spec.runtime)
     where = _choose_place(spec, device=device, thread_count=thread_count, trace=trace)
     with progress_bar("running") as progress:
         found = compare_with_runs(
             planned,
             spec=spec,
             **where,
+            remote_dir=remote_dir,
             regret=regret,
             tolerance=tolerance,
             overhead_tolerance=overhead_tolerance,

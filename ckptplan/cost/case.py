@@ -35,6 +35,7 @@ class Case:
             resident_bytes=(
                 spread.resident_bytes + spread.resident_bytes_per_step * spread.steps + spread.workspace_bytes
             ),
+            chunk_bytes=spread.chunk_workspace_bytes,
             remote_state_bytes=spread.state_bytes * self.profile.units,
             forward_seconds=spread.forward_seconds,
             backward_seconds=spread.backward_seconds,

@@ -17,6 +17,7 @@ class StepCosts(CheckedModel):
 
     Bytes are per unit, except ``remote_state_bytes``, which counts all units, as remote memory does.
     ``resident_bytes`` is everything that stays: the fixed part, the part per step times T, and workspace.
+    Schedules that record several steps at once need ``chunk_bytes`` besides.
     Raises InputError.
     """
 
@@ -26,6 +27,7 @@ class StepCosts(CheckedModel):
     state_bytes: PositiveBytes = Field(description="M_s on one unit")
     tape_bytes: PositiveBytes = Field(description="M_a on one unit")
     resident_bytes: Bytes = Field(default=0, description="M_others on one unit, for all steps")
+    chunk_bytes: Bytes = Field(default=0, description="workspace of chunks of several steps on one unit")
     remote_state_bytes: PositiveBytes = Field(description="one state, all units together")
     forward_seconds: Seconds = Field(description="f")
     backward_seconds: Seconds = Field(description="b")
@@ -43,7 +45,7 @@ class StepCosts(CheckedModel):
     @model_validator(mode="after")
     def _countable(self) -> Self:
         largest = max(self.state_bytes + self.tape_bytes, self.remote_state_bytes)
-        if self.steps * largest + self.resident_bytes > MAX_BYTES:
+        if self.steps * largest + self.resident_bytes + self.chunk_bytes > MAX_BYTES:
             raise InputError(
                 f"{self.steps:,} steps of {largest:,} bytes are more than 2**62 bytes in all, "
                 "the most that is counted exactly",
@@ -52,6 +54,14 @@ class StepCosts(CheckedModel):
                 accepted="fewer steps, or smaller states and tapes",
             )
         return self
+
+    @property
+    def charged(self) -> Self:
+        """The costs with the workspace of chunks of several steps charged to every schedule."""
+        if not self.chunk_bytes:
+            return self
+        resident = self.resident_bytes + self.chunk_bytes
+        return self.model_copy(update={"resident_bytes": resident, "chunk_bytes": 0})
 
     def action_seconds(self, counts: Counted) -> Any:
         """Return what actions take in addition to their steps: advances a + chunks k + saves s + loads l."""

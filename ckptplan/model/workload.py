@@ -28,6 +28,8 @@ from ckptplan.wording import Argument
 
 #: The fields that a network description derives.
 DERIVED = ("state_bytes", "tape_bytes", "resident_bytes_per_step", "resident_bytes")
+#: Scratch memory: what every schedule needs, and what those need besides that record several steps at once.
+WORKSPACES = ("workspace_bytes", "chunk_workspace_bytes")
 #: The fields that are measured or assumed for one machine, batch and network.
 TIMES = ("forward_seconds", "backward_seconds", "recompute_seconds", "record_overhead_seconds")
 #: What actions take in addition to their steps; zero by default, as in the paper.
@@ -153,6 +155,9 @@ class Workload(Described):
     )
     resident_bytes: Bytes = Field(default=0, description="weights, code, optimiser on one unit, bytes")
     workspace_bytes: Bytes = Field(default=0, description="scratch memory on one unit, bytes")
+    chunk_workspace_bytes: Annotated[Bytes, IF_ANY] = Field(
+        default=0, description="what recording several steps at once needs of it besides, bytes"
+    )
     forward_seconds: PositiveSeconds = Field(description="f, first forward of a step")
     backward_seconds: PositiveSeconds = Field(description="b, backward of a step")
     recompute_seconds: PositiveSeconds = Field(description="r, recomputing a step")
@@ -237,9 +242,7 @@ class Workload(Described):
         """
         if self.units is None or self.units == units:
             return self.replace(units=units)
-        scaled = {
-            field: -(-getattr(self, field) * self.units // units) for field in (*DERIVED, "workspace_bytes")
-        }
+        scaled = {field: -(-getattr(self, field) * self.units // units) for field in (*DERIVED, *WORKSPACES)}
         if self.network is None:
             return self.replace(units=units, **scaled)
         other = -(-self.network.other_resident_bytes * self.units // units)
@@ -247,7 +250,7 @@ class Workload(Described):
         return self.replace(
             units=units,
             network=network,
-            workspace_bytes=scaled["workspace_bytes"],
+            **{field: scaled[field] for field in WORKSPACES},
             basis={**self.basis, **_derived_anew(f"{units:,} units")},
         )
 
@@ -272,8 +275,8 @@ class Workload(Described):
             *("calibration", "basis", "network", "operations"),
         )
         numbers = {field: getattr(self, field) for field in type(self).model_fields if field not in texts}
-        for field in ACTION_TIMES:
-            # Free actions leave the hash that the job had before actions could have a cost.
+        for field in (*ACTION_TIMES, "chunk_workspace_bytes"):
+            # What is 0 leaves the hash that the job had before there was such a cost.
             if not numbers[field]:
                 del numbers[field]
         if self.calibration is not None:

@@ -9,7 +9,7 @@ from ckptplan.model.budget import rest_of
 from ckptplan.model.goal import Goal
 from ckptplan.model.prediction import BasisEntry
 from ckptplan.model.profile import GRADES, NUMBERS, PEAKS, HardwareProfile
-from ckptplan.model.workload import ACTION_TIMES, DERIVED, TIMES, Workload
+from ckptplan.model.workload import ACTION_TIMES, DERIVED, TIMES, WORKSPACES, Workload
 from ckptplan.units import format_share
 
 #: Fields that no prediction uses.
@@ -19,7 +19,7 @@ _KINDS: dict[str, Literal["derived", "measured"]] = {"D": "derived", "M": "measu
 #: The text for a number without a source.
 _UNSOURCED = "given without a source"
 #: The numbers of a workload that are estimates; its steps, batch and units are chosen.
-_SIZES_AND_TIMES = (*DERIVED, "workspace_bytes", *TIMES, *ACTION_TIMES)
+_SIZES_AND_TIMES = (*DERIVED, *WORKSPACES, *TIMES, *ACTION_TIMES)
 
 
 def collect_basis(

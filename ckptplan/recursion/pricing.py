@@ -195,7 +195,8 @@ def least_seconds_of(tree: Tree, *, costs: StepCosts) -> float:
 def _price_counts(counted: Tally, costs: StepCosts) -> Totals:
     return Totals(
         seconds=float(costs.serial_seconds(counted)),
-        local_peak_bytes=counted.local_bytes + costs.resident_bytes,
+        local_peak_bytes=counted.local_bytes
+        + (costs if counted.chunks == costs.steps else costs.charged).resident_bytes,
         remote_peak_bytes=counted.remote_states * costs.remote_state_bytes,
         **{name: getattr(counted, name) for name in COUNTS},
     )

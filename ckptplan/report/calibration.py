@@ -25,6 +25,7 @@ _SIZES = {
     "resident_bytes": "parameters",
     "resident_bytes_per_step": "kept for each step",
     "workspace_bytes": "workspace",
+    "chunk_workspace_bytes": "more for chunks",
 }
 _TIMES = {
     "forward_seconds": "forward",

@@ -147,6 +147,8 @@ class _Machine:
         self.local: dict[int, float] = {}
         self.remote: dict[int, float] = {}
         self.buffer_states = 0
+        #: The workspace of chunks of several steps, once there was one.
+        self.chunk_bytes = 0
         self.local_peak = self.remote_peak = 0
         self.recomputed_steps = self.remote_writes = self.remote_reads = self.messages = 0
         self.advances = self.chunks = self.local_saves = self.local_loads = 0
@@ -182,6 +184,8 @@ class _Machine:
             raise _BrokenLaw("a step is recorded once before it is reversed")
         tapes.insert(place, (start, stop))
         self.taped += stop - start
+        if stop - start > 1:
+            self.chunk_bytes = self.costs.chunk_bytes
         if self.sink is not None:
             self._show(action, begin, recomputed=self.recomputed_steps - before)
         self._update_peaks()
@@ -337,12 +341,12 @@ class _Machine:
     def _update_peaks(self) -> None:
         """Update the peaks. Raises _BrokenLaw for a limit that is exceeded."""
         costs = self.costs
-        local = self._local_bytes()
-        if local > self.local_peak:
-            self.local_peak = local
-            if local > self.budget_local:
-                resident = costs.resident_bytes
-                raise _BrokenLaw(_exceed(local + resident, "local", self.budget_local + resident))
+        self.local_peak = max(self.local_peak, self._local_bytes())
+        if self.local_peak + self.chunk_bytes > self.budget_local:
+            resident = costs.resident_bytes
+            raise _BrokenLaw(
+                _exceed(self.local_peak + self.chunk_bytes + resident, "local", self.budget_local + resident)
+            )
         if len(self.remote) > self.remote_peak:
             self.remote_peak = len(self.remote)
             remote = self.remote_peak * costs.remote_state_bytes
@@ -372,7 +376,7 @@ class _Machine:
                 track=track,
                 action=action,
                 held_at=self.now,
-                local_bytes=self._local_bytes() + self.costs.resident_bytes,
+                local_bytes=self._local_bytes() + self.chunk_bytes + self.costs.resident_bytes,
                 remote_bytes=len(self.remote) * self.costs.remote_state_bytes,
                 recomputed_steps=recomputed,
                 stall=stall,
@@ -404,7 +408,7 @@ class _Machine:
         return Trace(
             seconds=seconds,
             stall_seconds=self.stalled,
-            local_peak_bytes=self.local_peak + costs.resident_bytes,
+            local_peak_bytes=self.local_peak + self.chunk_bytes + costs.resident_bytes,
             remote_peak_bytes=self.remote_peak * costs.remote_state_bytes,
             actions=actions,
             **{name: getattr(self, name) for name in COUNTS},

@@ -154,18 +154,24 @@ class Question:
         closed = self.replace(strategies=_name_closed_forms(self.strategies))
         smallest = closed._find_first(Preference(objective=least_memory))
         return smallest is not None or any(
-            one.has_schedule(self.task(least_time)) for one in self._solved_strategies
+            one.has_schedule(dataclasses.replace(self.task(one, least_time), costs=self._least_costs(one)))
+            for one in self._solved_strategies
         )
 
-    def task(self, objective: Objective, *, front: bool = False, progress: Progress | None = None) -> Task:
-        """Return what a solved strategy is asked for; with ``front``, less memory may be preferred to time."""
+    def task(
+        self, strategy: Solved, objective: Objective, *, front: bool = False, progress: Progress | None = None
+    ) -> Task:
+        """Return what a solved strategy is asked for; with ``front``, less memory may be preferred to time.
+
+        The workspace of chunks of several steps is charged to all schedules, unless the strategy has none such.
+        """
         limits = self.limits
 
         def choose(cost: Cost) -> int | None:
             return find_least(objective(cost), limits.keeps(cost))
 
         return Task(
-            costs=self.costs,
+            costs=self.costs if strategy.has_single_steps else self.costs.charged,
             budget=self.budget,
             choose=choose,
             effort=self.goal.effort,
@@ -180,7 +186,18 @@ class Question:
     @property
     def least_solvable_bytes(self) -> int:
         """The least local memory at which any strategy has a schedule, if all are solved ones, else 0."""
-        return min((one.least_local_bytes(self.costs) for one in self.all_solved), default=0)
+        return min((one.least_local_bytes(self._least_costs(one)) for one in self.all_solved), default=0)
+
+    def _least_costs(self, strategy: Solved) -> StepCosts:
+        """Return the costs at which a strategy has a schedule if it has one at all, of single steps maybe."""
+        return self.costs if strategy.has_single_steps or strategy.adopts_others else self.costs.charged
+
+    def least_alone(self, strategy: Solved) -> float:
+        """Return a lower bound on the seconds of schedules that ``task`` charges too much: of single steps."""
+        if strategy.has_single_steps or not self.costs.chunk_bytes:
+            return np.inf
+        costs = self.costs
+        return strategy.bound_seconds(costs, Budget(local_bytes=costs.resident_bytes + costs.tape_bytes))
 
     def least_remote_bytes(self) -> int | None:
         """Return the remote memory needed within the other limits, None if no amount is enough."""
@@ -338,11 +355,17 @@ class Question:
         if self.goal.model == "paper":
             raise no_equation(strategy.name)
         # The schedules of smaller budgets are of no use if time comes first, and is all that is asked for.
-        task = self.task(objective, front=objective.first != least_time.first, progress=progress)
+        task = self.task(strategy, objective, front=objective.first != least_time.first, progress=progress)
         task = dataclasses.replace(task, alone=not task.front and self.goal.objective == "time")
         answer = strategy.solve(task)
-        if answer is None or not self.limits.keeps(answer.cost(self.costs))[0]:
+        if answer is None:
             return None
+        answer, alone = answer.at(self.costs), self.least_alone(strategy)
+        if not self.limits.keeps(answer.cost(self.costs))[0]:
+            return None
+        if answer.least_seconds is not None:
+            proved = answer.proved and answer.totals(self.costs).seconds <= alone
+            answer = dataclasses.replace(answer, least_seconds=min(answer.least_seconds, alone), proved=proved)
         key = tuple(column[0].item() for column in objective(answer.cost(self.costs)))
         return dataclasses.replace(answer, key=key)
 

@@ -283,7 +283,7 @@ class SeenPoints:
     """
 
     def __init__(self, *, costs: StepCosts) -> None:
-        most = costs.steps * costs.tape_bytes
+        most = costs.steps * costs.tape_bytes + costs.chunk_bytes
         self.resident_bytes = costs.resident_bytes
         # Overlapped times are summed in several orders: a difference by rounding alone is not a gain.
         self.share = 1 - SUM_ROUNDING if costs.overlaps_compute else 1.0

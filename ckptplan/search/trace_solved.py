@@ -100,24 +100,28 @@ class _Search:
         unlimited = question.replace(local_bytes=None)
         rungs = self.strategy.list_rungs(
             unlimited.task(
-                least_time, progress=lambda done, total: self._report(len(listed) + done / max(1, total))
+                self.strategy,
+                least_time,
+                progress=lambda done, total: self._report(len(listed) + done / max(1, total)),
             ),
             is_beaten=self._is_beaten,
         )
         if rungs is None:
             return [], [], False
         answers, bounds, complete = list[Answer](), list[tuple[int, float]](), True
+        alone = question.least_alone(self.strategy)
         for rung in rungs:
             listed.append(rung)
             self._report(len(listed))
-            for answer in rung.answers:
+            for found in rung.answers:
+                answer = found.at(question.costs)
                 cost = answer.cost(question.costs)
                 if unlimited.limits.keeps(cost)[0]:
                     key = tuple(column[0].item() for column in least_time(cost))
                     answers.append(dataclasses.replace(answer, key=key))
                 elif not cost.within(unlimited.budget)[0]:
                     complete = False
-            bounds += rung.bounds
+            bounds += [(budget, min(seconds, alone)) for budget, seconds in rung.bounds]
         return answers, bounds, complete
 
     def _report(self, rungs: float) -> None:
@@ -167,13 +171,16 @@ class _Search:
         """Return whether a closed form within some bytes takes less."""
         if self.known is None:
             return False
+        # A schedule of single steps needs less than it was charged.
+        local_bytes -= self.question.costs.chunk_bytes
         place = int(np.searchsorted(self.known.local_peak_bytes, local_bytes, side="right")) - 1
         return place >= 0 and float(self.known.seconds[place]) < seconds
 
 
 def _most_useful_bytes(question: Question) -> int:
     """Return the memory that plain backpropagation needs; more memory never helps."""
-    return question.costs.resident_bytes + question.costs.steps * question.costs.tape_bytes
+    costs = question.costs.charged
+    return costs.resident_bytes + costs.steps * costs.tape_bytes
 
 
 def _is_proved(front: Front, bounds: LowerBounds) -> bool:

@@ -210,7 +210,47 @@ def find_cached_room(local_bytes: int) -> int | None:
     return keep_steady(round_down(local_bytes), int(_SHARE * max(0, free - local_bytes)))
 
 
+def find_folder_room(folder: Path) -> int:
+    """Return the bytes that remote states may fill in a folder."""
+    return keep_steady(folder, shutil.disk_usage(folder).free)
+
+
 # Rates
+
+
+def time_folder(
+    folder: Path,
+    *,
+    state_bytes: int,
+    states: int | None = None,
+    clock: Callable[..., Rates] | None = None,
+    runtime: str = "files",
+    field: str = "remote_dir",
+) -> Link:
+    """Time a folder now, as it is used where so many states are in it at once, or as many as there is room for.
+
+    ``clock`` and ``runtime`` are as of ``find_links``, and ``field`` is the argument that named the folder.
+    Raises InputError.
+    """
+    links = find_links(
+        OffloadPlace(folder=folder, field=field),
+        state_bytes=state_bytes,
+        # Two are timed at least.
+        steps=find_folder_room(folder) // state_bytes if states is None else max(2, states),
+        room=find_cached_room(0),
+        clock=clock,
+        runtime=runtime,
+        anew=True,
+    )
+    if not links:
+        raise InputError(
+            f"has no room for two states of {format_bytes(state_bytes)}",
+            field=field,
+            value=str(folder),
+            accepted="a folder with more free space",
+        )
+    # The last one has the most room.
+    return links[-1]
 
 
 def find_links(
@@ -221,6 +261,7 @@ def find_links(
     room: int | None,
     clock: Callable[..., Rates] | None = None,
     runtime: str = "files",
+    anew: bool = False,
 ) -> tuple[Link, ...]:
     """Return how the states of T ``steps``, each of so many bytes, can use a place.
 
@@ -235,6 +276,7 @@ def find_links(
         clock: times states as a runtime moves them: ``clock(place, state_bytes, through=, most=)``, with no
             more states than ``most``. None for files, written and read by a single thread.
         runtime: names what ``clock`` times, in the file of rates.
+        anew: whether the place is timed now, whatever is known of it.
     """
     if place is None:
         return ()
@@ -248,14 +290,20 @@ def find_links(
         )
     capacity = most
     if place.folder is not None:
-        capacity = min(most, keep_steady(place.folder, shutil.disk_usage(place.folder).free))
+        capacity = min(most, find_folder_room(place.folder))
     cached = capacity if room is None else min(capacity, room)
     rooms = {False: cached}
     if cached < capacity and place.folder is not None:
         rooms[True] = capacity
     return tuple(
         time_place(
-            place, state_bytes, capacity=held, through=through, clock=clock or time_files, runtime=runtime
+            place,
+            state_bytes,
+            capacity=held,
+            through=through,
+            clock=clock or time_files,
+            runtime=runtime,
+            anew=anew,
         )
         for through, held in rooms.items()
         # Less than two states bring nothing, and there is no room to time them.
@@ -271,12 +319,13 @@ def time_place(
     through: bool,
     clock: Callable[..., Rates],
     runtime: str,
+    anew: bool = False,
 ) -> Link:
     """Return a link with the seconds of a state, timed now or within a day; arguments as of ``find_links``."""
     # Another device may be mounted there tomorrow.
     device = 0 if place.folder is None else place.folder.stat().st_dev
     key = f"{place.name} on {device}, {state_bytes} B by {runtime}{', through' * through}"
-    rates = _recall(key)
+    rates = None if anew else _recall(key)
     if rates is None:
         rates = clock(place, state_bytes, through=through, most=capacity // state_bytes)
         _keep(key, rates)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 from ckptplan.cost import paper
@@ -55,6 +55,14 @@ class Answer:
         """Let go of the table behind the tree, once all schedules that share it have their cost."""
         if isinstance(self.schedule, Tree):
             self.schedule.settle()
+
+    def at(self, costs: StepCosts) -> Answer:
+        """Return the answer at the costs that ``charged`` ones are of: single steps need less workspace."""
+        if self.solved is None or not costs.chunk_bytes or self.solved_at is costs:
+            return self
+        spared = costs.chunk_bytes if self.solved.chunks == costs.steps else 0
+        solved = replace(self.solved, local_peak_bytes=self.solved.local_peak_bytes - spared)
+        return replace(self, solved_at=costs, solved=solved)
 
     def totals(self, costs: StepCosts) -> Totals:
         """Return the cost of this schedule by the exact model, at any costs of equally many steps."""

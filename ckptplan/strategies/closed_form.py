@@ -108,15 +108,20 @@ class ClosedForm(Strategy):
         if model == "paper":
             if self.printed is None:
                 raise no_equation(self.name)
-            return self.printed(low=low, high=high, costs=costs)
+            return self.printed(low=low, high=high, costs=costs.charged)
         counts = self.counts(low=low, high=high, steps=costs.steps)
         return self._price(counts, low=low, high=high, costs=costs)
 
     def _price(self, counts: Counts, *, low: Columns, high: Columns, costs: StepCosts) -> Cost:
-        cost = price(counts, costs)
-        if not costs.overlaps_compute or not self.moves_states:
+        cost, moves = price(counts, costs), costs.overlaps_compute and self.moves_states
+        if not moves and not costs.chunk_bytes:
             return cost
         is_point = np.logical_and.reduce([low[name] == high[name] for name in self.parameter_names])
+        # Of a box, the number of chunks is a lower bound, and tapes that are held together are of one chunk.
+        several = np.where(is_point, counts.chunks < costs.steps, counts.tapes > 1)
+        cost = replace(cost, local_peak_bytes=cost.local_peak_bytes + costs.chunk_bytes * several)
+        if not moves:
+            return cost
         seconds = np.where(
             is_point,
             overlapped_seconds(self.transfers(low, costs=costs), counts=counts, costs=costs),

@@ -88,6 +88,7 @@ class DiskRevolve(Solved):
 
     name = "disk-revolve"
     rank = 9
+    has_single_steps = True
 
     def find(self, task: Task) -> list[Family]:
         return [find_segments(task.costs, task.budget)]

@@ -81,6 +81,8 @@ class Solved(Strategy):
     parameter_names = ("chunk_size", "state_units", "tape_units", "local_units")
     is_closed_form = False
     always_regular = False
+    #: Whether each of its chunks has a single step.
+    has_single_steps = False
 
     @abstractmethod
     def find(self, task: Task) -> Sequence[Family]:

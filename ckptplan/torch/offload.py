@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -48,6 +49,17 @@ def find_links(
     # A copy within host memory is compute's own work.
     overlaps = place.folder is not None or device.type == "cuda"
     return tuple(replace(link, overlaps=overlaps) for link in links)
+
+
+def time_folder(folder: Path, *, state_bytes: int, states: int, device: torch.device) -> Link:
+    """Time a folder now, as stores use it where so many states are in it at once. Raises InputError."""
+    return places.time_folder(
+        folder,
+        state_bytes=state_bytes,
+        states=states,
+        clock=partial(_time_states, device),
+        runtime=f"torch on {device.type}",
+    )
 
 
 def find_host_room(device: torch.device, local_bytes: int) -> int | None:

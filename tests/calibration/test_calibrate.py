@@ -74,6 +74,7 @@ def test_predicted_peaks_are_those_of_live_tensors(name: str) -> None:
         predicted = (
             program.counted().local_bytes
             + found.workspace_bytes
+            + found.chunk_workspace_bytes
             + found.resident_bytes
             + found.resident_bytes_per_step * steps
         )
@@ -311,7 +312,12 @@ def test_fewer_runs_count_the_same_bytes() -> None:
             whole.tape_bytes,
             whole.resident_bytes,
         )
-        assert found.workspace_bytes == pytest.approx(whole.workspace_bytes, rel=0.05)
+        assert workspace(found) == pytest.approx(workspace(whole), rel=0.05)
+
+
+def workspace(found: CountedSizes) -> int:
+    """What chunks of several steps need."""
+    return found.workspace_bytes + found.chunk_workspace_bytes
 
 
 def test_the_fewest_runs_count_the_working_memory_of_a_large_batch_of_spiking_neurons() -> None:
@@ -319,7 +325,21 @@ def test_the_fewest_runs_count_the_working_memory_of_a_large_batch_of_spiking_ne
     spec = CellSpec(name="lif", inputs=8, neurons=64)
     large = build_network(spec, batch=64, device="cpu", seed=0)
     found = footprint.measure(large, counter=RunCounter(), runs=FEWEST_RUNS)
-    assert found.workspace_bytes == pytest.approx(measured(large).workspace_bytes, rel=0.05)
+    assert workspace(found) == pytest.approx(workspace(measured(large)), rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["gru", "lif"])
+def test_plans_of_single_steps_are_not_charged_the_workspace_of_longer_chunks(name: str) -> None:
+    """Disk-Revolve, which the calibration did not see: its peak is predicted within 5 %."""
+    spec = CellSpec(name=name, inputs=64, neurons=256)
+    one = build_network(spec, batch=32, device="cpu", seed=0)
+    found = measured(one)
+    assert found.chunk_workspace_bytes > 0
+    program = TorchProgram(one, make_schedule("revolve", steps=150, chunk_size=1, nb_local=50))
+    predicted = program.counted().local_bytes + found.workspace_bytes + found.resident_bytes
+    predicted += found.resident_bytes_per_step * 150
+    assert program.peak_bytes() == pytest.approx(predicted, rel=0.05)
+    assert program.peak_bytes() < 0.98 * (predicted + found.chunk_workspace_bytes)
 
 
 class Stop(BaseException):
@@ -374,14 +394,14 @@ def test_what_takes_too_long_is_left_out_in_the_documented_order() -> None:
     """Shorter chunks, three rounds, messages closer together, fewer runs for sizes, fewer chunks."""
     times = pilot(0.001)
     full = TorchExtent.choose(times, rounds=5)
-    whole = full.seconds(times)
-    assert fit_in(full, times, max_seconds=None) == full
-    assert fit_in(full, times, max_seconds=2 * whole).left_out(full) == ()
+    whole = full.seconds
+    assert fit_in(full, max_seconds=None) == full
+    assert fit_in(full, max_seconds=2 * whole).left_out(full) == ()
     order = ["chunks of", "rounds instead", "messages", "sizes in runs"]
     before = 0
     for share in (0.9, 0.4, 0.2, 0.1, 0.06):
-        found = fit_in(full, times, max_seconds=share * whole)
-        assert found.seconds(times) <= share * whole
+        found = fit_in(full, max_seconds=share * whole)
+        assert found.seconds <= share * whole
         texts = found.left_out(full)
         assert all(any(word in text for text in texts) for word in order[: len(texts)])
         assert len(texts) >= before
@@ -392,12 +412,12 @@ def test_what_takes_too_long_is_left_out_in_the_documented_order() -> None:
 def test_a_cell_that_is_too_slow_for_the_least_is_refused_with_the_time_that_it_needs() -> None:
     times = pilot(3.0)
     with pytest.raises(InputError, match=r"takes about \d+ min even with the fewest runs") as caught:
-        fit_in(TorchExtent.choose(times, rounds=5), times, max_seconds=120)
+        fit_in(TorchExtent.choose(times, rounds=5), max_seconds=120)
     assert caught.value.field == "max_seconds"
     assert "sizes without times" in str(caught.value)
     assert "120 s at most, of which estimates may take 80 %" in str(caught.value)
     enough = int(str(caught.value).partition("max_seconds=")[2].rstrip(")"))
-    assert fit_in(TorchExtent.choose(times, rounds=5), times, max_seconds=enough).seconds(times) <= enough
+    assert fit_in(TorchExtent.choose(times, rounds=5), max_seconds=enough).seconds <= enough
 
 
 class Slowing(torch.nn.Module):

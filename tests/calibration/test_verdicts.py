@@ -130,6 +130,8 @@ def made(*rows: Row, regret: Regret | None = None) -> Validation:
             versions={"torch": "2"},
             memory_bytes=2**30,
             remote="a copy",
+            remote_bytes=2**30,
+            remote_source="",
             messages="",
         ),
         repeats=3,

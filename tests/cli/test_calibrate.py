@@ -425,3 +425,44 @@ def test_an_error_of_a_cell_of_jax_is_all_that_is_printed(tmp_path: Path, factor
     assert result.stderr.startswith("ckptplan: ")
     assert result.stderr.count("\n") == 1
     assert result.stdout == "in order"
+
+
+def test_a_folder_is_measured_as_remote_memory_and_plans_are_validated_with_it(tmp_path: Path) -> None:
+    """In wall time: processor time does not see a disk. Nothing stays in the folder."""
+    place = ("--remote-dir", "far")
+    done = run("calibrate", *QUICK, *place, "-o", "w.toml", "--profile-out", "p.toml", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    workload, profile = ckptplan.load_workload(tmp_path / "w.toml"), ckptplan.load_profile(tmp_path / "p.toml")
+    assert workload.calibration is not None
+    assert workload.calibration.clock == "wall time"
+    assert str(tmp_path / "far") in profile.description
+    for field in ("write_bytes_per_second", "read_bytes_per_second", "remote_bytes"):
+        assert str(tmp_path / "far") in str(profile.sources[field].source)
+    job = ("--workload", "./w.toml", "--profile", "./p.toml", "--strategies", "remote", "-o", "plan.json")
+    assert run("optimize", *job, cwd=tmp_path).returncode == 0
+    wide = ("--tolerance", "100%", "--overhead-tolerance", "100%", "--repeats", "1", "--format", "json")
+    done = run("validate", "plan.json", *place, *wide, cwd=tmp_path)
+    assert done.returncode in (0, 4), done.stderr
+    found = {one["quantity"]: one for one in json.loads(done.stdout)["quantities"]}
+    assert found["remote peak"]["verdict"] == found["states written"]["verdict"] == "ok"
+    assert found["write bandwidth"]["measured"] > 0
+    assert list((tmp_path / "far").iterdir()) == []
+    refused = run("calibrate", *SMALL, *place, "--bytes-only", cwd=tmp_path)
+    assert "--remote-dir: does not go together with --bytes-only" in refused.stderr
+
+
+def test_a_profile_has_the_rates_of_a_folder(tmp_path: Path) -> None:
+    """What is given otherwise stays; a file, or a state of nothing, is refused."""
+    made = ("profiles", "new", "--like", "nvidia-h200", "--measure", ".", "--state-bytes", "64 KiB")
+    done = run(*made, "--read-bytes-per-second", "2 GB/s", "-o", "p.toml", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    profile = ckptplan.load_profile(tmp_path / "p.toml")
+    assert profile.read_bytes_per_second == 2e9
+    assert profile.write_bytes_per_second > 0
+    assert (profile.sources["write_bytes_per_second"].grade, profile.latency_seconds) == ("M", 0)
+    assert "64 KiB" in str(profile.sources["write_bytes_per_second"].source)
+    assert "read_bytes_per_second" not in profile.sources
+    done = run("profiles", "new", "--like", "nvidia-h200", "--measure", "p.toml", cwd=tmp_path)
+    assert (done.returncode, "--measure: " in done.stderr) == (2, True)
+    done = run(*made[:-1], "0 B", cwd=tmp_path)
+    assert (done.returncode, "--state-bytes" in done.stderr) == (2, True)

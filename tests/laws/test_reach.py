@@ -60,7 +60,7 @@ def test_a_schedule_is_said_to_be_there_exactly_where_one_is_found(
     budget = Budget(local_bytes=local, remote_bytes=remote)
     question = ask(costs=costs, budget=budget, strategies=(strategy,))
     found = question.best()
-    assert strategy.has_schedule(question.task(least_time)) == (found is not None)
+    assert strategy.has_schedule(question.task(strategy, least_time)) == (found is not None)
     if found is not None and local is not None:
         assert strategy.least_local_bytes(costs) <= local
 

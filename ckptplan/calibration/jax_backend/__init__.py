@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import jax
@@ -16,6 +18,7 @@ from ckptplan.calibration.backend import (
     Extent,
     PilotTimes,
     RunCounter,
+    describe_remote,
 )
 from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.host import host_memory_bytes, processor_name
@@ -29,12 +32,16 @@ from ckptplan.storage.place import find_free_memory
 
 
 class JaxBackend(Backend):
-    """Measures cells as compiled programs of JAX, which runs with this number of threads."""
+    """Measures cells as compiled programs of JAX, which runs with this number of threads.
 
-    def __init__(self, *, threads: int, tape: str | None = None) -> None:
-        self._threads, self._tape = threads, tape or "residuals"
-        # Processor time with one thread: other programs do not lengthen it.
-        self._clock = time.process_time if threads == 1 else time.perf_counter
+    Remote memory is the folder ``remote_dir``; None for host memory.
+    """
+
+    def __init__(self, *, threads: int, tape: str | None = None, remote_dir: Path | None = None) -> None:
+        self._threads, self._tape, self._folder = threads, tape or "residuals", remote_dir
+        # Processor time with one thread: other programs do not lengthen it. It does not see a disk.
+        alone = threads == 1 and remote_dir is None
+        self._clock = time.process_time if alone else time.perf_counter
 
     @property
     def environment(self) -> Environment:
@@ -45,13 +52,16 @@ class JaxBackend(Backend):
             clock="processor time" if self._clock is time.process_time else "wall time",
             versions={"jax": jax.__version__, "tape": self._tape},
             memory_bytes=host_memory_bytes(),
-            remote="host memory outside of the program",
-            messages="callbacks with a state of {state} each, by the difference of programs",
+            **describe_remote(
+                self._folder,
+                memory="host memory outside of the program",
+                messages="callbacks with a state of {state} each, by the difference of programs",
+            ),
             remark=f"tapes of {self._tape}",
         )
 
     def build(self, spec: CellSpec, *, batch: int, seed: int, announce: Announce | None = None) -> JaxNetwork:
-        return build_jax_network(spec, batch=batch, seed=seed)
+        return replace(build_jax_network(spec, batch=batch, seed=seed), remote_dir=self._folder)
 
     def pilot(self, network: JaxNetwork, *, most: int | None = None) -> PilotTimes:
         return time_few_steps(network, most=most)
@@ -59,9 +69,7 @@ class JaxBackend(Backend):
     def choose(self, pilot: PilotTimes, *, rounds: int, quick: bool = False) -> JaxExtent:
         return JaxExtent.choose(pilot, rounds=rounds, quick=quick)
 
-    def sizes(
-        self, network: JaxNetwork, runs: Callable[[], tuple[PilotTimes, Extent, RunCounter]]
-    ) -> CompiledSizes:
+    def sizes(self, network: JaxNetwork, runs: Callable[[], tuple[Extent, RunCounter]]) -> CompiledSizes:
         return choose_sizes(count_sizes(network), tape=self._tape)
 
     def rounds(self, network: JaxNetwork, extent: Extent, sizes: CountedSizes) -> JaxRounds:

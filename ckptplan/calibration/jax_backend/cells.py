@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -120,6 +121,8 @@ class JaxNetwork:
     parameters: tuple[jax.Array, ...]
     state: Any
     make_inputs: Callable[[int], Any]
+    #: The folder of remote checkpoints; None for host memory.
+    remote_dir: Path | None = None
 
     def inputs(self, steps: int) -> Any:
         """Return inputs for ``steps`` steps, time first. Raises InputError if the factory's function fails."""
@@ -138,7 +141,13 @@ class JaxNetwork:
 
         def run(parameters: Any, state: Any, xs: Any) -> Any:
             total, _ = bptt(
-                lambda state, x: self.step(parameters, state, x), state, xs, self.loss, plan=plan, tape=tape
+                lambda state, x: self.step(parameters, state, x),
+                state,
+                xs,
+                self.loss,
+                plan=plan,
+                tape=tape,
+                remote_dir=self.remote_dir,
             )
             return total
 

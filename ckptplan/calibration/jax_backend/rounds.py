@@ -72,7 +72,7 @@ class JaxExtent(Extent):
         length = int(min(_MOST_STEPS, max(_LEAST_STEPS, _RUN_SECONDS / pilot.step_seconds)))
         length = length // _LEAST_STEPS * _LEAST_STEPS
         chunks = tuple(one for one in (_QUICK_CHUNKS if quick else _CHUNKS) if one * _SEGMENTS <= length)
-        return cls(chunks=chunks, rounds=rounds, length=length)
+        return cls(pilot=pilot, chunks=chunks, rounds=rounds, length=length)
 
     @property
     def schedules(self) -> dict[tuple[str, int], Schedule]:
@@ -90,18 +90,21 @@ class JaxExtent(Extent):
     def parts(self) -> Sequence[str]:
         return (f"{self.rounds} rounds of {8 + len(self.schedules)} compiled programs",)
 
-    def size_seconds(self, pilot: PilotTimes) -> list[float]:
+    @property
+    def size_seconds(self) -> list[float]:
         return []
 
-    def start_seconds(self, pilot: PilotTimes) -> list[float]:
-        """Return the estimated seconds of compiling each program, and of a round that warms up."""
-        runs = self.round_seconds(pilot)
-        return [*[pilot.compile_seconds] * len(runs), *runs]
+    @property
+    def start_seconds(self) -> list[float]:
+        """The seconds of compiling each program, and of a round that warms up."""
+        runs = self.round_seconds
+        return [*[self.pilot.compile_seconds] * len(runs), *runs]
 
-    def round_seconds(self, pilot: PilotTimes) -> list[float]:
-        base = pilot.run(make_schedule("base", steps=self.length))
-        messages = pilot.run(make_schedule("standard", steps=_STATES, chunk_size=1))
-        return [*[base] * 4, *map(pilot.run, self.schedules.values()), *[messages] * 4]
+    @property
+    def round_seconds(self) -> list[float]:
+        base = self.pilot.run(make_schedule("base", steps=self.length))
+        messages = self.pilot.run(make_schedule("standard", steps=_STATES, chunk_size=1))
+        return [*[base] * 4, *map(self.pilot.run, self.schedules.values()), *[messages] * 4]
 
     def reduce(self) -> Iterator[Extent]:
         extent = self

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -20,6 +21,7 @@ from ckptplan.calibration.backend import (
     Roofline,
     RunCounter,
     assume_times,
+    describe_remote,
 )
 from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.fit import Fit, Times
@@ -30,6 +32,7 @@ from ckptplan.calibration.torch_backend.rounds import (
     TorchExtent,
     TorchRounds,
     exclude_loaded_objects,
+    make_message_schedules,
     time_few_steps,
 )
 from ckptplan.calibration.torch_backend.runs import TorchProgram, compile_pieces
@@ -52,12 +55,27 @@ _UNDER_AUTOGRAD = 4
 
 
 class TorchBackend(Backend):
-    """Measures cells in PyTorch on a device; None keeps the number of threads. Raises InputError."""
+    """Measures cells in PyTorch on a device. Raises InputError.
 
-    def __init__(self, *, device: str = "cpu", thread_count: int | None = None) -> None:
+    Arguments:
+        device: 'cpu' or 'cuda'.
+        thread_count: the number of threads; None keeps it.
+        remote_dir: the folder that is remote memory; None for host memory.
+        states: how many states may be there at once.
+    """
+
+    def __init__(
+        self,
+        *,
+        device: str = "cpu",
+        thread_count: int | None = None,
+        remote_dir: Path | None = None,
+        states: int = 1,
+    ) -> None:
         check_device(device)
         self.device = torch.device(device)
         self._threads = thread_count or torch.get_num_threads()
+        self._folder, self._states = remote_dir, states
 
     @property
     def environment(self) -> Environment:
@@ -67,13 +85,16 @@ class TorchBackend(Backend):
             machine=torch.cuda.get_device_name(self.device) if cuda else processor_name(),
             device="cuda" if cuda else "cpu",
             threads=self._threads,
-            clock=name_clock(self.device),
+            clock=name_clock(self.device) if self._folder is None else "wall time",
             versions={"torch": torch.__version__},
             memory_bytes=(
                 int(torch.cuda.get_device_properties(self.device).total_memory) if cuda else host_memory_bytes()
             ),
-            remote="pinned host memory" if cuda else "a copy",
-            messages="messages of 1, 2, 4 and 8 states of {state}, in the middle of a schedule",
+            **describe_remote(
+                self._folder,
+                memory="pinned host memory" if cuda else "a copy",
+                messages="messages of 1, 2, 4 and 8 states of {state}, in the middle of a schedule",
+            ),
         )
 
     @contextmanager
@@ -98,24 +119,23 @@ class TorchBackend(Backend):
         if network.piece is not None and announce is not None:
             announce(f"compiling pieces of {network.piece} steps, besides the time below")
         compile_pieces(network)
-        return network
+        return replace(network, remote_dir=self._folder)
 
     def pilot(self, network: MeasuredNetwork, *, most: int | None = None) -> PilotTimes:
         return time_few_steps(network, most=most)
 
     def choose(self, pilot: PilotTimes, *, rounds: int, quick: bool = False) -> TorchExtent:
-        return TorchExtent.choose(pilot, rounds=rounds, quick=quick)
+        return TorchExtent.choose(pilot, rounds=rounds, quick=quick, moves=self._folder is None)
 
-    def sizes(
-        self, network: MeasuredNetwork, runs: Callable[[], tuple[PilotTimes, Extent, RunCounter]]
-    ) -> CountedSizes:
-        pilot, extent, counter = runs()
+    def sizes(self, network: MeasuredNetwork, runs: Callable[[], tuple[Extent, RunCounter]]) -> CountedSizes:
+        extent, counter = runs()
         found = footprint.measure(network, counter=counter, runs=cast("TorchExtent", extent).size_runs)
-        why = f"timed once over {pilot.steps} steps, not a calibration"
-        return replace(found, assumed=assume_times(vars(pilot), why))
+        why = f"timed once over {extent.pilot.steps} steps, not a calibration"
+        return replace(found, assumed=assume_times(vars(extent.pilot), why))
 
     def rounds(self, network: MeasuredNetwork, extent: Extent, sizes: CountedSizes) -> TorchRounds:
-        return TorchRounds(network, cast("TorchExtent", extent))
+        messages, steps = cast("TorchExtent", extent).schedules
+        return TorchRounds(network, messages=messages, steps=steps, chunks=extent.chunks, states=self._states)
 
     def program(
         self, network: MeasuredNetwork, plan: Plan | Schedule | None, *, inputs: Any, steps: int
@@ -123,7 +143,8 @@ class TorchBackend(Backend):
         return TorchProgram(network, plan, inputs=inputs, steps=steps)
 
     def messages(self, network: MeasuredNetwork, counter: RunCounter, *, rounds: int) -> Times:
-        timing = TorchRounds(network, TorchExtent(chunks=(), rounds=rounds))
+        schedules = make_message_schedules() if self._folder is None else []
+        timing = TorchRounds(network, messages=schedules, states=self._states)
         timing.start(RunCounter())
         found = []
         for _ in range(rounds):

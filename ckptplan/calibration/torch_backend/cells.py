@@ -9,6 +9,8 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -21,6 +23,7 @@ from ckptplan.torch.compiling.steps import run_with_outputs
 from ckptplan.torch.inputs import make_sequence
 from ckptplan.torch.lif import LIF
 from ckptplan.torch.memory import available_bytes
+from ckptplan.torch.meters import Clock, choose_clock
 from ckptplan.torch.trees import byte_size, flatten
 from ckptplan.units import format_bytes
 
@@ -64,6 +67,13 @@ class MeasuredNetwork:
     seed: int
     #: K, if a step is a compiled piece of K steps.
     piece: int | None = None
+    #: The folder of remote checkpoints; None for host memory.
+    remote_dir: Path | None = None
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of its runs: processor time does not see a disk."""
+        return choose_clock(self.device) if self.remote_dir is None else perf_counter
 
     def inputs(self, steps: int) -> Any:
         """Return inputs for ``steps`` steps, time first. Raises InputError if the factory's function fails."""

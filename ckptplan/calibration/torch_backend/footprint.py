@@ -12,6 +12,7 @@ from ckptplan.calibration.torch_backend.runs import TorchProgram
 from ckptplan.errors import InputError
 from ckptplan.model.workload import Basis
 from ckptplan.planning.playback import make_schedule
+from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.chunk_engine import MOST_WORKING
 from ckptplan.torch.measurement import measured_sizes
@@ -46,6 +47,14 @@ class SizeRuns:
     chunks: tuple[int, ...]
     #: (T, chunk) of the runs whose live peaks are compared with what was counted.
     peaks: tuple[tuple[int, int], ...]
+    #: T of the one whose steps are recorded one by one: its checkpoints hide what the trial of a step takes.
+    single: int
+
+    @property
+    def schedules(self) -> list[Schedule]:
+        """The schedules whose live peaks are measured, that of single steps first."""
+        several = (make_schedule("standard", steps=steps, chunk_size=chunk) for steps, chunk in self.peaks)
+        return [make_schedule("standard", steps=self.single, chunk_size=1), *several]
 
     def of(self, network: MeasuredNetwork) -> SizeRuns:
         """Return the runs for a network. Short chunks of a ``ChunkCell`` need less working memory."""
@@ -56,15 +65,14 @@ class SizeRuns:
         """Yield the estimated seconds of each run that ``measure`` counts."""
         for chunk in self.chunks:
             yield estimate_meters(pilot.run(make_schedule("base", steps=chunk)), steps=chunk)[0]
-        for steps, chunk in self.peaks:
-            run = pilot.run(make_schedule("standard", steps=steps, chunk_size=chunk))
-            yield sum(estimate_meters(run, steps=steps))
+        for schedule in self.schedules:
+            yield sum(estimate_meters(pilot.run(schedule), steps=schedule.steps))
 
 
 #: All runs, fewer, and as few as show whether sizes are linear.
-ALL_RUNS = SizeRuns(chunks=(1, 2, 3, 5, 8, 16, 32), peaks=((64, 16), (96, 32), (192, 64), (128, 16)))
-FEWER_RUNS = SizeRuns(chunks=(1, 2, 3, 5, 8, 16), peaks=_WHOLE_PIECES)
-FEWEST_RUNS = SizeRuns(chunks=(1, 2, 5), peaks=((8, 2), (10, 5)))
+ALL_RUNS = SizeRuns(chunks=(1, 2, 3, 5, 8, 16, 32), peaks=((64, 16), (96, 32), (192, 64), (128, 16)), single=64)
+FEWER_RUNS = SizeRuns(chunks=(1, 2, 3, 5, 8, 16), peaks=_WHOLE_PIECES, single=32)
+FEWEST_RUNS = SizeRuns(chunks=(1, 2, 5), peaks=((8, 2), (10, 5)), single=8)
 
 
 def measure(network: MeasuredNetwork, *, counter: RunCounter, runs: SizeRuns = ALL_RUNS) -> CountedSizes:
@@ -77,19 +85,25 @@ def measure(network: MeasuredNetwork, *, counter: RunCounter, runs: SizeRuns = A
     tape, once = _fit_tape(tapes, chunks=runs.chunks)
     _check_state(network)
     residents: list[int] = []
-    workspaces: list[int] = []
+    spaces: list[int] = []
     peaks: list[int] = []
-    for steps, chunk in runs.peaks:
-        plan, inputs = make_schedule("standard", steps=steps, chunk_size=chunk), network.inputs(steps)
-        program = TorchProgram(network, plan, inputs=inputs)
+    for schedule in runs.schedules:
+        inputs = network.inputs(schedule.steps)
+        program = TorchProgram(network, schedule, inputs=inputs)
         counted = program.held()
         peaks.append(program.peak_bytes())
-        residents.append(-(-(byte_size(flatten(inputs)[0]) + counted.saved_bytes) // steps))
-        beside = counted.local_bytes - once + residents[-1] * steps + _fixed_bytes(network)
-        workspaces.append(max(0, peaks[-1] - beside))
+        residents.append(-(-(byte_size(flatten(inputs)[0]) + counted.saved_bytes) // schedule.steps))
+        beside = counted.local_bytes - once + residents[-1] * schedule.steps + _fixed_bytes(network)
+        spaces.append(max(0, peaks[-1] - beside))
         counter.count()
-    residual = (max(workspaces) - min(workspaces)) / max(peaks)
-    if residual > _CONSTANT and max(workspaces) - min(workspaces) > _SMALL_BYTES:
+    state = byte_size(flatten(network.state)[0])
+    single, *workspaces = spaces
+    # A state that is read from remote memory is no checkpoint.
+    single += state
+    span = max(workspaces) - min(workspaces)
+    residual = span / max(peaks)
+    # Whether the working state is a checkpoint, too, depends on where in a schedule the peak is.
+    if residual > _CONSTANT and span > max(_SMALL_BYTES, state):
         shown = ", ".join(f"{one}: {size:,}" for one, size in zip(runs.peaks, workspaces, strict=True))
         raise InputError(
             "its live memory is not linear in the steps of a chunk, as every plan assumes: the memory that a "
@@ -99,11 +113,13 @@ def measure(network: MeasuredNetwork, *, counter: RunCounter, runs: SizeRuns = A
             accepted="a cell whose scratch memory is the same for every chunk",
         )
     return CountedSizes(
-        state_bytes=byte_size(flatten(network.state)[0]),
+        state_bytes=state,
         tape_bytes=tape,
         resident_bytes=_fixed_bytes(network),
-        resident_bytes_per_step=max(residents),
-        workspace_bytes=max(workspaces),
+        # Single steps save more spikes each: those are in their workspace.
+        resident_bytes_per_step=max(residents[1:]),
+        workspace_bytes=single,
+        chunk_workspace_bytes=max(0, max(workspaces) - single),
         tape_bytes_once=once,
         residual=residual,
         basis={
@@ -121,9 +137,10 @@ def _explain(runs: SizeRuns, *, once: int, residual: float) -> dict[str, str]:
         f"each step{f', and {once:,} B once a chunk' if once else ''}",
         "resident_bytes": "counted: parameters and buffers",
         "resident_bytes_per_step": "counted: inputs, and outputs that the cell saves (spikes as they fired)",
-        "workspace_bytes": "live tensors at the peak besides the bytes above: gradients, working states, "
-        f"scratch; its range over {len(runs.peaks)} runs of up to {max(runs.peaks)[0]} steps is "
-        f"{format_share(residual)} of the peak",
+        "workspace_bytes": "live tensors at the peak besides the bytes above, where steps are recorded one by "
+        "one: gradients, working states, scratch",
+        "chunk_workspace_bytes": f"what {len(runs.peaks)} runs of up to {max(runs.peaks)[0]} steps need "
+        f"besides; its range is {format_share(residual)} of the peak",
     }
 
 

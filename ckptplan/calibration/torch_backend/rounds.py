@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, pairwise
@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any
 
 from ckptplan.calibration.backend import Extent, PilotTimes, Rounds, RunCounter
-from ckptplan.calibration.fit import Round, read_events, seconds_by_kind
+from ckptplan.calibration.fit import Round, TimedRow, read_events, seconds_by_kind
 from ckptplan.calibration.measuring import LEAST_ROUNDS
 from ckptplan.calibration.torch_backend.cells import MeasuredNetwork
 from ckptplan.calibration.torch_backend.footprint import ALL_RUNS, FEWER_RUNS, FEWEST_RUNS, SizeRuns
@@ -20,8 +20,9 @@ from ckptplan.calibration.torch_backend.runs import TorchProgram
 from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.schedule.timeline import Event, kind_of
-from ckptplan.torch.trees import flatten
+from ckptplan.schedule.timeline import READ, WRITE, Event, kind_of
+from ckptplan.torch.offload import time_folder
+from ckptplan.torch.trees import byte_size, flatten
 
 #: Steps of the chunks of the runs that are timed first, each eight chunks long. The longest runs that are short
 #: enough are timed several times.
@@ -91,9 +92,9 @@ def _seconds_of_steps(events: Sequence[Event]) -> dict[str, float]:
 
 
 #: Steps of the chunks that are timed: from single steps, which show what an action takes besides its steps, to
-#: those of plans for some MiB of memory. If steps take long, shorter chunks are enough.
-_CHUNKS, _CHUNKS_OF_LONG_STEPS, _LONG_SECONDS = (1, 4, 16, 64, 192), (1, 2, 4, 8, 16), 4e-3
-_QUICK_CHUNKS, _QUICK_CHUNKS_OF_LONG_STEPS = (1, 4, 16, 32), (1, 4)
+#: those of plans for some MiB of memory. If steps take long, the second ones are enough.
+_CHUNKS, _QUICK_CHUNKS = ((1, 4, 16, 64, 192), (1, 2, 4, 8, 16)), ((1, 4, 16, 32), (1, 4))
+_LONG_SECONDS = 4e-3
 #: Steps between the states of a message, so that caches are in the same condition as in a plan.
 _STEPS_BETWEEN = 8
 #: What is left out if everything takes too long: each of these changes after those before it.
@@ -115,44 +116,52 @@ _LADDER: tuple[dict[str, Any], ...] = (
 class TorchExtent(Extent):
     """What a calibration measures, and how often."""
 
-    #: Steps between the states that are moved in messages.
+    #: Steps between the states that are moved in messages; 0 if a folder is timed by itself.
     steps_between: int = _STEPS_BETWEEN
     size_runs: SizeRuns = ALL_RUNS
     #: The least number of steps of a schedule: single steps are timed several times in each round.
     single_steps: int = 32
 
     @classmethod
-    def choose(cls, pilot: PilotTimes, *, rounds: int, quick: bool = False) -> TorchExtent:
-        """Return what is measured without a limit on the time; of no rounds, bytes alone."""
-        long = pilot.step_seconds >= _LONG_SECONDS
+    def choose(cls, pilot: PilotTimes, *, rounds: int, quick: bool = False, moves: bool = True) -> TorchExtent:
+        """Return what is measured without a limit on the time; of no rounds, bytes alone.
+
+        Without ``moves``, no schedule times messages.
+        """
         if not rounds:
-            return cls(chunks=(), rounds=0)
-        if not quick:
-            return cls(chunks=_CHUNKS_OF_LONG_STEPS if long else _CHUNKS, rounds=rounds)
-        chunks = _QUICK_CHUNKS_OF_LONG_STEPS if long else _QUICK_CHUNKS
-        return cls(chunks=chunks, rounds=rounds, steps_between=2, size_runs=FEWER_RUNS)
+            return cls(pilot=pilot, chunks=(), rounds=0)
+        chunks = (_QUICK_CHUNKS if quick else _CHUNKS)[pilot.step_seconds >= _LONG_SECONDS]
+        between = 0 if not moves else 2 if quick else _STEPS_BETWEEN
+        sizes = FEWER_RUNS if quick else ALL_RUNS
+        return cls(pilot=pilot, chunks=chunks, rounds=rounds, steps_between=between, size_runs=sizes)
 
     @property
-    def schedules(self) -> list[Schedule]:
-        """The schedules of a round: those that time messages, the first of which warms up, then steps."""
-        steps = make_schedules(self.chunks, least=self.single_steps)
-        return [*make_message_schedules(self.steps_between), *steps]
+    def schedules(self) -> tuple[list[Schedule], list[Schedule]]:
+        """The schedules of a round: those that time messages, if any do, and those that time steps."""
+        messages = make_message_schedules(self.steps_between) if self.steps_between else []
+        return messages, make_schedules(self.chunks, least=self.single_steps)
 
     @property
     def parts(self) -> Sequence[str]:
-        counted = f"sizes in {len(self.size_runs.chunks) + 2 * len(self.size_runs.peaks)} runs"
+        counted = f"sizes in {len(self.size_runs.chunks) + 2 * len(self.size_runs.peaks) + 2} runs"
         if not self.chunks:
             return (counted,)
-        return f"{self.rounds} rounds of {len(self.schedules)} schedules (steps and transfers)", counted
+        messages, steps = self.schedules
+        timed = "steps and transfers" if messages else "steps"
+        return f"{self.rounds} rounds of {len(messages) + len(steps)} schedules ({timed})", counted
 
-    def size_seconds(self, pilot: PilotTimes) -> list[float]:
-        return list(self.size_runs.seconds(pilot))
+    @property
+    def size_seconds(self) -> list[float]:
+        return list(self.size_runs.seconds(self.pilot))
 
-    def start_seconds(self, pilot: PilotTimes) -> list[float]:
-        return [pilot.run(self.schedules[0])]
+    @property
+    def start_seconds(self) -> list[float]:
+        return self.round_seconds[:1]
 
-    def round_seconds(self, pilot: PilotTimes) -> list[float]:
-        return [pilot.run(one) for one in self.schedules]
+    @property
+    def round_seconds(self) -> list[float]:
+        messages, steps = self.schedules
+        return [self.pilot.run(one) for one in (*messages, *steps)]
 
     def reduce(self) -> Iterator[Extent]:
         extent = self
@@ -162,20 +171,14 @@ class TorchExtent(Extent):
                 extent = replace(extent, **smaller)
                 yield extent
 
-    def left_out(self, full: Extent) -> tuple[str, ...]:
-        assert isinstance(full, TorchExtent)  # noqa: S101 - of the same backend
-        found = list(super().left_out(full))
-        if self.steps_between != full.steps_between:
-            found.append(f"messages {self.steps_between} steps apart instead of {full.steps_between}")
-        if self.single_steps != full.single_steps:
-            found.append(f"single steps {self.single_steps} times instead of {full.single_steps}")
-        mine, others = self.size_runs.peaks, full.size_runs.peaks
-        if mine != others:
-            found.append(
-                f"sizes in runs of up to {max(mine)[0]} steps instead of {max(others)[0]}, "
-                f"live memory in {len(mine)} of them instead of {len(others)}"
-            )
-        return tuple(found)
+    @property
+    def amounts(self) -> dict[str, object]:
+        return {
+            **super().amounts,
+            "messages {} steps apart": self.steps_between,
+            "single steps {} times": self.single_steps,
+            "sizes in runs of up to {} steps": max(self.size_runs.peaks)[0],
+        }
 
 
 def _is_less(value: Any, present: Any) -> bool:
@@ -202,8 +205,8 @@ def make_schedules(chunks: tuple[int, ...], *, least: int = 32) -> list[Schedule
 _GROUPS = (8, 4, 2, 1)
 
 
-def make_message_schedules(chunk: int) -> list[Schedule]:
-    """Return schedules with messages of every size, ``chunk`` steps between two states."""
+def make_message_schedules(chunk: int = _STEPS_BETWEEN) -> list[Schedule]:
+    """Return schedules with messages of every size, ``chunk`` steps between two states; the first warms up."""
     steps = chunk * (sum(_GROUPS) + 1)
     # In both orders, since the first message of a run takes longer.
     messages = [
@@ -235,29 +238,69 @@ def make_grouped_actions(groups: Sequence[int], *, chunk: int) -> Iterator[Actio
 
 
 class TorchRounds(Rounds):
-    """Runs all schedules of an extent in turn; those of an extent without chunks time messages alone."""
+    """Runs schedules in turn: some that time messages, and some that time steps.
 
-    def __init__(self, network: MeasuredNetwork, extent: TorchExtent) -> None:
-        schedules = extent.schedules
-        leaves, structure = flatten(network.inputs(max(one.steps for one in schedules)))
-        self._programs = [
-            TorchProgram(network, one, inputs=structure.fill([leaf[: one.steps] for leaf in leaves]))
-            for one in schedules
-        ]
-        self._messages, self._chunks = len(make_message_schedules(1)), extent.chunks
+    If the remote memory of the network is a folder, it is timed by itself, as ``offload=`` times it, and local
+    saves and loads tell what actions take besides.
+
+    Arguments:
+        network: the cell.
+        messages: schedules with messages of several sizes; none for a folder.
+        steps: schedules of chunks of several sizes; none where messages alone are timed.
+        chunks: these sizes.
+        states: how many states may be in a folder at once.
+    """
+
+    def __init__(
+        self,
+        network: MeasuredNetwork,
+        *,
+        messages: Sequence[Schedule] = (),
+        steps: Sequence[Schedule] = (),
+        chunks: tuple[int, ...] = (),
+        states: int = 1,
+    ) -> None:
+        self._network, self._chunks, self._states = network, chunks, states
+        leaves, structure = flatten(network.inputs(max((one.steps for one in (*messages, *steps)), default=1)))
+        self._messages, self._steps = (
+            [
+                TorchProgram(network, one, inputs=structure.fill([leaf[: one.steps] for leaf in leaves]))
+                for one in schedules
+            ]
+            for schedules in (messages, steps)
+        )
 
     def start(self, counter: RunCounter) -> None:
-        self._programs[0].timed()
-        counter.count()
+        for program in (*self._messages, *self._steps)[:1]:
+            program.timed()
+            counter.count()
 
     def run(self, counter: RunCounter) -> Round:
+        # Steps are timed in schedules without messages, and messages in those with them.
+        moved, walked = (self._time(programs, counter) for programs in (self._messages, self._steps))
+        if self._network.remote_dir is not None:
+            moved = self._time_folder(walked)
+        return {**{name: row for name, row in moved.items() if row.moves}, **walked}
+
+    @staticmethod
+    def _time(programs: Sequence[TorchProgram], counter: RunCounter) -> Round:
         timelines = []
-        for program in self._programs:
+        for program in programs:
             timelines.append(program.timed().events)
             counter.count()
-        # Steps are timed in schedules without messages, and messages in those with them.
-        moved, walked = read_events(*timelines[: self._messages]), read_events(*timelines[self._messages :])
-        return {**{name: row for name, row in moved.items() if row.moves}, **walked}
+        return read_events(*timelines)
+
+    def _time_folder(self, walked: Round) -> Round:
+        """Return the rows of a state that goes to the folder, and of one that comes back. Raises InputError."""
+        network = self._network
+        assert network.remote_dir is not None  # noqa: S101 - who calls has looked
+        size = byte_size(flatten(network.state)[0])
+        link = time_folder(network.remote_dir, states=self._states, state_bytes=size, device=network.device)
+        found: dict[Hashable, TimedRow] = {}
+        for way, kind, seconds in ((WRITE, "save", link.write_seconds), (READ, "load", link.read_seconds)):
+            local = walked.get(((kind, 1),))
+            found[way] = TimedRow(counts={way: 1}, seconds=seconds + (0.0 if local is None else local.seconds))
+        return found
 
     def explain(self) -> dict[str, str]:
         fitted = f"fit over chunks of {', '.join(map(str, self._chunks))} steps"

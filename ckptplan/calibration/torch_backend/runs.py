@@ -10,6 +10,7 @@ import gc
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from signal import SIGINT, default_int_handler, getsignal, signal
 from tempfile import gettempdir
 from threading import current_thread, main_thread
@@ -134,8 +135,8 @@ class TorchProgram(Program):
         self._inputs = network.inputs(self._steps) if inputs is None else inputs
 
     def seconds(self) -> float:
-        """Return the seconds of a whole forward and backward pass, by ``choose_clock``."""
-        clock = choose_clock(self._network.device)
+        """Return the seconds of a whole forward and backward pass, by the clock of the network."""
+        clock = self._network.clock
         _prepare(self._network)
         began = clock()
         self._run()
@@ -145,9 +146,9 @@ class TorchProgram(Program):
     def timed(self, clock: Clock | None = None) -> TimedRun:
         """Return the timeline of a run, without bytes, and the seconds of the same run.
 
-        Without a ``clock``, they are those of ``choose_clock``.
+        Without a ``clock``, they are those of the network's.
         """
-        clock = clock or choose_clock(self._network.device)
+        clock = clock or self._network.clock
         observer = Timeline(self._network.device, counts_bytes=False, clock=clock)
         _prepare(self._network)
         began = clock()
@@ -213,7 +214,7 @@ class TorchProgram(Program):
             # Inside compiled graphs, no operation is dispatched.
             LiveBytes() if network.piece is None else measure_allocated(network.device) as meter,
         ):
-            self._run(observer, remote_dir=gettempdir())
+            self._run(observer, remote_dir=self._network.remote_dir or Path(gettempdir()))
         return before + meter.peak
 
     def gradients(self, tick: Tick | None = None) -> list[Gradient]:
@@ -228,19 +229,19 @@ class TorchProgram(Program):
         _prepare(self._network)
         return found
 
-    def _run(self, observer: Observer | None = None, *, remote_dir: str | None = None) -> None:
+    def _run(self, observer: Observer | None = None, *, remote_dir: Path | None = None) -> None:
         if self._plan is None:
             self._walk().backward()
             return
         try:
-            self._execute(observer, remote_dir)
+            self._execute(observer, remote_dir or self._network.remote_dir)
         except CkptplanError:
             raise
         except Exception as error:
             self._blame_cell(error)
             raise
 
-    def _execute(self, observer: Observer | None, remote_dir: str | None) -> None:
+    def _execute(self, observer: Observer | None, remote_dir: Path | None) -> None:
         network = self._network
         with warnings.catch_warnings():
             # Whether sizes are right is what a validation finds out itself.

@@ -1,0 +1,68 @@
+"""Law: the workspace that recording several steps at once needs is charged to schedules that do so alone."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckptplan.model.budget import Budget
+from ckptplan.model.step_costs import StepCosts
+from ckptplan.schedule.actions import Record
+from ckptplan.schedule.simulator import play
+from ckptplan.strategies.registry import all_strategies
+from tests.support import ask, changed, plain_costs, step_costs
+
+#: Problems of at most 24 steps whose chunks of several steps need a workspace.
+problems = st.builds(
+    lambda costs, chunk: changed(costs, chunk_bytes=chunk),
+    step_costs(steps=st.integers(1, 24)),
+    st.integers(1, 3000),
+)
+ALL = tuple(all_strategies())
+
+
+@given(costs=problems, local=st.integers(0, 20_000))
+def test_a_schedule_takes_the_workspace_if_a_chunk_has_several_steps(costs: StepCosts, local: int) -> None:
+    """By each strategy, in the simulator as in its closed form or its decisions, within the same budget."""
+    budget = Budget(local_bytes=costs.resident_bytes + local)
+    without = changed(costs, chunk_bytes=0)
+    for answer in ask(costs=costs, budget=budget, strategies=ALL).rank():
+        actions = list(answer.strategy.actions(answer.parameters, steps=costs.steps, splits=answer.splits))
+        several = any(isinstance(one, Record) and one.stop - one.start > 1 for one in actions)
+        peak = play(actions, costs=costs, budget=budget).local_peak_bytes
+        assert peak == answer.totals(costs).local_peak_bytes
+        assert peak == play(actions, costs=without).local_peak_bytes + several * costs.chunk_bytes
+
+
+@given(costs=problems, local=st.integers(0, 20_000))
+def test_plans_lie_between_those_without_it_and_those_that_all_pay_for_it(costs: StepCosts, local: int) -> None:
+    """Nothing fits that does not fit without it; what fits if all schedules pay for it fits anyway."""
+    budget = Budget(local_bytes=costs.resident_bytes + local)
+    for name in ALL:
+        free, real, charged = (
+            ask(costs=one, budget=budget, strategies=(name,)).best()
+            for one in (changed(costs, chunk_bytes=0), costs, costs.charged)
+        )
+        times = [one.key[0] if one is not None else float("inf") for one in (free, real, charged)]
+        assert times[0] <= times[1] * (1 + 1e-12), name
+        assert times[1] <= times[2] * (1 + 1e-12), name
+
+
+@given(costs=problems, local=st.integers(0, 20_000))
+def test_the_bound_holds_for_all_schedules(costs: StepCosts, local: int) -> None:
+    """Also for those of single steps, which need less than the optimum was searched with."""
+    budget = Budget(local_bytes=costs.resident_bytes + local)
+    answers = ask(costs=costs, budget=budget, strategies=ALL).rank()
+    bounds = [one.least_seconds for one in answers if one.least_seconds is not None]
+    for answer in answers:
+        assert max(bounds, default=0.0) <= answer.key[0] * (1 + 1e-12)
+        assert not answer.proved or answer.key[0] <= min(one.key[0] for one in answers) * (1 + 1e-12)
+
+
+def test_disk_revolve_does_not_pay_for_what_only_longer_chunks_need() -> None:
+    costs = plain_costs(40, chunk_bytes=500)
+    least = ask(costs=costs, strategies=("disk-revolve",)).replace(local_bytes=40).best()
+    assert least is not None
+    assert least.totals(costs).local_peak_bytes <= 40
+    # Plain backpropagation records all steps at once.
+    base = ask(costs=costs, strategies=("base",)).best()
+    assert base is not None
+    assert base.totals(costs).local_peak_bytes == 40 * 10 + 500
