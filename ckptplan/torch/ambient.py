@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import ctypes
 import random
-from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -22,10 +22,16 @@ import torch
 _TWISTER_BYTES = 4 * 625
 
 
-class RandomSource(ABC):
-    """A generator; its states are opaque, and the same object as long as no number is drawn."""
+class RandomSource:
+    """A generator; its states are opaque, and the same object as long as no number is drawn.
 
-    def __init__(self) -> None:
+    Arguments:
+        read: returns the present state.
+        write: continues from a state.
+    """
+
+    def __init__(self, read: Callable[[], Any], write: Callable[[Any], object]) -> None:
+        self._read, self._write = read, write
         self._last: Any = None
 
     def state(self) -> Any:
@@ -41,12 +47,6 @@ class RandomSource(ABC):
             self._write(state)
             self._last = state
 
-    @abstractmethod
-    def _read(self) -> Any: ...
-
-    @abstractmethod
-    def _write(self, state: Any) -> None: ...
-
 
 def are_equal_states(one: Any, other: Any) -> bool:
     """Return whether two states of the same generator are equal."""
@@ -60,40 +60,24 @@ def are_equal_states(one: Any, other: Any) -> bool:
     return bool(np.all(one == other))
 
 
-class TorchDefault(RandomSource):
-    """PyTorch's default generator of the CPU, or of a CUDA device."""
-
-    def __init__(self, device: torch.device | None = None) -> None:
-        super().__init__()
-        self._device = device
-
-    def _read(self) -> torch.Tensor:
-        return torch.get_rng_state() if self._device is None else torch.cuda.get_rng_state(self._device)
-
-    def _write(self, state: torch.Tensor) -> None:
-        if self._device is None:
-            torch.set_rng_state(state)
-        else:
-            torch.cuda.set_rng_state(state, self._device)
-
-
-class PythonRandom(RandomSource):
-    """The module ``random``, or an object of ``random.Random``."""
+class PythonState:
+    """The state of the module ``random``, or of an object of ``random.Random``."""
 
     def __init__(self, generator: Any = random) -> None:
-        super().__init__()
         self._generator = generator
         self._seen: Any = None
+        self._packed: Any = None
 
-    def _read(self) -> Any:
+    def read(self) -> Any:
+        """Return the present state."""
         state = self._generator.getstate()
-        if self._seen is not None and _begins_alike(state, self._seen):
-            return self._last
-        self._seen = state
-        return _pack(state)
+        if self._seen is None or not _begins_alike(state, self._seen):
+            self._seen, self._packed = state, _pack(state)
+        return self._packed
 
-    def _write(self, state: Any) -> None:
-        self._seen = _unpack(state)
+    def write(self, state: Any) -> None:
+        """Continue from a state."""
+        self._seen, self._packed = _unpack(state), state
         self._generator.setstate(self._seen)
 
 
@@ -122,26 +106,27 @@ def _unpack(state: Any) -> Any:
     return state
 
 
-class NumpyDefault(RandomSource):
-    """The generator behind ``numpy.random.rand`` and its like."""
+class NumpyState:
+    """The state of the generator behind ``numpy.random.rand`` and its like."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._twister: Any = None
         self._address: int | None = None
         self._words, self._has_spare = b"", True
+        self._state: Any = None
 
-    def _read(self) -> Any:
-        # Reading the state takes 30 us. Usually a look at its memory shows that it has not moved; only a spare
-        # number of a normal distribution is used up without a trace there.
+    def read(self) -> Any:
+        """Return the present state."""
+        # Reading it takes 30 us. Usually a look at its memory shows that it has not moved; only a spare number
+        # of a normal distribution is used up without a trace there.
         words = self._read_words()
-        if words and words == self._words and not self._has_spare:
-            return self._last
-        state: Any = np.random.get_state(legacy=False)  # noqa: NPY002 - what others draw from
-        self._words, self._has_spare = words, bool(state.get("has_gauss", 1))
-        return state
+        if not words or words != self._words or self._has_spare:
+            self._state = state = np.random.get_state(legacy=False)  # noqa: NPY002 - what others draw from
+            self._words, self._has_spare = words, bool(state.get("has_gauss", 1))
+        return self._state
 
-    def _write(self, state: Any) -> None:
+    def write(self, state: Any) -> None:
+        """Continue from a state."""
         np.random.set_state(state)  # noqa: NPY002 - as above
         self._words = b""
 
@@ -155,57 +140,30 @@ class NumpyDefault(RandomSource):
         return b"" if self._address is None else ctypes.string_at(self._address, _TWISTER_BYTES)
 
 
-class HeldTorch(RandomSource):
-    """A ``torch.Generator``."""
-
-    def __init__(self, generator: torch.Generator) -> None:
-        super().__init__()
-        self._generator = generator
-
-    def _read(self) -> torch.Tensor:
-        return self._generator.get_state()
-
-    def _write(self, state: torch.Tensor) -> None:
-        self._generator.set_state(state)
-
-
-class HeldNumpy(RandomSource):
-    """A ``numpy.random.Generator``, or a ``RandomState``."""
-
-    def __init__(self, generator: np.random.Generator | np.random.RandomState) -> None:
-        super().__init__()
-        self._generator = generator
-
-    def _read(self) -> Any:
-        if isinstance(self._generator, np.random.RandomState):
-            return self._generator.get_state(legacy=False)
-        return self._generator.bit_generator.state
-
-    def _write(self, state: Any) -> None:
-        if isinstance(self._generator, np.random.RandomState):
-            self._generator.set_state(state)
-        else:
-            self._generator.bit_generator.state = state
-
-
 def list_default_sources(device: torch.device) -> list[RandomSource]:
     """Return the default generators that a cell on a device may draw from."""
-    sources: list[RandomSource] = [TorchDefault(), PythonRandom(), NumpyDefault()]
-    return [*sources, TorchDefault(device)] if device.type == "cuda" else sources
+    sources = [RandomSource(torch.get_rng_state, torch.set_rng_state)]
+    sources += [RandomSource(one.read, one.write) for one in (PythonState(), NumpyState())]
+    if device.type == "cuda":
+        read, write = torch.cuda.get_rng_state, torch.cuda.set_rng_state
+        sources.append(RandomSource(partial(read, device), partial(write, device=device)))
+    return sources
 
 
-def list_held_sources(generators: Iterable[object]) -> list[RandomSource]:
-    """Return generators that users hold as sources, each once; others than those known are left out."""
-    found: dict[int, RandomSource] = {}
-    for one in generators:
-        if isinstance(one, torch.Generator):
-            found.setdefault(id(one), HeldTorch(one))
-        elif isinstance(one, np.random.Generator | np.random.RandomState):
-            found.setdefault(id(one), HeldNumpy(one))
-        elif isinstance(one, random.Random) and not isinstance(one, random.SystemRandom):
-            # The system's entropy cannot be drawn again.
-            found.setdefault(id(one), PythonRandom(one))
-    return list(found.values())
+def make_held_source(generator: object) -> RandomSource | None:
+    """Return a generator that users hold as a source, None if it is none of the known kinds."""
+    if isinstance(generator, torch.Generator):
+        return RandomSource(generator.get_state, generator.set_state)
+    if isinstance(generator, np.random.RandomState):
+        return RandomSource(partial(generator.get_state, legacy=False), generator.set_state)
+    if isinstance(generator, np.random.Generator):
+        bits = generator.bit_generator
+        return RandomSource(lambda: bits.state, partial(setattr, bits, "state"))
+    # The system's entropy cannot be drawn again.
+    if isinstance(generator, random.Random) and not isinstance(generator, random.SystemRandom):
+        state = PythonState(generator)
+        return RandomSource(state.read, state.write)
+    return None
 
 
 #: States of the generators, in the order of their sources.
@@ -220,7 +178,9 @@ class Generators:
     """
 
     def __init__(self, device: torch.device, *, wanted: bool, held: Iterable[object] = ()) -> None:
-        self._sources = [*list_default_sources(device), *list_held_sources(held)] if wanted else []
+        once = {id(one): one for one in held}.values() if wanted else ()
+        mine = [source for source in map(make_held_source, once) if source is not None]
+        self._sources = [*list_default_sources(device), *mine] if wanted else []
         self._last: RandomState = ()
 
     def state(self) -> RandomState:

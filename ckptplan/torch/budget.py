@@ -1,8 +1,7 @@
 """Makes a plan for a call and a limit of memory: measures the call once for each kind, and keeps plans.
 
-Measurements are kept by the kind of a call, and by the plain constants that it can reach. A depth, an option,
-or a length may decide how much a step takes; a counter or a record changes with each call and decides nothing.
-So a call with other constants is measured again. Nothing of the caller is kept alive. Where steps are compiled,
+Measurements are kept by the kind of a call, and by what a step keeps: a constant that decides how much that is
+makes another kind, a counter does not. Nothing of the caller is kept alive. Where steps are compiled,
 a step of the plan may be a compiled piece.
 """
 
@@ -15,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import product
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import torch
 
@@ -31,11 +30,11 @@ from ckptplan.planning.request import Request
 from ckptplan.schedule.actions import Advance, Backward, Record, renumber
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.storage.place import ASSUMED_RATE, Link, OffloadPlace, assume_link, round_down
-from ckptplan.torch.ambient import Autocast
+from ckptplan.torch.call import Call
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.compiling.build import Built, PieceRequest
 from ckptplan.torch.compiling.options import Compile
-from ckptplan.torch.compiling.prepare import find_piece, is_known
+from ckptplan.torch.compiling.prepare import find_piece
 from ckptplan.torch.compiling.steps import SHIFT, CompiledPiece, run_with_outputs
 from ckptplan.torch.inputs import make_sequence, refuse_layouts
 from ckptplan.torch.measurement import (
@@ -43,115 +42,19 @@ from ckptplan.torch.measurement import (
     FirstRuns,
     Recordings,
     choose_count,
-    find_device,
     measure_call,
     run_twice,
 )
 from ckptplan.torch.memory import available_bytes
 from ckptplan.torch.meters import measure_allocated
 from ckptplan.torch.offload import find_links
-from ckptplan.torch.parameters import list_parameters
+from ckptplan.torch.probe import Probed, probe
 from ckptplan.torch.recognise import Recent
-from ckptplan.torch.sequence_watch import leave_as_found
-from ckptplan.torch.surroundings.holders import TensorHolder
-from ckptplan.torch.surroundings.signature import Signature
-from ckptplan.torch.surroundings.walk import walk
+from ckptplan.torch.rehearsal import make_single_record
+from ckptplan.torch.surroundings.aside import leave_as_found
 from ckptplan.torch.survey import Measurement, Survey
 from ckptplan.torch.trees import flatten, refuse_other_leaves
 from ckptplan.units import format_bytes, parse_limit
-
-#: Constants that are told apart by name: all others count as one.
-_MOST_NAMES = 512
-#: Longer texts are kept by their hash.
-_LONG = 64
-#: What a constant that decides something changes.
-_DECIDED = ("state_bytes", "tape_bytes", "output_bytes", "parameter_bytes")
-_WORKSPACES = ("workspace_bytes", "single_workspace_bytes")
-#: The elements of a list or a dict at the end of a name.
-_ELEMENTS = re.compile(r"(\[[^\]]*\])+$")
-#: By name, of lists and dicts all elements.
-Constants: TypeAlias = Mapping[str, tuple[Any, ...]]
-
-
-class ConstantNotes(Signature):
-    """Notes the numbers and texts that a walk meets, and nothing else."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.constants: dict[str, tuple[Any, ...]] = {}
-
-    def note_constant(self, name: str, value: Any) -> None:
-        """Note a number or a text."""
-        if isinstance(value, int | float | str):
-            name = _ELEMENTS.sub("", name)
-            if name not in self.constants and len(self.constants) >= _MOST_NAMES:
-                name = ""
-            self.constants[name] = (*self.constants.get(name, ()), _describe(value))
-
-    def note_again(self, name: str, number: int) -> None:
-        """Objects are not noted."""
-
-    def note(self, name: str, thing: Any, parts: int) -> None:
-        """Objects are not noted."""
-
-
-def _describe(value: float | str) -> tuple[str, Any]:
-    kind = type(value).__qualname__
-    if isinstance(value, str):
-        return kind, hash(value) if len(value) > _LONG else str.__str__(value)
-    # Subclasses may compare and hash in their own way, and NaN equals itself.
-    return kind, (int if isinstance(value, int) else float).__repr__(value)
-
-
-class KnownCalls:
-    """Measurements by kind and constants, ``most`` of them: those used longest ago are dropped.
-
-    A constant that turns out to have decided nothing, when it changed, is ignored for this kind from then on.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._known: Recent[Any, Measurement] = Recent(most)
-        #: Of each kind the constants of the latest measurement, and the names that decide nothing.
-        self._latest: Recent[Any, Constants] = Recent(most)
-        self._ignored: Recent[Any, frozenset[str]] = Recent(most)
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def clear(self) -> None:
-        """Forget all."""
-        for one in (self._known, self._latest, self._ignored):
-            one.clear()
-
-    def find(self, kind: Any, constants: Constants) -> Measurement | None:
-        """Return the measurement of such a call, if there is one."""
-        return self._known.find(self.make_key(kind, constants))
-
-    def keep(self, kind: Any, constants: Constants, measurement: Measurement) -> None:
-        """Keep the measurement of a call of which none was found."""
-        before = self._latest.find(kind)
-        old = None if before is None else self.find(kind, before)
-        if (
-            before is not None
-            and old is not None
-            and all(getattr(old, name) == getattr(measurement, name) for name in _DECIDED)
-        ):
-            self._known.forget(self.make_key(kind, before))
-            names = before.keys() | constants.keys()
-            changed = {name for name in names if before.get(name) != constants.get(name)}
-            self._ignored.keep(kind, (self._ignored.find(kind) or frozenset()) | changed)
-            measurement = replace(
-                measurement,
-                **{name: max(getattr(old, name), getattr(measurement, name)) for name in _WORKSPACES},
-            )
-        self._latest.keep(kind, constants)
-        self._known.keep(self.make_key(kind, constants), measurement)
-
-    def make_key(self, kind: Any, constants: Constants) -> Any:
-        """Return what tells calls of a kind apart: their constants, but those that decide nothing."""
-        ignored = self._ignored.find(kind) or frozenset()
-        return kind, frozenset(one for one in constants.items() if one[0] not in ignored)
-
 
 _log = logging.getLogger("ckptplan.torch")
 #: The share of what the device has free that ``memory="auto"`` takes: the rest is for fragmentation, the
@@ -174,11 +77,11 @@ _DEAR, _WORTH = 1.0, 1.2
 _OFFLOAD = "offload"
 #: Measurements that are kept.
 _MOST = 256
-_measured = KnownCalls(_MOST)
+_measured: Recent[Any, Measurement] = Recent(_MOST)
 #: Kinds of calls of which it was said that a place off the chip would help.
 _advised: Recent[Any, bool] = Recent(_MOST)
-#: The sizes of all steps, by the key of a measurement, T and what was measured in the first steps; beside them
-#: the strategies, with their settings, under which they were seen.
+#: The sizes of all steps, by the kind of a call, T and what was measured in the first steps; beside them the
+#: strategies, with their settings, under which they were seen.
 _surveyed: Recent[Any, tuple[Measurement, frozenset[Any]]] = Recent(_MOST)
 
 
@@ -287,62 +190,16 @@ def read_limit(memory: object, device: torch.device) -> int:
     return parse_limit(memory, field="memory", or_else=", or 'auto'")
 
 
-def measure(
-    cell: Any,
-    inputs: Any,
-    state: Any,
-    *,
-    losses: Mapping[str, Any],
-    steps: int,
-    limit: int,
-    kind: tuple[Any, Constants],
-    **options: Any,
-) -> Measurement:
+def is_measured(call: Call, kind: Any, *, limit: int) -> bool:
+    """Return whether a call of the same kind was measured."""
+    return (kind, choose_count(call.cell, call.state, steps=call.plan.steps, limit=limit)) in _measured
+
+
+def measure(call: Call, probed: Probed, *, limit: int) -> Measurement:
     """Return what a call takes, measured now or for a call of the same kind. Raises InputError."""
-    key = (kind[0], choose_count(cell, state, steps=steps, limit=limit))
-    found = _measured.find(key, kind[1])
-    if found is None:
-        found = measure_call(cell, inputs, state, losses=losses, steps=steps, limit=limit, **options)
-        _measured.keep(key, kind[1], found)
-    return found
-
-
-def _find_kind(
-    cell: Any, inputs: Any, state: Any, *, losses: Mapping[str, Any], steps: int, parameters: Any
-) -> tuple[Any, Constants]:
-    """Return what measurements depend on: code, shapes, types, devices and modes, but not the length.
-
-    Beside it are the constants, of which some may make no difference.
-    """
-    notes, named = ConstantNotes(), list_parameters(parameters)
-    reached = walk({"cell": cell, **losses, "parameters": named}, signature=notes)
-    # Those of modules, closures and globals: all that may need a gradient, not what steps left with a graph.
-    differentiable = tuple(
-        (tuple(holder.thing.shape), holder.thing.dtype)
-        for holder in reached.holders
-        if isinstance(holder, TensorHolder)
-        and holder.thing.requires_grad
-        and (holder.thing.is_leaf or any(holder.thing is one for one in named))
-    )
-    modules = tuple((type(module), module.training) for _, module in reached.modules)
-    code = tuple((name, _find_code(one)) for name, one in (("cell", cell), *losses.items()))
-    sequence = make_sequence(inputs, steps=steps)
-    piece, nest = sequence.piece(0, 1)
-    given, structure = flatten(state)
-    tensors = tuple(
-        (tuple(leaf.shape), leaf.dtype, leaf.device, leaf.requires_grad) for leaf in (*given, *piece)
-    )
-    short = min(steps, 64)
-    plain = (repr(structure.plain), repr(nest.plain))
-    casts = Autocast.present(find_device((*given, *piece)))
-    return (code, modules, differentiable, tensors, plain, short, casts), notes.constants
-
-
-def _find_code(thing: Any) -> Any:
-    """Return what tells a function from others; a lambda that a loop makes anew is the same one."""
-    while isinstance(thing, partial):
-        thing = thing.func
-    return getattr(thing, "__code__", type(thing))
+    count = choose_count(call.cell, call.state, steps=call.plan.steps, limit=limit)
+    key = (probed.describe_kind(call), count)
+    return _measured.find(key) or _measured.keep(key, measure_call(call, probed, limit=limit))
 
 
 @lru_cache(maxsize=1024)
@@ -524,9 +381,11 @@ def choose_plan(
     """
     count = count_steps(inputs, steps)
     refuse_other_leaves(state, field="state")
-    sequence = make_sequence(inputs, steps=count)
-    device = find_device((*flatten(state)[0], *sequence.leaves))
+    call = Call(cell=cell, inputs=inputs, state=state, plan=make_single_record(count), losses=losses, **options)
+    device = call.device
     limit = read_limit(memory, device)
+    with torch.enable_grad():
+        probed = probe(call, anew=False)
     request = (
         None
         if compile_ is None
@@ -534,21 +393,16 @@ def choose_plan(
             cell=cell,
             losses=losses,
             state=state,
-            inputs=sequence,
+            inputs=call.sequence,
             steps=count,
-            parameters=list_parameters(options.get("parameters", ())),
+            parameters=call.parameters,
             device=device,
         )
     )
-    # Code that nothing is known of has to pass the trial before it is compiled.
-    known = compile_ is None or request is None or is_known(request, compile_)
-    kind = _find_kind(cell, inputs, state, losses=losses, steps=count, parameters=options.get("parameters", ()))
-    take = partial(measure_call, cell, inputs, state, losses=losses, steps=count, **options)
-    if known:
-        take = partial(measure, cell, inputs, state, losses=losses, steps=count, kind=kind, **options)
+    take, kind = partial(measure, call, probed), probed.describe_kind(call)
+    known = is_measured(call, kind, limit=limit)
     first = take(limit=limit)
-    counted = choose_count(cell, state, steps=count, limit=limit)
-    key = (_measured.make_key((kind[0], counted), kind[1]), count, first)
+    key = (kind, count, first)
     written, seen = _surveyed.find(key) or (first, frozenset())
     kept = count_kept(written, inputs, steps=count, losses=losses) + held_states * written.state_bytes
     links = find_links(place, state_bytes=written.state_bytes, steps=count, device=device, local_bytes=limit)
@@ -568,13 +422,15 @@ def choose_plan(
             replan=partial(fit, steps=count),
             keep=keep,
             is_open=_describe_settings(plan) not in seen and not isinstance(cell, ChunkCell),
+            # A measurement has found out more.
+            probed=probed if known else None,
         )
         plans.append((plan, PlanChoice(plan=plan, executed=plan, compile=None, survey=survey)))
     except InputError as error:
         refusal = error
     built = None if compile_ is None or request is None else find_piece(request, compile_)
     if isinstance(built, Built) and request is not None:
-        found = _measure(built, request, written, options)
+        found = _measure(built, call, probed, written)
         try:
             # The actions of pieces do not say that states are written through.
             cached = tuple(link for link in links if not link.through)
@@ -587,9 +443,9 @@ def choose_plan(
         raise refusal
     plan, choice = min(plans, key=lambda one: one[0].predicted.seconds)
     _log.info("%s", describe_choice(plan, limit))
-    if advises and place is None and plan.predicted.overhead > _DEAR and kind[0] not in _advised:
+    if advises and place is None and plan.predicted.overhead > _DEAR and kind not in _advised:
         # Once for calls of a kind, whatever their lengths.
-        _advised.keep(kind[0], True)
+        _advised.keep(kind, True)
         _advise_offload(plan, written, count, limit, kept)
     return choice
 
@@ -637,40 +493,26 @@ def stretch(schedule: Schedule, piece: int, steps: int) -> Schedule:
     )
 
 
-def _measure(
-    built: Built, request: PieceRequest, written: Measurement, options: Mapping[str, Any]
-) -> Measurement:
+def _measure(built: Built, call: Call, probed: Probed, written: Measurement) -> Measurement:
     """Return what a piece takes as a step of a plan."""
     known = _measured_pieces.find(id(built))
     if known is None:
-        found = _measure_anew(built.piece, request, written, options)
+        found = _measure_anew(built.piece, call, probed, written)
         known = _measured_pieces.keep(id(built), (built, found))
     return known[1]
 
 
-def _measure_anew(
-    piece: CompiledPiece, request: PieceRequest, written: Measurement, options: Mapping[str, Any]
-) -> Measurement:
-    count, seen, seconds = piece.steps, Recordings(), ActionSeconds(request.device)
-    pieces, nest = request.inputs.piece(0, count)
-    with torch.no_grad(), leave_as_found(request.things, device=request.device):
+def _measure_anew(piece: CompiledPiece, call: Call, probed: Probed, written: Measurement) -> Measurement:
+    count, seen, seconds = piece.steps, Recordings(), ActionSeconds(call.device)
+    pieces, nest = call.sequence.piece(0, count)
+    with torch.no_grad(), leave_as_found({"cell": call.cell, **call.losses}, device=call.device):
         inputs = nest.fill([leaf.detach() for leaf in pieces])
         # The state after some steps is of the form that was compiled.
-        state = run_with_outputs(request.cell, None, SHIFT, request.state, inputs)[1]
-    with FirstRuns(
-        request.cell,
-        request.inputs,
-        state,
-        losses=request.losses,
-        steps=request.steps,
-        device=request.device,
-        limit=0,
-        compile=piece,
-        **options,
-    ) as runs:
+        state = run_with_outputs(call.cell, None, SHIFT, call.state, inputs)[1]
+    with FirstRuns(replace(call, state=state, compile=piece), probed, limit=0) as runs:
         runs.run(count, run_twice(count), seen)
         runs.run(count, run_twice(count), seconds)
-        allocated = runs.run(count, run_twice(count), meter=partial(measure_allocated, request.device))
+        allocated = runs.run(count, run_twice(count), meter=partial(measure_allocated, call.device))
     (_, tape), *_ = seen.tapes
     known = tape + 2 * written.state_bytes + 2 * count * runs.output_bytes
     return replace(

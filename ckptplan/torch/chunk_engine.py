@@ -12,7 +12,6 @@ import torch
 
 from ckptplan.torch.chunk_cell import ChunkCell, SavedOutputs, reverse_chunk
 from ckptplan.torch.engine import Engine, Incoming, Tape
-from ckptplan.torch.fit import Gauge
 from ckptplan.torch.graphs import Gradient, Gradients, as_graph_roots
 from ckptplan.torch.inputs import Sequence
 from ckptplan.torch.losses import Outputs, Terms
@@ -143,11 +142,10 @@ class ChunkEngine(Engine):
         chunk: int,
         room: int | None,
         again: bool,
-        gauge: Gauge | None = None,
     ) -> None:
         self.cell = cell.for_sequence()
         self.inputs, self.steps, self.outputs = inputs, steps, outputs
-        self.parameters, self.gradients, self.gauge = parameters, gradients, gauge
+        self.parameters, self.gradients = parameters, gradients
         #: Whether steps may run again or be reversed.
         self.again = again
         self.wants_inputs = any(input_gradients)
@@ -182,9 +180,6 @@ class ChunkEngine(Engine):
                 final = self.outputs.finish(structure.fill(end))
             check_reached(tuple(final), end, parameters=self.parameters)
         tape = ChunkTape(start=start, stop=stop, pieces=pieces, end=end, final=final)
-        gauge, self.gauge = self.gauge, None
-        if gauge is not None:
-            gauge.finish_chunk(leaves, tape=tape.bytes, steps=stop - start)
         return tape, state
 
     @contextmanager

@@ -61,11 +61,11 @@ class Projections:
         flat = _flatten(tensor)
         if _is_ready(tensor) and not self.finite:
             self._ready[key] = _weigh(flat.dtype, flat.device)[: flat.numel()]
-        return _project(_make_finite(flat) if self.finite else flat)
+        return _project(make_finite(flat) if self.finite else flat)
 
     def project_finite(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the projection in fp64, with NaN and infinities replaced."""
-        return _project(_make_finite(_flatten(tensor).double()))
+        return _project(make_finite(_flatten(tensor).double()))
 
     def project_steps(self, stacked: torch.Tensor) -> torch.Tensor:
         """Return the projection of each step of a tensor, time first, except for rounding."""
@@ -76,8 +76,8 @@ class Projections:
         flat = _flatten(stacked)
         size = flat.numel() // steps
         if size > _ROW:
-            return torch.stack([_project(_make_finite(_flatten(one))) for one in stacked])
-        rows = _make_finite(flat).view(steps, size)
+            return torch.stack([_project(make_finite(_flatten(one))) for one in stacked])
+        rows = make_finite(flat).view(steps, size)
         with _full_precision(flat.device):
             return _multiply_rows(rows, _weigh(flat.dtype, flat.device)[:size])
 
@@ -112,7 +112,7 @@ def _weigh(dtype: torch.dtype, device: torch.device, level: int = 0) -> torch.Te
 
 def measure_norm(tensor: torch.Tensor) -> torch.Tensor:
     """Return the norm of the finite elements of a tensor as a scalar of fp64; infinities count as 1."""
-    parts = [torch.linalg.vector_norm(_make_finite(part.double())) for part in cut(_flatten(tensor))]
+    parts = [torch.linalg.vector_norm(make_finite(part.double())) for part in cut(_flatten(tensor))]
     norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(parts)) if parts else torch.zeros(())
     return norm
 
@@ -168,7 +168,7 @@ def _flatten(tensor: torch.Tensor) -> torch.Tensor:
     return part.reshape(-1)
 
 
-def _make_finite(flat: torch.Tensor) -> torch.Tensor:
+def make_finite(flat: torch.Tensor) -> torch.Tensor:
     """Return floats with NaN and infinities replaced by numbers that hardly ever occur."""
     return (
         torch.nan_to_num(flat, nan=0.8414709848, posinf=1.4142135624, neginf=-1.6180339887)

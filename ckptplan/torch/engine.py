@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ckptplan.schedule.actions import Action
 from ckptplan.torch.cell_calls import ClosedCell, check_result
-from ckptplan.torch.fit import Gauge
 from ckptplan.torch.graphs import (
     Gradient,
     Gradients,
@@ -50,8 +49,6 @@ class Engine(ABC):
     gradients: Gradients
     #: T.
     steps: int
-    #: Measures the first recorded steps; None if nothing is measured (any more).
-    gauge: Gauge | None = None
 
     @property
     def saved_bytes(self) -> int:
@@ -111,11 +108,10 @@ class StepEngine(Engine):
         gradients: Gradients,
         input_gradients: tuple[bool, ...],
         temporary: int,
-        gauge: Gauge | None = None,
     ) -> None:
         self.cell, self.inputs, self.steps, self.outputs = cell, inputs, steps, outputs
         self.parameters, self.gradients, self.input_gradients = parameters, gradients, input_gradients
-        self.temporary, self.gauge = temporary, gauge
+        self.temporary = temporary
         #: Whether a step that runs without a tape has returned a state with a graph (by ``enable_grad``).
         self._leaks = False
 
@@ -134,32 +130,15 @@ class StepEngine(Engine):
             first = as_graph_roots(leaves)
             pieces, nest = self.inputs.piece(start, stop)
             inputs = detach_inputs(pieces, self.input_gradients)
-            gauge, self.gauge = self.gauge, None
-            if gauge is not None:
-                gauge.begin(
-                    steps=stop - start,
-                    ends=stop == self.steps,
-                    at_once=self.outputs.at_once,
-                    left_out=(*first, *inputs),
-                )
-            state, terms = self._run(
-                structure.fill(first),
-                start,
-                self.inputs.iterate(inputs, nest, start, stop),
-                known=known,
-                gauge=gauge,
-            )
+            steps = self.inputs.iterate(inputs, nest, start, stop)
+            state, terms = self._run(structure.fill(first), start, steps, known=known)
             final = self.outputs.finish(state) if stop == self.steps else []
         end, after = flatten(state)
         tape = Graph(start=start, stop=stop, begin=first, end=end, inputs=inputs, terms=terms, final=final)
         self._check(tape)
-        if gauge is not None:
-            gauge.finish(end, terms, final, known=stop == self.steps or not self.outputs.finishes)
         return tape, after.fill(tuple(leaf.detach() for leaf in end))
 
-    def _run(
-        self, state: Any, step: int, inputs: Any, *, known: int, gauge: Gauge | None = None
-    ) -> tuple[Any, Terms]:
+    def _run(self, state: Any, step: int, inputs: Any, *, known: int) -> tuple[Any, Terms]:
         """Run steps; pass outputs on as soon as possible, so that few of them exist at a time."""
         cell, outputs, graph = self.cell, self.outputs, torch.is_grad_enabled()
         terms: Terms = []
@@ -182,8 +161,6 @@ class StepEngine(Engine):
                 if graph:
                     # Without a graph they are not needed, and a loss may be a view that keeps a state alive.
                     terms += found
-            if gauge is not None and gauge.open:
-                gauge.see(state, terms, waiting)
         if waiting:
             terms += outputs.take(step - len(waiting), waiting, first_time=step > known)
         return state if graph else self._detach(state), terms

@@ -21,6 +21,7 @@ from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Rec
 from ckptplan.schedule.timeline import COMPUTE, track_of
 from ckptplan.torch.ambient import Autocast, Generators, read_tape_hooks, use_tape_hooks
 from ckptplan.torch.engine import Engine, Incoming, Observer, Tape
+from ckptplan.torch.fit import Fit
 from ckptplan.torch.graphs import Gradient
 from ckptplan.torch.losses import Outputs
 from ckptplan.torch.meters import Clock
@@ -60,6 +61,7 @@ class Executor:
         turn: what a plan for a limit knows of the turn; None if the last steps are always recorded before it.
         apart: whether each step is recorded by itself, so that gradients of parameters do not wait for others.
         survey: takes note of sizes, None if they are known.
+        fit: compares the first recording with the plan, None if that was done or is not wanted.
         ends: says of a state and a number of steps whether the sequence ends there; None if ``steps`` is T.
     """
 
@@ -79,13 +81,14 @@ class Executor:
         turn: Turn | None = None,
         apart: bool = False,
         survey: Survey | None = None,
+        fit: Fit | None = None,
         ends: Callable[[Any, int], bool] | None = None,
     ) -> None:
         self.engine, self.outputs, self.steps, self.stores = engine, outputs, steps, stores
         self.generators, self.autocast, self.observer, self._watch = generators, autocast, observer, watch
         self.verifier, self._tape_hooks, self._turn, self._apart = verifier, read_tape_hooks(), turn, apart
         #: What the backward pass begins with: an action, and its checkpoint if it is the last recording.
-        self._survey, self._sweeps = survey, False
+        self._survey, self._sweeps, self.fit = survey, False, fit
         #: Asked after each step of the sweep until it says that the sequence ends.
         self._ends = ends
         #: Such a sequence has its steps recorded as long as there are at most so many.
@@ -325,6 +328,8 @@ class Executor:
                 self._watch.guard()
             with self.autocast.cast_anew():
                 tape, self.state = self.engine.record(self.state, first, last, known=self.frontier)
+            if self.fit is not None:
+                self.fit.see(tape, self.state)
             self.tapes.append(tape)
             if self._survey is not None:
                 self._survey.see_tape(first, last, tape.bytes)

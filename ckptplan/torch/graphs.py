@@ -100,12 +100,6 @@ def _count_storage(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().nbytes() if tensor.layout is torch.strided else 0
 
 
-def count_node_bytes(outputs: Iterable[torch.Tensor], *, until: Iterable[torch.Tensor]) -> int:
-    """Return the bytes of the distinct storages saved between ``until`` and ``outputs``."""
-    found = find_saved_tensors(outputs, until=until)
-    return sum({storage_of(one): _count_storage(one) for one in found}.values())
-
-
 def find_saved_tensors(
     outputs: Iterable[torch.Tensor], *, until: Iterable[torch.Tensor] = ()
 ) -> Iterator[torch.Tensor]:

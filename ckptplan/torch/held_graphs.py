@@ -161,5 +161,5 @@ def guard_leftovers(
         with torch.enable_grad():
             changed = replace_tensors(value, guard)
         if changed is not value:
-            content = holder.read(copies=False)
+            content = holder.read()
             holder.write({**content, place.key: changed})

@@ -12,7 +12,7 @@ import torch
 from ckptplan.errors import InputError, quote_value
 from ckptplan.torch.graphs import as_graph_roots
 from ckptplan.torch.trees import Leaves, Structure, byte_size, flatten, is_differentiable
-from ckptplan.torch.verify import RunSums, StepNumbers, Verifier
+from ckptplan.torch.verify import MeasureScale, RunSums, Verifier
 
 #: Tensors of a recorded chunk through which gradients enter, besides the state.
 Terms = list[torch.Tensor]
@@ -20,6 +20,8 @@ Terms = list[torch.Tensor]
 _SUMMED = (torch.float32, torch.float64)
 #: Outputs that are compared at a time; a recorded chunk keeps them anyway.
 _AT_ONCE = 16
+#: A sum over steps that is cut otherwise is added up in another order: so many times the rounding of one.
+_CUT_OTHERWISE = 10
 #: Outputs that a ``chunk_loss`` gets at a time: enough for efficient matrix products.
 RUN = 16
 
@@ -29,8 +31,6 @@ class Outputs(ABC):
 
     #: The preferred number of outputs at a time.
     at_once = 1
-    #: Whether ``finish`` adds anything.
-    finishes = False
 
     def __init__(self, *, verifier: Verifier | None = None, saved: bool = False) -> None:
         #: Compares what is computed again with what it was; None if nothing is compared.
@@ -82,8 +82,8 @@ class StackedOutputs(Outputs):
         self.steps = steps
         self.leaves: Leaves = ()
         self.structure: Structure | None = None
-        #: Numbers of each leaf, and the steps of the present action that have none yet.
-        self._numbers: list[StepNumbers | None] = []
+        #: Sums over each leaf, and the steps of the present action that are in none yet.
+        self._sums: list[RunSums | None] = []
         self._fresh: tuple[int, int] | None = None
         #: Outputs of steps that ran again, to be compared.
         self._waiting: list[tuple[int, Leaves]] = []
@@ -145,27 +145,28 @@ class StackedOutputs(Outputs):
         if verifier is None:
             return
         for step, leaves in waiting:
-            for numbers, leaf in zip(self._numbers, leaves, strict=True):
-                if numbers is not None:
+            for sums, leaf in zip(self._sums, leaves, strict=True):
+                if sums is not None:
                     # A projection may be small by chance, where elements of both signs cancel.
-                    numbers.check(step, verifier.project(leaf), scale=partial(verifier.measure_norm, leaf))
+                    scale = partial(verifier.measure_norm, leaf)
+                    sums.check(step, step + 1, verifier.project(leaf), scale=scale)
 
     def end_action(self) -> None:
         if self.verifier is not None and self._fresh is not None:
             # Later, the kept outputs may be changed by their owner.
-            self._keep_numbers(self.verifier, *self._fresh)
+            self._keep_sums(self.verifier, *self._fresh)
             self._fresh = None
         self._check_waiting()
-        for numbers in self._numbers:
-            if numbers is not None:
-                numbers.end_action()
+        for sums in self._sums:
+            if sums is not None:
+                sums.end_action()
 
-    def _keep_numbers(self, verifier: Verifier, start: int, stop: int) -> None:
-        if not self._numbers:
-            self._numbers = [verifier.make_output_numbers(leaf) for leaf in self.leaves]
-        for numbers, kept in zip(self._numbers, self.leaves, strict=True):
-            if numbers is not None:
-                numbers.keep_all(start, self._project(verifier, kept, start, stop))
+    def _keep_sums(self, verifier: Verifier, start: int, stop: int) -> None:
+        if not self._sums:
+            self._sums = [verifier.make_output_sums(leaf) for leaf in self.leaves]
+        for sums, kept in zip(self._sums, self.leaves, strict=True):
+            if sums is not None:
+                sums.keep(start, stop, self._project(verifier, kept, start, stop))
 
     def release(self) -> Leaves:
         leaves, self.leaves = self.leaves, ()
@@ -198,9 +199,7 @@ class SummedLoss(Outputs):
         if chunk_loss is not None:
             # Cells that run chunks are measured with runs.
             self.at_once = RUN if self.saved else at_once
-        self.finishes = final_loss is not None
         self.total: torch.Tensor | None = None
-        self._numbers: StepNumbers | None = None
         self._sums: RunSums | None = None
 
     def take(self, start: int, outputs: Sequence[Any], *, first_time: bool) -> Terms:
@@ -221,8 +220,8 @@ class SummedLoss(Outputs):
         value = check_scalar(loss(step, output), "loss")
         if first_time:
             self._count(value)
-        if self.verifier is not None and self.runs_again(first_time):
-            self._compare(self.verifier, step, value, output, first_time=first_time)
+        scale = partial(self.measure_scale, step, output)
+        self._verify((step, step + 1), value, output, first_time=first_time, scale=scale)
         return value
 
     def take_terms(
@@ -240,14 +239,8 @@ class SummedLoss(Outputs):
         total = values.sum()
         if first_time:
             self._count(total)
-        if self.verifier is not None and self.runs_again(first_time):
-            numbers = values.detach()
-            if self._numbers is None:
-                self._numbers = self.verifier.make_loss_numbers(numbers[0], (numbers,))
-            if first_time:
-                self._numbers.keep_all(start, numbers)
-            else:
-                self._numbers.check_all(start, numbers, scale=scale)
+        run = start, start + len(values)
+        self._verify(run, values, (), first_time=first_time, scale=partial(scale, start))
         return [total]
 
     def take_run(
@@ -256,22 +249,28 @@ class SummedLoss(Outputs):
         """Take the loss of a run of steps as a whole; ``output`` is that of a step, if there is one."""
         if first_time:
             self._count(value)
-        if self.verifier is not None and self.runs_again(first_time):
-            if self._sums is None:
-                self._sums = self.verifier.make_loss_sums(value, flatten(output)[0])
-            act = self._sums.keep if first_time else self._sums.check
-            act(start, stop, value)
+        self._verify((start, stop), value, output, first_time=first_time)
         return [value]
 
-    def _compare(
-        self, verifier: Verifier, step: int, value: torch.Tensor, output: Any, *, first_time: bool
+    def _verify(
+        self,
+        run: tuple[int, int],
+        values: torch.Tensor,
+        output: Any,
+        *,
+        first_time: bool,
+        scale: MeasureScale | None = None,
     ) -> None:
-        if self._numbers is None:
-            self._numbers = verifier.make_loss_numbers(value, flatten(output)[0])
+        """Keep the losses of steps that will run again, or compare those of steps that do."""
+        if self.verifier is None or not self.runs_again(first_time):
+            return
+        if self._sums is None:
+            cuts = 1 if self.chunk_loss is None else _CUT_OTHERWISE
+            self._sums = self.verifier.make_loss_sums(values, flatten(output)[0], cuts=cuts)
         if first_time:
-            self._numbers.keep(step, value)
+            self._sums.keep(*run, values)
         else:
-            self._numbers.check(step, value, scale=partial(self.measure_scale, step, output))
+            self._sums.check(*run, values, scale=scale)
 
     def measure_scale(self, step: int, output: Any) -> float:
         """Return how far the loss of a step moves if each element of an output changes by its own size.
@@ -282,7 +281,8 @@ class SummedLoss(Outputs):
             return 0.0
         leaves, structure = flatten(output)
         roots = as_graph_roots(leaves)
-        value = self.loss(step, structure.fill(roots))
+        with torch.enable_grad():
+            value = self.loss(step, structure.fill(roots))
         wanted = [leaf for leaf in roots if leaf.requires_grad]
         if not value.requires_grad or not wanted:
             return 0.0
@@ -291,8 +291,6 @@ class SummedLoss(Outputs):
         return float(sum((leaf.detach() * one).abs().sum().item() for leaf, one in pairs))
 
     def end_action(self) -> None:
-        if self._numbers is not None:
-            self._numbers.end_action()
         if self._sums is not None:
             self._sums.end_action()
 

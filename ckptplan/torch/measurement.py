@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
@@ -15,18 +16,18 @@ import torch
 from ckptplan.errors import InputError
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.torch.call import Call, Losses
+from ckptplan.torch.call import Call
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.executor import Executor
 from ckptplan.torch.graphs import find_graph_leaves, replace_hooks
 from ckptplan.torch.inputs import make_sequence
 from ckptplan.torch.losses import RUN, StackedOutputs, SummedLoss
 from ckptplan.torch.meters import LiveBytes
-from ckptplan.torch.probe import Probed, probe
+from ckptplan.torch.probe import Probed
 from ckptplan.torch.rehearsal import MOST as MOST_REHEARSED
 from ckptplan.torch.rehearsal import make_schedule
 from ckptplan.torch.run import Run, bptt_planned, rehearse
-from ckptplan.torch.sequence_watch import leave_as_found
+from ckptplan.torch.surroundings.aside import leave_as_found
 from ckptplan.torch.survey import Measurement, Sizes
 from ckptplan.torch.trees import Leaves, byte_size, flatten
 
@@ -45,28 +46,20 @@ _AMPLE = 100_000
 class FirstRuns(AbstractContextManager["FirstRuns"]):
     """Runs the first steps of a call under small schedules, forward and backward.
 
-    Within the context, the surroundings are as they were before each run; afterwards, too. All runs share a
-    trial. Before the first one, steps are rehearsed within a ``limit`` of bytes, unless equal ones were.
+    Within the context, the surroundings are as they were before each run; afterwards, too. Before the first
+    one, steps are rehearsed, unless equal ones were.
+
+    Arguments:
+        call: the call.
+        probed: what is known of its steps.
+        limit: bytes that a rehearsal may take.
     """
 
-    def __init__(
-        self,
-        cell: Any,
-        inputs: Any,
-        state: Any,
-        *,
-        losses: Losses,
-        steps: int,
-        device: torch.device,
-        limit: int,
-        **options: Any,
-    ) -> None:
-        self._cell, self._losses, self._device, self._options = cell, losses, device, options
-        self._inputs, self._steps, self._limit = inputs, steps, limit
-        self._probed: Probed | None = None
-        given, structure = flatten(state)
+    def __init__(self, call: Call, probed: Probed, *, limit: int) -> None:
+        leaves, structure = flatten(call.state)
         # The graph of a state that is carried on belongs to the caller.
-        self._state = structure.fill(copy_roots(given))
+        self._call = replace(call, state=structure.fill(copy_roots(leaves)))
+        self._probed, self._limit = probed, limit
         self._stack = ExitStack()
         #: Of the latest run the bytes of the gradients of parameters and inputs, and of an output that is kept.
         self.parameter_bytes = self.input_bytes = self.output_bytes = 0
@@ -77,12 +70,11 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
 
     def __enter__(self) -> Self:
         self._stack.enter_context(torch.enable_grad())
-        count = min(MOST_REHEARSED, self._steps)
-        call = self._make_call(count, make_schedule(count), None)
-        probed = probe(call, anew=False)
+        count = min(MOST_REHEARSED, self._call.plan.steps)
+        call, probed = self._call, self._probed
         if probed.wants_gradients and not (call.is_closed or probed.found.rehearsed):
-            probed = rehearse(call, probed, limit=self._limit)
-        self._probed = probed
+            first = self._cut(count, make_schedule(count), None)
+            self._probed = rehearse(first, self._know(first), limit=self._limit)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -97,38 +89,32 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
         meter: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> Any:
         """Run actions of so many steps within a meter, and return that."""
-        call = self._make_call(count, actions, observer)
+        call = self._cut(count, actions, observer)
         make: Any = partial(StackedOutputs, steps=count)
-        if self._losses:
+        if call.losses:
             # What a readout makes of a single output is counted; more at a time are for plans that have room.
-            at_once = 1 if self._options.get("compile") is None else RUN
-            make = partial(SummedLoss, **self._losses, at_once=at_once)
-        known = self._probed
-        assert known is not None  # noqa: S101 - within the context
-        things = {"cell": self._cell, **self._losses}
-        with leave_as_found(things, device=self._device, spares_parameters=True):
-            probed = Probed.of(call, known.found, known.situation, known.trial, recalled=False)
+            make = partial(SummedLoss, **call.losses, at_once=1 if call.compile is None else RUN)
+        things = {"cell": call.cell, **call.losses}
+        with leave_as_found(things, device=call.device, spares_parameters=True):
+            probed = self._know(call)
             with meter() as found:
                 self._execute(Run.of(call, probed, make), count)
             return found
 
-    def _make_call(
+    def _cut(
         self, count: int, actions: Iterable[Action], observer: Callable[[Action, Executor], None] | None
     ) -> Call:
-        inputs = self._inputs
+        """Return the call of the first steps alone."""
+        inputs = self._call.inputs
         if not callable(inputs):
-            pieces, nest = make_sequence(inputs, steps=self._steps).piece(0, count)
+            pieces, nest = self._call.sequence.piece(0, count)
             inputs = nest.fill(copy_roots(pieces))
         plan = Schedule(steps=count, actions=tuple(actions), local_states=_AMPLE, chunk_size=count)
-        return Call(
-            cell=self._cell,
-            inputs=inputs,
-            state=self._state,
-            plan=plan,
-            losses=self._losses,
-            observer=observer,
-            **self._options,
-        )
+        return replace(self._call, inputs=inputs, plan=plan, observer=observer)
+
+    def _know(self, call: Call) -> Probed:
+        known = self._probed
+        return Probed.of(call, known.found, known.situation, known.trial, recalled=False)
 
     def _execute(self, run: Run, count: int) -> None:
         results = run.execute()
@@ -149,36 +135,22 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
         self.later = [one for one in run.probed.parameters if id(one) not in used]
         self.input_bytes = byte_size([one for one in run.call.sequence.leaves if one.requires_grad])
         place = len(results) - sum(run.executor.end.is_tensor)
-        self.output_bytes = 0 if self._losses else byte_size(results[:place]) // count
+        self.output_bytes = 0 if run.call.losses else byte_size(results[:place]) // count
         self.state_bytes = byte_size(results[place:])
         wanted = [one for one in results[:place] if one.requires_grad] or ends
         with replace_hooks(leaves):
             torch.autograd.grad(wanted, leaves, [torch.ones_like(one) for one in wanted], allow_unused=True)
 
 
-def measure_call(
-    cell: Any, inputs: Any, state: Any, *, losses: Losses, steps: int, limit: int, **options: Any
-) -> Measurement:
+def measure_call(call: Call, probed: Probed, *, limit: int) -> Measurement:
     """Run the first steps of a call, forward and backward, and leave everything as it was. Raises InputError.
 
     Bytes are counted in a few steps, whose number ``choose_count`` returns, so that they do not depend on the
-    limit. The same are timed; of cells that run chunks more, if their tapes take at most half of the limit.
-
-    Arguments:
-        cell: as for ``bptt``.
-        inputs: as for ``bptt``.
-        state: the initial state.
-        losses: by the names of their arguments; none for ``unroll``.
-        steps: T.
-        limit: bytes that the call may take.
-        options: other arguments of ``bptt``.
+    ``limit`` of bytes. The same are timed; of cells that run chunks more, if half of it has room for them.
     """
-    count = choose_count(cell, state, steps=steps, limit=limit)
-    sequence = make_sequence(inputs, steps=steps)
-    device = find_device((*flatten(state)[0], *sequence.leaves))
-    with FirstRuns(
-        cell, inputs, state, losses=losses, steps=steps, device=device, limit=limit, **options
-    ) as runs:
+    cell, steps, losses = call.cell, call.plan.steps, call.losses
+    count = choose_count(cell, call.state, steps=steps, limit=limit)
+    with FirstRuns(call, probed, limit=limit) as runs:
         live = LiveBytes()
         seen = Recordings(live)
         chunks = isinstance(cell, ChunkCell)
@@ -187,11 +159,11 @@ def measure_call(
             runs.run(min(2, steps), _reverse_halves(min(2, steps)))
             actions = tuple(_reverse_halves(count)) if chunks or count < _COUNTED else _REVERSE_COUNTED
             runs.run(count, actions, seen, meter=lambda: live)
-        _refuse_empty(sequence.leaves, seen)
+        _refuse_empty(call.sequence.leaves, seen)
         sizes = seen.find_sizes(runs.state_bytes, count, ends="final_loss" in losses)
         # Those of the inputs are kept for the whole sequence, and so are outputs with their gradients.
         workspaces = seen.find_workspaces(sizes, kept=runs.input_bytes + 2 * count * runs.output_bytes)
-        seconds = ActionSeconds(device)
+        seconds = ActionSeconds(call.device)
         timed = max(count, min(_PIECE, steps, limit // (2 * sizes.tape_bytes))) if chunks else count
         runs.run(timed, run_twice(timed) if chunks or timed < 2 else actions, seconds)
     later = [one.nbytes for one in runs.later]

@@ -23,9 +23,10 @@ from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.engine import Cell
 from ckptplan.torch.inputs import GivenInputs, MadeInputs, Sequence, is_list_of_steps
 from ckptplan.torch.losses import SummedLoss, stack_outputs
-from ckptplan.torch.probe import aside, walk_made
+from ckptplan.torch.probe import walk_made
 from ckptplan.torch.rehearsal import MOST
 from ckptplan.torch.run import Result, run_call
+from ckptplan.torch.surroundings.aside import aside
 from ckptplan.torch.survey import Measurement, Survey
 from ckptplan.torch.trees import flatten
 from ckptplan.units import MAX_STEPS

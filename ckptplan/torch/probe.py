@@ -1,7 +1,7 @@
 """Runs the first steps aside, to find what they use, what they change, and whether steps can run again.
 
-The first step and its loss run, then the second step, the first one again, and the first one without a graph.
-The first step must return the same each time: if not, it depends on something that could not be found. A tensor
+The first step and its loss run, then the second step, and the first one again, which must return the same: if
+not, it depends on something that could not be found, and that the trial itself may have changed. A tensor
 that it leaves behind with its graph, and that the second step uses, is hidden state. What only the first step
 changes, without a graph, is a cache. Whether steps read what earlier ones changed, a rehearsal finds.
 """
@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -28,7 +29,8 @@ from ckptplan.torch.held_graphs import describe_holders, name_graphs
 from ckptplan.torch.inputs import Sequence as Inputs
 from ckptplan.torch.parameters import CalledModules, Parameters, collect_parameters, refuse_sharded
 from ckptplan.torch.recognise import Findings, HeldPlace, Situation, describe_call, keep, recall
-from ckptplan.torch.surroundings.holders import TensorHolder, tap_iterators
+from ckptplan.torch.surroundings.aside import aside
+from ckptplan.torch.surroundings.holders import TensorHolder
 from ckptplan.torch.surroundings.signature import Signature
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings, find_tensors, holds_graph
 from ckptplan.torch.surroundings.walk import Reached, walk
@@ -48,6 +50,7 @@ from ckptplan.torch.trial import (
     are_equal_terms,
     find_difference,
     make_hidden_state,
+    make_unfound,
     measure_slopes,
     reduce_gradient,
     refuse_lost_changes,
@@ -59,146 +62,109 @@ Uses: TypeAlias = dict[int, torch.Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Observations:
-    """What the first steps showed."""
-
-    #: The result of the first step, outside of any graph.
-    first: StepResult
-    #: The tensors requiring a gradient that steps use.
-    parameters: list[torch.Tensor]
-    #: The number of tensors requiring a gradient that each step creates.
-    temporary: int
-    #: What the graph of a step keeps.
-    tape_bytes: int
-    #: What the first two steps changed, and which of it held tensors with a graph.
-    changed: list[Place]
-    with_graph: set[Place]
-    #: What only the first step changed, and without a graph, as masks and other caches.
-    made: list[Place]
-
-
-@dataclass(frozen=True, kw_only=True)
 class FirstSteps:
-    """Runs the first two steps from the same surroundings, several times.
+    """Runs the first two steps of a call from the same surroundings, several times.
 
     Arguments:
+        call: the call.
         trial: runs the steps.
-        things: the cell and the losses, by the names of their arguments.
         surroundings: what they can reach.
         world: what they find there.
-        autocast: the settings in force.
-        named: the parameters named by the caller.
-        steps: T.
+        reached: what a walk found, without what was added to watch it.
         reverses: whether there may be a backward pass.
-        replays_randomness: whether steps that run again draw the same random numbers.
-        compares_gradients: whether those of the first step are compared; a rehearsal compares those of others.
     """
 
+    call: Call
     trial: Trial
-    things: dict[str, object]
     surroundings: Surroundings
     world: Snapshot
-    autocast: Autocast
-    named: Parameters
-    steps: int
+    reached: Reached
     reverses: bool
-    replays_randomness: bool
-    compares_gradients: bool
 
-    def run(self, state: Any) -> Observations:
-        """Run the steps from an initial state. Raises InputError."""
-        surroundings, generators = self.surroundings, self.trial.generators
-        drawn = generators.state()
-        first = self._examine(self._take(state, 0, drawn), with_slopes=True)
+    def run(self) -> Findings:
+        """Run the steps, and return what they show, but for the modules that they call. Raises InputError."""
+        surroundings, call, drawn = self.surroundings, self.call, self.trial.generators.state()
+        first = self._examine(self._take(call.state, 0, drawn))
         _refuse_outer_graph(first.outer)
-        _check_structure(state, first.result)
+        _check_structure(call.state, first.result)
         # What the first step makes, later steps may change.
-        surroundings.find_more(surroundings.list_changes(self.world, surroundings.take_since(self.world)))
-        then, between = surroundings.take_since(self.world), generators.state()
+        changed = surroundings.list_changes(self.world, surroundings.take(copies=True, since=self.world))
+        surroundings.find_more(changed)
+        then, between = surroundings.take(copies=True, since=self.world), self.trial.generators.state()
         graphs = _list_graphs(surroundings, surroundings.list_changes(self.world, then))
-
-        def take_second() -> StepResult:
-            return self._take(first.result.after, min(1, self.steps - 1), between)
-
-        result = take_second()
-        nodes = set(walk_nodes(result.tensors, until=self.named))
+        result = self._take(first.result.after, min(1, call.plan.steps - 1), between)
+        nodes = set(walk_nodes(result.tensors, until=call.parameters))
         read = [place for place, operations in graphs.items() if operations & nodes]
         second = self._examine(result)
         # They hold the graphs.
         del result, nodes, graphs
-        end = surroundings.take_since(then)
+        end = surroundings.take(copies=True, since=then)
         made, lasting = surroundings.list_changes(self.world, then), surroundings.list_changes(then, end)
         changed = list(dict.fromkeys((*made, *lasting)))
         with_graph = {place for place in changed if holds_graph(surroundings.value_of(place))}
         refuse_lost_changes(surroundings, changed)
         refuse_registered_hooks(surroundings, lasting)
-
-        again = self._run_first_again(state, drawn, first)
+        again = self._run_first_again(drawn, first)
         if read:
-            raise make_hidden_state(surroundings, read, field="cell or loss" if self.trial.losses else "cell")
+            raise make_hidden_state(surroundings, read, field="cell or loss" if call.losses else "cell")
         surroundings.put_back(end)
-        _refuse_outer_graph(second.outer, name_graphs(self.things))
+        _refuse_outer_graph(second.outer, name_graphs(call.things))
         # A cell may create tensors that require a gradient, as initial states; each run creates new ones.
         shared = {key: leaf for key, leaf in {**first.uses, **second.uses}.items() if key in again.uses}
-        return Observations(
-            first=first.result,
-            parameters=list(shared.values()),
+        return Findings(
+            used=tuple(shared.values()),
+            modules=(),
             temporary=len(first.uses.keys() - shared.keys()),
             tape_bytes=first.tape_bytes,
-            changed=changed,
-            with_graph=with_graph,
+            device=_find_device(first.result.leaves, default=call.device),
+            changed=self._hold(changed),
+            with_graph=self._hold(with_graph),
             # With a graph, such a cache would be part of each chunk's graph.
-            made=[place for place in made if place not in lasting and place not in with_graph],
+            made=self._hold(place for place in made if place not in lasting and place not in with_graph),
         )
 
-    def _run_first_again(self, state: Any, drawn: RandomState, examined: _Examined) -> _Examined:
-        """Run the first step again, with and without a graph. Raises InputError if it differs."""
-        surroundings, trial, first = self.surroundings, self.trial, examined.result
-        surroundings.put_back(self.world)
-        again = self._examine(self._take(state, 0, drawn), with_slopes=True)
-        _check_repeated(first, again.result, trial)
-        # Tensors that a step makes anew, such as initial states, do not count.
-        same = examined.slopes.keys() & again.slopes.keys()
-        pairs = [(examined.slopes[key], again.slopes[key]) for key in same]
-        if find_difference(pairs, rounding=ROUNDING) is not None:
-            raise _repeated_error("cell or loss" if trial.losses else "cell")
-        surroundings.put_back(self.world)
-        with torch.no_grad():
-            plain = self._take(state, 0, drawn)
-        if not _are_same(first, plain):
-            surroundings.put_back(self.world)
-            # Something that could not be found may have changed in the meantime.
-            _check_repeated(first, self._take(state, 0, drawn).detach(), trial)
-            raise _grad_mode_error(first, plain, trial)
+    def _hold(self, places: Iterable[Place]) -> tuple[HeldPlace, ...]:
+        # What the steps made is gone: the sequence makes it anew.
+        known = self.reached.holders
+        return tuple((known[one.holder], one.key) for one in places if one.holder < len(known))
+
+    def _run_first_again(self, drawn: RandomState, examined: _Examined) -> _Examined:
+        """Run the first step again, with what it found. Raises InputError if it differs."""
+        call, trial, first = self.call, self.trial, examined.result
+        self.surroundings.put_back(self.world)
+        again = self._examine(self._take(call.state, 0, drawn))
+        _check_repeated(examined, again, trial)
         # Once may have been another thread, as one that prepares data.
-        if self.replays_randomness and first.loss_draws and again.result.loss_draws:
+        if call.replay_randomness and first.loss_draws and again.result.loss_draws:
             raise _loss_draws_error(trial)
-        surroundings.put_back(self.world)
+        self.surroundings.put_back(self.world)
         if isinstance(trial.cell, ChunkCell):
-            check_chunk(trial.cell, state, trial.inputs)
+            check_chunk(trial.cell, call.state, trial.inputs)
             if self.reverses:
-                check_reverse(trial.cell, state, trial.inputs, steps=self.steps)
+                check_reverse(trial.cell, call.state, trial.inputs, steps=call.plan.steps)
         return again
 
     def _take(self, state: Any, step: int, drawn: RandomState) -> StepResult:
         self.trial.generators.restore(drawn)
-        with self.autocast.cast_anew():
+        with Autocast.present(self.call.device).cast_anew():
             return self.trial.take(state, step)
 
-    def _examine(self, result: StepResult, *, with_slopes: bool = False) -> _Examined:
-        uses = list_uses(result, self.named)
+    def _examine(self, result: StepResult) -> _Examined:
+        named = self.call.parameters
+        uses = list_uses(result, named)
         self._refuse_doubles(uses)
         return _Examined(
             result=result.detach(),
             uses=uses,
-            slopes=_try_slopes(result) if with_slopes and self.compares_gradients else {},
+            # Those of steps that run again are compared by a rehearsal.
+            slopes=_try_slopes(result) if self.reverses and not self.call.runs_again else {},
             tape_bytes=_count_tape(result),
-            outer=find_outer_node(result.tensors, before=result.begun, until=self.named),
+            outer=find_outer_node(result.tensors, before=result.begun, until=named),
         )
 
     def _refuse_doubles(self, used: Uses) -> None:
         """Raise InputError if a named tensor was computed from one that the step uses, too."""
-        computed = [one for one in self.named if one.grad_fn is not None]
+        computed = [one for one in self.call.parameters if one.grad_fn is not None]
         if any(id(leaf) in used for leaf in find_graph_leaves(computed)):
             raise InputError(
                 "names a tensor that was computed from a parameter which the cell or the loss also uses",
@@ -231,6 +197,7 @@ class _Examined:
     uses: Uses
     #: Numbers of its gradients.
     slopes: dict[int, Reduced]
+    #: What the graph keeps.
     tape_bytes: int
     #: An operation that was recorded before the step.
     outer: str | None
@@ -260,8 +227,9 @@ def _check_structure(state: Any, result: StepResult) -> None:
         )
 
 
-def _check_repeated(first: StepResult, again: StepResult, trial: Trial) -> None:
+def _check_repeated(before: _Examined, after: _Examined, trial: Trial) -> None:
     """Raise InputError if the same step returns another result, though all was put back."""
+    first, again = before.result, after.result
     same = are_equal(first.leaves, again.leaves) and (
         are_equal_constants(
             flatten((first.after, first.output))[1].plain,
@@ -269,25 +237,18 @@ def _check_repeated(first: StepResult, again: StepResult, trial: Trial) -> None:
             ROUNDING,
         )
     )
-    if not same or not are_equal_terms(first, again):
-        raise _repeated_error(trial.loss_field if same else "cell")
-
-
-def _repeated_error(field: str) -> InputError:
-    return InputError(
-        "returned another result when its first step ran again: it depends on something that could not be "
-        "found and put back (a file, a clock, a cache, an extension, a random generator of its own)",
-        field=field,
-        accepted="a result that depends on the arguments and on random generators that can be found: "
-        "PyTorch's, Python's and numpy's, and those in attributes, closures and globals",
-    )
+    # Tensors that a step makes anew, such as initial states, do not count.
+    pairs = [(before.slopes[key], after.slopes[key]) for key in before.slopes.keys() & after.slopes.keys()]
+    steeper = find_difference(pairs, rounding=ROUNDING) is not None
+    if not same or steeper or not are_equal_terms(first, again):
+        raise make_unfound(trial.loss_field if same else "cell", "its first step ran again")
 
 
 def _try_slopes(result: StepResult) -> dict[int, Reduced]:
     """Return numbers of the gradients of a step, none if autograd has none: the sequence will say why."""
     try:
         slopes = measure_slopes(result.tensors, result.roots)
-    except (torch.OutOfMemoryError, MemoryError):
+    except torch.OutOfMemoryError:
         raise
     except RuntimeError:
         return {}
@@ -300,18 +261,6 @@ def _count_tape(result: StepResult) -> int:
         return count_saved_bytes(result.tensors, end=(), without=result.roots)
     except RuntimeError:
         return 0
-
-
-def _are_same(first: StepResult, again: StepResult) -> bool:
-    return are_equal(first.leaves, again.leaves) and are_equal_terms(first, again)
-
-
-def _grad_mode_error(first: StepResult, plain: StepResult, trial: Trial) -> InputError:
-    return InputError(
-        "returns another result under torch.no_grad(), where steps run that are run again later",
-        field=trial.loss_field if are_equal(first.leaves, plain.leaves) else "cell",
-        accepted="a result that does not depend on torch.is_grad_enabled()",
-    )
 
 
 def _loss_draws_error(trial: Trial) -> InputError:
@@ -358,10 +307,16 @@ class Probed:
             trial=trial,
             things=call.things,
             surroundings=surroundings,
-            before=surroundings.take_some_copies({id(holder) for holder, _ in found.changed}),
+            before=surroundings.take(copies={id(holder) for holder, _ in found.changed}),
             wants_gradients=torch.is_grad_enabled() and bool(wanted),
             roots=tuple(one for one in wanted if one.is_leaf),
         )
+
+    def describe_kind(self, call: Call) -> tuple[Any, ...]:
+        """Return what the sizes of the first steps depend on, and times: code, shapes and what a step keeps."""
+        code = tuple((name, _find_code(one)) for name, one in (("cell", call.cell), *call.losses.items()))
+        used = tuple((one.shape, one.dtype) for one in self.parameters)
+        return self.situation.settings, code, used, self.found.tape_bytes
 
     def list_parameter_names(self) -> list[str]:
         """Return the name of each parameter, as a user would write it."""
@@ -373,8 +328,15 @@ class Probed:
         return dict(zip(self.list_parameter_names(), self.parameters, strict=True))
 
 
+def _find_code(thing: Any) -> Any:
+    """Return what tells a function from others; a lambda that a loop makes anew is the same one."""
+    while isinstance(thing, partial):
+        thing = thing.func
+    return getattr(thing, "__code__", type(thing))
+
+
 def probe(call: Call, *, anew: bool = True) -> Probed:
-    """Run the first two steps and their losses, in both grad modes, and restore everything. Raises InputError.
+    """Run the first two steps and their losses, and restore everything. Raises InputError.
 
     If nothing has changed since an earlier call, what was found then is returned, unless ``anew``; the first
     step runs once, to see whether it uses the same tensors.
@@ -420,18 +382,6 @@ def _describe_closed(call: Call) -> Findings:
     )
 
 
-@contextmanager
-def aside(reached: Reached, generators: Generators) -> Iterator[Surroundings]:
-    """Yield what steps can reach, and what they find there; on exit all is as it was, iterators included."""
-    with generators.aside(), tap_iterators(reached.holders) as taps:
-        surroundings = Surroundings([*reached.holders, *taps])
-        world = surroundings.take(copies=True)
-        try:
-            yield surroundings
-        finally:
-            surroundings.put_back(world)
-
-
 def _walk_call(call: Call, inputs: Inputs) -> Situation:
     def take() -> object:
         leaves, nest = inputs.piece(0, 1)
@@ -447,47 +397,26 @@ def _walk_call(call: Call, inputs: Inputs) -> Situation:
 
 
 def _try_first_steps(call: Call, situation: Situation, trial: Trial, *, reverses: bool) -> Probed:
-    reached, autocast = situation.reached, Autocast.present(call.device)
+    reached = situation.reached
     called = CalledModules([module for _, module in reached.modules], given=call.things.values())
     with ExitStack() as stack:
-        surroundings = stack.enter_context(aside(reached, trial.generators))
+        surroundings, world = stack.enter_context(aside(reached, trial.generators))
         stack.enter_context(torch.enable_grad())
-        world = surroundings.take(copies=True)
         compiles = _may_compile()
         if not compiles:
             stack.enter_context(called.enter())
-        seen = FirstSteps(
+        found = FirstSteps(
+            call=call,
             trial=trial,
-            things=call.things,
             surroundings=surroundings,
             world=world,
-            autocast=autocast,
-            named=call.parameters,
-            steps=call.plan.steps,
+            reached=reached,
             reverses=reverses,
-            replays_randomness=call.replay_randomness,
-            compares_gradients=reverses and not call.runs_again,
-        ).run(call.state)
+        ).run()
         if compiles:
             surroundings.put_back(world)
-            _note_called(called, trial, call.state, last=min(1, call.plan.steps - 1), autocast=autocast)
-
-    def hold(places: Iterable[Place]) -> tuple[HeldPlace, ...]:
-        # What the steps made is gone: the sequence makes it anew.
-        known = len(reached.holders)
-        return tuple((reached.holders[one.holder], one.key) for one in places if one.holder < known)
-
-    found = Findings(
-        used=tuple(seen.parameters),
-        modules=called.modules,
-        temporary=seen.temporary,
-        tape_bytes=seen.tape_bytes,
-        device=_find_device(seen.first.leaves, default=call.device),
-        changed=hold(seen.changed),
-        with_graph=hold(seen.with_graph),
-        made=hold(seen.made),
-    )
-    return Probed.of(call, found, situation, trial, recalled=False)
+            _note_called(called, trial, call)
+    return Probed.of(call, replace(found, modules=called.modules), situation, trial, recalled=False)
 
 
 def _holds(recalled: Probed, call: Call) -> bool:
@@ -529,7 +458,7 @@ def _may_compile() -> bool:
     return "torch._dynamo" in sys.modules and hasattr(torch.compiler, "set_stance")
 
 
-def _note_called(called: CalledModules, trial: Trial, state: object, *, last: int, autocast: Autocast) -> None:
+def _note_called(called: CalledModules, trial: Trial, call: Call) -> None:
     """Note the modules of two steps, not compiled: hooks would be compiled into them, anew in each call."""
     drawn = trial.generators.state()
     # Weights that parametrize.cached() keeps from here on would be none of the sequence's.
@@ -540,10 +469,10 @@ def _note_called(called: CalledModules, trial: Trial, state: object, *, last: in
         stack.callback(kept.clear)
         stack.enter_context(called.enter())
         stack.enter_context(torch.compiler.set_stance("force_eager"))
-        stack.enter_context(autocast.cast_anew())
+        stack.enter_context(Autocast.present(call.device).cast_anew())
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message="Using `torch.compile\\(module\\)` when there are global")
-        trial.take(trial.take(state, 0).detach().after, last)
+        trial.take(trial.take(call.state, 0).detach().after, min(1, call.plan.steps - 1))
     trial.generators.restore(drawn)
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -45,8 +45,6 @@ _HOOKS_OF_ALL = tuple(
 _SIMPLE = (bool, int, float, str, type(None))
 #: Where steps write: a holder, and a key within.
 HeldPlace: TypeAlias = tuple[Holder, Any]
-#: The same by the number of the holder.
-_PlaceNumber: TypeAlias = tuple[int, Any]
 
 
 _K = TypeVar("_K", bound=Hashable)
@@ -100,7 +98,10 @@ class StaleFindingsError(InputError):
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What a trial and a sequence showed."""
+    """What a trial and a sequence showed.
+
+    They are kept with numbers in the place of objects and holders: those that these have in a walk.
+    """
 
     #: The tensors requiring a gradient that steps use.
     used: tuple[torch.Tensor, ...]
@@ -124,18 +125,20 @@ class Findings:
         """Return the findings with what a sequence has changed besides."""
         return replace(self, changed=(*self.changed, *changed), with_graph=tuple(with_graph))
 
+    def with_others(self, thing: Callable[[Any], Any], place: Callable[[Any, Any], Any]) -> Findings:
+        """Return the findings with others in the place of each object, and of each holder with its key."""
 
-@dataclass(frozen=True, kw_only=True)
-class _Numbered:
-    """Findings by the numbers that things and holders have in a walk, so that nothing is kept alive."""
+        def convert(places: Iterable[Any]) -> Any:
+            return tuple(dict.fromkeys(place(*one) for one in places))
 
-    used: tuple[int, ...]
-    modules: tuple[int, ...]
-    places: tuple[frozenset[_PlaceNumber], ...]
-    temporary: int
-    device: torch.device
-    tape_bytes: int
-    rehearsed: bool
+        return replace(
+            self,
+            used=tuple(map(thing, self.used)),
+            modules=tuple(map(thing, self.modules)),
+            changed=convert(self.changed),
+            with_graph=convert(self.with_graph),
+            made=convert(self.made),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +163,7 @@ class Situation:
 
 
 #: With the weak references whose ids are part of the key: an id stays theirs as long as these live.
-_kept: Recent[Any, tuple[_Numbered, tuple[Any, ...]]] = Recent(_MOST)
+_kept: Recent[Any, tuple[Findings, tuple[Any, ...]]] = Recent(_MOST)
 
 
 def recall(situation: Situation) -> Findings | None:
@@ -170,58 +173,25 @@ def recall(situation: Situation) -> Findings | None:
         return None
     numbered, _ = kept
     things, holders = situation.signature.things, situation.reached.holders
-    changed, with_graph, made = (
-        tuple((holders[number], key) for number, key in places) for places in numbered.places
-    )
-    return Findings(
-        used=tuple(things[number] for number in numbered.used),
-        modules=tuple(things[number] for number in numbered.modules),
-        temporary=numbered.temporary,
-        device=numbered.device,
-        tape_bytes=numbered.tape_bytes,
-        changed=changed,
-        with_graph=with_graph,
-        made=made,
-        rehearsed=numbered.rehearsed,
-    )
+    return numbered.with_others(things.__getitem__, lambda number, key: (holders[number], key))
 
 
 def keep(situation: Situation, findings: Findings) -> None:
     """Keep the findings for equal situations, unless they are of objects that the walk has not met."""
     key = situation.key
-    numbered = None if key is None else _number(situation, findings)
-    if numbered is not None:
-        _kept.keep(key, (numbered, tuple(situation.signature.references)))
-
-
-def _number(situation: Situation, findings: Findings) -> _Numbered | None:
     numbers = {id(thing): number for number, thing in enumerate(situation.signature.things)}
     holders = {one.identity: number for number, one in enumerate(situation.reached.holders)}
-    try:
-        return _Numbered(
-            used=tuple(numbers[id(one)] for one in findings.used),
-            modules=tuple(numbers[id(one)] for one in findings.modules),
-            temporary=findings.temporary,
-            device=findings.device,
-            tape_bytes=findings.tape_bytes,
-            places=tuple(
-                _number_places(holders, places)
-                for places in (findings.changed, findings.with_graph, findings.made)
-            ),
-            rehearsed=findings.rehearsed,
+    places = (*findings.changed, *findings.with_graph, *findings.made)
+    known = (
+        all(id(one) in numbers for one in (*findings.used, *findings.modules))
+        # Other keys would be kept alive.
+        and all(one.identity in holders and type(key) in _SIMPLE for one, key in places)
+    )
+    if key is not None and known:
+        numbered = findings.with_others(
+            lambda one: numbers[id(one)], lambda one, key: (holders[one.identity], key)
         )
-    except KeyError:
-        return None
-
-
-def _number_places(
-    holders: Mapping[tuple[Any, ...], int], places: Iterable[HeldPlace]
-) -> frozenset[_PlaceNumber]:
-    numbers = frozenset((holders[holder.identity], key) for holder, key in places)
-    if not all(type(key) in _SIMPLE for _, key in numbers):
-        # It would be kept alive.
-        raise KeyError
-    return numbers
+        _kept.keep(key, (numbered, tuple(situation.signature.references)))
 
 
 def forget(situation: Situation) -> None:
@@ -255,11 +225,12 @@ def describe_call(
     if any(one.grad_fn is not None for one in named) or any(_HOOKS_OF_ALL):
         signature.complete = False
     plain = structure.plain + (inputs.structure.plain if isinstance(inputs, GivenInputs) else ())
-    if not all(type(one) in _SIMPLE for one in plain):
-        signature.complete = False
+    kinds = tuple(map(type, plain))
+    if not all(kind in _SIMPLE for kind in kinds):
+        signature.complete, plain = False, tuple(map(repr, plain))
     specs = structure.spec, inputs.structure.spec if isinstance(inputs, GivenInputs) else None
     return (
-        *(options, tensors, tuple(map(type, plain)), plain, str(specs)),
+        *(options, tensors, kinds, plain, str(specs)),
         tuple((one.shape, *_describe(one)) for one in leaves),
         tuple((one.shape, *_describe(one)) for one in named),
         *(Autocast.present(device), device),

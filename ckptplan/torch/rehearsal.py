@@ -11,7 +11,8 @@ differ, the steps run a few times more, to say why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import cycle, pairwise
@@ -37,17 +38,21 @@ from ckptplan.torch.graphs import (
 from ckptplan.torch.inputs import detach_inputs
 from ckptplan.torch.losses import check_scalar, stack_outputs
 from ckptplan.torch.parameters import Parameters
-from ckptplan.torch.probe import Probed, aside
+from ckptplan.torch.probe import Probed
+from ckptplan.torch.surroundings.aside import aside
 from ckptplan.torch.surroundings.snapshot import Contents, Place, Snapshot, Surroundings
 from ckptplan.torch.trees import byte_size, flatten, is_differentiable
 from ckptplan.torch.trial import (
     ROUNDING,
     HiddenState,
     Reduced,
+    are_equal,
+    are_equal_terms,
     find_difference,
     gather,
     make_direction,
     make_hidden_state,
+    make_unfound,
     reduce_gradient,
     refuse_lost_changes,
 )
@@ -278,7 +283,6 @@ class Rehearsal:
             losses=self._objective.losses,
             parameters=call.parameters,
             verify=call.verify,
-            compares_sizes=False,
         )
         wanted = [leaf for leaf in (*roots, *inputs) if leaf.requires_grad]
         with torch.enable_grad():
@@ -319,17 +323,14 @@ class Rehearsal:
 
     def _find_types(self) -> set[torch.dtype]:
         """Return the types of floats that a step computes with, be they those of its arguments or not."""
-        surroundings, trial = self.surroundings, self.probed.trial
-        present = surroundings.take()
         try:
-            with torch.enable_grad(), Autocast.present(self.probed.found.device).cast_anew():
-                result = trial.take(self.state, self.start)
-            return {one.dtype for one in find_saved_tensors(result.tensors) if one.is_floating_point()}
+            with self._aside(), torch.enable_grad():
+                result = self.probed.trial.take(self.state, self.start)
+                saved = find_saved_tensors(result.tensors)
+                return {one.dtype for one in saved if one.is_floating_point()}
         except (RuntimeError, InputError):
             # What keeps the step from running is said where it runs.
             return set()
-        finally:
-            surroundings.put_back(present)
 
     def _describe(self, one: Seen, other: Seen) -> str:
         pairs = list(zip(one.gradients, other.gradients, strict=True))
@@ -340,12 +341,11 @@ class Rehearsal:
         size = max(abs(one.total), abs(other.total), abs(one.sums))
         return "" if _are_close(one.total, other.total, self._rounding * size) else "the loss differs"
 
-    def rehearse(self) -> None:
-        """Run the steps as a plain loop and under a schedule, and compare. Raises InputError."""
+    def rehearse(self, world: Snapshot) -> None:
+        """Run the steps in a world, as a plain loop and under a schedule, and compare. Raises InputError."""
         surroundings = self.surroundings
-        world = surroundings.take(copies=True)
         usual = self.play()
-        late = surroundings.take_since(world)
+        late = surroundings.take(copies=True, since=world)
         places = surroundings.list_changes(world, late)
         surroundings.find_more(places)
         refuse_lost_changes(surroundings, places)
@@ -393,13 +393,13 @@ class Rehearsal:
         # Twice, as noise may be the same once.
         again = [self.play_in(world, {}, []) for _ in range(2)]
         if any(one is None or self.describe_difference(usual, one) for one in again):
+            field = "cell or loss" if self.call.losses else "cell"
+            return make_unfound(field, f"its steps ran again ({what})")
+        if self._sees_grad_mode():
             return InputError(
-                f"returned another result when its steps ran again ({what}): it depends on something that "
-                "could not be found and put back (a file, a clock, a cache, an extension, a random generator "
-                "of its own)",
+                "returns another result under torch.no_grad(), where steps run that are run again later",
                 field="cell or loss" if self.call.losses else "cell",
-                accepted="a result that depends on the arguments and on random generators that can be found: "
-                "PyTorch's, Python's and numpy's, and those in attributes, closures and globals",
+                accepted="a result that does not depend on torch.is_grad_enabled()",
             )
 
         def find_reader(some: list[Place]) -> str:
@@ -421,6 +421,26 @@ class Rehearsal:
         # They may be read together only, as a counter and the list that it counts.
         read = [place for place in places if find_reader([place])] or places
         return make_hidden_state(self.surroundings, read, field=reader)
+
+    def _sees_grad_mode(self) -> bool:
+        """Return whether a step returns something else without a graph."""
+        found = []
+        for mode in (torch.enable_grad(), torch.no_grad()):
+            self.probed.trial.generators.restore(self.drawn)
+            with self._aside(), mode:
+                found.append(self.probed.trial.take(self.state, self.start).detach())
+        one, other = found
+        return not (are_equal(one.leaves, other.leaves) and are_equal_terms(one, other))
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """Run a step, and put back what it changes."""
+        present = self.surroundings.take()
+        try:
+            with Autocast.present(self.probed.found.device).cast_anew():
+                yield
+        finally:
+            self.surroundings.put_back(present)
 
     def _make_start_error(self, what: str) -> InputError:
         """Return the error for steps that differ for no reason that can be found in the surroundings."""
@@ -465,7 +485,7 @@ def rehearse_first(call: Call, probed: Probed, execute: Execute, *, room: int) -
         room: bytes that tapes may take.
     """
     generators = probed.trial.generators
-    with aside(probed.situation.reached, generators) as surroundings:
+    with aside(probed.situation.reached, generators) as (surroundings, world):
         Rehearsal(
             call=call,
             probed=probed,
@@ -475,4 +495,4 @@ def rehearse_first(call: Call, probed: Probed, execute: Execute, *, room: int) -
             steps=count_steps(probed, steps=call.plan.steps, room=room),
             surroundings=surroundings,
             drawn=generators.state(),
-        ).rehearse()
+        ).rehearse(world)

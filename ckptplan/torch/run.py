@@ -27,7 +27,7 @@ from ckptplan.torch.compiling.prepare import pick_piece
 from ckptplan.torch.compiling.steps import CompiledPiece
 from ckptplan.torch.engine import Cell, Engine, StepEngine
 from ckptplan.torch.executor import Executor, Turn
-from ckptplan.torch.fit import Gauge, make_gauge
+from ckptplan.torch.fit import make_fit
 from ckptplan.torch.graphs import Gradients
 from ckptplan.torch.held_graphs import explain_held_graphs
 from ckptplan.torch.losses import RUN, Outputs, StackedOutputs, SummedLoss
@@ -124,7 +124,8 @@ def run_call(call: Call, make_outputs: MakeOutputs) -> tuple[Run, tuple[torch.Te
     if call.place.folder is not None and isinstance(call.plan, Plan) and torch.is_grad_enabled():
         check_room(call.place.folder, call.plan.predicted.remote_peak_bytes, field=call.place.field)
     while True:
-        probed = probe(call, anew=anew)
+        known = None if call.survey is None else call.survey.take_probed()
+        probed = known if known is not None and torch.is_grad_enabled() and not anew else probe(call, anew=anew)
         needed = call.runs_again and not call.is_closed and probed.wants_gradients
         rehearses = needed and (call.verify == "always" or not probed.found.rehearsed)
         if rehearses:
@@ -204,7 +205,6 @@ class Run:
     outputs: Outputs
     executor: Executor
     watch: SequenceWatch
-    gauge: Gauge | None
     #: The compiled piece that steps run in, None if they run as they are written.
     piece: CompiledPiece | None
     actions: Lookahead
@@ -219,7 +219,7 @@ class Run:
         piece, verifier = _find_piece(call, probed), _make_verifier(call, probed, autocast)
         in_chunks = isinstance(call.cell, ChunkCell) and piece is None
         outputs = make_outputs(verifier=verifier, saved=in_chunks, **_find_room(call))
-        gauge = _make_gauge(call, probed, autocast)
+        fit = make_fit(call, parameters=probed.parameters, casts=autocast) if probed.wants_gradients else None
         watch = SequenceWatch(
             probed=probed,
             generators=generators,
@@ -229,7 +229,7 @@ class Run:
         )
         leaves, structure = flatten(call.state)
         executor = Executor(
-            engine=_make_engine(call, probed, outputs, gauge, piece),
+            engine=_make_engine(call, probed, outputs, piece),
             outputs=outputs,
             steps=call.plan.steps,
             state=structure.fill([leaf.detach() for leaf in leaves]),
@@ -242,6 +242,7 @@ class Run:
             turn=_find_turn(call),
             apart=call.recording == "steps",
             survey=call.survey if call.survey is not None and call.survey.is_open else None,
+            fit=fit,
             ends=call.plan.ends if isinstance(call.plan, OpenSchedule) else None,
         )
         if isinstance(call.plan, OpenSchedule):
@@ -254,7 +255,6 @@ class Run:
             outputs=outputs,
             executor=executor,
             watch=watch,
-            gauge=gauge,
             piece=piece,
             actions=Lookahead(actions),
         )
@@ -273,8 +273,8 @@ class Run:
             )
         finally:
             # Also if memory ran out, which other sizes may explain.
-            if self.gauge is not None:
-                self.gauge.warn()
+            if executor.fit is not None:
+                executor.fit.warn()
         return found
 
     def keep_findings(self) -> None:
@@ -388,9 +388,7 @@ class PlannedSequence(torch.autograd.Function):
         return (None, *states, *inputs, *parameters)
 
 
-def _make_engine(
-    call: Call, probed: Probed, outputs: Outputs, gauge: Gauge | None, piece: CompiledPiece | None
-) -> Engine:
+def _make_engine(call: Call, probed: Probed, outputs: Outputs, piece: CompiledPiece | None) -> Engine:
     inputs = call.sequence
     wanted = tuple(leaf.requires_grad for leaf in inputs.leaves)
     shared: dict[str, Any] = {
@@ -401,7 +399,6 @@ def _make_engine(
         "parameters": probed.parameters,
         "gradients": Gradients(parameters=probed.parameters, inputs=inputs.leaves, wanted=wanted),
         "input_gradients": wanted,
-        "gauge": gauge,
     }
     if isinstance(call.cell, ChunkCell) and piece is None:
         return ChunkEngine(
@@ -470,23 +467,6 @@ def _make_verifier(call: Call, probed: Probed, autocast: Autocast) -> Verifier |
         # Steps that draw other numbers when they run again rightly differ.
         return None
     return Verifier(
-        steps=call.plan.steps,
         dtypes=(*autocast.dtypes, *(one.dtype for one in (*call.leaves, *probed.parameters))),
         waits=probed.found.device.type != "cpu",
-    )
-
-
-def _make_gauge(call: Call, probed: Probed, autocast: Autocast) -> Gauge | None:
-    """Return what compares the plan's sizes with the cell's, None if it was done for such a call."""
-    watched = call.survey is not None or not call.compares_sizes
-    if watched or not (isinstance(call.plan, Plan) and probed.wants_gradients):
-        return None
-    kinds = tuple(getattr(one, "__code__", type(one)) for one in (call.cell, *call.losses.values()))
-    leaves = (*call.leaves, *probed.parameters)
-    return make_gauge(
-        call.plan,
-        cell=kinds,
-        call=(tuple((leaf.shape, leaf.dtype, leaf.requires_grad) for leaf in leaves), autocast),
-        strict=call.strict,
-        playable=call.schedule is None,
     )

@@ -21,7 +21,6 @@ from ckptplan.torch.recognise import HeldPlace, StaleFindingsError
 from ckptplan.torch.rehearsal import Rehearsal, Seen
 from ckptplan.torch.surroundings.holders import ArrayHolder, Content, GradientHolder, TensorHolder
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings, holds_graph
-from ckptplan.torch.surroundings.walk import walk
 from ckptplan.torch.trial import (
     HiddenState,
     detach_state,
@@ -101,11 +100,11 @@ class SequenceWatch:
         if not self._rehearses or before is None:
             return
         surroundings, generators = self._surroundings, self._generators
-        now = surroundings.take_since(before)
+        now = surroundings.take(copies=True, since=before)
         places = surroundings.list_changes(before, now)
         self._refuse_stale(places, before)
         if surroundings.find_more(places):
-            now = surroundings.take_since(now)
+            now = surroundings.take(copies=True, since=now)
         refuse_lost_changes(surroundings, places)
         with generators.aside():
             taken = self._make_step(detach_state(state), step, generators.state())
@@ -146,7 +145,7 @@ class SequenceWatch:
                     self._refuse_changes(again, present, changed)
                 if taken is not None:
                     # Also if nothing changed that can be found.
-                    end = surroundings.take_since(taken.world)
+                    end = surroundings.take(copies=True, since=taken.world)
                     places = surroundings.list_changes(taken.world, end)
                     contents = dict(enumerate(end))
                     taken.step.compare(world=taken.world, others=contents, usual=taken.seen, places=places)
@@ -177,14 +176,14 @@ class SequenceWatch:
 
     def end_sweep(self) -> None:
         """Find what the sweep changed. Raises InputError if steps read it."""
-        surroundings, now = self._surroundings, self._surroundings.take()
-        before = self._before
+        surroundings, before = self._surroundings, self._before
         assert before is not None  # noqa: S101 - a sweep ends once
+        now = surroundings.take(since=before)
         known = len(before)
         changed = surroundings.list_changes(before, now)
         self._refuse_stale(changed, before)
         if surroundings.find_more(changed):
-            now = surroundings.take()
+            now = surroundings.take(since=now)
         refuse_changed_parameters(surroundings, changed)
         self.swept = tuple((surroundings.holders[place.holder], place.key) for place in changed)
         self._new = [
@@ -198,7 +197,7 @@ class SequenceWatch:
         values = (surroundings.value_of(place) for place in changed)
         self.written = frozenset(id(one) for one in values if isinstance(one, torch.Tensor))
         # Guards are put into containers that steps made, too.
-        self._left = _leave_out(surroundings, surroundings.take() if changed else now, changed)
+        self._left = _leave_out(surroundings, surroundings.take(since=now) if changed else now, changed)
 
     def _refuse_stale(self, changed: list[Place], before: Snapshot) -> None:
         """Raise InputError for changes that an earlier call did not show, if all can be put back."""
@@ -253,7 +252,7 @@ class SequenceWatch:
     def _list_changes(self) -> list[Place]:
         """Return the places that others than the steps changed since the sweep."""
         holders = self._surroundings.holders
-        present = {number: holders[number].read(copies=False) for number in self._left}
+        present = {number: holders[number].read() for number in self._left}
         return [
             Place(number, key, holders[number].name_of(key))
             for number, content in _leave_out(self._surroundings, present, self._swept_places).items()
@@ -297,27 +296,3 @@ def _leave_out(
         elif isinstance(content, dict):
             found[number] = {key: value for key, value in content.items() if key not in keys[number]}
     return found
-
-
-@contextmanager
-def leave_as_found(
-    things: Mapping[str, object], *, device: torch.device | None, spares_parameters: bool = False
-) -> Iterator[None]:
-    """Leave what named objects can reach, and the random generators, as they were before the block.
-
-    ``spares_parameters`` says that no step changes parameters, as a rehearsal has shown: they are not copied.
-    """
-    reached = walk(things)
-    surroundings = Surroundings(reached.holders)
-    copied = {
-        id(one)
-        for one in reached.holders
-        if not (spares_parameters and isinstance(one.thing, torch.nn.Parameter))
-    }
-    before = surroundings.take_some_copies(copied)
-    generators = Generators(device or torch.device("cpu"), wanted=True, held=reached.generators)
-    with generators.aside():
-        try:
-            yield
-        finally:
-            surroundings.put_back(before)

@@ -7,10 +7,12 @@ shows, everything is put back, and a plan is made with that. The next call knows
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from types import FrameType
+from typing import Any, ClassVar
 
 from ckptplan.cost.case import Case
 from ckptplan.errors import InputError, PlanMismatch
@@ -18,7 +20,6 @@ from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import actions
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.simulator import play
-from ckptplan.torch.fit import count_frames
 from ckptplan.units import format_bytes
 
 #: Steps of the first sweep whose tapes are counted, about evenly spread.
@@ -86,6 +87,7 @@ class Survey:
         replan: returns the plan for other sizes. Raises InputError if none fits.
         keep: called with the sizes and the plan in the end.
         is_open: whether anything is watched: not if such a call has shown its sizes under this plan.
+        probed: what is known of the steps, if the call runs at once.
     """
 
     measurement: Measurement
@@ -93,6 +95,7 @@ class Survey:
     replan: Callable[[Measurement], Plan]
     keep: Callable[[Measurement, Plan], object]
     is_open: bool
+    probed: Any = None
     #: How often a sequence begins again with another plan.
     most_tries: ClassVar[int] = 3
     #: The largest bytes of a state and of a step's tape, each with the step where it was seen.
@@ -108,6 +111,11 @@ class Survey:
 
     def __post_init__(self) -> None:
         self._planned = self._compared = self.measurement
+
+    def take_probed(self) -> Any:
+        """Return what is known of the steps, once: they may change what they can reach."""
+        found, self.probed = self.probed, None
+        return found
 
     def list_samples(self, start: int, stop: int) -> Iterator[int]:
         """Yield the steps between two that are recorded to count their tapes."""
@@ -206,3 +214,17 @@ class Survey:
     def _extrapolate(self, growth: int, step: int) -> int:
         """Return how much more a size may grow that grew so much from the first steps to this one: linearly."""
         return growth * (self.plan.steps - step) // max(1, step)
+
+
+def _package_of(frame: FrameType) -> str:
+    """Return the package whose code a frame runs; code that was compiled from a text may have none."""
+    name: str = frame.f_globals.get("__name__", "")
+    return name.partition(".")[0]
+
+
+def count_frames() -> int:
+    """Return the stack level of the caller's caller that is neither of ckptplan nor of PyTorch."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and _package_of(frame) in ("ckptplan", "torch"):
+        frame, level = frame.f_back, level + 1
+    return level

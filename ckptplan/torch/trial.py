@@ -315,6 +315,17 @@ def make_hidden_state(surroundings: Surroundings, places: list[Place], *, field:
     return error
 
 
+def make_unfound(field: str, when: str) -> InputError:
+    """Return the error for a result that differs, though all that was found was put back."""
+    return InputError(
+        f"returned another result when {when}: it depends on something that could not be found and put back "
+        "(a file, a clock, a cache, an extension, a random generator of its own)",
+        field=field,
+        accepted="a result that depends on the arguments and on random generators that can be found: "
+        "PyTorch's, Python's and numpy's, and those in attributes, closures and globals",
+    )
+
+
 def refuse_lost_changes(surroundings: Surroundings, changed: Iterable[Place]) -> None:
     """Raise InputError for places that change and cannot be put back."""
     refuse_changed_parameters(surroundings, changed)

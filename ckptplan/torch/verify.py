@@ -1,22 +1,19 @@
 """Checks that steps that run again do what they did the first time.
 
-A digest is kept of each state that is reached again, and a number of each loss term or output that is computed
+A digest is kept of each state that is reached again, and a sum over the loss terms or outputs that are computed
 again. On a CPU they are compared at once. Elsewhere they stay on the device, and comparisons share
 synchronisations.
 
 The number of a leaf is its product with a fixed random direction, so a difference in any element and another
-order of the elements show. NaN and infinities equal themselves. Loss terms are compared step by step for
-``loss``, and as sums over runs of steps that begin and end at the same steps for ``chunk_loss``, which may be
-cut elsewhere the second time. The scale of a loss term is the largest of the term, the mean of all terms and,
-on a CPU, how far it moves if each element of the output changes by its own size; ``loss`` is called once more
-for a step in doubt.
+order of the elements show. NaN and infinities equal themselves. Sums are taken over runs of steps that begin
+and end at the same steps, and may be cut elsewhere the second time. Their scale is the largest of the sizes of
+their terms, the mean of all terms and, on a CPU, how far a term moves if each element of the output changes by
+its own size; ``loss`` is called once more for that, in doubt.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +23,14 @@ import torch
 from torch.utils import _pytree
 
 from ckptplan.errors import InputError
-from ckptplan.torch.digests import Projections, can_project, find_rounding, is_close, measure_norm
+from ckptplan.torch.digests import (
+    Projections,
+    can_project,
+    find_rounding,
+    is_close,
+    make_finite,
+    measure_norm,
+)
 from ckptplan.torch.trees import Leaves, Structure, are_equal_constants, flatten, is_differentiable
 
 #: A number of Python, or a scalar that stays on its device.
@@ -105,249 +109,126 @@ def _fetch_all(numbers: Sequence[Number]) -> list[float]:
 
 #: Makes an error for steps start..stop-1, given the difference as a share of their scale.
 MakeStepsError: TypeAlias = Callable[[int, int, float], InputError]
-#: Returns the size of what a number was computed from.
+#: Returns the size of what the number of a step was computed from.
 MeasureScale: TypeAlias = Callable[[], Number]
 
 
-def _no_scale() -> float:
-    return 0.0
+class _Sum:
+    """The sum of the numbers of steps start..stop-1, and that of their sizes; in the wider type of each."""
+
+    def __init__(self, start: int, stop: int) -> None:
+        self.start, self.stop = start, stop
+        self._waiting: list[torch.Tensor] = []
+        self._total: torch.Tensor | None = None
+
+    def add(self, start: int, stop: int, numbers: torch.Tensor) -> None:
+        """Add the numbers of further steps."""
+        self.start, self.stop = min(start, self.start), max(stop, self.stop)
+        self._waiting.append(_copy_alone(numbers))
+        if len(self._waiting) == _AT_ONCE:
+            self.total()
+
+    def total(self) -> torch.Tensor:
+        """Return the sum and that of the sizes, as a tensor of two elements."""
+        if self._waiting:
+            numbers = torch.cat([one.reshape(-1) for one in self._waiting])
+            # Integers wrap around in the same way, however they are cut.
+            wide = make_finite(numbers.double()) if is_differentiable(numbers) else numbers.long()
+            sums = torch.stack((wide.sum(), wide.abs().sum()))
+            self._total, self._waiting = sums if self._total is None else self._total + sums, []
+        assert self._total is not None  # noqa: S101 - it began with numbers
+        return self._total
 
 
-class StepNumbers(ABC):
-    """A number for each step. What rounding may change is a share of its usual size, the mean of all steps."""
-
-    @abstractmethod
-    def keep(self, step: int, number: torch.Tensor) -> None:
-        """Keep a scalar of a step that runs for the first time."""
-
-    @abstractmethod
-    def keep_all(self, start: int, numbers: torch.Tensor) -> None:
-        """Keep the numbers of several steps."""
-
-    @abstractmethod
-    def check(self, step: int, number: torch.Tensor, *, scale: MeasureScale = _no_scale) -> None:
-        """Compare a scalar of a step that runs again.
-
-        ``scale`` is asked only if it may decide: rounding may also change a share of what it returns.
-        """
-
-    def check_all(self, start: int, numbers: torch.Tensor, *, scale: Callable[[int], Number]) -> None:
-        """Compare the numbers of several steps that run again; ``scale`` is asked for a step in doubt."""
-        for step, number in enumerate(numbers.unbind(0), start=start):
-            self.check(step, number, scale=partial(scale, step))
-
-    @abstractmethod
-    def end_action(self) -> None:
-        """End an action of the schedule. Raises InputError, now or when comparisons settle."""
-
-
-def make_step_numbers(
-    like: torch.Tensor, *, steps: int, comparisons: Comparisons, rounding: float, error: MakeStepsError
-) -> StepNumbers:
-    """Return an empty collection of numbers; ``like`` has their device, and is of integers if they are."""
-    if comparisons.waits:
-        return DeviceNumbers(like, steps=steps, comparisons=comparisons, rounding=rounding, error=error)
-    return HostNumbers(like, steps=steps, comparisons=comparisons, rounding=rounding, error=error)
-
-
-class HostNumbers(StepNumbers):
-    """Numbers of Python, compared at once."""
-
-    def __init__(
-        self,
-        like: torch.Tensor,
-        *,
-        steps: int,
-        comparisons: Comparisons,
-        rounding: float,
-        error: MakeStepsError,
-    ) -> None:
-        self._first: array[float] = array("d" if is_differentiable(like) else "q", bytes(8 * steps))
-        self._comparisons, self._rounding, self._error = comparisons, rounding, error
-        self._mean: float | None = None
-        self._refusal: InputError | None = None
-
-    def keep(self, step: int, number: torch.Tensor) -> None:
-        self._make_room(step + 1)
-        self._first[step] = number.item()
-
-    def keep_all(self, start: int, numbers: torch.Tensor) -> None:
-        self._make_room(start + len(numbers))
-        self._first[start : start + len(numbers)] = array(self._first.typecode, numbers.tolist())
-
-    def _make_room(self, steps: int) -> None:
-        if steps > len(self._first):
-            self._first.frombytes(bytes(8 * (steps - len(self._first))))
-
-    def check(self, step: int, number: torch.Tensor, *, scale: MeasureScale = _no_scale) -> None:
-        self._check_number(step, number.item(), scale)
-
-    def check_all(self, start: int, numbers: torch.Tensor, *, scale: Callable[[int], Number]) -> None:
-        for step, number in enumerate(numbers.tolist(), start=start):
-            self._check_number(step, number, partial(scale, step))
-
-    def _check_number(self, step: int, again: float, scale: MeasureScale) -> None:
-        first = self._first[step]
-        # The usual case, without the mean; NaN and infinities go on.
-        if not abs(first - again) <= self._rounding * abs(again) and self._refusal is None:
-            self._look_closely(step, first, again, scale)
-
-    def _look_closely(self, step: int, first: float, again: float, scale: MeasureScale) -> None:
-        try:
-            self._comparisons.compare(
-                first,
-                again,
-                scale=lambda: max(abs(first), abs(again), self._measure_mean(), float(scale())),
-                rounding=self._rounding,
-                error=partial(self._error, step, step + 1),
-            )
-        except InputError as refusal:
-            # If the state at the end of the action differs, too, that is the cause.
-            self._refusal = refusal
-
-    def _measure_mean(self) -> float:
-        if self._mean is None:
-            finite = torch.tensor(self._first, dtype=torch.float64).abs().nan_to_num(0.0, posinf=0.0)
-            self._mean = finite.mean().item()
-        return self._mean
-
-    def end_action(self) -> None:
-        if self._refusal is not None:
-            raise self._refusal
-
-
-class DeviceNumbers(StepNumbers):
-    """Numbers that stay on a device; the largest difference of an action is compared."""
-
-    def __init__(
-        self,
-        like: torch.Tensor,
-        *,
-        steps: int,
-        comparisons: Comparisons,
-        rounding: float,
-        error: MakeStepsError,
-    ) -> None:
-        dtype = torch.float64 if is_differentiable(like) else torch.int64
-        self._first = torch.zeros(steps, dtype=dtype, device=like.device)
-        self._comparisons, self._rounding, self._error = comparisons, rounding, error
-        self._kept: list[torch.Tensor] = []
-        self._checked: list[torch.Tensor] = []
-        #: The first steps of those that wait.
-        self._kept_from = self._checked_from = 0
-
-    def keep(self, step: int, number: torch.Tensor) -> None:
-        if not self._kept or self._kept_from + len(self._kept) != step or len(self._kept) == _AT_ONCE:
-            self._put_kept()
-            self._kept_from = step
-        self._kept.append(_copy_alone(number))
-
-    def keep_all(self, start: int, numbers: torch.Tensor) -> None:
-        missing = start + len(numbers) - len(self._first)
-        if missing > 0:
-            more = max(missing, len(self._first) // 2)
-            self._first = torch.cat((self._first, self._first.new_zeros(more)))
-        self._first[start : start + len(numbers)] = numbers
-
-    def check(self, step: int, number: torch.Tensor, *, scale: MeasureScale = _no_scale) -> None:
-        if (
-            not self._checked
-            or self._checked_from + len(self._checked) != step
-            or len(self._checked) == _AT_ONCE
-        ):
-            self._compare_checked()
-            self._checked_from = step
-        self._checked.append(_copy_alone(number))
-
-    def end_action(self) -> None:
-        self._put_kept()
-        self._compare_checked()
-
-    def _put_kept(self) -> None:
-        if self._kept:
-            numbers, self._kept = self._kept, []
-            self.keep_all(self._kept_from, torch.stack(numbers))
-
-    def _compare_checked(self) -> None:
-        if not self._checked:
-            return
-        numbers, self._checked = self._checked, []
-        start, stop = self._checked_from, self._checked_from + len(numbers)
-        first, again = self._first[start:stop], torch.stack(numbers).to(self._first)
-        same = (first == again) | (torch.isnan(first) & torch.isnan(again))
-        usual = self._first.double().abs().nan_to_num(0.0, posinf=0.0).mean()
-        scale = torch.maximum(torch.maximum(first.abs(), again.abs()), usual)
-        share = ((first - again).abs() / scale).nan_to_num(torch.inf, posinf=torch.inf)
-        worst = torch.where(same, torch.zeros_like(share), share).amax()
-        self._comparisons.compare(
-            0.0, worst, scale=lambda: 1.0, rounding=self._rounding, error=partial(self._error, start, stop)
-        )
-
-
-def _copy_alone(scalar: torch.Tensor) -> torch.Tensor:
-    """Return a scalar that keeps nothing else alive, as a view of an output would."""
-    scalar = scalar.detach()
-    return scalar.clone() if scalar.untyped_storage().nbytes() > scalar.element_size() else scalar
+def _copy_alone(numbers: torch.Tensor) -> torch.Tensor:
+    """Return numbers that keep nothing else alive, as a view of an output would."""
+    numbers = numbers.detach()
+    return numbers.clone() if numbers.untyped_storage().nbytes() > numbers.nbytes else numbers
 
 
 class RunSums:
-    """Sums over runs of steps, which may be cut otherwise when they are computed again.
+    """A number of each step, summed over runs of steps that may be cut otherwise when they run again.
 
-    They are compared as soon as what ran again begins and ends where runs did the first time.
+    Each step is recorded once in a run that runs again, from the last to the first. So what was recorded joins,
+    until it begins and ends where runs did the first time. What rounding may change is a share of the sizes of
+    the numbers, at least of their usual size.
     """
 
     def __init__(self, comparisons: Comparisons, *, rounding: float, error: MakeStepsError) -> None:
         self._comparisons, self._rounding, self._error = comparisons, rounding, error
-        #: By the first step of each run, its end and its value.
-        self._first: dict[int, tuple[int, Number]] = {}
+        #: By the first step of each run, its end and its sums; all of them, and their steps.
+        self._first: dict[int, tuple[int, torch.Tensor]] = {}
         self._ends: set[int] = set()
-        #: What ran again and was not compared yet: the latest action, and actions before it.
-        self._latest: tuple[int, int, Number] | None = None
-        self._earlier: tuple[int, int, Number] | None = None
+        self._all: torch.Tensor | None = None
+        self._steps = 0
+        #: What ran for the first time, and again, in the present action; what ran again before, and its sums.
+        self._kept: _Sum | None = None
+        self._again: _Sum | None = None
+        self._earlier: tuple[int, int, torch.Tensor] | None = None
+        self._scale: MeasureScale | None = None
 
-    def keep(self, start: int, stop: int, value: torch.Tensor) -> None:
-        """Keep the value of steps that run for the first time."""
-        self._first[start] = stop, self._comparisons.fetch(value.double())
-        self._ends.add(stop)
+    def keep(self, start: int, stop: int, numbers: torch.Tensor) -> None:
+        """Keep the numbers of steps that run for the first time, or a number for all of them."""
+        self._kept = self._kept or _Sum(start, stop)
+        self._kept.add(start, stop, numbers)
 
-    def check(self, start: int, stop: int, value: torch.Tensor) -> None:
-        """Take the value of steps that run again."""
-        number = self._comparisons.fetch(value.double())
-        if self._latest is None:
-            self._latest = start, stop, number
-        else:
-            first, last, total = self._latest
-            self._latest = min(start, first), max(stop, last), total + number
+    def check(self, start: int, stop: int, numbers: torch.Tensor, *, scale: MeasureScale | None = None) -> None:
+        """Take the numbers of steps that run again.
+
+        ``scale`` is that of one of them. It is asked only in doubt, and never where comparisons wait.
+        """
+        self._again = self._again or _Sum(start, stop)
+        self._again.add(start, stop, numbers)
+        self._scale = scale
 
     def end_action(self) -> None:
-        """Join what ran again in an action to what follows it, and compare if possible. Raises InputError."""
-        if self._latest is None:
+        """Join what ran in an action to what follows it, and compare if possible. Raises InputError."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            total = kept.total()
+            self._first[kept.start] = kept.stop, total
+            self._ends.add(kept.stop)
+            self._all = total if self._all is None else self._all + total
+            self._steps += kept.stop - kept.start
+        found, self._again = self._again, None
+        if found is None:
             return
-        start, stop, again = self._latest
+        start, stop, again = found.start, found.stop, found.total()
         if self._earlier is not None and self._earlier[0] == stop:
             stop, again = self._earlier[1], again + self._earlier[2]
-        self._latest, self._earlier = None, (start, stop, again)
+        self._earlier = start, stop, again
         if start in self._first and stop in self._ends:
             self._earlier = None
             self._compare(start, stop, again)
+        self._scale = None
 
-    def _compare(self, start: int, stop: int, again: Number) -> None:
-        values: list[Number] = []
-        magnitude: Number = 0.0
+    def _compare(self, start: int, stop: int, again: torch.Tensor) -> None:
+        sums: list[torch.Tensor] = []
         step = start
         while step < stop and step in self._first:
-            step, value = self._first.pop(step)
+            step, total = self._first.pop(step)
             self._ends.discard(step)
-            values.append(value)
-            magnitude = magnitude + (value.abs() if isinstance(value, torch.Tensor) else abs(value))
-        if step == stop:
-            self._comparisons.compare(
-                sum(values),
-                again,
-                scale=lambda: magnitude,
-                rounding=self._rounding,
-                error=partial(self._error, start, stop),
-            )
+            sums.append(total)
+        if step != stop:
+            return
+        first = sum(sums[1:], sums[0])
+        comparisons, ask, count = self._comparisons, self._scale, stop - start
+        if not comparisons.waits and torch.equal(first[0], again[0]):
+            return
+        assert self._all is not None  # noqa: S101 - something was kept
+        size: Number = comparisons.fetch(
+            torch.maximum(first[1].double(), self._all[1].double() * count / self._steps)
+        )
+
+        def measure() -> Number:
+            if ask is None or comparisons.waits or abs(float(difference)) <= self._rounding * float(size):
+                return size
+            return max(float(size), count * float(ask()))
+
+        difference = comparisons.fetch(again[0] - first[0])
+        comparisons.compare(
+            0.0, difference, scale=measure, rounding=self._rounding, error=partial(self._error, start, stop)
+        )
 
 
 _CAUSES = (
@@ -360,10 +241,6 @@ _ACCEPTED = (
     "a cell that keeps in its state all that goes from step to step; if only rounding differs (kernels that "
     "add in another order, compiled spiking cells), verify=False"
 )
-#: A sum over steps that is cut otherwise is added up in another order.
-_CUT_OTHERWISE = 10
-
-
 #: Of a state: a number of each leaf, None if its elements cannot be added up, and how they nest.
 _Digest: TypeAlias = tuple[list[Number | None], Structure]
 
@@ -374,13 +251,11 @@ class Verifier:
     Raises InputError for a difference beyond rounding, at once or in ``settle``.
 
     Arguments:
-        steps: T, or those that are known to come: there is room for more.
         dtypes: types in which steps may compute; the least precise one decides what rounding may cause.
         waits: whether numbers stay on their device, and comparisons wait for others.
     """
 
-    def __init__(self, *, steps: int, dtypes: Iterable[torch.dtype] = (), waits: bool = False) -> None:
-        self.steps = steps
+    def __init__(self, *, dtypes: Iterable[torch.dtype] = (), waits: bool = False) -> None:
         self._rounding = find_rounding(dtypes)
         self._comparisons = Comparisons(waits=waits)
         self._projections = Projections(finite=waits)
@@ -436,27 +311,20 @@ class Verifier:
 
     # Loss terms and outputs
 
-    def make_loss_numbers(self, terms: torch.Tensor, output: Leaves) -> StepNumbers:
-        """Return an empty collection of the loss terms of steps, for terms and outputs like these."""
-        return self._make_numbers(terms, (terms, *output), _make_loss_error)
+    def make_loss_sums(self, term: torch.Tensor, output: Leaves, *, cuts: float = 1) -> RunSums:
+        """Return an empty collection of loss terms, for terms and outputs like these.
 
-    def make_loss_sums(self, term: torch.Tensor, output: Leaves) -> RunSums:
-        """Return an empty collection of losses of runs of steps, for terms and outputs like these."""
-        rounding = self._find_rounding((term, *output))
-        return RunSums(self._comparisons, rounding=_CUT_OTHERWISE * rounding, error=_make_loss_error)
+        ``cuts`` is how many times the rounding a term may have that is cut otherwise.
+        """
+        return self._make_sums((term, *output), _make_loss_error, cuts)
 
-    def make_output_numbers(self, leaf: torch.Tensor) -> StepNumbers | None:
+    def make_output_sums(self, leaf: torch.Tensor) -> RunSums | None:
         """Return an empty collection of the projections of outputs like a leaf, None if it has none."""
-        return self._make_numbers(leaf, (leaf,), _make_output_error) if can_project(leaf) else None
+        return self._make_sums((leaf,), _make_output_error) if can_project(leaf) else None
 
-    def _make_numbers(self, like: torch.Tensor, leaves: Leaves, error: MakeStepsError) -> StepNumbers:
-        return make_step_numbers(
-            like,
-            steps=self.steps,
-            comparisons=self._comparisons,
-            rounding=self._find_rounding(leaves) if is_differentiable(like) else 0.0,
-            error=error,
-        )
+    def _make_sums(self, leaves: Leaves, error: MakeStepsError, cuts: float = 1) -> RunSums:
+        rounding = cuts * self._find_rounding(leaves) if is_differentiable(leaves[0]) else 0.0
+        return RunSums(self._comparisons, rounding=rounding, error=error)
 
     def _find_rounding(self, leaves: Leaves) -> float:
         return max(self._rounding, find_rounding(leaf.dtype for leaf in leaves))
@@ -464,7 +332,7 @@ class Verifier:
     def project(self, leaf: torch.Tensor) -> torch.Tensor:
         """Return the projection of an output that can be projected."""
         scalar = self._projections.project(leaf)
-        assert scalar is not None  # noqa: S101 - make_output_numbers asked whether it can be
+        assert scalar is not None  # noqa: S101 - make_output_sums asked whether it can be
         if not self._waits and not math.isfinite(scalar.item()):
             return self._projections.project_finite(leaf)
         return scalar

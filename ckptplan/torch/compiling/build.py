@@ -35,7 +35,7 @@ from ckptplan.torch.graphs import compute_gradients, count_saved_bytes, find_gra
 from ckptplan.torch.inputs import Sequence, detach_inputs
 from ckptplan.torch.meters import choose_clock
 from ckptplan.torch.recognise import describe_call
-from ckptplan.torch.sequence_watch import leave_as_found
+from ckptplan.torch.surroundings.aside import leave_as_found
 from ckptplan.torch.surroundings.signature import Signature
 from ckptplan.torch.surroundings.walk import Reached, walk
 from ckptplan.torch.trees import Leaves, flatten, is_differentiable

@@ -10,7 +10,6 @@ import torch
 
 from ckptplan.torch.compiling.steps import SHIFT, CompiledPiece, PieceError, copy_from_graph, prepare_leaves
 from ckptplan.torch.engine import Graph, StepEngine, Tape
-from ckptplan.torch.fit import Gauge
 from ckptplan.torch.graphs import Gradient, as_graph_roots
 from ckptplan.torch.inputs import detach_inputs, iterate_steps
 from ckptplan.torch.losses import SummedLoss, Terms
@@ -56,7 +55,6 @@ class CompiledEngine(StepEngine):
         return self._detach(state)
 
     def record(self, state: Any, start: int, stop: int, *, known: int) -> tuple[Tape, Any]:
-        gauge, self.gauge = self.gauge, None
         leaves, structure = flatten(state)
         with torch.enable_grad(), self.piece.settings():
             begin = as_graph_roots(leaves)
@@ -80,8 +78,6 @@ class CompiledEngine(StepEngine):
             parameters=self.parameters,
             temporary=self.temporary * (stop - start),
         )
-        if gauge is not None:
-            self._measure(gauge, tape)
         return tape, after.fill(tuple(leaf.detach() for leaf in end))
 
     def _keep(self, tape: Graph, found: tuple[Gradient, ...], *, begins: int, inputs: int) -> None:
@@ -161,7 +157,3 @@ class CompiledEngine(StepEngine):
                 state, output = self.cell(state, x)
         with torch.enable_grad():
             return self.outputs.measure_scale(step, output)
-
-    def _measure(self, gauge: Gauge, tape: Graph) -> None:
-        if tape.stop < self.steps or not self.outputs.finishes:
-            gauge.finish_chunk(tape.end, tape=tape.bytes, steps=tape.stop - tape.start)

@@ -83,12 +83,6 @@ def pick_piece(given: Compile | CompiledPiece, **call: Any) -> CompiledPiece | N
     return found.piece if isinstance(found, Built) else None
 
 
-def is_known(request: PieceRequest, compile_: Compile) -> bool:
-    """Return whether a piece was compiled for such a call, or was found not to be possible."""
-    with _lock:
-        return request.is_complete and _key(request, compile_) in _known
-
-
 def forget_pieces() -> None:
     """Forget all pieces, so that each call compiles anew."""
     with _lock:

@@ -19,8 +19,8 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch.utils import _pytree
 
-from ckptplan.torch.fit import count_frames
 from ckptplan.torch.losses import check_scalar, stack_outputs
+from ckptplan.torch.survey import count_frames
 from ckptplan.torch.trees import Leaves, Structure, is_differentiable
 
 

@@ -18,7 +18,6 @@ from numbers import Number
 from operator import is_
 from types import CellType, GeneratorType
 from typing import Any, TypeAlias
-from weakref import WeakValueDictionary
 
 import torch
 
@@ -52,12 +51,13 @@ class Holder(ABC):
         return type(self), id(self.thing)
 
     @abstractmethod
-    def read(self, *, copies: bool) -> Content:
-        """Return the present content; ``copies`` asks for numbers of tensors, not only versions."""
+    def read(self) -> Content:
+        """Return the present content."""
 
-    @abstractmethod
     def list_changes(self, before: Content, after: Content) -> Iterator[Key]:
         """Yield the keys whose values differ between two contents."""
+        if before != after:
+            yield None
 
     @abstractmethod
     def write(self, content: Content) -> None:
@@ -76,11 +76,14 @@ class Holder(ABC):
 class NamedValues(Holder):
     """A holder whose content is a dict of values by their keys; ``ABSENT`` stands for none."""
 
+    #: Whether keys are names of attributes.
+    attributes = True
+
     def list_changes(self, before: Content, after: Content) -> Iterator[Key]:
         return _list_changed_keys(before, after)
 
     def write(self, content: Content) -> None:
-        for key in list(_list_changed_keys(content, self.read(copies=False))):
+        for key in list(_list_changed_keys(content, self.read())):
             value = content.get(key, ABSENT)
             if value is ABSENT:
                 self._remove(key)
@@ -94,7 +97,12 @@ class NamedValues(Holder):
     def _remove(self, key: Key) -> None: ...
 
     def value_of(self, key: Key) -> Any:
-        return self.read(copies=False).get(key)
+        return self.read().get(key)
+
+    def name_of(self, key: Key) -> str:
+        if key is None or not self.attributes:
+            return super().name_of(key)
+        return f"{self.name}.{key}" if self.name else str(key)
 
 
 def are_same(one: Any, other: Any) -> bool:
@@ -148,8 +156,7 @@ class MappingHolder(NamedValues):
         self.is_of_module = of_module
         self.attributes, self._without = attributes, without
 
-    def read(self, *, copies: bool) -> Content:
-        del copies
+    def read(self) -> Content:
         without = self._without
         return (
             {key: value for key, value in self.thing.items() if key not in without}
@@ -170,19 +177,12 @@ class MappingHolder(NamedValues):
     def _remove(self, key: Key) -> None:
         del self.thing[key]
 
-    def name_of(self, key: Key) -> str:
-        if key is None:
-            return self.name
-        if not self.attributes:
-            return super().name_of(key)
-        return f"{self.name}.{key}" if self.name else str(key)
 
-
-class NamesHolder(NamedValues):
+class NamesHolder(MappingHolder):
     """Some global names of a module, those that functions use."""
 
     def __init__(self, name: str, thing: dict[str, Any], names: Iterable[str]) -> None:
-        super().__init__(name, thing)
+        super().__init__(name, thing, attributes=True)
         self.names = tuple(names)
 
     @property
@@ -190,12 +190,8 @@ class NamesHolder(NamedValues):
         # Functions may use different names of one module.
         return (*super().identity, self.names)
 
-    def read(self, *, copies: bool) -> Content:
-        del copies
+    def read(self) -> Content:
         return {name: self.thing.get(name, ABSENT) for name in self.names}
-
-    def _set(self, key: Key, value: Any) -> None:
-        self.thing[key] = value
 
     def _remove(self, key: Key) -> None:
         self.thing.pop(key, None)
@@ -211,8 +207,7 @@ class SlotsHolder(NamedValues):
         super().__init__(name, thing)
         self._slots = tuple(slots)
 
-    def read(self, *, copies: bool) -> Content:
-        del copies
+    def read(self) -> Content:
         return {slot: getattr(self.thing, slot) for slot in self._slots if hasattr(self.thing, slot)}
 
     def _set(self, key: Key, value: Any) -> None:
@@ -221,15 +216,11 @@ class SlotsHolder(NamedValues):
     def _remove(self, key: Key) -> None:
         object.__delattr__(self.thing, key)
 
-    def name_of(self, key: Key) -> str:
-        return self.name if key is None else f"{self.name}.{key}"
-
 
 class ClassHolder(NamedValues):
     """The attributes of a class, methods included."""
 
-    def read(self, *, copies: bool) -> Content:
-        del copies
+    def read(self) -> Content:
         return {key: value for key, value in vars(self.thing).items() if not key.startswith(("__", "_abc_"))}
 
     def _set(self, key: Key, value: Any) -> None:
@@ -238,61 +229,43 @@ class ClassHolder(NamedValues):
     def _remove(self, key: Key) -> None:
         delattr(self.thing, key)
 
-    def name_of(self, key: Key) -> str:
-        return self.name if key is None else f"{self.name}.{key}"
-
 
 def is_class_data(key: str, value: Any) -> bool:
     """Return whether an attribute of a class is data, which steps may change; what ``abc`` keeps is none."""
     return not (key.startswith(("__", "_abc_")) or callable(value) or hasattr(value, "__get__"))
 
 
-class CellHolder(NamedValues):
-    """A variable of an enclosing function."""
+class VariableHolder(NamedValues):
+    """A variable of an enclosing function, or a context variable."""
 
-    thing: CellType
+    thing: CellType | ContextVar[Any]
 
-    def read(self, *, copies: bool) -> Content:
-        del copies
-        return {None: read_cell(self.thing)}
+    def read(self) -> Content:
+        return {None: read_variable(self.thing)}
 
     def _set(self, key: Key, value: Any) -> None:
-        self.thing.cell_contents = value
+        if isinstance(self.thing, CellType):
+            self.thing.cell_contents = value
+        else:
+            self.thing.set(value)
 
     def _remove(self, key: Key) -> None:
         """Do nothing: a step that gives it its first value gives it anew."""
 
 
-class ContextHolder(NamedValues):
-    """The value of a context variable."""
-
-    thing: ContextVar[Any]
-
-    def read(self, *, copies: bool) -> Content:
-        del copies
-        return {None: self.thing.get(ABSENT)}
-
-    def _set(self, key: Key, value: Any) -> None:
-        self.thing.set(value)
-
-    def _remove(self, key: Key) -> None:
-        """Do nothing: a variable that was set cannot be made one that was not."""
-
-
-def read_cell(cell: CellType) -> Any:
-    """Return the value of a variable of an enclosing function."""
+def read_variable(variable: CellType | ContextVar[Any]) -> Any:
+    """Return the value of a variable of an enclosing function, or of a context variable."""
     try:
-        return cell.cell_contents
-    except ValueError:
-        # A variable that has no value yet.
+        return variable.cell_contents if isinstance(variable, CellType) else variable.get()
+    except (ValueError, LookupError):
+        # It has no value yet.
         return ABSENT
 
 
 class SequenceHolder(Holder):
     """A list or a deque."""
 
-    def read(self, *, copies: bool) -> Content:
-        del copies
+    def read(self) -> Content:
         return list(self.thing)
 
     def list_changes(self, before: Content, after: Content) -> Iterator[Key]:
@@ -310,13 +283,8 @@ class SequenceHolder(Holder):
 class SetHolder(Holder):
     """A set."""
 
-    def read(self, *, copies: bool) -> Content:
-        del copies
+    def read(self) -> Content:
         return set(self.thing)
-
-    def list_changes(self, before: Content, after: Content) -> Iterator[Key]:
-        if before != after:
-            yield None
 
     def write(self, content: Content) -> None:
         if self.thing != content:
@@ -327,8 +295,7 @@ class SetHolder(Holder):
 class IteratorHolder(Holder):
     """An iterator: most can be compared, and none can be put back."""
 
-    def read(self, *, copies: bool) -> Content:
-        del copies
+    def read(self) -> Content:
         if isinstance(self.thing, GeneratorType):
             frame = self.thing.gi_frame
             return None if frame is None else (frame.f_lasti, {**frame.f_locals})
@@ -364,10 +331,6 @@ class _Numbers:
         return _Numbers(self.version, None)
 
 
-#: The latest numbers of each tensor that are remembered anywhere, by its id.
-_copied: WeakValueDictionary[int, _Numbers] = WeakValueDictionary()
-
-
 class TensorHolder(Holder):
     """The numbers of a tensor. ``small`` ones are copied whenever they are read."""
 
@@ -375,16 +338,12 @@ class TensorHolder(Holder):
         super().__init__(name, thing)
         self.small = small
 
-    def read(self, *, copies: bool) -> Content:
+    def read(self, *, copies: bool = False) -> Content:
+        """Return the present content; ``copies`` asks for the numbers, not only for the version."""
         version = 0 if self.thing.is_inference() else self.thing._version
         if not (self.small or copies):
             return _Numbers(version, None)
-        # Snapshots that are alive at the same time share the copies of what does not change.
-        known = _copied.get(id(self.thing))
-        if known is not None and self.is_as(known):
-            return known
-        _copied[id(self.thing)] = found = _Numbers(version, self.thing.detach().clone())
-        return found
+        return _Numbers(version, self.thing.detach().clone())
 
     def is_as(self, content: Content) -> bool:
         """Return whether nothing has changed since a content was read."""
@@ -425,8 +384,7 @@ class HooksHolder(Holder):
 
     thing: torch.nn.Parameter
 
-    def read(self, *, copies: bool) -> Content:
-        del copies
+    def read(self) -> Content:
         hooks: Any = self.thing._backward_hooks
         return dict(hooks or {})
 
@@ -444,17 +402,12 @@ class HooksHolder(Holder):
 class CacheHolder(Holder):
     """What ``functools.lru_cache`` remembers: put back by forgetting all, if it was empty."""
 
-    def read(self, *, copies: bool) -> Content:
-        del copies
+    def read(self) -> Content:
         found = self.thing.cache_info()
         return found.misses, found.currsize
 
-    def list_changes(self, before: Content, after: Content) -> Iterator[Key]:
-        if before != after:
-            yield None
-
     def write(self, content: Content) -> None:
-        if content[1] == 0 and self.read(copies=False)[1]:
+        if content[1] == 0 and self.read()[1]:
             self.thing.cache_clear()
 
 
@@ -463,8 +416,7 @@ class GradientHolder(Holder):
 
     thing: torch.nn.Parameter
 
-    def read(self, *, copies: bool) -> Content:
-        del copies
+    def read(self) -> Content:
         gradient = self.thing.grad
         return gradient, None if gradient is None else gradient._version
 
@@ -485,8 +437,7 @@ class ArrayHolder(Holder):
         """Whether all numbers are remembered, and can be put back."""
         return bool(self.thing.nbytes <= _MOST_ARRAY_BYTES)
 
-    def read(self, *, copies: bool) -> Content:
-        del copies
+    def read(self) -> Content:
         if self.small:
             return self.thing.copy()
         return self.thing.flat[:: -(-self.thing.size // _SAMPLE)]
@@ -530,13 +481,8 @@ class TapHolder(Holder):
 
     thing: TappedIterator
 
-    def read(self, *, copies: bool) -> Content:
-        del copies
+    def read(self) -> Content:
         return self.thing.position
-
-    def list_changes(self, before: Content, after: Content) -> Iterator[Key]:
-        if before != after:
-            yield None
 
     def write(self, content: Content) -> None:
         self.thing.position = content
@@ -549,7 +495,7 @@ def tap_iterators(holders: list[Holder]) -> Iterator[list[Holder]]:
     changed: list[tuple[Holder, Key, Any]] = []
     for holder in holders:
         if isinstance(holder, NamedValues | SequenceHolder):
-            content = holder.read(copies=False)
+            content = holder.read()
             for key, value in content.items() if isinstance(content, dict) else enumerate(content):
                 tapped = _tap(value, holder.name_of(key), taps)
                 if tapped is not value:
@@ -593,6 +539,6 @@ def _can_tap(value: object) -> bool:
 
 
 def _replace(holder: Holder, key: Key, value: Any) -> None:
-    content = holder.read(copies=False)
+    content = holder.read()
     content[key] = value
     holder.write(content)

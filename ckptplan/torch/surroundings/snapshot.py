@@ -129,29 +129,23 @@ class Surroundings:
         self.copyable |= {first + number for number in _choose_copied(more)}
         return range(first, len(self.holders))
 
-    def take(self, *, copies: bool = False) -> Snapshot:
-        """Remember the present contents; ``copies`` asks for the numbers of large tensors, too."""
-        return tuple(
-            holder.read(copies=copies and number in self.copyable) for number, holder in enumerate(self.holders)
-        )
+    def take(self, *, copies: bool | Container[int] = False, since: Snapshot = ()) -> Snapshot:
+        """Remember the present contents.
 
-    def take_since(self, before: Snapshot) -> Snapshot:
-        """Remember the present contents; tensors that are as before share their copy."""
-        return tuple(
-            one
-            if isinstance(holder, TensorHolder) and one is not None and holder.is_as(one)
-            else holder.read(copies=number in self.copyable)
-            for number, (holder, one) in enumerate(
-                zip(self.holders, (*before, *[None] * (len(self.holders) - len(before))), strict=True)
-            )
-        )
+        Arguments:
+            copies: whether the numbers of large tensors are remembered, too, or the ids of holders whose are.
+            since: an earlier snapshot; tensors that are as they were then share what it remembers.
+        """
 
-    def take_some_copies(self, holders: Container[int]) -> Snapshot:
-        """Remember the present contents; of large tensors, the numbers of holders with some ids."""
-        return tuple(
-            holder.read(copies=id(holder) in holders and number in self.copyable)
-            for number, holder in enumerate(self.holders)
-        )
+        def read(number: int, holder: Holder) -> Content:
+            if not isinstance(holder, TensorHolder):
+                return holder.read()
+            if number < len(since) and holder.is_as(since[number]):
+                return since[number]
+            wanted = copies if isinstance(copies, bool) else id(holder) in copies
+            return holder.read(copies=wanted and number in self.copyable)
+
+        return tuple(read(number, holder) for number, holder in enumerate(self.holders))
 
     def list_changes(self, before: Snapshot, after: Snapshot) -> list[Place]:
         """Return the places that differ."""
@@ -174,7 +168,11 @@ class Surroundings:
 
     def read_places(self, numbers: Iterable[int]) -> dict[int, Content]:
         """Return the present contents of some holders, with the numbers of tensors."""
-        return {number: self.holders[number].read(copies=True) for number in numbers}
+        some = ((number, self.holders[number]) for number in numbers)
+        return {
+            number: one.read(copies=True) if isinstance(one, TensorHolder) else one.read()
+            for number, one in some
+        }
 
     def write_places(self, contents: Contents) -> None:
         """Put contents of some holders back."""
@@ -204,7 +202,7 @@ class Surroundings:
             content = contents[place.holder]
             if isinstance(holder, NamedValues):
                 value = content.get(place.key, ABSENT)
-                present = holder.read(copies=False)
+                present = holder.read()
                 present.pop(place.key, None)
                 if value is not ABSENT:
                     present[place.key] = value.detach() if isinstance(value, torch.Tensor) else value

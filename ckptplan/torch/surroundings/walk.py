@@ -31,9 +31,7 @@ from torch.nn.parameter import is_lazy
 from ckptplan.torch.surroundings.holders import (
     ArrayHolder,
     CacheHolder,
-    CellHolder,
     ClassHolder,
-    ContextHolder,
     GradientHolder,
     Holder,
     HooksHolder,
@@ -44,8 +42,9 @@ from ckptplan.torch.surroundings.holders import (
     SetHolder,
     SlotsHolder,
     TensorHolder,
+    VariableHolder,
     is_class_data,
-    read_cell,
+    read_variable,
 )
 from ckptplan.torch.surroundings.signature import (
     Signature,
@@ -242,9 +241,8 @@ def _visit_function(name: str, thing: FunctionType, found: Reached) -> _Found:
 
 
 def _visit_variable(name: str, thing: CellType | ContextVar[Any], found: Reached) -> _Found:
-    holder = CellHolder(name, thing) if isinstance(thing, CellType) else ContextHolder(name, thing)
-    found.holders.append(holder)
-    yield name, holder.value_of(None)
+    found.holders.append(VariableHolder(name, thing))
+    yield name, read_variable(thing)
 
 
 def _visit_globals(thing: FunctionType, found: Reached) -> _Found:
@@ -261,7 +259,7 @@ def _visit_globals(thing: FunctionType, found: Reached) -> _Found:
 def _find_namespaces(thing: FunctionType, names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Return the globals of a function, and those of modules of which it uses names, as ``helpers.step``."""
     spaces: dict[str, dict[str, Any]] = {thing.__module__: thing.__globals__}
-    enclosed = [read_cell(cell) for cell in thing.__closure__ or ()]
+    enclosed = [read_variable(cell) for cell in thing.__closure__ or ()]
     waiting = [*enclosed, *map(thing.__globals__.get, names)]
     while waiting:
         module = waiting.pop()

@@ -71,12 +71,12 @@ class Slot:
         """Return the present value."""
         if self._mapping is not None:
             return self._mapping.get(self._key, ABSENT)
-        return self._holder.read(copies=False).get(self._key, ABSENT)
+        return self._holder.read().get(self._key, ABSENT)
 
     def write(self, value: Any) -> None:
         """Set the value."""
         if self._mapping is None:
-            self._holder.write({**self._holder.read(copies=False), self._key: value})
+            self._holder.write({**self._holder.read(), self._key: value})
         elif value is ABSENT:
             self._mapping.pop(self._key, None)
         else:
@@ -201,7 +201,7 @@ def find_slots(surroundings: Surroundings, places: Iterable[Place]) -> list[Slot
                 Slot(root, key)
                 for root in roots
                 if isinstance(root, NamedValues)
-                for key, value in root.read(copies=False).items()
+                for key, value in root.read().items()
                 if _contains(value, holder.thing, _DEPTH)
             ]
         for slot in found:
