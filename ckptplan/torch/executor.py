@@ -21,7 +21,7 @@ from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Rec
 from ckptplan.schedule.timeline import COMPUTE, track_of
 from ckptplan.torch.ambient import Autocast, Generators, read_tape_hooks, use_tape_hooks
 from ckptplan.torch.engine import Engine, Incoming, Observer, Tape
-from ckptplan.torch.fit import Fit
+from ckptplan.torch.fit import PlanFit
 from ckptplan.torch.graphs import Gradient
 from ckptplan.torch.losses import Outputs
 from ckptplan.torch.meters import Clock
@@ -81,7 +81,7 @@ class Executor:
         turn: Turn | None = None,
         apart: bool = False,
         survey: Survey | None = None,
-        fit: Fit | None = None,
+        fit: PlanFit | None = None,
         ends: Callable[[Any, int], bool] | None = None,
     ) -> None:
         self.engine, self.outputs, self.steps, self.stores = engine, outputs, steps, stores

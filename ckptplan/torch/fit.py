@@ -72,7 +72,7 @@ class CellBytes:
 
 
 @dataclass(kw_only=True)
-class Fit:
+class PlanFit:
     """Compares the first recording of a run with the plan.
 
     Arguments:
@@ -126,7 +126,7 @@ class Fit:
             warnings.warn(self.message, PlanMismatch, stacklevel=count_frames())
 
 
-def make_fit(call: Call, *, parameters: Leaves, casts: Hashable) -> Fit | None:
+def make_fit(call: Call, *, parameters: Leaves, casts: Hashable) -> PlanFit | None:
     """Return what compares a call with its plan; None if such calls were, or if the plan has no sizes in bytes.
 
     Arguments:
@@ -151,7 +151,7 @@ def make_fit(call: Call, *, parameters: Leaves, casts: Hashable) -> Fit | None:
         if call.strict and message is not None:
             raise _refuse(message)
         return None
-    return Fit(
+    return PlanFit(
         plan=plan,
         kind=kind,
         strict=call.strict,
