@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -274,14 +274,13 @@ def _name(option: Parameter) -> Parameter:
 @cache
 def _list_options(group: type[Any]) -> list[Parameter]:
     """Return the fields of a group as parameters of a command."""
-    hints = get_type_hints(group, include_extras=True)
+    hints, empty = get_type_hints(group, include_extras=True), Parameter.empty
     return [
-        Parameter(field.name, Parameter.KEYWORD_ONLY, default=_default(field), annotation=hints[field.name])
+        Parameter(
+            field.name,
+            Parameter.KEYWORD_ONLY,
+            default=empty if field.default is MISSING else field.default,
+            annotation=hints[field.name],
+        )
         for field in fields(group)
     ]
-
-
-def _default(field: Field[Any]) -> object:
-    if field.default_factory is not MISSING:
-        return field.default_factory()
-    return Parameter.empty if field.default is MISSING else field.default

@@ -11,12 +11,11 @@ import typer
 from ckptplan.cli import options
 from ckptplan.cli.options import JobOptions, MachinesOptions, WishOptions, count, option
 from ckptplan.cli.output import (
-    Html,
     OutputOptions,
+    PageOptions,
     PictureOptions,
     explained,
     note,
-    write_page,
     write_plan,
     write_view,
 )
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from ckptplan.model.profile import HardwareProfile
 
 
-def optimize(*, job: JobOptions, wishes: WishOptions, html: Html = None, output: OutputOptions) -> None:
+def optimize(*, job: JobOptions, wishes: WishOptions, page: PageOptions, output: OutputOptions) -> None:
     """Find the best strategy and its parameters within the memory budget.
 
     Prints a table; with -o FILE the plan is also written as JSON. With --format json or csv, only
@@ -40,16 +39,12 @@ def optimize(*, job: JobOptions, wishes: WishOptions, html: Html = None, output:
         ranked = rank_strategies(options.make_request(job, wishes, progress=progress))
     if ranked.interrupted:
         note("interrupted: the best plan so far, without a bound")
-    with explained(html, lambda: ranked.request.case):
+    with explained(page.html, lambda: ranked.request.case):
         plan = ranked.best()
     # The table and the page show the other strategies; JSON and CSV do without.
-    by_strategy = cache(ranked.by_strategy)
-    view = view_plan(plan, by_strategy, unsearched=ranked.unsearched)
+    view = view_plan(plan, cache(ranked.by_strategy), unsearched=ranked.unsearched)
     write_plan(plan, view, output, unnamed=job.workload is None)
-    if html:
-        from ckptplan.report.html.pages import make_plan_page
-
-        write_page(html, lambda: make_plan_page(plan, by_strategy(), unsearched=ranked.unsearched))
+    page.draw(view)
 
 
 def _parse_prices(text: str) -> dict[str, float]:
@@ -91,7 +86,6 @@ def compare(
     wishes: WishOptions,
     regret: Annotated[bool, typer.Option(help="Show how far above the optimum each strategy is.")] = False,
     machines: MachineOptions,
-    html: Html = None,
     output: OutputOptions,
 ) -> None:
     """Show the best plan of each strategy, or why it has none; exits 3 if none has one.
@@ -102,17 +96,17 @@ def compare(
     named = job.profiles
     if len(named) == 1 and not any((machines.prices, machines.deadline, machines.batches, machines.plot)):
         only = JobOptions(**{**vars(job), "profile": named[0]})
-        _compare_strategies(only, wishes, output, regret=regret, html=html)
+        _compare_strategies(only, wishes, machines, output, regret=regret)
         return
     if regret:
         raise InputError(
             "compares strategies on one machine", field="--regret", value=True, accepted="one --profile"
         )
-    _compare_machines(job, wishes, machines, output, html=html)
+    _compare_machines(job, wishes, machines, output)
 
 
 def _compare_strategies(
-    job: JobOptions, wishes: WishOptions, output: OutputOptions, *, regret: bool, html: str | None
+    job: JobOptions, wishes: WishOptions, page: PageOptions, output: OutputOptions, *, regret: bool
 ) -> None:
     from ckptplan.planning.optimize import rank_strategies
     from ckptplan.report.plan import view_comparison
@@ -122,12 +116,9 @@ def _compare_strategies(
     if ranked.interrupted:
         note("interrupted: the strategies found so far, without a bound")
     results = ranked.by_strategy()
-    case = ranked.request.case
-    write_view(view_comparison(results, case, regret=regret), output, unnamed=job.workload is None)
-    if html:
-        from ckptplan.report.html.pages import make_comparison_page
-
-        write_page(html, lambda: make_comparison_page(results, case, regret=regret))
+    view = view_comparison(results, ranked.request.case, regret=regret)
+    write_view(view, output, unnamed=job.workload is None)
+    page.draw(view)
     if all(isinstance(result, Infeasible) for result in results.values()):
         if output.file is not None:
             note(f"ckptplan: no strategy fits: the reasons are in {output.file}")
@@ -135,12 +126,7 @@ def _compare_strategies(
 
 
 def _compare_machines(
-    job: MachinesOptions,
-    wishes: WishOptions,
-    machines: MachineOptions,
-    output: OutputOptions,
-    *,
-    html: str | None,
+    job: MachinesOptions, wishes: WishOptions, machines: MachineOptions, output: OutputOptions
 ) -> None:
     from ckptplan.report.machines import view_machines
     from ckptplan.storage.toml_files import load_profile
@@ -157,15 +143,9 @@ def _compare_machines(
             **wishes.read(),
             progress=progress,
         )
-    write_view(view_machines(comparison), output.by_name(), unnamed=job.workload is None)
-    if html:
-        from ckptplan.report.html.pages import make_machines_page
-
-        write_page(html, lambda: make_machines_page(comparison))
-    if machines.plot:
-        from ckptplan.report.machines import draw_machines
-
-        machines.draw(lambda size: draw_machines(comparison, size))
+    view = view_machines(comparison)
+    write_view(view, output, unnamed=job.workload is None)
+    machines.draw(view)
     if not comparison.fits:
         if output.file is not None:
             note(f"ckptplan: it fits on no machine: the reasons are in {output.file}")

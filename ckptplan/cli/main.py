@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from importlib import import_module
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -23,19 +22,6 @@ INTERRUPTED, PIPE_CLOSED, TERMINATED = 130, 141, 143
 _NO_MEMORY = "there is not enough memory for this command; allow it more (ulimit -v), or close other programs"
 #: What the loader of shared libraries says where memory is limited (ulimit -v).
 _OUT_OF_MEMORY = re.compile(r"[Cc]annot allocate memory|failed to map segment")
-#: Modules that a command imports, imported before typer calls it. Deep within typer's calls the same imports
-#: take a fifth longer, because CPython's frame stack then crosses the end of a chunk again and again.
-_EARLY = {
-    "optimize": ("planning.optimize", "report.plan"),
-    "compare": ("planning.optimize", "report.plan"),
-    "pareto": ("studies.pareto",),
-    "largest": ("studies.largest",),
-    "paper": ("paper.claims",),
-    "sensitivity": ("studies.sensitivity",),
-    "sweep": ("studies.sweep",),
-    "simulate": ("planning.playback",),
-    "schedule": ("planning.playback",),
-}
 
 
 class Terminated(BaseException):
@@ -146,9 +132,6 @@ def _command(arguments: list[str]) -> int:
 
     words = arguments[:2] if " ".join(arguments[:2]) in COMMANDS else arguments[:1]
     app = make_app(*(words if " ".join(words) in COMMANDS else ()))
-    if arguments and arguments[0] in _EARLY:
-        for module in ("numpy", "ckptplan.model.plan", *(f"ckptplan.{one}" for one in _EARLY[arguments[0]])):
-            import_module(module)
     result = app(args=arguments, prog_name="ckptplan", standalone_mode=False)
     return result if isinstance(result, int) else 0
 

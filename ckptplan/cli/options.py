@@ -122,12 +122,13 @@ Model = Annotated[
     Literal["exact", "paper"],
     typer.Option(help="Choose by the exact model or by the paper's printed equations."),
 ]
-PlanFile = Annotated[
-    str,
-    typer.Argument(
-        metavar="PLAN", help="A plan file, as optimize -o writes it; '-' for standard input.", parser=Read
-    ),
-]
+PLAN = typer.Argument(
+    metavar="PLAN",
+    help="A plan file, as optimize -o writes it; '-' for standard input.",
+    parser=Read,
+    show_default=False,
+)
+PlanFile = Annotated[str, PLAN]
 Threads = Annotated[int | None, count("Threads of PyTorch (default: its own choice).", most=4096)]
 Trace = Annotated[
     str | None,
@@ -274,10 +275,13 @@ def make_request(job: JobOptions, wishes: BudgetOptions, *, progress: Progress |
 
 
 def keep_apart(given: Mapping[str, object]) -> None:
-    """Raise InputError, for the first of two options, if both are given."""
-    (first, value), (other, chosen) = given.items()
-    if value and chosen:
-        raise InputError(f"does not go together with {other}", field=first, value=value, accepted="one of them")
+    """Raise InputError, for the first option that is given, if the last one is given, too."""
+    *others, (last, chosen) = given.items()
+    for name, value in others:
+        if value and chosen:
+            raise InputError(
+                f"does not go together with {last}", field=name, value=value, accepted="one of them"
+            )
 
 
 def need_runtime(runtime: str) -> None:

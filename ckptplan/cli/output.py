@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
     from ckptplan.cost.case import Case
     from ckptplan.model.plan import Plan
-    from ckptplan.model.prediction import BasisEntry
     from ckptplan.report.blocks import Block
-    from ckptplan.report.html.page import Page
     from ckptplan.report.style import Size
 
     FormatName = str
@@ -32,9 +30,64 @@ else:
     # Any that is registered; typer reads the choices off the type.
     FormatName = Literal[tuple(FORMATS)]
 
+
+def page_file(name: str) -> WrittenBeside:
+    """Return the name of a page that can be written. Raises InputError or MissingExtra if none can be."""
+    from ckptplan.report.html.page import need_html
+
+    need_html()
+    return WrittenBeside(name)
+
+
+def picture_file(name: str) -> WrittenBeside:
+    """Return the name of a picture that can be written. Raises InputError."""
+    from ckptplan.report.style import picture_format
+
+    picture = WrittenBeside(name)
+    picture_format(name)
+    return picture
+
+
 FormatOption = Annotated[FormatName, option("NAME", f"How the result is written; one of {', '.join(FORMATS)}.")]
 Basis = Annotated[bool, typer.Option(help="List every input of the estimate with its origin, below the table.")]
 OutputFile = Annotated[str | None, option("FILE", "Write to a file, '-' for standard output.", parser=Written)]
+PictureSize = Annotated[
+    Literal["column", "page", "slide"],
+    option("NAME", "Size of the picture: column (3.4 inches wide), page (6.9) or slide."),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageOptions:
+    """The result as a page."""
+
+    html: Annotated[
+        str | None,
+        option(
+            "FILE", "Write a page to zoom, click and print, in one file that works offline.", parser=page_file
+        ),
+    ] = None
+
+    def draw(self, view: View) -> None:
+        """Write what is asked for of a result. Raises InputError if a file cannot be written."""
+        if self.html is not None:
+            write_page(self.html, view)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureOptions(PageOptions):
+    """The result as a picture and as a page."""
+
+    plot: Annotated[
+        str | None, option("FILE", "Draw the result, as .png, .svg or .pdf.", parser=picture_file)
+    ] = None
+    size: PictureSize = "page"
+
+    def draw(self, view: View) -> None:
+        """Write what is asked for of a result. Raises InputError if a file cannot be written."""
+        if self.plot is not None and view.draw is not None:
+            save_picture(self.plot, view.draw, size=self.size)
+        super().draw(view)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +97,6 @@ class OutputOptions:
     format: FormatOption = "table"
     file: OutputFile = None
     basis: Basis = False
-
-    def by_name(self) -> OutputOptions:
-        """Return these options with the format that the file's name implies, unless --format was given."""
-        found = format_of_file(self.file) if self.file and self.format == "table" else None
-        return self if found is None else replace(self, format=found.name)
 
 
 def write_plan(plan: Plan, view: View, output: OutputOptions, *, unnamed: bool = False) -> None:
@@ -68,34 +116,30 @@ def write_plan(plan: Plan, view: View, output: OutputOptions, *, unnamed: bool =
 
 
 def write_view(view: View, output: OutputOptions, *, unnamed: bool = False) -> None:
-    """Write a result in the chosen format.
+    """Write a result in the chosen format; where none is chosen, in that which the file's name implies.
 
     ``unnamed`` says that no workload was named, so that the table tells which one was planned. Raises
     InputError if the file cannot be written.
     """
-    kind = view.kind
+    kind, chosen = view.kind, FORMATS[output.format]
+    if output.file and output.format == "table":
+        chosen = format_of_file(output.file) or chosen
 
     def tell() -> Iterator[Block]:
         """Yield what people read, which ends in the basis."""
-        yield from view.blocks()
-        yield from list_basis_blocks(view.basis(), whole=output.basis)
-        if unnamed:
-            from ckptplan.report.blocks import Paragraph
+        from ckptplan.report.basis import count_basis, explain_basis
+        from ckptplan.report.blocks import Paragraph
 
+        yield from view.blocks()
+        yield from (explain_basis if output.basis else count_basis)(view.basis())
+        if unnamed:
             yield Paragraph(
                 f"Workload: {DEFAULT_WORKLOAD}, as none was named; --workload NAME plans another, and "
                 "ckptplan workloads list shows them."
             )
 
     document = view.document if kind is None else lambda: enveloped(kind, view.document())
-    FORMATS[output.format].write(replace(view, blocks=tell, document=document), output.file or "-")
-
-
-def list_basis_blocks(entries: Sequence[BasisEntry], *, whole: bool) -> Iterable[Block]:
-    """Return the basis of an estimate: a line that counts it, or all of it."""
-    from ckptplan.report.basis import count_basis, explain_basis
-
-    return explain_basis(entries) if whole else count_basis(entries)
+    chosen.write(replace(view, blocks=tell, document=document), output.file or "-")
 
 
 def enveloped(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,27 +160,12 @@ def note(text: str) -> None:
     write_error(put_on_one_line(text))
 
 
-def page_file(name: str) -> WrittenBeside:
-    """Return the name of a page that can be written. Raises InputError or MissingExtra if none can be."""
-    from ckptplan.report.html.page import need_html
-
-    need_html()
-    return WrittenBeside(name)
-
-
-Html = Annotated[
-    str | None,
-    option("FILE", "Write a page to zoom, click and print, in one file that works offline.", parser=page_file),
-]
-
-
-def write_page(path: str | None, make: Callable[[], Page]) -> None:
-    """Write a page if one is asked for. Raises InputError if the file cannot be written."""
-    if path is None:
-        return
+def write_page(path: str, view: View) -> None:
+    """Write the page of a result. Raises InputError if the file cannot be written."""
+    from ckptplan.report.html.pages import make_page
     from ckptplan.storage.files import write_text
 
-    write_text(path, make().render(command=command_line()))
+    write_text(path, make_page(view).render(command=command_line()))
     if path != "-":
         note(f"page written to {path}")
 
@@ -150,42 +179,13 @@ def explained(path: str | None, load: Callable[[], Case]) -> Iterator[None]:
         reason = error  # what `except` names is gone when the block ends
         if path is not None:
             from ckptplan.report.fields import name_job
-            from ckptplan.report.html.pages import make_infeasible_page
+            from ckptplan.report.infeasible import list_reasons
 
             case = load()
-            title = name_job(case.workload, case.profile)
-            write_page(path, lambda: make_infeasible_page(reason, title=title))
+            title = f"Nothing fits: {name_job(case.workload, case.profile)}"
+            sections = [list_reasons([reason])]
+            write_page(path, View(kind=None, title=title, lede=reason.subject, sections=lambda: sections))
         raise
-
-
-def picture_file(name: str) -> WrittenBeside:
-    """Return the name of a picture that can be written. Raises InputError."""
-    from ckptplan.report.style import picture_format
-
-    picture = WrittenBeside(name)
-    picture_format(name)
-    return picture
-
-
-PictureSize = Annotated[
-    Literal["column", "page", "slide"],
-    option("NAME", "Size of the picture: column (3.4 inches wide), page (6.9) or slide."),
-]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PictureOptions:
-    """The result as a picture."""
-
-    plot: Annotated[
-        str | None, option("FILE", "Draw the result, as .png, .svg or .pdf.", parser=picture_file)
-    ] = None
-    size: PictureSize = "page"
-
-    def draw(self, make: Callable[[Size], Figure]) -> None:
-        """Draw the picture if one is asked for. Raises InputError if it cannot be written."""
-        if self.plot is not None:
-            save_picture(self.plot, make, size=self.size)
 
 
 def save_picture(path: str, make: Callable[[Size], Figure], size: str) -> None:

@@ -18,7 +18,6 @@ from ckptplan.errors import InputError, quote_value
 if TYPE_CHECKING:
     from ckptplan.paper.figures import PaperFigure
     from ckptplan.paper.setting import PaperSetting
-    from ckptplan.report.formats import View
 
 PictureFormat: TypeAlias = Literal["png", "svg", "pdf"]
 
@@ -73,19 +72,14 @@ def paper(
     if markdown is not None:
         _write_page(setting, markdown, pictures, picture_format)
     if (pictures is None and markdown is None) or output.file is not None or output.format != "table":
-        write_view(_view(setting, figure), output)
-
-
-def _view(setting: PaperSetting, number: int | None) -> View:
-    """Return the claims, or the numbers of a figure."""
-    from ckptplan.paper import table
-    from ckptplan.paper.figures import FIGURES
-
-    if number is None:
+        from ckptplan.paper import table
         from ckptplan.paper.claims import make_claims
+        from ckptplan.paper.figures import FIGURES
 
-        return table.view_claims(make_claims(setting), setting)
-    return table.view_figure(FIGURES[number](setting), setting)
+        if figure is None:
+            write_view(table.view_claims(make_claims(setting), setting), output)
+        else:
+            write_view(table.view_figure(FIGURES[figure](setting), setting), output)
 
 
 def _contents(setting: PaperSetting, number: int | None) -> Sequence[PaperFigure]:

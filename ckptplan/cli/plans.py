@@ -14,6 +14,7 @@ from ckptplan.cli.options import command_line, count, option
 from ckptplan.cli.output import (
     OutputFile,
     OutputOptions,
+    PictureOptions,
     PictureSize,
     explained,
     note,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from ckptplan.model.plan import Plan
     from ckptplan.model.progress import Progress
     from ckptplan.report.chrome_trace import ChromeTrace
-    from ckptplan.report.html.page import Page
+    from ckptplan.report.formats import View
     from ckptplan.schedule.timeline import Event
 
 #: Exit code if a schedule does not cost what its closed form says.
@@ -46,7 +47,6 @@ def _read_lengths(value: str) -> tuple[int, int]:
     if not (whole and 1 <= int(ends[0]) <= int(ends[1])):
         raise InputError(
             f"{quote_value(value)} is no range of lengths",
-            field="--T",
             value=value,
             accepted="FIRST:LAST, as 1:5000, of fewer than 20 digits each",
         )
@@ -55,15 +55,7 @@ def _read_lengths(value: str) -> tuple[int, int]:
 
 def simulate(
     *,
-    plan: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="PLAN",
-            help="A plan file, as optimize -o writes it; '-' for standard input.",
-            parser=Read,
-            show_default=False,
-        ),
-    ] = None,
+    plan: Annotated[str | None, options.PLAN] = None,
     schedule: Annotated[
         str | None, option("FILE", "Play this schedule at the plan's costs and limits.", parser=Read)
     ] = None,
@@ -76,7 +68,8 @@ def simulate(
     ] = False,
     slots: Annotated[int | None, count("With --online: the states that are held at a time.")] = None,
     lengths: Annotated[
-        str | None, option("FIRST:LAST", "With --online: the lengths (default: 1:5000).", "--T")
+        Any,
+        option("FIRST:LAST", "With --online: the lengths (default: 1:5000).", "--T", parser=_read_lengths),
     ] = None,
     plot: Annotated[
         str | None,
@@ -97,7 +90,10 @@ def simulate(
 
     if online:
         given = {"PLAN": plan, "--schedule": schedule, "--trace": trace, "--gantt": gantt}
-        _simulate_online(slots, lengths, plot, size, output, refused=given)
+        options.keep_apart({**given, "--online": online})
+        view = _view_online(slots, lengths or (1, 5000))
+        write_view(view, output)
+        PictureOptions(plot=plot, size=size).draw(view)
         return
     for name, value in (("--slots", slots), ("--T", lengths), ("--plot", plot)):
         if value is not None:
@@ -123,38 +119,29 @@ def simulate(
         if trace:
             sinks.append(stack.enter_context(traced(planned, trace, schedule=schedule)).add)
         if gantt:
-            sinks.append(stack.enter_context(_drawn(planned, schedule, gantt, size)))
+            from ckptplan.report.gantt import Gantt
+
+            picture = Gantt(planned, schedule=schedule)
+            sinks.append(picture.add)
         with progress_bar("playing the schedule") as progress:
             seen = play(planned, schedule=schedule, sink=take if sinks else None, progress=progress)
         view = view_simulation(planned, seen, schedule=schedule)
         write_view(view, output)
+        if gantt:
+            save_picture(gantt, picture.draw, size=size)
     if schedule is None and not view.document()["agrees"]:
         note("ckptplan: the schedule does not cost what the plan predicts")
         raise typer.Exit(DISAGREES)
 
 
-def _simulate_online(
-    slots: int | None,
-    lengths: str | None,
-    plot: str | None,
-    size: str,
-    output: OutputOptions,
-    *,
-    refused: dict[str, str | None],
-) -> None:
-    from ckptplan.report.online import draw_online, view_online
+def _view_online(slots: int | None, lengths: tuple[int, int]) -> View:
+    from ckptplan.report.online import view_online
     from ckptplan.studies.online import compare_online
 
-    for name, value in refused.items():
-        if value is not None:
-            raise InputError("cannot be combined with --online", field=name, value=value)
     if slots is None:
         raise InputError("is missing", field="--slots", accepted="the states that are held at a time, as 10")
-    first, last = _read_lengths("1:5000" if lengths is None else lengths)
-    found = compare_online(slots=slots, first=first, last=last)
-    write_view(view_online(found), output)
-    if plot:
-        save_picture(plot, lambda size: draw_online(found, size), size=size)
+    first, last = lengths
+    return view_online(compare_online(slots=slots, first=first, last=last))
 
 
 @contextmanager
@@ -181,16 +168,6 @@ def traced(plan: Plan, path: str, *, schedule: str | None = None) -> Iterator[Ch
         yield chrome
         chrome.close()
     note(f"trace written to {path}; open it at ui.perfetto.dev or chrome://tracing")
-
-
-@contextmanager
-def _drawn(plan: Plan, schedule: str | None, path: str, size: str) -> Iterator[Callable[[Event], None]]:
-    """Collect events, and draw them when the schedule ends."""
-    from ckptplan.report.gantt import Gantt
-
-    picture = Gantt(plan, schedule=schedule)
-    yield picture.add
-    save_picture(path, picture.draw, size=size)
 
 
 def _case_of(plan: Plan) -> Case:
@@ -235,15 +212,15 @@ def report(
     need_html()
     planned = load_plan(plan)
     with explained(output, lambda: _case_of(planned)), progress_bar("planning for the report") as progress:
-        page = _make_page(planned, progress)
-    write_page(output, lambda: page)
+        view = _view_all(planned, progress)
+    write_page(output, view)
 
 
-def _make_page(plan: Plan, progress: Progress | None) -> Page:
-    """Return the page. Raises Infeasible if the plan's own goal cannot be met."""
+def _view_all(plan: Plan, progress: Progress | None) -> View:
+    """Return all that is known about a plan. Raises Infeasible if the plan's own goal cannot be met."""
     from ckptplan.planning.optimize import rank_strategies
     from ckptplan.planning.request import Request
-    from ckptplan.report.html.pages import make_report_page
+    from ckptplan.report.html.pages import view_report
     from ckptplan.studies.pareto import pareto
     from ckptplan.studies.sensitivity import sensitivity
 
@@ -261,7 +238,7 @@ def _make_page(plan: Plan, progress: Progress | None) -> Page:
     except Infeasible:
         # Strategies that answer at once may need more memory than the plan.
         study = None
-    return make_report_page(plan, results, front=front, study=study)
+    return view_report(plan, results, front=front, study=study)
 
 
 def schema(

@@ -9,16 +9,7 @@ import typer
 
 from ckptplan.cli import options
 from ckptplan.cli.options import BudgetOptions, JobOptions, LimitOptions, option
-from ckptplan.cli.output import (
-    Html,
-    OutputOptions,
-    PictureOptions,
-    explained,
-    note,
-    write_page,
-    write_plan,
-    write_view,
-)
+from ckptplan.cli.output import OutputOptions, PictureOptions, explained, note, write_plan, write_view
 from ckptplan.cli.progress import progress_bar
 from ckptplan.errors import Infeasible, InputError
 from ckptplan.units import parse_bytes
@@ -48,7 +39,6 @@ def pareto(
     plot_all: Annotated[
         bool, typer.Option(help="Draw strategies in colour that are best nowhere, too.")
     ] = False,
-    html: Html = None,
     bounds: FrontOptions,
     output: OutputOptions,
 ) -> None:
@@ -61,30 +51,18 @@ def pareto(
     from ckptplan.report.front import view_front
     from ckptplan.report.plan import view_plan
 
-    if at is not None and bounds.local_bytes is not None:
-        raise InputError(
-            "cannot be combined with --at, which is also a budget",
-            field="--local-bytes",
-            value=bounds.local_bytes,
-        )
-    with explained(html, job.load):
+    options.keep_apart({"--local-bytes": bounds.local_bytes, "--at": at})
+    with explained(picture.html, job.load):
         front = _find_front(job, bounds, at)
         plan = None if at is None else front.best
+    view = view_front(front, every=plot_all)
     if plan is not None:
         write_plan(plan, view_plan(plan, lambda: _rank(front)), output, unnamed=job.workload is None)
     else:
-        output = output.by_name()
-        write_view(view_front(front), output, unnamed=job.workload is None)
-        if output.format != "table" and output.file not in (None, "-"):
+        write_view(view, output, unnamed=job.workload is None)
+        if output.file not in (None, "-"):
             note(f"front written to {output.file}")
-    if picture.plot:
-        from ckptplan.report.front import draw_front
-
-        picture.draw(lambda size: draw_front(front, size, every=plot_all))
-    if html:
-        from ckptplan.report.html.pages import make_front_page
-
-        write_page(html, lambda: make_front_page(front, every=plot_all))
+    picture.draw(view)
 
 
 def _find_front(job: JobOptions, bounds: FrontOptions, at: int | None) -> ParetoFront:
@@ -140,7 +118,7 @@ def largest(
     if any(reach.interrupted for reach in reaches.values()):
         note("interrupted: the largest values found so far")
     view = view_reaches(reaches, case, quantity, wishes["max_overhead"])
-    write_view(view, output.by_name(), unnamed=job.workload is None)
+    write_view(view, output, unnamed=job.workload is None)
     if output.file not in (None, "-"):
         note(f"plans written to {output.file}")
     if all(reach.plan is None for reach in reaches.values()):
@@ -156,7 +134,6 @@ def sensitivity(
         str | None, option("SHARE", "Add error bars: the uncertainty of every time, as '10%'.")
     ] = None,
     picture: PictureOptions,
-    html: Html = None,
     output: OutputOptions,
 ) -> None:
     """Show how the best plan's time changes with each input, and where another strategy is better.
@@ -168,7 +145,7 @@ def sensitivity(
     from ckptplan.report.sensitivity import view_sensitivity
     from ckptplan.studies.sensitivity import sensitivity as vary
 
-    with explained(html, job.load), progress_bar("varying the inputs") as progress:
+    with explained(picture.html, job.load), progress_bar("varying the inputs") as progress:
         case = job.load()
         study = vary(
             case.workload,
@@ -178,12 +155,6 @@ def sensitivity(
             uncertainty=uncertainty,
             progress=progress,
         )
-    write_view(view_sensitivity(study), output, unnamed=job.workload is None)
-    if picture.plot:
-        from ckptplan.report.sensitivity import draw_tornado
-
-        picture.draw(lambda size: draw_tornado(study, size))
-    if html:
-        from ckptplan.report.html.pages import make_sensitivity_page
-
-        write_page(html, lambda: make_sensitivity_page(study))
+    view = view_sensitivity(study)
+    write_view(view, output, unnamed=job.workload is None)
+    picture.draw(view)

@@ -6,7 +6,7 @@ Rows are printed, streamed, or written to files that can be continued.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ import typer
 from ckptplan.cli import options
 from ckptplan.cli.command import Read
 from ckptplan.cli.options import MachinesOptions, WishOptions, count, option
-from ckptplan.cli.output import Basis, Html, OutputFile, PictureOptions, list_basis_blocks, note, write_page
+from ckptplan.cli.output import Basis, OutputFile, OutputOptions, PictureOptions, note, write_view
 from ckptplan.cli.progress import progress_bar
 from ckptplan.errors import InputError, MissingExtra, refuse
 
@@ -40,7 +40,7 @@ class SweepRun:
     sweep: Sweep
     jobs: int | None
     executor: Executor | None
-    collectors: Sequence[SweepPicture]
+    picture: SweepPicture | None
     #: Rows with a plan among those that were yielded.
     fitting: int = 0
 
@@ -54,8 +54,8 @@ class SweepRun:
         done, total = 0, len(self.sweep) - start
         with progress_bar("planning", beside_output=beside_output) as progress:
             for rows in iterate_rows(self.sweep, start=start, jobs=self.jobs, executor=self.executor):
-                for one in self.collectors:
-                    one.add(rows, start=start + done)
+                if self.picture is not None:
+                    self.picture.add(rows, start=start + done)
                 self.fitting += sum(bool(row["fits"]) for row in rows)
                 yield rows
                 done += len(rows)
@@ -69,12 +69,11 @@ class SweepRun:
 
     def collect_missing(self) -> None:
         """Plan the rows again that a file had before, if a picture or a page needs them."""
-        missing = max((one.missing for one in self.collectors), default=0)
-        if not missing:
+        if self.picture is None or not self.picture.missing:
             return
-        note(f"planning {missing:,} rows of the file again, for the picture or the page")
+        note(f"planning {self.picture.missing:,} rows of the file again, for the picture or the page")
         for _ in self.rows():
-            if not any(one.missing for one in self.collectors):
+            if not self.picture.missing:
                 break
 
 
@@ -99,13 +98,14 @@ def is_no_file(path: str) -> bool:
 
 
 def _print(work: SweepRun, *, basis: bool) -> None:
-    from ckptplan.report.formats import show_blocks
+    from ckptplan.report.formats import View
     from ckptplan.report.sweep import Summary
 
     summary = Summary(work.sweep)
     for rows in work.rows():
         summary.add(rows)
-    show_blocks([*summary.blocks(), *list_basis_blocks(summary.list_basis(), whole=basis)])
+    view = View(kind="sweep", blocks=summary.blocks, basis=summary.list_basis)
+    write_view(view, OutputOptions(basis=basis))
 
 
 def _stream(work: SweepRun, chosen: RowFormat, output: str | None) -> None:
@@ -167,7 +167,7 @@ def _say_written(work: SweepRun, output: str, *, new: int) -> str:
     if new > work.fitting:
         parts.append(f"nothing fits at {new - work.fitting:,} (the column binding says why)")
     # Pictures have two axes, and show all parts.
-    drawn = work.collectors or len(work.sweep.grid.axes) > 2 or work.sweep.shard is not None
+    drawn = work.picture or len(work.sweep.grid.axes) > 2 or work.sweep.shard is not None
     return ", ".join(parts) + ("" if drawn else "; with --html FILE the same command draws them")
 
 
@@ -287,7 +287,6 @@ def sweep(
     ] = None,
     restart: Annotated[bool, typer.Option(help="Start the file again, whatever it holds.")] = False,
     picture: PictureOptions,
-    html: Html = None,
     basis: Basis = False,
 ) -> None:
     """Find the best plan at every point of a grid over any inputs.
@@ -297,11 +296,9 @@ def sweep(
     ('closed'), unless --strategies names others. With --shard 3/64 a machine plans one of 64 parts, and
     --merge part-*.csv -o all.csv puts the parts together.
     """
-    drawings = {"--plot": picture.plot, "--html": html}
-    for name, value in {"--over": over, "--shard": shard, "--engine": engine, **drawings}.items():
-        options.keep_apart({name: value, "--merge": merge})
-    for name, value in drawings.items():
-        options.keep_apart({name: value, "--shard": shard})
+    drawings = {"--plot": picture.plot, "--html": picture.html}
+    options.keep_apart({"--over": over, "--shard": shard, "--engine": engine, **drawings, "--merge": merge})
+    options.keep_apart({**drawings, "--shard": shard})
     options.keep_apart({"--jobs": jobs, "--engine": engine})
     chosen = _choose_format(format_, output)
     if merge:
@@ -312,26 +309,16 @@ def sweep(
     if shard is not None and chosen is None:
         raise InputError("writes a part of a sweep", field="--shard", accepted="-o FILE beside it, or --format")
     grid = _prepare(over or [], given, wishes, shard)
-    drawn = _collect(grid, "picture") if picture.plot else None
-    page = _collect(grid, "page") if html else None
-    collectors = [one for one in (drawn, page) if one is not None]
+    collected = None
+    if picture.plot or picture.html:
+        from ckptplan.report.sweep import SweepPicture, view_sweep
+
+        collected = SweepPicture(grid, page=picture.html is not None)
     with _connect(engine) as executor:
-        work = SweepRun(sweep=grid, jobs=jobs, executor=executor, collectors=collectors)
+        work = SweepRun(sweep=grid, jobs=jobs, executor=executor, picture=collected)
         run_sweep(work, chosen, output, restart=restart, basis=basis)
-    if drawn is not None:
-        from ckptplan.report.sweep import draw_sweep
-
-        picture.draw(lambda size: draw_sweep(drawn, size))
-    if page is not None:
-        from ckptplan.report.html.pages import make_sweep_page
-
-        write_page(html, lambda: make_sweep_page(page))
-
-
-def _collect(grid: Sweep, place: Literal["picture", "page"]) -> SweepPicture:
-    from ckptplan.report.sweep import SweepPicture
-
-    return SweepPicture(grid, place=place)
+    if collected is not None:
+        picture.draw(view_sweep(collected))
 
 
 def _choose_format(asked: RowFormat | None, output: str | None) -> RowFormat | None:
@@ -343,9 +330,8 @@ def _choose_format(asked: RowFormat | None, output: str | None) -> RowFormat | N
     if asked is not None or output is None:
         return asked
     suffix = Path(output).suffix.removeprefix(".").lower()
-    for known in get_args(RowFormat):
-        if suffix == known:
-            return cast("RowFormat", known)
+    if suffix in get_args(RowFormat):
+        return cast("RowFormat", suffix)
     raise InputError(
         f"{output!r} does not say how rows are written",
         field="--output",

@@ -7,7 +7,7 @@ import typer
 from ckptplan.cli import options
 from ckptplan.cli.cells import Device
 from ckptplan.cli.options import count, option
-from ckptplan.cli.output import Html, OutputOptions, note, write_page, write_view
+from ckptplan.cli.output import OutputOptions, PageOptions, note, write_view
 from ckptplan.cli.plans import traced
 from ckptplan.cli.progress import progress_bar
 from ckptplan.errors import InputError
@@ -62,7 +62,7 @@ def validate(
         ),
     ] = None,
     trace: options.Trace = None,
-    html: Html = None,
+    page: PageOptions,
     output: OutputOptions,
 ) -> None:
     """Run a plan and base on the same weights and data: predicted against measured, part by part.
@@ -96,11 +96,9 @@ def validate(
             progress=progress,
             tell=lambda text: progress.say(f"ckptplan: {text}"),
         )
-    write_view(view_validation(planned, found), output)
-    if html:
-        from ckptplan.report.html.pages import make_validation_page
-
-        write_page(html, lambda: make_validation_page(planned, found))
+    view = view_validation(planned, found)
+    write_view(view, output)
+    page.draw(view)
     if trace is not None:
         from ckptplan.planning.playback import simulate
 

@@ -1,10 +1,16 @@
-"""What a result says to people: headings, paragraphs and tables, which a console and a page render alike."""
+"""What a result says to people: headings, paragraphs and tables, which a console and a page render alike.
+
+A page has charts and schedules besides, in sections.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from ckptplan.model.plan import Plan
 
 #: How a text stands out: what it means, not how it looks.
 Style: TypeAlias = Literal["", "strong", "faint", "best", "good", "bad", "warning", "caution"]
@@ -114,6 +120,45 @@ class Table:
 
 
 Block: TypeAlias = Heading | Paragraph | Table
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart of a page: its specification in Vega-Lite, and what it shows in words.
+
+    Its ``caption`` says what is seen and what can be done.
+    """
+
+    kind: ClassVar[str] = "chart"
+    name: str
+    title: str
+    caption: str
+    spec: Mapping[str, Any]
+    #: Whether its time axis, or both axes, can be moved and scaled.
+    zooms: bool = False
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page, with a heading of its own: blocks and charts."""
+
+    name: str
+    title: str
+    blocks: Iterable[object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedules:
+    """The part of a page where a reader chooses a plan by its name and sees its schedule.
+
+    ``own`` is the plan that the page is about, before all others and drawn more finely; ``first`` is the place
+    of the one that is shown at first.
+    """
+
+    title: str = "The chosen plan"
+    own: Plan | None = None
+    plans: Sequence[tuple[str, Plan]] = ()
+    first: int = 0
 
 
 def _as_cell(content: str | float | Cell | None) -> Cell:

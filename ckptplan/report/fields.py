@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from ckptplan import units
 from ckptplan.errors import Infeasible
 from ckptplan.model.budget import find_memory
 from ckptplan.model.plan import Plan
@@ -20,16 +21,6 @@ from ckptplan.planning.optimize import DETAIL_COLUMNS, INTERVAL, JOB_COLUMNS, co
 from ckptplan.report.blocks import Cell, Field, Paragraph
 from ckptplan.storage.plans import plan_document
 from ckptplan.strategies.registry import all_parameters
-from ckptplan.units import (
-    format_bytes,
-    format_count,
-    format_flop_rate,
-    format_flops,
-    format_percent,
-    format_rate,
-    format_seconds,
-    format_share,
-)
 from ckptplan.wording import Argument
 
 #: Numbers of a column have one unit if the largest is less than this many times the smallest.
@@ -40,12 +31,12 @@ _LARGE = 1e6
 
 def align_percents(values: Sequence[float]) -> list[str]:
     """Format shares as signed percentages."""
-    return _pad_units([format_percent(value) for value in values])
+    return _pad_units([units.format_percent(value) for value in values])
 
 
 def align_counts(values: Sequence[float]) -> list[str]:
     """Format counts: '1,472'."""
-    return [format_count(int(value)) for value in values]
+    return [units.format_count(int(value)) for value in values]
 
 
 def align_ratios(values: Sequence[float]) -> list[str]:
@@ -66,15 +57,17 @@ def _align(
 
 
 #: Formats of times, '33.40 ms' below '32.34 ms', of sizes in binary units, and of rates in decimal ones.
-align_seconds = partial(_align, format_one=format_seconds, units={"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9})
+align_seconds = partial(
+    _align, format_one=units.format_seconds, units={"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+)
 align_bytes = partial(
     _align,
-    format_one=format_bytes,
+    format_one=units.format_bytes,
     units={f"{name}B": 1024.0**i for i, name in enumerate(("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))},
 )
 align_rates = partial(
     _align,
-    format_one=format_rate,
+    format_one=units.format_rate,
     units={f"{name}B/s": 1000.0**i for i, name in enumerate(("", "k", "M", "G", "T", "P"))},
 )
 
@@ -104,14 +97,14 @@ def format_field(field: str, value: object) -> str:
 
 
 _UNITS: dict[str, Callable[[float], str]] = {
-    "headroom": format_share,
-    "efficiency": format_share,
-    "bytes_per_second": format_rate,
-    "flops_per_second": format_flop_rate,
-    "bytes_per_step": format_bytes,
-    "bytes": format_bytes,
-    "seconds": format_seconds,
-    "flops": format_flops,
+    "headroom": units.format_share,
+    "efficiency": units.format_share,
+    "bytes_per_second": units.format_rate,
+    "flops_per_second": units.format_flop_rate,
+    "bytes_per_step": units.format_bytes,
+    "bytes": units.format_bytes,
+    "seconds": units.format_seconds,
+    "flops": units.format_flops,
     "watts": "{:g} W".format,
 }
 
@@ -131,6 +124,9 @@ FACTS = (
     Field("local_peak_bytes", "local memory", form=align_bytes),
     Field("remote_peak_bytes", "remote memory", form=align_bytes),
 )
+
+#: What a chart tells of a plan that is pointed at: the members of ``label_row`` and their titles.
+TOLD: Mapping[str, str] = {one.name: one.heading for one in FACTS}
 
 #: A gap below this share is rounding.
 PROVED = 1e-9
@@ -179,12 +175,12 @@ def identify_job(workload: Workload, profile: HardwareProfile) -> dict[str, Any]
 
 def name_job(workload: Workload, profile: HardwareProfile) -> str:
     """Return 'paper-snn on ipu-mk2, T = 4,096'."""
-    return f"{workload.name} on {profile.name}, T = {format_count(workload.steps)}"
+    return f"{workload.name} on {profile.name}, T = {units.format_count(workload.steps)}"
 
 
 def make_title(workload: Workload, profile: HardwareProfile) -> Paragraph:
     """Return the workload, the profile and the number of steps."""
-    steps = format_count(workload.steps)
+    steps = units.format_count(workload.steps)
     return Paragraph(f", T = {steps} time steps", head=f"{workload.name} on {profile.name}")
 
 
@@ -219,6 +215,17 @@ def tell_plan(plan: Plan, also: Sequence[str] = ()) -> dict[str, Any]:
     return {**make_plan_row(plan), "parameters": make_parameters_cell("\n".join(filter(None, parts)))}
 
 
+def label_row(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return what is told of a plan that is pointed at, given by the cells of its columns."""
+    told = {"parameters": format_cells(row), **row}
+    return {one.name: one.form([told[one.name]])[0] if one.form else told[one.name] for one in FACTS}
+
+
+def label_plan(plan: Plan) -> dict[str, str]:
+    """Return what is told of a plan that is pointed at."""
+    return label_row({**make_plan_row(plan), "parameters": format_parameters(plan)})
+
+
 def passed_over(other: Plan, plan: Plan) -> bool:
     """Return whether another plan is predicted to be better than the chosen one, by too little to tell."""
     if plan.goal.objective == "balanced" or plan.goal.model != "exact":
@@ -245,7 +252,7 @@ def tell_interval(plan: Plan) -> str:
 
 def format_headroom(memory: int, headroom: float) -> str:
     """Return '74.51 GiB less 10 % headroom'."""
-    return f"{format_bytes(memory)} less {format_share(headroom)} headroom"
+    return f"{units.format_bytes(memory)} less {units.format_share(headroom)} headroom"
 
 
 def describe_headroom(profile: HardwareProfile, *, budget: int | None, headroom: float) -> str:
@@ -260,7 +267,7 @@ def list_budget(profile: HardwareProfile, *, budget: int | None, headroom: float
     taken = describe_headroom(profile, budget=budget, headroom=headroom)
     if taken and budget is not None:
         where = " per unit" if profile.units > 1 else ""
-        yield Paragraph(f"local budget: {format_bytes(budget)}{where}, {taken}", style="faint")
+        yield Paragraph(f"local budget: {units.format_bytes(budget)}{where}, {taken}", style="faint")
 
 
 def list_limits(plan: Plan) -> Iterator[Paragraph]:
@@ -279,9 +286,10 @@ def list_warnings(plan: Plan) -> Iterator[Paragraph]:
     share = plan.predicted.local_peak_bytes / plan.profile.local_bytes
     if share > _FULL and not any(getattr(plan.workload, field) for field in _BESIDE_SCHEDULE):
         yield Paragraph(
-            f"the plan fills {format_share(share)} of local memory, but {', '.join(_BESIDE_SCHEDULE[:-1])} and "
-            f"{_BESIDE_SCHEDULE[-1]} are 0: weights, inputs, gradients and optimizer are not counted; fill in "
-            f"these fields, let calibrate measure them, or leave room with {Argument('headroom', '20%')}",
+            f"the plan fills {units.format_share(share)} of local memory, but "
+            f"{', '.join(_BESIDE_SCHEDULE[:-1])} and {_BESIDE_SCHEDULE[-1]} are 0: weights, inputs, gradients "
+            "and optimizer are not counted; fill in these fields, let calibrate measure them, or leave room "
+            f"with {Argument('headroom', '20%')}",
             head="warning: ",
             style="warning",
         )
@@ -290,5 +298,5 @@ def list_warnings(plan: Plan) -> Iterator[Paragraph]:
 def name_budget(budget: int, *, resident: int) -> str:
     """Return the name of a budget on an axis without what stays: what is left of it, '276 KiB of 512 KiB'."""
     if not resident:
-        return f"budget {format_bytes(budget)}"
-    return f"budget: {format_bytes(max(0, budget - resident))} of {format_bytes(budget)}"
+        return f"budget {units.format_bytes(budget)}"
+    return f"budget: {units.format_bytes(max(0, budget - resident))} of {units.format_bytes(budget)}"

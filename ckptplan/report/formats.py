@@ -1,4 +1,4 @@
-"""A result in every format: as blocks for people, as a JSON document, as rows of CSV.
+"""A result in every format: as blocks for people, a JSON document, rows of CSV, a page and a picture.
 
 A result is a ``View``, whose forms are functions: a form is made when a format asks for it. A new format is one
 more class here; every command takes it up.
@@ -10,6 +10,7 @@ import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,8 +18,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ckptplan.storage.files import replace_file
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from ckptplan.model.prediction import BasisEntry
-    from ckptplan.report.blocks import Block
+    from ckptplan.report.blocks import Block, Schedules, Section
+    from ckptplan.report.style import Size
     from ckptplan.storage.tables import Row
 
 #: The width of plain text that no terminal limits. 80, what rich assumes off a terminal, wraps paths and
@@ -33,15 +37,21 @@ class View:
     #: Names the document, as in ``ckptplan.comparison``; None for one that names itself, as a plan does.
     kind: str | None
     #: What people read.
-    blocks: Callable[[], Iterable[Block]]
+    blocks: Callable[[], Iterable[Block]] = tuple
     #: All of it as nested JSON data, in SI base units. A part may be a function without arguments, called when
     #: the part is written, so that long parts are not all in memory at once.
-    document: Callable[[], Mapping[str, Any]]
+    document: Callable[[], Mapping[str, Any]] = dict
     #: Flat rows, in SI base units.
-    rows: Callable[[], Iterable[Row]]
+    rows: Callable[[], Iterable[Row]] = tuple
     #: The inputs of the estimate with their origins; none for a result that estimates nothing. Below what
     #: people read, a line counts them; documents have them in full.
     basis: Callable[[], Sequence[BasisEntry]] = tuple
+    #: What its page is about, in a title and a line, and the parts of the page besides the basis.
+    title: str = ""
+    lede: str = ""
+    sections: Callable[[], Iterable[Section | Schedules]] = tuple
+    #: Draws it in a size, within ``style.styled(size)``; None for a result without a picture.
+    draw: Callable[[Size], Figure] | None = None
 
 
 class Column(list[Any]):
@@ -78,7 +88,9 @@ class Text(Format):
     def write(self, view: View, path: str) -> None:
         """Print to a terminal as it can show it; otherwise write plain text."""
         if path == "-" and sys.stdout.isatty():
-            show_blocks(view.blocks())
+            from ckptplan.report.console import print_blocks
+
+            print_blocks(view.blocks())
         else:
             super().write(view, path)
 
@@ -117,16 +129,6 @@ def format_of_file(path: str) -> Format | None:
     return next((one for one in FORMATS.values() if suffix and one.suffix == suffix), None)
 
 
-def show_blocks(blocks: Iterable[Block]) -> None:
-    """Print to standard output."""
-    if sys.stdout.isatty():
-        from ckptplan.report.console import print_blocks
-
-        print_blocks(blocks)
-    else:
-        sys.stdout.write(_render_plain(blocks))
-
-
 def _render_plain(blocks: Iterable[Block]) -> str:
     """Return blocks as plain text, in characters that standard output can show."""
     from ckptplan.report.console import draw_blocks
@@ -142,22 +144,11 @@ def _find_width() -> int:
     columns = os.environ.get("COLUMNS", "")
     if columns.isascii() and columns.isdecimal() and 0 < int(columns[:9]) < 10_000:
         return int(columns)
-    return min(_find_terminal_width() or _WIDE, _WIDE)
-
-
-def _find_terminal_width() -> int | None:
-    """Return the columns of the terminal that standard error or input belongs to, None if there is none.
-
-    Standard output may be a pipe to a pager or a filter, whose lines end at the same terminal.
-    """
     for stream in (sys.stderr, sys.stdin):
-        try:
-            if stream is not None and stream.isatty():
-                return os.get_terminal_size(stream.fileno()).columns or None
-        except (OSError, ValueError):
-            # Closed, or no stream of the system.
-            continue
-    return None
+        # A stream may be no terminal, closed, or none of the system's.
+        with suppress(AttributeError, OSError, ValueError):
+            return min(os.get_terminal_size(stream.fileno()).columns or _WIDE, _WIDE)
+    return _WIDE
 
 
 def json_text(document: Mapping[str, Any]) -> str:

@@ -7,8 +7,8 @@ axis of memory, is a band at its beginning, from which the axis counts.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,34 +18,14 @@ import numpy.typing as npt
 from ckptplan.cost.exact import overhead
 from ckptplan.model.plan import Plan
 from ckptplan.planning.optimize import JOB_COLUMNS, parameter_columns
-from ckptplan.report import style, vega
-from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Table
-from ckptplan.report.fields import (
-    LOCAL,
-    OVER_BASE,
-    PARAMETERS,
-    STRATEGY,
-    TIME,
-    align_bytes,
-    align_counts,
-    align_percents,
-    align_seconds,
-    explain_choice,
-    format_parameters,
-    identify_job,
-    list_budget,
-    list_warnings,
-    make_title,
-    name_budget,
-    name_job,
-    tell_plan,
-)
+from ckptplan.report import fields, style, vega
+from ckptplan.report.blocks import Block, Cell, Chart, Field, Paragraph, Schedules, Section, Table
 from ckptplan.report.formats import Column, View
 from ckptplan.report.infeasible import format_infeasible
-from ckptplan.report.marks import Marks, draw_marks, layer_marks
+from ckptplan.report.marks import Marks, Plot, draw_alone, layer_plot
 from ckptplan.report.scale import LINEAR, Scale, scale_bytes, scale_shares
 from ckptplan.report.style import PAGE, Size
-from ckptplan.report.vega import Chart, Spec
+from ckptplan.report.vega import Spec
 from ckptplan.storage.tables import Blocks, Columns
 from ckptplan.strategies.registry import all_parameters
 from ckptplan.studies.pareto import MOST_EXACT, ParetoFront
@@ -69,57 +49,83 @@ _COSTS: Columns = {
 _BLOCK = 10_000
 
 
-def view_front(front: ParetoFront) -> View:
+def view_front(front: ParetoFront, *, every: bool = False) -> View:
     """Return the front of all strategies and that of each; points are written as a stream.
 
     Its basis is that of the quickest plan. Rows are the points of each strategy's front, ``on_front`` if no
-    strategy beats them.
+    strategy beats them. Its picture and its page have the colours of ``every`` strategy if wanted.
     """
     columns: Columns = {**JOB_COLUMNS, "strategy": "text", **parameter_columns(), **_COSTS, "on_front": "truth"}
     return View(
         kind="front",
         blocks=lambda: _tell(front),
-        document=lambda: _make_document(front),
+        document=lambda: {
+            **fields.identify_job(front.workload, front.profile),
+            "local_budget_bytes": front.budget_bytes,
+            "headroom": front.headroom,
+            "resident_bytes": front.resident_bytes,
+            "base_seconds": front.base_seconds,
+            "exact": front.exact,
+            "resolution": front.resolution,
+            "best_within_budget": front.place_within(front.budget_bytes),
+            "knee": front.knee_place,
+            "front": lambda: _list_columns(front),
+            "strategies": {name: partial(_list_columns, one) for name, one in front.by_strategy.items()},
+        },
         rows=lambda: Blocks(columns=columns, blocks=_generate_blocks(front)),
         basis=lambda: front[len(front) - 1].estimate_basis if len(front) else (),
+        title=f"Memory and time: {fields.name_job(front.workload, front.profile)}",
+        lede=f"Plans that no other plan beats in both; the budget is {format_bytes(front.budget_bytes)}.",
+        sections=lambda: list_sections(front, every=every),
+        draw=lambda size: draw_front(front, size, every=every),
     )
+
+
+def list_sections(
+    front: ParetoFront, *, own: Plan | None = None, every: bool = False
+) -> Iterator[Section | Schedules]:
+    """Yield the chart of a front, the plans of its points, and its numbers; ``own`` is a plan besides."""
+    # Its ends, the best, the knee, and some between.
+    marks, last = mark_points(front), len(front) - 1
+    between = spread_places(beside_resident(front), _POINTS).tolist()
+    places = sorted({0, last, *marks, *between}) if len(front) else []
+    plans = []
+    for place in places:
+        label = f"{front.strategies[place]} in {format_bytes(int(front.local_peak_bytes[place]))}"
+        label += f" ({marks[place]})" if place in marks else ""
+        plans.append((label, front[place]))
+    if places:
+        numbered = {place: index for index, place in enumerate(places, 0 if own is None else 1)}
+        yield Section("front", "Memory and time", [chart_front(front, plans=numbered, own=own, every=every)])
+    best = front.place_within(front.budget_bytes)
+    yield Schedules(own=own, plans=plans, first=0 if own or best is None else places.index(best))
+    yield Section("front-numbers", "The front in numbers", _tell(front))
 
 
 def _tell(front: ParetoFront) -> Iterator[Block]:
     """Yield plans from the least memory to the least time, then a line for each strategy."""
-    yield make_title(front.workload, front.profile)
+    yield fields.make_title(front.workload, front.profile)
     if not len(front):
         reason = front.lacks(front.budget_bytes)
         yield Paragraph("no plan" if reason is None else format_infeasible(reason))
         return
     explained = _explain_best(front)
-    yield Paragraph(_summarize(front))
-    yield from list_budget(front.profile, budget=front.budget_bytes, headroom=front.headroom)
+    what = f"plan{'s' if len(front) > 1 else ''} that no other{' listed' if not front.exact else ''} beats"
+    many = len(front.by_strategy)
+    yield Paragraph(
+        f"{format_count(len(front))} {what} in local memory and time, of {many} "
+        f"strateg{'ies' if many > 1 else 'y'}; "
+        f"{format_bytes(front.resident_bytes)} of the memory are resident with any schedule"
+    )
+    yield from fields.list_budget(front.profile, budget=front.budget_bytes, headroom=front.headroom)
     yield _make_table(front, label="quickest" if explained else "best")
     yield _make_strategies_table(front)
     if explained:
         yield Paragraph(explained)
     if front.place_within(front.budget_bytes) is not None:
-        yield from list_warnings(front.best)
+        yield from fields.list_warnings(front.best)
     for line in _list_notes(front):
         yield Paragraph(line, style="faint")
-
-
-def _make_document(front: ParetoFront) -> dict[str, Any]:
-    """Return the case, the points of the front as columns, then those of each strategy."""
-    return {
-        **identify_job(front.workload, front.profile),
-        "local_budget_bytes": front.budget_bytes,
-        "headroom": front.headroom,
-        "resident_bytes": front.resident_bytes,
-        "base_seconds": front.base_seconds,
-        "exact": front.exact,
-        "resolution": front.resolution,
-        "best_within_budget": front.place_within(front.budget_bytes),
-        "knee": front.knee_place,
-        "front": lambda: _list_columns(front),
-        "strategies": {name: partial(_list_columns, one) for name, one in front.by_strategy.items()},
-    }
 
 
 def _list_notes(front: ParetoFront) -> Iterator[str]:
@@ -153,23 +159,21 @@ def _list_gaps(front: ParetoFront) -> Iterator[str]:
     yield f"{where}, a schedule may exist that is faster by up to {faster}"
 
 
-def _summarize(front: ParetoFront) -> str:
-    several = len(front) > 1
-    what = f"plan{'s' if several else ''} that no other{' listed' if not front.exact else ''} beats"
-    return (
-        f"{format_count(len(front))} {what} in local memory and time, of {len(front.by_strategy)} "
-        f"strateg{'ies' if len(front.by_strategy) > 1 else 'y'}; "
-        f"{format_bytes(front.resident_bytes)} of the memory are resident with any schedule"
-    )
-
-
 def _make_table(front: ParetoFront, *, label: str) -> Table:
     labels = mark_points(front, label=label)
-    fields = (LOCAL, TIME, OVER_BASE.ranked(1), STRATEGY, PARAMETERS, Field("mark", title="", wraps="late"))
+    columns = (
+        fields.LOCAL,
+        fields.TIME,
+        fields.OVER_BASE.ranked(1),
+        fields.STRATEGY,
+        fields.PARAMETERS,
+        Field("mark", title="", wraps="late"),
+    )
     places = sorted({*spread_places(beside_resident(front), _RUNGS).tolist(), *labels})
     marks = [Cell(labels.get(place), style="strong") for place in places]
     return Table.of(
-        fields, ({**tell_plan(front[place]), "mark": mark} for place, mark in zip(places, marks, strict=True))
+        columns,
+        ({**fields.tell_plan(front[place]), "mark": mark} for place, mark in zip(places, marks, strict=True)),
     )
 
 
@@ -185,28 +189,26 @@ def mark_points(front: ParetoFront, *, label: str = "quickest") -> dict[int, str
 def _explain_best(front: ParetoFront) -> str:
     """Return which plan is to be run within the budget where it is not the quickest of the front, else ''."""
     place = front.place_within(front.budget_bytes)
-    if place is None or _is_at(front.best, front, place):
+    if place is None:
         return ""
     plan = front.best
-    reasons = explain_choice(plan)
-    what = f"{plan.strategy} {format_parameters(plan)}".rstrip()
+    if plan.strategy == front.strategies[place] and plan.parameters == front[place].parameters:
+        return ""
+    reasons = fields.explain_choice(plan)
+    what = f"{plan.strategy} {fields.format_parameters(plan)}".rstrip()
     return f"to run within {format_bytes(front.budget_bytes)}: {what}{': ' if reasons else ''}{reasons}"
-
-
-def _is_at(plan: Plan, front: ParetoFront, place: int) -> bool:
-    return plan.strategy == front.strategies[place] and plan.parameters == front[place].parameters
 
 
 def _make_strategies_table(front: ParetoFront) -> Table:
     budget = format_bytes(front.budget_bytes)
-    fields = (
-        STRATEGY,
-        Field("plans", form=align_counts, priority=1),
-        Field("least", "least local", "least\nlocal", form=align_bytes),
-        Field("over base there", "over base", "over\nbase", form=align_percents, priority=3),
-        Field("within", f"within {budget}", f"within\n{budget}", form=align_seconds),
-        OVER_BASE,
-        Field("best of all", short="best\nof all", form=align_counts, priority=2),
+    columns = (
+        fields.STRATEGY,
+        Field("plans", form=fields.align_counts, priority=1),
+        Field("least", "least local", "least\nlocal", form=fields.align_bytes),
+        Field("over base there", "over base", "over\nbase", form=fields.align_percents, priority=3),
+        Field("within", f"within {budget}", f"within\n{budget}", form=fields.align_seconds),
+        fields.OVER_BASE,
+        Field("best of all", short="best\nof all", form=fields.align_counts, priority=2),
     )
     records = []
     for name, one in front.by_strategy.items():
@@ -222,7 +224,7 @@ def _make_strategies_table(front: ParetoFront) -> Table:
                 "best of all": len(front.places_of(name)) or "none",
             }
         )
-    return Table.of(fields, records)
+    return Table.of(columns, records)
 
 
 def _find_best_within(front: ParetoFront, budget: int) -> tuple[str | float, float | None]:
@@ -276,6 +278,8 @@ def _generate_blocks(front: ParetoFront) -> Iterator[Sequence[Sequence[Any]]]:
 _WORTH = 2.0
 #: The share of the axis of memory that the band takes.
 _BAND = 0.07
+#: Points of a front whose schedules are on a page, besides those that have a name.
+_POINTS = 24
 #: Points of a curve: more cannot be told apart, but all of their numbers are in CSV and JSON.
 _FEW = 250
 
@@ -310,7 +314,7 @@ def _scale_memory(front: ParetoFront, *, whole: bool = False) -> tuple[Scale, fl
     stays = bool(front.resident_bytes)
     title = "local memory, one unit" if front.profile.units > 1 else "local memory"
     scale = scale_bytes(title, low, high, log=True, sign="+" if stays else "")
-    return dataclasses.replace(scale, low=low / (high / low) ** _BAND if stays else low), low
+    return replace(scale, low=low / (high / low) ** _BAND if stays else low), low
 
 
 def _scale_overhead(front: ParetoFront, *, whole: bool = False) -> Scale:
@@ -332,26 +336,24 @@ def _find_top(front: ParetoFront) -> float:
     return min(top, max(1.3 * max(float(one.overhead.max()) for one in front.by_strategy.values()), 0.02))
 
 
-def _mark_front(front: ParetoFront, over: Scale, memory: Scale, band: float, *, every: bool) -> list[Marks]:
-    """Return what pictures and pages show of a front, with the colours of ``every`` strategy if wanted."""
+def _make_plot(front: ParetoFront, *, whole: bool = False, every: bool) -> Plot:
+    """Return what pictures and pages show of a front: what is worth a look, or the ``whole`` of it."""
+    over, (memory, band) = _scale_overhead(front, whole=whole), _scale_memory(front, whole=whole)
     free = front.budget_bytes - front.resident_bytes
     least = np.maximum(0.0, overhead(front.least_seconds, front.base_seconds))
     edges = zip(beside_resident(front).tolist(), front.overhead.tolist(), least.tolist(), strict=True)
     unproved = [{"x": x, "y": y, "y2": y2} for x, y, y2 in edges] if len(front.bounds.seconds) else []
     stays = [{"x": memory.low, "x2": band}] if front.resident_bytes else []
-    name = name_budget(front.budget_bytes, resident=front.resident_bytes)
+    words = f"{format_bytes(front.resident_bytes)} stay"
+    name = fields.name_budget(front.budget_bytes, resident=front.resident_bytes)
     away = "" if memory.low < free < memory.high else ", out of sight"
-    return [
-        *(
-            Marks(
-                kind="band", rows=[row], colour=style.PALE, label=f"{format_bytes(front.resident_bytes)} stay"
-            )
-            for row in stays
-        ),
+    marks = [
+        Marks(kind="band", rows=stays, colour=style.PALE, label=words),
         Marks(kind="area", rows=unproved, colour=style.PALE, steps=True, label="not proved optimal"),
         *sorted(_mark_curves(front, over, every=every), key=lambda one: one.size),
         Marks(kind="rule", rows=[{"x": free}], dashes=(0, (4, 2)), label=f"{name}{away}"),
     ]
+    return Plot(x=memory, y=over, marks=marks)
 
 
 def _mark_curves(front: ParetoFront, over: Scale, *, every: bool) -> Iterator[Marks]:
@@ -363,7 +365,7 @@ def _mark_curves(front: ParetoFront, over: Scale, *, every: bool) -> Iterator[Ma
             look, least = style.look_of(name), float(one.overhead.min())
             form = {"colour": look.colour, "dashes": look.dashes, "marker": look.marker}
             form["label"] = f"{name} (from {format_percent(least)})" if least > over.high else name
-        yield Marks(kind="line", rows=rows, steps=True, told=vega.PLAN, **form)
+        yield Marks(kind="line", rows=rows, steps=True, told=fields.TOLD, **form)
 
 
 def draw_front(front: ParetoFront, size: Size = PAGE, *, every: bool = False) -> Figure:
@@ -373,14 +375,11 @@ def draw_front(front: ParetoFront, size: Size = PAGE, *, every: bool = False) ->
     """
     if (reason := front.lacks(front.budget_bytes)) is not None and not len(front):
         raise reason
-    title = ("Least time within each amount of local memory", name_job(front.workload, front.profile))
-    figure = style.start_figure(size, 2.6 if size.width < PAGE.width else 3.9, *title)
-    axes = figure.subplots()
-    over, (memory, band) = _scale_overhead(front), _scale_memory(front)
-    over.set_y(axes)
-    memory.set_x(axes)
-    marks = [*_mark_front(front, over, memory, band, every=every), *_mark_plans(front, over, size)]
-    return style.finish_figure(figure, list(draw_marks(axes, marks, size).values()), size)
+    plot = _make_plot(front, every=every)
+    marks = [*plot.marks, *_mark_plans(front, _scale_overhead(front), size)]
+    height = 2.6 if size.width < PAGE.width else 3.9
+    title = ("Least time within each amount of local memory", fields.name_job(front.workload, front.profile))
+    return draw_alone(replace(plot, marks=marks), size, height, *title)
 
 
 def _mark_plans(front: ParetoFront, over: Scale, size: Size) -> Iterator[Marks]:
@@ -398,7 +397,7 @@ def _mark_plans(front: ParetoFront, over: Scale, size: Size) -> Iterator[Marks]:
 def _describe(name: str, plan: Plan, size: Size) -> str:
     """Return what a plan is; in a column there is no room for its parameters, which the table has."""
     seconds, added = format_seconds(plan.predicted.seconds), format_percent(plan.predicted.overhead)
-    parameters = format_parameters(plan) if size.width >= PAGE.width else ""
+    parameters = fields.format_parameters(plan) if size.width >= PAGE.width else ""
     return f"{name}: {plan.strategy}, {seconds}, {added}{', ' if parameters else ''}{parameters}"
 
 
@@ -415,26 +414,31 @@ def chart_front(
         point |= {"plan": plans[place], "colour": vega.themed(style.look_of(point["strategy"]).colour)}
     if own is not None:
         ink = {"plan": 0, "own": True, "colour": vega.INK}
-        points.append({**_describe_place(front, own), **ink, **vega.label_plan(own)})
-    over, (memory, band) = _scale_overhead(front, whole=True), _scale_memory(front, whole=True)
-    marks = _mark_front(front, over, memory, band, every=every)
-    return Chart.of(
+        points.append({**_describe_place(front, own), **ink, **fields.label_plan(own)})
+    spec = layer_plot(_make_plot(front, whole=True, every=every))
+    chosen = {"test": "datum.plan === chosen", "value": 190}
+    dots = {
+        "fill": vega.nominal("colour", scale=None),
+        "shape": {"condition": {"test": "datum.own", "value": "diamond"}, "value": "circle"},
+        "size": {"condition": chosen, "value": 60},
+        "strokeWidth": {"condition": {**chosen, "value": 3}, "value": 0.8},
+        "tooltip": vega.tell(**fields.TOLD),
+    }
+    layer = vega.layer("point", points, dots, stroke=vega.INK, cursor="pointer", opacity=1)
+    return Chart(
         "front",
         "Local memory and time",
-        _describe_chart(front, len(plans)) + ("" if own is None else " The diamond is the plan itself."),
-        zooms=True,
-        height=420,
-        params=[{"name": "chosen", "value": -1}],
-        layer=[*layer_marks(marks), {**_layer_points(points), "params": [vega.zoom("x", "y")]}],
-        encoding={"x": vega.at("x", memory), "y": vega.at("y", over)},
-    )
-
-
-def _describe_chart(front: ParetoFront, points: int) -> str:
-    return (
         f"Each curve is the least time of a strategy within each amount of local memory, over base's "
-        f"{format_seconds(front.base_seconds)}. Dots are {format_count(points)} of the "
+        f"{format_seconds(front.base_seconds)}. Dots are {format_count(len(plans))} of the "
         f"{format_count(len(front))} plans that no other plan beats: choose one to see its schedule."
+        f"{'' if own is None else ' The diamond is the plan itself.'}",
+        {
+            **spec,
+            "height": 420,
+            "params": [{"name": "chosen", "value": -1}],
+            "layer": [*spec["layer"], {**layer, "params": [vega.zoom("x", "y")]}],
+        },
+        zooms=True,
     )
 
 
@@ -446,7 +450,7 @@ def _list_points(
         {
             "x": int(memory[place]),
             "y": max(0.0, float(one.overhead[place])),
-            **vega.label_row({
+            **fields.label_row({
                 **{key: int(values[place]) or None for key, values in parameters.items()},
                 "strategy": name or one.strategies[place],
                 **{key: getattr(one, key)[place].item() for key in _COSTS},
@@ -462,15 +466,3 @@ def _describe_place(front: ParetoFront, plan: Plan) -> Spec:
         "x": max(1, predicted.local_peak_bytes - front.resident_bytes),
         "y": max(0.0, predicted.overhead),
     }
-
-
-def _layer_points(points: list[Spec]) -> Spec:
-    chosen = {"test": "datum.plan === chosen", "value": 190}
-    encoding = {
-        "fill": vega.nominal("colour", scale=None),
-        "shape": {"condition": {"test": "datum.own", "value": "diamond"}, "value": "circle"},
-        "size": {"condition": chosen, "value": 60},
-        "strokeWidth": {"condition": {**chosen, "value": 3}, "value": 0.8},
-        "tooltip": vega.tell(**vega.PLAN),
-    }
-    return vega.layer("point", points, encoding, stroke=vega.INK, cursor="pointer", opacity=1)

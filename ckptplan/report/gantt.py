@@ -14,7 +14,7 @@ from __future__ import annotations
 from array import array
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -24,12 +24,12 @@ from ckptplan.cost.case import Case
 from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import simulate
-from ckptplan.report import style, vega
+from ckptplan.report import style
+from ckptplan.report.blocks import Chart
 from ckptplan.report.fields import format_parameters, name_job
-from ckptplan.report.marks import Marks, draw_marks, layer_marks
-from ckptplan.report.scale import Scale, scale_bytes
+from ckptplan.report.marks import Marks, Plot, draw_plot, layer_plot
+from ckptplan.report.scale import Scale, scale_bytes, scale_counts
 from ckptplan.report.style import PAGE, Size
-from ckptplan.report.vega import Chart, Spec
 from ckptplan.schedule.actions import Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.timeline import BARS, Event, kind_of
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
@@ -254,38 +254,30 @@ class Gantt(Collected):
     def draw(self, size: Size = PAGE) -> Figure:
         """Return the picture. Call it, and save the picture, within ``style.styled(size)``."""
         sketch = self.finish(_DETAIL)
-        tiers = 2 if any(remote for _, _, remote in sketch.memory) else 1
-        height = (2.6 if size.width < PAGE.width else 3.7) + 0.8 * tiers
-        figure = style.start_figure(size, height, *self._title(sketch))
-        axes = figure.subplots(1 + tiers, 1, sharex=True, height_ratios=[4, *[1] * tiers])
-        scale, unit = time_unit(sketch.seconds)
-        handles = self._draw_steps(axes[0], sketch, size)
-        for column in range(1, 1 + tiers):
-            handles += self._draw_memory(axes[column], sketch, size, column=column)
-        axes[0].set_xlim(0, sketch.seconds / scale)
-        axes[-1].xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
-        axes[-1].set_xlabel(f"time ({unit})")
-        return style.finish_figure(figure, handles, size)
-
-    def _draw_steps(self, axes: Axes, sketch: Sketch, size: Size) -> list[Any]:
-        """Draw which steps run when, and what waits; return the samples of the legend."""
-        from matplotlib.collections import PolyCollection
-        from matplotlib.ticker import MaxNLocator
-
-        axes.set_ylim(self.plan.steps, 0)
-        axes.set_ylabel("time step")
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.yaxis.set_major_formatter(lambda value, _: format_count(int(value)))
+        steps, *memory = _make_plots(self.plan, sketch)
         scale, _ = time_unit(sketch.seconds)
-        areas = [[(x / scale, y) for x, y in area] for area in self._tapes]
-        tapes = PolyCollection(areas, facecolor=style.PALE, label="tapes held", zorder=0)
-        samples = draw_marks(axes, [*self._mark_checkpoints(scale), *_mark_bars(sketch)], size)
-        if areas:
-            axes.add_collection(tapes)
-            samples["tapes held"] = tapes
-        for drawn in axes.collections:
+        steps = replace(steps, marks=[*self._mark_checkpoints(scale), *steps.marks])
+        height = (2.6 if size.width < PAGE.width else 3.7) + 0.8 * len(memory)
+        figure = style.start_figure(size, height, *self._title(sketch))
+        axes = figure.subplots(1 + len(memory), 1, sharex=True, height_ratios=[4, *[1] * len(memory)])
+        samples = draw_plot(axes[0], steps, size)
+        samples |= self._draw_tapes(axes[0], scale)
+        for drawn in axes[0].collections:
             drawn.set_rasterized(sketch.actions > _MANY)
-        return list(samples.values())
+        for below, plot in zip(axes[1:], memory, strict=True):
+            samples |= draw_plot(below, plot, size)
+        return style.finish_figure(figure, list(samples.values()), size)
+
+    def _draw_tapes(self, axes: Axes, scale: float) -> dict[str, Any]:
+        """Draw which tapes wait to be consumed, below all else; return a sample for the legend."""
+        from matplotlib.collections import PolyCollection
+
+        areas = [[(x / scale, y) for x, y in area] for area in self._tapes]
+        if not areas:
+            return {}
+        tapes = PolyCollection(areas, facecolor=style.PALE, label="tapes held", zorder=0)
+        axes.add_collection(tapes)
+        return {"tapes held": tapes}
 
     def _mark_checkpoints(self, scale: float) -> Iterator[Marks]:
         """Yield a line for each checkpoint while it is stored."""
@@ -307,58 +299,56 @@ class Gantt(Collected):
             name_job(plan.workload, plan.profile),
         ]
 
-    def _draw_memory(self, axes: Axes, sketch: Sketch, size: Size, *, column: int) -> list[Any]:
-        """Draw what a tier holds; return the samples of the legend."""
-        held, top, _ = _find_memory(self.plan, sketch, column)
-        samples = draw_marks(axes, _mark_memory(self.plan, sketch, column), size)
-        # It starts with what is resident.
-        least, most = held[0], max(held)
-        axes.set_ylim(least, least + 2.2 * max(1, top - least))
-        # From what stays on, which is named.
-        ticks = scale_bytes("", 0, max(1, top - least)).ticks
-        axes.set_yticks([least + size for size in ticks], list(ticks.values()))
-        words = (
-            "local" + (f" beside {format_bytes(least)}" if least else "") if column == 1 else "remote memory"
-        )
-        axes.set_title(f"{words}, peak {format_bytes(most)}")
-        return list(samples.values())
+
+def _make_plots(plan: Plan, sketch: Sketch) -> list[Plot]:
+    """Return which steps run when, and what each memory holds meanwhile; only the lowest names the time."""
+    scale, unit = time_unit(sketch.seconds)
+    time = scale_counts(f"time ({unit})", 0, sketch.seconds / scale or 1)
+    steps = scale_counts("time step", 0, plan.steps, whole=True)
+    downwards = replace(steps, low=steps.high, high=steps.low)
+    tiers = 2 if any(remote for _, _, remote in sketch.memory) else 1
+    plots = [Plot(x=time, y=downwards, marks=_mark_bars(sketch))]
+    plots += [_make_memory_plot(plan, sketch, time, column=column) for column in range(1, 1 + tiers)]
+    return [*(replace(one, x=replace(time, title="")) for one in plots[:-1]), plots[-1]]
 
 
-def _mark_memory(plan: Plan, sketch: Sketch, column: int) -> list[Marks]:
-    """Return what a tier holds over time, and its budget."""
+def _make_memory_plot(plan: Plan, sketch: Sketch, time: Scale, *, column: int) -> Plot:
+    """Return what a tier holds over time, from what is resident on, and its budget if that is in sight."""
     scale, _ = time_unit(sketch.seconds)
-    held, _, budget = _find_memory(plan, sketch, column)
+    held = [moment[column] for moment in sketch.memory]
+    colour, tier = (style.BLUE, "local") if column == 1 else (style.PURPLE, "remote")
+    words = f"beside {format_bytes(held[0])}" if held[0] else "memory"
+    title = f"{tier} {words}, peak {format_bytes(max(held))}"
+    budget = plan.goal.local_bytes if column == 1 else plan.goal.remote_bytes
+    least, top = held[0], max(held)
+    # Far above the curve, a line would only flatten it.
+    budgets = [] if budget is None or budget - least > 3 * (top - least) else [budget]
+    span = max(1, *(end - least for end in (top, *budgets)))
+    ticks = {least + size: name for size, name in scale_bytes("", 0, span).ticks.items()}
     rows = [
-        {"x": _shorten(moment[0] / scale), "y": bytes_, "y2": held[0], "t": format_bytes(bytes_)}
+        {"x": _shorten(moment[0] / scale), "y": bytes_, "y2": least, "t": format_bytes(bytes_)}
         for moment, bytes_ in zip(sketch.memory, held, strict=True)
     ]
     line = [{"x": row["x"], "y": row["y"]} for row in rows]
-    colour, tier = (style.BLUE, "local") if column == 1 else (style.PURPLE, "remote")
-    name = "" if budget is None else f"{tier} budget {format_bytes(budget)}"
-    return [
+    marks = [
         Marks(kind="area", rows=rows, colour=colour, opacity=0.3, told={"t": f"{tier} memory"}),
         Marks(kind="line", rows=line, colour=colour, size=max(0.2, min(0.9, 900 / len(rows)))),
-        Marks(
-            kind="rule", rows=[{"y": budget}] if name else [], label=name, colour=style.VERMILION,
-            dashes=(0, (4, 2)),
+        *(
+            Marks(
+                kind="rule", rows=[{"y": one}], label=f"{tier} budget {format_bytes(one)}",
+                colour=style.VERMILION, dashes=(0, (4, 2)),
+            )
+            for one in budgets
         ),
     ]  # fmt: skip
-
-
-def _find_memory(plan: Plan, sketch: Sketch, column: int) -> tuple[list[float], float, int | None]:
-    """Return what a tier holds over time, the top of its axis, and its budget if that is in sight."""
-    held: list[float] = [moment[column] for moment in sketch.memory]
-    budget = plan.goal.local_bytes if column == 1 else plan.goal.remote_bytes
-    # Far above the curve, a line would only flatten it.
-    if budget is None or budget - held[0] > 3 * (max(held) - held[0]):
-        return held, max(held), None
-    return held, max(*held, budget), budget
+    held_there = Scale(title="", low=least, high=least + 1.6 * span, ticks=ticks)
+    return Plot(x=time, y=held_there, marks=marks, title=title)
 
 
 def _mark_bars(sketch: Sketch) -> list[Marks]:
     """Return lines of each kind of action: down for a run, up for a backward, level for a state that moves."""
     scale, _ = time_unit(sketch.seconds)
-    rows = defaultdict[str, list[Spec]](list)
+    rows = defaultdict[str, list[dict[str, Any]]](list)
     for kind, start, end, first, last in sketch.bars:
         time = {"x": _shorten(start / scale), "x2": _shorten(end / scale)}
         rows[kind].append({"name": LEGEND.get(kind, kind), **time, "y": int(first), "y2": int(last)})
@@ -384,22 +374,16 @@ def time_unit(seconds: float) -> tuple[float, str]:
 
 def chart_schedule(plan: Plan, sketch: Sketch) -> Chart:
     """Return the chart of a plan's timeline."""
-    _, unit = time_unit(sketch.seconds)
-    parts = [_chart_steps(plan, sketch), _chart_memory(plan, sketch, column=1)]
-    if any(remote for _, _, remote in sketch.memory):
-        parts.append(_chart_memory(plan, sketch, column=2))
-    for part in parts[:-1]:
-        part["encoding"]["x"]["axis"] = {"labels": False, "ticks": False, "title": None}
-    parts[-1]["encoding"]["x"]["axis"] = {"title": f"time ({unit})", "tickCount": 12}
-    return Chart.of(
-        "schedule",
-        "Schedule and memory",
-        _describe_chart(sketch),
-        zooms=True,
-        spacing=10,
-        vconcat=parts,
-        data={"name": "none", "values": []},
-    )
+    steps, *memory = _make_plots(plan, sketch)
+    parts = [{"height": 320, "width": "container", **layer_plot(steps, zooms=["x"])}]
+    parts += [{"height": 90, "width": "container", **layer_plot(plot)} for plot in memory]
+    for part, plot in zip(parts, (steps, *memory), strict=True):
+        # The axes of memory follow that of the steps, and only the lowest has names.
+        x = part["encoding"]["x"]
+        x["axis"] = {"tickCount": 12} if plot.x.title else {"labels": False, "ticks": False, "title": None}
+        x["scale"] |= {} if plot is steps else {"domain": {"param": "zoom", "encoding": "x"}}
+    spec = {"spacing": 10, "vconcat": parts, "data": {"name": "none", "values": []}}
+    return Chart("schedule", "Schedule and memory", _describe_chart(sketch), spec, zooms=True)
 
 
 def _describe_chart(sketch: Sketch) -> str:
@@ -415,41 +399,6 @@ def _describe_chart(sketch: Sketch) -> str:
     return text
 
 
-def _chart_steps(plan: Plan, sketch: Sketch) -> Spec:
-    scale, _ = time_unit(sketch.seconds)
-    domain = {"domain": [0, sketch.seconds / scale or 1], "nice": False}
-    steps = {"domain": [0, plan.steps], "reverse": True, "nice": False, "zero": False}
-    first, *layers = layer_marks(_mark_bars(sketch))
-    return {
-        "height": 320,
-        "width": "container",
-        "layer": [{**first, "params": [vega.zoom("x")]}, *layers],
-        "encoding": {
-            "x": {**vega.at("x"), "scale": domain},
-            "y": {**vega.at("y"), "scale": steps, "title": "time step"},
-        },
-    }
-
-
 def _shorten(time: float) -> float:
     """Return a time with seven digits, finer than any screen, which halves the file."""
     return float(f"{time:.7g}")
-
-
-def _chart_memory(plan: Plan, sketch: Sketch, *, column: int) -> Spec:
-    held, top, _ = _find_memory(plan, sketch, column)
-    least, most = held[0], max(held)
-    ticks = {least: format_bytes(least), most: format_bytes(most)}
-    title = "local" if column == 1 else "remote"
-    axis = Scale(title=title, low=least, high=least + 1.25 * max(1, top - least), ticks=ticks)
-    # Its axis follows that of the steps above.
-    follows = {"domain": {"param": "zoom", "encoding": "x"}, "nice": False, "zero": False}
-    return {
-        "height": 90,
-        "width": "container",
-        "layer": layer_marks(_mark_memory(plan, sketch, column)),
-        "encoding": {
-            "x": {**vega.at("x"), "scale": follows},
-            "y": {**vega.at("y", axis), "axis": vega.label_ticks(axis)},
-        },
-    }

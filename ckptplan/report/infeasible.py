@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ckptplan.errors import Infeasible, Limit
 from ckptplan.model.budget import add_headroom
+from ckptplan.report.blocks import Paragraph, Section
 from ckptplan.report.fields import format_headroom
 from ckptplan.units import format_bytes, format_count, format_percent, format_share
 from ckptplan.wording import Argument
@@ -25,18 +26,13 @@ class LimitWords:
     needs_in_cell: str = "needs"
     #: The reason in a few words; ``{}`` is the amount that is needed.
     verdict: str
-    #: An amount in a message.
-    exact: Callable[[float], str]
     #: An amount in a table.
-    short: Callable[[float], str]
+    short: Callable[[float], str] = format_bytes
 
-
-def _bytes(value: float) -> str:
-    return f"{format_bytes(value)} ({format_count(int(value))} bytes)"
-
-
-def _steps(value: float) -> str:
-    return f"{format_count(int(value))} steps"
+    def exact(self, value: float) -> str:
+        """Return an amount in a message, where bytes are counted, too."""
+        count = f" ({format_count(int(value))} bytes)" if self.short is format_bytes else ""
+        return f"{self.short(value)}{count}"
 
 
 #: How each limit is written.
@@ -45,21 +41,16 @@ LIMITS: dict[Limit, LimitWords] = {
         name="local memory",
         broken="the local memory of one unit is too small",
         verdict="does not fit",
-        exact=_bytes,
-        short=format_bytes,
     ),
     "remote_bytes": LimitWords(
         name="remote memory",
         broken="the remote memory is too small",
         verdict="needs {} remote",
-        exact=_bytes,
-        short=format_bytes,
     ),
     "max_overhead": LimitWords(
         name="overhead limit",
         broken="no plan is quick enough",
         verdict="too slow: {} at best",
-        exact=format_percent,
         short=format_percent,
     ),
     "steps": LimitWords(
@@ -68,8 +59,7 @@ LIMITS: dict[Limit, LimitWords] = {
         needs="can be solved for about",
         needs_in_cell="at most about",
         verdict="too long: about {} at most",
-        exact=_steps,
-        short=_steps,
+        short=lambda value: f"{format_count(int(value))} steps",
     ),
 }
 
@@ -111,6 +101,12 @@ def _describe_stays(error: Infeasible) -> list[str]:
     if total > error.have:
         lines.append("  this alone does not fit: only a smaller job or more memory helps")
     return lines
+
+
+def list_reasons(results: Iterable[object]) -> Section:
+    """Return the part of a page that says why each of some results does not fit."""
+    reasons = [format_infeasible(result) for result in results if isinstance(result, Infeasible)]
+    return Section("reasons", "Why nothing fits", [Paragraph(text, style="warning") for text in reasons])
 
 
 def format_verdict(error: Infeasible) -> str:

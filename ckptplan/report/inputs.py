@@ -8,12 +8,10 @@ from typing import Any
 from ckptplan.cost.roofline import list_missing_peaks
 from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile
 from ckptplan.model.workload import Workload
-from ckptplan.report.blocks import Cell, Field, Paragraph, Record, Table
+from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Record, Table
 from ckptplan.report.fields import align_bytes, align_counts, align_rates, format_field
 from ckptplan.report.formats import View
-from ckptplan.units import (
-    format_share,
-)
+from ckptplan.units import format_share
 
 #: Fields of profiles in a list: their numbers, and how many of these are assumed.
 _PROFILES = (
@@ -40,6 +38,11 @@ _SOURCE = Field("told", "source, note or assumption", wraps="early")
 _TEXTS = ("name", "description", "basis", "network")
 
 
+def _view_list(kind: str, member: str, rows: Sequence[Mapping[str, Any]], *told: Block) -> View:
+    """Return a list, whose document has it as a member."""
+    return View(kind=kind, blocks=lambda: told, document=lambda: {member: rows}, rows=lambda: rows)
+
+
 def view_profiles(profiles: Sequence[HardwareProfile]) -> View:
     """Return a list of profiles."""
 
@@ -57,8 +60,7 @@ def view_profiles(profiles: Sequence[HardwareProfile]) -> View:
         for profile in profiles
     ]
     hint = "Every number with its source, or the assumption made: ckptplan profiles show NAME"
-    told = (Table.of(_PROFILES, map(tell, profiles)), Paragraph(hint))
-    return View(kind="profiles", blocks=lambda: told, document=lambda: {"profiles": rows}, rows=lambda: rows)
+    return _view_list("profiles", "profiles", rows, Table.of(_PROFILES, map(tell, profiles)), Paragraph(hint))
 
 
 def view_workloads(workloads: Sequence[Workload]) -> View:
@@ -66,12 +68,7 @@ def view_workloads(workloads: Sequence[Workload]) -> View:
     rows = [{**_describe(one), **one.numbers(), "hash": one.hash} for one in workloads]
     table = Table.of(_WORKLOADS, ({**row, "name": Cell(row["name"], style="strong")} for row in rows))
     hint = "Every number and how it was obtained: ckptplan workloads show NAME"
-    return View(
-        kind="workloads",
-        blocks=lambda: (table, Paragraph(hint)),
-        document=lambda: {"workloads": rows},
-        rows=lambda: rows,
-    )
+    return _view_list("workloads", "workloads", rows, table, Paragraph(hint))
 
 
 def view_profile(profile: HardwareProfile) -> View:
@@ -150,8 +147,7 @@ def view_checks(profiles: Sequence[HardwareProfile]) -> View:
         }
         for profile in profiles
     ]
-    told = tuple(Paragraph(_summarize_check(row)) for row in rows)
-    return View(kind="check", blocks=lambda: told, document=lambda: {"profiles": rows}, rows=lambda: rows)
+    return _view_list("check", "profiles", rows, *(Paragraph(_summarize_check(row)) for row in rows))
 
 
 def _summarize_check(row: Mapping[str, Any]) -> str:

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from ckptplan.cost.case import Case
 from ckptplan.planning.playback import list_same_schedules
+from ckptplan.report import fields
 from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Record, Table, make_faint
-from ckptplan.report.fields import (
-    OVER_BASE,
-    PARAMETERS,
-    STRATEGY,
-    TIME,
-    align_counts,
-    list_limits,
-    list_plan_columns,
-    make_plan_row,
-    tell_plan,
-)
 from ckptplan.report.formats import View
 from ckptplan.report.infeasible import LIMITS, format_verdict
 from ckptplan.storage.plans import plan_document
@@ -39,6 +30,7 @@ def view_reaches(
 ) -> View:
     """Return the largest value of each strategy, with the plan there."""
     plans = [reach.plan for reach in reaches.values() if reach.plan is not None]
+    same = cache(lambda: list_same_schedules(plans))
     within = "" if max_overhead is None else f", at most {format_percent(max_overhead)} over base"
     fixed = "" if quantity == "T" else f", T = {format_count(case.workload.steps)}"
     title = Paragraph(
@@ -47,21 +39,53 @@ def view_reaches(
     )
     return View(
         kind="largest",
-        blocks=lambda: (title, *_tell(reaches, quantity), *(list_limits(plans[0]) if plans else ())),
-        document=lambda: _make_document(reaches, quantity),
-        rows=lambda: _list_rows(reaches, quantity),
+        blocks=lambda: (
+            title,
+            *_tell(reaches, quantity, same()),
+            *(fields.list_limits(plans[0]) if plans else ()),
+        ),
+        document=lambda: {
+            "quantity": quantity,
+            "strategies": {
+                name: {
+                    **_list_findings(reach),
+                    "same_schedule": list(same().get(name, ())),
+                    "plan": None if reach.plan is None else plan_document(reach.plan),
+                }
+                for name, reach in reaches.items()
+            },
+        },
+        rows=lambda: Rows(
+            columns=("quantity", *_FINDINGS, *fields.list_plan_columns()),
+            rows=[
+                {
+                    "quantity": quantity,
+                    **_list_findings(reach),
+                    **({"strategy": name} if reach.plan is None else fields.make_plan_row(reach.plan)),
+                }
+                for name, reach in reaches.items()
+            ],
+        ),
         basis=lambda: plans[0].estimate_basis if plans else (),
     )
 
 
-def _tell(reaches: Mapping[str, Reach], quantity: str) -> Iterator[Block]:
-    """Yield a line for each value and schedule, and what is not proved."""
-    lines = _merge_lines(reaches)
+def _tell(reaches: Mapping[str, Reach], quantity: str, same: Mapping[str, tuple[str, ...]]) -> Iterator[Block]:
+    """Yield a line for each value and schedule, and what is not proved; ``same`` names equal schedules."""
+    lines = _merge_lines(reaches, same)
     # Without checkpoints.
     base = reaches["base"].value if "base" in reaches else 0
-    largest = Field("value", f"largest {quantity}", f"largest\n{quantity}", form=align_counts)
+    largest = Field("value", f"largest {quantity}", f"largest\n{quantity}", form=fields.align_counts)
     yield Table.of(
-        (STRATEGY, largest, *((_OF_BASE,) if base else ()), TIME, OVER_BASE.ranked(1), _BREAKS, PARAMETERS),
+        (
+            fields.STRATEGY,
+            largest,
+            *((_OF_BASE,) if base else ()),
+            fields.TIME,
+            fields.OVER_BASE.ranked(1),
+            _BREAKS,
+            fields.PARAMETERS,
+        ),
         (_tell_reach(name, reaches[name], base) for name in lines),
     )
     for name, others in lines.items():
@@ -84,58 +108,24 @@ def _tell_reach(name: str, reach: Reach, base: int) -> Record:
         reason = format_verdict(reach.infeasible) if reach.infeasible else "does not fit"
         return make_faint({"strategy": name, "value": "none", "bound_by": bound, "parameters": reason})
     return {
-        **tell_plan(reach.plan),
+        **fields.tell_plan(reach.plan),
         "value": reach.value,
         "of base": f"{reach.value / base:.2f} x" if base else None,
         "bound_by": bound,
     }
 
 
-def _merge_lines(reaches: Mapping[str, Reach]) -> dict[str, tuple[str, ...]]:
+def _merge_lines(
+    reaches: Mapping[str, Reach], same: Mapping[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
     """Return the strategy of each line, with the others that reach as far with the same schedule."""
     lines: dict[str, tuple[str, ...]] = {}
-    same = _list_same(reaches)
     for name, reach in reaches.items():
         found = _list_findings(reach)
         alike = [one for one in same.get(name, ()) if _list_findings(reaches[one]) == found]
         first, *others = sorted((name, *alike), key=lambda each: strategy_of(each).simplicity)
         lines.setdefault(first, tuple(others))
     return lines
-
-
-def _make_document(reaches: Mapping[str, Reach], quantity: str) -> dict[str, Any]:
-    """Return the value of each strategy, what bounds it, and the full plan there."""
-    same = _list_same(reaches)
-    return {
-        "quantity": quantity,
-        "strategies": {
-            name: {
-                **_list_findings(reach),
-                "same_schedule": list(same.get(name, ())),
-                "plan": None if reach.plan is None else plan_document(reach.plan),
-            }
-            for name, reach in reaches.items()
-        },
-    }
-
-
-def _list_rows(reaches: Mapping[str, Reach], quantity: str) -> Rows:
-    """Return a flat row for each strategy."""
-    return Rows(
-        columns=("quantity", *_FINDINGS, *list_plan_columns()),
-        rows=[
-            {
-                "quantity": quantity,
-                **_list_findings(reach),
-                **({"strategy": name} if reach.plan is None else make_plan_row(reach.plan)),
-            }
-            for name, reach in reaches.items()
-        ],
-    )
-
-
-def _list_same(reaches: Mapping[str, Reach]) -> dict[str, tuple[str, ...]]:
-    return list_same_schedules(reach.plan for reach in reaches.values() if reach.plan is not None)
 
 
 def _list_findings(reach: Reach) -> dict[str, Any]:

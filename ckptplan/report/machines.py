@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from math import ceil, log10
 from typing import TYPE_CHECKING, Any
 
 from ckptplan.errors import Infeasible
 from ckptplan.planning.optimize import DETAIL_COLUMNS, JOB_COLUMNS, REASON_COLUMNS, cost_columns
-from ckptplan.report import style, vega
-from ckptplan.report.blocks import Block, Cell, Field, Heading, Paragraph, Record, Table, make_facts, make_faint
+from ckptplan.report import blocks, style
 from ckptplan.report.fields import LOCAL, OVER_BASE, make_result_document, make_result_row, name_plan
 from ckptplan.report.formats import View
 from ckptplan.report.infeasible import format_verdict
-from ckptplan.report.marks import Marks, draw_marks, layer_marks
-from ckptplan.report.scale import Scale
+from ckptplan.report.marks import Marks, Plot, draw_plot, layer_plot
+from ckptplan.report.scale import Scale, scale_counts
 from ckptplan.report.style import PAGE, Size
-from ckptplan.report.vega import Chart, Spec
+from ckptplan.report.vega import Spec
 from ckptplan.storage.tables import Rows
 from ckptplan.studies.machines import Machine, MachineComparison
 from ckptplan.units import format_count, format_duration, format_percent
 from ckptplan.wording import Argument
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 #: The columns of a row that are about the machine, and not about its plan.
@@ -40,10 +37,34 @@ _SOME = 3
 
 def view_machines(comparison: MachineComparison) -> View:
     """Return machines side by side."""
+    workload, quickest, cheapest = comparison.workload, comparison.quickest, comparison.cheapest
+    plans = [(one.profile.name, one.plan) for one in comparison.machines if one.plan is not None]
+
+    def list_sections() -> Iterator[blocks.Section | blocks.Schedules]:
+        charts = [chart_machines(comparison)] if any(one.run_seconds for one in comparison.machines) else []
+        yield blocks.Section("machines", "Machines", [*charts, *_tell_comparison(comparison)])
+        yield blocks.Schedules(plans=[(f"{name}: {plan.strategy}", plan) for name, plan in plans])
+
     return View(
         kind="machines",
         blocks=lambda: _tell_comparison(comparison),
-        document=lambda: _make_document(comparison),
+        document=lambda: {
+            "workload": {**workload.identify(), "steps": workload.steps},
+            "batches": comparison.batches,
+            "deadline_seconds": comparison.deadline,
+            "largest_max_overhead": comparison.reach_overhead,
+            "quickest": None if quickest is None else quickest.profile.name,
+            "cheapest": None if cheapest is None else cheapest.profile.name,
+            "machines": [
+                {
+                    "profile": machine.profile.identify(),
+                    **_list_numbers(machine, comparison.deadline),
+                    "missing": list(machine.missing),
+                    **make_result_document(machine.result),
+                }
+                for machine in comparison.machines
+            ],
+        },
         rows=lambda: _list_rows(comparison),
         basis=lambda: tuple(
             dataclasses.replace(entry, field=f"{machine.profile.name}: {entry.field}")
@@ -51,44 +72,29 @@ def view_machines(comparison: MachineComparison) -> View:
             if machine.plan is not None
             for entry in machine.plan.estimate_basis
         ),
+        title=f"Machines for {workload.name}, T = {format_count(workload.steps)}",
+        lede="The best plan on each machine." if plans else "It fits on no machine.",
+        sections=list_sections,
+        draw=lambda size: draw_machines(comparison, size),
     )
 
 
-def _tell_comparison(comparison: MachineComparison) -> Iterator[Block]:
+def _tell_comparison(comparison: MachineComparison) -> Iterator[blocks.Block]:
     """Yield a line for each machine, the answers, the plans, and what the numbers rest on."""
     title = f"Machines for {comparison.workload.name}, T = {format_count(comparison.workload.steps)} time steps"
-    yield Paragraph(f", {_name_run(comparison)}", head=title)
+    batches, deadline = comparison.batches, comparison.deadline
+    run = "one batch" if batches == 1 else f"a run of {format_count(batches)} batches"
+    within = "" if deadline is None else f" within {format_duration(deadline)}"
+    yield blocks.Paragraph(f", {run}{within}", head=title)
     yield _make_table(comparison)
     for line in _summarise(comparison):
-        yield Paragraph(line, style="best")
-    yield Heading("Plans")
+        yield blocks.Paragraph(line, style="best")
+    yield blocks.Heading("Plans")
     plans = {machine.profile.name: _describe_plan(machine) for machine in comparison.machines}
-    yield make_facts(plans, "caution")
+    yield blocks.make_facts(plans, "caution")
     if notes := dict(_list_notes(comparison)):
-        yield Heading("What the numbers rest on")
-        yield make_facts(notes, "caution")
-
-
-def _make_document(comparison: MachineComparison) -> dict[str, Any]:
-    """Return full plans, and reasons where there is none."""
-    workload, quickest, cheapest = comparison.workload, comparison.quickest, comparison.cheapest
-    return {
-        "workload": {**workload.identify(), "steps": workload.steps},
-        "batches": comparison.batches,
-        "deadline_seconds": comparison.deadline,
-        "largest_max_overhead": comparison.reach_overhead,
-        "quickest": None if quickest is None else quickest.profile.name,
-        "cheapest": None if cheapest is None else cheapest.profile.name,
-        "machines": [
-            {
-                "profile": machine.profile.identify(),
-                **_list_numbers(machine, comparison.deadline),
-                "missing": list(machine.missing),
-                **make_result_document(machine.result),
-            }
-            for machine in comparison.machines
-        ],
-    }
+        yield blocks.Heading("What the numbers rest on")
+        yield blocks.make_facts(notes, "caution")
 
 
 def _list_rows(comparison: MachineComparison) -> Rows:
@@ -105,31 +111,25 @@ def _list_rows(comparison: MachineComparison) -> Rows:
     return Rows(columns=columns, rows=rows)
 
 
-def _name_run(comparison: MachineComparison) -> str:
-    batches = comparison.batches
-    run = "one batch" if batches == 1 else f"a run of {format_count(batches)} batches"
-    return run if comparison.deadline is None else f"{run} within {format_duration(comparison.deadline)}"
-
-
-def _make_table(comparison: MachineComparison) -> Table:
+def _make_table(comparison: MachineComparison) -> blocks.Table:
     priced = any(machine.price_per_hour is not None for machine in comparison.machines)
     powered = any(machine.most_joules is not None for machine in comparison.machines)
     fields = (
-        Field("machine"),
-        Field("time", "time" if comparison.batches == 1 else "run", right=True),
+        blocks.Field("machine"),
+        blocks.Field("time", "time" if comparison.batches == 1 else "run", right=True),
         OVER_BASE.ranked(2),
         LOCAL.ranked(1),
-        Field("largest T", short="largest\nT", right=True),
-        *((Field("price", right=True),) if priced else ()),
-        *((Field("energy", right=True, priority=3),) if powered else ()),
+        blocks.Field("largest T", short="largest\nT", right=True),
+        *((blocks.Field("price", right=True),) if priced else ()),
+        *((blocks.Field("energy", right=True, priority=3),) if powered else ()),
     )
-    return Table.of(fields, (_tell(one, best=one is comparison.quickest) for one in comparison.machines))
+    return blocks.Table.of(fields, (_tell(one, best=one is comparison.quickest) for one in comparison.machines))
 
 
-def _tell(machine: Machine, *, best: bool) -> Record:
+def _tell(machine: Machine, *, best: bool) -> blocks.Record:
     """Return what the table says of a machine."""
     record: dict[str, Any] = {
-        "machine": Cell(machine.profile.name, style="best" if best else ""),
+        "machine": blocks.Cell(machine.profile.name, style="best" if best else ""),
         "time": _name_time(machine),
         "largest T": format_count(machine.largest_steps) if machine.largest_steps else "none",
         "price": None if machine.run_price is None else _format_price(machine.run_price),
@@ -137,7 +137,7 @@ def _tell(machine: Machine, *, best: bool) -> Record:
     }
     if isinstance(machine.result, Infeasible):
         need = machine.result.need if machine.result.binding == "local_bytes" else None
-        return make_faint({**record, "local_peak_bytes": need})
+        return blocks.make_faint({**record, "local_peak_bytes": need})
     predicted = machine.result.predicted
     added = None if machine.run_seconds is None else predicted.overhead
     return {**record, "local_peak_bytes": predicted.local_peak_bytes, "overhead": added}
@@ -302,30 +302,30 @@ def draw_machines(comparison: MachineComparison, size: Size = PAGE) -> Figure:
     run = f", {format_count(comparison.batches)} batches" if comparison.batches > 1 else ""
     head = f"{workload.name}, T = {format_count(workload.steps)}{run}"
     figure = style.start_figure(size, 2 * height - 0.7 if narrow else height, head, *_summarise(comparison))
-    times, lengths = figure.subplots(2, 1) if narrow else figure.subplots(1, 2, width_ratios=(3, 2))
+    drawn = figure.subplots(2, 1) if narrow else figure.subplots(1, 2, width_ratios=(3, 2))
     names = [machine.profile.name for machine in machines]
-    _scale_times(comparison).set_x(times)
-    samples = draw_marks(times, _mark_times(comparison), size, names)
     bars = [{"x": max(machine.largest_steps, 1), "y": machine.profile.name} for machine in machines]
-    _scale_lengths(machines).set_x(lengths)
-    draw_marks(lengths, [Marks(kind="bar", rows=bars, colour=style.GREEN)], size, names)
-    _set_rows(times, names, [_name_time(machine) for machine in machines], size)
-    steps = [machine.largest_steps for machine in machines]
-    _set_rows(
-        lengths, names if narrow else [""] * len(names), [format_count(n) if n else "none" for n in steps], size
+    high = 2.0 * max(5, *(machine.largest_steps for machine in machines))
+    lengths = Plot(
+        x=scale_counts("largest T", 1, high, log=True),
+        y=names,
+        marks=[Marks(kind="bar", rows=bars, colour=style.GREEN)],
     )
+    times = [_name_time(machine) for machine in machines]
+    steps = [format_count(machine.largest_steps) if machine.largest_steps else "none" for machine in machines]
+    beside = names if narrow else [""] * len(names)
+    samples: dict[str, Any] = {}
+    for axes, plot, left, right in zip(
+        drawn, (_make_plot(comparison), lengths), (names, beside), (times, steps), strict=True
+    ):
+        samples |= draw_plot(axes, plot, size)
+        style.name_rows(axes, left, right)
+        axes.grid(axis="x", color=style.PALE, linewidth=0.6 * size.scale)
+        axes.set_axisbelow(True)
     return style.finish_figure(figure, list(samples.values()), size)
 
 
-def _set_rows(axes: Axes, names: Sequence[str], values: Sequence[str], size: Size) -> None:
-    """Name the rows, write the value of each at their ends, and draw a grid."""
-    style.name_rows(axes, names, values)
-    axes.set_ylim(len(names) - 0.4, -0.6)
-    axes.grid(axis="x", color=style.PALE, linewidth=0.6 * size.scale)
-    axes.set_axisbelow(True)
-
-
-def _mark_times(comparison: MachineComparison) -> list[Marks]:
+def _make_plot(comparison: MachineComparison) -> Plot:
     """Return a point for each time that is known, and a line from the least to the most of an estimate."""
     rows: list[Spec] = [
         {
@@ -342,10 +342,10 @@ def _mark_times(comparison: MachineComparison) -> list[Marks]:
     ]
     spans = [{**row, "x": row["ends"][0], "x2": row["ends"][1]} for row in rows]
     titles = {"y": "machine", "shown": "time", "between": "interval", "strategy": "strategy"}
-    dot: Any = {"colour": style.BLUE, "size": 6, "told": {**titles, "largest": "largest T"}}
+    dot: Any = {"colour": style.BLUE, "size": 6, "told": {**titles, "largest": "largest T"}, "words": "shown"}
     deadline = comparison.deadline
     name = "" if deadline is None else f"deadline {format_duration(deadline)}"
-    return [
+    marks = [
         Marks(kind="span", rows=spans, colour=style.SKY, size=4),
         Marks(kind="point", rows=[row for row in rows if row["between"] == "measured"], **dot),
         Marks(kind="point", rows=[row for row in rows if row["between"] != "measured"], face="white", **dot),
@@ -354,30 +354,14 @@ def _mark_times(comparison: MachineComparison) -> list[Marks]:
             dashes=(0, (4, 2)),
         ),
     ]  # fmt: skip
+    names = [machine.profile.name for machine in comparison.machines]
+    return Plot(x=_scale_times(comparison), y=names, marks=marks)
 
 
-def _scale_lengths(machines: Sequence[Machine]) -> Scale:
-    """Return the axis of the longest sequences."""
-    from matplotlib.ticker import EngFormatter
-
-    high = 2.0 * max(5, *(machine.largest_steps for machine in machines))
-    ticks = {10.0**power: EngFormatter(sep="")(10.0**power) for power in range(ceil(log10(high)))}
-    return Scale(title="largest T", low=1, high=high, ticks=ticks, kind="log")
-
-
-def chart_machines(comparison: MachineComparison) -> Chart:
+def chart_machines(comparison: MachineComparison) -> blocks.Chart:
     """Return the chart of the machines whose times are known, or of none."""
-    marks = _mark_times(comparison)
-    rows = [row for one in marks if one.kind == "point" for row in one.rows]
-    words = {"text": {"field": "shown"}, "x": vega.at("x")}
-    return Chart.of(
-        "machines",
-        "Time on each machine",
-        "Lines are the intervals of estimated times, which begin with ~.",
-        height=34 * max(1, len(rows)),
-        layer=[*layer_marks(marks), vega.layer("text", rows, words, align="center", dy=-11, fill=vega.INK)],
-        encoding={
-            "x": vega.at("x", _scale_times(comparison)),
-            "y": vega.nominal("y", scale={"domain": [machine.profile.name for machine in comparison.machines]}),
-        },
-    )
+    plot = _make_plot(comparison)
+    known = sum(len(one.rows) for one in plot.marks if one.kind == "point")
+    about = "Lines are the intervals of estimated times, which begin with ~."
+    spec = {"height": 34 * max(1, known), **layer_plot(plot)}
+    return blocks.Chart("machines", "Time on each machine", about, spec)

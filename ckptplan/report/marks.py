@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from ckptplan.report import style, vega
+from ckptplan.report.scale import Scale
 from ckptplan.report.style import Size
 from ckptplan.report.vega import Spec
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,46 @@ class Marks:
     steps: bool = False
     #: What is told of a row that is pointed at: its members and their titles.
     told: Mapping[str, str] = field(default_factory=dict)
+    #: The member of a row that a page writes beside a point or a bar.
+    words: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plot:
+    """Marks between two axes; that upwards may be names, a row for each, the first one on top."""
+
+    x: Scale
+    y: Scale | Sequence[str]
+    marks: Sequence[Marks]
+    title: str = ""
+
+
+def draw_plot(axes: Axes, plot: Plot, size: Size) -> dict[str, Any]:
+    """Draw a plot in a picture; return a sample of each label."""
+    plot.x.set_on(axes, "x")
+    axes.set_title(plot.title)
+    if isinstance(plot.y, Scale):
+        plot.y.set_on(axes, "y")
+        return draw_marks(axes, plot.marks, size)
+    return draw_marks(axes, plot.marks, size, plot.y)
+
+
+def draw_alone(plot: Plot, size: Size, height: float, *title: str) -> Figure:
+    """Return the picture of one plot, ``height`` inches high on a page, with lines over it."""
+    figure = style.start_figure(size, height, *title)
+    samples = draw_plot(figure.subplots(), plot, size)
+    return style.finish_figure(figure, list(samples.values()), size)
+
+
+def layer_plot(plot: Plot, *, zooms: Sequence[str] = ()) -> Spec:
+    """Return the layers and axes that draw a plot on a page, and what moves it along some axes."""
+    layers = layer_marks(plot.marks)
+    if zooms:
+        layers[0]["params"] = [vega.zoom(*zooms)]
+    y = vega.at("y", plot.y) if isinstance(plot.y, Scale) else vega.nominal("y", scale={"domain": list(plot.y)})
+    x = {**vega.at("x", plot.x), "stack": None}
+    title = {"title": plot.title} if plot.title else {}
+    return {**title, "layer": layers, "encoding": {"x": x, "y": y}}
 
 
 def draw_marks(axes: Axes, marks: Sequence[Marks], size: Size, names: Sequence[str] = ()) -> dict[str, Any]:
@@ -147,6 +189,10 @@ def _generate_layers(one: Marks, marks: Sequence[Marks]) -> Iterator[Spec]:
         yield vega.layer(kind, rows, {**where, **_paint(one, marks), **told}, **form)
         if one.kind == "line" and one.told:
             yield vega.layer("point", one.rows, {**where, **told}, opacity=0, size=120, filled=True)
+        if one.words:
+            beside = {"align": "left", "dx": 4} if one.kind == "bar" else {"align": "center", "dy": -11}
+            words = {**where, "text": {"field": one.words}}
+            yield vega.layer("text", one.rows, words, **beside, fill=vega.INK, clip=False)
 
 
 def _paint(one: Marks, marks: Sequence[Marks]) -> Spec:

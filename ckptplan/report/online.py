@@ -10,6 +10,9 @@ import numpy as np
 from ckptplan.report import style
 from ckptplan.report.blocks import Block, Field, Paragraph, Table
 from ckptplan.report.formats import View
+from ckptplan.report.marks import Marks, Plot, draw_alone
+from ckptplan.report.scale import scale_counts
+from ckptplan.report.style import Size
 from ckptplan.studies.online import OnlineFactors
 
 if TYPE_CHECKING:
@@ -48,6 +51,7 @@ def view_online(factors: OnlineFactors) -> View:
             "points": list(list_rows()),
         },
         rows=list_rows,
+        draw=lambda size: draw_online(factors, size),
     )
 
 
@@ -68,22 +72,22 @@ def _format(row: dict[str, Any]) -> dict[str, str]:
     return {name: f"{value:.3f}" if isinstance(value, float) else f"{value:,}" for name, value in row.items()}
 
 
-def draw_online(factors: OnlineFactors, size: style.Size) -> Figure:
+def draw_online(factors: OnlineFactors, size: Size) -> Figure:
     """Draw the factor over the optimum, and that of advances over Revolve, for each T."""
-    figure = style.start_figure(
-        size,
-        3.0,
-        "What it costs not to know T",
-        f"{factors.slots} slots and a tape of a state's size",
+    marks = [Marks(kind="rule", rows=[{"y": 1.0}], size=0.5)]
+    for label, values, colour in (
+        ("runs over the optimum", factors.over_optimum, style.BLUE),
+        ("advances over revolve", factors.over_revolve, style.ORANGE),
+    ):
+        places = zip(factors.steps.tolist(), values.tolist(), strict=True)
+        rows = [{"x": x, "y": y} for x, y in places]
+        marks.append(Marks(kind="line", rows=rows, colour=colour, size=0.8, label=label))
+    first, last = float(factors.steps[0]), float(factors.steps[-1])
+    factor = np.concatenate((factors.over_optimum, factors.over_revolve))
+    plot = Plot(
+        x=scale_counts("T, time steps", first, 1.1 * last, log=True),
+        y=scale_counts("factor", float(factor.min()) - 0.02, float(factor.max()) + 0.02),
+        marks=marks,
     )
-    axes = figure.subplots()
-    lines = [
-        axes.plot(factors.steps, values, color=colour, linewidth=0.8, label=name)[0]
-        for name, values, colour in (
-            ("runs over the optimum", factors.over_optimum, style.BLUE),
-            ("advances over revolve", factors.over_revolve, style.ORANGE),
-        )
-    ]
-    axes.axhline(1.0, color=style.BLACK, linewidth=0.5)
-    axes.set(xscale="log", xlabel="T, time steps", ylabel="factor")
-    return style.finish_figure(figure, lines, size)
+    about = f"{factors.slots} slots and a tape of a state's size"
+    return draw_alone(plot, size, 3.0, "What it costs not to know T", about)

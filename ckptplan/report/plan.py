@@ -12,31 +12,9 @@ from ckptplan.model.plan import Plan
 from ckptplan.model.workload import was_resized
 from ckptplan.planning.optimize import DETAIL_COLUMNS, JOB_COLUMNS, REASON_COLUMNS, cost_columns
 from ckptplan.planning.playback import group_same_schedules, list_same_schedules
-from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Record, Table, make_facts, make_faint
-from ckptplan.report.fields import (
-    LOCAL,
-    OVER_BASE,
-    PARAMETERS,
-    PROVED,
-    STRATEGY,
-    TIME,
-    align_ratios,
-    describe_headroom,
-    explain_choice,
-    identify_job,
-    list_limits,
-    list_plan_columns,
-    list_warnings,
-    make_plan_row,
-    make_result_document,
-    make_result_row,
-    make_title,
-    name_plan,
-    passed_over,
-    tell_plan,
-)
+from ckptplan.report import blocks, fields
 from ckptplan.report.formats import View
-from ckptplan.report.infeasible import format_verdict
+from ckptplan.report.infeasible import format_verdict, list_reasons
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Rows
 from ckptplan.strategies.registry import strategy_of
@@ -44,10 +22,10 @@ from ckptplan.units import format_bytes, format_count, format_percent, format_se
 
 Results: TypeAlias = Mapping[str, Plan | Infeasible]
 
-_THAN_BEST = Field("than best", "", "than\nbest", wraps="late")
+_THAN_BEST = blocks.Field("than best", "", "than\nbest", wraps="late")
 _REGRETS = (
-    Field("time_over_least", "time / least", "time /\nleast", form=align_ratios),
-    Field("extra_over_least", "extra / least", "extra /\nleast", form=align_ratios),
+    blocks.Field("time_over_least", "time / least", "time /\nleast", form=fields.align_ratios),
+    blocks.Field("extra_over_least", "extra / least", "extra /\nleast", form=fields.align_ratios),
 )
 #: What narrow tables say in place of longer reasons.
 _SHORT_REASONS = {"does not fit": "no fit", "too little": "alike", "less memory": "alike", "knee": "farther"}
@@ -58,28 +36,47 @@ def view_plan(plan: Plan, compared: Callable[[], Results], *, unsearched: Sequen
 
     Strategies that were not searched, as none can be quicker, are named below the table.
     """
-    return View(
+
+    def list_sections() -> Iterator[blocks.Section | blocks.Schedules]:
+        yield blocks.Section("plan", "The plan", view.blocks())
+        yield blocks.Schedules(title="Schedule and memory", own=plan)
+        plans = [one for one in compared().values() if isinstance(one, Plan)]
+        yield blocks.Section("strategies", "Strategies", [chart_comparison(plans)] if len(plans) > 1 else [])
+
+    view = View(
         kind=None,
         blocks=lambda: _tell_plan(plan, compared(), unsearched),
         document=lambda: plan_document(plan),
-        rows=lambda: Rows(columns=list_plan_columns(), rows=[make_plan_row(plan)]),
+        rows=lambda: Rows(columns=fields.list_plan_columns(), rows=[fields.make_plan_row(plan)]),
         basis=lambda: plan.estimate_basis,
+        title=f"{plan.strategy}: {fields.name_job(plan.workload, plan.profile)}",
+        lede=_summarize(plan),
+        sections=list_sections,
+    )
+    return view
+
+
+def _summarize(plan: Plan) -> str:
+    told = fields.label_plan(plan)
+    return (
+        f"{told['seconds']} a batch, {told['overhead']} over plain backpropagation, "
+        f"with {told['local_peak_bytes']} of local memory."
     )
 
 
-def _tell_plan(plan: Plan, compared: Results, unsearched: Sequence[str]) -> Iterator[Block]:
+def _tell_plan(plan: Plan, compared: Results, unsearched: Sequence[str]) -> Iterator[blocks.Block]:
     """Yield the plan and its runners-up."""
     # The others are compared with the plan to run.
     others = {name: result for name, result in compared.items() if name != plan.strategy}
     results = {plan.strategy: plan, **others}
-    yield make_title(plan.workload, plan.profile)
-    yield make_facts({name: text for name, text in _list_facts(plan, results) if text})
-    yield from list_warnings(plan)
+    yield fields.make_title(plan.workload, plan.profile)
+    yield blocks.make_facts({name: text for name, text in _list_facts(plan, results) if text})
+    yield from fields.list_warnings(plan)
     yield make_strategies_table(results)
     if unsearched:
         names = ", ".join(unsearched)
         text = f"not searched, as none can be quicker: {names} (ckptplan compare plans each of them)"
-        yield Paragraph(text, style="faint")
+        yield blocks.Paragraph(text, style="faint")
 
 
 def view_comparison(results: Results, case: Case, *, regret: bool = False) -> View:
@@ -88,46 +85,56 @@ def view_comparison(results: Results, case: Case, *, regret: bool = False) -> Vi
     ``regret`` shows each time over the optimum.
     """
     best = find_best(results)
-    return View(
+    plans = [result for result in results.values() if isinstance(result, Plan)]
+    job = {"workload": case.workload.name, "profile": case.profile.name, "steps": case.workload.steps}
+
+    def make_document() -> dict[str, Any]:
+        same = list_same_schedules(plans)
+        more = {
+            one.strategy: {**_find_regrets(one), "same_schedule": list(same[one.strategy])} for one in plans
+        }
+        told = {name: fields.make_result_document(one, **more.get(name, {})) for name, one in results.items()}
+        return {**fields.identify_job(case.workload, case.profile), "strategies": told}
+
+    def list_sections() -> Iterator[blocks.Section | blocks.Schedules]:
+        if best is None:
+            yield list_reasons(results.values())
+        # One of each schedule: strategies that have the same one would be the same bar.
+        distinct = [group[0] for group in group_same_schedules(plans)]
+        charts = [chart_comparison(distinct)] if plans else []
+        yield blocks.Section("strategies", "Strategies", [*charts, *view.blocks()])
+        yield blocks.Schedules(
+            plans=[(f"{one.strategy}{' (best)' if one is best else ''}", one) for one in plans]
+        )
+
+    view = View(
         kind="comparison",
         blocks=lambda: _tell_comparison(results, case, best, regret=regret),
-        document=lambda: _make_document(results, case),
-        rows=lambda: _list_rows(results, case),
+        document=make_document,
+        rows=lambda: Rows(
+            columns=(*JOB_COLUMNS, *cost_columns(), *REASON_COLUMNS, *DETAIL_COLUMNS),
+            rows=[
+                {**job, "strategy": name, **fields.make_result_row(result)} for name, result in results.items()
+            ],
+        ),
         basis=lambda: () if best is None else best.estimate_basis,
+        title=f"Strategies: {fields.name_job(case.workload, case.profile)}",
+        lede="No strategy fits." if best is None else "The best plan of each strategy.",
+        sections=list_sections,
     )
+    return view
 
 
-def _tell_comparison(results: Results, case: Case, best: Plan | None, *, regret: bool) -> Iterator[Block]:
+def _tell_comparison(
+    results: Results, case: Case, best: Plan | None, *, regret: bool
+) -> Iterator[blocks.Block]:
     """Yield a line for each schedule, and the limits that they keep."""
-    yield make_title(case.workload, case.profile)
+    yield fields.make_title(case.workload, case.profile)
     yield make_strategies_table(results, regret=regret)
     if best is not None:
         if regret:
-            yield Paragraph(_explain_regret(best))
-        yield from list_limits(best)
-
-
-def _make_document(results: Results, case: Case) -> dict[str, Any]:
-    """Return full plans, and reasons where there is none."""
-    same = list_same_schedules(result for result in results.values() if isinstance(result, Plan))
-    return {
-        **identify_job(case.workload, case.profile),
-        "strategies": {
-            name: make_result_document(result, **_find_regrets(result), same_schedule=list(same[name]))
-            if isinstance(result, Plan)
-            else make_result_document(result)
-            for name, result in results.items()
-        },
-    }
-
-
-def _list_rows(results: Results, case: Case) -> Rows:
-    """Return a row for each strategy, with the columns of a plan's row and the reasons."""
-    job = {"workload": case.workload.name, "profile": case.profile.name, "steps": case.workload.steps}
-    return Rows(
-        columns=(*JOB_COLUMNS, *cost_columns(), *REASON_COLUMNS, *DETAIL_COLUMNS),
-        rows=[{**job, "strategy": name, **make_result_row(result)} for name, result in results.items()],
-    )
+            yield blocks.Paragraph(_explain_regret(best))
+        yield from fields.list_limits(best)
 
 
 def find_best(results: Results) -> Plan | None:
@@ -135,47 +142,44 @@ def find_best(results: Results) -> Plan | None:
     return next((result for result in results.values() if isinstance(result, Plan)), None)
 
 
-def make_strategies_table(results: Results, *, regret: bool = False) -> Table:
+def make_strategies_table(results: Results, *, regret: bool = False) -> blocks.Table:
     """Return a table with a line for each schedule; with ``regret`` also its time over the optimum.
 
     Of several strategies with the same schedule, the simplest names the line, which lists the others.
     """
     best = find_best(results)
-    records: list[Record] = []
-    for result, also in _merge_lines(results):
-        if isinstance(result, Plan):
-            reason = "best" if best is None or result is best else _why_not(result, best)
-            records.append(
-                {
-                    **tell_plan(result, also=also),
-                    **_find_regrets(result),
-                    "strategy": Cell(result.strategy, style="best" if result is best else ""),
-                    "than best": _make_reason_cell(reason),
-                }
-            )
-        else:
-            need = result.need if result.binding == "local_bytes" else None
-            told = _make_reason_cell(format_verdict(result))
+    records: list[blocks.Record] = []
+    for group in group_same_schedules(one for one in results.values() if isinstance(one, Plan)):
+        simplest, *others = sorted(group, key=lambda plan: strategy_of(plan.strategy).simplicity)
+        reason = "best" if best is None or simplest is best else _why_not(simplest, best)
+        records.append(
+            {
+                **fields.tell_plan(simplest, also=[plan.strategy for plan in others]),
+                **_find_regrets(simplest),
+                "strategy": blocks.Cell(simplest.strategy, style="best" if simplest is best else ""),
+                "than best": _make_reason_cell(reason),
+            }
+        )
+    for name, one in results.items():
+        if isinstance(one, Infeasible):
+            need = one.need if one.binding == "local_bytes" else None
+            told = _make_reason_cell(format_verdict(one))
             reasons = {"than best": told, "time_over_least": told}
-            records.append(make_faint({"strategy": also[0], "local_peak_bytes": need, **reasons}))
-    columns = (STRATEGY, PARAMETERS, TIME, OVER_BASE.ranked(2), LOCAL.ranked(1))
-    return Table.of((*columns, *(_REGRETS if regret else (_THAN_BEST,))), records)
+            records.append(blocks.make_faint({"strategy": name, "local_peak_bytes": need, **reasons}))
+    columns = (
+        fields.STRATEGY,
+        fields.PARAMETERS,
+        fields.TIME,
+        fields.OVER_BASE.ranked(2),
+        fields.LOCAL.ranked(1),
+    )
+    return blocks.Table.of((*columns, *(_REGRETS if regret else (_THAN_BEST,))), records)
 
 
-def _make_reason_cell(reason: str) -> Cell:
+def _make_reason_cell(reason: str) -> blocks.Cell:
     """Return a reason, which narrow tables show without what their titles say."""
     short = next((short for ending, short in _SHORT_REASONS.items() if reason.endswith(ending)), None)
-    return Cell(reason, short=reason.removesuffix(" time") if short is None else short)
-
-
-def _merge_lines(results: Results) -> Iterator[tuple[Plan | Infeasible, tuple[str, ...]]]:
-    """Yield a plan for each schedule with the other strategies that have it, then each reason with its own."""
-    for group in group_same_schedules(result for result in results.values() if isinstance(result, Plan)):
-        simplest, *others = sorted(group, key=lambda plan: strategy_of(plan.strategy).simplicity)
-        yield simplest, tuple(plan.strategy for plan in others)
-    for name, result in results.items():
-        if isinstance(result, Infeasible):
-            yield result, (name,)
+    return blocks.Cell(reason, short=reason.removesuffix(" time") if short is None else short)
 
 
 def _find_regrets(plan: Plan) -> dict[str, float | None]:
@@ -197,7 +201,7 @@ def _find_regrets(plan: Plan) -> dict[str, float | None]:
 def _explain_regret(best: Plan) -> str:
     if best.bound is None:
         return "No bound was proved: name the strategy optimal, too."
-    if best.bound.gap < PROVED:
+    if best.bound.gap < fields.PROVED:
         return "The least is what an optimal schedule takes; extra is time over base."
     return (
         f"The least is a proven lower bound, the best plan within {format_percent(best.bound.gap)[1:]} of it; "
@@ -212,8 +216,10 @@ def _why_not(plan: Plan, best: Plan) -> str:
     if plan.goal.objective == "balanced":
         return "farther from the knee"
     slower = plan.predicted.seconds / best.predicted.seconds - 1
-    if passed_over(plan, best):
-        return f"{format_percent(slower)} time: too little" if slower < -PROVED else "as quick, less memory"
+    if fields.passed_over(plan, best):
+        return (
+            f"{format_percent(slower)} time: too little" if slower < -fields.PROVED else "as quick, less memory"
+        )
     larger = plan.predicted.local_peak_bytes / best.predicted.local_peak_bytes - 1
     reasons = [(slower, f"{format_percent(slower)} time"), (larger, f"{format_percent(larger)} memory")]
     if plan.goal.objective == "memory":
@@ -221,15 +227,15 @@ def _why_not(plan: Plan, best: Plan) -> str:
     return next((text for share, text in reasons if share > 0), "as good")
 
 
-def _list_facts(plan: Plan, results: Results) -> Iterator[tuple[str, str | Cell]]:
+def _list_facts(plan: Plan, results: Results) -> Iterator[tuple[str, str | blocks.Cell]]:
     """Yield what a plan is and costs; nothing to say of a fact is an empty text."""
     predicted = plan.predicted
-    yield "strategy", Cell(name_plan(plan), style="best")
+    yield "strategy", blocks.Cell(fields.name_plan(plan), style="best")
     # The bound is one of time: it says nothing about the least memory or the knee.
     if plan.bound is not None and plan.goal.objective == "time":
         gap = plan.bound.gap
         within = f"within {format_percent(gap)[1:]} of the least possible time"
-        yield "proof", "no legal schedule is quicker" if gap < PROVED else within
+        yield "proof", "no legal schedule is quicker" if gap < fields.PROVED else within
     yield from _list_rivals(plan, results)
     yield "chosen for", _describe_wish(plan)
     yield "local memory", _describe_local(plan)
@@ -264,15 +270,17 @@ def _list_rivals(plan: Plan, results: Results) -> Iterator[tuple[str, str]]:
         if regular is not None:
             also = ", the best of the paper's" if paper is regular else ""
             yield "best regular", f"{_describe_price(regular, plan)}{also}"
-    if any(passed_over(one, plan) for one in plans):
-        yield "choice", explain_choice(plan)
+    if any(fields.passed_over(one, plan) for one in plans):
+        yield "choice", fields.explain_choice(plan)
     if paper is not None and paper is not plan and (plan.regular or paper is not regular):
         yield "paper's best", _describe_price(paper, plan)
 
 
 def _describe_price(other: Plan, plan: Plan) -> str:
     slower = other.predicted.seconds / plan.predicted.seconds - 1 if plan.predicted.seconds else 0.0
-    return f"{name_plan(other)}: {format_seconds(other.predicted.seconds)}, {format_percent(slower)} time"
+    return (
+        f"{fields.name_plan(other)}: {format_seconds(other.predicted.seconds)}, {format_percent(slower)} time"
+    )
 
 
 def _describe_wish(plan: Plan) -> str:
@@ -284,13 +292,13 @@ def _describe_wish(plan: Plan) -> str:
     return ", ".join(filter(None, (asked, limit, model)))
 
 
-def _describe_local(plan: Plan) -> Cell:
+def _describe_local(plan: Plan) -> blocks.Cell:
     used, budget = plan.predicted.local_peak_bytes, plan.goal.local_bytes or plan.profile.local_budget_bytes
-    taken = describe_headroom(plan.profile, budget=plan.goal.local_bytes, headroom=plan.goal.headroom)
+    taken = fields.describe_headroom(plan.profile, budget=plan.goal.local_bytes, headroom=plan.goal.headroom)
     where = "per unit" if plan.profile.units > 1 else "in all"
     rest = "; ".join(filter(None, (f"{format_bytes(budget - used)} free", taken)))
     share = f"{100 * used / budget:.1f} % of {format_bytes(budget)} {where}"
-    return Cell(f"{share}: {format_bytes(used)} ({rest})", filled=used / budget)
+    return blocks.Cell(f"{share}: {format_bytes(used)} ({rest})", filled=used / budget)
 
 
 def _describe_time(plan: Plan) -> str:
@@ -301,3 +309,36 @@ def _describe_time(plan: Plan) -> str:
         f"{format_seconds(seconds)} a batch, {format_percent(overhead)} over base ({base})"
         f"{'; step times carried over, not rescaled' if carried else ''}"
     )
+
+
+def chart_comparison(plans: Sequence[Plan]) -> blocks.Chart:
+    """Return the chart of the plans that fit, in their order."""
+    from ckptplan.report import style
+    from ckptplan.report.marks import Marks, Plot, layer_plot
+    from ckptplan.report.scale import scale_bytes, scale_shares
+
+    rows = [{**fields.label_plan(plan), "y": plan.strategy} for plan in plans]
+    times = [plan.predicted.overhead for plan in plans]
+    sizes = [plan.predicted.local_peak_bytes for plan in plans]
+    # Far off, the budget would squeeze the bars.
+    budget = plans[0].goal.local_bytes
+    near = [budget] if budget is not None and budget <= 4 * max(sizes) else []
+    parts = []
+    for field, values, scale, colour, lines in (
+        ("overhead", times, scale_shares("time over base", 0, 1.1 * max(0.01, *times)), style.BLUE, []),
+        (
+            "local_peak_bytes",
+            sizes,
+            scale_bytes("local memory", 0, 1.1 * max(*sizes, *near)),
+            style.ORANGE,
+            near,
+        ),
+    ):
+        ends = [{**row, "x": value} for row, value in zip(rows, values, strict=True)]
+        bars = Marks(kind="bar", rows=ends, colour=colour, opacity=0.9, told=fields.TOLD, words=field)
+        budgets = [Marks(kind="rule", rows=[{"x": one}], dashes=(0, (2, 1.3))) for one in lines]
+        plot = Plot(x=scale, y=[plan.strategy for plan in plans], marks=[bars, *budgets])
+        parts.append({"width": "container", "height": {"step": 24}, **layer_plot(plot)})
+    words = "".join(f"; the dashed line is the budget, {format_bytes(one)}" for one in near)
+    about = f"The best plan of each strategy, the one to run first{words}."
+    return blocks.Chart("comparison", "Strategies", about, {"spacing": 24, "vconcat": parts})

@@ -34,15 +34,8 @@ class Scale:
     ticks: Mapping[float, str]
     kind: Literal["linear", "log", "symlog"] = "linear"
 
-    def set_x(self, axes: Axes) -> None:
-        """Give the axis across of a picture this scale."""
-        self._set(axes, "x")
-
-    def set_y(self, axes: Axes) -> None:
-        """Give the axis upwards of a picture this scale."""
-        self._set(axes, "y")
-
-    def _set(self, axes: Axes, name: str) -> None:
+    def set_on(self, axes: Axes, name: Literal["x", "y"]) -> None:
+        """Give an axis of a picture this scale."""
         from matplotlib.ticker import NullLocator
 
         form = {"linthresh": LINEAR, "linscale": 0.5} if self.kind == "symlog" else {}
@@ -71,6 +64,14 @@ def scale_bytes(title: str, low: float, high: float, *, log: bool = False, sign:
     if len(values) < 2:
         values = _find_steps(low, high, most=4, binary=True)
     ticks = {value: f"{sign}{format_bytes(value)}" for value in values}
+    return Scale(title=title, low=low, high=high, ticks=ticks, kind="log" if log else "linear")
+
+
+def scale_counts(title: str, low: float, high: float, *, log: bool = False, whole: bool = False) -> Scale:
+    """Return an axis of numbers, with powers of ten or at equal steps; ``whole`` names no other ones."""
+    values = [10.0**power for power in range(ceil(log10(low)), ceil(log10(high)))] if log else []
+    values = values if len(values) > 1 else _find_steps(low, high, most=12)
+    ticks = {value: f"{value:,.10g}" for value in values if not whole or value.is_integer()}
     return Scale(title=title, low=low, high=high, ticks=ticks, kind="log" if log else "linear")
 
 

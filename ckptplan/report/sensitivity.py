@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ckptplan.planning.optimize import parameter_columns
-from ckptplan.report import style, vega
+from ckptplan.report import blocks, style
 from ckptplan.report.basis import list_basis
-from ckptplan.report.blocks import Block, Cell, Field, Heading, Paragraph, Record, Table, make_facts, make_faint
 from ckptplan.report.fields import format_cells, identify_job, list_budget, make_title, name_job
 from ckptplan.report.formats import View
-from ckptplan.report.marks import Marks, draw_marks, layer_marks
+from ckptplan.report.marks import Marks, Plot, draw_plot, layer_plot
 from ckptplan.report.scale import Scale, scale_shares
 from ckptplan.report.style import PAGE, Size
-from ckptplan.report.vega import Chart, Spec
+from ckptplan.report.vega import Spec
 from ckptplan.storage.tables import Row, Rows
 from ckptplan.studies.axes import Axis, Value
 from ckptplan.studies.sensitivity import FACTORS, Best, BreakEven, ErrorBars, Influence, Replanned, Sensitivity
@@ -38,9 +36,9 @@ _HEAD = ("kind", "input", "factor", "value", "strategy")
 _TAIL = ("seconds", "change", "kept_seconds", "kept_change", "kept_fits", "below", "above", "note")
 #: A narrow table leaves out the factors between the least and the largest.
 _FIELDS = (
-    Field("input"),
-    Field("now", right=True, priority=1),
-    *(Field(f"x {one:g}", right=True, priority=2 if one in FACTORS[1:-1] else 0) for one in FACTORS),
+    blocks.Field("input"),
+    blocks.Field("now", right=True, priority=1),
+    *(blocks.Field(f"x {one:g}", right=True, priority=2 if one in FACTORS[1:-1] else 0) for one in FACTORS),
 )
 
 
@@ -55,20 +53,28 @@ def view_sensitivity(study: Sensitivity) -> View:
         ),
         # Before any is varied.
         basis=lambda: list_basis(study.workload, study.profile, study.goal),
+        title=f"Sensitivity: {name_job(study.workload, study.profile)}",
+        lede="What each input does to the time of the best plan.",
+        sections=lambda: [
+            blocks.Section("inputs", "What the inputs do", [chart_tornado(study), *_tell(study)])
+        ],
+        draw=lambda size: draw_tornado(study, size),
     )
 
 
-def _tell(study: Sensitivity) -> Iterator[Block]:
+def _tell(study: Sensitivity) -> Iterator[blocks.Block]:
     """Yield the plan, the effect of each input, where another strategy is better, and the error bars."""
     best, profile = study.best, study.profile
     yield make_title(study.workload, profile)
     cost = f"  {format_cells(best.parameters)}: {format_seconds(best.seconds)}"
-    yield Paragraph(cost, head=f"best: {best.strategy}", style="best")
+    yield blocks.Paragraph(cost, head=f"best: {best.strategy}", style="best")
     yield from list_budget(profile, budget=profile.local_budget_bytes, headroom=profile.headroom)
-    yield Table.of(_FIELDS, _list_effects(study))
-    yield Paragraph("Change of time, planned again with the input at that factor; below it what differs.")
+    yield blocks.Table.of(_FIELDS, _list_effects(study))
+    yield blocks.Paragraph(
+        "Change of time, planned again with the input at that factor; below it what differs."
+    )
     if idle := _describe_transfers(study):
-        yield Paragraph(idle)
+        yield blocks.Paragraph(idle)
     yield from _list_break_evens(study.influences)
     if study.error_bars is not None:
         yield from _list_error_bars(study, study.error_bars)
@@ -103,7 +109,7 @@ def _describe_transfers(study: Sensitivity) -> str:
     return "Quicker transfers change nothing: the best plan uses no remote memory."
 
 
-def _list_effects(study: Sensitivity) -> Iterator[Record]:
+def _list_effects(study: Sensitivity) -> Iterator[blocks.Record]:
     """Yield the change of time by each input, below it what differs, then the inputs without effect."""
     best = study.best
     for one in _sort_by_effect(study):
@@ -112,17 +118,20 @@ def _list_effects(study: Sensitivity) -> Iterator[Record]:
         for label, tell in (("  best strategy", _tell_other), ("  plan kept", _tell_kept)):
             texts = [tell(point, best) for point in one.points]
             if any(texts):
-                yield make_faint({"input": label, **_tell_points(texts)})
+                yield blocks.make_faint({"input": label, **_tell_points(texts)})
     for one in study.influences:
         if one.no_effect:
             now = _format_values(one.axis, one.values)
-            yield {**make_faint({"input": one.name, **_tell_points(["no effect"])}), "now": now}
+            yield {**blocks.make_faint({"input": one.name, **_tell_points(["no effect"])}), "now": now}
 
 
-def _tell_points(texts: Sequence[str]) -> Mapping[str, Cell]:
+def _tell_points(texts: Sequence[str]) -> Mapping[str, blocks.Cell]:
     """Return what is told of each factor, shorter in narrow tables."""
     short = {"nothing fits": "none", "does not fit": "no fit"}
-    return {f"x {one:g}": Cell(text, short=short.get(text)) for one, text in zip(FACTORS, texts, strict=False)}
+    return {
+        f"x {one:g}": blocks.Cell(text, short=short.get(text))
+        for one, text in zip(FACTORS, texts, strict=False)
+    }
 
 
 def _sort_by_effect(study: Sensitivity) -> list[Influence]:
@@ -169,21 +178,23 @@ def _format_values(axis: Axis, values: Sequence[Value]) -> str:
     return " / ".join(dict.fromkeys(axis.kind.show(value) for value in values))
 
 
-def _list_break_evens(influences: Sequence[Influence]) -> Iterator[Block]:
+def _list_break_evens(influences: Sequence[Influence]) -> Iterator[blocks.Block]:
     """Yield where the best strategy changes, that nearest to the present value first to stay."""
-    records: list[Record] = []
+    records: list[blocks.Record] = []
     for one in influences:
         nearest = sorted(one.break_evens, key=lambda each: abs(math.log(each.factor)))[:_MOST_BREAK_EVENS]
         for each in sorted(nearest, key=lambda each: each.factor):
             records.append({"input": one.name, "change": _format_break_even(one.axis, each)})
         if more := len(one.break_evens) - len(nearest):
             text = f"{more} more, farther away: {Argument('format', 'json')}"
-            records.append({"input": one.name, "change": Cell(text, style="faint")})
+            records.append({"input": one.name, "change": blocks.Cell(text, style="faint")})
     if not records:
-        yield Paragraph("The same strategy is the best one from a quarter to four times each input.")
+        yield blocks.Paragraph("The same strategy is the best one from a quarter to four times each input.")
         return
-    yield Heading("The best strategy changes")
-    yield Table.of((Field("input", title=""), Field("change", title="", wraps="early")), records)
+    yield blocks.Heading("The best strategy changes")
+    yield blocks.Table.of(
+        (blocks.Field("input", title=""), blocks.Field("change", title="", wraps="early")), records
+    )
 
 
 def _format_break_even(axis: Axis, each: BreakEven) -> str:
@@ -193,13 +204,13 @@ def _format_break_even(axis: Axis, each: BreakEven) -> str:
     return f"{side} {_format_values(axis, each.values)} (x {each.factor:.3g}): {names[0]}, not {names[1]}"
 
 
-def _list_error_bars(study: Sensitivity, bars: ErrorBars) -> Iterator[Block]:
+def _list_error_bars(study: Sensitivity, bars: ErrorBars) -> Iterator[blocks.Block]:
     """Yield the interval of the time, and how sure the choice is."""
     low, high = (_find_change(seconds, study.best) for seconds in (bars.low_seconds, bars.high_seconds))
     names = ", ".join(f"{name} {100 * chance:.3g} %" for name, chance in bars.better.items())
     slower = f"at most {100 * bars.regret:.2g} % slower than the best plan"
-    yield Heading(f"Every time known to within {100 * bars.share:g} %")
-    yield make_facts(
+    yield blocks.Heading(f"Every time known to within {100 * bars.share:g} %")
+    yield blocks.make_facts(
         {
             "time": f"{format_seconds(bars.low_seconds)} to {format_seconds(bars.high_seconds)} "
             f"({format_percent(low)} to {format_percent(high)}) in 90 % of {bars.samples:,} samples",
@@ -292,31 +303,34 @@ def _name_input(influence: Influence) -> str:
     return f"{influence.name}: {_format_values(influence.axis, influence.values)}"
 
 
-def _list_changes(marks: Sequence[Marks]) -> dict[str, list[float]]:
-    """Return the changes of time that are drawn for each input."""
-    changes: dict[str, list[float]] = defaultdict(list)
-    for one in marks:
-        for row in one.rows:
-            if "y" in row:
-                changes[row["y"]].append(row["x"])
-    return changes
+def _list_changes(influence: Influence, best: Best) -> list[float]:
+    """Return the changes of time that are drawn for an input: planned again, and with the plan of now."""
+    again = [_find_change(point.best.seconds, best) for point in influence.points if point.best is not None]
+    fitting = (one for one in influence.points if one.best and one.kept_fits and one.factor in LABELS)
+    return again + [_find_change(point.kept_seconds, best) for point in fitting]
 
 
-def _scale_change(changes: Mapping[str, Sequence[float]]) -> Scale:
+def _find_reach(influence: Influence, best: Best) -> float:
+    """Return the largest of the changes."""
+    return max(map(abs, _list_changes(influence, best)), default=0.0)
+
+
+def _scale_change(study: Sensitivity) -> Scale:
     """Return the axis: all bars, unless one is many times as long as all others."""
-    reaches = [max(map(abs, some)) for some in changes.values()]
-    longest, second, *_ = *sorted(reaches, reverse=True), 0.0, 0.0
+    reaches = sorted((_find_reach(one, study.best) for one in study.influences), reverse=True)
+    longest, second, *_ = *reaches, 0.0, 0.0
     if second and longest > _LONG * second:
         longest = 2 * second
-    ends = [0.0, *(change for some in changes.values() for change in some)]
+    ends = [0.0, *(change for one in study.influences for change in _list_changes(one, study.best))]
     room = 0.06 * max(longest, _TRIFLE)
     low, high = max(min(ends), -longest) - room, min(max(ends), longest) + room
     return scale_shares("time of the best plan against now", low, high)
 
 
-def _mark_changes(influences: Sequence[Influence], best: Best) -> list[Marks]:
+def _make_plot(influences: Sequence[Influence], study: Sensitivity) -> Plot:
     """Return the bars of half and twice each input, and marks for other factors and for the present plan."""
     rows: list[Spec] = []
+    best = study.best
     for one in influences:
         for point in one.points:
             if point.best is not None:
@@ -335,7 +349,7 @@ def _mark_changes(influences: Sequence[Influence], best: Best) -> list[Marks]:
                 })  # fmt: skip
     bars = [row for row in rows if row["factor"] in LABELS]
     others = [{**row, "x": row["kept_x"]} for row in bars if abs(row["kept_x"] - row["x"]) > _TRIFLE]
-    return [
+    marks = [
         *(
             Marks(
                 kind="bar", rows=[row for row in bars if row["factor"] == factor], colour=COLOURS[factor],
@@ -347,6 +361,7 @@ def _mark_changes(influences: Sequence[Influence], best: Best) -> list[Marks]:
         Marks(kind="rule", rows=[{"x": 0}]),
         Marks(kind="point", rows=others, face="white", marker="D", size=4.4, label=_KEPT_LABEL, told=_TOLD),
     ]  # fmt: skip
+    return Plot(x=_scale_change(study), y=[_name_input(one) for one in influences], marks=marks)
 
 
 def draw_tornado(study: Sensitivity, size: Size = PAGE) -> Figure:
@@ -355,8 +370,7 @@ def draw_tornado(study: Sensitivity, size: Size = PAGE) -> Figure:
     Call it, and save the picture, within ``style.styled(size)``.
     """
     influences, best = _sort_by_effect(study), study.best
-    changes = _list_changes(_mark_changes(influences, best))
-    small = [one for one in influences if max(map(abs, changes[_name_input(one)]), default=0.0) < _TRIFLE]
+    small = [one for one in influences if _find_reach(one, best) < _TRIFLE]
     trifles = [one for one in small if not _name_blocked(one)]
     shown = [one for one in influences if one not in trifles]
     few = f"changes under {100 * _TRIFLE:g} %: {', '.join(one.name for one in trifles)}"
@@ -371,15 +385,13 @@ def draw_tornado(study: Sensitivity, size: Size = PAGE) -> Figure:
         # Rows keep their height below a title of several lines.
         figure.set_figheight(figure.get_figheight() + 0.16 * (1 + figure.get_suptitle().count("\n")))
     axes = figure.subplots()
-    scale = _scale_change(changes)
-    scale.set_x(axes)
-    names = [_name_input(one) for one in shown]
-    samples = draw_marks(axes, _mark_changes(shown, best), size, names)
+    plot = _make_plot(shown, study)
+    samples = draw_plot(axes, plot, size)
     between = ", " if size.height else "\n"
-    notes = [_write_notes(one, study, scale, size) for one in shown]
-    style.name_rows(axes, [name.replace(": ", between) for name in names], notes)
+    notes = [_write_notes(one, study, plot.x, size) for one in shown]
     # Few bars on a slide are not made broader than they are long.
-    axes.set_ylim(max(5 if size.height else 1, len(shown)) - 0.4, -0.6)
+    least = 5 if size.height else 1
+    style.name_rows(axes, [_name_input(one).replace(": ", between) for one in shown], notes, least=least)
     return style.finish_figure(figure, list(samples.values()), size)
 
 
@@ -411,20 +423,14 @@ def _write_notes(influence: Influence, study: Sensitivity, scale: Scale, size: S
     )
 
 
-def chart_tornado(study: Sensitivity) -> Chart:
+def chart_tornado(study: Sensitivity) -> blocks.Chart:
     """Return the chart of a sensitivity study."""
     influences = _sort_by_effect(study)
-    marks = _mark_changes(influences, study.best)
-    return Chart.of(
+    return blocks.Chart(
         "tornado",
         "What each input does to the time of the best plan",
         f"Each input is halved and doubled by itself, and the job is planned again; now it takes "
         f"{format_seconds(study.best.seconds)} with {study.best.strategy}. Lines within the bars are "
         f"{_INNER_LABEL} the input, diamonds what the plan of now takes.",
-        height=30 * max(1, len(influences)),
-        layer=layer_marks(marks),
-        encoding={
-            "y": vega.nominal("y", scale={"domain": [_name_input(one) for one in influences]}),
-            "x": {**vega.at("x", _scale_change(_list_changes(marks))), "stack": None},
-        },
+        {"height": 30 * max(1, len(influences)), **layer_plot(_make_plot(influences, study))},
     )

@@ -174,14 +174,15 @@ def finish_figure(figure: Figure, handles: Sequence[Any], size: Size) -> Figure:
     return figure
 
 
-def name_rows(axes: Axes, names: Sequence[str], values: Sequence[str]) -> None:
-    """Name the rows of a picture, and write what belongs to each at their ends."""
+def name_rows(axes: Axes, names: Sequence[str], values: Sequence[str], *, least: int = 1) -> None:
+    """Name the rows of a picture, and write what belongs to each at their ends; ``least`` rows have room."""
     axes.set_yticks(range(len(names)), names)
     ends = axes.secondary_yaxis("right")
     ends.set_yticks(range(len(names)), values)
     ends.spines["right"].set_visible(False)
     for side in (axes, ends):
         side.tick_params(axis="y", length=0)
+    axes.set_ylim(max(least, len(names)) - 0.4, -0.6)
 
 
 def set_title(figure: Figure, *lines: str) -> None:

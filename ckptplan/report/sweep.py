@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import log
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,13 +20,23 @@ from ckptplan.errors import InputError
 from ckptplan.model.prediction import BasisEntry
 from ckptplan.report import style, vega
 from ckptplan.report.basis import list_basis
-from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Table
-from ckptplan.report.fields import LOCAL, OVER_BASE, PARAMETERS, TIME, format_cells, make_parameters_cell
+from ckptplan.report.blocks import Block, Cell, Chart, Field, Paragraph, Section, Table
+from ckptplan.report.fields import (
+    LOCAL,
+    OVER_BASE,
+    PARAMETERS,
+    TIME,
+    TOLD,
+    format_cells,
+    label_row,
+    make_parameters_cell,
+)
+from ckptplan.report.formats import View
 from ckptplan.report.infeasible import LIMITS
-from ckptplan.report.marks import Marks, draw_marks, layer_marks
+from ckptplan.report.marks import Marks, Plot, draw_alone, draw_marks, layer_marks, layer_plot
 from ckptplan.report.scale import LINEAR, Scale, scale_bytes, scale_shares
 from ckptplan.report.style import PAGE, Size
-from ckptplan.report.vega import Chart, Spec
+from ckptplan.report.vega import Spec
 from ckptplan.strategies.registry import all_strategies
 from ckptplan.studies.sweep import Sweep
 from ckptplan.units import format_count
@@ -36,8 +46,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Rows shown on a console; the others are only counted.
-MOST_ROWS = 40
+#: Rows shown on a console, and on a page; the others are only counted.
+MOST_ROWS, _MOST_IN_TABLE = 40, 1_000
 
 
 class Summary:
@@ -146,21 +156,41 @@ class Plane:
         ]
 
 
-class SweepPicture:
-    """Collects rows of a sweep (``add``), in their order, for a picture or for a page, which shows each row."""
+def view_sweep(picture: SweepPicture) -> View:
+    """Return the picture and the page of a sweep, all of whose rows were added: lines or maps, and a table."""
+    summary = Summary(picture.sweep, most_rows=_MOST_IN_TABLE)
+    what, job = picture.title()
 
-    def __init__(self, sweep: Sweep, *, place: Literal["picture", "page"] = "picture") -> None:
+    def list_sections() -> Iterator[Section]:
+        summary.add(picture.rows())
+        yield Section("sweep", "The best plans", chart_sweep(picture))
+        yield Section("numbers", "Numbers", summary.blocks())
+
+    return View(
+        kind="sweep",
+        basis=summary.list_basis,
+        title=f"Sweep: {job}",
+        lede=f"{what}.",
+        sections=list_sections,
+        draw=lambda size: draw_sweep(picture, size),
+    )
+
+
+class SweepPicture:
+    """Collects rows of a sweep (``add``), in their order, for a picture, or for a page, which tells each."""
+
+    def __init__(self, sweep: Sweep, *, page: bool = False) -> None:
         """Raise InputError for a sweep that no picture of two dimensions shows."""
         self.sweep = sweep
         self.names = tuple(all_strategies())
         self.varied = [i for i, values in enumerate(sweep.grid.values) if len(values) > 1]
         self.jobs = [self.name_job(one.name, other.name) for one in sweep.workloads for other in sweep.profiles]
-        _check(len(self.varied), jobs=len(self.jobs), points=len(sweep), place=place)
+        _check(len(self.varied), jobs=len(self.jobs), points=len(sweep), page=page)
         self.quantity = "local_peak_bytes" if sweep.goal.objective == "memory" else "overhead"
         self._added = np.full(len(sweep), np.nan)
         self._best = np.full(len(sweep), -1)
         self._seen = np.zeros(len(sweep), dtype=bool)
-        self.place = place
+        self.page = page
         self._rows: dict[int, Mapping[str, Any]] = {}
 
     def name_job(self, workload: str, profile: str) -> str:
@@ -179,7 +209,7 @@ class SweepPicture:
         """Take some rows, of which the first has the number ``start``."""
         for index, row in enumerate(rows, start):
             self._seen[index] = True
-            if self.place == "page":
+            if self.page:
                 self._rows[index] = row
             if row["fits"]:
                 self._added[index] = row[self.quantity]
@@ -190,22 +220,20 @@ class SweepPicture:
         return [self._rows[number] for number in range(len(self.sweep))]
 
     def describe(self, job: int, place: int) -> Spec:
-        """Return what a page tells of a row of a workload on a machine; nothing in a picture."""
-        if self.place == "picture":
-            return {}
+        """Return what a page tells of a row of a workload on a machine."""
         row = self._rows[job * (len(self.sweep) // len(self.jobs)) + place]
         shown = {axis.column: axis.kind.show(row[axis.column]) for axis in self.sweep.grid.axes}
         if len(self.jobs) > 1:
             shown["job"] = self.jobs[job]
         if not row["fits"]:
             return {**shown, "why": _format_reason(row)}
-        return {**shown, "v": row[self.quantity], **vega.label_row(row)}
+        return {**shown, "v": row[self.quantity], **label_row(row)}
 
     def titles(self, *, fits: bool) -> Mapping[str, str]:
         """Return the titles of what a page tells of a row."""
         names = {axis.column: axis.name for axis in self.sweep.grid.axes}
         names |= {"job": "job"} if len(self.jobs) > 1 else {}
-        return {**names, **(vega.PLAN if fits else {"why": "nothing fits"})}
+        return {**names, **(TOLD if fits else {"why": "nothing fits"})}
 
     def list_without(self) -> list[str]:
         """Return the workloads on machines that nothing fits at all, of several."""
@@ -274,8 +302,8 @@ class SweepPicture:
         return [f"{what}, by {' and '.join(names)}", ", ".join([f"{workloads} on {profiles}", *fixed])]
 
 
-def _check(varied: int, *, jobs: int, points: int, place: str) -> None:
-    field, most = ("html", _MOST_ON_PAGE) if place == "page" else ("plot", _MOST_POINTS)
+def _check(varied: int, *, jobs: int, points: int, page: bool) -> None:
+    place, field, most = ("page", "html", _MOST_ON_PAGE) if page else ("picture", "plot", _MOST_POINTS)
     for ok, what, has, accepted in (
         (1 <= varied <= 2, "one axis or two", f"{varied} vary", "one input or two with several values"),
         (
@@ -304,14 +332,15 @@ def _draw_lines(picture: SweepPicture, size: Size) -> Figure:
     """Return the lines of a sweep over one axis."""
     without = picture.list_without()
     title = [*picture.title(), *([f"nothing fits: {', '.join(without)}"] if without else [])]
-    figure = style.start_figure(size, 2.2 if size.width < PAGE.width else 3.2, *title)
-    axes = figure.subplots()
-    picture.scale_input(0).set_x(axes)
-    picture.scale_quantity().set_y(axes)
-    return style.finish_figure(figure, list(draw_marks(axes, _mark_lines(picture), size).values()), size)
+    return draw_alone(_make_lines(picture), size, 2.2 if size.width < PAGE.width else 3.2, *title)
 
 
-def _mark_lines(picture: SweepPicture) -> list[Marks]:
+def _make_lines(picture: SweepPicture, *, page: bool = False) -> Plot:
+    """Return the lines of a sweep over one axis, of which a page tells every point."""
+    return Plot(x=picture.scale_input(0), y=picture.scale_quantity(), marks=_mark_lines(picture, page=page))
+
+
+def _mark_lines(picture: SweepPicture, *, page: bool) -> list[Marks]:
     """Return the lines of a sweep over one axis, the best strategies on them, and where nothing fits."""
     places, without = np.array(picture.places()), picture.list_without()
     order = np.argsort(places)
@@ -324,8 +353,8 @@ def _mark_lines(picture: SweepPicture) -> list[Marks]:
         label = plane.name if len(picture.jobs) > 1 and plane.name not in without else ""
         lines.append(Marks(kind="line", rows=rows, colour=style.GREY, dashes=style.DASHES[number], label=label))
         nothing = []
-        for place in order[_choose_marked(picture, plane.best[order])].tolist():
-            point = {"x": float(places[place]), **picture.describe(number, place)}
+        for place in order[_choose_marked(plane.best[order], every=page)].tolist():
+            point = {"x": float(places[place]), **(picture.describe(number, place) if page else {})}
             if plane.best[place] < 0:
                 nothing.append(point)
             else:
@@ -338,9 +367,9 @@ def _mark_lines(picture: SweepPicture) -> list[Marks]:
     return [*lines, *crosses, *marks]
 
 
-def _choose_marked(picture: SweepPicture, best: Any) -> Any:
-    """Return the places of points with a marker: on a page all, in a picture some, and where best changes."""
-    if picture.place == "page":
+def _choose_marked(best: Any, *, every: bool) -> Any:
+    """Return the places of points with a marker: all, as on a page, or some, and where best changes."""
+    if every:
         return np.arange(len(best))
     marked = np.unique(np.linspace(0, len(best) - 1, min(len(best), _MARKERS)).astype(int))
     changes = np.flatnonzero(np.diff(best))
@@ -383,8 +412,8 @@ def _draw_maps(picture: SweepPicture, size: Size) -> Figure:
             np.ma.masked_invalid(plane.added), norm=norm, cmap="cividis_r", aspect="auto", origin="lower",
             interpolation="nearest",
         )  # fmt: skip
-        picture.scale_input(0).set_y(axes)
-        picture.scale_input(1).set_x(axes)
+        picture.scale_input(0).set_on(axes, "y")
+        picture.scale_input(1).set_on(axes, "x")
         samples |= _name_regions(axes, picture, plane, size)
         if len(planes) > 1:
             axes.set_title("\n".join(textwrap.wrap(plane.name, 40)), parse_math=False)
@@ -433,19 +462,16 @@ def chart_sweep(picture: SweepPicture) -> tuple[Chart, ...]:
 
 
 def _chart_lines(picture: SweepPicture) -> Chart:
-    name, without = picture.scale_input(0).title, picture.list_without()
-    marks = _mark_lines(picture)
+    plot, without = _make_lines(picture, page=True), picture.list_without()
+    name, marks = plot.x.title, plot.marks
     crosses = ", each cross a point where nothing fits" if any(one.kind == "cross" for one in marks) else ""
     nowhere = f" Nothing fits at any {name}: {', '.join(without)}." if without else ""
-    first, *layers = layer_marks(marks)
-    return Chart.of(
+    return Chart(
         "sweep",
         picture.title()[0],
         f"Each marker is the best plan at its {name}{crosses}. Point at one to see more.{nowhere}",
+        {"height": _LINE_HEIGHT, **layer_plot(plot, zooms=("x", "y"))},
         zooms=True,
-        height=_LINE_HEIGHT,
-        layer=[{**first, "params": [vega.zoom("x", "y")]}, *layers],
-        encoding={"x": vega.at("x", picture.scale_input(0)), "y": vega.at("y", picture.scale_quantity())},
     )
 
 
@@ -461,13 +487,15 @@ def _chart_map(picture: SweepPicture, plane: Plane, *, number: int) -> Chart:
         *_layer_cells(picture, without, {}, fits=False, fill=style.GREY, fillOpacity=0.15),
     ]
     layers[0]["params"] = [vega.zoom("x", "y")]
-    return Chart.of(
+    return Chart(
         f"sweep-{number + 1}",
         plane.name if len(picture.jobs) > 1 else picture.title()[0],
         "Each cell is the best plan at a point, or where nothing fits. Point at one to see more.",
+        {
+            "height": min(max(_LEAST, _ROW * rows), _MOST),
+            "layer": [*layers, *layer_marks(_mark_regions(picture, plane))],
+        },
         zooms=True,
-        height=min(max(_LEAST, _ROW * rows), _MOST),
-        layer=[*layers, *layer_marks(_mark_regions(picture, plane))],
     )
 
 

@@ -9,13 +9,25 @@ from typing import Any
 from ckptplan.calibration.validation import FACTOR, REGRET, Contender, Regret, Row, Unit, Validation, Verdict
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import identify_plan
-from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Record, Style, Table, make_facts
+from ckptplan.report.blocks import (
+    Block,
+    Cell,
+    Field,
+    Paragraph,
+    Record,
+    Schedules,
+    Section,
+    Style,
+    Table,
+    make_facts,
+)
 from ckptplan.report.fields import (
     PARAMETERS,
     STRATEGY,
     align_seconds,
     make_parameters_cell,
     make_title,
+    name_job,
     name_plan,
 )
 from ckptplan.report.formats import View
@@ -81,6 +93,12 @@ def view_validation(plan: Plan, found: Validation) -> View:
         document=lambda: _make_document(plan, found),
         rows=lambda: _list_rows(found),
         basis=lambda: plan.estimate_basis,
+        title=f"Predicted and measured: {name_job(plan.workload, plan.profile)}",
+        lede=f"{plan.strategy} with {found.cell}, on {found.environment.machine}.",
+        sections=lambda: (
+            Section("numbers", "Predicted and measured", _tell(plan, found)),
+            Schedules(own=plan, title="The schedule as it was predicted"),
+        ),
     )
 
 

@@ -1,15 +1,12 @@
-"""One look for all charts: colours that hold in light, dark and print, axes, and ways to zoom."""
+"""Parts of charts of pages: colours that hold in light, dark and print, axes, and ways to zoom."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
-from ckptplan.model.plan import Plan
 from ckptplan.report import style
-from ckptplan.report.fields import FACTS, format_cells, format_parameters, make_plan_row
 from ckptplan.report.scale import LINEAR, Scale
 
 #: A Vega-Lite specification, or a part of one.
@@ -17,75 +14,6 @@ Spec = dict[str, Any]
 
 #: Text and lines take the colour of the page, which a reader's theme and a printer change.
 INK = "currentColor"
-
-_CONFIG: Spec = {
-    "aria": False,
-    "background": "transparent",
-    "font": "system-ui, sans-serif",
-    "view": {"stroke": None},
-    "axis": {
-        "labelColor": INK,
-        "titleColor": INK,
-        "tickColor": INK,
-        "domainColor": INK,
-        "domainOpacity": 0.4,
-        "tickOpacity": 0.4,
-        "gridColor": INK,
-        "gridOpacity": 0.1,
-        "labelFontSize": 12,
-        "titleFontSize": 12,
-        "titleFontWeight": "normal",
-        "labelLimit": 220,
-    },
-    "legend": {
-        "labelColor": INK,
-        "titleColor": INK,
-        "labelFontSize": 12,
-        "titleFontSize": 12,
-        "titleFontWeight": "normal",
-        "orient": "bottom",
-        "direction": "horizontal",
-        "columns": 6,
-        "symbolSize": 260,
-        "symbolStrokeWidth": 2.5,
-        "labelLimit": 220,
-    },
-    "text": {"color": INK, "fontSize": 12},
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Chart:
-    """A chart of a page: its specification, and what it shows in words."""
-
-    kind: ClassVar[str] = "chart"
-    name: str
-    title: str
-    #: What is seen and what can be done, for the caption.
-    caption: str
-    spec: Spec
-    #: Whether its time axis, or both axes, can be moved and scaled.
-    zooms: bool = False
-
-    @classmethod
-    def of(cls, name: str, title: str, caption: str, *, zooms: bool = False, **spec: Any) -> Chart:
-        """Return a chart in the common look."""
-        return cls(name=name, title=title, caption=caption, spec={"config": _CONFIG, **spec}, zooms=zooms)
-
-
-#: What is told of a plan that is pointed at: the members of ``label_row`` and their titles.
-PLAN: Mapping[str, str] = {one.name: one.heading for one in FACTS}
-
-
-def label_row(row: Mapping[str, Any]) -> Spec:
-    """Return what is told of a plan, given by the cells of its columns."""
-    told = {"parameters": format_cells(row), **row}
-    return {one.name: one.form([told[one.name]])[0] if one.form else told[one.name] for one in FACTS}
-
-
-def label_plan(plan: Plan) -> Spec:
-    """Return what is told of a plan."""
-    return label_row({**make_plan_row(plan), "parameters": format_parameters(plan)})
 
 
 def themed(colour: str) -> str:

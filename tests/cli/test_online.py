@@ -37,7 +37,7 @@ def test_the_document_has_a_point_for_each_length() -> None:
             "is no range of lengths (accepted: FIRST:LAST",
         ),
         (("--online", "--slots", "3", "--T", "1:99999999"), "T: a table of the optima"),
-        (("--online", "--slots", "3", "--gantt", "x.png"), "--gantt: cannot be combined with --online"),
+        (("--online", "--slots", "3", "--gantt", "x.png"), "--gantt: does not go together with --online"),
     ],
 )
 def test_arguments_that_are_refused(arguments: tuple[str, ...], message: str) -> None:

@@ -18,10 +18,9 @@ import ckptplan
 from ckptplan.calibration.estimate import Estimate
 from ckptplan.calibration.validation import Regret, Row
 from ckptplan.cli.app import make_app
-from ckptplan.report import formats
 from ckptplan.report.blocks import Block, Paragraph
 from ckptplan.report.console import split_pieces
-from ckptplan.report.formats import Text, show_blocks
+from ckptplan.report.formats import Text, View
 from ckptplan.report.validation import view_validation
 from ckptplan.strategies.registry import all_parameters
 from ckptplan.studies.axes import all_axes
@@ -66,7 +65,6 @@ def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Blocks]:
     found: list[Blocks] = []
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Text, "write", lambda _self, view, _path: found.append(tuple(view.blocks())))
-    monkeypatch.setattr(formats, "show_blocks", found.append)
     for name in ("plan.json", "smaller.json"):
         ckptplan.save_plan(small_plan(), name)
     # What a page writes first.
@@ -134,5 +132,5 @@ def test_a_pipe_gets_the_width_that_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    show_blocks([Paragraph("word " * 30)])
+    Text().write(View(kind=None, blocks=lambda: [Paragraph("word " * 30)]), "-")
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 60

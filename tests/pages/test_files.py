@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 
 import ckptplan
 from ckptplan.cost.case import Case
-from ckptplan.report.blocks import Paragraph, Table
+from ckptplan.report.blocks import Paragraph, Section, Table
 from ckptplan.report.front import view_front
 from ckptplan.report.gantt import Detail, TooLongToDraw, sketch_schedule
-from ckptplan.report.html.page import Page, Section, encode_data
-from ckptplan.report.html.pages import make_front_page, make_sensitivity_page
+from ckptplan.report.html.page import Page, encode_data
+from ckptplan.report.html.pages import make_page
+from ckptplan.report.sensitivity import view_sensitivity
 from ckptplan.schedule.timeline import Event
 from ckptplan.units import format_bytes
 from tests.security.program import run_all
@@ -70,7 +71,7 @@ def test_a_page_refers_to_itself_alone_and_holds_the_plan(tmp_path: Path) -> Non
 def test_tables_of_a_page_are_those_that_the_command_prints() -> None:
     front = ckptplan.pareto(WORKLOAD.with_steps(64), PROFILE, local_bytes="230 kB")
     view = view_front(front)
-    page = make_front_page(front).render()
+    page = make_page(view_front(front)).render()
     grids = [block for block in view.blocks() if isinstance(block, Table)]
     assert len(grids) == 2
     for grid in grids:
@@ -186,8 +187,8 @@ def test_charts_are_what_the_schema_of_vega_lite_allows() -> None:
     front = ckptplan.pareto(workload, PROFILE, local_bytes="230 kB")
     study = ckptplan.sensitivity(workload, PROFILE, local_bytes="230 kB")
     for page in (
-        make_front_page(front),
-        make_sensitivity_page(study),
+        make_page(view_front(front)),
+        make_page(view_sensitivity(study)),
     ):
         data = data_of(page.render())
         specs = [*data["charts"].values(), *(plan["chart"]["spec"] for plan in data["plans"][:1])]
@@ -202,7 +203,7 @@ def test_the_budget_of_a_front_is_named_as_the_axis_counts_it() -> None:
     front = ckptplan.pareto(WORKLOAD.with_steps(1024), PROFILE, local_bytes="512 KiB")
     free = format_bytes(front.budget_bytes - front.resident_bytes)
     assert front.resident_bytes
-    text = make_front_page(front).render()
+    text = make_page(view_front(front)).render()
     assert f"budget: {free} of 512 KiB" in text
     assert "budget 512 KiB" not in text
 

@@ -10,17 +10,15 @@ import base64
 import hashlib
 import json
 import logging
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 from ckptplan.errors import InputError, MissingExtra
-from ckptplan.report.blocks import Block
-from ckptplan.report.vega import Chart
+from ckptplan.report.blocks import Block, Chart, Section
 from ckptplan.storage.cache import find_cache, is_private
 from ckptplan.storage.files import write_bytes
 from ckptplan.version import __version__
@@ -115,18 +113,6 @@ class PlanPanel:
     plans: tuple[ShownPlan, ...]
     #: The plan that is shown first.
     first: int = 0
-
-
-Part: TypeAlias = Block | Chart | PlanPanel
-
-
-@dataclass(frozen=True)
-class Section:
-    """A part of a page, with a heading of its own."""
-
-    name: str
-    title: str
-    blocks: Iterable[Part]
 
 
 @dataclass(frozen=True, kw_only=True)
