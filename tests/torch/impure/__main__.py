@@ -44,6 +44,8 @@ KINDS = (
         "another result when steps ran again, by something that cannot be found",
         r"returned another result when its (?:first )?steps? ran again",
     ),
+    ("hook", "a hook of a module was added or removed between the passes", r"a hook of a module was"),
+    ("mode", "`train()` or `eval()` was called between the passes", r"train\(\) or eval\(\) was called"),
     ("between", "changed between the forward and the backward pass", r"(?:^|: )([^:]+) changed between the"),
     ("random", "random numbers of a loss, which are not replayed when steps run again", r"draws random"),
 )
