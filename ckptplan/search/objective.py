@@ -29,7 +29,6 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ckptplan.cost.arrays import COUNT_ROUNDING
 from ckptplan.cost.exact import Cost
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.protocol import Strategy
@@ -127,17 +126,6 @@ class Preference:
         if not self.resolution:
             return (*champion.key, inf if strategy.rank < champion.strategy.rank else -inf)
         return (*self._mark(champion), -inf)
-
-    def widen(self, seconds: float, *, strategies: int) -> float:
-        """Return a time so long that no answer above it affects which of n ``strategies`` is the champion.
-
-        ``seconds`` is a time that one of them attains, so the least time L is not above it. An answer x can
-        have an effect without being the champion in the end: for a while, it keeps others from that place.
-        Compare what happens with and without x. As long as the two champions differ, each further answer lowers
-        the smaller of their two times at most by the factor 1 - rho, since it does not replace the champion
-        that has it. In the end both are within rho of L. So they are the same if seconds(x) (1 - rho)^n > L.
-        """
-        return seconds / (1 - self.resolution) ** strategies * (1 + COUNT_ROUNDING)
 
     def _mark(self, champion: Answer) -> tuple[float, ...]:
         """Return the key that an answer must be below to replace the champion; as long as the key."""

@@ -117,18 +117,13 @@ class Question:
         """A lower bound on the seconds of any schedule within the budget, which needs no search."""
         return max(one.bound_seconds(self.costs, self.budget) for one in all_strategies().values())
 
-    def best(self, *, enough: float | None = None) -> Answer | None:
+    def best(self) -> Answer | None:
         """Return the answer to choose, None if nothing fits.
 
         It is the first that ``rank`` returns, but faster to find: strategies that cannot win are not fully
-        searched. ``enough`` is a time in seconds known to be attainable, which speeds up the search if the
-        objective is time.
+        searched.
         """
-        preference = self._prefer()
-        if enough is None or self.goal.objective != "time":
-            return self._find_first(preference)
-        most = preference.widen(enough, strategies=len(self.strategies))
-        return self._find_first(preference, (most, np.inf, np.inf, np.inf))
+        return self._find_first(self._prefer())
 
     def faster_than(self, seconds: float) -> Answer | None:
         """Return the fastest answer, whatever the resolution; None if none takes less than ``seconds``."""
@@ -258,8 +253,8 @@ class Question:
         # If the fastest plan is also the smallest, there is nothing to balance.
         return knee if knee.fast_bytes > knee.small_bytes else least_time
 
-    def _find_first(self, preference: Preference, rival: Rival | None = None) -> Answer | None:
-        choose_rival = partial(_choose_rival, preference, rival)
+    def _find_first(self, preference: Preference) -> Answer | None:
+        choose_rival = partial(_choose_rival, preference, None)
         found = self._rank_by(preference, choose_rival=choose_rival, stops=self._is_unbeatable)
         return next(iter(found), None)
 

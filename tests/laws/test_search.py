@@ -156,7 +156,7 @@ def test_the_winner_is_the_first_of_all_answers(
 def test_a_time_to_beat_changes_what_is_searched_and_not_what_is_found(
     costs: StepCosts, data: st.DataObject, share: float
 ) -> None:
-    """A time that is enough finds the winner; a time to beat finds what beats it, or that nothing does."""
+    """What beats it is found, or that nothing does."""
     within = data.draw(limits(costs), label="limits")
     asked = ask(costs=costs, budget=within.budget, strategies=tuple(CLOSED.values()))
     first = next(iter(asked.rank()), None)
@@ -164,7 +164,6 @@ def test_a_time_to_beat_changes_what_is_searched_and_not_what_is_found(
         assert asked.faster_than(1e300) is None
         return
     least = first.key[0]
-    assert asked.best(enough=least * max(1.0, share)) == first
     found = asked.faster_than(share * least)
     assert (found is not None) == (least < share * least)
     assert found is None or found.key[0] == least
