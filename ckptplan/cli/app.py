@@ -59,8 +59,10 @@ def make_app(*words: str) -> typer.Typer:
     app.callback()(_root)
     for path, (module, function, *early, arguments) in COMMANDS.items():
         if path.split()[: len(words)] == list(words):
-            for one in early if words else ():
-                import_module(f"ckptplan.{one}")
+            if words and early:
+                import_module("numpy")
+                for one in ("model.plan", *early):
+                    import_module(f"ckptplan.{one}")
             owner, _, name = path.rpartition(" ")
             command = getattr(import_module(f"ckptplan.cli.{module}"), function)
             # A terminal breaks paragraphs where it ends.

@@ -18,19 +18,9 @@ import numpy as np
 
 from ckptplan.errors import InputError
 from ckptplan.model.prediction import BasisEntry
-from ckptplan.report import style, vega
+from ckptplan.report import fields, style, vega
 from ckptplan.report.basis import list_basis
 from ckptplan.report.blocks import Block, Cell, Chart, Field, Paragraph, Section, Table
-from ckptplan.report.fields import (
-    LOCAL,
-    OVER_BASE,
-    PARAMETERS,
-    TIME,
-    TOLD,
-    format_cells,
-    label_row,
-    make_parameters_cell,
-)
 from ckptplan.report.formats import View
 from ckptplan.report.infeasible import LIMITS
 from ckptplan.report.marks import Marks, Plot, draw_alone, draw_marks, layer_marks, layer_plot
@@ -80,7 +70,13 @@ class Summary:
         axes = [
             Field(axis.column, axis.name, axis.name.replace("-", "\n"), right=True) for axis in sweep.grid.axes
         ]
-        plan = (Field("strategy", "best"), PARAMETERS.ranked(1), TIME, OVER_BASE.ranked(3), LOCAL.ranked(2))
+        plan = (
+            Field("strategy", "best"),
+            fields.PARAMETERS.ranked(1),
+            fields.TIME,
+            fields.OVER_BASE.ranked(3),
+            fields.LOCAL.ranked(2),
+        )
         yield Table.of((*jobs, *axes, *plan), map(self._tell, self.shown))
         if self.count > len(self.shown):
             more = f"{format_count(self.count - len(self.shown))} more rows"
@@ -98,7 +94,7 @@ class Summary:
         """Return what the table says of a row."""
         axes = {axis.column: axis.kind.show(row[axis.column]) for axis in self.sweep.grid.axes}
         if row["fits"]:
-            return {**row, **axes, "parameters": make_parameters_cell(format_cells(row))}
+            return {**row, **axes, "parameters": fields.make_parameters_cell(fields.format_cells(row))}
         words = LIMITS[row["binding"]]
         needs = f"{words.needs_in_cell} {words.short(row['need'])}"
         reason = Cell(_format_reason(row), short=needs, style="faint")
@@ -227,13 +223,13 @@ class SweepPicture:
             shown["job"] = self.jobs[job]
         if not row["fits"]:
             return {**shown, "why": _format_reason(row)}
-        return {**shown, "v": row[self.quantity], **label_row(row)}
+        return {**shown, "v": row[self.quantity], **fields.label_row(row)}
 
     def titles(self, *, fits: bool) -> Mapping[str, str]:
         """Return the titles of what a page tells of a row."""
         names = {axis.column: axis.name for axis in self.sweep.grid.axes}
         names |= {"job": "job"} if len(self.jobs) > 1 else {}
-        return {**names, **(TOLD if fits else {"why": "nothing fits"})}
+        return {**names, **(fields.TOLD if fits else {"why": "nothing fits"})}
 
     def list_without(self) -> list[str]:
         """Return the workloads on machines that nothing fits at all, of several."""
