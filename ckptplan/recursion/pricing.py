@@ -42,13 +42,6 @@ class Tally(NamedTuple):
 COUNTED = Tally._fields[:-2]
 
 
-class _Place(NamedTuple):
-    """A part in its state, and whether it starts with the ragged first chunk."""
-
-    piece: Piece
-    ragged: bool
-
-
 #: What a part consists of, each with how often.
 _Items: TypeAlias = list[tuple[Action | Piece, int]]
 
@@ -59,32 +52,32 @@ def tally(tree: Tree, *, state_bytes: int, tape_bytes: int) -> Tally:
     Raises KeyError for a part without a decision.
     """
     counter = _TreeCounter(tree, state_bytes, tape_bytes)
-    root = _Place(Piece(tree.root), ragged=counter.missing > 0)
-    # A place waits twice: until it is looked at, and until the places after it are known.
-    waiting: list[tuple[_Place, _Items, list[_Place]]] = [(root, [], [])]
+    known, root = counter.known, _count_from(tree)
+    # A piece waits twice: until it is looked at, and until the pieces after it are known.
+    waiting: list[tuple[Piece, _Items, list[Piece]]] = [(root, [], [])]
     while waiting:
-        place, items, after = waiting.pop()
-        if place in counter.known:
+        piece, items, after = waiting.pop()
+        if piece in known:
             continue
         if items:
-            counter.known[place] = counter.count(place, items, [counter.known[one] for one in after])
+            known[piece] = counter.count(piece, items, [known[one] for one in after])
             continue
-        items = unfold(place.piece, tree.decisions[place.piece.part], tree.sizes)
-        after = [_place(item, place) for item, _ in items if isinstance(item, Piece)]
-        waiting.append((place, items, after))
-        waiting += [(one, [], []) for one in after if one not in counter.known]
-    return counter.known[root]
+        items = unfold(piece, tree.decisions[piece.part], tree.sizes)
+        # Wherever a piece begins, its counts are the same, except at the ragged first chunk.
+        after = [one if one.start < 2 else one._replace(start=1) for one, _ in items if isinstance(one, Piece)]
+        waiting.append((piece, items, after))
+        waiting += [(one, [], []) for one in after if one not in known]
+    return known[root]
 
 
 def know_counts(tree: Tree, counts: Tally, *, state_bytes: int, tape_bytes: int) -> None:
-    """Tell the counts of a whole schedule of single steps, so that ``tally`` need not go through its parts."""
-    root = _Place(Piece(tree.root), ragged=False)
-    tree.counted.setdefault((state_bytes, tape_bytes), {})[root] = counts
+    """Tell the counts of a whole schedule, so that ``tally`` need not go through its parts."""
+    tree.counted.setdefault((state_bytes, tape_bytes), {})[_count_from(tree)] = counts
 
 
-def _place(piece: Piece, within: _Place) -> _Place:
-    part, start, unsaved, unread = piece
-    return _Place(Piece(part, 0, unsaved, unread), within.ragged and not start)
+def _count_from(tree: Tree) -> Piece:
+    """Return the whole schedule as a piece, which begins at step 0 only if its first chunk is ragged."""
+    return Piece(tree.root, start=0 if tree.root.steps * tree.chunk > tree.steps else 1)
 
 
 class _TreeCounter:
@@ -94,15 +87,15 @@ class _TreeCounter:
         self.chunk, self.state_bytes, self.tape_bytes = tree.chunk, state_bytes, tape_bytes
         #: Steps that the ragged first chunk lacks.
         self.missing = tree.root.steps * tree.chunk - tree.steps
-        self.known: dict[_Place, Tally] = tree.counted.setdefault((state_bytes, tape_bytes), {})
+        self.known: dict[Piece, Tally] = tree.counted.setdefault((state_bytes, tape_bytes), {})
 
-    def count(self, place: _Place, items: _Items, after: list[Tally]) -> Tally:
+    def count(self, piece: Piece, items: _Items, after: list[Tally]) -> Tally:
         writes = reads = advances = chunks = saves = loads = 0
-        local, remote = local_peak, remote_peak = self._first_state(place.piece)
+        local, remote = local_peak, remote_peak = self._first_state(piece)
         inners = iter(after)
-        chunk, lacking = self.chunk, self.missing if place.ragged else 0
+        chunk, lacking = self.chunk, 0 if piece.start else self.missing
         # Steps that run, less the first run of each.
-        ran = lacking - place.piece.part.steps * chunk
+        ran = lacking - piece.part.steps * chunk
         for item, times in items:
             match item:
                 case Piece(part=part, start=start):

@@ -13,8 +13,9 @@ describes the grammar).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 from ckptplan.errors import InputError
@@ -75,78 +76,69 @@ class Piece(NamedTuple):
     unread: bool = False
 
 
-def reverse(piece: Piece, decision: Decision, sizes: UnitSizes) -> Iterator[Action | Piece]:
-    """Yield the actions by which a decision reverses a part and, in order, the parts that it leaves."""
+def reverse(piece: Piece, decision: Decision, sizes: UnitSizes) -> Iterable[Action | Piece]:
+    """Return the actions by which a decision reverses a part and, in order, the parts that it leaves."""
     (where, steps, units), start, unsaved, unread = piece
     choice, length, _ = decision
+    items: list[Action | Piece] = []
     if unread and choice is not Choice.FETCH:
-        yield Load(start, _REMOTE)
+        items.append(Load(start, _REMOTE))
     if unsaved and where is Where.LOCAL:
         if choice in (Choice.TAPE, Choice.RECORD):
             # The slot would be freed at once: no save is needed.
             where, units = Where.UNSTORED, units + sizes.state
         else:
-            yield Save(start, _LOCAL)
-    part, stop = Part(where, steps, units), start + steps
+            items.append(Save(start, _LOCAL))
+    if choice in _DROPPING and where is not Where.UNSTORED:
+        items.append(Free(start, _LOCAL if where is Where.LOCAL else _REMOTE))
     match choice:
         case Choice.TAPE:
-            yield from _free_first_state(where, start)
-            yield Record(start, stop)
-            yield Backward(start, stop)
+            items += (Record(start, start + steps), Backward(start, start + steps))
         case Choice.RECORD:
-            yield from _reverse_record(part, max(length, 1), start, sizes)
+            freed = sizes.state if where is Where.LOCAL else 0
+            items += _record(max(length, 1), Part(Where.UNSTORED, steps, units + freed), start, sizes)
         case Choice.CHECKPOINT:
-            yield from _free_first_state(where, start)
-            yield Piece(Part(Where.LOCAL, steps, units - sizes.state), start, unsaved=True)
+            items.append(Piece(Part(Where.LOCAL, steps, units - sizes.state), start, unsaved=True))
         case Choice.OFFLOAD:
-            yield Save(start, _REMOTE)
-            yield Piece(Part(Where.REMOTE, steps, units), start)
+            items += (Save(start, _REMOTE), Piece(Part(Where.REMOTE, steps, units), start))
         case Choice.FETCH:
-            yield Transfer((start,), _REMOTE, _LOCAL)
-            yield Load(start, _LOCAL)
-            yield Piece(Part(Where.LOCAL, steps, units - sizes.state), start)
+            held = Piece(Part(Where.LOCAL, steps, units - sizes.state), start)
+            items += (Transfer((start,), _REMOTE, _LOCAL), Load(start, _LOCAL), held)
         case Choice.SEGMENTS:
-            yield from _reverse_segments(part, decision, start)
+            return chain(items, _reverse_segments(piece.part, decision, start))
         case _:
-            yield from _reverse_split(part, decision, start, sizes)
+            items += _reverse_split(Part(where, steps, units), decision, start, sizes)
+    return items
 
 
-def _free_first_state(where: Where, start: int) -> Iterator[Action]:
-    if where is not Where.UNSTORED:
-        yield Free(start, _LOCAL if where is Where.LOCAL else _REMOTE)
+#: The choices that do without the first state of a part at once.
+_DROPPING = (Choice.TAPE, Choice.RECORD, Choice.CHECKPOINT)
 
 
-def _reverse_record(part: Part, recorded: int, start: int, sizes: UnitSizes) -> Iterator[Action | Piece]:
-    where, steps, units = part
-    middle = start + recorded
-    yield from _free_first_state(where, start)
-    yield Record(start, middle)
-    if recorded < steps:
-        freed = sizes.state if where is Where.LOCAL else 0
-        left = units + freed - recorded * sizes.tape
-        yield Piece(Part(Where.UNSTORED, steps - recorded, left), middle)
-    yield Backward(start, middle)
+def _record(steps: int, part: Part, start: int, sizes: UnitSizes) -> list[Action | Piece]:
+    """Record the first steps of a part, reverse the others, and then these."""
+    stop, left = start + steps, part.steps - steps
+    rest = [Piece(Part(Where.UNSTORED, left, part.units - steps * sizes.tape), stop)] if left else []
+    return [Record(start, stop), *rest, Backward(start, stop)]
 
 
-def _reverse_split(part: Part, decision: Decision, start: int, sizes: UnitSizes) -> Iterator[Action | Piece]:
+def _reverse_split(part: Part, decision: Decision, start: int, sizes: UnitSizes) -> list[Action | Piece]:
     """Advance, record the last of these steps or none, reverse the rest, and come back for the first steps."""
     where, steps, units = part
     choice, length, repeats = decision
     recorded = max(repeats, 1) if choice is Choice.SPLIT_RECORD else 0
-    middle, stop = start + length - recorded, start + length
-    yield Advance(start, middle)
+    middle, rest = start + length - recorded, steps - length + recorded
+    items: list[Action | Piece] = [Advance(start, middle)]
     if recorded:
-        yield Record(middle, stop)
-    if length < steps:
-        saved = choice is Choice.SPLIT and where is Where.LOCAL
-        left = units - recorded * sizes.tape - (sizes.state if saved else 0)
-        rest = Part(Where.LOCAL if saved else Where.UNSTORED, steps - length, left)
-        yield Piece(rest, stop, unsaved=saved)
-    if recorded:
-        yield Backward(middle, stop)
+        items += _record(recorded, Part(Where.UNSTORED, rest, units), middle, sizes)
+    elif choice is Choice.SPLIT and where is Where.LOCAL:
+        items.append(Piece(Part(Where.LOCAL, rest, units - sizes.state), middle, unsaved=True))
+    else:
+        items.append(Piece(Part(Where.UNSTORED, rest, units), middle))
     if where is not Where.REMOTE:
-        yield Load(start, _LOCAL)
-    yield Piece(Part(where, length - recorded, units), start, unread=where is Where.REMOTE)
+        items.append(Load(start, _LOCAL))
+    items.append(Piece(Part(where, length - recorded, units), start, unread=where is Where.REMOTE))
+    return items
 
 
 def _reverse_segments(part: Part, decision: Decision, start: int) -> Iterator[Action | Piece]:
@@ -162,7 +154,7 @@ def _reverse_segments(part: Part, decision: Decision, start: int) -> Iterator[Ac
 
 
 def unfold(piece: Piece, decision: Decision, sizes: UnitSizes) -> list[tuple[Action | Piece, int]]:
-    """Return what ``reverse`` yields, each with how often; the second one of several segments is all others."""
+    """Return what ``reverse`` does, each with how often; the second one of several segments is all others."""
     if decision.choice is not Choice.SEGMENTS or decision.repeats < 3:
         return [(item, 1) for item in reverse(piece, decision, sizes)]
     others = decision.repeats - 1
@@ -208,7 +200,7 @@ def tree_actions(decisions: Decisions, root: Part, *, sizes: UnitSizes) -> Itera
         if item is None:
             waiting.pop()
         elif isinstance(item, Piece):
-            waiting.append(reverse(item, decisions[item.part], sizes))
+            waiting.append(iter(reverse(item, decisions[item.part], sizes)))
         else:
             yield item
 
