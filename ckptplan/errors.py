@@ -91,9 +91,11 @@ class InputError(CkptplanError, ValueError):
         accepted = f" (accepted: {self.accepted})" if self.accepted else ""
         return f"{f'{where}: ' if where else ''}{self.message}{accepted}"
 
-    def inside(self, *, source: str | None = None, prefix: str | None = None) -> InputError:
-        """Return the same error with its context: the file, or the path into a document."""
-        path = ".".join(part for part in (prefix, self.field) if part) or None
+    def inside(
+        self, *, source: str | None = None, prefix: str | None = None, field: str | None = None
+    ) -> InputError:
+        """Return the same error with its context: the file, the path into a document, or another field."""
+        path = field or ".".join(part for part in (prefix, self.field) if part) or None
         return type(self)(
             self.message,
             field=path,

@@ -101,9 +101,7 @@ class Command(TyperCommand):
             options = {one.name: find_option(one) for one in self.params if one.param_type_name == "option"}
             if error.source is not None or error.field not in options:
                 raise
-            raise InputError(
-                error.message, field=options[error.field], value=error.value, accepted=error.accepted
-            ) from None
+            raise error.inside(field=options[error.field]) from None
 
 
 class Group(TyperGroup):
@@ -134,9 +132,7 @@ def _explain(parameter: Any, refused: Any) -> InputError:
         return _explain(parameter, reason)
     option = find_option(parameter)
     if isinstance(reason, InputError):
-        return InputError(
-            reason.message, field=option, value=reason.value, accepted=reason.accepted, source=reason.source
-        )
+        return reason.inside(field=option)
     value, message = fault["input"], fault["msg"]
     if fault["type"] == "value_error":  # not one of the choices, which the message names
         return InputError(message.removeprefix("Value error, "), field=option, value=value)

@@ -158,8 +158,7 @@ class CheckedModel(ModelPart):
         value = error["input"]
         cause = error.get("ctx", {}).get("error")
         if isinstance(cause, InputError):
-            inner = ".".join(part for part in (field, cause.field) if part)
-            return InputError(cause.message, field=inner or None, value=cause.value, accepted=cause.accepted)
+            return cause.inside(prefix=field)
         if error["type"] in _UNKNOWN:
             # Only the innermost name is misspelled: the outer ones exist.
             known = list(cls.model_fields) if len(path) == 1 else []

@@ -143,9 +143,7 @@ class Axis:
                 return case.with_profile(**changes)
             return case.with_sizes(**changes) if fields[0] in _SIZES else case.with_workload(**changes)
         except InputError as error:
-            raise InputError(
-                error.message, field=self.name, value=error.value, accepted=error.accepted
-            ) from None
+            raise error.inside(field=self.name) from None
 
 
 def _read_field(case: Case, owner: str, field: str) -> Any:

@@ -215,7 +215,7 @@ def _put_prices(
             for profile in machines
         ]
     except InputError as error:
-        raise InputError(error.message, field="prices", value=error.value, accepted=error.accepted) from None
+        raise error.inside(field="prices") from None
 
 
 def _find_origin(request: Request) -> Times:
