@@ -1,11 +1,13 @@
 """Fresh calibrations, right and made wrong on purpose: python -m benchmarks.wrong_profiles.
 
 For a GRU and spiking neurons: calibrate, plan, validate. Then the same with four times the bandwidth, half the
-bytes of a state, half the tape and half the backward time, to see what `ckptplan validate` names.
+bytes of a state, half the tape and half the backward time, to see what `ckptplan validate` names. It takes
+about five minutes on an idle machine; with --small half a minute, of a cell too small to judge its times.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 import sys
@@ -15,8 +17,16 @@ from typing import Any
 
 from benchmarks.harness import DOCS, put_section, table, write
 
-#: Cell -> local budget of its plan.
+#: Cell -> local budget of its plan; and those of a small one.
 CELLS = {"gru": "24 MiB", "lif": "16 MiB"}
+SMALL_CELLS = {"gru": "600 KiB"}
+_SIZES, _SMALL_SIZES = (
+    ("--batch", "32", "--neurons", "256", "--T", "1024"),
+    (
+        *("--batch", "4", "--neurons", "32", "--T", "200"),
+        "--quick",
+    ),
+)
 #: What is wrong -> file, fields, and the factor by which they are wrong.
 WRONG: dict[str, tuple[str, tuple[str, ...], float]] = {
     "nothing": ("workload", (), 1),
@@ -33,13 +43,13 @@ def program(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder)
 
 
-def lines_of(cell: str, budget: str) -> list[dict[str, Any]]:
+def lines_of(cell: str, budget: str, sizes: tuple[str, ...] = _SIZES) -> list[dict[str, Any]]:
     """Return a line for each thing that is wrong."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         done = program(
             *("calibrate", "--cell", cell),
-            *("--batch", "32", "--neurons", "256", "--T", "1024", "--threads", "1"),
+            *(*sizes, "--threads", "1"),
             *("-o", "workload.toml", "--profile-out", "profile.toml"),
             folder=folder,
         )
@@ -99,9 +109,15 @@ def _told(line: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Run, print the table and write it into docs/accuracy.md."""
-    results = [line for cell, budget in CELLS.items() for line in lines_of(cell, budget)]
+    """Run, print the table and write it into docs/accuracy.md, unless it is small."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", action="store_true", help="a small cell, quickly; nothing is written")
+    small = parser.parse_args().small
+    cells, sizes = (SMALL_CELLS, _SMALL_SIZES) if small else (CELLS, _SIZES)
+    results = [line for cell, budget in cells.items() for line in lines_of(cell, budget, sizes)]
     print(section(results))
+    if small:
+        return
     write("wrong_profiles", results)
     put_section(DOCS / "accuracy.md", "wrong_profiles", section(results))
 
