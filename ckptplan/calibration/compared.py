@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -53,6 +53,16 @@ def byte_rows(
         ("checkpoints and tapes", kept, counted.local_bytes),
         ("remote peak", trace.remote_peak_bytes, counted.remote_bytes),
     )
+    peak = Row.exact(
+        "local peak",
+        predicted=plan.predicted.local_peak_bytes * units,
+        measured=peak_bytes,
+        unit="bytes",
+        slack=memory_tolerance,
+    )
+    if not calibrated:
+        # The resident bytes of another machine do not apply here.
+        peak = replace(peak, verdict=Verdict.OTHER_MACHINE, allowed=None)
     return [
         *(
             Row.exact(name, predicted=predicted, measured=measured, unit="bytes", slack=slack)
@@ -62,7 +72,7 @@ def byte_rows(
             Row.exact(_COUNTS[name], predicted=plan.predicted[name], measured=count, unit="count")
             for name, count in counted.counts.items()
         ),
-        _peak_row(plan, peak_bytes, memory_tolerance=memory_tolerance, calibrated=calibrated),
+        peak,
     ]
 
 
@@ -80,22 +90,6 @@ def _count_held_once(plan: Plan, beyond: int) -> int:
         chunks += isinstance(action, Record) - isinstance(action, Backward)
         most = max(most, chunks)
     return once * min(max(1, round(beyond / once)), most)
-
-
-def _peak_row(plan: Plan, measured: int, *, memory_tolerance: float, calibrated: bool) -> Row:
-    predicted = plan.predicted.local_peak_bytes * plan.profile.units
-    if calibrated:
-        return Row.exact(
-            "local peak", predicted=predicted, measured=measured, unit="bytes", slack=memory_tolerance
-        )
-    # The resident bytes of another machine do not apply here.
-    return Row(
-        quantity="local peak",
-        unit="bytes",
-        predicted=predicted,
-        measured=measured,
-        verdict=Verdict.OTHER_MACHINE,
-    )
 
 
 def gradient_row(expected: Sequence[Gradient], found: Sequence[Gradient], *, plain: bool) -> Row:
@@ -277,12 +271,12 @@ def base_rows(
         low=mine.low / theirs.high - 1, value=plan.predicted.overhead, high=mine.high / theirs.low - 1
     )
     return [
-        Row.judged("base", predicted=theirs, measured=Estimate.of(bases), tolerance=allowed.time),
+        Row.judged("base", predicted=theirs, measured=Estimate.of(bases), tolerance=allowed.tolerance),
         Row.judged(
             "overhead",
             predicted=added,
             measured=Estimate(low=ratios.low - 1, value=ratios.value - 1, high=ratios.high - 1),
-            tolerance=allowed.overhead * max(1.0, ratios.value),
+            tolerance=allowed.overhead_tolerance * max(1.0, ratios.value),
             unit="share",
         ),
     ]

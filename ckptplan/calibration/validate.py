@@ -47,9 +47,6 @@ _MESSAGE_ROUNDS, _MESSAGE_STEPS = 3, 400
 _CHUNK = 48
 
 
-_Share = Annotated[float, Field(strict=True, ge=0, description="a share, as 0.1")]
-
-
 def validate(
     plan: Plan,
     *,
@@ -95,13 +92,9 @@ def validate(
 
     Raises InputError.
     """
-    _Limits(
-        repeats=repeats,
-        thread_count=thread_count,
-        max_seconds=max_seconds,
-        tolerance=tolerance,
-        overhead_tolerance=overhead_tolerance,
-        memory_tolerance=memory_tolerance,
+    _Limits(repeats=repeats, thread_count=thread_count, max_seconds=max_seconds)
+    tolerances = Tolerances(
+        tolerance=tolerance, overhead_tolerance=overhead_tolerance, memory_tolerance=memory_tolerance
     )
     spec = spec or choose_cell(plan.workload, cell=cell, trust=trust_cell)
     workload, calibration = plan.workload, plan.workload.calibration
@@ -133,7 +126,7 @@ def validate(
             environment=environment,
             network=backend.build(spec, batch=workload.batch, seed=calibration.seed if calibration else 0),
             rounds=repeats if reason is None else 0,
-            tolerances=Tolerances(time=tolerance, overhead=overhead_tolerance, memory=memory_tolerance),
+            tolerances=tolerances,
         )
         found.choose_plans(regret=regret)
         found.estimate(max_seconds=max_seconds)
@@ -143,7 +136,7 @@ def validate(
         cell=str(spec),
         environment=environment,
         repeats=found.rounds_done,
-        tolerances=found.tolerances,
+        tolerances=tolerances,
         not_comparable=reason,
         rows=tuple(found.rows),
         notes=tuple(found.notes),
@@ -160,9 +153,6 @@ class _Limits(CheckedModel):
     repeats: Annotated[int, Field(strict=True, ge=1, description="a whole number from 1")]
     thread_count: Annotated[int | None, Field(strict=True, ge=1, description="a whole number from 1")]
     max_seconds: Annotated[float | None, Field(strict=True, gt=0, description="a number above 0, in seconds")]
-    tolerance: _Share
-    overhead_tolerance: _Share
-    memory_tolerance: _Share
 
 
 def choose_cell(workload: Workload, *, cell: str | None, trust: bool) -> CellSpec:
@@ -377,7 +367,7 @@ class _Comparison:
             self.plan,
             counted,
             peak_bytes=peak,
-            memory_tolerance=self.tolerances.memory,
+            memory_tolerance=self.tolerances.memory_tolerance,
             calibrated=calibration is not None and self.environment.runs_as(calibration),
         )
         if self.rows[0].verdict is Verdict.OFF:
@@ -448,7 +438,7 @@ class _Comparison:
 
     def _judge_times(self, seconds: Sequence[tuple[float, ...]], timed: Sequence[TimedRun]) -> None:
         own, *others = seconds
-        self.rows += time_rows(self.plan, timed, own, tolerance=self.tolerances.time)
+        self.rows += time_rows(self.plan, timed, own, tolerance=self.tolerances.tolerance)
         if self.base is not None:
             bases, *others = others
             self.rows += base_rows(self.plan, self.base, own, bases, allowed=self.tolerances)
@@ -469,7 +459,7 @@ class _Comparison:
                         f"time of {plan.strategy}",
                         predicted=Prediction.of(plan).total,
                         measured=Estimate.of(seconds),
-                        tolerance=self.tolerances.time,
+                        tolerance=self.tolerances.tolerance,
                     ),
                     same=tuple(one.strategy for one in same),
                 )

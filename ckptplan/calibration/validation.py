@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
+
+from pydantic import Field
 
 from ckptplan.calibration.backend import Environment
 from ckptplan.calibration.estimate import Estimate
+from ckptplan.model.checked import CheckedModel
 from ckptplan.model.display import Displayed
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.timeline import Event
@@ -33,16 +36,18 @@ class Verdict(enum.StrEnum):
     NOT_MODELLED = "not in the model"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tolerances:
-    """How far predictions may be off, besides what intervals allow."""
+_Share = Annotated[float, Field(strict=True, ge=0, description="a share, as 0.1")]
+
+
+class Tolerances(CheckedModel):
+    """How far predictions may be off, besides what intervals allow. Raises InputError."""
 
     #: Share of a time.
-    time: float = 0.1
+    tolerance: _Share = 0.1
     #: Share of base's time by which the time added to it may be off: 0.03 for 3 points.
-    overhead: float = 0.03
+    overhead_tolerance: _Share = 0.03
     #: Share of the live peak.
-    memory: float = 0.05
+    memory_tolerance: _Share = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
