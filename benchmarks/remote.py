@@ -54,7 +54,8 @@ def run(setting: Setting) -> dict[str, Any]:
 def _find_budget(calibrated: Calibrated, steps: int, *, share: float) -> int:
     """Return the resident bytes and a share of the tapes of base."""
     workload = calibrated.workload
-    resident = workload.resident_bytes + workload.resident_bytes_per_step * steps + workload.workspace_bytes
+    resident = workload.resident_bytes + workload.resident_bytes_per_step * steps
+    resident += workload.workspace_bytes + workload.chunk_workspace_bytes
     return resident + int(share * steps * workload.tape_bytes)
 
 

@@ -57,7 +57,8 @@ def plan_for(
 ) -> Plan:
     """A plan with room for a share of base's tapes; the workload changed."""
     workload = Workload(**{**dict(found.workload), **changes})
-    beside = workload.resident_bytes + workload.workspace_bytes + workload.resident_bytes_per_step * STEPS
+    beside = workload.resident_bytes + workload.resident_bytes_per_step * STEPS
+    beside += workload.workspace_bytes + workload.chunk_workspace_bytes
     room = beside + int(share * STEPS * workload.tape_bytes)
     return ckptplan.optimize(workload, found.profile, strategies=strategies, local_bytes=room)
 
