@@ -42,10 +42,9 @@ FAILED, NEEDS_GPU = 1, 3
 #: The modules of stages, and the seconds that each may take of 25 minutes.
 STAGES = {
     "gpu": 120,
-    "transfers": 90,
     "headline": 330,
     "accuracy": 390,
-    "remote": 150,
+    "remote": 240,
     "runtime": 270,
     "jax": 150,
 }

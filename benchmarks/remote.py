@@ -1,4 +1,4 @@
-"""Remote checkpoints in host memory: hidden transfers as planned, a trace of both streams, the longest T.
+"""Remote checkpoints in host memory: rates of copies, hidden transfers as planned, a trace, the longest T.
 
 Run: python -m benchmarks.remote
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 
 import ckptplan
-from benchmarks.harness import MIB, Setting, main, show, table
+from benchmarks.harness import MIB, Setting, main, show, table, wait
 from ckptplan import Plan
 from ckptplan.calibration.calibrate import Calibrated, calibrate
 from ckptplan.calibration.cell_spec import CellSpec
@@ -22,7 +23,13 @@ from ckptplan.calibration.torch_backend.cells import build_network
 from ckptplan.calibration.torch_backend.runs import TorchProgram
 
 TRACE, TRACED_STEPS = "gpu-remote-trace.json", 192
+ROUNDS, SIZES = 7, (2**16, MIB, 16 * MIB, 256 * MIB)
 Interval = tuple[float, float]
+#: Of the calibrated profile.
+FIELDS = (
+    *("local_bytes", "write_bytes_per_second", "read_bytes_per_second"),
+    *("latency_seconds", "overlaps_compute"),
+)
 #: The most time of remote over standard where transfers are hidden.
 MOST_REMOTE = 1.05
 
@@ -40,7 +47,9 @@ def run(setting: Setting) -> dict[str, Any]:
         name: ckptplan.optimize(calibrated.workload, calibrated.profile, strategies=[name], local_bytes=budget)
         for name in ("standard", "remote")
     }
-    found: dict[str, Any] = {"compared": _compare(plans, network, setting, steps)}
+    found: dict[str, Any] = {"transfers": measure_transfers(setting)}
+    found["profile"] = calibrated.profile.model_dump(mode="json", exclude_none=True)
+    found["compared"] = _compare(plans, network, setting, steps)
     found["hidden_as_planned"] = is_hidden(plans["remote"])
     found["overlaps_compute"] = calibrated.profile.overlaps_compute
     setting.save(found)
@@ -48,6 +57,27 @@ def run(setting: Setting) -> dict[str, Any]:
         found["trace"] = setting.attempt("trace", lambda: _trace(calibrated, network, setting.folder / TRACE))
         setting.save(found)
     found["longest"] = setting.attempt("longest", lambda: _run_longest(calibrated, network, setting, budget))
+    return found
+
+
+def measure_transfers(setting: Setting) -> list[dict[str, Any]]:
+    """Return the rates of copies between host and device, by size and kind of host memory."""
+    found = []
+    for size in setting.pick(SIZES[:2], SIZES, SIZES):
+        there = torch.empty(size, dtype=torch.uint8, device=setting.device)
+        for pinned in (False, True) if setting.on_gpu else (False,):
+            here = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
+            rates = {"bytes": size, "pinned": pinned}
+            for way, into, out in (("write", here, there), ("read", there, here)):
+                taken = []
+                for _ in range(ROUNDS + 1):
+                    wait(setting)
+                    began = time.perf_counter()
+                    into.copy_(out, non_blocking=True)
+                    wait(setting)
+                    taken.append(time.perf_counter() - began)
+                rates[f"{way}_bytes_per_second"] = size / statistics.median(taken[1:])
+            found.append(rates)
     return found
 
 
@@ -177,6 +207,25 @@ def _run_longest(calibrated: Calibrated, network: Any, setting: Setting, budget:
     }
 
 
+def _document_device(results: dict[str, Any]) -> list[str]:
+    """Return the tables of the rates, and of the profile that plans use."""
+    copies = [
+        [
+            f"{one['bytes'] / MIB:g} MiB",
+            "pinned" if one["pinned"] else "pageable",
+            f"{one['write_bytes_per_second'] / 1e9:.2f} GB/s",
+            f"{one['read_bytes_per_second'] / 1e9:.2f} GB/s",
+        ]
+        for one in results["transfers"]
+    ]
+    profile = results["profile"]
+    fields = [[name, f"{profile[name]}", profile["sources"].get(name, {}).get("grade", "")] for name in FIELDS]
+    return [
+        table(["copy of", "host memory", "to the host", "to the device"], copies),
+        table(["field of the calibrated profile", "value", "grade"], fields),
+    ]
+
+
 def document(results: dict[str, Any]) -> str:
     """Return the tables of a page."""
     rows = [
@@ -198,7 +247,11 @@ def document(results: dict[str, Any]) -> str:
     bound = results["hidden_as_planned"]
     limit = f"at most {MOST_REMOTE} where transfers are hidden; by the model they are {hidden} here"
     missed = " (missed)" if bound and ratio > MOST_REMOTE else ""
-    parts = [table(head, rows), f"Remote over standard: {ratio:.3f}{missed}; {limit}."]
+    parts = [
+        *_document_device(results),
+        table(head, rows),
+        f"Remote over standard: {ratio:.3f}{missed}; {limit}.",
+    ]
     trace = results.get("trace", {})
     if trace.get("status") == "measured":
         shares = " and ".join(

@@ -68,7 +68,7 @@ def test_the_pages_have_the_results_or_say_that_there_are_none(page: str) -> Non
 
 
 def test_a_stage_that_takes_too_long_is_stopped_and_the_others_go_on(tmp_path: Path) -> None:
-    done = run(tmp_path / "gpu.json", "--stages", "transfers,jax", "--minutes", "0.001")
+    done = run(tmp_path / "gpu.json", "--stages", "remote,jax", "--minutes", "0.001")
     assert done.returncode == FAILED
     stages = json.loads((tmp_path / "gpu.json").read_text())["results"]["stages"]
     assert all(one["status"].startswith(("stopped after", "not begun")) for one in stages.values())

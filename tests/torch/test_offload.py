@@ -19,6 +19,7 @@ import torch
 
 from ckptplan import InputError, Plan
 from ckptplan.storage import place as places
+from ckptplan.storage.remote_folder import StateFiles
 from ckptplan.torch import Offload, bptt, budget, offload, plan_for, scan, unroll, wrap
 from ckptplan.torch.adapters import TorchCell
 from ckptplan.torch.meters import LiveBytes
@@ -299,6 +300,27 @@ def test_a_disk_without_room_is_found_before_the_first_step(
     with pytest.raises(InputError, match=rf"{tmp_path} has no room .* and 1000 B are free"):
         bptt(cell, network.inputs, network.state, squares, plan=plan, remote_dir=tmp_path)
     assert not ran
+
+
+@pytest.mark.usefixtures("rate")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
+def test_a_disk_that_is_full_is_that_of_offload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the argument that the caller gave, and nothing is left."""
+
+    def lead_nowhere(files: StateFiles, number: int) -> Path:
+        path = files._folder.path / f"{number}.state"
+        path.unlink(missing_ok=True)
+        path.symlink_to("/dev/full")
+        return path
+
+    network = Network()
+    limit = network.find_limit()
+    monkeypatch.setattr(StateFiles, "_path", lead_nowhere)
+    with pytest.raises(
+        InputError, match=rf"offload: {tmp_path} cannot take a checkpoint of .* the disk is full"
+    ):
+        network.run(memory=limit, offload=tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 _RUN = """
