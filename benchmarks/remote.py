@@ -67,7 +67,7 @@ def measure_transfers(setting: Setting) -> list[dict[str, Any]]:
         there = torch.empty(size, dtype=torch.uint8, device=setting.device)
         for pinned in (False, True) if setting.on_gpu else (False,):
             here = torch.empty(size, dtype=torch.uint8, pin_memory=pinned)
-            rates = {"bytes": size, "pinned": pinned}
+            rates: dict[str, Any] = {"bytes": size, "pinned": pinned}
             for way, into, out in (("write", here, there), ("read", there, here)):
                 taken = []
                 for _ in range(ROUNDS + 1):
