@@ -60,7 +60,19 @@ def as_option(argument: Argument) -> str:
     return f"{option} {shown}"
 
 
-class Command(TyperCommand):
+class _PlainFlags:
+    """A command or a group in whose help flags have no type, as nobody types one."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters."""
+        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for one in parameters:
+            if getattr(one, "is_flag", False):
+                one.metavar = one.metavar or ""
+        return parameters
+
+
+class Command(_PlainFlags, TyperCommand):
     """A command whose errors name its options, and which never writes a file that it reads."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -75,10 +87,6 @@ class Command(TyperCommand):
         """Run the command. Raises InputError that names an option where it names its parameter."""
         with self._naming_options():
             return super().invoke(ctx)
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters; flags have no type that anybody types."""
-        return _without_types_of_flags(super().get_params(ctx))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help, with the names of strategies if the command takes any."""
@@ -104,19 +112,8 @@ class Command(TyperCommand):
             raise error.inside(field=options[error.field]) from None
 
 
-class Group(TyperGroup):
+class Group(_PlainFlags, TyperGroup):
     """A group of commands."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters; flags have no type that anybody types."""
-        return _without_types_of_flags(super().get_params(ctx))
-
-
-def _without_types_of_flags(parameters: list[Any]) -> list[Any]:
-    for one in parameters:
-        if getattr(one, "is_flag", False):
-            one.metavar = one.metavar or ""
-    return parameters
 
 
 def find_option(parameter: Any) -> str:

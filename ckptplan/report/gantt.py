@@ -27,7 +27,7 @@ from ckptplan.planning.playback import simulate
 from ckptplan.report import style
 from ckptplan.report.blocks import Chart
 from ckptplan.report.fields import format_parameters, name_job
-from ckptplan.report.marks import Marks, Plot, draw_plot, layer_plot
+from ckptplan.report.marks import Marks, Plot, draw_plot, layer_plot, mark_limit
 from ckptplan.report.scale import Scale, scale_bytes, scale_counts
 from ckptplan.report.style import PAGE, Size
 from ckptplan.schedule.actions import Backward, Free, Load, Record, Save, Tier, Transfer
@@ -322,8 +322,9 @@ def _make_memory_plot(plan: Plan, sketch: Sketch, time: Scale, *, column: int) -
     budget = plan.goal.local_bytes if column == 1 else plan.goal.remote_bytes
     least, top = held[0], max(held)
     # Far above the curve, a line would only flatten it.
-    budgets = [] if budget is None or budget - least > 3 * (top - least) else [budget]
-    span = max(1, *(end - least for end in (top, *budgets)))
+    if budget is None or budget - least > 3 * (top - least):
+        budget = None
+    span = max(1, top - least, (budget or least) - least)
     ticks = {least + size: name for size, name in scale_bytes("", 0, span).ticks.items()}
     rows = [
         {"x": _shorten(moment[0] / scale), "y": bytes_, "y2": least, "t": format_bytes(bytes_)}
@@ -333,14 +334,8 @@ def _make_memory_plot(plan: Plan, sketch: Sketch, time: Scale, *, column: int) -
     marks = [
         Marks(kind="area", rows=rows, colour=colour, opacity=0.3, told={"t": f"{tier} memory"}),
         Marks(kind="line", rows=line, colour=colour, size=max(0.2, min(0.9, 900 / len(rows)))),
-        *(
-            Marks(
-                kind="rule", rows=[{"y": one}], label=f"{tier} budget {format_bytes(one)}",
-                colour=style.VERMILION, dashes=(0, (4, 2)),
-            )
-            for one in budgets
-        ),
-    ]  # fmt: skip
+        mark_limit("y", budget, f"{tier} budget {format_bytes(budget or 0)}"),
+    ]
     held_there = Scale(title="", low=least, high=least + 1.6 * span, ticks=ticks)
     return Plot(x=time, y=held_there, marks=marks, title=title)
 

@@ -12,7 +12,7 @@ from ckptplan.report import blocks, style
 from ckptplan.report.fields import LOCAL, OVER_BASE, make_result_document, make_result_row, name_plan
 from ckptplan.report.formats import View
 from ckptplan.report.infeasible import format_verdict
-from ckptplan.report.marks import Marks, Plot, draw_plot, layer_plot
+from ckptplan.report.marks import Marks, Plot, draw_plot, layer_plot, mark_limit
 from ckptplan.report.scale import Scale, scale_counts
 from ckptplan.report.style import PAGE, Size
 from ckptplan.report.vega import Spec
@@ -344,16 +344,12 @@ def _make_plot(comparison: MachineComparison) -> Plot:
     titles = {"y": "machine", "shown": "time", "between": "interval", "strategy": "strategy"}
     dot: Any = {"colour": style.BLUE, "size": 6, "told": {**titles, "largest": "largest T"}, "words": "shown"}
     deadline = comparison.deadline
-    name = "" if deadline is None else f"deadline {format_duration(deadline)}"
     marks = [
         Marks(kind="span", rows=spans, colour=style.SKY, size=4),
         Marks(kind="point", rows=[row for row in rows if row["between"] == "measured"], **dot),
         Marks(kind="point", rows=[row for row in rows if row["between"] != "measured"], face="white", **dot),
-        Marks(
-            kind="rule", rows=[{"x": deadline}] if name else [], label=name, colour=style.VERMILION,
-            dashes=(0, (4, 2)),
-        ),
-    ]  # fmt: skip
+        mark_limit("x", deadline, f"deadline {format_duration(deadline or 0)}"),
+    ]
     names = [machine.profile.name for machine in comparison.machines]
     return Plot(x=_scale_times(comparison), y=names, marks=marks)
 

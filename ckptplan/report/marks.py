@@ -47,6 +47,12 @@ class Marks:
     words: str = ""
 
 
+def mark_limit(axis: Literal["x", "y"], value: float | None, name: str) -> Marks:
+    """Return a line through a chart at a limit, where there is one, with its name."""
+    rows: list[Spec] = [] if value is None else [{axis: value}]
+    return Marks(kind="rule", rows=rows, colour=style.VERMILION, dashes=(0, (4, 2)), label=name if rows else "")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plot:
     """Marks between two axes; that upwards may be names, a row for each, the first one on top."""
