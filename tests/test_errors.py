@@ -16,7 +16,7 @@ from ckptplan.torch.memory import OutOfMemory
 from ckptplan.torch.recognise import StaleFindingsError
 from ckptplan.torch.survey import StaleSizesError
 from ckptplan.torch.trial import HiddenState
-from ckptplan.torch.wrapping.slots import LateGraph
+from ckptplan.torch.wrapping.slots import LateFinding
 
 
 def test_all_errors_have_one_root() -> None:
@@ -73,7 +73,7 @@ ERRORS = [
     IllegalAction(3, None, "a law", "a state", source="a.csv", line=4),
     Noisy(field="forward_seconds", spread=0.2, most=0.05),
     OutOfMemory(predicted=2**20, available=None, suggestion="a smaller batch", cause="no memory"),
-    LateGraph("has a gradient", field="net"),
+    LateFinding("has a gradient", field="net"),
     HiddenState("is hidden", field="cell"),
     StaleFindingsError("is not known"),
     StaleSizesError("keeps more", field="cell"),

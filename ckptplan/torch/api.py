@@ -285,8 +285,7 @@ def _choose_plan(
     if memory is None:
         if plan is None:
             raise InputError("is missing", field="plan", accepted="a plan, or memory='2 GiB' in its place")
-        return place_plan(plan, inputs, compile_)
+        return place_plan(plan, compile_, cell, inputs, state, **more)
     if not callable(cell):
         raise InputError("cannot be called", field="cell", accepted="cell(state, x)")
-    wanted = compile_ if torch.is_grad_enabled() else None
-    return choose_plan(cell, inputs, state, memory=memory, place=place, compile_=wanted, **more)
+    return choose_plan(cell, inputs, state, memory=memory, place=place, compile_=compile_, **more)

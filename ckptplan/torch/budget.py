@@ -27,31 +27,24 @@ from ckptplan.model.workload import Basis
 from ckptplan.planning.optimize import rank_strategies
 from ckptplan.planning.playback import schedule_of
 from ckptplan.planning.request import Request
-from ckptplan.schedule.actions import Advance, Backward, Record, renumber
+from ckptplan.schedule.actions import renumber
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.storage.place import ASSUMED_RATE, Link, OffloadPlace, assume_link, round_down
 from ckptplan.torch.call import Call
 from ckptplan.torch.chunk_cell import ChunkCell
-from ckptplan.torch.compiling.build import Built, PieceRequest
 from ckptplan.torch.compiling.options import Compile
-from ckptplan.torch.compiling.prepare import find_piece
-from ckptplan.torch.compiling.steps import SHIFT, CompiledPiece, run_with_outputs
+from ckptplan.torch.compiling.steps import CompiledPiece
 from ckptplan.torch.inputs import make_sequence, refuse_layouts
 from ckptplan.torch.measurement import (
-    ActionSeconds,
-    FirstRuns,
-    Recordings,
     choose_count,
     measure_call,
-    run_twice,
 )
 from ckptplan.torch.memory import available_bytes
-from ckptplan.torch.meters import measure_allocated
 from ckptplan.torch.offload import find_links
+from ckptplan.torch.piece_choice import find_piece
 from ckptplan.torch.probe import Probed, probe
 from ckptplan.torch.recognise import Recent
 from ckptplan.torch.rehearsal import make_single_record
-from ckptplan.torch.surroundings.aside import leave_as_found
 from ckptplan.torch.survey import Measurement, Survey
 from ckptplan.torch.trees import flatten, refuse_other_leaves
 from ckptplan.units import format_bytes, parse_limit
@@ -329,21 +322,19 @@ def _make_request(
 
 
 _log = logging.getLogger("ckptplan.torch")
-#: Measurements that are kept: they live as long as the pieces.
-_MOST_PIECES = 64
 #: How a workload of ``calibrate --compile K`` names its cell.
 _PIECES = re.compile(r"\bcompile=(\d+)\)$")
-_measured_pieces: Recent[int, tuple[Built, Measurement]] = Recent(_MOST_PIECES)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanChoice:
-    """A plan, what executes it, and how pieces are compiled."""
+    """A plan, and what executes it."""
 
     plan: Plan | Schedule
     #: The plan itself, or its actions for time steps if its steps are pieces.
     executed: Plan | Schedule
-    compile: Compile | CompiledPiece | None
+    #: The piece that steps run in, None if they run as they are written.
+    compile: CompiledPiece | None
     #: Watches the sizes of all steps; None if a step of the plan is a compiled piece, or the plan was given.
     survey: Survey | None = None
 
@@ -386,19 +377,6 @@ def choose_plan(
     limit = read_limit(memory, device)
     with torch.enable_grad():
         probed = probe(call, anew=False)
-    request = (
-        None
-        if compile_ is None
-        else PieceRequest(
-            cell=cell,
-            losses=losses,
-            state=state,
-            inputs=call.sequence,
-            steps=count,
-            parameters=call.parameters,
-            device=device,
-        )
-    )
     take, kind = partial(measure, call, probed), probed.describe_kind(call)
     known = is_measured(call, kind, limit=limit)
     first = take(limit=limit)
@@ -428,13 +406,12 @@ def choose_plan(
         plans.append((plan, PlanChoice(plan=plan, executed=plan, compile=None, survey=survey)))
     except InputError as error:
         refusal = error
-    built = None if compile_ is None or request is None else find_piece(request, compile_)
-    if isinstance(built, Built) and request is not None:
-        found = _measure(built, call, probed, written)
+    built = find_piece(call, compile_)
+    if built is not None:
         try:
             # The actions of pieces do not say that states are written through.
             cached = tuple(link for link in links if not link.through)
-            plan = fit(found, steps=-(-count // built.piece.steps), links=cached)
+            plan = fit(built.measurement, steps=-(-count // built.piece.steps), links=cached)
             stretched = stretch(schedule_of(plan), built.piece.steps, count)
             plans.append((plan, PlanChoice(plan=plan, executed=stretched, compile=built.piece)))
         except InputError as error:
@@ -454,28 +431,46 @@ def _describe_settings(plan: Plan) -> tuple[Any, ...]:
     return plan.workload.recording, plan.strategy, *plan.parameters.items()
 
 
-def place_plan(plan: Plan | Schedule, inputs: Any, compile_: Compile | None) -> PlanChoice:
+def place_plan(
+    plan: Plan | Schedule,
+    compile_: Compile | None,
+    cell: Any,
+    inputs: Any,
+    state: Any,
+    **options: Any,
+) -> PlanChoice:
     """Return what executes a given plan: the actions of time steps, if it counts pieces.
 
-    Plans of workloads that ``calibrate --compile`` measured do. Raises InputError if the plan counts pieces of
-    another size than ``compile_`` has.
+    Plans of workloads that ``calibrate --compile`` measured do.
+
+    Arguments:
+        plan: the plan.
+        compile_: how pieces are compiled, None if steps run as they are written.
+        cell: as for ``bptt``.
+        inputs: as for ``bptt``.
+        state: the initial state.
+        options: the losses, and other arguments of ``bptt``.
+
+    Raises InputError if the plan counts pieces of another size than ``compile_`` has.
     """
-    found = _PIECES.search(plan.workload.cell or "") if isinstance(plan, Plan) else None
-    as_it_is = PlanChoice(plan=plan, executed=plan, compile=compile_)
-    if isinstance(plan, Schedule) or found is None:
-        return as_it_is
-    piece = int(found[1])
-    count = piece * plan.steps if callable(inputs) else count_steps(inputs, None)
-    if count == plan.steps or -(-count // piece) != plan.steps:
-        return as_it_is
-    if compile_ is None or compile_.steps not in (None, piece):
-        raise InputError(
-            f"counts compiled pieces of {piece} steps, as {plan.workload.cell} was calibrated",
-            field="plan",
-            accepted=f"compile={piece} with it, or a plan of single steps",
-        )
-    stretched = stretch(schedule_of(plan), piece, count)
-    return PlanChoice(plan=plan, executed=stretched, compile=replace(compile_, steps=piece))
+    executed = plan
+    if isinstance(plan, Plan) and (found := _PIECES.search(plan.workload.cell or "")):
+        piece = int(found[1])
+        count = piece * plan.steps if callable(inputs) else count_steps(inputs, None)
+        if count != plan.steps and -(-count // piece) == plan.steps:
+            if compile_ is None or compile_.steps not in (None, piece):
+                raise InputError(
+                    f"counts compiled pieces of {piece} steps, as {plan.workload.cell} was calibrated",
+                    field="plan",
+                    accepted=f"compile={piece} with it, or a plan of single steps",
+                )
+            executed = stretch(schedule_of(plan), piece, count)
+            compile_ = replace(compile_, steps=piece)
+    built = None
+    if compile_ is not None:
+        call = Call(cell=cell, inputs=inputs, state=state, plan=executed, **options)
+        built = find_piece(call, compile_)
+    return PlanChoice(plan=plan, executed=executed, compile=None if built is None else built.piece)
 
 
 def stretch(schedule: Schedule, piece: int, steps: int) -> Schedule:
@@ -490,40 +485,4 @@ def stretch(schedule: Schedule, piece: int, steps: int) -> Schedule:
         chunk_size=min(schedule.chunk_size * piece, steps),
         overlaps=schedule.overlaps,
         local_states=schedule.local_states,
-    )
-
-
-def _measure(built: Built, call: Call, probed: Probed, written: Measurement) -> Measurement:
-    """Return what a piece takes as a step of a plan."""
-    known = _measured_pieces.find(id(built))
-    if known is None:
-        found = _measure_anew(built.piece, call, probed, written)
-        known = _measured_pieces.keep(id(built), (built, found))
-    return known[1]
-
-
-def _measure_anew(piece: CompiledPiece, call: Call, probed: Probed, written: Measurement) -> Measurement:
-    count, seen, seconds = piece.steps, Recordings(), ActionSeconds(call.device)
-    pieces, nest = call.sequence.piece(0, count)
-    with torch.no_grad(), leave_as_found({"cell": call.cell, **call.losses}, device=call.device):
-        inputs = nest.fill([leaf.detach() for leaf in pieces])
-        # The state after some steps is of the form that was compiled.
-        state = run_with_outputs(call.cell, None, SHIFT, call.state, inputs)[1]
-    with FirstRuns(replace(call, state=state, compile=piece), probed, limit=0) as runs:
-        runs.run(count, run_twice(count), seen)
-        runs.run(count, run_twice(count), seconds)
-        allocated = runs.run(count, run_twice(count), meter=partial(measure_allocated, call.device))
-    (_, tape), *_ = seen.tapes
-    known = tape + 2 * written.state_bytes + 2 * count * runs.output_bytes
-    return replace(
-        written,
-        tape_bytes=tape,
-        resident_bytes_per_step=0,
-        workspace_bytes=max(0, allocated.peak - known),
-        single_workspace_bytes=max(0, allocated.peak - known),
-        forward_seconds=count * seconds.a_step(Advance),
-        record_seconds=count * seconds.a_step(Record),
-        backward_seconds=count * seconds.a_step(Backward),
-        counted=count,
-        steps=count,
     )

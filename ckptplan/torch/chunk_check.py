@@ -10,7 +10,7 @@ import torch
 from torch.nn.modules import module as torch_module
 
 from ckptplan.errors import InputError
-from ckptplan.torch.chunk_cell import ChunkCell, LeafGradients, reverse_chunk
+from ckptplan.torch.chunk_cell import ChunkCell, reverse_chunk
 from ckptplan.torch.graphs import Gradient, as_graph_roots, compute_gradients, find_graph_leaves
 from ckptplan.torch.inputs import Sequence, detach_inputs, iterate_steps
 from ckptplan.torch.trees import Leaves, Structure, flatten, is_differentiable
@@ -106,9 +106,9 @@ class _Chunk:
         outputs, structure = flatten(self.own.dense(self.saved))
         ends = [_direct(leaf[-1], place) for place, leaf in enumerate(self.states)]
         given = [_direct(leaf, place) for place, leaf in enumerate(outputs)]
-        theirs = self._differentiate_steps(tuple(parameters.values()), ends, given)
         wants_inputs = any(leaf.requires_grad for leaf in self.inputs[0])
-        ours = reverse_chunk(
+        theirs = self._differentiate_steps(tuple(parameters.values()), ends, given)
+        found = reverse_chunk(
             self.own,
             self.begin,
             nest.fill(self.states),
@@ -118,63 +118,60 @@ class _Chunk:
             state_gradients=ends,
             wants_inputs=wants_inputs,
         )
+        inputs = found.inputs if wants_inputs else [None] * len(self.inputs[0])
         names = [
             *_name_leaves("the state", len(places)),
-            *(_name_leaves("the inputs", len(self.inputs[0])) if wants_inputs else ()),
+            *_name_leaves("the inputs", len(self.inputs[0])),
             *parameters,
         ]
-        self._compare(names, ours, theirs)
+        self._compare(names, [*found.state, *inputs, *found.parameters], theirs)
 
     def _differentiate_steps(
         self, parameters: Leaves, ends: list[Gradient], given: list[Gradient]
-    ) -> LeafGradients:
-        """Return the gradients by autograd: backwards, each step from the state that the chunk left."""
-        pieces = self.inputs[0]
-        found = LeafGradients(
-            state=list(ends),
-            inputs=[torch.zeros_like(leaf) if leaf.requires_grad else None for leaf in pieces],
-            parameters=[None] * len(parameters),
-        )
-        for step in reversed(range(len(pieces[0]))):
-            self._differentiate(step, parameters, [None if one is None else one[step] for one in given], found)
-        return found
+    ) -> list[Gradient]:
+        """Return the gradients by autograd, each step from the state that the chunk left.
 
-    def _differentiate(
-        self, step: int, parameters: Leaves, given: list[Gradient], found: LeafGradients
-    ) -> None:
-        """Add the gradients of a step to those of the steps after it."""
+        They are those of the initial state, the inputs and the parameters; None where none is wanted.
+        """
         pieces, nest = self.inputs
         begins, structure = flatten(self.begin)
+        wanted = tuple(leaf.requires_grad for leaf in pieces)
+        outputs: list[Leaves] = []
         with torch.enable_grad():
-            roots = as_graph_roots(tuple(leaf[step - 1] for leaf in self.states) if step else begins)
-            rows = tuple(leaf[step : step + 1] for leaf in pieces)
-            inputs = detach_inputs(rows, tuple(leaf.requires_grad for leaf in pieces))
-            after, output = self.cell(structure.fill(roots), next(iterate_steps(inputs, nest, 1)))
-        reached = flatten(after)[0]
-        results = (*reached, *flatten(output)[0])
-        self._refuse_others(results, (*roots, *inputs, *parameters))
-        self._refuse_other_states(step, reached)
+            leaves = roots = as_graph_roots(begins)
+            inputs = detach_inputs(pieces, wanted)
+            for step, x in enumerate(iterate_steps(inputs, nest, len(pieces[0]))):
+                after, output = self.cell(structure.fill(leaves), x)
+                outputs.append(flatten(output)[0])
+                left = tuple(leaf[step] for leaf in self.states)
+                leaves = self._replace_numbers(step, flatten(after)[0], left)
+            results = (*leaves, *(torch.stack(parts) for parts in zip(*outputs, strict=True)))
+        everything = (*roots, *inputs, *parameters)
+        self._refuse_others(results, everything)
+        trained = [leaf for leaf in everything if leaf.requires_grad]
+        first = len([leaf for leaf in (*roots, *inputs) if leaf.requires_grad])
         gradients = iter(
-            compute_gradients(
-                results,
-                [*found.state, *given],
-                [leaf for leaf in (*roots, *inputs) if leaf.requires_grad],
-                parameters=[leaf for leaf in parameters if leaf.requires_grad],
-            )
+            compute_gradients(results, [*ends, *given], trained[:first], parameters=trained[first:])
         )
+        return [next(gradients) if leaf.requires_grad else None for leaf in everything]
 
-        def take(leaves: Leaves) -> list[Gradient]:
-            return [next(gradients) if leaf.requires_grad else None for leaf in leaves]
+    def _replace_numbers(self, step: int, reached: Leaves, left: Leaves) -> Leaves:
+        """Return the graph of a step with the numbers of the chunk: with others, other neurons might fire.
 
-        found.state[:] = take(roots)
-        for whole, part in zip(found.inputs, take(inputs), strict=True):
-            if whole is not None and part is not None:
-                whole[step : step + 1] = part
-        for place, gradient in enumerate(take(parameters)):
-            if gradient is not None:
-                total = found.parameters[place]
-                # In place: parameters may be large.
-                found.parameters[place] = gradient.clone() if total is None else total.add_(gradient)
+        Raises InputError if they differ.
+        """
+        for one, other in zip(reached, left, strict=True):
+            if is_differentiable(one) and _measure_difference(other, one.detach().clone(), largest=0.0):
+                raise InputError(
+                    f"{type(self.cell).__name__}.run: the state after step {step} of a chunk is not what "
+                    "forward returns",
+                    field="cell",
+                    accepted=_ACCEPTED,
+                )
+        return tuple(
+            one + (other - one.detach()) if is_differentiable(one) else other
+            for one, other in zip(reached, left, strict=True)
+        )
 
     def _refuse_others(self, ends: Leaves, known: Leaves) -> None:
         others = {id(one) for one in known}
@@ -188,40 +185,18 @@ class _Chunk:
                     accepted=f"torch.nn.Parameter as an attribute; or {_STEP_BY_STEP}",
                 )
 
-    def _refuse_other_states(self, step: int, reached: Leaves) -> None:
-        for one, leaf in zip(reached, self.states, strict=True):
-            if is_differentiable(one) and _measure_difference(leaf[step], one.detach().clone(), largest=0.0):
-                raise InputError(
-                    f"{type(self.cell).__name__}.run: the state after step {step} of a chunk is not what "
-                    "forward returns",
-                    field="cell",
-                    accepted=_ACCEPTED,
-                )
-
-    def _compare(self, names: list[str], ours: LeafGradients, theirs: LeafGradients) -> None:
-        frozen = [not one.requires_grad for one in self.cell.parameters()]
-        pairs = [
-            *zip(ours.state, theirs.state, strict=True),
-            *zip(ours.inputs, theirs.inputs, strict=False),
-            *(
-                (None, None) if skipped else pair
-                for skipped, pair in zip(
-                    frozen, zip(ours.parameters, theirs.parameters, strict=True), strict=True
-                )
-            ),
-        ]
-        largest = max((_norm(theirs) for _, theirs in pairs), default=0.0)
-        for name, (one, other) in zip(names, pairs, strict=True):
-            share = _measure_difference(one, other, largest=largest)
+    def _compare(self, names: list[str], ours: list[Gradient], theirs: list[Gradient]) -> None:
+        largest = max(map(_norm, theirs), default=0.0)
+        skipped = len(names) - len(list(self.cell.parameters()))
+        wanted = [True] * skipped + [one.requires_grad for one in self.cell.parameters()]
+        for name, one, other, compared in zip(names, ours, theirs, wanted, strict=True):
+            share = _measure_difference(one, other, largest=largest) if compared else 0.0
             if share:
+                what = (
+                    "is missing: forward has one" if one is None else f"differs by {share:.1%} from forward's"
+                )
                 raise InputError(
-                    f"{type(self.cell).__name__}.reverse: the gradient of {name} "
-                    + (
-                        "is missing: forward has one"
-                        if one is None
-                        else f"differs by {share:.1%} from forward's"
-                    )
-                    + " under autograd",
+                    f"{type(self.cell).__name__}.reverse: the gradient of {name} {what} under autograd",
                     field="cell",
                     accepted=_ACCEPTED,
                 )

@@ -21,7 +21,7 @@ from ckptplan.torch.graphs import (
 from ckptplan.torch.inputs import Sequence, detach_inputs
 from ckptplan.torch.losses import Outputs, Terms
 from ckptplan.torch.parameters import Parameters, check_reached
-from ckptplan.torch.trees import Leaves, flatten, is_differentiable
+from ckptplan.torch.trees import Leaves, Structure, flatten, is_differentiable
 
 Cell = Callable[[Any, Any], tuple[Any, Any]]
 #: Called with each action when it is done, and with its executor.
@@ -130,13 +130,20 @@ class StepEngine(Engine):
             first = as_graph_roots(leaves)
             pieces, nest = self.inputs.piece(start, stop)
             inputs = detach_inputs(pieces, self.input_gradients)
-            steps = self.inputs.iterate(inputs, nest, start, stop)
-            state, terms = self._run(structure.fill(first), start, steps, known=known)
+            given = structure.fill(first)
+            state, terms, roots = self._record(given, inputs, nest, (start, stop), known=known)
             final = self.outputs.finish(state) if stop == self.steps else []
         end, after = flatten(state)
         tape = Graph(start=start, stop=stop, begin=first, end=end, inputs=inputs, terms=terms, final=final)
-        self._check(tape)
+        self._check(tape, roots)
         return tape, after.fill(tuple(leaf.detach() for leaf in end))
+
+    def _record(
+        self, state: Any, inputs: Leaves, nest: Structure, cut: tuple[int, int], *, known: int
+    ) -> tuple[Any, Terms, Terms]:
+        """Return the state after steps, the terms through which gradients enter, and roots that need none."""
+        steps = self.inputs.iterate(inputs, nest, *cut)
+        return *self._run(state, cut[0], steps, known=known), []
 
     def _run(self, state: Any, step: int, inputs: Any, *, known: int) -> tuple[Any, Terms]:
         """Run steps; pass outputs on as soon as possible, so that few of them exist at a time."""
@@ -173,14 +180,14 @@ class StepEngine(Engine):
         self._leaks = True
         return structure.fill([leaf.detach() for leaf in leaves])
 
-    def _check(self, tape: Graph) -> None:
+    def _check(self, tape: Graph, roots: Terms) -> None:
         """Raise InputError if a chunk reaches an unknown parameter, or its initial state has a hook."""
         if isinstance(self.cell, ClosedCell):
             return
         refuse_hooks(tape.begin)
         check_reached(
             (*tape.end, *tape.terms, *tape.final),
-            (*tape.begin, *tape.inputs),
+            (*tape.begin, *tape.inputs, *roots),
             parameters=self.parameters,
             temporary=self.temporary * (tape.stop - tape.start),
         )

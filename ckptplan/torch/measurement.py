@@ -69,12 +69,13 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
         self.state_bytes = 0
 
     def __enter__(self) -> Self:
-        self._stack.enter_context(torch.enable_grad())
         count = min(MOST_REHEARSED, self._call.plan.steps)
         call, probed = self._call, self._probed
         if probed.wants_gradients and not (call.is_closed or probed.found.rehearsed):
-            first = self._cut(count, make_schedule(count), None)
-            self._probed = rehearse(first, self._know(first), limit=self._limit)
+            with torch.enable_grad():
+                first = self._cut(count, make_schedule(count), None)
+                self._probed = rehearse(first, self._know(first), limit=self._limit)
+        self._stack.enter_context(torch.enable_grad())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -142,11 +143,12 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
             torch.autograd.grad(wanted, leaves, [torch.ones_like(one) for one in wanted], allow_unused=True)
 
 
-def measure_call(call: Call, probed: Probed, *, limit: int) -> Measurement:
+def measure_call(call: Call, probed: Probed, *, limit: int, rounds: int = 1) -> Measurement:
     """Run the first steps of a call, forward and backward, and leave everything as it was. Raises InputError.
 
     Bytes are counted in a few steps, whose number ``choose_count`` returns, so that they do not depend on the
-    ``limit`` of bytes. The same are timed; of cells that run chunks more, if half of it has room for them.
+    ``limit`` of bytes. The same are timed, in so many ``rounds``; of cells that run chunks more, if half of
+    it has room for them.
     """
     cell, steps, losses = call.cell, call.plan.steps, call.losses
     count = choose_count(cell, call.state, steps=steps, limit=limit)
@@ -165,7 +167,8 @@ def measure_call(call: Call, probed: Probed, *, limit: int) -> Measurement:
         workspaces = seen.find_workspaces(sizes, kept=runs.input_bytes + 2 * count * runs.output_bytes)
         seconds = ActionSeconds(call.device)
         timed = max(count, min(_PIECE, steps, limit // (2 * sizes.tape_bytes))) if chunks else count
-        runs.run(timed, run_twice(timed) if chunks or timed < 2 else actions, seconds)
+        for _ in range(rounds):
+            runs.run(timed, run_twice(timed) if chunks or timed < 2 else actions, seconds)
     later = [one.nbytes for one in runs.later]
     # As those of other parameters: the sums, and those of the steps that are reversed.
     longer = workspaces[1] + 2 * sum(later)

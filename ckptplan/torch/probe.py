@@ -22,6 +22,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Autocast, Generators, RandomState
 from ckptplan.torch.call import Call
+from ckptplan.torch.cell_calls import SlotCell
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.chunk_check import check_chunk, check_reverse
 from ckptplan.torch.graphs import count_saved_bytes, find_graph_leaves, find_outer_node, walk_nodes
@@ -93,7 +94,7 @@ class FirstSteps:
         then, between = surroundings.take(copies=True, since=self.world), self.trial.generators.state()
         graphs = _list_graphs(surroundings, surroundings.list_changes(self.world, then))
         result = self._take(first.result.after, min(1, call.plan.steps - 1), between)
-        nodes = set(walk_nodes(result.tensors, until=call.parameters))
+        nodes = set(walk_nodes((*result.tensors, *self._list_sums(graphs)), until=call.parameters))
         read = [place for place, operations in graphs.items() if operations & nodes]
         second = self._examine(result)
         # They hold the graphs.
@@ -122,6 +123,13 @@ class FirstSteps:
             # With a graph, such a cache would be part of each chunk's graph.
             made=self._hold(place for place in made if place not in lasting and place not in with_graph),
         )
+
+    def _list_sums(self, places: Iterable[Place]) -> list[torch.Tensor]:
+        """Return what goes on in the places of a ``SlotCell``: a sum over time may be added to a loss later."""
+        if not isinstance(self.call.cell, SlotCell):
+            return []
+        values = (self.surroundings.value_of(place) for place in places)
+        return [value for value in values if isinstance(value, torch.Tensor)]
 
     def _hold(self, places: Iterable[Place]) -> tuple[HeldPlace, ...]:
         # What the steps made is gone: the sequence makes it anew.

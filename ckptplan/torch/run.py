@@ -23,7 +23,6 @@ from ckptplan.torch.cell_calls import SlotCell
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.chunk_engine import ChunkEngine
 from ckptplan.torch.compiling.engine import CompiledEngine
-from ckptplan.torch.compiling.prepare import pick_piece
 from ckptplan.torch.compiling.steps import CompiledPiece
 from ckptplan.torch.engine import Cell, Engine, StepEngine
 from ckptplan.torch.executor import Executor, Turn
@@ -216,7 +215,9 @@ class Run:
         generators = probed.trial.generators
         if device.type != "cpu":
             generators = Generators(device, wanted=True, held=probed.situation.reached.generators)
-        piece, verifier = _find_piece(call, probed), _make_verifier(call, probed, autocast)
+        usable = probed.wants_gradients and not call.is_closed and isinstance(call.compile, CompiledPiece)
+        piece = call.compile if usable and call.compile.broken is None else None
+        verifier = _make_verifier(call, probed, autocast)
         in_chunks = isinstance(call.cell, ChunkCell) and piece is None
         outputs = make_outputs(verifier=verifier, saved=in_chunks, **_find_room(call))
         fit = make_fit(call, parameters=probed.parameters, casts=autocast) if probed.wants_gradients else None
@@ -337,12 +338,14 @@ class PlannedSequence(torch.autograd.Function):
         ctx.tensors = [tensor.detach() for tensor in tensors]
         run.sweep()
         cell: object = run.call.cell
+        # What steps write and do not read, other calls may write, too.
+        places = frozenset((id(holder.thing), key) for holder, key in run.watch.swept)
         # Taken after the sweep: steps may replace buffers, e.g. in neurons that keep their last state.
         ctx.modules = Fingerprint(
             run.probed.found.modules,
             others=run.probed.name_parameters(),
             without=run.watch.written,
-            places=cell.places if isinstance(cell, SlotCell) else frozenset(),
+            places=places | cell.places if isinstance(cell, SlotCell) else places,
         )
         # The results refer to this function, so the run must not refer to them.
         final, run.executor.final = run.executor.final, ()
@@ -444,22 +447,6 @@ def _find_room(call: Call) -> dict[str, int]:
     room = max(0, call.limit - plan.predicted.local_peak_bytes)
     # For each more, what its tape has of a readout, and as much again while it is computed.
     return {"at_once": min(RUN, 1 + room // (2 * plan.workload.tape_bytes))}
-
-
-def _find_piece(call: Call, probed: Probed) -> CompiledPiece | None:
-    """Return the compiled piece, None if steps run as they are written. A trial has found no fault."""
-    if call.compile is None or call.is_closed or not probed.wants_gradients:
-        return None
-    return pick_piece(
-        call.compile,
-        cell=call.cell,
-        losses=call.losses,
-        state=call.state,
-        inputs=call.sequence,
-        steps=call.plan.steps,
-        parameters=call.parameters,
-        device=probed.found.device,
-    )
 
 
 def _make_verifier(call: Call, probed: Probed, autocast: Autocast) -> Verifier | None:

@@ -281,12 +281,6 @@ def are_equal_terms(one: StepResult, other: StepResult) -> bool:
     return True
 
 
-def are_steeper(ones: Slopes, others: Slopes) -> bool:
-    """Return whether gradients differ; tensors that a step makes anew, such as initial states, do not count."""
-    same = [key for key in ones if key in others]
-    return not are_equal([ones[key] for key in same], [others[key] for key in same], rounding=1e-5)
-
-
 #: Names in one message.
 _MOST_NAMES = 4
 ACCEPTED = (
@@ -305,12 +299,19 @@ class HiddenState(InputError):  # noqa: N818 - what it is, not what it says
 def make_hidden_state(surroundings: Surroundings, places: list[Place], *, field: str) -> HiddenState:
     """Return the error for places that steps change and read."""
     change, them = ("change", "them") if len({place.name for place in places}) > 1 else ("changes", "it")
-    error = HiddenState(
+    return _make_hidden_state(
         f"{list_names(places)} {change} in a step, and later steps read {them}: steps that run again would "
         "find what later steps left there",
+        surroundings,
+        places,
         field=field,
-        accepted=ACCEPTED,
     )
+
+
+def _make_hidden_state(
+    message: str, surroundings: Surroundings, places: list[Place], *, field: str
+) -> HiddenState:
+    error = HiddenState(message, field=field, accepted=ACCEPTED)
     error.surroundings, error.places = surroundings, places
     return error
 
@@ -338,10 +339,11 @@ def refuse_lost_changes(surroundings: Surroundings, changed: Iterable[Place]) ->
                 accepted="what it gives as inputs, or computed from a number of the step in the state",
             )
         if not surroundings.can_put_back(place):
-            raise InputError(
+            raise _make_hidden_state(
                 f"a step changes {place.name} in place, which is too large to be put back, and steps run again",
+                surroundings,
+                [place],
                 field="cell or loss",
-                accepted=ACCEPTED,
             )
 
 

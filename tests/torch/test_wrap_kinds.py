@@ -133,6 +133,26 @@ class LateReader(Net):
         return self.h + (self.a if self.t > 80 else 0.0)
 
 
+class LearnedTrace(Net):
+    """A threshold that begins with a weight, and is then updated without a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.linspace(0.1, 0.5, UNITS))
+
+    def reset(self) -> None:
+        first = getattr(self, "first", None)
+        self.v = torch.zeros(BATCH, UNITS, dtype=torch.float64)
+        self.trace = None if first is None else first.expand(BATCH, -1)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        trace = self.first.expand(BATCH, -1) if self.trace is None else self.trace
+        self.v = 0.9 * self.v + self.enter(x)
+        spikes = torch.sigmoid(4 * (self.v - trace))
+        self.trace = (0.95 * trace + 0.1 * spikes).detach()
+        return spikes
+
+
 def take_real_loss(outputs: torch.Tensor) -> torch.Tensor:
     return take_loss(torch.view_as_real(outputs) if outputs.is_complex() else outputs)
 
@@ -148,6 +168,7 @@ def take_real_loss(outputs: torch.Tensor) -> torch.Tensor:
         (SparseBuffer, STEPS),
         (WeightsOfSteps, STEPS),
         (LateReader, 100),
+        (LearnedTrace, STEPS),
     ],
 )
 @pytest.mark.parametrize("strategy", ["base", "revolve"])
@@ -170,6 +191,23 @@ def test_a_wrapped_network_is_a_loop_over_its_steps_in_each_of_several_calls(
             take_real_loss(one).backward()
         assert_close(gradients(ours), gradients(theirs), relative=1e-9)
         torch.testing.assert_close(list_values(ours), list_values(theirs))
+
+
+def test_a_state_that_a_plain_loop_has_left_is_carried_on_with_its_graph() -> None:
+    nets = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        nets.append(LearnedTrace().double())
+    ours, theirs = nets
+    before = [loop(net, data(STEPS)) for net in nets]
+    found, expected = (
+        wrap(ours, plan=plan_of(STEPS, "revolve", states=8))(data(STEPS)),
+        loop(theirs, data(STEPS)),
+    )
+    torch.testing.assert_close(found, expected)
+    for parts in zip(before, (found, expected), strict=True):
+        torch.stack([take_loss(one) for one in parts]).sum().backward()
+    assert_close(gradients(ours), gradients(theirs), relative=1e-9)
 
 
 class Penalty(Net):
@@ -253,7 +291,7 @@ def make_random_backward() -> nn.Module:
         (make_container, "MultiStepContainer, which is in multi-step mode"),
         (InPlaceOutput, "returns tensors that its later steps change in place"),
         (ArrayState, r"net\.a.*a checkpoint cannot hold"),
-        (make_random_backward, "draws random numbers in its backward pass"),
+        (make_random_backward, "a backward pass draws random numbers"),
     ],
 )
 def test_what_would_be_different_is_refused_by_name(make: Callable[[], nn.Module], message: str) -> None:

@@ -9,11 +9,10 @@ from typing import Any
 import torch
 
 from ckptplan.torch.compiling.steps import SHIFT, CompiledPiece, PieceError, copy_from_graph, prepare_leaves
-from ckptplan.torch.engine import Graph, StepEngine, Tape
-from ckptplan.torch.graphs import Gradient, as_graph_roots
-from ckptplan.torch.inputs import detach_inputs, iterate_steps
+from ckptplan.torch.engine import Graph, StepEngine
+from ckptplan.torch.graphs import Gradient
+from ckptplan.torch.inputs import iterate_steps
 from ckptplan.torch.losses import SummedLoss, Terms
-from ckptplan.torch.parameters import check_reached
 from ckptplan.torch.trees import Leaves, Structure, flatten
 
 
@@ -54,31 +53,21 @@ class CompiledEngine(StepEngine):
             self._take(made, first, last, structure.fill(begin), first_time=True)
         return self._detach(state)
 
-    def record(self, state: Any, start: int, stop: int, *, known: int) -> tuple[Tape, Any]:
-        leaves, structure = flatten(state)
-        with torch.enable_grad(), self.piece.settings():
-            begin = as_graph_roots(leaves)
-            found, nest = self.inputs.piece(start, stop)
-            inputs = detach_inputs(found, self.input_gradients)
-            state, terms, extra = structure.fill(begin), [], []
-            cuts = list(self._cut(start, stop, known))
-            # Cut at once: slices would give each piece a gradient as large as the whole.
-            parts = [leaf.split([last - first for first, last in cuts]) for leaf in inputs]
-            for number, (first, last) in enumerate(cuts):
+    def _record(
+        self, state: Any, inputs: Leaves, nest: Structure, cut: tuple[int, int], *, known: int
+    ) -> tuple[Any, Terms, Terms]:
+        terms: Terms = []
+        extra: Terms = []
+        cuts = list(self._cut(*cut, known))
+        # Cut at once: slices would give each piece a gradient as large as the whole.
+        parts = [leaf.split([last - first for first, last in cuts]) for leaf in inputs]
+        with self.piece.settings():
+            for number, one in enumerate(cuts):
                 rows = tuple(part[number] for part in parts)
-                state, some, roots = self._record_some(state, nest.fill(rows), (first, last), known)
+                state, some, roots = self._record_some(state, rows, nest, one, known)
                 terms += some
                 extra += roots
-            final = self.outputs.finish(state) if stop == self.steps else []
-        end, after = flatten(state)
-        tape = Graph(start=start, stop=stop, begin=begin, end=end, inputs=inputs, terms=terms, final=final)
-        check_reached(
-            (*end, *terms, *final),
-            (*begin, *inputs, *extra),
-            parameters=self.parameters,
-            temporary=self.temporary * (stop - start),
-        )
-        return tape, after.fill(tuple(leaf.detach() for leaf in end))
+        return state, terms, extra
 
     def _keep(self, tape: Graph, found: tuple[Gradient, ...], *, begins: int, inputs: int) -> None:
         if self.overwrites:
@@ -87,24 +76,21 @@ class CompiledEngine(StepEngine):
         super()._keep(tape, found, begins=begins, inputs=inputs)
 
     def _record_some(
-        self, state: Any, inputs: Any, cut: tuple[int, int], known: int
+        self, state: Any, inputs: Leaves, nest: Structure, cut: tuple[int, int], known: int
     ) -> tuple[Any, Terms, Terms]:
-        """Return the state after steps, the terms through which gradients enter, and roots that have none."""
         first, last = cut
         leaves, structure = flatten(state)
         if self._is_whole(first, last) and self.piece.accepts(leaves, structure):
             begin = prepare_leaves(leaves, roots=True)
             roots = [one for one in begin if one.is_leaf and all(one is not leaf for leaf in leaves)]
             try:
-                made, after = self._call(self.piece.record, first, structure.fill(begin), inputs)
+                made, after = self._call(self.piece.record, first, structure.fill(begin), nest.fill(inputs))
             except PieceError:
                 pass
             else:
                 terms = self._take(made, first, last, structure.fill(begin), first_time=first >= known)
                 return after, terms, roots
-        steps = self.inputs.iterate(*flatten(inputs), first, last)
-        state, terms = self._run(state, first, steps, known=known)
-        return state, terms, []
+        return super()._record(state, inputs, nest, cut, known=known)
 
     def _call(self, run: Any, first: int, state: Any, inputs: Any) -> tuple[Any, Any]:
         try:

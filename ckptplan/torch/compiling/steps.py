@@ -67,9 +67,9 @@ def run_with_loss(
     cell: Any, loss: Any, ckptplan_start: int, state: Any, inputs: Any
 ) -> tuple[torch.Tensor, Any]:
     """Return the loss of each step, and the state after the last one."""
+    outputs, state = run_with_outputs(cell, None, 0, state, inputs)
     terms = []
-    for place, x in enumerate(_iterate(inputs)):
-        state, output = cell(state, x)
+    for place, output in enumerate(outputs):
         terms.append(check_scalar(loss(ckptplan_start - SHIFT + place, output), "loss"))
     return torch.stack(terms), state
 
@@ -78,10 +78,7 @@ def run_with_chunk_loss(
     cell: Any, loss: Any, ckptplan_start: int, state: Any, inputs: Any
 ) -> tuple[torch.Tensor, Any]:
     """Return the loss of all steps together, as the only element of a tensor, and the state after them."""
-    outputs = []
-    for x in _iterate(inputs):
-        state, output = cell(state, x)
-        outputs.append(output)
+    outputs, state = run_with_outputs(cell, None, 0, state, inputs)
     return check_scalar(loss(ckptplan_start - SHIFT, stack_outputs(outputs)), "chunk_loss").reshape(1), state
 
 

@@ -325,10 +325,12 @@ class _Numbers:
 
     version: int
     copy: torch.Tensor | None
+    #: Whether it had a graph.
+    has_graph: bool
 
     def without_copy(self) -> _Numbers:
-        """Return the version alone."""
-        return _Numbers(self.version, None)
+        """Return the same without the numbers."""
+        return _Numbers(self.version, None, self.has_graph)
 
 
 class TensorHolder(Holder):
@@ -341,9 +343,8 @@ class TensorHolder(Holder):
     def read(self, *, copies: bool = False) -> Content:
         """Return the present content; ``copies`` asks for the numbers, not only for the version."""
         version = 0 if self.thing.is_inference() else self.thing._version
-        if not (self.small or copies):
-            return _Numbers(version, None)
-        return _Numbers(version, self.thing.detach().clone())
+        numbers = self.thing.detach().clone() if self.small or copies else None
+        return _Numbers(version, numbers, self.thing.grad_fn is not None)
 
     def is_as(self, content: Content) -> bool:
         """Return whether nothing has changed since a content was read."""
@@ -365,6 +366,9 @@ class TensorHolder(Holder):
             # Not counted as a change: a graph that was recorded before may need the tensor as it is again.
             with torch.no_grad():
                 self.thing.data.copy_(content.copy)
+        if not content.has_graph and self.thing.grad_fn is not None and not self.thing._is_view():
+            # A step wrote into it with a gradient.
+            self.thing.detach_()
 
 
 def equal_numbers(one: torch.Tensor, other: torch.Tensor) -> bool:

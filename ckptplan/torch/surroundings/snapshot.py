@@ -105,16 +105,6 @@ class Surroundings:
         #: The numbers of the tensors that can be copied, and so be put back.
         self.copyable = _choose_copied(self.holders)
 
-    def copy_more(self, most: int) -> None:
-        """Remember the numbers of larger tensors, too, up to so many bytes; not those of parameters."""
-        others = [
-            number
-            for number, holder in enumerate(self.holders)
-            if isinstance(holder, TensorHolder) and not isinstance(holder.thing, torch.nn.Parameter)
-        ]
-        found = _choose_copied([self.holders[number] for number in others], most=most)
-        self.copyable |= {others[place] for place in found}
-
     def find_more(self, places: Iterable[Place]) -> range:
         """Add what places lead to that was made since the search; return the numbers of the new holders.
 

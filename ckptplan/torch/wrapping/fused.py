@@ -1,17 +1,20 @@
 """Runs PyTorch's recurrent layers over whole sequences within a limit of memory, piece by piece.
 
-Reads a call of PyTorch's recurrent layers as rows and a state, and answers in the shapes of the call.
+The layers' own ``forward`` reads the arguments, checks them and answers in their shapes. Only the call of the
+kernel in which it ends is another one: a planned sequence.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
+from torch.overrides import TorchFunctionMode
 
 from ckptplan.errors import InputError, quote_value
 from ckptplan.model.plan import Plan
@@ -26,6 +29,85 @@ from ckptplan.torch.wrapping.pieces import FusedCell, Hidden, PieceInputs, Piece
 from ckptplan.torch.wrapping.wrapped import Wrapped
 
 _ACCEPTED = "torch.nn.LSTM, GRU or RNN; for other networks, a cell and ckptplan.torch.unroll"
+_KERNELS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelCall:
+    """A call of a kernel: time first, longest sequence first, a state for each layer and direction."""
+
+    #: With the weights of all layers and directions.
+    cell: FusedCell
+    rows: SequenceRows
+    state: Hidden
+    bidirectional: bool
+    #: Whether the outputs have the batch first.
+    batch_first: bool
+
+    @classmethod
+    def read(cls, kernel: str, args: Sequence[Any]) -> Self:
+        """Return what the arguments mean, in the orders that PyTorch has for packed sequences and others."""
+        packed = not isinstance(args[3], bool)
+        data, *sizes, hidden, flat, bias, layers, dropout, training, both = args[: 8 + packed]
+        batch_first = not packed and args[8]
+        each = len(flat) // (2 * layers if both else layers)
+        cell = FusedCell(
+            kernel=kernel,
+            weights=tuple(tuple(flat[place : place + each]) for place in range(0, len(flat), each)),
+            bias=bias,
+            dropout=dropout,
+            training=training,
+        )
+        return cls(
+            cell=cell,
+            rows=SequenceRows(
+                data=data.transpose(0, 1) if batch_first else data, batch_sizes=sizes[0] if sizes else None
+            ),
+            state=tuple(hidden) if kernel == "lstm" else (hidden,),
+            bidirectional=both,
+            batch_first=batch_first,
+        )
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether a gradient is wanted of anything."""
+        tensors = (self.rows.data, *self.state, *self.cell.flat_weights)
+        wants = torch.is_grad_enabled() and any(one.requires_grad for one in tensors)
+        return wants and self.rows.data.numel() > 0
+
+    def list_directions(self) -> list[PieceRun]:
+        """Return the sequences of a bidirectional network: two for each layer."""
+        rows, cell = self.rows, self.cell
+        # Of the inputs of upper layers, there is the shape.
+        upper = rows.data.new_zeros(1).expand(*rows.data.shape[:-1], 2 * self.state[0].shape[-1])
+        above = rows.with_data(upper.requires_grad_())
+        return [
+            PieceRun(
+                cell=replace(cell, weights=(weights,), dropout=0.0, backwards=number % 2 == 1),
+                rows=rows if number < 2 else above,
+                state=tuple(part[number : number + 1] for part in self.state),
+            )
+            for number, weights in enumerate(cell.weights)
+        ]
+
+
+class _Kernels(TorchFunctionMode):
+    """Lets ``run`` answer the calls of kernels with the weights of ``net``, if it wants to."""
+
+    def __init__(self, net: Any, run: Callable[[KernelCall], tuple[Tensor, ...] | None]) -> None:
+        super().__init__()
+        self._net, self._run = net, run
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run a function of PyTorch, or what takes its place."""
+        name = getattr(func, "__name__", "")
+        if name in _KERNELS and any(one is self._net._flat_weights for one in args):
+            found = self._run(KernelCall.read(name, args))
+            if found is not None:
+                return found
+        return func(*args, **(kwargs or {}))
 
 
 class FusedSequence(Wrapped):
@@ -80,107 +162,74 @@ class FusedSequence(Wrapped):
         return super().extra_repr() + (f", piece={self.piece}" if self.piece is not None else "")
 
     def forward(self, input: Any, hx: Any = None) -> tuple[Any, Any]:  # noqa: A002 - PyTorch's name
-        """Return the outputs and the final hidden state, as the wrapped network does. Raises InputError."""
-        if not self._is_planned(input, hx):
-            plain: tuple[Any, Any] = self.net(input, hx)
-            return plain
-        if not _has_hooks(self.net):
-            return self._run(input, hx)
-        # Hooks run once, around the whole sequence. If another thread calls the network now, it runs by itself,
-        # or as here: the results are the same.
-        own = vars(self.net)
-        own["forward"] = self._run
-        try:
-            hooked: tuple[Any, Any] = self.net(input, hx)
-            return hooked
-        finally:
-            own.pop("forward", None)
+        """Return the outputs and the final hidden state, as the wrapped network does.
 
-    def _is_planned(self, given: Any, hx: Any) -> bool:
-        data = find_data(given)
-        hidden = hx if isinstance(hx, tuple | list) else (hx,)
-        tensors = (data, *(one for one in hidden if isinstance(one, Tensor)), *self.net.parameters())
-        wants = any(one.requires_grad for one in tensors)
-        return torch.is_grad_enabled() and wants and data.numel() > 0
+        Raises InputError, and PyTorch's errors for wrong shapes.
+        """
+        if not isinstance(input, Tensor | PackedSequence):
+            raise InputError(
+                f"is {quote_value(type(input).__name__)}",
+                field="input",
+                accepted="a tensor or a PackedSequence",
+            )
+        before = [(name, one, one.clone()) for name, one in self.net.named_buffers()]
 
-    def _run(self, given: Any, hx: Any = None) -> tuple[Any, Any]:
-        call = read_call(self.net, given, hx)
-        run = self._run_both_ways if self.net.bidirectional else self._run_together
-        return call.answer(*run(call.rows, call.state))
+        def run(call: KernelCall) -> tuple[Tensor, ...] | None:
+            if not call.is_planned:
+                return None
+            # Weights that are computed, as by parametrizations, were just computed.
+            _refuse_changes(before)
+            if hx is None:
+                # Views of a single zero.
+                zeros = tuple(part.new_zeros(1).expand(part.shape) for part in call.state)
+                call = replace(call, state=zeros)
+            outputs, end = self._run_both_ways(call) if call.bidirectional else self._run_together(call)
+            return outputs.transpose(0, 1) if call.batch_first else outputs, *end
 
-    def _run_together(self, rows: SequenceRows, state: Hidden) -> tuple[Tensor, Hidden]:
+        with _Kernels(self.net, run):
+            # Hooks run once, around the whole sequence.
+            answer: tuple[Any, Any] = self.net(input, hx)
+            return answer
+
+    def _run_together(self, call: KernelCall) -> tuple[Tensor, Hidden]:
         """Run all layers as one cell."""
-        cell = self._make_cell(range(self.net.num_layers), dropout=self.net.dropout)
-        output = rows.size * cell.width * rows.data.element_size()
+        rows = call.rows
+        output = rows.size * call.state[0].shape[-1] * rows.data.itemsize
         kept = 2 * output + (rows.data.nbytes if rows.data.requires_grad else 0)
-        (chosen,) = self._choose([PieceRun(cell=cell, kind=rows.kind, state=state)], kept=kept, outputs=output)
-        return self._run_cell(cell, rows, state, chosen)
+        run = PieceRun(cell=call.cell, rows=rows, state=call.state)
+        (chosen,) = self._choose([run], kept=kept, outputs=output)
+        return self._run_cell(run, chosen)
 
-    def _run_both_ways(self, rows: SequenceRows, state: Hidden) -> tuple[Tensor, Hidden]:
+    def _run_both_ways(self, call: KernelCall) -> tuple[Tensor, Hidden]:
         """Run layer by layer, since a layer needs both directions of all time steps below."""
-        net = self.net
-        cells = [self._make_cell([number], dropout=0.0) for number in range(2 * net.num_layers)]
-        states = [tuple(part[number : number + 1] for part in state) for number in range(len(cells))]
-        width = 2 * cells[0].width
-        kinds = [rows.kind, replace(rows.kind, width=width, requires_grad=True)]
-        runs = [
-            PieceRun(cell=cell, kind=kinds[number >= 2], state=own)
-            for number, (cell, own) in enumerate(zip(cells, states, strict=True))
-        ]
-        output = rows.size * width * rows.data.itemsize
-        plans = self._choose(runs, kept=self._count_kept(rows, output=output), outputs=output)
+        rows, dropout, training = call.rows, call.cell.dropout, call.cell.training
+        runs = call.list_directions()
+        output = rows.size * 2 * call.state[0].shape[-1] * rows.data.itemsize
+        plans = self._choose(runs, kept=_count_kept(call, output=output), outputs=output)
         ends: list[Hidden] = []
-        for layer in range(net.num_layers):
-            if layer and net.dropout:
-                rows = rows.with_data(torch.nn.functional.dropout(rows.data, net.dropout, net.training))
+        for first in range(0, len(runs), 2):
+            if first and dropout:
+                rows = rows.with_data(torch.nn.functional.dropout(rows.data, dropout, training))
             both = []
-            for number in (2 * layer, 2 * layer + 1):
-                outputs, end = self._run_cell(cells[number], rows, states[number], plans[number])
+            for run, chosen in zip(runs[first : first + 2], plans[first : first + 2], strict=True):
+                outputs, end = self._run_cell(replace(run, rows=rows), chosen)
                 both.append(outputs)
                 ends.append(end)
             rows = rows.with_data(torch.cat(both, -1))
         return rows.data, tuple(torch.cat(parts) for parts in zip(*ends, strict=True))
 
-    def _count_kept(self, rows: SequenceRows, *, output: int) -> int:
-        """Return the bytes of all layers' outputs and gradients in a bidirectional network."""
-        net, x = self.net, rows.data
-        # A gradient from each direction, and their sum.
-        inner = 3 * output if net.num_layers > 1 else 0
-        outer = 3 * x.nbytes if x.requires_grad else 0
-        dropped = (output + output // x.itemsize) if net.dropout and net.training else 0
-        weights = sum(weight.nbytes for weight in net.parameters() if weight.requires_grad)
-        kept: int = weights + (net.num_layers + 1) * output + (net.num_layers - 1) * dropped + max(inner, outer)
-        return kept
-
-    def _make_cell(self, layers: range | list[int], *, dropout: float) -> FusedCell:
-        """Return a cell of some layers, counted with their directions."""
-        net = self.net
-        before = [(name, one, one.clone()) for name, one in net.named_buffers()]
-        # Weights that are computed, as by parametrizations, are computed once.
-        weights = tuple(tuple(getattr(net, name) for name in net._all_weights[layer]) for layer in layers)
-        _refuse_changes(before)
-        return FusedCell(
-            mode=net.mode,
-            weights=weights,
-            width=net.proj_size or net.hidden_size,
-            bias=net.bias,
-            dropout=dropout,
-            training=net.training,
-            backwards=net.bidirectional and layers[0] % 2 == 1,
-        )
-
     def _choose(self, runs: list[PieceRun], *, kept: int, outputs: int) -> tuple[PiecePlan, ...]:
         """Return the plans of all sequences that a call runs. Raises InputError."""
-        kind = runs[0].kind
+        rows = runs[0].rows
         if self._given is not None:
-            self.latest = (fit_pieces(self._given, kind.steps, piece=self.piece),) * len(runs)
+            self.latest = (fit_pieces(self._given, rows.steps, piece=self.piece),) * len(runs)
         else:
-            limit = read_limit(self._memory, kind.device)
+            limit = read_limit(self._memory, rows.data.device)
             links = find_links(
                 self._place,
                 state_bytes=max(byte_size(run.state) for run in runs),
-                steps=len(runs) * kind.steps,
-                device=kind.device,
+                steps=len(runs) * rows.steps,
+                device=rows.data.device,
                 local_bytes=limit,
             )
             self.latest = tuple(
@@ -189,22 +238,34 @@ class FusedSequence(Wrapped):
         self.plan = self.latest[0].plan
         return self.latest
 
-    def _run_cell(
-        self, cell: FusedCell, rows: SequenceRows, state: Hidden, chosen: PiecePlan
-    ) -> tuple[Tensor, Hidden]:
-        named = self._options.get("parameters", ())
-        cut = rows.cut(chosen.piece, backwards=cell.backwards)
+    def _run_cell(self, run: PieceRun, chosen: PiecePlan) -> tuple[Tensor, Hidden]:
+        cell, rows = run.cell, run.rows
+        inputs = PieceInputs(rows, piece=chosen.piece, backwards=cell.backwards)
         call = Call(
             cell=cell,
-            inputs=PieceInputs(rows, cut, piece=chosen.piece),
-            state=state,
+            inputs=inputs,
+            state=run.state,
             plan=chosen.plan,
             # A plan for a limit is made of the sizes of this cell; those of packed pieces differ.
             compares_sizes=self._given is not None and rows.batch_sizes is None,
-            **{**at_place(self._place, self._options), "parameters": (*cell.parameters, *named)},
+            **{
+                **at_place(self._place, self._options),
+                "parameters": (*cell.parameters, *self._options.get("parameters", ())),
+            },
         )
-        run, (outputs, *final) = run_call(call, partial(PieceOutputs, cut))
-        return outputs, run.executor.end.fill(final)
+        done, (outputs, *final) = run_call(call, partial(PieceOutputs, inputs))
+        return outputs, done.executor.end.fill(final)
+
+
+def _count_kept(call: KernelCall, *, output: int) -> int:
+    """Return the bytes of all layers' outputs and gradients in a bidirectional network."""
+    layers, cell, x = len(call.cell.weights) // 2, call.cell, call.rows.data
+    # A gradient from each direction, and their sum.
+    inner = 3 * output if layers > 1 else 0
+    outer = 3 * x.nbytes if x.requires_grad else 0
+    dropped = (output + output // x.itemsize) if cell.dropout and cell.training else 0
+    weights = byte_size(cell.parameters)
+    return weights + (layers + 1) * output + (layers - 1) * dropped + max(inner, outer)
 
 
 def _refuse_changes(before: list[tuple[str, Tensor, Tensor]]) -> None:
@@ -220,10 +281,6 @@ def _refuse_changes(before: list[tuple[str, Tensor, Tensor]]) -> None:
             field="net",
             accepted="net.eval(), weights that are normalized once before a sequence, or cells of your own",
         )
-
-
-def _has_hooks(net: torch.nn.Module) -> bool:
-    return any((net._forward_hooks, net._forward_pre_hooks, net._backward_hooks, net._backward_pre_hooks))
 
 
 def _check_net(net: object) -> None:
@@ -246,86 +303,3 @@ def _check_piece(piece: object) -> None:
             value=piece,
             accepted="a number of time steps, at least 1",
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class FusedCall:
-    """What a call means: time first, longest sequence first, a state for each layer and direction."""
-
-    net: torch.nn.RNNBase
-    input: Tensor | PackedSequence
-    rows: SequenceRows
-    state: Hidden
-
-    def answer(self, outputs: Tensor, end: Hidden) -> tuple[Any, Any]:
-        """Return outputs and a final state in the shapes of the call."""
-        net, given = self.net, self.input
-        if isinstance(given, PackedSequence):
-            order = given.sorted_indices, given.unsorted_indices
-            packed = PackedSequence(outputs, given.batch_sizes, *order)
-            return packed, net.permute_hidden(_close(net, end), given.unsorted_indices)
-        if given.dim() == 2:
-            return outputs.squeeze(1), _close(net, tuple(part.squeeze(1) for part in end))
-        return outputs.transpose(0, 1) if net.batch_first else outputs, _close(net, end)
-
-
-def read_call(net: torch.nn.RNNBase, given: Any, hx: Any) -> FusedCall:
-    """Return what the arguments of a call mean. Raises InputError, and PyTorch's errors for wrong shapes."""
-    data = find_data(given)
-    hidden = None if hx is None else (tuple(hx) if net.mode == "LSTM" else (hx,))
-    if isinstance(given, PackedSequence):
-        rows = SequenceRows(data=data, batch_sizes=given.batch_sizes)
-        if hidden is not None:
-            hidden = _open(net, net.permute_hidden(_close(net, hidden), given.sorted_indices))
-        checked = data
-    else:
-        if data.dim() not in (2, 3):
-            raise InputError(
-                f"has {data.dim()} axes",
-                field="input",
-                value=tuple(data.shape),
-                accepted="a tensor of 3 axes, of 2 for a single sequence, or a PackedSequence",
-            )
-        if hidden is not None and any(part.dim() != data.dim() for part in hidden):
-            raise InputError(
-                f"has {hidden[0].dim()} axes, and the input has {data.dim()}",
-                field="hx",
-                value=tuple(hidden[0].shape),
-                accepted="as many axes as the input",
-            )
-        if data.dim() == 2:
-            data = data.unsqueeze(1)
-            hidden = None if hidden is None else tuple(part.unsqueeze(1) for part in hidden)
-            checked = data.transpose(0, 1) if net.batch_first else data
-        else:
-            checked, data = data, data.transpose(0, 1) if net.batch_first else data
-        rows = SequenceRows(data=data)
-    state = _make_zeros(net, rows) if hidden is None else hidden
-    net.check_forward_args(checked, _close(net, state), rows.batch_sizes)
-    return FusedCall(net=net, input=given, rows=rows, state=state)
-
-
-def find_data(given: Any) -> Tensor:
-    """Return the numbers of an input. Raises InputError."""
-    data = given.data if isinstance(given, PackedSequence) else given
-    if not isinstance(data, Tensor):
-        raise InputError(
-            f"is {quote_value(type(given).__name__)}", field="input", accepted="a tensor or a PackedSequence"
-        )
-    return data
-
-
-def _close(net: torch.nn.RNNBase, state: Hidden) -> Any:
-    """Return a state as PyTorch has it: a tensor, for LSTM a pair."""
-    return state if net.mode == "LSTM" else state[0]
-
-
-def _open(net: torch.nn.RNNBase, hidden: Any) -> Hidden:
-    return tuple(hidden) if net.mode == "LSTM" else (hidden,)
-
-
-def _make_zeros(net: torch.nn.RNNBase, rows: SequenceRows) -> Hidden:
-    """Return the state that PyTorch begins with if none is given, as views of a single zero."""
-    count = net.num_layers * (2 if net.bidirectional else 1)
-    sizes = [net.proj_size or net.hidden_size, *([net.hidden_size] if net.mode == "LSTM" else [])]
-    return tuple(rows.data.new_zeros(1).expand(count, rows.batch, size) for size in sizes)

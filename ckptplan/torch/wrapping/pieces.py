@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, TypeAlias
@@ -19,8 +19,6 @@ from ckptplan.torch.verify import Verifier
 #: The hidden state of all layers, (layers, B, H) each: of an LSTM two tensors, else one.
 Hidden: TypeAlias = tuple[Tensor, ...]
 
-_KERNELS = {"LSTM": "lstm", "GRU": "gru", "RNN_TANH": "rnn_tanh", "RNN_RELU": "rnn_relu"}
-
 
 @dataclass(frozen=True, kw_only=True)
 class FusedCell(ClosedCell):
@@ -30,12 +28,10 @@ class FusedCell(ClosedCell):
     B sequences, also those that have ended, or have not begun.
     """
 
-    #: ``torch.nn.LSTM.mode`` and its like.
-    mode: str
+    #: The name of the kernel in ``torch``: lstm, gru, rnn_tanh or rnn_relu.
+    kernel: str
     #: The weights of each layer, in the order of PyTorch.
     weights: tuple[tuple[Tensor, ...], ...]
-    #: Elements of an output.
-    width: int
     bias: bool
     #: Dropout between layers, in force only if ``training``.
     dropout: float
@@ -105,10 +101,10 @@ class FusedCell(ClosedCell):
     def _call_kernel(
         self, data: Tensor, sizes: Tensor | None, state: Hidden, weights: tuple[tuple[Tensor, ...], ...]
     ) -> tuple[Tensor, Hidden]:
-        kernel = getattr(_VF, _KERNELS[self.mode])
+        kernel = getattr(_VF, self.kernel)
         # Kernels of some devices take no views, as of the first sequences of a batch, or of a single zero.
         state = tuple(part.contiguous() for part in state)
-        hidden = state if self.mode == "LSTM" else state[0]
+        hidden = state if self.kernel == "lstm" else state[0]
         flat = [weight for layer in weights for weight in layer]
         settings = (flat, self.bias, len(weights), 0.0, self.training, False)
         if sizes is None:
@@ -135,51 +131,6 @@ def reverse_each(sizes: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cut:
-    """Where a sequence is cut.
-
-    A piece has the same steps each time it runs: fused kernels round otherwise, and draw other numbers, if the
-    same steps are cut otherwise.
-    """
-
-    #: Where pieces begin along the first axis, in the order of time, and where the last one ends.
-    bounds: tuple[int, ...]
-    #: Whether the last piece runs first.
-    backwards: bool = False
-
-    @property
-    def count(self) -> int:
-        """The number of pieces."""
-        return len(self.bounds) - 1
-
-    def rows(self, start: int, stop: int) -> tuple[int, int]:
-        """Return where pieces begin and end along the first axis, given when they run."""
-        if self.backwards:
-            start, stop = self.count - stop, self.count - start
-        return self.bounds[start], self.bounds[stop]
-
-    def order(self, start: int, stop: int) -> range:
-        """Return the places of pieces in time, in the order in which they run."""
-        if self.backwards:
-            return range(self.count - 1 - start, self.count - 1 - stop, -1)
-        return range(start, stop)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RowKind:
-    """What bytes and seconds of a sequence depend on."""
-
-    steps: int
-    batch: int
-    #: Elements of a row.
-    width: int
-    dtype: torch.dtype
-    device: torch.device
-    requires_grad: bool
-    packed: bool
-
-
-@dataclass(frozen=True, kw_only=True)
 class SequenceRows:
     """A sequence of steps as rows: of shape (T, B, F), or packed, as ``PackedSequence`` has them, (N, F)."""
 
@@ -202,49 +153,56 @@ class SequenceRows:
         """The number of time steps of all sequences together."""
         return self.data.numel() // self.data.shape[-1]
 
-    @property
-    def kind(self) -> RowKind:
-        """What its bytes and seconds depend on."""
-        return RowKind(
-            steps=self.steps,
-            batch=self.batch,
-            width=self.data.shape[-1],
-            dtype=self.data.dtype,
-            device=self.data.device,
-            requires_grad=self.data.requires_grad,
-            packed=self.batch_sizes is not None,
-        )
-
     def with_data(self, data: torch.Tensor) -> SequenceRows:
         """Return other data for the same steps."""
         return SequenceRows(data=data, batch_sizes=self.batch_sizes)
 
-    def cut(self, piece: int, *, backwards: bool = False) -> Cut:
-        """Cut the sequence into pieces of so many time steps; the last one may have less."""
-        begins = range(0, self.steps, piece)
-        if self.batch_sizes is None:
-            bounds = (*begins, self.steps)
-        else:
-            ends = [0, *self.batch_sizes.cumsum(0).tolist()]
-            bounds = (*(ends[begin] for begin in begins), ends[-1])
-        return Cut(bounds=bounds, backwards=backwards)
+    def make_like(self, pieces: int, length: int) -> Any:
+        """Return zeros as inputs of some pieces, all of whose steps all sequences of the batch have."""
+        packed, last = self.batch_sizes is not None, self.data.shape[-1]
+        shape = (pieces, length * self.batch, last) if packed else (pieces, length, self.batch, last)
+        data = torch.zeros(
+            shape, dtype=self.data.dtype, device=self.data.device, requires_grad=self.data.requires_grad
+        )
+        return (data, torch.full((pieces, length), self.batch, device="cpu")) if packed else data
 
 
 class PieceInputs(Inputs):
-    """Pieces of a sequence; a packed one's are pairs of rows and batch sizes."""
+    """Pieces of a sequence; a packed one's are pairs of rows and batch sizes.
 
-    def __init__(self, rows: SequenceRows, cut: Cut, *, piece: int) -> None:
+    A piece has the same steps each time it runs: fused kernels round otherwise, and draw other numbers, if the
+    same steps are cut otherwise.
+
+    Arguments:
+        rows: the sequence.
+        piece: the time steps of a piece; the last one may have less.
+        backwards: whether the last piece runs first.
+    """
+
+    def __init__(self, rows: SequenceRows, *, piece: int, backwards: bool) -> None:
         self.leaves, self.structure = flatten(rows.data)
-        self.cut = cut
-        self._sizes = None if rows.batch_sizes is None else rows.batch_sizes.split(piece)
+        self._backwards = backwards
+        begins = range(0, rows.steps, piece)
+        #: The number of pieces.
+        self.count = len(begins)
+        if rows.batch_sizes is None:
+            self._sizes = None
+            #: Where pieces begin along the first axis, in the order of time, and where the last one ends.
+            self.bounds = (*begins, rows.steps)
+        else:
+            self._sizes = rows.batch_sizes.split(piece)
+            ends = [0, *rows.batch_sizes.cumsum(0).tolist()]
+            self.bounds = (*(ends[begin] for begin in begins), ends[-1])
 
     def piece(self, start: int, stop: int) -> tuple[Leaves, Structure]:
-        first, last = self.cut.rows(start, stop)
+        first, last = self.rows(start, stop)
         return (self.leaves[0][first:last],), self.structure
 
     def iterate(self, leaves: Leaves, structure: Structure, start: int, stop: int) -> Iterator[Any]:
-        places = self.cut.order(start, stop)
-        bounds, first = self.cut.bounds, min(places)
+        places = range(start, stop)
+        if self._backwards:
+            places = range(self.count - 1 - start, self.count - 1 - stop, -1)
+        bounds, first = self.bounds, min(places)
         # At once: a slice would give each piece a gradient as large as all of them.
         parts = leaves[0].split([bounds[place + 1] - bounds[place] for place in sorted(places)])
         for place in places:
@@ -252,7 +210,9 @@ class PieceInputs(Inputs):
             yield part if self._sizes is None else (part, self._sizes[place])
 
     def rows(self, start: int, stop: int) -> tuple[int, int]:
-        return self.cut.rows(start, stop)
+        if self._backwards:
+            start, stop = self.count - stop, self.count - start
+        return self.bounds[start], self.bounds[stop]
 
     def device(self) -> torch.device:
         return self.leaves[0].device
@@ -261,19 +221,16 @@ class PieceInputs(Inputs):
 class PieceOutputs(StackedOutputs):
     """Keeps the outputs of all pieces, joined along the first axis."""
 
-    def __init__(self, cut: Cut, **options: Any) -> None:
-        super().__init__(steps=cut.count, **options)
-        self.cut = cut
+    def __init__(self, inputs: PieceInputs, **options: Any) -> None:
+        super().__init__(steps=inputs.count, **options)
+        self._inputs = inputs
 
     def _make_room(self, leaf: torch.Tensor) -> torch.Tensor:
-        return leaf.new_empty((self.cut.bounds[-1], *leaf.shape[1:]))
+        return leaf.new_empty((self._inputs.bounds[-1], *leaf.shape[1:]))
 
     def _select(self, kept: torch.Tensor, step: int) -> torch.Tensor:
-        first, last = self.cut.rows(step, step + 1)
+        first, last = self._inputs.rows(step, step + 1)
         return kept[first:last]
 
     def _project(self, verifier: Verifier, kept: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-        numbers: Sequence[torch.Tensor] = [
-            verifier.project(self._select(kept, step)) for step in range(start, stop)
-        ]
-        return torch.stack(list(numbers))
+        return torch.stack([verifier.project(self._select(kept, step)) for step in range(start, stop)])

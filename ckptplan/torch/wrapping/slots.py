@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree
 
 from ckptplan.errors import InputError
 from ckptplan.torch.cell_calls import SlotCell
-from ckptplan.torch.graphs import find_graph_leaves
+from ckptplan.torch.graphs import storage_of
 from ckptplan.torch.held_graphs import guard_tensor
 from ckptplan.torch.surroundings.holders import (
     ABSENT,
@@ -20,16 +19,17 @@ from ckptplan.torch.surroundings.holders import (
     MappingHolder,
     NamedValues,
     TensorHolder,
-    equal_numbers,
 )
-from ckptplan.torch.surroundings.snapshot import Place, Surroundings
-from ckptplan.torch.trees import are_equal_constants, flatten, is_differentiable
-from ckptplan.torch.trial import are_equal
+from ckptplan.torch.surroundings.snapshot import Place, Surroundings, holds_graph
+from ckptplan.torch.surroundings.walk import walk
+from ckptplan.torch.trees import flatten
+from ckptplan.torch.trial import list_versions
 
-_ROUNDING = 1e-5
 #: How far into nested containers an object is looked for.
 _DEPTH = 4
 _CONTAINERS = (list, tuple, dict, set, deque)
+#: How the surroundings name a cell, and what of it is the module.
+_CELL, _OWN = "cell", "cell."
 
 
 class Slot:
@@ -38,24 +38,17 @@ class Slot:
     Arguments:
         holder: the object that has it.
         key: its name there.
+        is_written: whether steps are known to write into the tensors that they find here.
     """
 
-    def __init__(self, holder: NamedValues, key: Key) -> None:
+    def __init__(self, holder: NamedValues, key: Key, *, is_written: bool = False) -> None:
         self._holder, self._key = holder, key
         self._mapping = holder.thing if isinstance(holder, MappingHolder) else None
         #: As a user would write it.
-        self.name = holder.name_of(key)
-        #: Whether a step writes into the tensors that it finds here.
-        self.written_in_place = False
-        #: Whether a step cannot work on tensors with a graph here, as on running statistics.
-        self.without_graph = False
-        #: Which tensors here have a graph after a step of a plain loop, in their order; None if not known.
-        self.graphs: tuple[bool, ...] | None = None
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether no step has left a graph here, as far as is known: steps find numbers without one, too."""
-        return self.without_graph or (self.graphs is not None and not any(self.graphs))
+        self.name = holder.name_of(key).removeprefix(_OWN)
+        self.is_written = is_written
+        #: Whether there has been a graph here, as far as is known: if not, steps find numbers without one, too.
+        self.has_graph = False
 
     @property
     def is_of_module(self) -> bool:
@@ -87,141 +80,100 @@ class Slot:
         if self.read() is not ABSENT:
             self.write(None)
 
-    def load(self, value: Any) -> None:
-        """Set a value that a checkpoint holds, which steps must not change."""
-        if self.is_plain:
-            value = _pytree.tree_map(_detach, value)
-        if self.written_in_place:
-            value = copy_tensors(value)
-        elif not isinstance(value, torch.Tensor):
+    def load(self, value: Any) -> int:
+        """Set a value that a checkpoint holds, which steps must not change; return what ``learn`` takes."""
+        if self.is_written:
+            self.write(map_tensors(torch.Tensor.clone if self.has_graph else _copy, value))
+            return 0
+        if not self.has_graph:
+            self.write(map_tensors(torch.Tensor.detach, value))
+        else:
             # Containers of its own: a step may change them.
-            value = _pytree.tree_map(_keep, value)
-        self.write(value)
+            self.write(value if isinstance(value, torch.Tensor) else map_tensors(_keep, value))
+        return _count_writes(value)
 
-    def note_graphs(self, value: Any) -> None:
-        """Note which tensors of a value have a graph; those that had one keep it."""
-        self.graphs = merge_flags(tuple(leaf.requires_grad for leaf in flatten(value)[0]), self.graphs)
+    def learn(self, given: Any, writes: int) -> bool:
+        """Note how a step used a value that was loaded; return whether that was not known."""
+        is_written = not self.is_written and _count_writes(given) != writes
+        has_graph = not self.has_graph and has_gradient(self.read())
+        if is_written:
+            self.is_written = True
+        if has_graph:
+            self.has_graph = True
+        return is_written or has_graph
 
     def leave(self, value: Any) -> None:
         """Set the value that a sequence returned, without a graph that a plain loop would not leave."""
-        self.write(_pytree.tree_map(_detach, value) if self.is_plain else value)
+        self.write(value if self.has_graph else map_tensors(torch.Tensor.detach, value))
 
     def leave_guarded(self, value: Any, roots: Sequence[torch.Tensor]) -> None:
         """Set a value whose graph is gone: it refuses a gradient, if a plain loop would leave one."""
 
-        def guard(leaf: Any) -> Any:
+        def guard(leaf: torch.Tensor) -> torch.Tensor:
             # A copy can be detached in place, as some libraries do.
-            return guard_tensor(leaf, self.name, roots).clone() if isinstance(leaf, torch.Tensor) else leaf
+            return guard_tensor(leaf, self.name, roots).clone()
 
-        self.write(value if self.is_plain or not roots else _pytree.tree_map(guard, value))
-
-    def finds_graph(self) -> bool:
-        """Return whether a step left a graph where none had one; if so, this is known from now on."""
-        if self.without_graph or not self.is_plain:
-            return False
-        value = self.read()
-        if not any(leaf.requires_grad for leaf in flatten(value)[0]):
-            return False
-        self.note_graphs(value)
-        return True
-
-    def put(self, value: Any) -> list[torch.Tensor]:
-        """Set a copy of a value, perhaps of another time; return the leaves of graphs on which it depends."""
-        leaves: list[torch.Tensor] = []
-
-        def renew(leaf: Any) -> Any:
-            if not isinstance(leaf, torch.Tensor):
-                return leaf
-            leaf = leaf.detach().clone()
-            if self.without_graph or not is_differentiable(leaf):
-                return leaf
-            leaves.append(leaf.requires_grad_())
-            # No leaf itself: a step may write into it.
-            return leaf.clone()
-
-        self.write(_pytree.tree_map(renew, value))
-        return leaves
+        self.write(map_tensors(guard, value) if self.has_graph and roots else value)
 
 
-def merge_flags(new: tuple[bool, ...] | None, old: tuple[bool, ...] | None) -> tuple[bool, ...] | None:
-    """Return which tensors have a graph in one of two cases; the first counts for another number of them."""
-    if new is None or old is None or len(new) != len(old):
-        return new
-    return tuple(one or other for one, other in zip(new, old, strict=True))
+def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+    """Return a value with its tensors changed, in containers of its own."""
+    leaves, nest = flatten(value)
+    return nest.fill([change(leaf) for leaf in leaves])
 
 
-def _keep(leaf: Any) -> Any:
+def has_gradient(value: Any) -> bool:
+    """Return whether a tensor of a value requires a gradient."""
+    return any(leaf.requires_grad for leaf in flatten(value)[0])
+
+
+def _keep(leaf: torch.Tensor) -> torch.Tensor:
     return leaf
 
 
-def _detach(leaf: Any) -> Any:
-    return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
+def _copy(leaf: torch.Tensor) -> torch.Tensor:
+    return leaf.detach().clone()
 
 
-def _clone(leaf: Any) -> Any:
-    return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
-
-
-def copy_tensors(value: Any) -> Any:
-    """Return a value with copies of its tensors, in containers of its own."""
-    return _pytree.tree_map(_clone, value)
-
-
-def are_equal_values(one: Any, other: Any) -> bool:
-    """Return whether two values of a slot are equal, but for rounding."""
-    (ones, nest), (others, other_nest) = flatten(one), flatten(other)
-    return (
-        nest.is_tensor == other_nest.is_tensor
-        and are_equal(ones, others, rounding=_ROUNDING)
-        and are_equal_constants(nest.plain, other_nest.plain, _ROUNDING)
-    )
-
-
-def depends_on(value: Any, leaves: Sequence[torch.Tensor]) -> bool:
-    """Return whether a value has a graph that leads to some leaves."""
-    made = {id(leaf) for leaf in leaves}
-    return any(id(one) in made for one in find_graph_leaves(flatten(value)[0]))
+def _count_writes(value: Any) -> int:
+    # No compiled graph counts them; what it computes was compared with the steps as they are written.
+    return 0 if torch.compiler.is_compiling() else sum(list_versions(flatten(value)[0]))
 
 
 def find_slots(surroundings: Surroundings, places: Iterable[Place]) -> list[Slot]:
     """Return the slots in which places are: attributes and variables, not items of containers in them.
 
-    A container may be replaced by another one, e.g. when the network is reset; the attribute stays.
+    A container may be replaced by another one, e.g. when the network is reset; the attribute stays. Those of
+    the cell do not count, which is made for one call.
     """
     slots: dict[tuple[int, Key], Slot] = {}
-    roots = [one for one in surroundings.holders if _is_root(one)]
+    roots = _list_roots(surroundings.holders)
     for place in places:
         holder = surroundings.holders[place.holder]
         if isinstance(holder.thing, torch.nn.Parameter):
             continue
-        if _is_root(holder) and isinstance(holder, NamedValues):
-            found = [Slot(holder, place.key)]
-        else:
-            found = [
-                Slot(root, key)
-                for root in roots
-                if isinstance(root, NamedValues)
-                for key, value in root.read().items()
-                if _contains(value, holder.thing, _DEPTH)
-            ]
+        found = [Slot(root, place.key) for root in roots if root is holder] or [
+            # Numbers of a tensor changed in place, perhaps without a count, as in batch normalization.
+            Slot(root, key, is_written=isinstance(holder, TensorHolder))
+            for root in roots
+            for key, value in root.read().items()
+            if _contains(value, holder.thing, _DEPTH)
+        ]
         for slot in found:
             slots.setdefault(slot.identity, slot)
     return list(slots.values())
 
 
-def list_parameters_among(surroundings: Surroundings, places: Iterable[Place]) -> list[str]:
-    """Return the names of the parameters in which places are."""
-    holders = [surroundings.holders[place.holder] for place in places]
-    # Numbers written by way of .data, or another tensor put there; a gradient is not one of them.
-    changed = [one for one in holders if isinstance(one.thing, torch.nn.Parameter)]
-    return list(dict.fromkeys(one.name for one in changed if isinstance(one, TensorHolder)))
+def find_held_slots(net: torch.nn.Module) -> list[Slot]:
+    """Return the slots that hold a graph at present: a state that is carried on."""
+    roots = _list_roots(walk({"net": net}).holders)
+    return [Slot(root, key) for root in roots for key, value in root.read().items() if holds_graph(value)]
 
 
-def _is_root(holder: Holder) -> bool:
-    """Return whether a holder is an object with attributes, or a variable, and not a container."""
-    if isinstance(holder, MappingHolder):
-        return holder.attributes
-    return isinstance(holder, NamedValues)
+def _list_roots(holders: Iterable[Holder]) -> list[NamedValues]:
+    """Return the objects with attributes, and the variables, without containers and the cell itself."""
+    named = [one for one in holders if isinstance(one, NamedValues) and one.name != _CELL]
+    return [one for one in named if not isinstance(one, MappingHolder) or one.attributes]
 
 
 def _contains(value: Any, thing: Any, depth: int) -> bool:
@@ -233,100 +185,79 @@ def _contains(value: Any, thing: Any, depth: int) -> bool:
     return any(_contains(part, thing, depth - 1) for part in parts)
 
 
-class ModuleStep:
-    """Calls a module for one time step.
-
-    Arguments:
-        net: the module.
-        constants: keyword arguments that are the same in each step.
-    """
-
-    def __init__(self, net: torch.nn.Module, constants: Mapping[str, Any]) -> None:
-        self.net, self.constants = net, dict(constants)
-
-    def __call__(self, x: tuple[Any, ...]) -> Any:
-        return self.net(*x, **self.constants)
-
-
-class LateGraph(InputError):  # noqa: N818 - what it is, not what it says
-    """A step computes a part of the state with a gradient, where all earlier ones did without."""
-
-
-def _refuse_late_graphs(slots: Sequence[Slot]) -> None:
-    # All, so that all are known in another attempt.
-    late = [slot.name for slot in slots if slot.finds_graph()]
-    if late:
-        raise LateGraph(
-            f"{', '.join(late)} has a gradient in some steps and had none in those that were tried, which is "
-            "known only now",
-            field="net",
-            accepted="the same call again: it takes this into account",
-        )
+class LateFinding(InputError):  # noqa: N818 - what it is, not what it says
+    """A step uses a part of the state in another way than all earlier ones; it is known from now on."""
 
 
 class StatefulCell(torch.nn.Module, SlotCell):
     """A module whose state is in slots, as a cell; between steps, the slots hold what they held before.
 
-    The state is the tuple of their values; None stands for ``initial``.
+    The state is the tuple of their values; None stands for ``initial``. How steps use the values shows when
+    they run: LateFinding asks for another attempt, since what ran before did not know it.
 
     Arguments:
-        step: takes a step of the module.
+        net: the module, which takes a step.
+        constants: keyword arguments that it is called with in each step.
         slots: where it keeps its state.
         initial: what they hold before the first step.
-        others: what else its steps change.
-        checks_graphs: whether a graph is refused where no step left one before.
     """
-
-    #: Made anew for each call, of what is listed below: no part of what tells a cell from others.
-    __slots__ = ("_step",)
 
     def __init__(
         self,
-        step: ModuleStep,
+        net: torch.nn.Module,
+        constants: Mapping[str, Any],
         slots: Sequence[Slot],
         initial: tuple[Any, ...],
-        others: Sequence[Slot] = (),
-        *,
-        checks_graphs: bool = False,
     ) -> None:
         super().__init__()
         # As a child, so that its parameters and its surroundings are found; and what it is given.
-        self.module, self.constants, self.initial = step.net, step.constants, initial
-        self.checks_graphs = checks_graphs
-        self._step, self._slots, self._others = step, tuple(slots), tuple(others)
+        self.net, self.constants, self.initial = net, dict(constants), initial
+        self._slots = tuple(slots)
 
     @property
     def places(self) -> frozenset[tuple[int, Any]]:
         """The identities of all slots: what they hold outside of steps may change at any time."""
-        return frozenset(slot.identity for slot in (*self._slots, *self._others))
+        return frozenset(slot.identity for slot in self._slots)
 
     def forward(self, state: Any, x: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
-        """Take a step."""
+        """Take a step. Raises LateFinding, and InputError for outputs that later steps change in place."""
         slots = self._slots
         outside = [slot.read() for slot in slots]
         try:
-            given = self.initial if state is None else state
-            for slot, value in zip(slots, given, strict=True):
-                slot.load(value)
-            output = self._step(x)
-            if self.checks_graphs and torch.is_grad_enabled():
-                _refuse_late_graphs(slots)
-            return tuple([slot.read() for slot in slots]), output
+            # What a module holds must stay as it is, also before it is known that steps write into it.
+            given = map_tensors(torch.Tensor.clone, self.initial) if state is None else state
+            writes = [slot.load(value) for slot, value in zip(slots, given, strict=True)]
+            output = self.net(*x, **self.constants)
+            # All, so that all are known in another attempt.
+            late = [
+                slot.name
+                for slot, value, before in zip(slots, given, writes, strict=True)
+                if slot.learn(value, before)
+            ]
+            if late:
+                raise LateFinding(
+                    f"{', '.join(late)} has a gradient, or is written in place, in some steps and was not in "
+                    "those that ran before, which is known only now",
+                    field="net",
+                    accepted="the same call again: it takes this into account",
+                )
+            after = tuple([slot.read() for slot in slots])
+            self._refuse_changed_outputs(after, output)
+            return after, output
         finally:
             for slot, value in zip(slots, outside, strict=True):
                 slot.write(value)
 
-    def copy_given(self, state: Any) -> tuple[Any, ...]:
-        """Return copies of the values that a step is given, slot by slot."""
-        copies: tuple[Any, ...] = copy_tensors(self.initial if state is None else tuple(state))
-        return copies
-
-    def note_writes(self, state: Any, copies: tuple[Any, ...]) -> None:
-        """Mark the slots whose tensors a step has changed in place since they were copied.
-
-        Not by counters of versions: batch normalization writes its running statistics without counting.
-        """
-        given = self.initial if state is None else state
-        for slot, now, before in zip(self._slots, given, copies, strict=True):
-            pairs = zip(flatten(now)[0], flatten(before)[0], strict=False)
-            slot.written_in_place |= any(not equal_numbers(one, other) for one, other in pairs)
+    def _refuse_changed_outputs(self, after: tuple[Any, ...], output: Any) -> None:
+        written = [value for slot, value in zip(self._slots, after, strict=True) if slot.is_written]
+        if not written or torch.compiler.is_compiling():
+            return
+        storages = {storage_of(leaf) for leaf in flatten(written)[0]}
+        if any(storage_of(leaf) in storages for leaf in flatten(output)[0]):
+            raise InputError(
+                "returns tensors that its later steps change in place, so that the outputs of all steps become "
+                "the last one",
+                field="net",
+                accepted="a copy, as self.mem.clone(), or steps that make a new tensor, as "
+                "self.mem = 0.9 * self.mem + x",
+            )

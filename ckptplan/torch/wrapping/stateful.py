@@ -11,30 +11,42 @@ import torch
 from ckptplan.errors import InputError, quote_value
 from ckptplan.torch.adapters.adapter import find_class
 from ckptplan.torch.budget import count_steps
-from ckptplan.torch.call import check_losses
+from ckptplan.torch.call import Call, check_losses
 from ckptplan.torch.inputs import iterate_steps, make_sequence
-from ckptplan.torch.measurement import find_device
+from ckptplan.torch.measurement import FirstRuns
+from ckptplan.torch.probe import Probed, probe
+from ckptplan.torch.rehearsal import make_single_record
 from ckptplan.torch.run import Result
-from ckptplan.torch.surroundings.snapshot import Place, Surroundings
 from ckptplan.torch.surroundings.walk import walk
-from ckptplan.torch.trees import flatten
-from ckptplan.torch.trial import HiddenState
-from ckptplan.torch.wrapping.slots import LateGraph, ModuleStep, Slot, StatefulCell, find_slots, merge_flags
-from ckptplan.torch.wrapping.state_search import StateSearch
-from ckptplan.torch.wrapping.wrapped import Wrapped
+from ckptplan.torch.trees import can_be_held, flatten, is_differentiable
+from ckptplan.torch.trial import HiddenState, make_hidden_state
+from ckptplan.torch.wrapping.slots import (
+    LateFinding,
+    Slot,
+    StatefulCell,
+    find_held_slots,
+    find_slots,
+    has_gradient,
+    map_tensors,
+)
+from ckptplan.torch.wrapping.wrapped import Wrapped, list_measured
 
-#: How often a sequence is begun again with state that showed during it.
-_MOST_TRIES = 4
+#: How often a sequence is begun with what was found of the state meanwhile.
+_MOST_TRIES = 16
+#: Bytes that the tapes of the steps may take that look for the state.
+_ROOM = 2**26
+#: What batch normalization counts, and reads for an average alone.
+_STATISTIC = "num_batches_tracked"
 
 
 class _Memory:
-    """The slots that were found, and for what; a copy of the module has others."""
+    """The slots that were found in some modules; a copy of the module has others."""
 
-    def __init__(self) -> None:
+    def __init__(self, modules: tuple[int, ...] = ()) -> None:
+        self.modules = modules
         self.slots: dict[Any, Slot] = {}
-        self.others: dict[Any, Slot] = {}
-        self.kinds: set[Any] = set()
-        self.modules: tuple[int, ...] = ()
+        #: Whether steps have run from these slots as they do in a plain loop.
+        self.is_searched = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Memory:
         return _Memory()
@@ -46,19 +58,16 @@ class _Memory:
         """Add slots; return whether there was a new one."""
         before = len(self.slots)
         for slot in slots:
-            known = self.slots.setdefault(slot.identity, slot)
-            # Found again for inputs of another kind.
-            known.graphs = merge_flags(known.graphs, slot.graphs)
-            known.written_in_place |= slot.written_in_place
-            known.without_graph |= slot.without_graph
+            self.slots.setdefault(slot.identity, slot)
         return len(self.slots) > before
 
 
 class StatefulSequence(Wrapped):
     """A module that keeps its state, as a module over sequences: (T, B, ...) in, outputs stacked over time.
 
-    What steps change and later steps read is the state, wherever it is; it is found in the first call. It is
-    carried on from call to call, as it would be in a loop.
+    What steps change and later steps read is the state, wherever it is. What refuses it as hidden in other
+    cells finds it: here it becomes a slot, and the sequence begins again. It is carried on from call to call,
+    as it would be in a loop.
 
     Arguments:
         net: the module; called once for each time step.
@@ -106,14 +115,14 @@ class StatefulSequence(Wrapped):
 
         Raises InputError, also if no plan fits the limit.
         """
-        x, step = self._begin(inputs, steps, constants)
+        x = self._begin(inputs, steps)
         if not torch.is_grad_enabled():
-            return self._loop(step, x)
+            return self._loop(x, constants)
 
         def run(cell: StatefulCell, state: Any) -> tuple[Any, Any]:
             return self._unroll(cell, x, state, parameters=self._name_parameters(constants))
 
-        return self._run(step, x, run)
+        return self._run(x, constants, run)
 
     def bptt(
         self,
@@ -138,7 +147,7 @@ class StatefulSequence(Wrapped):
         Raises InputError, also if no plan fits the limit.
         """
         losses = check_losses(loss=loss, chunk_loss=chunk_loss, final_loss=None)
-        x, step = self._begin(inputs, steps, constants)
+        x = self._begin(inputs, steps)
 
         def run(cell: StatefulCell, state: Any) -> tuple[Any, Any]:
             parameters = self._name_parameters(constants)
@@ -150,11 +159,12 @@ class StatefulSequence(Wrapped):
         def leave(slot: Slot, value: Any) -> None:
             slot.leave_guarded(value, roots)
 
-        found: torch.Tensor = self._run(step, x, run, leave if torch.is_grad_enabled() else Slot.leave)
+        guarded = leave if torch.is_grad_enabled() else Slot.leave
+        found: torch.Tensor = self._run(x, constants, run, guarded)
         return found
 
-    def _begin(self, inputs: Any, steps: int | None, constants: dict[str, Any]) -> tuple[Any, ModuleStep]:
-        """Reset the module; return the inputs of the sequence, and what takes a step."""
+    def _begin(self, inputs: Any, steps: int | None) -> Any:
+        """Reset the module; return the inputs of the sequence."""
         if not inputs:
             raise InputError("are missing", field="inputs", accepted="tensors of shape (T, ...)")
         _refuse_sequences(self.net)
@@ -166,51 +176,51 @@ class StatefulSequence(Wrapped):
             leaves, nest = flatten(inputs)
             inputs = nest.fill([leaf.expand(steps, *leaf.shape) for leaf in leaves])
         count_steps(inputs, None)
-        return inputs, ModuleStep(self.net, constants)
+        return inputs
 
     def _name_parameters(self, constants: dict[str, Any]) -> list[torch.Tensor]:
         """Return the tensors that gradients reach besides the module's: they may have graphs of their own."""
         named = self._options.get("parameters", ())
         return [*named, *(leaf for leaf in flatten(constants)[0] if leaf.requires_grad)]
 
-    def _loop(self, step: ModuleStep, x: Any) -> Any:
+    def _loop(self, x: Any, constants: dict[str, Any]) -> Any:
         """Return the outputs of all steps, where no gradient is wanted."""
         count = count_steps(x, None)
         leaves, nest = make_sequence(x, steps=count).piece(0, count)
-        outputs = [flatten(step(one)) for one in iterate_steps(leaves, nest, count)]
+        outputs = [flatten(self.net(*one, **constants)) for one in iterate_steps(leaves, nest, count)]
         return outputs[0][1].fill(
             [torch.stack(parts) for parts in zip(*(one for one, _ in outputs), strict=True)]
         )
 
     def _run(
         self,
-        step: ModuleStep,
         x: Any,
+        constants: dict[str, Any],
         run: Callable[[StatefulCell, Any], tuple[Any, Any]],
         leave: Callable[[Slot, Any], None] = Slot.leave,
     ) -> Any:
         """Run a sequence from the present state, and leave the final one; state that shows late is added."""
-        memory = self._search(step, x)
+        memory = self._recall()
         for attempt in range(_MOST_TRIES):
             slots = list(memory.slots.values())
             if self._detach:
                 _detach_slots(slots)
             initial = tuple(slot.read() for slot in slots)
-            wanted = any(leaf.requires_grad for leaf in flatten(initial)[0])
-            others = tuple(memory.others.values())
-            cell = StatefulCell(step, slots, () if wanted else initial, others, checks_graphs=True)
+            for slot, value in zip(slots, initial, strict=True):
+                slot.has_graph = slot.has_graph or has_gradient(value)
+            wanted = has_gradient(initial)
+            cell = StatefulCell(self.net, constants, slots, () if wanted else initial)
             final = None
             try:
                 # Steps load the state. Other numbers there would make each call look like another kind of call.
                 for slot in slots:
                     slot.clear()
+                if not memory.is_searched:
+                    memory.is_searched = self._search(cell, x, initial if wanted else None)
                 outputs, final = run(cell, initial if wanted else None)
                 return outputs
-            except LateGraph:
-                if attempt == _MOST_TRIES - 1:
-                    raise
-            except HiddenState as error:
-                known = not memory.add(_find_late_slots(error.surroundings, error.places))
+            except (LateFinding, HiddenState) as error:
+                known = isinstance(error, HiddenState) and not memory.add(_read_slots(error))
                 if known or attempt == _MOST_TRIES - 1:
                     raise
             finally:
@@ -220,28 +230,42 @@ class StatefulSequence(Wrapped):
                         leave(slot, value)
         raise AssertionError("the last attempt returns or raises")
 
-    def _search(self, step: ModuleStep, x: Any) -> _Memory:
-        """Find the state for inputs and modes of this kind, if that was not done. Raises InputError."""
-        memory, modules = self._memory_of_state, list(self.net.modules())
-        ids = tuple(map(id, modules))
-        if memory.modules != ids or not _are_reached(memory.slots.values(), self.net):
-            self._memory_of_state = memory = _Memory()
-            memory.modules = ids
-        count = count_steps(x, None)
-        sequence = make_sequence(x, steps=count)
-        kind = (
-            tuple((leaf.shape[1:], leaf.dtype, leaf.device, leaf.requires_grad) for leaf in sequence.leaves),
-            tuple(module.training for module in modules),
-            tuple(sorted(step.constants)),
-        )
-        if kind in memory.kinds:
-            return memory
-        device = find_device((*sequence.leaves, *self.net.parameters()))
-        found = StateSearch(step=step, inputs=sequence, steps=count, device=device).run()
-        memory.add(found.state)
-        memory.others |= {slot.identity: slot for slot in found.others}
-        memory.kinds.add(kind)
+    def _recall(self) -> _Memory:
+        """Return what is known of the state; nothing if other modules or objects took the places of some."""
+        memory, modules = self._memory_of_state, tuple(map(id, self.net.modules()))
+        if memory.modules != modules or not _are_reached(memory.slots.values(), self.net):
+            self._memory_of_state = memory = _Memory(modules)
+            memory.add(find_held_slots(self.net))
         return memory
+
+    def _search(self, cell: StatefulCell, x: Any, state: Any) -> bool:
+        """Rehearse the first steps, whatever the plan; return whether that shows what they keep.
+
+        Raises HiddenState for what they keep besides the slots, and InputError if they keep nothing.
+        """
+        options = {**list_measured(self._options), "parameters": self._name_parameters(cell.constants)}
+        plan = make_single_record(count_steps(x, None))
+        call = Call(cell=cell, inputs=x, state=state, plan=plan, **options)
+        try:
+            with torch.enable_grad():
+                probed = probe(call, anew=False)
+            if not probed.wants_gradients:
+                return False
+            # Its context rehearses.
+            with FirstRuns(call, probed, limit=_ROOM):
+                if not cell.places:
+                    raise _not_recurrent()
+                _refuse_counters(probed)
+                return True
+        except (InputError, torch.OutOfMemoryError, MemoryError):
+            raise
+        except Exception as error:
+            shapes = ", ".join(str(tuple(leaf.shape)) for leaf in call.sequence.leaves)
+            error.add_note(
+                f"ckptplan: raised by the first time steps of inputs of shape {shapes}: the first axis is "
+                "time. Inputs that are the same in each step need no such axis: net(x, steps=100)"
+            )
+            raise
 
     def detach(self) -> None:
         """Keep the numbers of the state, without their graph: the next call does not lead into this one."""
@@ -270,14 +294,56 @@ def _are_reached(slots: Iterable[Slot], net: torch.nn.Module) -> bool:
 
 def _detach_slots(slots: Iterable[Slot]) -> None:
     for slot in slots:
-        leaves, nest = flatten(slot.read())
-        if any(leaf.requires_grad for leaf in leaves):
-            slot.write(nest.fill([leaf.detach() for leaf in leaves]))
+        value = slot.read()
+        if has_gradient(value):
+            slot.write(map_tensors(torch.Tensor.detach, value))
 
 
-def _find_late_slots(surroundings: Surroundings, places: list[Place]) -> list[Slot]:
-    """Return the slots of places that hold state; not those of the cell, which is made for one call."""
-    return [slot for slot in find_slots(surroundings, places) if not slot.name.startswith("cell.initial")]
+def _read_slots(error: HiddenState) -> list[Slot]:
+    """Return the slots of the places that hold state. Raises InputError if a checkpoint cannot hold it."""
+    found = find_slots(error.surroundings, error.places)
+    names = [slot.name for slot in found if not can_be_held(slot.read())]
+    things = (error.surroundings.holders[place.holder].thing for place in error.places)
+    # The graph that a step has left in a view cannot be taken from it.
+    names += ["a view" for one in things if isinstance(one, torch.Tensor) and one._is_view() and one.grad_fn]
+    if names:
+        raise InputError(
+            f"keeps a part of its state in {', '.join(names[:4])}, which a checkpoint cannot hold",
+            field="net",
+            accepted="a module that keeps its state in attributes, buffers or variables, as tensors, numbers, "
+            "and containers of these; not in parameters, views that steps write into, arrays of NumPy, or sets",
+        ) from error
+    return found
+
+
+def _refuse_counters(probed: Probed) -> None:
+    """Raise HiddenState for whole numbers that steps change: a step far from the first ones may read these."""
+    surroundings = probed.surroundings
+    changed = [
+        place
+        for place in surroundings.list_places(probed.found.changed)
+        if _is_counter(surroundings.value_of(place))
+        and not place.name.endswith(_STATISTIC)
+        and find_slots(surroundings, [place])
+    ]
+    if changed:
+        raise make_hidden_state(surroundings, changed, field="net")
+
+
+def _is_counter(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.numel() == 1 and not is_differentiable(value) and value.dtype != torch.bool
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _not_recurrent() -> InputError:
+    return InputError(
+        "keeps nothing from one time step to the next: it is not recurrent, takes its state as an argument and "
+        "returns it, or loops over time itself",
+        field="net",
+        accepted="a module that takes one time step a call and keeps its state, torch.nn.LSTM, GRU or RNN, or "
+        "a network of Norse; for cell(state, x), ckptplan.torch.scan or unroll",
+    )
 
 
 def _refuse_sequences(net: torch.nn.Module) -> None:

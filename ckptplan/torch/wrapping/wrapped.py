@@ -11,16 +11,19 @@ from ckptplan.errors import InputError, quote_value
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.storage.place import OffloadTo, read_offload
-from ckptplan.torch.budget import PlanChoice, choose_plan, read_limit
+from ckptplan.torch.budget import PlanChoice, choose_plan, place_plan, read_limit
 from ckptplan.torch.call import RunOptions, refuse_ignored
 from ckptplan.torch.compiling.options import read_compile
 from ckptplan.torch.offload import at_place
 from ckptplan.torch.parameters import list_parameters
 from ckptplan.torch.run import Result, bptt_planned, unroll_planned
 
-#: Options of ``unroll`` that a measurement depends on, too.
-_MEASURED = ("parameters", "replay_randomness", "verify")
 _OPTIONS = frozenset(RunOptions.__annotations__)
+
+
+def list_measured(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of ``unroll`` that a measurement depends on, too."""
+    return {name: options[name] for name in ("parameters", "replay_randomness", "verify") if name in options}
 
 
 class Wrapped(torch.nn.Module):
@@ -81,34 +84,41 @@ class Wrapped(torch.nn.Module):
 
     def _unroll(self, cell: Any, inputs: Any, state: Any, **more: Any) -> tuple[Any, Any]:
         """Return the outputs and the final state of a sequence; options given here win."""
-        options = {**self._options, **more}
-        chosen = self._choose_plan(cell, inputs, state, {}, options)
-        self.plan = chosen.plan
-        options = at_place(self._place, options)
-        found = unroll_planned(cell, inputs, state, plan=self.plan, survey=chosen.survey, **options)
-        self.plan = self.plan if chosen.survey is None else chosen.survey.plan
+        chosen, options = self._choose_plan(cell, inputs, state, {}, more)
+        found = unroll_planned(cell, inputs, state, plan=chosen.executed, survey=chosen.survey, **options)
+        self.plan = chosen.plan if chosen.survey is None else chosen.survey.plan
         return found
 
     def _bptt(self, cell: Any, inputs: Any, state: Any, losses: Mapping[str, Any], **more: Any) -> Result:
         """Return the loss of a sequence, computed step by step, and its final state, without a graph."""
-        options = {**self._options, **more}
-        chosen = self._choose_plan(cell, inputs, state, losses, options)
-        self.plan = chosen.plan
-        options = at_place(self._place, options)
-        result = bptt_planned(cell, inputs, state, plan=self.plan, survey=chosen.survey, **losses, **options)
-        self.plan = result.plan
+        chosen, options = self._choose_plan(cell, inputs, state, losses, more)
+        plan, survey = chosen.executed, chosen.survey
+        result = bptt_planned(cell, inputs, state, plan=plan, survey=survey, **losses, **options)
+        self.plan = chosen.plan if survey is None else result.plan
         return result
 
     def _choose_plan(
-        self, cell: Any, inputs: Any, state: Any, losses: Mapping[str, Any], options: Mapping[str, Any]
-    ) -> PlanChoice:
+        self, cell: Any, inputs: Any, state: Any, losses: Mapping[str, Any], more: Mapping[str, Any]
+    ) -> tuple[PlanChoice, dict[str, Any]]:
+        """Return the plan for a sequence, and the options that it is executed with."""
+        options = {**self._options, **more}
+        measured = {"losses": losses, **list_measured(options)}
         if self._memory is None:
             assert self._given is not None  # noqa: S101 - one of the two is given
-            return PlanChoice(plan=self._given, executed=self._given, compile=None)
-        measured = {name: options[name] for name in _MEASURED if name in options}
-        measured["held_states"] = self._held_states
-        measured["place"] = self._place
-        return choose_plan(cell, inputs, state, memory=self._memory, losses=losses, **measured)
+            chosen = place_plan(self._given, options["compile"], cell, inputs, state, **measured)
+        else:
+            chosen = choose_plan(
+                cell,
+                inputs,
+                state,
+                memory=self._memory,
+                compile_=options["compile"],
+                held_states=self._held_states,
+                place=self._place,
+                **measured,
+            )
+        self.plan = chosen.plan
+        return chosen, at_place(self._place, {**options, "compile": chosen.compile})
 
     def __getattr__(self, name: str) -> Any:
         net = self.__dict__.get("net")
