@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,7 @@ from ckptplan.search.objective import least_time
 from ckptplan.search.question import Question
 from ckptplan.search.trace_closed import Front, drop_dominated
 from ckptplan.strategies.answer import Answer
+from ckptplan.strategies.protocol import Strategy
 from ckptplan.strategies.solved import Rung, Solved
 
 #: With up to this many levels of memory, every budget is solved.
@@ -45,6 +46,9 @@ class LowerBounds:
     local_bytes: Integers
     seconds: npt.NDArray[np.float64]
 
+    def __len__(self) -> int:
+        return len(self.seconds)
+
     def within(self, local_bytes: Integers) -> npt.NDArray[np.float64]:
         """Return the bound for each of some budgets: that of the next larger one that has a bound, else 0."""
         if not len(self.seconds):
@@ -59,17 +63,20 @@ NO_BOUNDS = LowerBounds(local_bytes=np.zeros(0, dtype=np.int64), seconds=np.zero
 
 
 @dataclass(frozen=True, kw_only=True)
-class SolvedFront:
-    """The front of a solved strategy, the answer of each point, and the bounds of all schedules."""
+class StrategyFront:
+    """The front of one strategy."""
 
+    strategy: Strategy
     front: Front
-    answers: tuple[Answer, ...]
-    #: Whether no schedule within any budget is faster.
+    #: Returns the answer behind a point, by its index.
+    answer: Callable[[int], Answer]
+    #: Whether every point of the front is included, or no schedule within any budget is faster.
     exact: bool
-    bounds: LowerBounds
+    #: What no schedule at all can be faster than, if the strategy proves that.
+    bounds: LowerBounds = NO_BOUNDS
 
 
-def trace_solved_front(question: Question, *, known: Front | None = None) -> SolvedFront:
+def trace_solved_front(question: Question, *, known: Front | None = None) -> StrategyFront:
     """Return the front of the question's only strategy.
 
     ``known`` is the front of other strategies, whose schedules this one adopts: what they beat is left out.
@@ -85,7 +92,13 @@ def trace_solved_front(question: Question, *, known: Front | None = None) -> Sol
         answers += search.walk() if levels <= _EVERY else search.spread()
     front, kept = _arrange(answers, costs=costs, names=strategy.parameter_names)
     bounds = _collect_bounds(listed)
-    return SolvedFront(front=front, answers=kept, exact=_is_proved(front, bounds), bounds=bounds)
+    return StrategyFront(
+        strategy=strategy,
+        front=front,
+        answer=kept.__getitem__,
+        exact=_is_proved(front, bounds),
+        bounds=bounds,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,8 @@ Closed forms are traced completely, then those that are solved.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain, groupby
 from typing import Unpack, overload
@@ -33,8 +32,8 @@ from ckptplan.planning.request import LimitWishes, Request, read_argument
 from ckptplan.search.infeasibility import find_reason
 from ckptplan.search.objective import Knee, least_time
 from ckptplan.search.question import Question, order_of_search
-from ckptplan.search.trace_closed import COARSE, Front, merge_fronts, trace_front
-from ckptplan.search.trace_solved import NO_BOUNDS, LowerBounds, trace_solved_front
+from ckptplan.search.trace_closed import COARSE, merge_fronts, trace_front
+from ckptplan.search.trace_solved import NO_BOUNDS, LowerBounds, StrategyFront, trace_solved_front
 from ckptplan.strategies.adopted import adopt_answer, adopt_columns, is_adoptable
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.closed_form import ClosedForm
@@ -43,20 +42,6 @@ from ckptplan.strategies.registry import select_strategies
 from ckptplan.strategies.solved import Solved
 from ckptplan.studies.workers import map_in_order
 from ckptplan.units import parse_bytes, parse_fraction
-
-
-@dataclass(frozen=True, kw_only=True)
-class StrategyFront:
-    """The front of one strategy."""
-
-    strategy: Strategy
-    front: Front
-    #: Returns the answer behind a point, by its index.
-    answer: Callable[[int], Answer]
-    #: Whether every point of the front is included.
-    exact: bool
-    #: What no schedule at all can be faster than, if the strategy proves that.
-    bounds: LowerBounds | None = None
 
 
 def trace_fronts(
@@ -129,19 +114,9 @@ def _answer_closed_form(strategy: ClosedForm, columns: Columns, costs: StepCosts
 
 def _trace_solved(question: Question, sources: Sequence[StrategyFront]) -> StrategyFront:
     """Return the front of the only strategy, which is solved, with the points of sources that it adopts."""
-    (strategy,) = question.strategies
-    if not isinstance(strategy, Solved):
-        raise TypeError(f"{strategy.name} has a closed form")
     known = merge_fronts(source.front for source in sources)[0] if sources else None
-    solved = trace_solved_front(question, known=known)
-    own = StrategyFront(
-        strategy=strategy,
-        front=solved.front,
-        answer=solved.answers.__getitem__,
-        exact=solved.exact,
-        bounds=solved.bounds if strategy.adopts_others else None,
-    )
-    if not sources or solved.exact:
+    own = trace_solved_front(question, known=known)
+    if not sources or own.exact:
         return own
     together = [own, *sources]
     merged, origins = merge_fronts(one.front for one in together)
@@ -153,15 +128,15 @@ def _trace_solved(question: Question, sources: Sequence[StrategyFront]) -> Strat
     ]
     front = dataclasses.replace(
         merged,
-        parameters=_pick_columns(columns, origins, names=strategy.parameter_names),
+        parameters=_pick_columns(columns, origins, names=own.strategy.parameter_names),
         resolution=max(one.front.resolution for one in together),
     )
     answer = partial(
         _answer_adopted,
-        strategy=strategy,
+        strategy=own.strategy,
         sources=together,
         origins=origins,
-        bounds=solved.bounds,
+        bounds=own.bounds,
         costs=question.costs,
     )
     return dataclasses.replace(own, front=front, answer=answer)
@@ -183,7 +158,7 @@ def _pick_columns(sources: Sequence[Columns], origins: Integers, *, names: Itera
 def _answer_adopted(
     index: int,
     *,
-    strategy: Solved,
+    strategy: Strategy,
     sources: Sequence[StrategyFront],
     origins: Integers,
     bounds: LowerBounds,
@@ -285,7 +260,7 @@ class ParetoFront(Displayed, Sequence[Plan]):
         self._plans: dict[ObjectiveName, Plan] = {}
         self._together, self._origins = merge_fronts(one.front for one in fronts)
         #: What no schedule can be faster than; without budgets unless ``optimal`` is compared.
-        self.bounds: LowerBounds = bounds or next((one.bounds for one in fronts if one.bounds), NO_BOUNDS)
+        self.bounds: LowerBounds = bounds or next((one.bounds for one in fronts if len(one.bounds)), NO_BOUNDS)
         #: 0 if every point is listed, else the share by which omitted points may differ.
         self.resolution = max([resolution, *(one.front.resolution for one in fronts)])
 
@@ -402,7 +377,7 @@ class ParetoFront(Displayed, Sequence[Plan]):
     @property
     def proves_bounds(self) -> bool:
         """Whether one of the strategies proves what no schedule can be faster than."""
-        return any(one.bounds is not None for one in self._fronts)
+        return any(len(one.bounds) for one in self._fronts)
 
     @property
     def told_apart(self) -> float:

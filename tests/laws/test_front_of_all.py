@@ -18,8 +18,9 @@ from ckptplan.recursion import table_problem
 from ckptplan.recursion.pricing import tally
 from ckptplan.recursion.segments import find_segments
 from ckptplan.search.question import Question
+from ckptplan.search.trace_solved import StrategyFront
 from ckptplan.strategies.answer import Answer
-from ckptplan.studies.pareto import StrategyFront, trace_fronts
+from ckptplan.studies.pareto import trace_fronts
 from tests.support import CLOSED, SOLVED, ask, step_costs
 
 ROUNDING = 1e-12
@@ -45,7 +46,7 @@ def check(question: Question, budgets: list[int]) -> None:
     """Check each budget: nothing that is found for it alone beats the fronts, and nothing beats ``optimal``."""
     fronts = {one.strategy.name: one for one in trace_fronts(question, resolution=0)}
     bounds = fronts["optimal"].bounds
-    assert bounds is not None
+    assert len(bounds)
     for budget in budgets:
         answers = question.replace(local_bytes=budget, headroom=0.0).rank()
         seconds = {answer.strategy.name: answer.totals(question.costs).seconds for answer in answers}
