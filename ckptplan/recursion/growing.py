@@ -41,17 +41,11 @@ def sum_steps(count: Integers, *, chunk: Integers, p: Integers, q: Integers) -> 
 
 
 def _sum_tail(rest: Integers, p: Integers, q: Integers) -> Integers:
-    """Return the sum of floor(i p / q) over i < rest, for rest < q."""
-    if p.size and q.size and p.min() == p.max() and q.min() == q.max():
-        # One problem has one growth: tabulate all its sums. (If q > 64, p is 1 and the sums are 0.)
-        terms = np.arange(_MOST) * p.flat[0] // q.flat[0]
-        sums: Integers = np.concatenate([[0], np.cumsum(terms)])[np.minimum(rest, _MOST)]
-        return sums
-    steps = np.arange(_MOST)
-    rest, p, q = np.broadcast_arrays(rest, p, q)
-    each = steps * p[..., None] // q[..., None]
-    total: Integers = np.where(steps < rest[..., None], each, 0).sum(axis=-1)
-    return total
+    """Return the sum of floor(i p / q) over i < rest, for rest < q; p and q are the same everywhere."""
+    # One problem has one growth: tabulate all its sums. (If q > 64, p is 1 and the sums are 0.)
+    terms = np.arange(_MOST) * p.max(initial=0) // q.max(initial=1)
+    sums: Integers = np.concatenate([[0], np.cumsum(terms)])[np.minimum(rest, _MOST)]
+    return sums
 
 
 def count_chunks(steps: Integers, *, chunk: Integers, p: Integers, q: Integers) -> Integers:

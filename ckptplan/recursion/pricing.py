@@ -150,7 +150,6 @@ class _TreeCounter:
 
 #: The longest schedule whose time may be found by simulation, and the steps of all those of a front together.
 MOST_PLAYED = 200_000
-MOST_PLAYED_IN_ALL = 200_000
 
 
 def memory_variants(costs: StepCosts) -> tuple[bool, ...]:

@@ -230,10 +230,7 @@ def find_segments(costs: StepCosts, budget: Budget) -> Family:
     if budget.local_bytes is not None:
         free = budget.local_bytes - costs.resident_bytes - costs.tape_bytes
         most = max(-1, min(most, free // costs.state_bytes))
-    room = steps if budget.remote_bytes is None else budget.remote_bytes // costs.remote_state_bytes
-    if costs.overlaps_compute and steps > MOST_PLAYED:
-        room = 0
-    slots, segments = _combine(costs, most=most, room=min(room, steps - 1))
+    slots, segments = _combine(costs, most=most, room=min(_count_room(costs, budget), steps - 1))
     counts_matter = costs.overlaps_compute or costs.save_seconds > 0
     parts = _part_segments(segments, slots, counted=counts_matter)
     cost = parts.price(costs)
@@ -263,6 +260,14 @@ def find_segments(costs: StepCosts, budget: Budget) -> Family:
         regular=np.zeros(len(slots), dtype=np.bool_),
         build=build,
     )
+
+
+def _count_room(costs: StepCosts, budget: Budget) -> int:
+    """Return the states that remote memory holds; none where only a simulation that is too long gives times."""
+    if costs.overlaps_compute and costs.steps > MOST_PLAYED:
+        return 0
+    remote = budget.remote_bytes
+    return costs.steps if remote is None else remote // costs.remote_state_bytes
 
 
 def _part_segments(segments: Segments, slots: Integers, *, counted: bool = True) -> _Parts:
@@ -327,9 +332,7 @@ def _list_settings(costs: StepCosts, budget: Budget, *, front: bool) -> Iterator
     every = steps <= _EVERY
     free = None if budget.local_bytes is None else budget.local_bytes - costs.resident_bytes
     longest = steps if free is None else min(steps, max(0, free) // costs.tape_bytes)
-    room = steps if budget.remote_bytes is None else budget.remote_bytes // costs.remote_state_bytes
-    if costs.overlaps_compute and steps > MOST_PLAYED:
-        room = 0
+    room = _count_room(costs, budget)
     chunks = spread_out(steps, dense=_EVERY if every else _SOME, ratio=1.1)
     chunks = np.union1d(chunks[chunks <= longest], _with_all_checkpoints(longest, free, costs))
     for chunk in chunks.tolist():

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ckptplan.cost.arrays import COUNT_ROUNDING, Integers
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.pricing import MOST_PLAYED_IN_ALL
+from ckptplan.recursion.pricing import MOST_PLAYED
 from ckptplan.search.objective import least_time
 from ckptplan.search.question import Question
 from ckptplan.search.trace_closed import Front, drop_dominated
@@ -166,7 +166,7 @@ class _Search:
         count = _SOME
         if question.costs.overlaps_compute:
             # Schedules of long sequences take seconds to simulate.
-            count = min(_SOME, max(2, MOST_PLAYED_IN_ALL // question.costs.steps))
+            count = min(_SOME, max(2, MOST_PLAYED // question.costs.steps))
         low, high = question.costs.tape_bytes, most - resident
         if high <= low or count < 2:
             return {*own, most}

@@ -18,7 +18,7 @@ from ckptplan.cost.exact import Cost, Counts, price
 from ckptplan.model.budget import Budget
 from ckptplan.model.split import Choice, Where
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.pricing import MOST_PLAYED_IN_ALL, is_played, least_seconds_of, memory_variants
+from ckptplan.recursion.pricing import MOST_PLAYED, is_played, least_seconds_of, memory_variants
 from ckptplan.recursion.problem import ActionCosts, Family, Problem, SolvedProblem, as_family
 from ckptplan.recursion.segments import find_periods, find_segments
 from ckptplan.recursion.solver import list_rungs, solve
@@ -189,7 +189,7 @@ class Optimal(Solved):
     def list_rungs(self, task: Task, *, is_beaten: IsBeaten) -> Iterator[Rung]:
         costs = task.costs
         room = _has_room(costs, task.budget)
-        most_played = MOST_PLAYED_IN_ALL // costs.steps
+        most_played = MOST_PLAYED // costs.steps
         for remote in memory_variants(costs) if room else (False,):
             problem = _make_problem(costs, task.budget, remote=remote)
             charged = _make_problem(costs, task.budget, remote=remote, messages=True)
