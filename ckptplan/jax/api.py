@@ -8,7 +8,6 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -16,14 +15,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from ckptplan.errors import InputError, quote_value
+from ckptplan.jax.footprint import measure_step
 from ckptplan.jax.leaves import lower_keys
-from ckptplan.jax.limit import check_limit, make_job, make_loop, plan_within
-from ckptplan.jax.planning import check_plan, keeps_remote
+from ckptplan.jax.limit import make_job, plan_within
+from ckptplan.jax.planning import check_plan
 from ckptplan.jax.primitive import LoopCall, run_loop
-from ckptplan.jax.program import Loop
-from ckptplan.jax.remote import RemoteStates
-from ckptplan.jax.step import Step, TracedStep, differentiable, trace_step
-from ckptplan.jax.tapes import Tape, Wanted, check_tape, find_wanted
+from ckptplan.jax.step import Step, differentiable, trace_step
+from ckptplan.jax.tapes import Tape, TracedGradient, check_tape, find_wanted
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import Workload
 from ckptplan.schedule.schedule import Schedule
@@ -83,7 +81,11 @@ def scan(  # noqa: PLR0917 - the signature of jax.lax.scan
         xs,
         steps=steps,
         reverse=reverse,
-        ways=_Ways(plan=plan, memory=memory, workload=workload, tape=tape, remote_dir=remote_dir),
+        plan=plan,
+        memory=memory,
+        workload=workload,
+        tape=tape,
+        remote_dir=remote_dir,
     )
     return state, outputs
 
@@ -115,7 +117,11 @@ def bptt(
         init,
         xs,
         steps=_count_steps(xs, length),
-        ways=_Ways(plan=plan, memory=memory, workload=workload, tape=tape, remote_dir=remote_dir),
+        plan=plan,
+        memory=memory,
+        workload=workload,
+        tape=tape,
+        remote_dir=remote_dir,
     )
     return total, state
 
@@ -148,77 +154,37 @@ def plan_for(
     def trace(init: Any, xs: Any) -> None:
         traced = trace_step(step, init, xs)
         inputs = differentiable(traced.inputs) if input_gradients else ()
-        wanted = find_wanted(traced, inputs=inputs)
-        plans.append(plan_within(traced, steps=steps, memory=memory, wanted=wanted, timed=workload))
+        footprints = measure_step(TracedGradient(traced, find_wanted(traced, inputs=inputs)))
+        plans.append(plan_within(footprints, steps=steps, memory=memory, timed=workload))
 
     jax.eval_shape(trace, init, xs)
     return plans[0]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Ways:
-    """How a loop is to run: as a plan says, or within a limit of memory."""
-
-    plan: Plan | Schedule | None
-    memory: int | str | None
-    workload: Workload | None
-    tape: Tape | None
-    remote_dir: str | os.PathLike[str] | None
-
-    def __post_init__(self) -> None:
-        """Raise InputError for arguments that do not go together."""
-        if (self.plan is None) == (self.memory is None):
-            problem = "is missing" if self.plan is None else "is given together with memory"
-            raise InputError(problem, field="plan", accepted="a plan, or memory='64 MiB' in its place")
-        if self.remote_dir is not None and self.memory is not None:
-            raise InputError(
-                "is given together with memory: plans for a limit of memory keep nothing remote",
-                field="remote_dir",
-                accepted="plan=... with remote_dir, or memory",
-            )
-        if self.workload is not None and self.memory is None:
-            raise InputError(
-                "is given without memory, and a plan has its own", field="workload", accepted="memory='64 MiB'"
-            )
-
-    def open_remote(self) -> RemoteStates | None:
-        """Return what keeps the remote states of a plan, if it has any."""
-        if self.plan is None or not keeps_remote(self.plan):
-            return None
-        return RemoteStates(self.remote_dir)
-
-
-def _run(
-    step: Step, init: Any, xs: Any, *, steps: int, ways: _Ways, reverse: bool = False
-) -> tuple[Any, Any, Any]:
+def _run(step: Step, init: Any, xs: Any, *, steps: int, **ways: Any) -> tuple[Any, Any, Any]:
+    """Return the final state, the outputs and the sums of terms; ``ways`` are those of ``LoopCall``."""
+    plan, memory, tape = ways["plan"], ways["memory"], ways["tape"]
+    if (plan is None) == (memory is None):
+        problem = "is missing" if plan is None else "is given together with memory"
+        raise InputError(problem, field="plan", accepted="a plan, or memory='64 MiB' in its place")
+    if ways["remote_dir"] is not None and memory is not None:
+        raise InputError(
+            "is given together with memory: plans for a limit of memory keep nothing remote",
+            field="remote_dir",
+            accepted="plan=... with remote_dir, or memory",
+        )
+    if ways["workload"] is not None and memory is None:
+        raise InputError(
+            "is given without memory, and a plan has its own", field="workload", accepted="memory='64 MiB'"
+        )
     traced = trace_step(step, init, xs)
-    plan, tape = ways.plan, ways.tape
     if tape is not None:
         check_tape(tape)
     if plan is not None:
         check_plan(plan, steps=steps)
     else:
-        make_job(traced, steps=steps, memory=ways.memory)
-    remote = ways.open_remote()
-
-    def loop_of(step: TracedStep, wanted: Wanted) -> Loop:
-        chosen = plan or plan_within(
-            step, steps=steps, memory=ways.memory, wanted=wanted, timed=ways.workload, tape=tape
-        )
-        return make_loop(step, chosen, wanted, tape=tape, reverse=reverse, remote=remote)
-
-    def check(step: TracedStep) -> None:
-        if plan is None:
-            check_limit(step, steps=steps, memory=ways.memory)
-
-    call = LoopCall(
-        step=traced.without_values(),
-        steps=steps,
-        reverse=reverse,
-        loop_of=loop_of,
-        check=check,
-        keeps_remote=remote is not None,
-    )
+        make_job(traced, steps=steps, memory=memory)
+    call = LoopCall(step=traced.without_values(), steps=steps, **ways)
     leaves = tuple(lower_keys(leaf) for leaf in jax.tree.leaves(xs))
     state, outputs, sums = run_loop(call, traced.constants, traced.state, leaves)
     return *traced.raise_results(state, outputs), sums

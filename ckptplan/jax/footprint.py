@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import jax
-import jax.numpy as jnp
-
 from ckptplan.jax.leaves import byte_size
-from ckptplan.jax.step import TracedStep
 from ckptplan.jax.sums import TOGETHER, GradientSums
 from ckptplan.jax.table import Leaves
-from ckptplan.jax.tapes import TAPES, Tape, Wanted, make_recording
+from ckptplan.jax.tapes import TAPES, Recording, Tape, TracedGradient
 from ckptplan.jax.work import (
     estimate_hoisted_bytes,
     estimate_live_bytes,
@@ -26,23 +22,47 @@ _SMALL_BYTES = 2048
 _LEAST_SECONDS = 1e-9
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class StepFootprint:
-    """Bytes and estimated seconds of a step with one kind of tape."""
+    """Bytes and estimated seconds of a step with one kind of tape, and what records and reverses it."""
 
-    tape: Tape
-    #: The steps whose products of gradients are formed at once.
-    together: int
-    #: Shapes and types of the leaves of a state and of the tape of a step.
-    state_leaves: Leaves
-    tape_leaves: Leaves
-    state_bytes: int
-    tape_bytes: int
+    recording: Recording
+    sums: GradientSums
     #: Gradients of the constants, and what a step holds while it runs.
     workspace_bytes: int
     forward_seconds: float
     record_seconds: float
     backward_seconds: float
+
+    @property
+    def tape(self) -> Tape:
+        """The kind of tape."""
+        return self.recording.kind
+
+    @property
+    def together(self) -> int:
+        """The steps whose products of gradients are formed at once."""
+        return self.sums.together
+
+    @property
+    def state_leaves(self) -> Leaves:
+        """Shapes and types of the leaves of a state."""
+        return self.recording.traced.step.state_shapes
+
+    @property
+    def tape_leaves(self) -> Leaves:
+        """Shapes and types of the leaves of the tape of a step."""
+        return self.recording.tape
+
+    @property
+    def state_bytes(self) -> int:
+        """The bytes of a state."""
+        return max(1, byte_size(self.state_leaves))
+
+    @property
+    def tape_bytes(self) -> int:
+        """The bytes of the tape of a step."""
+        return max(1, byte_size(self.tape_leaves))
 
     @property
     def name(self) -> str:
@@ -66,26 +86,24 @@ class StepFootprint:
         }
 
 
-def measure_step(step: TracedStep, wanted: Wanted) -> tuple[StepFootprint, ...]:
+def measure_step(traced: TracedGradient) -> tuple[StepFootprint, ...]:
     """Return the footprint of a step for each kind of tape, in the order of ``TAPES``.
 
     Each kind comes alone, and with products of several steps at once if there are any.
     """
-    return tuple(one for kind in TAPES for one in _measure(step, kind, wanted))
+    return tuple(one for kind in TAPES for one in _measure(Recording(traced, kind)))
 
 
-def _measure(step: TracedStep, kind: Tape, wanted: Wanted) -> Iterator[StepFootprint]:
-    recording = make_recording(step, kind, wanted)
-    constants, state, x = step.constant_shapes, step.state_shapes, step.inputs
-    t = jax.ShapeDtypeStruct((), jnp.int32)
-    record = jax.make_jaxpr(recording.record)(constants, state, x, t).jaxpr
-    forward = step.closed.jaxpr
+def _measure(recording: Recording) -> Iterator[StepFootprint]:
+    step, wanted = recording.traced.step, recording.traced.wanted
+    record, forward = recording.each, step.closed.jaxpr
+    constants, state = step.constant_shapes, step.state_shapes
     total = byte_size([constants[place] for place in wanted.constants])
-    groups = GradientSums(step, recording, count=len(wanted.constants), together=TOGETHER)
+    groups = GradientSums(recording, together=TOGETHER)
     formed = sum(byte_size([one.outvars[0].aval]) for one in groups.products)
     factors = groups.kept_bytes // TOGETHER
     running = max(estimate_live_bytes(forward), estimate_live_bytes(record))
-    alone = GradientSums(step, recording, count=len(wanted.constants))
+    alone = GradientSums(recording)
     for sums in (alone, groups) if groups.products else (alone,):
         together = sums.together
         reversing = estimate_live_bytes(sums.each)
@@ -97,12 +115,8 @@ def _measure(step: TracedStep, kind: Tape, wanted: Wanted) -> Iterator[StepFootp
             live = max(running, reversing, formed + factors + groups.added_bytes)
         products = sum(estimate_product_seconds(one, together=together) for one in sums.products)
         yield StepFootprint(
-            tape=kind,
-            together=together,
-            state_leaves=state,
-            tape_leaves=recording.tape,
-            state_bytes=max(1, byte_size(state)),
-            tape_bytes=max(1, recording.tape_bytes),
+            recording=recording,
+            sums=sums,
             # The sums of gradients, with the factors of a group; the state and its gradient; what a step holds;
             # what depends on constants only, which is computed before the steps.
             workspace_bytes=total

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
-import jax
+import numpy as np
 from jax.extend import core
 
 from ckptplan.jax.leaves import Arrays
@@ -44,7 +43,7 @@ def slice_jaxpr(
     needed = {one for one in outputs if not isinstance(one, core.Literal)} - given
     kept: list[Any] = []
     for equation in reversed(jaxpr.eqns):
-        if (effects and equation.effects) or not needed.isdisjoint(equation.outvars):
+        if (effects and _has_effects(equation)) or not needed.isdisjoint(equation.outvars):
             kept.append(equation)
             used = {one for one in equation.invars if not isinstance(one, core.Literal)}
             needed |= used - given
@@ -52,25 +51,56 @@ def slice_jaxpr(
     return core.Jaxpr((), tuple(inputs), tuple(outputs), tuple(reversed(kept)), seen, unnamed(jaxpr.debug_info))
 
 
+def _has_effects(equation: Any) -> bool:
+    """Return whether an operation does more than compute; communication over a named axis is part of that."""
+    return any(type(one).__name__ != "NamedAxisEffect" for one in equation.effects)
+
+
 def inline_calls(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
     """Return a jaxpr with the operations of functions under ``jax.jit`` in place of their calls."""
-    if not any(map(_is_plain_call, closed.jaxpr.eqns)):
-        return closed
-    inlined: core.ClosedJaxpr = jax.make_jaxpr(partial(_run, closed.jaxpr))(closed.consts, *closed.in_avals)
-    count = len(closed.consts)
-    jaxpr = inlined.jaxpr
-    variables = (*jaxpr.constvars, *jaxpr.invars[:count])
+    operations = Operations()
+    results = operations.add(closed, closed.jaxpr.invars)
     return core.ClosedJaxpr(
         core.Jaxpr(
-            variables,
-            jaxpr.invars[count:],
-            jaxpr.outvars,
-            jaxpr.eqns,
-            jaxpr.effects,
-            unnamed(jaxpr.debug_info),
+            tuple(operations.constants),
+            closed.jaxpr.invars,
+            results,
+            operations.equations,
+            closed.jaxpr.effects,
+            unnamed(closed.jaxpr.debug_info),
         ),
-        (*inlined.consts, *closed.consts),
+        tuple(operations.constants.values()),
     )
+
+
+class Operations:
+    """The operations of jaxprs one after the other, with the arrays that these hold as constants."""
+
+    def __init__(self) -> None:
+        self.equations: list[Any] = []
+        self.constants: dict[Any, Any] = {}
+
+    def add(self, closed: core.ClosedJaxpr, arguments: Sequence[Any]) -> list[Any]:
+        """Add those of a jaxpr of some arguments, under new names, and return its results.
+
+        Functions under ``jax.jit`` are put in place of their calls.
+        """
+        held = [core.Var(one.aval) for one in closed.jaxpr.constvars]
+        self.constants.update(zip(held, closed.consts, strict=True))
+        names = dict(zip((*closed.jaxpr.constvars, *closed.jaxpr.invars), (*held, *arguments), strict=True))
+
+        def read(one: Any) -> Any:
+            return one if isinstance(one, core.Literal) else names[one]
+
+        for equation in closed.jaxpr.eqns:
+            given = list(map(read, equation.invars))
+            if _is_plain_call(equation):
+                made = self.add(equation.params["jaxpr"], given)
+            else:
+                made = [core.Var(one.aval) for one in equation.outvars]
+                self.equations.append(equation.replace(invars=given, outvars=made))
+            names.update(zip(equation.outvars, made, strict=True))
+        return list(map(read, closed.jaxpr.outvars))
 
 
 def _is_plain_call(equation: Any) -> bool:
@@ -81,25 +111,61 @@ def _is_plain_call(equation: Any) -> bool:
     )
 
 
-def _run(jaxpr: core.Jaxpr, consts: Sequence[Any], *arguments: Any) -> list[Any]:
-    """Evaluate a jaxpr, its calls in place."""
-    values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *arguments), strict=True))
+#: What the derivatives of an operation are, which its own results do not depend on.
+_RULES = frozenset(("jvp_jaxpr_fun", "fwd_jaxpr_thunk", "bwd"))
 
-    def read(one: Any) -> Any:
-        return one.val if isinstance(one, core.Literal) else values[one]
 
-    for equation in jaxpr.eqns:
-        found: Sequence[Any]
-        if _is_plain_call(equation):
-            inner = equation.params["jaxpr"]
-            found = _run(inner.jaxpr, inner.consts, *map(read, equation.invars))
-        else:
-            used = list(dict.fromkeys(one for one in equation.invars if not isinstance(one, core.Literal)))
-            info = unnamed(jaxpr.debug_info)
-            alone = core.Jaxpr((), used, equation.outvars, [equation], equation.effects, info)
-            found = evaluate(alone, list(map(read, used)))
-        values.update(zip(equation.outvars, found, strict=True))
-    return list(map(read, jaxpr.outvars))
+def identify(jaxpr: core.Jaxpr) -> Hashable:
+    """Return what two jaxprs have in common only if they compute the same, derivatives aside.
+
+    Functions that they call, and arrays that they hold, are the same objects then.
+    """
+    numbers: dict[Any, int] = {}
+
+    def name(one: Any) -> Hashable:
+        if isinstance(one, core.Literal):
+            return one.aval, np.asarray(one.val).tobytes()
+        return numbers.setdefault(one, len(numbers)), one.aval
+
+    def of(value: Any) -> Hashable:
+        if isinstance(value, core.Jaxpr):
+            return identify(value)
+        if isinstance(value, core.ClosedJaxpr):
+            return identify(value.jaxpr), tuple(map(Same, value.consts))
+        if isinstance(value, tuple | list):
+            return tuple(map(of, value))
+        try:
+            hash(value)
+        except TypeError:
+            return Same(value)
+        found: Hashable = value
+        return found
+
+    given = tuple(map(name, (*jaxpr.constvars, *jaxpr.invars)))
+    operations = tuple(
+        (
+            equation.primitive,
+            equation.ctx,
+            tuple(map(name, equation.invars)),
+            tuple((key, of(value)) for key, value in sorted(equation.params.items()) if key not in _RULES),
+            tuple(map(name, equation.outvars)),
+        )
+        for equation in jaxpr.eqns
+    )
+    return given, operations, tuple(map(name, jaxpr.outvars))
+
+
+class Same:
+    """An object that equals itself alone."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
 
 
 def evaluate(jaxpr: core.Jaxpr, arguments: Sequence[Any]) -> Arrays:

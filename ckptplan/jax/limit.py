@@ -7,6 +7,7 @@ workspace of the step, and the loop is planned again.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,9 +21,8 @@ from ckptplan.jax.planning import Job, choose_footprint, predict_program, read_s
 from ckptplan.jax.program import Loop, run_both_passes
 from ckptplan.jax.remote import RemoteStates
 from ckptplan.jax.step import TracedStep
-from ckptplan.jax.sums import GradientSums
 from ckptplan.jax.table import make_table
-from ckptplan.jax.tapes import Tape, Wanted, find_wanted, make_recording
+from ckptplan.jax.tapes import Tape, TracedGradient, Wanted, find_wanted
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import Workload
 from ckptplan.schedule.schedule import Schedule
@@ -42,37 +42,35 @@ _QUICKLY: dict[str, str | bool] = {
 
 
 def plan_within(
-    step: TracedStep,
+    footprints: Sequence[StepFootprint],
     *,
     steps: int,
     memory: object,
-    wanted: Wanted,
     timed: Workload | None = None,
     tape: Tape | None = None,
 ) -> Plan:
     """Return the quickest plan whose program is within a limit; its tape bytes say which kind of tape it has.
 
     Arguments:
-        step: the step of the loop.
+        footprints: those of the step of the loop (``measure_step``).
         steps: T.
         memory: the limit, bytes or text. Outputs of all steps and their gradients are part of it, as are the
             wanted gradients of parameters and inputs.
-        wanted: the gradients that are wanted.
         timed: a calibrated workload whose times are taken.
         tape: the kind of tape; None to choose it.
 
     Raises InputError if no plan fits, with a limit that is then accepted, or if the workload is of another
     step.
     """
+    traced = footprints[0].recording.traced
+    step, wanted = traced.step, traced.wanted
     job = make_job(step, steps=steps, memory=memory, wanted=wanted, timed=timed)
-    job = replace(job, measured=measure_step(step, wanted))
-    footprints = [one for one in job.measured if tape in {None, one.tape}]
-    search = _LimitSearch(job=job, count=lambda plan, footprint: count_bytes(step, plan, wanted, footprint))
-    found = search.run(footprints)
+    search = _LimitSearch(job=replace(job, measured=tuple(footprints)), count=count_bytes)
+    found = search.run([one for one in footprints if tape in {None, one.tape}])
     if found is not None:
         return found
     plan, footprint, taken = search.smallest
-    raise job.refuse(
+    raise search.job.refuse(
         _correct(footprint, plan, taken),
         need=taken,
         gradients=byte_size([step.constant_shapes[place] for place in wanted.constants]),
@@ -97,14 +95,15 @@ def check_limit(step: TracedStep, *, steps: int, memory: object) -> None:
     """Raise InputError if not even a forward pass is within a limit: its outputs and the states of a step."""
     job = make_job(step, steps=steps, memory=memory)
     if steps * byte_size(step.outputs) + 2 * byte_size(step.state_shapes) > job.limit:
-        plan_within(step, steps=steps, memory=memory, wanted=find_wanted(step))
+        footprints = measure_step(TracedGradient(step, find_wanted(step)))
+        plan_within(footprints, steps=steps, memory=memory)
 
 
 class _LimitSearch:
     """Looks for a plan whose program is within a limit."""
 
     def __init__(self, *, job: Job, count: Callable[[Plan, StepFootprint], int]) -> None:
-        self._job, self._count = job, count
+        self.job, self._count = job, count
         #: The plan with the least need, its footprint and the bytes of its program.
         self.smallest: tuple[Plan, StepFootprint, int]
 
@@ -118,7 +117,7 @@ class _LimitSearch:
         best: Plan | None = None
         for _ in range(_MOST_PROGRAMS - 1):
             try:
-                plan, footprint = self._job.find_plan(footprints)
+                plan, footprint = self.job.find_plan(footprints)
             except Infeasible:
                 if best is not None or hasattr(self, "smallest"):
                     break
@@ -128,9 +127,9 @@ class _LimitSearch:
                     return best
                 taken = self._count(plan, footprint)
             more = taken - predict_program(plan, footprint)
-            if taken <= self._job.limit:
+            if taken <= self.job.limit:
                 best = plan
-                if taken >= _ROOMY * self._job.limit or plan.strategy == "base":
+                if taken >= _ROOMY * self.job.limit or plan.strategy == "base":
                     return best
             footprints = [_add(one, more) for one in footprints]
         if best is not None:
@@ -138,13 +137,13 @@ class _LimitSearch:
         if not hasattr(self, "smallest"):
             self._find_smallest(estimated)
         plan, footprint, taken = self.smallest
-        if taken > self._job.limit:
+        if taken > self.job.limit:
             return None
         # The same plan, with the bytes that its program has.
-        return self._job.plan_again(plan, _correct(footprint, plan, taken))
+        return self.job.plan_again(plan, _correct(footprint, plan, taken))
 
     def _find_smallest(self, footprints: Sequence[StepFootprint]) -> tuple[Plan, StepFootprint, int]:
-        plan, footprint = self._job.find_least(footprints)
+        plan, footprint = self.job.find_least(footprints)
         self.smallest = plan, footprint, self._count(plan, footprint)
         return self.smallest
 
@@ -158,40 +157,36 @@ def _correct(footprint: StepFootprint, plan: Plan, taken: int) -> StepFootprint:
 
 
 def make_loop(
-    step: TracedStep,
     plan: Plan | Schedule,
-    wanted: Wanted,
+    footprints: Sequence[StepFootprint],
     *,
     tape: Tape | None = None,
     reverse: bool = False,
-    remote: RemoteStates | None = None,
+    remote_dir: str | os.PathLike[str] | None = None,
 ) -> Loop:
     """Return a step with the schedule that it runs under.
 
     Arguments:
-        step: the step of the loop.
         plan: a plan or a schedule.
-        wanted: the gradients that are wanted.
+        footprints: those of the step (``measure_step``).
         tape: the kind of tape; None for the one that the plan was made for.
         reverse: whether the sequence runs from its end.
-        remote: what keeps remote states; None if there are none.
+        remote_dir: a folder for remote states; None for host memory.
     """
-    found = choose_footprint(plan, step, wanted, tape=tape)
-    recording = make_recording(step, found.tape, wanted)
+    found = choose_footprint(plan, footprints, tape=tape)
+    table = make_table(
+        lambda: read_schedule(plan), steps=plan.steps, state=found.state_leaves, tape=found.tape_leaves
+    )
     return Loop(
-        step=step,
-        wanted=wanted,
-        recording=recording,
-        sums=GradientSums(step, recording, count=len(wanted.constants), together=found.together),
-        table=make_table(
-            lambda: read_schedule(plan), steps=plan.steps, state=found.state_leaves, tape=found.tape_leaves
-        ),
+        recording=found.recording,
+        sums=found.sums,
+        table=table,
         reverse=reverse,
-        remote=remote,
+        remote=RemoteStates(remote_dir) if table.remote_slots else None,
     )
 
 
-def count_bytes(step: TracedStep, plan: Plan, wanted: Wanted, footprint: StepFootprint) -> int:
+def count_bytes(plan: Plan, footprint: StepFootprint) -> int:
     """Return the bytes that the program of a plan takes: temporary arrays and results.
 
     What the caller's loss holds of the outputs is not known: it is that of the mean of their squares. A part
@@ -199,7 +194,7 @@ def count_bytes(step: TracedStep, plan: Plan, wanted: Wanted, footprint: StepFoo
     """
     if jax.sharding.get_abstract_mesh().manual_axes:
         return predict_program(plan, footprint)
-    loop = make_loop(step, plan, wanted, tape=footprint.tape)
+    step, loop = footprint.recording.traced.step, make_loop(plan, [footprint], tape=footprint.tape)
 
     def stack(leaf: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((plan.steps, *leaf.shape), leaf.dtype)

@@ -9,23 +9,21 @@ import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import ckptplan
 from ckptplan.errors import Infeasible, InputError, PlanMismatch, quote_value
 from ckptplan.execution.advice import find_limit, leave_margin, refuse_limit
-from ckptplan.jax.footprint import StepFootprint, measure_step
+from ckptplan.jax.footprint import StepFootprint
 from ckptplan.jax.leaves import byte_size
-from ckptplan.jax.step import TracedStep
 from ckptplan.jax.table import make_table
-from ckptplan.jax.tapes import Tape, Wanted
+from ckptplan.jax.tapes import Tape
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import ACTION_TIMES, TIMES, Basis, Workload
 from ckptplan.planning.optimize import rank_strategies
 from ckptplan.planning.playback import schedule_of
 from ckptplan.planning.request import Request
-from ckptplan.schedule.actions import Action, Save, Tier, Transfer
+from ckptplan.schedule.actions import Action
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.units import format_bytes, parse_limit
 
@@ -226,7 +224,6 @@ class Job:
         return take_times(footprint, self.timed, among=self.measured)
 
 
-@lru_cache(maxsize=256)
 def _plan(footprint: StepFootprint, times: StepTimes, steps: int, limit: int, kept: int) -> Plan:
     request = _make_request(footprint, times, steps, limit, kept)
     found = rank_strategies(request).best()
@@ -289,25 +286,13 @@ def read_schedule(plan: Plan | Schedule) -> Iterable[Action]:
     return schedule_of(plan) if isinstance(plan, Plan) else plan
 
 
-def keeps_remote(plan: Plan | Schedule) -> bool:
-    """Return whether a schedule keeps states in remote memory."""
-    return any(_is_remote(action) for action in read_schedule(plan))
-
-
-def _is_remote(action: Action) -> bool:
-    if isinstance(action, Transfer):
-        return True
-    return isinstance(action, Save) and action.tier is Tier.REMOTE
-
-
 def choose_footprint(
-    plan: Plan | Schedule, step: TracedStep, wanted: Wanted, *, tape: Tape | None = None
+    plan: Plan | Schedule, footprints: Sequence[StepFootprint], *, tape: Tape | None = None
 ) -> StepFootprint:
-    """Return what a step takes as a plan runs it: the kind of tape, unless it is given, and the groups.
+    """Return the footprint of a step as a plan runs it: the kind of tape, unless it is given, and the groups.
 
     Warns of PlanMismatch if the state or every kind of tape is larger than planned.
     """
-    footprints = measure_step(step, wanted)
     if isinstance(plan, Schedule):
         return next(one for one in footprints if one.tape == (tape or "residuals"))
     workload, units = plan.workload, plan.workload.units or 1

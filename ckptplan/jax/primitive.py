@@ -6,9 +6,11 @@ step, so that sizes are those of the whole batch when a plan is made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+import os
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from typing import Any, NoReturn
 
 import jax
@@ -16,32 +18,55 @@ import jax.numpy as jnp
 from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 
-from ckptplan.errors import InputError
+from ckptplan.errors import InputError, PlanMismatch
+from ckptplan.jax.footprint import measure_step
+from ckptplan.jax.jaxprs import Same, identify
 from ckptplan.jax.leaves import Arrays, has_gradient, set_weak, zeros_of
-from ckptplan.jax.program import Loop, reverse_loop, run_forward, sweep
+from ckptplan.jax.limit import check_limit, make_loop, plan_within
+from ckptplan.jax.program import Loop, run_forward
 from ckptplan.jax.step import TracedStep, differentiable
-from ckptplan.jax.tapes import Wanted
+from ckptplan.jax.tapes import Tape, TracedGradient, Wanted
+from ckptplan.model.plan import Plan
+from ckptplan.model.workload import Workload
+from ckptplan.schedule.schedule import Schedule
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LoopCall:
     """A call of a loop: its step, its length, and what chooses how to run it once a gradient is wanted.
 
+    Calls that compute the same are equal, so that a program is compiled once for them.
+
     Arguments:
         step: the step of the loop, without values.
         steps: T.
         reverse: whether the sequence runs from its end.
-        loop_of: chooses how to run the steps, once it is known which gradients are wanted.
-        check: raises InputError if not even a forward pass is within the limit.
-        keeps_remote: whether states are kept in remote memory, which ``jax.vmap`` cannot batch.
+        plan: a plan or a schedule; None to make one within ``memory``.
+        memory: the limit in bytes or text.
+        workload: a calibrated workload whose times are taken.
+        tape: the kind of tape; None to choose it.
+        remote_dir: a folder for remote states; None for host memory.
     """
 
     step: TracedStep
     steps: int
-    reverse: bool
-    loop_of: Callable[[TracedStep, Wanted], Loop]
-    check: Callable[[TracedStep], None]
-    keeps_remote: bool
+    reverse: bool = False
+    plan: Plan | Schedule | None = None
+    memory: int | str | None = None
+    workload: Workload | None = None
+    tape: Tape | None = None
+    remote_dir: str | os.PathLike[str] | None = None
+
+    @cached_property
+    def _key(self) -> Hashable:
+        ways = Same(self.plan), self.memory, Same(self.workload), self.tape, self.remote_dir
+        return identify(self.step.closed.jaxpr), self.step.is_batch, self.steps, self.reverse, *ways
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LoopCall) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
 
     def split(self, leaves: Sequence[Any]) -> tuple[Any, Any, Any]:
         """Return constants, state and inputs."""
@@ -62,8 +87,12 @@ class LoopCall:
         )
 
     def run(self, *leaves: Any) -> list[Any]:
-        """Return the results of a forward pass, if it is all that is wanted."""
-        self.check(self.step)
+        """Return the results of a forward pass, if it is all that is wanted.
+
+        Raises InputError if not even that is within the limit.
+        """
+        if self.plan is None:
+            check_limit(self.step, steps=self.steps, memory=self.memory)
         return self.trace(*leaves)
 
     def trace(self, *leaves: Any) -> list[Any]:
@@ -71,9 +100,25 @@ class LoopCall:
         found = run_forward(self.step, *self.split(leaves), steps=self.steps, reverse=self.reverse)
         return [leaf for part in found for leaf in part]
 
+    def make_loop(self, traced: TracedGradient) -> Loop:
+        """Return how the steps run if gradients are wanted. Raises InputError."""
+        footprints = measure_step(traced)
+        plan = self.plan or plan_within(
+            footprints, steps=self.steps, memory=self.memory, timed=self.workload, tape=self.tape
+        )
+        return make_loop(plan, footprints, tape=self.tape, reverse=self.reverse, remote_dir=self.remote_dir)
+
+    def find_loop(self, wanted: Wanted) -> Loop:
+        """Return the loop of an equal call for the same gradients if there was one, else a new one."""
+        traced = TracedGradient(self.step, wanted)
+        if traced.values:
+            # Arrays that a rule holds are those of this call.
+            return self.make_loop(traced)
+        return _remember(_Asked(key=(self, wanted, identify(traced.whole)), traced=traced))
+
     def differentiable(self) -> Callable[..., tuple[Arrays, Arrays, Arrays]]:
         """Return the loop as a function of constants, state and inputs with a rule for reverse mode."""
-        step, loop_for = self.step, lru_cache(partial(self.loop_of, self.step))
+        step = self.step
 
         @jax.custom_vjp
         def call(constants: Arrays, state: Arrays, xs: Arrays) -> tuple[Arrays, Arrays, Arrays]:
@@ -84,22 +129,69 @@ class LoopCall:
             wanted = Wanted(
                 constants=_perturbed(constants, step.constant_shapes), inputs=_perturbed(xs, step.inputs)
             )
-            results, kept = _once(partial(sweep, loop_for(wanted)))(*values)
-            return results, (_Static(wanted), *values, kept)
+            loop = self.find_loop(wanted)
+            results, kept = once(lambda *given: loop.sweep(*self._watch_batches(loop, given)))(*values)
+            return results, (_Static(loop), *values, kept)
 
         def backward(held: Any, gradients: Any) -> Any:
             static, constants, state, xs, kept = held
-            wanted = static.value
-            incoming = _materialise(step, gradients)
-            found = _once(partial(reverse_loop, loop_for(wanted)))(constants, xs, kept, incoming)
+            loop: Loop = static.value
+            found = once(loop.go_back)(constants, xs, kept, _materialise(step, gradients))
             return (
-                _spread(constants, wanted.constants, found[0]),
-                _spread(state, differentiable(step.state_shapes), found[1]),
-                _spread(xs, wanted.inputs, found[2]),
+                spread(constants, loop.wanted.constants, found[0]),
+                spread(state, differentiable(step.state_shapes), found[1]),
+                spread(xs, loop.wanted.inputs, found[2]),
             )
 
         call.defvjp(forward, backward, symbolic_zeros=True)
         return call
+
+    def _watch_batches(self, loop: Loop, given: Any) -> Any:
+        """Return the arguments of a loop: that ``jax.vmap`` makes a batch of them later is told.
+
+        Each example has buffers of its own then. Raises InputError if states are kept in remote memory.
+        """
+
+        @jax.custom_batching.custom_vmap
+        def same(given: Any) -> Any:
+            return given
+
+        @same.def_vmap
+        def tell(size: int, batched: Any, given: Any) -> Any:
+            if loop.remote is not None:
+                raise InputError(
+                    "keeps states in remote memory, which jax.vmap cannot batch",
+                    field="plan",
+                    accepted="jax.grad around jax.vmap, or a plan with local checkpoints only",
+                )
+            if self.plan is None:
+                warnings.warn(
+                    f"memory is of one example, and jax.vmap of a gradient runs {size:,} at a time: they take "
+                    f"up to {size:,} times as much; with jax.grad around jax.vmap, it is of all of them",
+                    PlanMismatch,
+                    stacklevel=2,
+                )
+            return given, batched[0]
+
+        return same(given)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """A call and what of its gradients tells it from others."""
+
+    key: tuple[LoopCall, Wanted, Hashable]
+    traced: TracedGradient = field(compare=False)
+
+
+@lru_cache(maxsize=32)
+def _remember(asked: _Asked) -> Loop:
+    return asked.key[0].make_loop(asked.traced)
+
+
+@lru_cache(maxsize=32)
+def _compile(call: LoopCall) -> Callable[..., Any]:
+    return jax.jit(call.run)
 
 
 _loop = core.Primitive("planned_loop")
@@ -108,23 +200,17 @@ _loop.multiple_results = True
 
 def run_loop(call: LoopCall, constants: Arrays, state: Arrays, xs: Arrays) -> tuple[Arrays, Arrays, Arrays]:
     """Return the final state, the stacked outputs and the sums of terms; all can be differentiated once."""
-    found = _loop.bind(*map(_guard, (*constants, *state, *xs)), call=call)
+    found = _loop.bind(*map(guard, (*constants, *state, *xs)), call=call)
     return call.split_results(found)
 
 
-_loop.def_impl(lambda *leaves, call: jax.jit(call.run)(*leaves))
+_loop.def_impl(lambda *leaves, call: _compile(call)(*leaves))
 _loop.def_abstract_eval(lambda *leaves, call: jax.make_jaxpr(call.trace)(*leaves).out_avals)
 mlir.register_lowering(_loop, mlir.lower_fun(lambda *leaves, call: call.run(*leaves), multiple_results=True))
 
 
 def _batch(leaves: Sequence[Any], axes: Sequence[Any], *, call: LoopCall) -> tuple[list[Any], list[Any]]:
     """Run a batch as one loop: the batch is the first axis of states, and the second one of inputs."""
-    if call.keeps_remote:
-        raise InputError(
-            "keeps states in remote memory, which jax.vmap cannot batch",
-            field="plan",
-            accepted="a batch as an axis of the state, or a plan with local checkpoints only",
-        )
     size = next(leaf.shape[axis] for leaf, axis in zip(leaves, axes, strict=True) if axis is not None)
     batched = [axis is not None for axis in axes]
     constants, _, xs = call.split(batched)
@@ -169,22 +255,22 @@ ad.primitive_jvps[_loop] = _differentiate
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class _Static:
-    """A value that passes from the forward to the backward pass beside arrays."""
+    """A loop that passes from the forward to the backward pass beside arrays."""
 
-    value: Wanted
+    value: Loop
 
 
 def _perturbed(primals: Sequence[Any], shapes: Sequence[Any]) -> tuple[int, ...]:
     return tuple(place for place in differentiable(shapes) if primals[place].perturbed)
 
 
-def _spread(leaves: Sequence[Any], places: Sequence[int], found: Sequence[Any]) -> tuple[Any, ...]:
+def spread(leaves: Sequence[Any], places: Sequence[int], found: Sequence[Any]) -> tuple[Any, ...]:
     """Return a gradient for each leaf, None where none was computed."""
     by_place = dict(zip(places, found, strict=True))
     return tuple(by_place.get(place) for place in range(len(leaves)))
 
 
-def _once(function: Callable[..., Any]) -> Callable[..., Any]:
+def once(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that refuses to be differentiated."""
     guarded = jax.custom_jvp(function)
 
@@ -216,7 +302,7 @@ batching.primitive_batchers[_tangent] = lambda given, axes: (_tangent.bind(*give
 mlir.register_lowering(_tangent, _refuse_forward)
 
 
-def _guard(leaf: jax.Array) -> jax.Array:
+def guard(leaf: jax.Array) -> jax.Array:
     """Return an argument of a loop, whose type is not weak, so that forward mode is refused by name."""
     if not has_gradient(leaf):
         return leaf

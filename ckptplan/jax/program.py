@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -35,7 +35,7 @@ from ckptplan.jax.leaves import (
 from ckptplan.jax.remote import RemoteStates
 from ckptplan.jax.step import TracedStep, differentiable
 from ckptplan.jax.sums import GradientSums
-from ckptplan.jax.table import COLUMNS, SLOT_COLUMNS, Layout, Position, RowTable
+from ckptplan.jax.table import COLUMNS, Layout, RowTable
 from ckptplan.jax.tapes import Recording, Wanted
 
 
@@ -44,78 +44,52 @@ class BufferStore:
 
     def __init__(self, table: RowTable) -> None:
         self._table = table
-        self._tape_of = jnp.asarray(table.tape_of)
-        self._states = _Leaves(table.layout, table.layout.state, table.state_places)
-        self._tapes = _Leaves(table.layout, table.layout.tape, table.tape_places)
+        self.states = _Leaves(table.layout, table.layout.state, table.state_places)
+        self.tapes = _Leaves(table.layout, table.layout.tape, table.tape_places)
+        #: The number of the tape of each step.
+        self.tape_of = jnp.asarray(table.tape_of)
 
     def make(self) -> Arrays:
         """Return buffers of zeros."""
         sizes = zip(self._table.rooms, self._table.layout.buffers, strict=True)
         return tuple(one for room, leaf in sizes for one in make_room((leaf,), room))
 
-    def load(self, buffers: Arrays, slot: Any) -> Arrays:
-        """Return the checkpoint in a slot."""
-        return self._states.read(buffers, slot)
-
-    def save(self, buffers: Arrays, state: Arrays, slot: Any) -> Arrays:
-        """Return the buffers with a state in a slot; a negative slot leaves them as they are."""
-        return self._states.write(buffers, state, jnp.maximum(slot, 0), only_if=slot >= 0)
-
-    def put(self, buffers: Arrays, state: Arrays, slot: Any) -> Arrays:
-        """Return the buffers with a state in a slot."""
-        return self._states.write(buffers, state, slot)
-
-    def record(self, buffers: Arrays, tape: Arrays, t: Any) -> Arrays:
-        """Return the buffers with the tape of step t."""
-        return self._tapes.write(buffers, tape, self._tape_of[t])
-
-    def tape(self, buffers: Arrays, t: Any) -> Arrays:
-        """Return the tape of step t."""
-        return self._tapes.read(buffers, self._tape_of[t])
-
 
 class _Leaves:
-    """Leaves at the places of a row, which is given by its number."""
+    """Leaves of states or of tapes in their buffers, at the places of a row, which is given by its number."""
 
-    def __init__(self, layout: Layout, positions: Sequence[Position], places: npt.NDArray[np.int32]) -> None:
-        self._positions = positions
-        self._leaves = [layout.buffers[buffer] for buffer, _ in positions]
-        numbers = np.arange(len(places), dtype=np.int32)[:, None]
+    def __init__(self, layout: Layout, buffers: Sequence[int], places: npt.NDArray[np.int32]) -> None:
+        self._buffers = buffers
+        self._leaves = [layout.buffers[buffer] for buffer in buffers]
         #: None if the number of a row is the place of each leaf.
-        self._places = None if np.array_equal(places, numbers) else jnp.asarray(places)
+        self._places = jnp.asarray(places) if (np.arange(len(places)) != places.T).any() else None
 
     def read(self, buffers: Arrays, number: Any) -> Arrays:
-        places = self._places_of(number)
-        found = tuple(
-            at(buffers[buffer], place) for (buffer, _), place in zip(self._positions, places, strict=True)
-        )
-        return release(found, self._leaves)
+        """Return the leaves of a row."""
+        pairs = zip(self._buffers, self._places_of(number), strict=True)
+        return release([at(buffers[buffer], place) for buffer, place in pairs], self._leaves)
 
     def write(
         self, buffers: Arrays, leaves: Sequence[jax.Array], number: Any, *, only_if: Any = None
     ) -> Arrays:
+        """Return the buffers with leaves in a row, or as they are unless ``only_if`` holds."""
         changed = list(buffers)
         places = self._places_of(number)
-        for (buffer, _), place, leaf in zip(self._positions, places, leaves, strict=True):
+        for buffer, place, leaf in zip(self._buffers, places, leaves, strict=True):
             if only_if is not None:
                 # What is there is read after the writes before: of unordered ones, the compiler makes a copy.
                 leaf = jnp.where(only_if, hold(leaf), at(changed[buffer], place))  # noqa: PLW2901
             changed[buffer] = put_at(changed[buffer], leaf, place)
         return tuple(changed)
 
-    def _places_of(self, number: Any) -> list[Any]:
-        if self._places is None:
-            return [number] * len(self._positions)
-        row = self._places[number]
-        return [row[column] for _, column in self._positions]
+    def _places_of(self, number: Any) -> Any:
+        return [number] * len(self._buffers) if self._places is None else self._places[number]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Loop:
     """A traced step with the schedule that it runs under."""
 
-    step: TracedStep
-    wanted: Wanted
     recording: Recording
     sums: GradientSums
     table: RowTable
@@ -123,6 +97,26 @@ class Loop:
     reverse: bool
     #: None if the schedule keeps nothing in remote memory.
     remote: RemoteStates | None
+
+    @property
+    def step(self) -> TracedStep:
+        """The step."""
+        return self.recording.traced.step
+
+    @property
+    def wanted(self) -> Wanted:
+        """The gradients that are wanted."""
+        return self.recording.traced.wanted
+
+    @cached_property
+    def sweep(self) -> Callable[..., Any]:
+        """The rows before the first Backward as a program, which is compiled once."""
+        return jax.jit(partial(sweep, self))
+
+    @cached_property
+    def go_back(self) -> Callable[..., Any]:
+        """The rows from the first Backward as a program, which is compiled once."""
+        return jax.jit(partial(reverse_loop, self))
 
     def input_place(self, t: Any) -> Any:
         """Return where the input and the output of step t are."""
@@ -169,38 +163,54 @@ def _add(sums: Sequence[Any], terms: Sequence[Any]) -> Arrays:
     return tuple(one + other for one, other in zip(sums, terms, strict=True))
 
 
-def _rows_of(rows: Any) -> Callable[[Any], dict[str, Any]]:
-    """Return a function that names the columns of a row."""
-    table = jnp.asarray(rows)
-    return lambda number: dict(zip(COLUMNS, table[number], strict=True))
+class _Rows:
+    """Rows of a table, by the names of their columns."""
+
+    def __init__(self, rows: npt.NDArray[np.int32]) -> None:
+        self._known = dict(zip(COLUMNS, rows.T, strict=True))
+        self._table = jnp.asarray(rows)
+
+    def at(self, number: Any) -> dict[str, Any]:
+        """Return a row."""
+        return dict(zip(COLUMNS, self._table[number], strict=True))
+
+    def uses(self, column: str) -> bool:
+        """Return whether any row has a slot in a column."""
+        return bool((self._known[column] >= 0).any())
+
+    def run(self, row: dict[str, Any], start: str, stop: str, body: Any, carry: Any) -> Any:
+        """Run a body for the steps of a row between two columns; nothing is compiled if no row has any."""
+        if not (self._known[stop] > self._known[start]).any():
+            return carry
+        return lax.fori_loop(row[start], row[stop], body, carry)
 
 
 class _Mover:
     """Moves states between the working state, slots and remote memory, as a row says."""
 
-    def __init__(self, table: RowTable, store: BufferStore, remote: RemoteStates | None, run: Any) -> None:
-        self._store, self._remote, self._run = store, remote, run
-        self._uses = {name: table.uses(name) for name in SLOT_COLUMNS}
+    def __init__(self, rows: _Rows, store: BufferStore, remote: RemoteStates | None, run: Any) -> None:
+        self._rows, self._states, self._remote, self._run = rows, store.states, remote, run
 
     def load(self, row: dict[str, Any], state: Arrays, buffers: Arrays) -> tuple[Arrays, Arrays]:
         """Return the working state and the buffers; without a load, the state is carried over."""
-        if self._uses["pull_from"]:
+        if self._rows.uses("pull_from"):
             buffers = self._pull(row, buffers)
-        if self._uses["load"]:
-            kept = self._store.load(buffers, jnp.maximum(row["load"], 0))
+        if self._rows.uses("load"):
+            kept = self._states.read(buffers, jnp.maximum(row["load"], 0))
             state = choose(row["load"] >= 0, kept, state)
-        if self._uses["remote_load"]:
+        if self._rows.uses("remote_load"):
             state = self._read(row["remote_load"], state)
         return state, buffers
 
     def save(self, row: dict[str, Any], state: Arrays, buffers: Arrays) -> Arrays:
         """Return the buffers, with the working state in a slot."""
-        if self._uses["save"]:
-            buffers = self._store.save(buffers, state, row["save"])
-        if self._uses["remote_save"]:
+        if self._rows.uses("save"):
+            slot = row["save"]
+            buffers = self._states.write(buffers, state, jnp.maximum(slot, 0), only_if=slot >= 0)
+        if self._rows.uses("remote_save"):
             self._write(row["remote_save"], lambda: state)
-        if self._uses["push_from"]:
-            self._write(row["push_to"], lambda: self._store.load(buffers, row["push_from"]))
+        if self._rows.uses("push_from"):
+            self._write(row["push_to"], lambda: self._states.read(buffers, row["push_from"]))
         return buffers
 
     def _read(self, place: Any, state: Arrays) -> Arrays:
@@ -213,8 +223,9 @@ class _Mover:
 
     def _pull(self, row: dict[str, Any], buffers: Arrays) -> Arrays:
         def body(_: Any, buffers: Arrays) -> Arrays:
-            like = self._store.load(buffers, row["pull_to"])
-            return self._store.put(buffers, self._far.read(self._run, row["pull_from"], like), row["pull_to"])
+            like = self._states.read(buffers, row["pull_to"])
+            found = self._far.read(self._run, row["pull_from"], like)
+            return self._states.write(buffers, found, row["pull_to"])
 
         found: Arrays = lax.fori_loop(0, jnp.where(row["pull_from"] >= 0, 1, 0), body, buffers)
         return found
@@ -237,9 +248,8 @@ def sweep(loop: Loop, constants: Arrays, state: Arrays, xs: Arrays) -> Any:
     step, table, recording = loop.step, loop.table, loop.recording
     xs = hold_all(xs)
     run = jnp.int32(0) if loop.remote is None else loop.remote.open()
-    store = BufferStore(table)
-    mover = _Mover(table, store, loop.remote, run)
-    row_of = _rows_of(table.forward)
+    store, rows = BufferStore(table), _Rows(table.forward)
+    mover = _Mover(rows, store, loop.remote, run)
 
     def count(t: Any, known: Any, sums: Arrays, terms: Arrays) -> tuple[Any, Arrays]:
         """Add terms of a step that runs for the first time."""
@@ -260,19 +270,17 @@ def sweep(loop: Loop, constants: Arrays, state: Arrays, xs: Arrays) -> Any:
         place = loop.input_place(t)
         state, some, terms, tape = recording.record(constants, state, step.take_input(xs, place), t)
         known, sums = count(t, known, sums, terms)
-        return state, put(outputs, some, place), sums, known, store.record(buffers, tape, t)
+        return state, put(outputs, some, place), sums, known, store.tapes.write(buffers, tape, store.tape_of[t])
 
     def body(number: Any, carry: Any) -> Any:
         state, outputs, sums, known, buffers = carry
-        row = row_of(number)
+        row = rows.at(number)
         state, buffers = mover.load(row, state, buffers)
-        state, outputs, sums, known = lax.fori_loop(
-            row["start"], row["stop"], advance, (state, outputs, sums, known)
-        )
+        carry = state, outputs, sums, known
+        state, outputs, sums, known = rows.run(row, "start", "stop", advance, carry)
         buffers = mover.save(row, state, buffers)
-        return lax.fori_loop(
-            row["record_start"], row["record_stop"], record, (state, outputs, sums, known, buffers)
-        )
+        carry = state, outputs, sums, known, buffers
+        return rows.run(row, "record_start", "record_stop", record, carry)
 
     start = (
         state,
@@ -297,9 +305,8 @@ def reverse_loop(
     run, buffers, prepared = kept
     final, stacked, sums = gradients
     xs, stacked = hold_all(xs), None if stacked is None else hold_all(stacked)
-    store = BufferStore(table)
-    mover = _Mover(table, store, loop.remote, run)
-    row_of = _rows_of(table.backward)
+    store, rows = BufferStore(table), _Rows(table.backward)
+    mover = _Mover(rows, store, loop.remote, run)
     seen = [step.inputs[place] for place in wanted.inputs]
     none = make_zeros([step.outputs[place] for place in differentiable(step.outputs)])
 
@@ -309,23 +316,24 @@ def reverse_loop(
     def record(t: Any, carry: Any) -> Any:
         state, buffers = carry
         state, _, _, tape = recording.record(constants, state, step.take_input(xs, loop.input_place(t)), t)
-        return state, store.record(buffers, tape, t)
+        return state, store.tapes.write(buffers, tape, store.tape_of[t])
 
     def reverse(buffers: Arrays, t: Any, carry: Any) -> Any:
         gradient, totals, of_inputs = carry
         place = loop.input_place(t)
         incoming = gradient, none if stacked is None else release(take(stacked, place), none), sums
-        given = constants, prepared, store.tape(buffers, t), (t, step.take_input(xs, place)), incoming
+        tape = store.tapes.read(buffers, store.tape_of[t])
+        given = constants, prepared, tape, step.take_input(xs, place), t, incoming
         totals, gradient, of_input = loop.sums.reverse(totals, given, t)
         return gradient, totals, put(of_inputs, of_input, place)
 
     def body(number: Any, carry: Any) -> Any:
         state, buffers, *gradients = carry
-        row = row_of(number)
+        row = rows.at(number)
         state, buffers = mover.load(row, state, buffers)
-        state = lax.fori_loop(row["start"], row["stop"], advance, state)
+        state = rows.run(row, "start", "stop", advance, state)
         buffers = mover.save(row, state, buffers)
-        state, buffers = lax.fori_loop(row["record_start"], row["record_stop"], record, (state, buffers))
+        state, buffers = rows.run(row, "record_start", "record_stop", record, (state, buffers))
         gradients = loop.sums.reverse_all(
             row["reverse_start"], row["reverse_stop"], partial(reverse, buffers), tuple(gradients), sums_at=1
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -276,19 +276,25 @@ def check_repeatable(closed: core.ClosedJaxpr, *, field: str = "f") -> None:
         )
 
 
+def find_collectives(jaxpr: core.Jaxpr) -> Iterator[tuple[str, str]]:
+    """Yield the name of each operation over a named axis, and the axis."""
+    for equation in (equation for inner in walk(jaxpr) for equation in inner.eqns):
+        for value in (equation.params.get("axes"), equation.params.get("axis_name")):
+            for axis in value if isinstance(value, tuple) else (value,):
+                if isinstance(axis, str):
+                    yield equation.primitive.name, axis
+
+
 def _check_collectives(jaxpr: core.Jaxpr, *, field: str) -> None:
     """Raise InputError if a step communicates over an axis of ``jax.vmap``; axes of ``shard_map`` are fine."""
     manual = set(jax.sharding.get_abstract_mesh().manual_axes)
-    for equation in (equation for inner in walk(jaxpr) for equation in inner.eqns):
-        for value in (equation.params.get("axes"), equation.params.get("axis_name")):
-            axes = {axis for axis in (value if isinstance(value, tuple) else (value,)) if isinstance(axis, str)}
-            if axes - manual:
-                raise InputError(
-                    f"calls {equation.primitive.name} over the axis {min(axes - manual)!r} of jax.vmap, which "
-                    "is not supported under a plan",
-                    field=field,
-                    accepted="collectives of shard_map, or the same sum over an axis of the state",
-                )
+    for name, axis in find_collectives(jaxpr):
+        if axis not in manual:
+            raise InputError(
+                f"calls {name} over the axis {axis!r} of jax.vmap, which is not supported under a plan",
+                field=field,
+                accepted="collectives of shard_map, or the same sum over an axis of the state",
+            )
 
 
 def _check_state(

@@ -21,7 +21,7 @@ from jax.extend import core
 
 from ckptplan.jax.jaxprs import evaluate, find_known, slice_jaxpr
 from ckptplan.jax.leaves import Arrays, byte_size, make_room, make_zeros, put, release, shape_of
-from ckptplan.jax.step import TracedStep, differentiable
+from ckptplan.jax.step import differentiable
 from ckptplan.jax.tapes import Recording
 from ckptplan.jax.work import estimate_hoisted_bytes
 
@@ -51,11 +51,11 @@ class GradientSums:
     Steps come in turn, from the last to the first, in rows of any length.
     """
 
-    def __init__(self, step: TracedStep, recording: Recording, *, count: int, together: int = 1) -> None:
-        """Gradients of ``count`` constants are added up, with products of ``together`` steps at once."""
-        closed = trace_reverse(step, recording)
-        jaxpr, self._consts = closed.jaxpr, tuple(closed.consts)
-        self.together = together
+    def __init__(self, recording: Recording, *, together: int = 1) -> None:
+        """Products of ``together`` steps are formed at once."""
+        jaxpr, traced = recording.reverse, recording.traced
+        self._held, self.together = traced.values, together
+        count, fixed = len(traced.wanted.constants), len(traced.fixed) + len(recording.prepared)
         made = {one: equation for equation in jaxpr.eqns for one in equation.outvars}
         inner = [_pass_linear(one, made) for one in jaxpr.outvars[:count]]
         #: What follows the sums; None if they are the gradients. A gradient of zero is a literal.
@@ -63,8 +63,7 @@ class GradientSums:
             None if outer is one else slice_jaxpr(jaxpr, [outer], [one], effects=False)
             for outer, one in zip(jaxpr.outvars[:count], inner, strict=True)
         ]
-        fixed = len(step.constants) + len(recording.prepared)
-        known = find_known(jaxpr, (*jaxpr.constvars, *jaxpr.invars[:fixed]))
+        known = find_known(jaxpr, jaxpr.invars[:fixed])
         kept: list[_Factor] = []
         self._products = [
             _Product(place=place, left=_place(kept, left), right=_place(kept, right), equation=made[one])
@@ -82,9 +81,9 @@ class GradientSums:
         )
         factors = (one for one, _ in kept)
         outputs = [*(inner[place] for place in self._added), *factors, *jaxpr.outvars[count:]]
-        self.each = slice_jaxpr(jaxpr, outputs, (*jaxpr.constvars, *jaxpr.invars), effects=True)
-        self.hoisted_bytes = estimate_hoisted_bytes(self.each, self.each.invars[: len(jaxpr.constvars) + fixed])
-        self._moved = len(differentiable(step.state))
+        self.each = slice_jaxpr(jaxpr, outputs, jaxpr.invars, effects=True)
+        self.hoisted_bytes = estimate_hoisted_bytes(self.each, self.each.invars[:fixed])
+        self._moved = len(differentiable(traced.step.state))
 
     @property
     def products(self) -> tuple[Any, ...]:
@@ -108,9 +107,9 @@ class GradientSums:
     def reverse(self, sums: Sums, arguments: tuple[Any, ...], t: Any) -> tuple[Sums, Arrays, Arrays]:
         """Reverse step t: return the sums that follow, and the gradients of the state and of the input.
 
-        ``arguments`` are those of ``Recording.reverse``.
+        ``arguments`` are trees of those of ``Recording.reverse``.
         """
-        found = evaluate(self.each, (*self._consts, *jax.tree.leaves(arguments)))
+        found = evaluate(self.each, (*self._held, *jax.tree.leaves(arguments)))
         added, factors, rest = _split(found, len(self._added), len(self._kept))
         totals = list(sums[0])
         for place, one in zip(self._added, added, strict=True):
@@ -197,18 +196,6 @@ def _order(axes: int, contracted: Sequence[int], batch: Sequence[int]) -> tuple[
     if batch:
         return tuple(range(axes))
     return (*contracted, *(axis for axis in range(axes) if axis not in contracted))
-
-
-def trace_reverse(step: TracedStep, recording: Recording) -> core.ClosedJaxpr:
-    """Return the reverse of a step as a function of flat arrays."""
-    states = tuple(step.state_shapes[place] for place in differentiable(step.state))
-    outputs = tuple(step.outputs[place] for place in differentiable(step.outputs))
-    given = jax.ShapeDtypeStruct((), jnp.int32), step.inputs
-    gradients = states, outputs, step.terms
-    closed: core.ClosedJaxpr = jax.make_jaxpr(recording.reverse)(
-        step.constant_shapes, recording.prepared, recording.tape, given, gradients
-    )
-    return closed
 
 
 def _pass_linear(variable: Any, made: dict[Any, Any]) -> Any:

@@ -45,54 +45,30 @@ SLOT_COLUMNS = ("pull_from", "pull_to", "load", "remote_load", "save", "remote_s
 _PULL, _LOAD, _ADVANCE, _SAVE, _PUSH, _RECORD, _REVERSE = range(7)
 
 Numbers = npt.NDArray[np.int32]
-#: A buffer, and the column of a row of places that says where in the buffer a leaf is.
-Position = tuple[int, int]
 Leaves = tuple[jax.ShapeDtypeStruct, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The buffers of a program, and the positions of leaves of states and tapes in them."""
+    """The buffers of a program, and the one that each leaf of a state and of a tape lies in."""
 
-    #: The leaf that each buffer has room for a number of, and the pool that its places come from.
+    #: The leaf that each buffer has room for a number of.
     buffers: Leaves
-    pools: tuple[int, ...]
-    state: tuple[Position, ...]
-    tape: tuple[Position, ...]
-    #: The pool of each column.
-    state_columns: tuple[int, ...]
-    tape_columns: tuple[int, ...]
-
-    @property
-    def pool_count(self) -> int:
-        """The number of pools of places."""
-        return 1 + max((*self.state_columns, *self.tape_columns), default=-1)
+    state: tuple[int, ...]
+    tape: tuple[int, ...]
 
     @classmethod
     def separate(cls, state: Leaves, tape: Leaves) -> Layout:
-        """Return a buffer for each leaf: places in one column for states, and in one for tapes."""
-        return cls(
-            buffers=(*state, *tape),
-            pools=(0,) * len(state) + (1,) * len(tape),
-            state=tuple((place, 0) for place in range(len(state))),
-            tape=tuple((len(state) + place, 0) for place in range(len(tape))),
-            state_columns=(0,),
-            tape_columns=(1,),
-        )
+        """Return a buffer for each leaf."""
+        numbers = tuple(range(len(state) + len(tape)))
+        return cls(buffers=(*state, *tape), state=numbers[: len(state)], tape=numbers[len(state) :])
 
     @classmethod
     def shared(cls, state: Leaves, tape: Leaves) -> Layout:
-        """Return a buffer for each shape and type: a column for each leaf."""
-        kinds = list(dict.fromkeys((*state, *tape)))
+        """Return a buffer for each shape and type."""
+        kinds = tuple(dict.fromkeys((*state, *tape)))
         of_state, of_tape = (tuple(map(kinds.index, leaves)) for leaves in (state, tape))
-        return cls(
-            buffers=tuple(kinds),
-            pools=tuple(range(len(kinds))),
-            state=tuple((kind, column) for column, kind in enumerate(of_state)),
-            tape=tuple((kind, column) for column, kind in enumerate(of_tape)),
-            state_columns=of_state,
-            tape_columns=of_tape,
-        )
+        return cls(buffers=kinds, state=of_state, tape=of_tape)
 
 
 @dataclass
@@ -115,7 +91,7 @@ class Pool:
 
 
 class PlaceRows:
-    """Rows of places, one place for each column; equal rows have one number."""
+    """Rows of places, one in each of some pools; equal rows have one number."""
 
     def __init__(self, pools: Sequence[Pool]) -> None:
         self._pools = pools
@@ -166,11 +142,6 @@ class RowTable:
         sizes = zip(self.rooms, self.layout.buffers, strict=True)
         return sum(room * byte_size([leaf]) for room, leaf in sizes)
 
-    def uses(self, column: str) -> bool:
-        """Return whether any row has a slot in a column."""
-        place = _PLACES[column]
-        return bool((self.forward[:, place] >= 0).any() or (self.backward[:, place] >= 0).any())
-
 
 def make_table(
     schedule: Callable[[], Iterable[Action]], *, steps: int, state: Leaves, tape: Leaves
@@ -204,17 +175,16 @@ class _Writer:
         self._rows = self.forward
         self._stage = _REVERSE
         self._live: dict[tuple[int, Tier], int] = {}
-        self._pools = [Pool() for _ in range(layout.pool_count)]
+        self._pools = [Pool() for _ in layout.buffers]
         self._remote = Pool()
         self._slots = {
-            Tier.LOCAL: PlaceRows([self._pools[pool] for pool in layout.state_columns]),
+            Tier.LOCAL: PlaceRows([self._pools[buffer] for buffer in layout.state]),
             Tier.REMOTE: PlaceRows([self._remote]),
         }
-        self._tapes = PlaceRows([self._pools[pool] for pool in layout.tape_columns])
+        self._tapes = PlaceRows([self._pools[buffer] for buffer in layout.tape])
         self._tape_of = np.zeros(steps, np.int32)
         self._state_bytes, self._tape_bytes = (
-            byte_size([layout.buffers[buffer] for buffer, _ in positions])
-            for positions in (layout.state, layout.tape)
+            byte_size([layout.buffers[buffer] for buffer in leaves]) for leaves in (layout.state, layout.tape)
         )
         self._held = self._most = 0
         self._frontier = 0
@@ -291,7 +261,7 @@ class _Writer:
             forward=np.array(self.forward, np.int32) if self.forward else np.zeros(width, np.int32),
             backward=np.array(self.backward, np.int32) if self.backward else np.zeros(width, np.int32),
             layout=self._layout,
-            rooms=tuple(self._pools[pool].count for pool in self._layout.pools),
+            rooms=tuple(pool.count for pool in self._pools),
             state_places=self._slots[Tier.LOCAL].table(),
             tape_places=self._tapes.table(),
             tape_of=self._tape_of,

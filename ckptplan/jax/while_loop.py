@@ -7,9 +7,9 @@ the last held state is run from, to the step before the adjoint, which is revers
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import jax
@@ -19,8 +19,11 @@ from jax import lax
 
 from ckptplan.cost.arrays import Integers
 from ckptplan.errors import InputError, quote_value
-from ckptplan.jax.leaves import Arrays, byte_size, make_room, put, release, take
-from ckptplan.jax.step import TracedStep, differentiable, trace_step
+from ckptplan.jax.leaves import Arrays, axes_of, byte_size, make_room, put, release, take
+from ckptplan.jax.primitive import guard, once, spread
+from ckptplan.jax.step import TracedStep, differentiable, find_collectives, trace_step
+from ckptplan.jax.sums import GradientSums
+from ckptplan.jax.tapes import Recording, TracedGradient, find_wanted
 from ckptplan.recursion.online import Snapshots
 from ckptplan.schedule.schedule import check_count
 from ckptplan.units import format_bytes, parse_limit
@@ -75,22 +78,56 @@ def while_loop(
     (kind,) = test.outputs
     if kind.shape or kind.dtype != jnp.bool_:
         raise InputError(f"returns {kind.dtype}{list(kind.shape)}", field="cond", accepted="a single boolean")
+    apart = axes_of(kind)
+    _check_lengths(step.closed.jaxpr, apart, field="body")
+    _check_lengths(test.closed.jaxpr, apart, field="cond")
+    traced = cache(lambda: TracedGradient(step, find_wanted(step)))
     if slots is None:
-        slots = _count_slots(step, memory, max_steps)
+        slots = _count_slots(traced(), memory, max_steps)
     check_count("slots", slots)
-    loop = _Loop(step=step, test=test, slots=min(slots, max_steps), max_steps=max_steps)
+    loop = _Loop(
+        step=step, test=test, traced=traced, apart=apart, slots=min(slots, max_steps), max_steps=max_steps
+    )
     final = loop.run(step.constants, test.constants, step.state)
     found, _ = step.raise_results(final, ())
     return found
 
 
-def _count_slots(step: TracedStep, memory: Any, max_steps: int) -> int:
+#: Operations over a named axis that do not communicate.
+_SILENT = frozenset(("axis_index", "pvary"))
+
+
+def _check_lengths(jaxpr: Any, apart: Sequence[str], *, field: str, what: str = "calls") -> None:
+    """Raise InputError if a jaxpr communicates over axes of devices whose loops may end apart."""
+    for name, axis in find_collectives(jaxpr):
+        if axis in apart and name not in _SILENT:
+            raise InputError(
+                f"{what} {name} over the axis {axis!r} of shard_map, and cond may end the loop of each of its "
+                "devices at another step: they would wait for each other",
+                field=field,
+                accepted=f"jax.lax.pcast(array, {axis!r}, to='varying') of arrays from outside, or a cond that "
+                "is the same on all devices",
+            )
+
+
+def _count_slots(traced: TracedGradient, memory: Any, max_steps: int) -> int:
     """Return how many states fit a limit beside a tape and the table of the rule.
 
     Raises InputError if there is no room for one.
     """
+<<<<<<< HEAD
     limit = parse_limit(memory, field="memory")
     state, tape = byte_size(step.state_shapes), _measure_tape(step)
+=======
+    try:
+        limit = parse_bytes(memory)
+    except InputError as error:
+        raise error.inside(prefix="memory") from None
+    step = traced.step
+    state = byte_size(step.state_shapes)
+    gradients = [step.constant_shapes[place] for place in traced.wanted.constants]
+    tape = byte_size([one.aval for one in traced.residuals]) + byte_size(gradients)
+>>>>>>> 408e531 (A step and its backward are traced once for all kinds of tape, equal calls share their programs, and devices whose while loops end apart add up their gradients once)
     each, beside = state + _ROW_BYTES, _BESIDE * state + _ROW_BYTES + tape
     # Rows are numbers of one, two or four bytes.
     for row_bytes in (1, 2, 4):
@@ -107,15 +144,6 @@ def _count_slots(step: TracedStep, memory: Any, max_steps: int) -> int:
             accepted=f"at least {format_bytes(least)} ({least:,} bytes), or smaller max_steps",
         )
     return min(slots, max_steps)
-
-
-def _measure_tape(step: TracedStep) -> int:
-    """Return the bytes that the backward of a step needs, with gradients of what it closes over."""
-    reverse = _Loop(step=step, test=step, slots=1, max_steps=1).linearize
-    residuals = jax.eval_shape(lambda c, s: reverse(c, s)[1], step.constants, step.state)
-    return byte_size(jax.tree.leaves(residuals)) + byte_size(
-        [step.constants[p] for p in differentiable(step.constants)]
-    )
 
 
 @lru_cache(maxsize=64)
@@ -167,6 +195,10 @@ class _Loop:
 
     step: TracedStep
     test: TracedStep
+    #: The step with its backward, which is traced if gradients are wanted.
+    traced: Callable[[], TracedGradient]
+    #: The axes of devices whose loops may end apart.
+    apart: tuple[str, ...]
     slots: int
     max_steps: int
 
@@ -181,16 +213,16 @@ class _Loop:
             return lax.while_loop(go_on, lambda present: self.advance(constants, present), state)
 
         def forward(constants: Arrays, of_test: Arrays, state: Arrays) -> tuple[Arrays, Any]:
-            final, *held = self.sweep(constants, of_test, state)
+            final, *held = once(self.sweep)(constants, of_test, state)
             return final, (constants, *held)
 
         def backward(kept: Any, incoming: Any) -> Any:
             constants, held, steps, last = kept
-            of_constants, of_state = self.reverse(constants, held, steps, last, incoming)
+            of_constants, of_state = once(self.reverse)(constants, held, steps, last, incoming)
             return of_constants, tuple(None for _ in of_test), of_state
 
         whole.defvjp(forward, backward)
-        return whole(constants, of_test, state)
+        return whole(*(tuple(map(guard, part)) for part in (constants, of_test, state)))
 
     def goes_on(self, of_test: Arrays, state: Arrays) -> Any:
         _, (found,), _ = self.test.run(of_test, state, (), jnp.int32(0))
@@ -216,24 +248,12 @@ class _Loop:
 
         return lax.while_loop(go_on, run, (state, held, steps, jnp.int32(0)))
 
-    def linearize(self, constants: Arrays, state: Arrays) -> Any:
-        """Return the next state's differentiable leaves, and what maps their gradients back."""
-        of_constants, of_state = differentiable(constants), differentiable(state)
-
-        def run(some: Arrays, others: Arrays) -> Arrays:
-            all_constants, all_state = list(constants), list(state)
-            for place, leaf in zip(of_constants, some, strict=True):
-                all_constants[place] = leaf
-            for place, leaf in zip(of_state, others, strict=True):
-                all_state[place] = leaf
-            after = self.advance(tuple(all_constants), tuple(all_state))
-            return tuple(after[place] for place in of_state)
-
-        return jax.vjp(run, tuple(constants[p] for p in of_constants), tuple(state[p] for p in of_state))
-
     def reverse(self, constants: Arrays, held: Arrays, steps: Any, last: Any, incoming: Any) -> Any:
         """Return the gradients of the constants and of the initial state, None for those that have none."""
-        of_constants, of_state = differentiable(constants), differentiable(self.step.state_shapes)
+        recording = Recording(self.traced(), "states")
+        sums_of = GradientSums(recording)
+        _check_lengths(sums_of.each, self.apart, field="body", what="has gradients that take")
+        of_constants, of_state = recording.traced.wanted.constants, differentiable(self.step.state_shapes)
         rows = jnp.argsort(steps[: self.slots]).astype(jnp.int32)
         count = jnp.sum(steps[: self.slots] < _MOST).astype(jnp.int32)
 
@@ -252,9 +272,8 @@ class _Loop:
             held, steps = put(held, present, free), steps.at[free].set(start + ahead)
 
             def step_back(_: None) -> Any:
-                _, pull = self.linearize(constants, present)
-                more, before = pull(gradients)
-                added = tuple(one + other for one, other in zip(sums, more, strict=True))
+                zero = jnp.int32(0)
+                added, before = sums_of.reverse(sums, (constants, present, zero, gradients), zero)[:2]
                 return count - jnp.where(ahead == 0, 1, 0), adjoint - 1, before, added
 
             def go_on(_: None) -> Any:
@@ -265,11 +284,7 @@ class _Loop:
         first = (
             *(held, steps, count, last),
             tuple(incoming[place] for place in of_state),
-            tuple(jnp.zeros_like(constants[place]) for place in of_constants),
+            sums_of.start(),
         )
         *_, gradients, sums = lax.while_loop(lambda carry: carry[3] > 0, run, first)
-        of_each: tuple[list[Any], list[Any]] = [None] * len(constants), [None] * len(held)
-        for found, places, values in zip(of_each, (of_constants, of_state), (sums, gradients), strict=True):
-            for place, value in zip(places, values, strict=True):
-                found[place] = value
-        return tuple(of_each[0]), tuple(of_each[1])
+        return spread(constants, of_constants, sums_of.finish(sums)), spread(held, of_state, gradients)

@@ -16,7 +16,7 @@ from ckptplan import InputError
 from ckptplan.jax.footprint import measure_step
 from ckptplan.jax.limit import _LimitSearch, make_job
 from ckptplan.jax.step import trace_step
-from ckptplan.jax.tapes import find_wanted
+from ckptplan.jax.tapes import TracedGradient, find_wanted
 from tests.jax import programs
 from tests.jax.support import limited
 from tests.support import calibration
@@ -155,7 +155,7 @@ def test_the_plan_that_is_returned_is_one_whose_program_was_counted() -> None:
     """Whatever bytes the programs have, also where a limit's last digit is worth several states."""
     weights, state, xs = jnp.ones((100, 100)), jnp.zeros(8), jnp.ones((STEPS, 8))
     step = trace_step(lambda _, h, x: (jnp.tanh(h * x * weights.sum()), (), ()), state, xs)
-    footprints = measure_step(step, find_wanted(step))
+    footprints = measure_step(TracedGradient(step, find_wanted(step)))
     random = np.random.default_rng(5)
     ended = 0
     least = make_job(step, steps=STEPS, memory=1).find_least(footprints)[0].predicted.local_peak_bytes

@@ -163,3 +163,70 @@ def test_explicit_axes_of_a_mesh_are_refused_by_name(what: str) -> None:
         state, xs = (jnp.zeros(4), given) if what == "inputs" else (given, jnp.ones((STEPS, 4)))
         with pytest.raises(InputError, match="sharded over explicit axes of a mesh"):
             ckptplan.jax.scan(lambda h, x: (h + x, None), state, xs, plan=standard())
+
+
+def count_compilations(run: Callable[[], Any]) -> int:
+    """The programs that are compiled meanwhile."""
+    found = 0
+
+    def listen(name: str, *_: Any, **__: Any) -> None:
+        nonlocal found
+        found += "backend_compile" in name
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        jax.block_until_ready(run())
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    return found
+
+
+@jax.custom_jvp
+def steep(x: Any) -> Any:
+    return (x > 0).astype(x.dtype)
+
+
+steep.defjvp(lambda primals, tangents: (steep(*primals), tangents[0] / (1 + jnp.abs(primals[0])) ** 2))
+
+
+@pytest.mark.parametrize("plan", ["residuals", "memory"])
+@pytest.mark.parametrize("how", ["value", "gradient"])
+def test_a_second_call_without_jit_compiles_nothing(how: str, plan: str) -> None:
+    """Also of a function that is made anew for each call, with other numbers in what it closes over."""
+    weights, state, xs = data()
+
+    def loss(scan: Any, weights: Any) -> Any:
+        return jnp.sum(scan(lambda h, x: (jnp.tanh(h @ weights + x) + steep(h),) * 2, state, xs)[1] ** 2)
+
+    change = (lambda one: one) if how == "value" else jax.grad
+
+    def run(scan: Any, weights: Any) -> Any:
+        return change(lambda one: loss(scan, one))(weights)
+
+    assert count_compilations(lambda: run(PLANS[plan], weights)) > 0
+    weights = weights + 0.25
+    assert count_compilations(lambda: run(PLANS[plan], weights)) == 0
+    assert difference(run(PLANS[plan], weights), run(jax.lax.scan, weights)) <= 1e-12
+
+
+def test_calls_that_look_alike_keep_their_derivatives() -> None:
+    """Rules of one name with other slopes, and functions outside that are called back."""
+
+    def gradient(scan: Any, slope: float) -> Any:
+        @jax.custom_jvp
+        def spike(x: Any) -> Any:
+            return (x > 0).astype(x.dtype)
+
+        spike.defjvp(lambda primals, tangents: (spike(*primals), slope * tangents[0]))
+
+        def factor(x: Any) -> Any:
+            return slope * np.ones_like(x)
+
+        def cell(h: Any, x: Any) -> Any:
+            called = jax.pure_callback(factor, jax.ShapeDtypeStruct((), h.dtype), jax.lax.stop_gradient(h))
+            return jnp.tanh(h * called + x) + spike(h), h
+
+        return jax.grad(lambda start: scan(cell, start, jnp.linspace(-1.0, 1.0, STEPS))[0])(0.3)
+
+    for slope in (0.5, 0.9, 0.5):
+        assert difference(gradient(PLANS["residuals"], slope), gradient(jax.lax.scan, slope)) <= 1e-12

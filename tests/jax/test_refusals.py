@@ -14,7 +14,7 @@ import pytest
 import ckptplan.jax
 from ckptplan import InputError
 from ckptplan.errors import PlanMismatch
-from tests.jax.support import STEPS, data, noisy_loss, remote, standard, under
+from tests.jax.support import STEPS, data, limited, noisy_loss, remote, standard, under
 from tests.torch.support import plan_of
 
 XS = jnp.ones((STEPS, 3))
@@ -117,10 +117,22 @@ def test_collectives_over_a_batch_are_named() -> None:
         jax.vmap(one, axis_name="i")(jnp.ones((2, STEPS)))
 
 
-def test_remote_states_cannot_be_batched() -> None:
+def test_remote_states_of_gradients_cannot_be_batched() -> None:
     weights, state, xs = data()
+    gradient = jax.grad(lambda one: noisy_loss(under(remote()), one, state, xs))
     with pytest.raises(InputError, match=r"plan: keeps states in remote memory, which jax.vmap cannot batch"):
-        jax.vmap(lambda one: noisy_loss(under(remote()), one, state, xs))(jnp.stack([weights, weights]))
+        jax.vmap(gradient)(jnp.stack([weights, weights]))
+
+
+@pytest.mark.parametrize("wrap", [lambda one: one, jax.jit])
+def test_a_limit_that_is_of_one_example_of_a_batch_is_warned_of(wrap: Any) -> None:
+    """The plan of a gradient is made before ``jax.vmap`` makes a batch of it."""
+    weights, state, xs = data()
+    gradient = wrap(jax.grad(lambda one: noisy_loss(limited("1 MB"), one, state, xs)))
+    with pytest.warns(
+        PlanMismatch, match="memory is of one example, and jax.vmap of a gradient runs 2 at a time"
+    ):
+        jax.vmap(gradient)(jnp.stack([weights, weights]))
 
 
 def test_a_plan_for_a_smaller_cell_is_warned_of() -> None:

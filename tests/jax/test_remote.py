@@ -30,6 +30,17 @@ def test_states_come_back_as_they_went(plan: ckptplan.Schedule, files: bool, tmp
     assert not files or list((tmp_path / "states").iterdir()) == []
 
 
+def test_a_batch_is_part_of_the_states() -> None:
+    weights, state, xs = data()
+    some = jnp.stack([weights, 2 * weights])
+
+    def of_all(scan: Any) -> Any:
+        every = jax.vmap(lambda one: noisy_loss(scan, one, state, xs))
+        return jax.jit(jax.grad(lambda some: jnp.sum(every(some))))(some)
+
+    assert difference(of_all(under(remote())), of_all(jax.lax.scan)) <= 1e-13
+
+
 def test_files_exist_between_the_two_passes(tmp_path: Path) -> None:
     weights, state, xs = data()
     value, backward = jax.vjp(

@@ -15,7 +15,7 @@ from ckptplan.jax import bptt, plan_for
 from ckptplan.jax.footprint import measure_step
 from ckptplan.jax.step import differentiable, trace_step
 from ckptplan.jax.sums import TOGETHER
-from ckptplan.jax.tapes import Wanted
+from ckptplan.jax.tapes import TracedGradient, Wanted
 from tests.jax.support import difference, standard
 
 BATCH, NEURONS = 3, 5
@@ -90,7 +90,8 @@ def products_of(cell: Any) -> dict[int, Any]:
     weights, state, xs = arrays(20)
     step = trace_step(lambda _, h, x: (cell(weights, h, x), (), ()), state, xs)
     wanted = Wanted(constants=differentiable(step.constants), inputs=())
-    return {one.together: one for one in measure_step(step, wanted) if one.tape == "residuals"}
+    footprints = measure_step(TracedGradient(step, wanted))
+    return {one.together: one for one in footprints if one.tape == "residuals"}
 
 
 @pytest.mark.parametrize("cell", [plain, transposed, in_batches])

@@ -14,8 +14,7 @@ from ckptplan.jax import plan_for
 from ckptplan.jax.footprint import StepFootprint, measure_step
 from ckptplan.jax.planning import pick_tape
 from ckptplan.jax.step import differentiable, trace_step
-from ckptplan.jax.sums import trace_reverse
-from ckptplan.jax.tapes import Wanted, make_recording
+from ckptplan.jax.tapes import Recording, TracedGradient, Wanted
 from tests.support import calibration
 
 BATCH, NEURONS = 4, 8
@@ -70,7 +69,7 @@ def zeros() -> Any:
 def footprints(cell: Callable[..., Any], state: Any) -> dict[str, StepFootprint]:
     step = trace_step(lambda _, state, x: (*cell(state, x), ()), state, jnp.zeros((3, BATCH, NEURONS)))
     wanted = Wanted(constants=differentiable(step.constants), inputs=())
-    return {one.tape: one for one in measure_step(step, wanted) if one.together == 1}
+    return {one.tape: one for one in measure_step(TracedGradient(step, wanted)) if one.together == 1}
 
 
 @pytest.mark.parametrize(
@@ -92,7 +91,7 @@ def count_operations(cell: Cell, state: Any, kind: Any, name: str) -> int:
     """The number of operations of a name in the reverse of a step."""
     step = trace_step(lambda _, state, x: (*cell(state, x), ()), state, jnp.zeros((3, BATCH, NEURONS)))
     wanted = Wanted(constants=differentiable(step.constants), inputs=())
-    return str(trace_reverse(step, make_recording(step, kind, wanted))).count(name)
+    return str(Recording(TracedGradient(step, wanted), kind).reverse).count(name)
 
 
 def test_a_cell_under_jit_has_the_tapes_of_the_cell() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from typing import Any
 
 import jax
@@ -55,7 +58,7 @@ def test_gradients_are_those_of_a_plain_loop_wherever_it_ends(ways: dict[str, An
 
 @pytest.mark.parametrize(("slots", "steps"), [(1, 12), (3, 40), (5, 100), (10, 150)])
 def test_steps_run_as_often_as_the_rule_says(slots: int, steps: int) -> None:
-    """Each without a tape, and once with one."""
+    """Those without a tape: what has effects is no part of the run of a step for its tape."""
     runs = [0]
 
     def count() -> None:
@@ -73,7 +76,7 @@ def test_steps_run_as_often_as_the_rule_says(slots: int, steps: int) -> None:
     snapshots = Snapshots(slots)
     for state in range(1, steps):
         snapshots.offer(state)
-    assert runs[0] == steps + count_advances(snapshots.held, steps, slots=slots)
+    assert runs[0] == count_advances(snapshots.held, steps, slots=slots)
 
 
 @pytest.mark.parametrize("memory", [300_000, 1_000_000])
@@ -249,3 +252,101 @@ def test_arrays_on_explicit_axes_of_a_mesh_are_refused_by_name() -> None:
         pytest.raises(InputError, match=r"^state: has arrays that are sharded over explicit"),
     ):
         while_loop(lambda x: x.sum() < 9, lambda x: x + 1, start, slots=3)
+
+
+SPEC: Any = jax.sharding.PartitionSpec
+
+
+def run_on_devices(cond: Any, body: Any, *, cast: bool = False) -> Any:
+    """Return the gradient of weights that all devices share, of a loop on each device."""
+    mesh = jax.make_mesh((jax.device_count(),), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def shard(weights: Any, ends: Any) -> Any:
+        if cast:
+            weights = jax.lax.pcast(weights, "i", to="varying")
+        start = jax.lax.pcast((jnp.int32(0), jnp.ones(2)), "i", to="varying")
+        final = while_loop(lambda state: cond(state, ends[0]), lambda s: body(weights, s), start, slots=3)
+        return jax.lax.psum(jnp.sum(final[1] ** 2), "i")
+
+    of_all = jax.shard_map(shard, mesh=mesh, in_specs=(SPEC(), SPEC("i")), out_specs=SPEC())
+    return jax.jit(jax.grad(of_all))(
+        jnp.asarray([[0.5, 0.2], [0.1, 0.6]]), 5 + 3 * jnp.arange(jax.device_count())
+    )
+
+
+def count_to(state: Any, end: Any) -> Any:
+    return state[0] < end
+
+
+def test_devices_whose_loops_end_apart_add_up_their_gradients_once() -> None:
+    """Each sums its own, and all add these up when the last one is done: none waits for another in a step."""
+    program = """
+import jax, jax.numpy as jnp
+from tests.jax.test_while_loop import count_to, run_on_devices
+found = run_on_devices(count_to, lambda w, s: (s[0] + 1, jnp.tanh(s[1] @ w)))
+
+def last(w, end):
+    return jnp.sum(jax.lax.fori_loop(0, end, lambda _, h: jnp.tanh(h @ w), jnp.ones(2)) ** 2)
+
+def every(w):
+    return last(w, 5) + last(w, 8)
+
+expected = jax.grad(every)(jnp.asarray([[0.5, 0.2], [0.1, 0.6]]))
+print(jax.device_count(), float(jnp.abs(found - expected).max()))
+"""
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    devices, difference = done.stdout.split()
+    assert (devices, float(difference) <= 1e-6) == ("2", True)
+
+
+def test_devices_that_would_wait_for_each_other_are_refused_by_name() -> None:
+    """In a step, in a test, and in the gradient of a step, unless the weights vary from the beginning."""
+
+    def body(weights: Any, state: Any) -> Any:
+        return state[0] + 1, jnp.tanh(state[1] @ weights) + state[1] @ weights
+
+    def mean(state: Any) -> Any:
+        return jax.lax.pcast(jax.lax.pmean(state, "i"), "i", to="varying")
+
+    with pytest.raises(
+        InputError, match=r"^body: has gradients that take psum.* over the axis 'i' of shard_map.*pcast"
+    ):
+        run_on_devices(count_to, body)
+    with pytest.raises(InputError, match=r"^body: calls psum.* over the axis 'i' of shard_map"):
+        run_on_devices(count_to, lambda w, s: (s[0] + 1, mean(s[1]) @ w))
+    with pytest.raises(InputError, match=r"^cond: calls psum.* over the axis 'i' of shard_map"):
+        run_on_devices(lambda s, end: (s[0] < end) & (mean(s[1]).sum() < 9), body)
+    assert jnp.isfinite(run_on_devices(count_to, body, cast=True)).all()
+
+
+FORWARD: dict[str, Any] = {
+    "jvp": lambda loss: jax.jvp(loss, (1.0,), (1.0,)),
+    "linearize": lambda loss: jax.linearize(loss, 1.0)[1](1.0),
+    "jacfwd": lambda loss: jax.jacfwd(loss)(1.0),
+}
+
+
+@pytest.mark.parametrize("way", FORWARD)
+def test_forward_mode_is_refused_by_name(way: str) -> None:
+    def last(start: Any) -> Any:
+        return while_loop(lambda x: x < 100, lambda x: 2 * x, start, slots=3)
+
+    with pytest.raises(InputError, match="derivatives in forward mode of a loop under a plan"):
+        FORWARD[way](last)
+
+
+def test_second_derivatives_are_refused_by_name() -> None:
+    def last(start: Any) -> Any:
+        return while_loop(lambda x: x < 100, lambda x: x * x, start, slots=3)
+
+    with pytest.raises(InputError, match="second derivatives of a loop under a plan"):
+        jax.grad(jax.grad(last))(2.0)

@@ -17,7 +17,7 @@ from ckptplan.jax.footprint import StepFootprint, measure_step
 from ckptplan.jax.leaves import byte_size
 from ckptplan.jax.step import differentiable, trace_step
 from ckptplan.jax.table import Leaves, RowTable, make_table
-from ckptplan.jax.tapes import Tape, Wanted
+from ckptplan.jax.tapes import Tape, TracedGradient, Wanted
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import Basis
 from ckptplan.planning.playback import actions
@@ -90,7 +90,7 @@ def count_sizes(network: JaxNetwork) -> dict[Tape, CompiledSizes]:
         reached = tuple(
             place for place in differentiable(traced.constants) if isinstance(traced.constants[place], Tracer)
         )
-        footprints.extend(measure_step(traced, Wanted(constants=reached, inputs=())))
+        footprints.extend(measure_step(TracedGradient(traced, Wanted(constants=reached, inputs=()))))
 
     inputs = network.inputs(1)
     jax.eval_shape(trace, network.parameters, network.state, inputs)
