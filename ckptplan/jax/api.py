@@ -152,7 +152,7 @@ def plan_for(
     plans: list[Plan] = []
 
     def trace(init: Any, xs: Any) -> None:
-        traced = trace_step(step, init, xs)
+        traced = trace_step(step, init, xs).without_values()
         inputs = differentiable(traced.inputs) if input_gradients else ()
         footprints = measure_step(TracedGradient(traced, find_wanted(traced, inputs=inputs)))
         plans.append(plan_within(footprints, steps=steps, memory=memory, timed=workload))

@@ -10,19 +10,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import jax
 
 from ckptplan.errors import Infeasible
 from ckptplan.jax.footprint import StepFootprint, measure_step
+from ckptplan.jax.jaxprs import Same
 from ckptplan.jax.leaves import Arrays, byte_size
-from ckptplan.jax.planning import Job, choose_footprint, predict_program, read_schedule
+from ckptplan.jax.planning import Job, choose_footprint, predict_program, tabulate
 from ckptplan.jax.program import Loop, run_both_passes
 from ckptplan.jax.remote import RemoteStates
 from ckptplan.jax.step import TracedStep
-from ckptplan.jax.table import make_table
-from ckptplan.jax.tapes import Tape, TracedGradient, Wanted, find_wanted
+from ckptplan.jax.sums import GradientSums
+from ckptplan.jax.tapes import Recording, Tape, TracedGradient, Wanted, find_wanted
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import Workload
 from ckptplan.schedule.schedule import Schedule
@@ -38,6 +40,8 @@ _SMALL_BYTES = 4096
 _QUICKLY: dict[str, str | bool] = {
     "xla_backend_optimization_level": "0",
     "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_parallel_codegen_split_count": "1",
 }
 
 
@@ -174,16 +178,16 @@ def make_loop(
         remote_dir: a folder for remote states; None for host memory.
     """
     found = choose_footprint(plan, footprints, tape=tape)
-    table = make_table(
-        lambda: read_schedule(plan), steps=plan.steps, state=found.state_leaves, tape=found.tape_leaves
-    )
-    return Loop(
-        recording=found.recording,
-        sums=found.sums,
-        table=table,
-        reverse=reverse,
-        remote=RemoteStates(remote_dir) if table.remote_slots else None,
-    )
+    folder = None if remote_dir is None else os.fspath(remote_dir)
+    return _make_loop(Same(plan), found.recording, found.sums, reverse, folder)
+
+
+@lru_cache(maxsize=4)
+def _make_loop(plan: Same, recording: Recording, sums: GradientSums, reverse: bool, folder: str | None) -> Loop:
+    # Kept, since a program that was counted is then compiled with machine code.
+    table = tabulate(plan, recording.traced.step.state_shapes, recording.tape)
+    remote = RemoteStates(folder) if table.remote_slots else None
+    return Loop(recording=recording, sums=sums, table=table, reverse=reverse, remote=remote)
 
 
 def count_bytes(plan: Plan, footprint: StepFootprint) -> int:

@@ -9,14 +9,16 @@ import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import ckptplan
 from ckptplan.errors import Infeasible, InputError, PlanMismatch, quote_value
 from ckptplan.execution.advice import find_limit, leave_margin, refuse_limit
 from ckptplan.jax.footprint import StepFootprint
+from ckptplan.jax.jaxprs import Same
 from ckptplan.jax.leaves import byte_size
-from ckptplan.jax.table import make_table
+from ckptplan.jax.table import Leaves, RowTable, make_table
 from ckptplan.jax.tapes import Tape
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import ACTION_TIMES, TIMES, Basis, Workload
@@ -35,26 +37,21 @@ _ROW_SECONDS = 2e-6
 class StepTimes:
     """Times as fields of a workload, with their basis."""
 
-    seconds: tuple[tuple[str, float], ...]
+    seconds: Mapping[str, Any]
     basis: Basis
 
     @property
     def least_seconds(self) -> float:
         """What a step takes at least: it is recorded and reversed once."""
-        times = self.fields()
         names = "forward_seconds", "record_overhead_seconds", "backward_seconds"
-        return float(sum(times[name] for name in names))
-
-    def fields(self) -> dict[str, Any]:
-        """Return the times by the fields of a workload."""
-        return dict(self.seconds)
+        return float(sum(self.seconds[name] for name in names))
 
 
 def assume_times(footprint: StepFootprint) -> StepTimes:
     """Return the times of the operations of a step at assumed rates."""
     of_rows = dict.fromkeys(("advance_seconds", "chunk_seconds"), _ROW_SECONDS)
     return StepTimes(
-        seconds=tuple({**footprint.seconds, **of_rows}.items()),
+        seconds={**footprint.seconds, **of_rows},
         basis=Basis(kind="assumed", why="operations of the traced step, at assumed rates"),
     )
 
@@ -82,14 +79,14 @@ def take_times(footprint: StepFootprint, timed: Workload, *, among: Sequence[Ste
     seconds = {name: getattr(timed, name) for name in (*TIMES, *ACTION_TIMES)}
     why = f"calibrated: workload {timed.name}"
     if footprint.name == measured.name:
-        return StepTimes(seconds=tuple(seconds.items()), basis=Basis(kind="measured", why=why))
+        return StepTimes(seconds=seconds, basis=Basis(kind="measured", why=why))
     known = timed.forward_seconds + timed.record_overhead_seconds + timed.backward_seconds
     pace = known / (measured.record_seconds + measured.seconds["backward_seconds"])
     seconds |= {
         name: pace * footprint.seconds[name] for name in ("record_overhead_seconds", "backward_seconds")
     }
     why = f"{why}, whose tapes are of another kind: recording and reversing at its pace"
-    return StepTimes(seconds=tuple(seconds.items()), basis=Basis(kind="derived", why=why))
+    return StepTimes(seconds=seconds, basis=Basis(kind="derived", why=why))
 
 
 #: Closed forms whose programs take what was predicted, whatever the shapes of states and tapes.
@@ -137,8 +134,19 @@ class Job:
     def find_plan(self, footprints: Sequence[StepFootprint]) -> tuple[Plan, StepFootprint]:
         """Return the quickest plan within the limit, and the footprint that it is for.
 
-        Raises Infeasible if there is none, with the least need of all footprints.
+        All strategies compete for the footprint whose regular plan is the quickest: for each footprint they
+        would take longer than compiling the program. Raises Infeasible if there is no plan, with the least need
+        of all footprints.
         """
+        regular, _ = self._find_quickest(footprints, strategies=_EXACT)
+        found, reasons = self._find_quickest([regular[1]] if regular else footprints)
+        if found is None:
+            raise min(reasons, key=lambda one: (one.binding != "local_bytes", one.need))
+        return found
+
+    def _find_quickest(
+        self, footprints: Sequence[StepFootprint], *, strategies: tuple[str, ...] | None = None
+    ) -> tuple[tuple[Plan, StepFootprint] | None, list[Infeasible]]:
         found: tuple[Plan, StepFootprint] | None = None
         reasons: list[Infeasible] = []
         timed = [(self._times_of(one), one) for one in footprints]
@@ -146,15 +154,13 @@ class Job:
             if found and self.steps * times.least_seconds >= found[0].predicted.seconds:
                 continue
             try:
-                plan = _plan(footprint, times, self.steps, self.limit, self.kept_bytes)
+                plan = _plan(footprint, times, self.steps, self.limit, self.kept_bytes, strategies=strategies)
             except Infeasible as error:
                 reasons.append(error)
                 continue
             if found is None or plan.predicted.seconds < found[0].predicted.seconds:
                 found = plan, footprint
-        if found is None:
-            raise min(reasons, key=lambda one: (one.binding != "local_bytes", one.need))
-        return found
+        return found, reasons
 
     def find_least(self, footprints: Sequence[StepFootprint]) -> tuple[Plan, StepFootprint]:
         """Return the plan with the least need of all footprints, whatever the limit, and its footprint."""
@@ -224,9 +230,17 @@ class Job:
         return take_times(footprint, self.timed, among=self.measured)
 
 
-def _plan(footprint: StepFootprint, times: StepTimes, steps: int, limit: int, kept: int) -> Plan:
+def _plan(
+    footprint: StepFootprint,
+    times: StepTimes,
+    steps: int,
+    limit: int,
+    kept: int,
+    *,
+    strategies: tuple[str, ...] | None = None,
+) -> Plan:
     request = _make_request(footprint, times, steps, limit, kept)
-    found = rank_strategies(request).best()
+    found = rank_strategies(request, strategies=strategies).best()
     if found.strategy in _EXACT or predict_program(found, footprint) <= limit:
         return found
     return rank_strategies(request, strategies=_EXACT).best()
@@ -242,7 +256,7 @@ def _make_request(footprint: StepFootprint, times: StepTimes, steps: int, limit:
         tape_bytes=footprint.tape_bytes,
         resident_bytes_per_step=kept,
         workspace_bytes=footprint.workspace_bytes,
-        **times.fields(),
+        **times.seconds,
         basis={**dict.fromkeys(_COUNTED, counted), **dict.fromkeys(TIMES, times.basis)},
     )
     profile = ckptplan.HardwareProfile(name="memory-limit", local_bytes=limit, remote_bytes=0)
@@ -252,13 +266,14 @@ def _make_request(footprint: StepFootprint, times: StepTimes, steps: int, limit:
 
 def predict_program(plan: Plan, footprint: StepFootprint) -> int:
     """Return what a program of a plan needs: buffers can hold more than what is kept at one time."""
-    table = make_table(
-        lambda: read_schedule(plan),
-        steps=plan.steps,
-        state=footprint.state_leaves,
-        tape=footprint.tape_leaves,
-    )
+    table = tabulate(Same(plan), footprint.state_leaves, footprint.tape_leaves)
     return plan.predicted.local_peak_bytes + table.buffer_bytes - table.held_bytes
+
+
+@lru_cache(maxsize=4)
+def tabulate(plan: Same, state: Leaves, tape: Leaves) -> RowTable:
+    """Return the table of a plan or a schedule."""
+    return make_table(lambda: read_schedule(plan.value), steps=plan.value.steps, state=state, tape=tape)
 
 
 #: The share by which bytes may differ from the plan's without a warning.

@@ -125,7 +125,7 @@ class Loop:
 
 def run_both_passes(loop: Loop, constants: Arrays, state: Arrays, xs: Arrays) -> Any:
     """Return a loss and the gradients: the mean square of all results, in fp32 at least."""
-    (after, outputs, sums), kept = sweep(loop, constants, state, xs)
+    (after, outputs, sums), kept = loop.sweep(constants, state, xs)
     outputs = tuple(outputs[place] for place in differentiable(loop.step.outputs))
     final = tuple(after[place] for place in differentiable(loop.step.state))
 
@@ -137,7 +137,7 @@ def run_both_passes(loop: Loop, constants: Arrays, state: Arrays, xs: Arrays) ->
 
     value, gradients = jax.value_and_grad(loss, (0, 1, 2))(final, outputs, sums)
     final, stacked, sums = gradients
-    return value, reverse_loop(loop, constants, xs, kept, (final, stacked if outputs else None, sums))
+    return value, loop.go_back(constants, xs, kept, (final, stacked if outputs else None, sums))
 
 
 def run_forward(

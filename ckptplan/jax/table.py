@@ -12,7 +12,7 @@ type, a place that a checkpoint leaves can hold a part of a tape.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import jax
 import numpy as np
@@ -150,11 +150,16 @@ def make_table(
 
     Buffers are separate, or shared if that saves memory.
     """
-    table = _write(schedule(), steps=steps, layout=Layout.separate(state, tape))
-    if table.buffer_bytes <= table.held_bytes:
-        return table
-    shared = _write(schedule(), steps=steps, layout=Layout.shared(state, tape))
-    return min(table, shared, key=lambda one: one.buffer_bytes)
+    # Leaves in separate buffers have the same places: those of a single one with all of the bytes.
+    whole = [(jax.ShapeDtypeStruct((byte_size(leaves),), np.uint8),) for leaves in (state, tape)]
+    table = _write(schedule(), steps=steps, layout=Layout.separate(*whole))
+    if table.buffer_bytes > table.held_bytes:
+        shared = _write(schedule(), steps=steps, layout=Layout.shared(state, tape))
+        if shared.buffer_bytes < table.buffer_bytes:
+            return shared
+    slots, tapes = table.rooms
+    rooms = (slots,) * len(state) + (tapes,) * len(tape)
+    return replace(table, layout=Layout.separate(state, tape), rooms=rooms)
 
 
 def _write(actions: Iterable[Action], *, steps: int, layout: Layout) -> RowTable:

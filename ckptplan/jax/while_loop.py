@@ -115,19 +115,11 @@ def _count_slots(traced: TracedGradient, memory: Any, max_steps: int) -> int:
 
     Raises InputError if there is no room for one.
     """
-<<<<<<< HEAD
     limit = parse_limit(memory, field="memory")
-    state, tape = byte_size(step.state_shapes), _measure_tape(step)
-=======
-    try:
-        limit = parse_bytes(memory)
-    except InputError as error:
-        raise error.inside(prefix="memory") from None
     step = traced.step
     state = byte_size(step.state_shapes)
     gradients = [step.constant_shapes[place] for place in traced.wanted.constants]
     tape = byte_size([one.aval for one in traced.residuals]) + byte_size(gradients)
->>>>>>> 408e531 (A step and its backward are traced once for all kinds of tape, equal calls share their programs, and devices whose while loops end apart add up their gradients once)
     each, beside = state + _ROW_BYTES, _BESIDE * state + _ROW_BYTES + tape
     # Rows are numbers of one, two or four bytes.
     for row_bytes in (1, 2, 4):

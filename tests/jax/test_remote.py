@@ -35,7 +35,7 @@ def test_a_batch_is_part_of_the_states() -> None:
     some = jnp.stack([weights, 2 * weights])
 
     def of_all(scan: Any) -> Any:
-        every = jax.vmap(lambda one: noisy_loss(scan, one, state, xs))
+        every: Any = jax.vmap(lambda one: noisy_loss(scan, one, state, xs))
         return jax.jit(jax.grad(lambda some: jnp.sum(every(some))))(some)
 
     assert difference(of_all(under(remote())), of_all(jax.lax.scan)) <= 1e-13
