@@ -25,6 +25,8 @@ from ckptplan.jax.tapes import Tape, TracedGradient, check_tape, find_wanted
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import Workload
 from ckptplan.schedule.schedule import Schedule
+from ckptplan.storage.place import OffloadPlace, OffloadTo, read_offload
+from ckptplan.storage.remote_folder import make_parent
 
 #: More arrays of one shape in a list are hardly as many sequences.
 _MOST_SEQUENCES = 2
@@ -42,6 +44,7 @@ def scan(  # noqa: PLR0917 - the signature of jax.lax.scan
     memory: int | str | None = None,
     workload: Workload | None = None,
     tape: Tape | None = None,
+    offload: OffloadTo = None,
     remote_dir: str | os.PathLike[str] | None = None,
 ) -> tuple[Any, Any]:
     """Return the final state and the stacked outputs: ``jax.lax.scan`` under a plan, with its gradients.
@@ -60,6 +63,9 @@ def scan(  # noqa: PLR0917 - the signature of jax.lax.scan
         workload: of a calibration of this cell in JAX; a plan for ``memory`` is then chosen by its times.
         tape: how the backward of a step is fed: 'residuals' of the step, the fewest bytes that spare its matrix
             'products', or its 'states'. By default it is the kind whose bytes the plan was made for.
+        offload: with ``memory``, where checkpoints may go beside it: "host", a folder, or
+            ``ckptplan.jax.Offload(folder, limit="50 GB")``. Plans with remote checkpoints compete with local
+            ones, at rates that the first call times.
         remote_dir: a folder for remote checkpoints of ``plan``; without it, they are kept in host memory.
 
     Works under ``jit``, ``grad``, ``vmap`` and ``shard_map``. First derivatives in reverse mode only. Raises
@@ -85,6 +91,7 @@ def scan(  # noqa: PLR0917 - the signature of jax.lax.scan
         memory=memory,
         workload=workload,
         tape=tape,
+        offload=offload,
         remote_dir=remote_dir,
     )
     return state, outputs
@@ -101,6 +108,7 @@ def bptt(
     memory: int | str | None = None,
     workload: Workload | None = None,
     tape: Tape | None = None,
+    offload: OffloadTo = None,
     remote_dir: str | os.PathLike[str] | None = None,
 ) -> tuple[jax.Array, Any]:
     """Return the loss of a sequence and the final state; outputs are not kept.
@@ -121,6 +129,7 @@ def bptt(
         memory=memory,
         workload=workload,
         tape=tape,
+        offload=offload,
         remote_dir=remote_dir,
     )
     return total, state
@@ -135,27 +144,29 @@ def plan_for(
     *,
     memory: int | str,
     workload: Workload | None = None,
+    offload: OffloadTo = None,
     input_gradients: bool = False,
 ) -> Plan:
     """Return the plan that ``bptt`` makes for ``memory``; without a loss, the one of ``scan``.
 
     Arrays may be given as ``jax.ShapeDtypeStruct``: sizes come from shapes, and nothing runs. The plan's
     ``tape_bytes`` say which kind of tape was chosen. Gradients of ``xs`` are part of the limit with
-    ``input_gradients``. Times are those of ``workload``, if it is given. Raises InputError, also if no plan
-    fits.
+    ``input_gradients``. Times are those of ``workload``, if given; ``offload`` is that of ``scan``. Raises
+    InputError, also if no plan fits.
     """
     _check_function(f, field="f")
     if loss is not None:
         _check_function(loss, field="loss")
     step = with_loss(f, loss) if loss is not None else lambda _, state, x: (*_call(f, state, x), ())
     steps = _count_steps(xs, length)
+    place = read_offload(offload, plan=None, memory=memory)
     plans: list[Plan] = []
 
     def trace(init: Any, xs: Any) -> None:
         traced = trace_step(step, init, xs).without_values()
         inputs = differentiable(traced.inputs) if input_gradients else ()
         footprints = measure_step(TracedGradient(traced, find_wanted(traced, inputs=inputs)))
-        plans.append(plan_within(footprints, steps=steps, memory=memory, timed=workload))
+        plans.append(plan_within(footprints, steps=steps, memory=memory, timed=workload, place=place))
 
     jax.eval_shape(trace, init, xs)
     return plans[0]
@@ -167,12 +178,16 @@ def _run(step: Step, init: Any, xs: Any, *, steps: int, **ways: Any) -> tuple[An
     if (plan is None) == (memory is None):
         problem = "is missing" if plan is None else "is given together with memory"
         raise InputError(problem, field="plan", accepted="a plan, or memory='64 MiB' in its place")
-    if ways["remote_dir"] is not None and memory is not None:
+    folder, offload = ways.pop("remote_dir"), ways.pop("offload")
+    place = read_offload(offload, plan=plan, memory=memory)
+    if folder is not None and memory is not None:
         raise InputError(
-            "is given together with memory: plans for a limit of memory keep nothing remote",
+            "is given together with memory: a plan is made, which keeps nothing there",
             field="remote_dir",
-            accepted="plan=... with remote_dir, or memory",
+            accepted="plan=... with remote_dir, or memory=... with offload",
         )
+    if folder is not None:
+        place = OffloadPlace(folder=make_parent(folder), field="remote_dir")
     if ways["workload"] is not None and memory is None:
         raise InputError(
             "is given without memory, and a plan has its own", field="workload", accepted="memory='64 MiB'"
@@ -184,7 +199,7 @@ def _run(step: Step, init: Any, xs: Any, *, steps: int, **ways: Any) -> tuple[An
         check_plan(plan, steps=steps)
     else:
         make_job(traced, steps=steps, memory=memory)
-    call = LoopCall(step=traced.without_values(), steps=steps, **ways)
+    call = LoopCall(step=traced.without_values(), steps=steps, place=place, **ways)
     leaves = tuple(lower_keys(leaf) for leaf in jax.tree.leaves(xs))
     state, outputs, sums = run_loop(call, traced.constants, traced.state, leaves)
     return *traced.raise_results(state, outputs), sums

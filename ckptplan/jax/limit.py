@@ -7,7 +7,6 @@ workspace of the step, and the loop is planned again.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -21,13 +20,14 @@ from ckptplan.jax.jaxprs import Same
 from ckptplan.jax.leaves import Arrays, byte_size
 from ckptplan.jax.planning import Job, choose_footprint, predict_program, tabulate
 from ckptplan.jax.program import Loop, run_both_passes
-from ckptplan.jax.remote import RemoteStates
+from ckptplan.jax.remote import RemoteStates, find_ways
 from ckptplan.jax.step import TracedStep
 from ckptplan.jax.sums import GradientSums
 from ckptplan.jax.tapes import Recording, Tape, TracedGradient, Wanted, find_wanted
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import Workload
 from ckptplan.schedule.schedule import Schedule
+from ckptplan.storage.place import OffloadPlace, find_cached_room
 
 #: Programs that are compiled to plan one loop.
 _MOST_PROGRAMS = 3
@@ -40,9 +40,11 @@ _SMALL_BYTES = 4096
 _QUICKLY: dict[str, str | bool] = {
     "xla_backend_optimization_level": "0",
     "xla_llvm_disable_expensive_passes": True,
-    "xla_cpu_use_fusion_emitters": False,
     "xla_cpu_parallel_codegen_split_count": "1",
 }
+#: Nor are slower writers of loops, by which only programs with small floating-point numbers need more bytes.
+_MORE_QUICKLY = {**_QUICKLY, "xla_cpu_use_fusion_emitters": False}
+_SMALL_TYPES = ("f16", "f8E")
 
 
 def plan_within(
@@ -52,6 +54,7 @@ def plan_within(
     memory: object,
     timed: Workload | None = None,
     tape: Tape | None = None,
+    place: OffloadPlace | None = None,
 ) -> Plan:
     """Return the quickest plan whose program is within a limit; its tape bytes say which kind of tape it has.
 
@@ -62,6 +65,7 @@ def plan_within(
             wanted gradients of parameters and inputs.
         timed: a calibrated workload whose times are taken.
         tape: the kind of tape; None to choose it.
+        place: where states may go off the chip; None for nowhere.
 
     Raises InputError if no plan fits, with a limit that is then accepted, or if the workload is of another
     step.
@@ -69,7 +73,12 @@ def plan_within(
     traced = footprints[0].recording.traced
     step, wanted = traced.step, traced.wanted
     job = make_job(step, steps=steps, memory=memory, wanted=wanted, timed=timed)
-    search = _LimitSearch(job=replace(job, measured=tuple(footprints)), count=count_bytes)
+    state_bytes = footprints[0].state_bytes
+    links = find_ways(place, state_bytes=state_bytes, steps=steps, limit=job.limit) if place else ()
+    search = _LimitSearch(
+        job=replace(job, measured=tuple(footprints), links=links),
+        count=lambda plan, footprint: count_bytes(plan, footprint, place=place),
+    )
     found = search.run([one for one in footprints if tape in {None, one.tape}])
     if found is not None:
         return found
@@ -166,7 +175,7 @@ def make_loop(
     *,
     tape: Tape | None = None,
     reverse: bool = False,
-    remote_dir: str | os.PathLike[str] | None = None,
+    place: OffloadPlace | None = None,
 ) -> Loop:
     """Return a step with the schedule that it runs under.
 
@@ -175,22 +184,27 @@ def make_loop(
         footprints: those of the step (``measure_step``).
         tape: the kind of tape; None for the one that the plan was made for.
         reverse: whether the sequence runs from its end.
-        remote_dir: a folder for remote states; None for host memory.
+        place: where remote states go; None for host memory.
     """
     found = choose_footprint(plan, footprints, tape=tape)
-    folder = None if remote_dir is None else os.fspath(remote_dir)
-    return _make_loop(Same(plan), found.recording, found.sums, reverse, folder)
+    return _make_loop(Same(plan), found.recording, found.sums, reverse, place)
 
 
 @lru_cache(maxsize=4)
-def _make_loop(plan: Same, recording: Recording, sums: GradientSums, reverse: bool, folder: str | None) -> Loop:
+def _make_loop(
+    plan: Same, recording: Recording, sums: GradientSums, reverse: bool, place: OffloadPlace | None
+) -> Loop:
     # Kept, since a program that was counted is then compiled with machine code.
-    table = tabulate(plan, recording.traced.step.state_shapes, recording.tape)
-    remote = RemoteStates(folder) if table.remote_slots else None
+    state = recording.traced.step.state_shapes
+    table, remote = tabulate(plan, state, recording.tape), None
+    if table.remote_slots:
+        room = find_cached_room(table.buffer_bytes)
+        through = room is not None and table.remote_slots * byte_size(state) > room
+        remote = RemoteStates(place or OffloadPlace(folder=None), through=through)
     return Loop(recording=recording, sums=sums, table=table, reverse=reverse, remote=remote)
 
 
-def count_bytes(plan: Plan, footprint: StepFootprint) -> int:
+def count_bytes(plan: Plan, footprint: StepFootprint, *, place: OffloadPlace | None = None) -> int:
     """Return the bytes that the program of a plan takes: temporary arrays and results.
 
     What the caller's loss holds of the outputs is not known: it is that of the mean of their squares. A part
@@ -198,7 +212,7 @@ def count_bytes(plan: Plan, footprint: StepFootprint) -> int:
     """
     if jax.sharding.get_abstract_mesh().manual_axes:
         return predict_program(plan, footprint)
-    step, loop = footprint.recording.traced.step, make_loop(plan, [footprint], tape=footprint.tape)
+    step, loop = footprint.recording.traced.step, make_loop(plan, [footprint], tape=footprint.tape, place=place)
 
     def stack(leaf: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((plan.steps, *leaf.shape), leaf.dtype)
@@ -207,7 +221,9 @@ def count_bytes(plan: Plan, footprint: StepFootprint) -> int:
         return run_both_passes(loop, constants, state, xs)
 
     shapes = step.constant_shapes, step.state_shapes, tuple(map(stack, step.inputs))
-    compiled = jax.jit(run).lower(*shapes).compile(compiler_options=_QUICKLY)
+    lowered = jax.jit(run).lower(*shapes)
+    has_small = any(one in lowered.as_text() for one in _SMALL_TYPES)
+    compiled = lowered.compile(compiler_options=_QUICKLY if has_small else _MORE_QUICKLY)
     found: Any = compiled.memory_analysis()
     # A first state that is a constant of the program is copied; here it is an argument.
     more = byte_size(step.state_shapes) + _SMALL_BYTES

@@ -27,6 +27,7 @@ from ckptplan.planning.playback import schedule_of
 from ckptplan.planning.request import Request
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.schedule import Schedule
+from ckptplan.storage.place import Link
 from ckptplan.units import format_bytes, parse_limit
 
 #: What a row of the table takes in addition to its steps.
@@ -91,6 +92,8 @@ def take_times(footprint: StepFootprint, timed: Workload, *, among: Sequence[Ste
 
 #: Closed forms whose programs take what was predicted, whatever the shapes of states and tapes.
 _EXACT = ("base", "standard", "nested", "revolve")
+#: Those that keep states in remote memory.
+_REMOTE = ("remote", "hierarchical", "double", "periodic")
 _COUNTED = ("state_bytes", "tape_bytes", "resident_bytes_per_step", "resident_bytes", "workspace_bytes")
 
 
@@ -110,6 +113,7 @@ class Job:
         kept_bytes: what stays for a step the whole time: outputs, their gradients, wanted gradients of inputs.
         timed: a calibrated workload whose times are taken; None to assume times.
         measured: the footprints of all kinds of tape, for the times of ``timed``; () if nothing is planned.
+        links: ways to keep states off the chip.
     """
 
     steps: int
@@ -117,6 +121,7 @@ class Job:
     kept_bytes: int
     timed: Workload | None
     measured: tuple[StepFootprint, ...] = ()
+    links: tuple[Link, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise InputError if there is no step, or if the limit is none."""
@@ -151,15 +156,16 @@ class Job:
         reasons: list[Infeasible] = []
         timed = [(self._times_of(one), one) for one in footprints]
         for times, footprint in sorted(timed, key=lambda one: one[0].least_seconds):
-            if found and self.steps * times.least_seconds >= found[0].predicted.seconds:
-                continue
-            try:
-                plan = _plan(footprint, times, self.steps, self.limit, self.kept_bytes, strategies=strategies)
-            except Infeasible as error:
-                reasons.append(error)
-                continue
-            if found is None or plan.predicted.seconds < found[0].predicted.seconds:
-                found = plan, footprint
+            for link in (None, *self.links):
+                if found and self.steps * times.least_seconds >= found[0].predicted.seconds:
+                    continue
+                try:
+                    plan = self._plan(footprint, self.limit, link=link, strategies=strategies)
+                except Infeasible as error:
+                    reasons.append(error)
+                    continue
+                if found is None or plan.predicted.seconds < found[0].predicted.seconds:
+                    found = plan, footprint
         return found, reasons
 
     def find_least(self, footprints: Sequence[StepFootprint]) -> tuple[Plan, StepFootprint]:
@@ -167,10 +173,9 @@ class Job:
         needs = [(self._find_need(one), number) for number, one in enumerate(footprints)]
         need, number = min(needs)
         chosen = footprints[number]
-        times = self._times_of(chosen)
         while True:
             try:
-                return _plan(chosen, times, self.steps, find_limit(need), self.kept_bytes), chosen
+                return self._plan(chosen, find_limit(need)), chosen
             except Infeasible as error:
                 # Buffers hold more than what this strategy keeps at a time: another one needs a little more.
                 local = error.need if error.binding == "local_bytes" else 0.0
@@ -180,7 +185,7 @@ class Job:
         """Return a plan of ``find_least`` with the bytes of another footprint, if its schedule stays."""
         limit = min(find_limit(self._find_need(footprint)), self.limit)
         try:
-            again = _plan(footprint, self._times_of(footprint), self.steps, limit, self.kept_bytes)
+            again = self._plan(footprint, limit)
         except Infeasible:
             return plan
         same = all(getattr(again, name) == getattr(plan, name) for name in _SCHEDULE)
@@ -197,8 +202,7 @@ class Job:
             gradients: the bytes of the gradients of parameters.
             shape: the shape of the inputs, time first; () if there are none.
         """
-        times = self._times_of(footprint)
-        request = _make_request(footprint, times, self.steps, self.limit, self.kept_bytes)
+        request = self._make_request(footprint, self.limit)
         reason = Infeasible(binding="local_bytes", need=need, have=self.limit, subject="the smallest program")
         try:
             rank_strategies(request).best()
@@ -219,7 +223,7 @@ class Job:
 
     def _find_need(self, footprint: StepFootprint) -> float:
         try:
-            _plan(footprint, self._times_of(footprint), self.steps, 1, self.kept_bytes)
+            self._plan(footprint, 1)
         except Infeasible as error:
             return error.need if error.binding == "local_bytes" else math.inf
         return 1.0
@@ -229,39 +233,43 @@ class Job:
             return assume_times(footprint)
         return take_times(footprint, self.timed, among=self.measured)
 
+    def _plan(
+        self,
+        footprint: StepFootprint,
+        limit: int,
+        *,
+        link: Link | None = None,
+        strategies: tuple[str, ...] | None = None,
+    ) -> Plan:
+        """Return the quickest plan of some strategies; with a link, of those that keep states remote, too."""
+        request = self._make_request(footprint, limit, link=link)
+        if link is not None and strategies is not None:
+            strategies = _REMOTE
+        found = rank_strategies(request, strategies=strategies).best()
+        if found.strategy in (*_EXACT, *_REMOTE) or predict_program(found, footprint) <= limit:
+            return found
+        return rank_strategies(request, strategies=_EXACT if link is None else _REMOTE).best()
 
-def _plan(
-    footprint: StepFootprint,
-    times: StepTimes,
-    steps: int,
-    limit: int,
-    kept: int,
-    *,
-    strategies: tuple[str, ...] | None = None,
-) -> Plan:
-    request = _make_request(footprint, times, steps, limit, kept)
-    found = rank_strategies(request, strategies=strategies).best()
-    if found.strategy in _EXACT or predict_program(found, footprint) <= limit:
-        return found
-    return rank_strategies(request, strategies=_EXACT).best()
-
-
-def _make_request(footprint: StepFootprint, times: StepTimes, steps: int, limit: int, kept: int) -> Request:
-    counted = Basis(kind="derived", why="from the shapes of the traced step")
-    workload = ckptplan.Workload(
-        name=footprint.name,
-        steps=steps,
-        units=1,
-        state_bytes=footprint.state_bytes,
-        tape_bytes=footprint.tape_bytes,
-        resident_bytes_per_step=kept,
-        workspace_bytes=footprint.workspace_bytes,
-        **times.seconds,
-        basis={**dict.fromkeys(_COUNTED, counted), **dict.fromkeys(TIMES, times.basis)},
-    )
-    profile = ckptplan.HardwareProfile(name="memory-limit", local_bytes=limit, remote_bytes=0)
-    # The rest is left for what the compiler arranges in another way.
-    return Request.of(workload, profile, local_bytes=leave_margin(limit), command="ckptplan.jax.plan_for")
+    def _make_request(self, footprint: StepFootprint, limit: int, *, link: Link | None = None) -> Request:
+        counted = Basis(kind="derived", why="from the shapes of the traced step")
+        times = self._times_of(footprint)
+        workload = ckptplan.Workload(
+            name=footprint.name,
+            steps=self.steps,
+            units=1,
+            state_bytes=footprint.state_bytes,
+            tape_bytes=footprint.tape_bytes,
+            resident_bytes_per_step=self.kept_bytes,
+            # A state that moves is in a message, too.
+            workspace_bytes=footprint.workspace_bytes + (0 if link is None else footprint.state_bytes),
+            **times.seconds,
+            basis={**dict.fromkeys(_COUNTED, counted), **dict.fromkeys(TIMES, times.basis)},
+        )
+        profile = ckptplan.HardwareProfile(name="memory-limit", local_bytes=limit, remote_bytes=0)
+        if link is not None:
+            profile = link.make_profile(limit, overlaps=False)
+        # The rest is left for what the compiler arranges in another way.
+        return Request.of(workload, profile, local_bytes=leave_margin(limit), command="ckptplan.jax.plan_for")
 
 
 def predict_program(plan: Plan, footprint: StepFootprint) -> int:

@@ -6,7 +6,7 @@ step, so that sizes are those of the whole batch when a plan is made.
 
 from __future__ import annotations
 
-import os
+import logging
 import warnings
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +21,7 @@ from jax.interpreters import ad, batching, mlir
 from ckptplan.errors import InputError, PlanMismatch
 from ckptplan.jax.footprint import measure_step
 from ckptplan.jax.jaxprs import Same, identify
-from ckptplan.jax.leaves import Arrays, has_gradient, set_weak, zeros_of
+from ckptplan.jax.leaves import Arrays, byte_size, has_gradient, set_weak, zeros_of
 from ckptplan.jax.limit import check_limit, make_loop, plan_within
 from ckptplan.jax.program import Loop, run_forward
 from ckptplan.jax.step import TracedStep, differentiable
@@ -29,6 +29,12 @@ from ckptplan.jax.tapes import Tape, TracedGradient, Wanted
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import Workload
 from ckptplan.schedule.schedule import Schedule
+from ckptplan.storage.place import OffloadPlace
+from ckptplan.units import format_bytes, parse_bytes
+
+#: Outputs are much of a limit from this share on.
+_MUCH = 0.1
+_log = logging.getLogger("ckptplan.jax")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,7 +51,7 @@ class LoopCall:
         memory: the limit in bytes or text.
         workload: a calibrated workload whose times are taken.
         tape: the kind of tape; None to choose it.
-        remote_dir: a folder for remote states; None for host memory.
+        place: where remote states go; None for host memory, and with ``memory`` for nowhere.
     """
 
     step: TracedStep
@@ -55,11 +61,11 @@ class LoopCall:
     memory: int | str | None = None
     workload: Workload | None = None
     tape: Tape | None = None
-    remote_dir: str | os.PathLike[str] | None = None
+    place: OffloadPlace | None = None
 
     @cached_property
     def _key(self) -> Hashable:
-        ways = Same(self.plan), self.memory, Same(self.workload), self.tape, self.remote_dir
+        ways = Same(self.plan), self.memory, Same(self.workload), self.tape, self.place
         return identify(self.step.closed.jaxpr), self.step.is_batch, self.steps, self.reverse, *ways
 
     def __eq__(self, other: object) -> bool:
@@ -103,10 +109,27 @@ class LoopCall:
     def make_loop(self, traced: TracedGradient) -> Loop:
         """Return how the steps run if gradients are wanted. Raises InputError."""
         footprints = measure_step(traced)
-        plan = self.plan or plan_within(
-            footprints, steps=self.steps, memory=self.memory, timed=self.workload, tape=self.tape
+        plan = self.plan
+        if plan is None:
+            ways: dict[str, Any] = {"timed": self.workload, "tape": self.tape, "place": self.place}
+            plan = plan_within(footprints, steps=self.steps, memory=self.memory, **ways)
+            self._tell_what_is_not_counted(plan)
+        return make_loop(plan, footprints, tape=self.tape, reverse=self.reverse, place=self.place)
+
+    def _tell_what_is_not_counted(self, plan: Plan) -> None:
+        """Say that a loss may pass the limit, if outputs are much of it and one more array of them is too much."""
+        outputs = self.steps * byte_size(
+            [self.step.outputs[place] for place in differentiable(self.step.outputs)]
         )
-        return make_loop(plan, footprints, tape=self.tape, reverse=self.reverse, remote_dir=self.remote_dir)
+        limit = parse_bytes(self.memory)
+        if outputs < _MUCH * limit or plan.predicted.local_peak_bytes + outputs <= limit:
+            return
+        _log.warning(
+            "memory=%s counts the outputs of all steps (%s) and their gradients. A loss that holds one more array "
+            "of that size takes it beside the limit; ckptplan.jax.bptt takes the loss step by step",
+            format_bytes(limit),
+            format_bytes(outputs),
+        )
 
     def find_loop(self, wanted: Wanted) -> Loop:
         """Return the loop of an equal call for the same gradients if there was one, else a new one."""

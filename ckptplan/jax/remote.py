@@ -7,19 +7,21 @@ pass without a backward pass leaves is dropped when the process ends.
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 from jax.experimental import io_callback
 
 from ckptplan.errors import InputError
 from ckptplan.jax.leaves import Arrays, from_words, to_words
-from ckptplan.storage.remote_folder import StateFiles, make_parent
+from ckptplan.storage.place import Link, OffloadPlace, Rates, find_cached_room, find_links, time_moves
+from ckptplan.storage.remote_folder import StateFiles
 
 Numbers: TypeAlias = npt.NDArray[Any]
 _runs = itertools.count(1)
@@ -28,22 +30,23 @@ _runs = itertools.count(1)
 class RemoteStates:
     """Keeps states of runs by their number; each run has its own, in host memory or in files of a folder."""
 
-    def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
-        self._folder = None if folder is None else make_parent(folder)
-        self._kept: dict[int, dict[int, list[Numbers]] | RemoteFiles] = {}
+    def __init__(self, place: OffloadPlace, *, through: bool = False) -> None:
+        """Files are written ``through`` to their device if the system's cache has no room for them."""
+        self._place, self._through = place, through
+        self._kept: dict[int, _Run] = {}
 
     def open(self) -> Any:
         """Begin a run and return its number, inside a program."""
         return io_callback(self._open, jax.ShapeDtypeStruct((), np.int32), ordered=True)
 
-    def write(self, run: Any, place: Any, state: Sequence[jax.Array]) -> None:
+    def write(self, run: Any, number: Any, state: Sequence[jax.Array]) -> None:
         """Store a state of a run, inside a program."""
-        io_callback(self._write, (), run, place, *map(to_words, state), ordered=True)
+        io_callback(self._write, (), run, number, *map(to_words, state), ordered=True)
 
-    def read(self, run: Any, place: Any, like: Sequence[jax.Array]) -> Arrays:
+    def read(self, run: Any, number: Any, like: Sequence[Any]) -> Arrays:
         """Return a stored state of a run, inside a program."""
         shapes = jax.eval_shape(lambda *leaves: tuple(map(to_words, leaves)), *like)
-        words = io_callback(self._read, shapes, run, place, ordered=True)
+        words = io_callback(partial(self._read, shapes), shapes, run, number, ordered=True)
         return tuple(from_words(one, leaf) for one, leaf in zip(words, like, strict=True))
 
     def close(self, run: Any) -> None:
@@ -51,53 +54,88 @@ class RemoteStates:
         io_callback(self._close, None, run, ordered=True)
 
     def _open(self) -> Numbers:
-        run = next(_runs)
-        self._kept[run] = {} if self._folder is None else RemoteFiles(self._folder)
+        run, place = next(_runs), self._place
+        files = None
+        if place.folder is not None:
+            files = StateFiles(place.folder, through=self._through, field=place.field)
+        self._kept[run] = _Run(files=files)
         return np.asarray(run, np.int32)
 
-    def _write(self, run: Any, place: Any, *state: Any) -> tuple[()]:
-        self._find(run)[int(place)] = [np.array(leaf) for leaf in state]
+    def _write(self, run: Any, number: Any, *state: Any) -> tuple[()]:
+        kept = self._find(run)
+        if kept.files is None:
+            kept.states[int(number)] = [np.array(leaf) for leaf in state]
+            return ()
+        kept.states[int(number)] = []
+        try:
+            kept.files.write(int(number), list(map(_bytes_of, state)))
+        except InputError:
+            self._close(run)
+            raise
         return ()
 
-    def _read(self, run: Any, place: Any) -> tuple[Numbers, ...]:
-        return tuple(self._find(run)[int(place)])
+    def _read(self, shapes: Sequence[Any], run: Any, number: Any) -> tuple[Numbers, ...]:
+        kept = self._find(run, number)
+        if kept.files is None:
+            return tuple(kept.states[int(number)])
+        state = tuple(np.empty(one.shape, one.dtype) for one in shapes)
+        kept.files.read(int(number), list(map(_bytes_of, state)))
+        return state
 
     def _close(self, run: Any) -> None:
         kept = self._kept.pop(int(run), None)
-        if isinstance(kept, RemoteFiles):
-            kept.close()
+        if kept is not None and kept.files is not None:
+            kept.files.close()
 
-    def _find(self, run: Any) -> dict[int, list[Numbers]] | RemoteFiles:
-        if int(run) not in self._kept:
+    def _find(self, run: Any, number: Any = None) -> _Run:
+        """Return a run, with a state if one is asked for."""
+        kept = self._kept.get(int(run))
+        if kept is None or (number is not None and int(number) not in kept.states):
             raise InputError(
-                f"run {int(run)} has ended: its states in remote memory are gone",
+                f"the states of run {int(run)} in remote memory are gone",
                 field="plan",
                 accepted="one backward pass for each forward pass, outside of jax.lax.scan",
             )
-        return self._kept[int(run)]
+        return kept
 
 
-class RemoteFiles(StateFiles):
-    """Keeps the states of a run as files: a temporary folder, which goes when the run or the process ends."""
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """The states of a run by their numbers, in host memory, or in files."""
 
-    def __init__(self, parent: Path) -> None:
-        super().__init__(parent)
-        self._kinds: list[tuple[tuple[int, ...], np.dtype[Any]]] = []
+    files: StateFiles | None
+    states: dict[int, list[Numbers]] = field(default_factory=dict)
 
-    def __setitem__(self, place: int, leaves: list[Numbers]) -> None:
-        self._kinds = [(leaf.shape, leaf.dtype) for leaf in leaves]
+
+def _bytes_of(leaf: Any) -> memoryview:
+    return np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data
+
+
+def find_ways(place: OffloadPlace | None, *, state_bytes: int, steps: int, limit: int) -> tuple[Link, ...]:
+    """Return how the states of T ``steps`` can use a place, which is timed unless it was within a day.
+
+    Callbacks do not run beside compute. Raises InputError if the place cannot be used.
+    """
+    room = find_cached_room(limit)
+    return find_links(place, state_bytes=state_bytes, steps=steps, room=room, clock=_time_states, runtime="jax")
+
+
+def _time_states(place: OffloadPlace, state_bytes: int, *, through: bool, most: int) -> Rates:
+    """Return the seconds of writing a state to a place, and of reading it, in programs as a loop has them."""
+    states, like = RemoteStates(place, through=through), [jax.ShapeDtypeStruct((state_bytes,), jnp.uint8)]
+    with jax.ensure_compile_time_eval():
+        run, state = jax.jit(states.open)(), [jnp.ones(state_bytes, jnp.uint8)]
+        write: Any = jax.jit(lambda number: states.write(run, number, state))
+        read: Any = jax.jit(lambda number: states.read(run, number, like))
+
+        def wait(move: Any, number: int) -> None:
+            jax.block_until_ready(move(number))
+            jax.effects_barrier()
+
+        # Compiled before they are timed.
+        wait(write, 0)
+        wait(read, 0)
         try:
-            self.write(place, [_view_bytes(leaf) for leaf in leaves])
-        except InputError:
-            self.close()
-            raise
-
-    def __getitem__(self, place: int) -> list[Numbers]:
-        leaves = [np.empty(shape, dtype) for shape, dtype in self._kinds]
-        self.read(place, [_view_bytes(leaf) for leaf in leaves])
-        return leaves
-
-
-def _view_bytes(leaf: Numbers) -> memoryview:
-    data: Any = leaf.reshape(-1).view(np.uint8)
-    return memoryview(data)
+            return time_moves(partial(wait, write), partial(wait, read), state_bytes=state_bytes, most=most)
+        finally:
+            states._close(run)

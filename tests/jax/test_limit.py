@@ -173,3 +173,14 @@ def test_the_plan_that_is_returned_is_one_whose_program_was_counted() -> None:
             ended += 1
             assert (found.strategy, found.parameters, found.splits) in counted
     assert ended > 10
+
+
+@pytest.mark.parametrize(("share", "told"), [(1.0, True), (3.0, False)])
+def test_a_loss_that_may_pass_the_limit_is_told_of(share: float, told: bool, caplog: Any) -> None:
+    """Where outputs are much of the limit, and it has no room for one more array of all of them."""
+    case = programs.make("GRU", STEPS)
+    limit = int(share * find_least(case))
+    compiled(case, limited(limit))
+    found = [one.message for one in caplog.records if one.name == "ckptplan.jax"]
+    assert len(found) == told
+    assert all("ckptplan.jax.bptt takes the loss step by step" in one for one in found)

@@ -11,9 +11,11 @@ import pytest
 
 import ckptplan
 import ckptplan.jax
-from ckptplan.jax.remote import RemoteFiles, RemoteStates
+from ckptplan.jax.remote import _time_states
 from ckptplan.planning.playback import make_schedule
-from tests.jax.support import STEPS, data, difference, noisy_loss, remote, under
+from ckptplan.storage import place
+from ckptplan.storage.remote_folder import StateFiles
+from tests.jax.support import STEPS, data, difference, limited, noisy_loss, remote, under
 
 HIERARCHICAL = make_schedule("hierarchical", steps=STEPS, chunk_size=2, nb_local=3)
 
@@ -77,16 +79,17 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     with pytest.raises(ckptplan.InputError, match=r"remote_dir: .*file is a file"):
-        RemoteStates(file)
+        under(remote(), remote_dir=file)(lambda h, x: (h + x, None), 0.0, jnp.ones(STEPS))
 
 
-def test_a_folder_that_vanishes_ends_the_run_with_its_name(tmp_path: Path) -> None:
+def test_a_folder_that_becomes_a_file_ends_the_run_with_its_name(tmp_path: Path) -> None:
     folder = tmp_path / "states"
     weights, state, xs = data()
     program = jax.jit(jax.grad(lambda one: noisy_loss(under(remote(), remote_dir=folder), one, state, xs)))
     compiled = program.lower(weights).compile()
     folder.rmdir()
-    with pytest.raises(jax.errors.JaxRuntimeError, match=r"remote_dir: .*states cannot be written"):
+    folder.write_text("")
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"remote_dir: .*states is a file"):
         jax.block_until_ready(compiled(weights))
 
 
@@ -98,7 +101,7 @@ def test_a_full_disk_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         path.symlink_to("/dev/full")
         return path
 
-    monkeypatch.setattr(RemoteFiles, "_path", lead_nowhere)
+    monkeypatch.setattr(StateFiles, "_path", lead_nowhere)
     weights, state, xs = data()
     run = jax.grad(lambda one: noisy_loss(under(remote(), remote_dir=tmp_path), one, state, xs))
     with pytest.raises(
@@ -106,3 +109,102 @@ def test_a_full_disk_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ):
         jax.block_until_ready(run(weights))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def fast_place(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """States move in no time; their sizes are noted."""
+    timed: list[int] = []
+
+    def clock(_: Any, state_bytes: int, **__: Any) -> place.Rates:
+        timed.append(state_bytes)
+        return 1e-9, 1e-9
+
+    monkeypatch.setattr(place, "_known", {})
+    monkeypatch.setattr(place, "_find_file", lambda _: None)
+    monkeypatch.setattr("ckptplan.jax.remote._time_states", clock)
+    return timed
+
+
+def wide_loss(scan: Any, weights: Any, xs: Any) -> Any:
+    """Of a state that is large beside its outputs."""
+
+    def cell(h: Any, x: Any) -> Any:
+        h = jnp.tanh(h * weights + x)
+        return h, h[0]
+
+    final, outputs = scan(cell, jnp.zeros(20_000), xs)
+    return jnp.sum(outputs**2) + jnp.sum(final)
+
+
+@pytest.mark.parametrize("files", [False, True])
+@pytest.mark.parametrize("batch", [False, True])
+def test_checkpoints_go_off_the_chip_in_one_line(
+    files: bool, batch: bool, tmp_path: Path, fast_place: list[int]
+) -> None:
+    """A plan with remote states competes with local ones, and has the gradients of scan."""
+    weights, xs = jnp.linspace(0.5, 0.9, 20_000), jnp.linspace(-1, 1, 100)
+    offload = tmp_path / "states" if files else "host"
+
+    def gradient(scan: Any) -> Any:
+        one: Any = lambda xs: wide_loss(scan, weights, xs)  # noqa: E731
+        of_all: Any = jax.vmap(one) if batch else one
+        given = jnp.stack([xs, 2 * xs]) if batch else xs
+        return jax.jit(jax.grad(lambda given: jnp.sum(of_all(given))))(given)
+
+    count = 2 if batch else 1
+    limit = count * 20 * 20_000 * 8
+    assert difference(gradient(limited(limit, offload=offload)), gradient(jax.lax.scan)) <= 1e-12
+    assert fast_place == [count * 20_000 * 8]
+    assert not files or list((tmp_path / "states").iterdir()) == []
+
+
+def test_a_plan_says_what_is_remote_and_the_program_is_within_the_limit(fast_place: list[int]) -> None:
+    weights, xs = jnp.linspace(0.5, 0.9, 20_000), jnp.linspace(-1, 1, 100)
+    limit = 20 * 20_000 * 8
+    plans = [
+        ckptplan.jax.plan_for(
+            lambda h, x: (jnp.tanh(h * weights + x), None), jnp.zeros(20_000), xs, memory=limit, offload=offload
+        )
+        for offload in (None, "host")
+    ]
+    assert [one.predicted.remote_writes > 0 for one in plans] == [False, True]
+    assert plans[1].predicted.seconds < plans[0].predicted.seconds
+    run = jax.jit(jax.grad(lambda xs: wide_loss(limited(limit, offload="host"), weights, xs)))
+    found: Any = run.lower(xs).compile().memory_analysis()
+    assert found.temp_size_in_bytes + found.output_size_in_bytes <= 1.03 * limit
+    assert fast_place
+
+
+@pytest.mark.parametrize("through", [False, True])
+def test_a_place_is_timed_by_the_callbacks_of_a_program(through: bool, tmp_path: Path) -> None:
+    """Also while a program is traced."""
+    found: list[Any] = []
+
+    def trace(x: Any) -> Any:
+        where = place.OffloadPlace(folder=tmp_path if through else None)
+        found.append(_time_states(where, 2**16, through=through, most=4))
+        return x
+
+    jax.jit(trace)(1.0)
+    assert all(1e-6 < one < 10 for one in found[0])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_backward_pass_and_a_scan_around_a_call_are_named() -> None:
+    """In one sentence: what a forward pass stored goes with its first backward pass."""
+    weights, state, xs = data()
+
+    def loss(one: Any) -> Any:
+        return noisy_loss(under(remote()), one, state, xs)
+
+    def of_scan(one: Any) -> Any:
+        return jax.lax.scan(lambda total, _: (total + loss(one * (1 + total / 9)), None), 0.0, None, 2)[0]
+
+    value, backward = jax.vjp(loss, weights)
+    jax.block_until_ready(backward(jnp.ones_like(value)))
+    calls: list[Any] = [lambda: backward(jnp.ones_like(value)), lambda: jax.grad(of_scan)(weights)]
+    message = r"the states of run \d+ .* are gone .*one backward pass for each forward pass, outside of jax.lax"
+    for again in calls:
+        with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+            jax.block_until_ready(again())
