@@ -125,7 +125,7 @@ class LoopCall:
         if outputs < _MUCH * limit or plan.predicted.local_peak_bytes + outputs <= limit:
             return
         _log.warning(
-            "memory=%s counts the outputs of all steps (%s) and their gradients. A loss that holds one more array "
+            "memory=%s counts the outputs of all steps (%s) and their gradients. A loss that holds another array "
             "of that size takes it beside the limit; ckptplan.jax.bptt takes the loss step by step",
             format_bytes(limit),
             format_bytes(outputs),
