@@ -58,7 +58,7 @@ def _has_effects(equation: Any) -> bool:
 
 def inline_calls(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
     """Return a jaxpr with the operations of functions under ``jax.jit`` in place of their calls."""
-    operations = Operations()
+    operations = Splicer()
     results = operations.add(closed, closed.jaxpr.invars)
     return core.ClosedJaxpr(
         core.Jaxpr(
@@ -73,8 +73,8 @@ def inline_calls(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
     )
 
 
-class Operations:
-    """The operations of jaxprs one after the other, with the arrays that these hold as constants."""
+class Splicer:
+    """Puts the operations of jaxprs one after the other, with the arrays that these hold as constants."""
 
     def __init__(self) -> None:
         self.equations: list[Any] = []

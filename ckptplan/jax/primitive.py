@@ -33,7 +33,7 @@ from ckptplan.storage.place import OffloadPlace
 from ckptplan.units import format_bytes, parse_bytes
 
 #: Outputs are much of a limit from this share on.
-_MUCH = 0.1
+_MUCH = 0.25
 _log = logging.getLogger("ckptplan.jax")
 
 
@@ -117,7 +117,7 @@ class LoopCall:
         return make_loop(plan, footprints, tape=self.tape, reverse=self.reverse, place=self.place)
 
     def _tell_what_is_not_counted(self, plan: Plan) -> None:
-        """Say that a loss may pass the limit, if outputs are much of it and one more array of them is too much."""
+        """Say that a loss may pass the limit, where one more array of all outputs would."""
         outputs = self.steps * byte_size(
             [self.step.outputs[place] for place in differentiable(self.step.outputs)]
         )
@@ -125,7 +125,7 @@ class LoopCall:
         if outputs < _MUCH * limit or plan.predicted.local_peak_bytes + outputs <= limit:
             return
         _log.warning(
-            "memory=%s counts the outputs of all steps (%s) and their gradients. A loss that holds another array "
+            "memory=%s counts all outputs (%s) and their gradients. A loss that holds another array "
             "of that size takes it beside the limit; ckptplan.jax.bptt takes the loss step by step",
             format_bytes(limit),
             format_bytes(outputs),

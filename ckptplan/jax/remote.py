@@ -33,7 +33,7 @@ class RemoteStates:
     def __init__(self, place: OffloadPlace, *, through: bool = False) -> None:
         """Files are written ``through`` to their device if the system's cache has no room for them."""
         self._place, self._through = place, through
-        self._kept: dict[int, _Run] = {}
+        self._kept: dict[int, _RemoteRun] = {}
 
     def open(self) -> Any:
         """Begin a run and return its number, inside a program."""
@@ -58,7 +58,7 @@ class RemoteStates:
         files = None
         if place.folder is not None:
             files = StateFiles(place.folder, through=self._through, field=place.field)
-        self._kept[run] = _Run(files=files)
+        self._kept[run] = _RemoteRun(files=files)
         return np.asarray(run, np.int32)
 
     def _write(self, run: Any, number: Any, *state: Any) -> tuple[()]:
@@ -87,7 +87,7 @@ class RemoteStates:
         if kept is not None and kept.files is not None:
             kept.files.close()
 
-    def _find(self, run: Any, number: Any = None) -> _Run:
+    def _find(self, run: Any, number: Any = None) -> _RemoteRun:
         """Return a run, with a state if one is asked for."""
         kept = self._kept.get(int(run))
         if kept is None or (number is not None and int(number) not in kept.states):
@@ -100,7 +100,7 @@ class RemoteStates:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Run:
+class _RemoteRun:
     """The states of a run by their numbers, in host memory, or in files."""
 
     files: StateFiles | None

@@ -20,7 +20,7 @@ from jax.extend import core
 
 from ckptplan.errors import InputError, quote_value
 from ckptplan.jax.cut import find_smallest_cut, is_costly
-from ckptplan.jax.jaxprs import Operations, evaluate, find_known, slice_jaxpr, unnamed, walk
+from ckptplan.jax.jaxprs import Splicer, evaluate, find_known, slice_jaxpr, unnamed, walk
 from ckptplan.jax.leaves import Arrays, byte_size, shapes_of
 from ckptplan.jax.step import TracedStep, check_repeatable, differentiable
 from ckptplan.jax.table import Leaves
@@ -97,7 +97,7 @@ class TracedGradient:
         kept = len(step.state) + len(step.outputs) + len(step.terms)
         incoming = _pick(step.state_shapes, moving), _pick(step.outputs, outputs), step.terms
         backward = jax.make_jaxpr(reverse)(shapes_of(forward.out_avals[kept:]), incoming)
-        operations = Operations()
+        operations = Splicer()
         self.given, self.incoming = forward.jaxpr.invars, backward.jaxpr.invars[len(forward.out_avals) - kept :]
         found = operations.add(forward, self.given)
         self.results, self.residuals = found[:kept], found[kept:]
