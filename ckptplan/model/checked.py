@@ -125,7 +125,8 @@ _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 class ModelPart(BaseModel):
     """A part of a model: frozen, without unknown fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    # Built when first used: a command uses few models, and building all of them takes time at every start.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 class CheckedModel(ModelPart):

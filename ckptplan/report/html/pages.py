@@ -13,7 +13,7 @@ from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.model.prediction import BasisEntry
 from ckptplan.report.basis import explain_basis
-from ckptplan.report.blocks import Chart, Field, Schedules, Section, Table
+from ckptplan.report.blocks import Field, Schedules, Section, Table
 from ckptplan.report.fields import FACTS, align_counts, tell_plan
 from ckptplan.report.formats import View
 from ckptplan.report.front import list_sections
@@ -80,23 +80,19 @@ def _show_schedules(chosen: Schedules) -> Section:
 
 def _show_plan(label: str, plan: Plan, detail: Detail, characters: int) -> tuple[ShownPlan, int]:
     """Return a plan for a page, and the number of events that were read for its schedule."""
-    chart, note, seen = _draw(plan, detail)
+    chart, note, seen = None, "", 0
+    try:
+        sketch = sketch_schedule(plan, detail=detail)
+        chart, seen = chart_schedule(plan, sketch), sketch.actions
+    except TooLongToDraw as error:
+        read = f"its first {format_count(error.most)} actions were" if error.most else "nothing of it was"
+        note, seen = f"The schedule is too long to be drawn here: {read} read.", error.most
+    except IllegalAction as error:
+        note = f"The schedule breaks a law: {error}"
+    except InputError as error:
+        note = f"There is no schedule: {error}"
     table = Table.of(_FACTS, [tell_plan(plan)])
     facts = ((name, text or "none") for name, text in zip(table.headings, table.texts[0], strict=True))
     content = plan_text(plan)
     kept = content if len(content) <= characters else None
     return ShownPlan(label=label, facts=tuple(facts), chart=chart, note=note, content=kept), seen
-
-
-def _draw(plan: Plan, detail: Detail) -> tuple[Chart | None, str, int]:
-    """Return the chart of a plan's schedule, or None and why; and the number of events that were read."""
-    try:
-        sketch = sketch_schedule(plan, detail=detail)
-    except TooLongToDraw as error:
-        read = f"its first {format_count(error.most)} actions were" if error.most else "nothing of it was"
-        return None, f"The schedule is too long to be drawn here: {read} read.", error.most
-    except IllegalAction as error:
-        return None, f"The schedule breaks a law: {error}", 0
-    except InputError as error:
-        return None, f"There is no schedule: {error}", 0
-    return chart_schedule(plan, sketch), "", sketch.actions
