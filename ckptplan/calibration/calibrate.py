@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from ckptplan.calibration.backend import Announce, Backend
 from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.fit import Fit, Times
+from ckptplan.calibration.fit import Fit
 from ckptplan.calibration.host import set_threads
 from ckptplan.calibration.measuring import LEAST_ROUNDS, Measuring
 from ckptplan.calibration.workloads import (
@@ -61,7 +61,6 @@ class Calibrated:
     profile: HardwareProfile
     #: The range of the workspaces of several runs, as a share of the peak.
     workspace_residual: float
-    times: Times
     noisy: Noisy | None
     #: What was left out of a whole calibration, and why; the basis of each time says it, too.
     left_out: tuple[str, ...] = ()
@@ -206,7 +205,6 @@ def calibrate(
         workload=workload,
         profile=profile,
         workspace_residual=sizes.residual,
-        times=times,
         # A quick calibration promises little, and its uncertainty says how little.
         noisy=None if quick else _judge_noise(fit, tolerance=tolerance),
         left_out=(*left_out, *uncounted),

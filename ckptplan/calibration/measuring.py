@@ -176,16 +176,14 @@ class Measuring:
         done, wanted = len(self.rounds), self._extent.rounds
         if done < wanted:
             return True
-        if self._tolerance is None or done >= _MORE * wanted or not self.is_noisy(self._tolerance):
+        if self._tolerance is None or done >= _MORE * wanted:
+            return False
+        if Fit(self.rounds).widest[1] <= self._tolerance / 2:
             return False
         if done == wanted:
             self._say("rounds differ: more follow")
         self._counter.expect(self._extent.round_seconds)
         return True
-
-    def is_noisy(self, tolerance: float) -> bool:
-        """Return whether the rounds of a time of a step spread by more than half of the tolerance."""
-        return Fit(self.rounds).widest[1] > tolerance / 2
 
     def _is_over(self, longest: float) -> bool:
         """Return whether there are enough rounds, and no time for another one."""

@@ -449,7 +449,6 @@ class _Comparison:
 
     def _compute_regret(self, times: Sequence[tuple[float, ...]]) -> Regret:
         return Regret(
-            chosen=self.plan.strategy,
             contenders=tuple(
                 Contender(
                     strategy=plan.strategy,

@@ -174,9 +174,8 @@ class Contender:
 
 @dataclass(frozen=True, kw_only=True)
 class Regret:
-    """How much longer the chosen plan took than the fastest of all measured plans."""
+    """How much longer the chosen plan, the first one, took than the fastest of all measured plans."""
 
-    chosen: str
     contenders: tuple[Contender, ...]
 
     @property
@@ -187,7 +186,7 @@ class Regret:
     @property
     def own(self) -> Contender:
         """The plan that was chosen."""
-        return next(one for one in self.contenders if one.strategy == self.chosen)
+        return self.contenders[0]
 
     @property
     def row(self) -> Row:

@@ -160,7 +160,8 @@ def make_calibration(
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         seed=seed,
         clock=environment.clock,
-        uncertainty=find_uncertainty(times),
+        # That of the worst time of a step.
+        uncertainty=_round_digits(max(times[field].spread for field in STEPS)),
         transfer_uncertainty=_round_digits(max(times["write_seconds"].spread, times["read_seconds"].spread)),
         tape_bytes_once=sizes.tape_bytes_once,
         measured={
@@ -169,11 +170,6 @@ def make_calibration(
             if field in (*TIMES, *ACTION_TIMES)
         },
     )
-
-
-def find_uncertainty(times: Times) -> float:
-    """Return the share to which times of plans are known: that of the worst time of a step."""
-    return _round_digits(max(times[field].spread for field in STEPS))
 
 
 def _list_factors(one: Estimate) -> dict[str, float]:

@@ -169,7 +169,7 @@ def _tell_regret(regret: Regret) -> Iterator[Block]:
     verdict = _VERDICTS[regret.verdict][1]
     yield Paragraph(f"  {row.measured:.3f}: {told}  {verdict}", head="Decision regret")
     ordered = sorted(regret.contenders, key=lambda one: one.row.measured)
-    yield Table.of(_CONTENDERS, (_tell_contender(one, chosen=one.strategy == regret.chosen) for one in ordered))
+    yield Table.of(_CONTENDERS, (_tell_contender(one, chosen=one is regret.own) for one in ordered))
     for one in ordered:
         if one.same:
             yield Paragraph(f"The schedule of {one.strategy} is also that of {', '.join(one.same)}.")
@@ -243,7 +243,7 @@ def _make_regret_document(regret: Regret) -> dict[str, Any]:
         "noise": regret.row.noise,
         "allowed": regret.row.allowed,
         "verdict": regret.verdict.value,
-        "chosen": regret.chosen,
+        "chosen": regret.own.strategy,
         "best": regret.best.strategy,
         "contenders": [
             {

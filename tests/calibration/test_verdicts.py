@@ -114,7 +114,7 @@ def contender(name: str, *seconds: float, predicted: float = 1.0) -> Contender:
 def test_the_regret_may_be_three_percent_and_the_noise(
     own: tuple[float, ...], best: tuple[float, ...], verdict: Verdict
 ) -> None:
-    found = Regret(chosen="mine", contenders=(contender("mine", *own), contender("other", *best)))
+    found = Regret(contenders=(contender("mine", *own), contender("other", *best)))
     assert found.verdict is verdict
     assert ("decision regret" in found.named(verdict)) is True
 
@@ -146,7 +146,6 @@ def made(*rows: Row, regret: Regret | None = None) -> Validation:
 
 def test_every_plan_of_the_regret_is_judged_and_the_wrong_ones_are_named() -> None:
     regret = Regret(
-        chosen="mine",
         contenders=(
             contender("mine", 1.0, 1.0, 1.0, predicted=1.5),
             contender("right", 1.05, 1.05, 1.05),

@@ -122,9 +122,7 @@ def test_a_validation_is_whole_at_every_width() -> None:
         ),
         Row.judged("overhead", predicted=exactly(0.1), measured=exactly(0.15), tolerance=0.03, unit="share"),
     ]
-    regret = Regret(
-        chosen="double-growing", contenders=(contender("double-growing", 1.0), contender("base", 2.0))
-    )
+    regret = Regret(contenders=(contender("double-growing", 1.0), contender("base", 2.0)))
     is_kept(tuple(view_validation(small_plan(), made(*rows, regret=regret)).blocks()))
 
 

@@ -49,7 +49,6 @@ class Timeline:
         self,
         device: torch.device,
         *,
-        resident_bytes: int = 0,
         counts_bytes: bool = True,
         clock: Clock | None = None,
         tick: Tick | None = None,
@@ -58,7 +57,7 @@ class Timeline:
         #: Peak bytes of the outputs that the cell saves for the whole sequence.
         self.saved_bytes = 0
         self.clock = clock or choose_clock(device)
-        self._device, self._resident, self._counts = device, resident_bytes, counts_bytes
+        self._device, self._counts = device, counts_bytes
         self._frontier, self._tick = Frontier(), tick
         self._elapsed = 0.0
 
@@ -79,7 +78,7 @@ class Timeline:
                 track=track_of(action),
                 action=action,
                 held_at=self._elapsed,
-                local_bytes=self._resident + local,
+                local_bytes=local,
                 remote_bytes=remote,
                 recomputed_steps=self._frontier.pass_over(action),
             )
