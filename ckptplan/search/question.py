@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -127,9 +127,8 @@ class Question:
 
     def faster_than(self, seconds: float) -> Answer | None:
         """Return the fastest answer, whatever the resolution; None if none takes less than ``seconds``."""
-        preference = Preference(objective=least_time.alone())
-        answers = self._rank_by(preference, choose_rival=partial(_choose_rival, preference, (seconds, -np.inf)))
-        return next((answer for answer in answers if answer.key < (seconds,)), None)
+        fastest = self._find_first(Preference(objective=least_time.alone()), rival=(seconds, -np.inf))
+        return None if fastest is None or fastest.key >= (seconds,) else fastest
 
     def for_closed_forms(self) -> Question:
         """Return the question for closed forms only, which are fast to search.
@@ -253,22 +252,23 @@ class Question:
         # If the fastest plan is also the smallest, there is nothing to balance.
         return knee if knee.fast_bytes > knee.small_bytes else least_time
 
-    def _find_first(self, preference: Preference) -> Answer | None:
-        choose_rival = partial(_choose_rival, preference, None)
-        found = self._rank_by(preference, choose_rival=choose_rival, stops=self._is_unbeatable)
+    def _find_first(self, preference: Preference, *, rival: Rival | None = None) -> Answer | None:
+        """Return the first answer, which need not beat ``rival``."""
+        found = self._rank_by(preference, rival=rival, only_first=True, stops=self._is_unbeatable)
         return next(iter(found), None)
 
     def _rank_by(
         self,
         preference: Preference,
         *,
-        choose_rival: Callable[[Answer | None, Strategy], Rival | None] = lambda *_: None,
+        rival: Rival | None = None,
+        only_first: bool = False,
         stops: Callable[[Answer, Preference], bool] = lambda *_: False,
     ) -> list[Answer]:
         """Return the answers, the champion first, then the others by key.
 
-        A search stops where it cannot beat the rival that is chosen by the champion so far and the strategy; an
-        answer need not beat it. No strategy is searched after a champion that ``stops`` them.
+        If ``only_first`` counts, a search stops where it can beat neither ``rival`` nor the champion so far,
+        though an answer need not beat them. No strategy is searched after a champion that ``stops`` them.
         """
         answers: list[Answer] = []
         champion: Answer | None = None
@@ -276,11 +276,12 @@ class Question:
         for strategy in sorted(self.strategies, key=order_of_search):
             if not strategy.is_closed_form:
                 stages.begin_next(strategy.name)
+            beats = _choose_rival(preference, rival, champion, strategy) if only_first else None
             try:
                 answer = self._answer(
                     strategy,
                     preference.objective,
-                    rival=choose_rival(champion, strategy),
+                    rival=beats,
                     answers=answers,
                     progress=None if self.progress is None else stages.report_solve,
                 )
@@ -401,14 +402,12 @@ def order_of_search(strategy: Strategy) -> tuple[bool, tuple[bool, bool, bool, i
 def _choose_rival(
     preference: Preference, rival: Rival | None, champion: Answer | None, strategy: Strategy
 ) -> Rival | None:
-    """Return what a strategy must beat: ``rival`` or, where only the first answer counts, the champion so far.
+    """Return what a strategy must beat: the better one of ``rival`` and the champion so far, if there is any.
 
     None for a strategy without parameters, where evaluating is as fast as comparing.
     """
-    if not strategy.parameter_names:
-        return None
-    if champion is None:
-        return rival
+    if champion is None or not strategy.parameter_names:
+        return rival if strategy.parameter_names else None
     best = preference.find_rival(champion, strategy)
     return best if rival is None else min(rival, best)
 
