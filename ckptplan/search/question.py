@@ -371,16 +371,21 @@ class Question:
         """Return the best schedule of any strategy as that of ``strategy``: its own unless another is better.
 
         Of the strategies that are not among ``answers``, only closed forms are searched: the solved strategy
-        considers the schedules of the others itself. If the objective is memory, the answer says so where less
-        memory is not excluded.
+        considers the schedules of the others itself, but charges those of single steps too much (``task``). If
+        the objective is memory, the answer says so where less memory is not excluded.
         """
         candidates = [answer for answer in answers if is_adoptable(answer.strategy)]
         best: Answer | None = min([*([] if own is None else [own]), *candidates], key=rank_of, default=None)
         for other in all_strategies().values():
-            if not isinstance(other, ClosedForm) or other in self.strategies or not is_adoptable(other):
+            if other in self.strategies or not is_adoptable(other):
                 continue
-            rival = None if best is None else (*best.key, -np.inf)
-            found = self._search(other, objective, rival=rival)
+            if isinstance(other, ClosedForm):
+                rival = None if best is None else (*best.key, -np.inf)
+                found = self._search(other, objective, rival=rival)
+            elif isinstance(other, Solved) and other.has_single_steps and self.costs.chunk_bytes:
+                found = self._solve(other, objective, progress=None)
+            else:
+                continue
             if found is not None and (best is None or found.key < best.key):
                 best = found
         if best is None or (own is not None and own.key <= best.key):

@@ -57,6 +57,16 @@ def test_the_bound_holds_for_all_schedules(costs: StepCosts, local: int) -> None
         assert not answer.proved or answer.key[0] <= min(one.key[0] for one in answers) * (1 + 1e-12)
 
 
+@given(costs=problems, local=st.integers(0, 20_000))
+def test_the_optimum_alone_is_no_slower_than_disk_revolve(costs: StepCosts, local: int) -> None:
+    """Though it is searched as if all schedules needed the workspace of longer chunks."""
+    budget = Budget(local_bytes=costs.resident_bytes + local)
+    optimum, other = (
+        ask(costs=costs, budget=budget, strategies=(name,)).best() for name in ("optimal", "disk-revolve")
+    )
+    assert other is None or (optimum is not None and optimum.key[0] <= other.key[0] * (1 + 1e-12))
+
+
 def test_disk_revolve_does_not_pay_for_what_only_longer_chunks_need() -> None:
     costs = plain_costs(40, chunk_bytes=500)
     least = ask(costs=costs, strategies=("disk-revolve",)).replace(local_bytes=40).best()
