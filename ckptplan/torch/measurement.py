@@ -335,11 +335,6 @@ def run_twice(count: int) -> tuple[Action, ...]:
     )
 
 
-def find_device(leaves: Leaves | Sequence[torch.Tensor]) -> torch.device:
-    """Return the device of tensors: the first that is not the CPU, if there is one."""
-    return next((leaf.device for leaf in leaves if leaf.device.type != "cpu"), torch.device("cpu"))
-
-
 class ActionSeconds:
     """An observer that adds up the time of each kind of action on a device.
 

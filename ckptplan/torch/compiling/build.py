@@ -32,6 +32,7 @@ from ckptplan.torch.surroundings.aside import leave_as_found
 from ckptplan.torch.surroundings.signature import Signature
 from ckptplan.torch.surroundings.walk import Reached, walk
 from ckptplan.torch.trees import Leaves, flatten, is_differentiable
+from ckptplan.torch.trial import are_equal
 
 
 class CodeSignature(Signature):
@@ -225,11 +226,11 @@ def _build(request: PieceRequest, steps: int, product: Product, *, mode: str) ->
         except _ERRORS as error:
             return explain_error(error)
         third, expected = runs.record(written)
-        difference = _find_difference((*first, *second), (*third, *third)) or _find_difference(
-            gradients, expected
-        )
-        if difference:
-            return NotCompiled(text=f"compiled steps differ from those as written by {difference}")
+        floats = [one for one in (*third, *expected) if one.is_floating_point()]
+        rounding = max([_ROUNDING, *(8 * torch.finfo(one.dtype).eps for one in floats)])
+        pairs = ((first, third), (second, third), (gradients, expected))
+        if not all(are_equal(ours, theirs, rounding=rounding) for ours, theirs in pairs):
+            return NotCompiled(text="compiled steps differ from those as written")
         return CompiledPiece(
             steps=steps,
             product=product,
@@ -239,20 +240,3 @@ def _build(request: PieceRequest, steps: int, product: Product, *, mode: str) ->
             settings=set_compiler,
             reuses_memory=record.reuses_memory,
         )
-
-
-def _find_difference(ones: Leaves, others: Leaves) -> str:
-    """Return the largest difference beyond rounding as text, an empty one if there is none."""
-    worst = 0.0
-    for one, other in zip(ones, others, strict=True):
-        if one.shape != other.shape:
-            return f"a shape, {tuple(one.shape)} for {tuple(other.shape)}"
-        wide, usual = (leaf.detach().to(torch.float64).nan_to_num(0.0, 1.0, -1.0) for leaf in (one, other))
-        if usual.numel():
-            scale = max(float(usual.abs().max()), torch.finfo(torch.float32).tiny)
-            limit = (
-                _ROUNDING if not is_differentiable(other) else max(_ROUNDING, 8 * torch.finfo(other.dtype).eps)
-            )
-            difference = float((wide - usual).abs().max()) / scale
-            worst = max(worst, difference if difference > limit else 0.0)
-    return f"{worst:.1g} of their size" if worst else ""

@@ -133,7 +133,7 @@ class FusedSequence(Wrapped):
 
     net: Any
     piece: int | None
-    #: What the latest planned call executed: one plan, for a bidirectional network two for each layer.
+    #: What the latest planned call executed, once for each layer and direction if there are two; empty before.
     latest: tuple[PiecePlan, ...]
 
     def __init__(
@@ -197,32 +197,31 @@ class FusedSequence(Wrapped):
         output = rows.size * call.state[0].shape[-1] * rows.data.itemsize
         kept = 2 * output + (rows.data.nbytes if rows.data.requires_grad else 0)
         run = PieceRun(cell=call.cell, rows=rows, state=call.state)
-        (chosen,) = self._choose([run], kept=kept, outputs=output)
-        return self._run_cell(run, chosen)
+        return self._run_cell(run, self._choose([run], kept=kept, outputs=output))
 
     def _run_both_ways(self, call: KernelCall) -> tuple[Tensor, Hidden]:
         """Run layer by layer, since a layer needs both directions of all time steps below."""
         rows, dropout, training = call.rows, call.cell.dropout, call.cell.training
         runs = call.list_directions()
         output = rows.size * 2 * call.state[0].shape[-1] * rows.data.itemsize
-        plans = self._choose(runs, kept=_count_kept(call, output=output), outputs=output)
+        chosen = self._choose(runs, kept=_count_kept(call, output=output), outputs=output)
         ends: list[Hidden] = []
         for first in range(0, len(runs), 2):
             if first and dropout:
                 rows = rows.with_data(torch.nn.functional.dropout(rows.data, dropout, training))
             both = []
-            for run, chosen in zip(runs[first : first + 2], plans[first : first + 2], strict=True):
+            for run in runs[first : first + 2]:
                 outputs, end = self._run_cell(replace(run, rows=rows), chosen)
                 both.append(outputs)
                 ends.append(end)
             rows = rows.with_data(torch.cat(both, -1))
         return rows.data, tuple(torch.cat(parts) for parts in zip(*ends, strict=True))
 
-    def _choose(self, runs: list[PieceRun], *, kept: int, outputs: int) -> tuple[PiecePlan, ...]:
-        """Return the plans of all sequences that a call runs. Raises InputError."""
+    def _choose(self, runs: list[PieceRun], *, kept: int, outputs: int) -> PiecePlan:
+        """Return the plan of each sequence that a call runs. Raises InputError."""
         rows = runs[0].rows
         if self._given is not None:
-            self.latest = (fit_pieces(self._given, rows.steps, piece=self.piece),) * len(runs)
+            chosen = fit_pieces(self._given, rows.steps, piece=self.piece)
         else:
             limit = read_limit(self._memory, rows.data.device)
             links = find_links(
@@ -232,11 +231,9 @@ class FusedSequence(Wrapped):
                 device=rows.data.device,
                 local_bytes=limit,
             )
-            self.latest = tuple(
-                choose_pieces(runs, limit=limit, kept=kept, outputs=outputs, piece=self.piece, links=links)
-            )
-        self.plan = self.latest[0].plan
-        return self.latest
+            chosen = choose_pieces(runs, limit=limit, kept=kept, outputs=outputs, piece=self.piece, links=links)
+        self.latest, self.plan = (chosen,) * len(runs), chosen.plan
+        return chosen
 
     def _run_cell(self, run: PieceRun, chosen: PiecePlan) -> tuple[Tensor, Hidden]:
         cell, rows = run.cell, run.rows

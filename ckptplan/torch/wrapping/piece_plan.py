@@ -51,7 +51,7 @@ _KEPT_ONCE = ("workspace_bytes", "single_workspace_bytes", "parameter_bytes")
 #: Lengths whose measurements are kept, and calls whose plans are.
 _MOST_MEASURED, _MOST = 256, 64
 _measured: Recent[Any, Measurement] = Recent(_MOST_MEASURED)
-_chosen: Recent[Any, list[PiecePlan]] = Recent(_MOST)
+_chosen: Recent[Any, _Candidate] = Recent(_MOST)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,15 +146,15 @@ class PieceRun:
 class Room:
     """The memory of runs that begin one after another, and are reversed in the end.
 
-    Each run has the same share for its checkpoints and tapes, which it keeps until it is reversed. One works at
-    a time.
+    All follow one plan, whose states and tapes are those of all: each run keeps its own until it is reversed.
+    One works at a time.
 
     Arguments:
         runs: the runs.
         limit: the bytes that all may take.
         kept: bytes that are there all the time.
         made: bytes of the outputs and of what a loss makes of them, at the turn from one pass to the other.
-        links: ways to keep checkpoints off the chip, of which each run has the same share.
+        links: ways to keep checkpoints off the chip.
     """
 
     runs: Sequence[PieceRun]
@@ -163,20 +163,21 @@ class Room:
     made: int
     links: tuple[Link, ...]
 
-    def plan(self, run: PieceRun, length: int, *, exact: bool = False) -> _Candidate:
-        """Return the quickest plan of a run with pieces of a length. Raises InputError if none fits.
+    def plan(self, length: int, *, exact: bool = False) -> _Candidate:
+        """Return the quickest plan with pieces of a length. Raises InputError if none fits.
 
         Bytes are estimated unless the plan is to be ``exact``.
         """
-        limit, kept = self.limit, self.kept
-        measurement = self._find(run, length, exact=exact)
-        if len(self.runs) > 1:
-            most = max(self._find(one, length, exact=exact).workspace_bytes for one in self.runs)
-            limit = max((limit - kept - most) // len(self.runs), 1)
-            measurement, kept = replace(measurement, workspace_bytes=0, single_workspace_bytes=0), 0
-        links = tuple(replace(one, capacity=one.capacity // len(self.runs)) for one in self.links)
-        count = -(-run.rows.steps // length)
-        plan = plan_within(measurement, steps=count, limit=limit, kept=kept, links=links)
+        all_ = [self._find(run, length, exact=exact) for run in self.runs]
+        most = {name: max(getattr(one, name) for one in all_) for name in (*_KEPT_BY_EACH, *_KEPT_ONCE)}
+        together: dict[str, Any] = {**most, **{name: len(all_) * most[name] for name in _KEPT_BY_EACH}}
+        plan = plan_within(
+            replace(all_[0], **together),
+            steps=-(-self.runs[0].rows.steps // length),
+            limit=self.limit,
+            kept=self.kept,
+            links=self.links,
+        )
         return _Candidate(plan=plan, piece=length)
 
     def _find(self, run: PieceRun, length: int, *, exact: bool) -> Measurement:
@@ -188,49 +189,23 @@ class Room:
 
     def has_turn(self, candidate: _Candidate) -> bool:
         """Return whether checkpoints leave room for the loss, which is computed before the last recording."""
-        states = candidate.states * candidate.plan.workload.state_bytes
-        return len(self.runs) * states + self.made <= self.limit
+        return candidate.states * candidate.plan.workload.state_bytes + self.made <= self.limit
 
-    def choose(self, run: PieceRun, lengths: Sequence[int]) -> _Candidate:
+    def choose(self, lengths: Sequence[int]) -> _Candidate:
         """Return the best length with its plan. Raises InputError if none fits."""
         found: dict[int, _Candidate] = {}
         for length in lengths:
             with suppress(InputError):
-                found[length] = self.plan(run, length)
+                found[length] = self.plan(length)
         while found:
             # A loss that takes more than the limit by itself leaves no choice.
             best = _choose_least([one for one in found.values() if self.has_turn(one)] or [*found.values()])
             del found[best.piece]
             with suppress(InputError):
                 # Kernels allocate in blocks.
-                return self.plan(run, best.piece, exact=True)
+                return self.plan(best.piece, exact=True)
         # The shortest pieces need least.
-        try:
-            return self.plan(run, lengths[0], exact=True)
-        except InputError:
-            if len(self.runs) > 1:
-                raise self._refuse(lengths[0]) from None
-            raise
-
-    def _refuse(self, length: int) -> InputError:
-        """Return an error that says what all runs together need with pieces of a length."""
-        all_ = [run.measure(length, self.limit) for run in self.runs]
-        steps = -(-self.runs[0].rows.steps // length)
-
-        def find_most(name: str) -> int:
-            return max(int(getattr(one, name)) for one in all_)
-
-        together = replace(
-            all_[0],
-            **{name: len(all_) * find_most(name) for name in _KEPT_BY_EACH},
-            **{name: find_most(name) for name in _KEPT_ONCE},
-        )
-        try:
-            plan_within(together, steps=steps, limit=self.limit, kept=self.kept, links=self.links)
-        except InputError as error:
-            return error
-        # Rounded shares.
-        return InputError("is too little", field="memory", value=self.limit, accepted="a little more")
+        return self.plan(lengths[0], exact=True)
 
 
 def choose_pieces(
@@ -241,8 +216,8 @@ def choose_pieces(
     outputs: int,
     piece: int | None,
     links: tuple[Link, ...] = (),
-) -> list[PiecePlan]:
-    """Return the quickest plans within a limit of memory, with the length of their pieces.
+) -> PiecePlan:
+    """Return the quickest plan of all runs within a limit of memory, with the length of their pieces.
 
     Arguments:
         runs: sequences of the same length that run one after another, and are reversed in the end.
@@ -260,10 +235,8 @@ def choose_pieces(
     if chosen is None:
         room = Room(runs=runs, limit=limit, kept=kept, made=MADE_OF_OUTPUTS * outputs, links=links)
         lengths = [min(piece, steps)] if piece is not None else _list_lengths(steps)
-        chosen = _chosen.keep(key, [room.choose(run, lengths) for run in runs])
-    for one in chosen:
-        assert isinstance(one.plan, Plan)  # noqa: S101 - made for a limit
-        _log.info("pieces of %d time steps, %s", one.piece, describe_choice(one.plan, limit))
+        chosen = _chosen.keep(key, room.choose(lengths))
+    _log.info("pieces of %d time steps, %s", chosen.piece, describe_choice(chosen.plan, limit))
     return chosen
 
 
