@@ -112,9 +112,10 @@ def test_live_tensors_stay_within_the_limit_with_the_buffers(
         return make(link, local_bytes, overlaps=beside)
 
     monkeypatch.setattr(places.Link, "make_profile", make_one)
-    network.run(memory=limit, offload=tmp_path)
-    with LiveBytes() as live:
-        result, _ = network.run(memory=limit, offload=tmp_path)
+    # The first call of a kind tries more.
+    for _ in range(2):
+        with LiveBytes() as live:
+            result, _ = network.run(memory=limit, offload=tmp_path)
     assert result.plan.profile.overlaps_compute is beside
     assert result.plan.predicted.remote_writes > 1
     assert live.peak <= limit
