@@ -288,4 +288,4 @@ def _choose_plan(
         return place_plan(plan, compile_, cell, inputs, state, **more)
     if not callable(cell):
         raise InputError("cannot be called", field="cell", accepted="cell(state, x)")
-    return choose_plan(cell, inputs, state, memory=memory, place=place, compile_=compile_, **more)
+    return choose_plan(cell, inputs, state, memory=memory, place=place, compile_=compile_, scales=True, **more)

@@ -46,7 +46,7 @@ from ckptplan.torch.probe import Probed, probe
 from ckptplan.torch.recognise import Recent
 from ckptplan.torch.rehearsal import make_single_record
 from ckptplan.torch.survey import Measurement, Survey
-from ckptplan.torch.trees import flatten, refuse_other_leaves
+from ckptplan.torch.trees import byte_size, flatten, refuse_other_leaves
 from ckptplan.units import format_bytes, parse_limit
 
 _log = logging.getLogger("ckptplan.torch")
@@ -71,11 +71,28 @@ _OFFLOAD = "offload"
 #: Measurements that are kept.
 _MOST = 256
 _measured: Recent[Any, Measurement] = Recent(_MOST)
+#: How far what a step keeps may differ from the proportion of the shapes, in calls that differ in these alone.
+_DEVIATION = 1.5
+#: How many times as large, or as small, such a call may be to need no measurement.
+_MOST_RATIO = 4
 #: Kinds of calls of which it was said that a place off the chip would help.
 _advised: Recent[Any, bool] = Recent(_MOST)
 #: The sizes of all steps, by the kind of a call, T and what was measured in the first steps; beside them the
 #: strategies, with their settings, under which they were seen.
 _surveyed: Recent[Any, tuple[Measurement, frozenset[Any]]] = Recent(_MOST)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Size:
+    """The shapes of a state and an input, their bytes, and those that the first step kept in a trial."""
+
+    shapes: Any
+    bytes: int
+    tape: int
+
+
+#: The latest measurement of calls that differ in shapes alone.
+_alike: Recent[Any, tuple[Measurement, _Size]] = Recent(_MOST)
 
 
 def count_kept(measurement: Measurement, inputs: Any, *, steps: int, losses: Mapping[str, Any]) -> int:
@@ -183,16 +200,39 @@ def read_limit(memory: object, device: torch.device) -> int:
     return parse_limit(memory, field="memory", or_else=", or 'auto'")
 
 
-def is_measured(call: Call, kind: Any, *, limit: int) -> bool:
-    """Return whether a call of the same kind was measured."""
-    return (kind, choose_count(call.cell, call.state, steps=call.plan.steps, limit=limit)) in _measured
+def measure(call: Call, probed: Probed, *, limit: int, scales: bool = False) -> Measurement:
+    """Return what a call takes, measured now or for a call of the same kind. Raises InputError.
 
-
-def measure(call: Call, probed: Probed, *, limit: int) -> Measurement:
-    """Return what a call takes, measured now or for a call of the same kind. Raises InputError."""
+    ``scales`` allows for the measurement of a call of other shapes, the first time: whoever runs the call
+    watches its sizes, and shapes that come again are measured.
+    """
     count = choose_count(call.cell, call.state, steps=call.plan.steps, limit=limit)
-    key = (probed.describe_kind(call), count)
-    return _measured.find(key) or _measured.keep(key, measure_call(call, probed, limit=limit))
+    kind = probed.describe_kind(call)
+    known = _measured.find((kind, count))
+    if known is not None and not known.is_scaled:
+        return known
+    size = _Size(
+        shapes=kind[1],
+        bytes=byte_size((*flatten(call.state)[0], *call.sequence.piece(0, 1)[0])),
+        tape=probed.found.tape_bytes,
+    )
+    scales &= known is None and not isinstance(call.cell, ChunkCell)
+    alike = _alike.find((kind[0], count)) if scales else None
+    found = None if alike is None else _scale(*alike, size)
+    if found is None:
+        found = measure_call(call, probed, limit=limit)
+        _alike.keep((kind[0], count), (found, size))
+    return _measured.keep((kind, count), found)
+
+
+def _scale(known: Measurement, before: _Size, now: _Size) -> Measurement | None:
+    """Return a measurement for a call of another size, None if its steps seem to do something else."""
+    by_shape, by_tape = now.bytes / max(1, before.bytes), now.tape / max(1, before.tape)
+    alike = by_tape / _DEVIATION < by_shape < by_tape * _DEVIATION
+    near = 1 / _MOST_RATIO <= by_tape <= _MOST_RATIO
+    # A plan for a larger call is one for a smaller one, as for the last batch of an epoch.
+    ratio = max(by_shape, by_tape, 1.0)
+    return known.scale(ratio) if alike and near and now.shapes != before.shapes else None
 
 
 @lru_cache(maxsize=1024)
@@ -284,8 +324,9 @@ def _make_request(
     link: Link | None = None,
     overlaps: bool = False,
 ) -> Request:
-    counted = f"counted in the first {measurement.counted} steps of the call"
-    timed = f"timed once over the first {measurement.steps} steps of the call"
+    call = "a call of other shapes, and scaled" if measurement.is_scaled else "the call"
+    counted = f"counted in the first {measurement.counted} steps of {call}"
+    timed = f"timed once over the first {measurement.steps} steps of {call}"
     workload = ckptplan.Workload(
         name="call",
         steps=steps,
@@ -351,6 +392,7 @@ def choose_plan(
     held_states: int = 0,
     place: OffloadPlace | None = None,
     advises: bool = True,
+    scales: bool = False,
     **options: Any,
 ) -> PlanChoice:
     """Return the quickest plan for a call within a limit of memory, in compiled pieces or without.
@@ -366,6 +408,7 @@ def choose_plan(
         held_states: copies of the state that the caller holds meanwhile.
         place: where checkpoints may be kept off the chip, None for nowhere.
         advises: whether a dear plan is followed by a line that says what such a place would save.
+        scales: whether the measurement of a call of other shapes will do, since this one runs and is watched.
         options: other arguments of ``bptt``.
 
     Raises InputError, also if no plan fits.
@@ -378,8 +421,7 @@ def choose_plan(
     with torch.enable_grad():
         probed = probe(call, anew=False)
     take, kind = partial(measure, call, probed), probed.describe_kind(call)
-    known = is_measured(call, kind, limit=limit)
-    first = take(limit=limit)
+    first = take(limit=limit, scales=scales)
     key = (kind, count, first)
     written, seen = _surveyed.find(key) or (first, frozenset())
     kept = count_kept(written, inputs, steps=count, losses=losses) + held_states * written.state_bytes
@@ -400,8 +442,8 @@ def choose_plan(
             replan=partial(fit, steps=count),
             keep=keep,
             is_open=_describe_settings(plan) not in seen and not isinstance(cell, ChunkCell),
-            # A measurement has found out more.
-            probed=probed if known else None,
+            # A measurement, or a rehearsal, finds out more.
+            probed=probed if probed.recalled and probed.found.rehearsed else None,
         )
         plans.append((plan, PlanChoice(plan=plan, executed=plan, compile=None, survey=survey)))
     except InputError as error:
@@ -417,7 +459,10 @@ def choose_plan(
         except InputError as error:
             refusal = refusal or error
     if refusal is not None and not plans:
-        raise refusal
+        if not first.is_scaled:
+            raise refusal
+        more = {"steps": steps, "held_states": held_states, "place": place, "advises": advises, **options}
+        return choose_plan(cell, inputs, state, memory=memory, losses=losses, compile_=compile_, **more)
     plan, choice = min(plans, key=lambda one: one[0].predicted.seconds)
     _log.info("%s", describe_choice(plan, limit))
     if advises and place is None and plan.predicted.overhead > _DEAR and kind not in _advised:

@@ -8,7 +8,6 @@ loss of the outputs, which takes memory, too: if there is little, the last steps
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -17,6 +16,7 @@ import torch
 from ckptplan.errors import InputError
 from ckptplan.execution.lookahead import Lookahead
 from ckptplan.execution.online import OnlineSchedule
+from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.timeline import COMPUTE, track_of
 from ckptplan.torch.ambient import Autocast, Generators, read_tape_hooks, use_tape_hooks
@@ -36,14 +36,6 @@ from ckptplan.torch.verify import Verifier
 MADE_OF_OUTPUTS = 5
 
 
-@dataclass(frozen=True, kw_only=True)
-class Turn:
-    """A limit of memory, and the bytes of a step's tape: what decides when the last steps are recorded."""
-
-    limit: int
-    tape_bytes: int
-
-
 class Executor:
     """Executes one schedule; single use.
 
@@ -58,7 +50,7 @@ class Executor:
         observer: called with each action when it is done.
         watch: notes what steps change besides the state.
         verifier: compares steps that run again with what they were, None if nothing is compared.
-        turn: what a plan for a limit knows of the turn; None if the last steps are always recorded before it.
+        turn: a plan for a limit that knows of the turn; None if the last steps are always recorded before it.
         apart: whether each step is recorded by itself, so that gradients of parameters do not wait for others.
         survey: takes note of sizes, None if they are known.
         fit: compares the first recording with the plan, None if that was done or is not wanted.
@@ -78,7 +70,7 @@ class Executor:
         observer: Observer | None = None,
         watch: SequenceWatch | None = None,
         verifier: Verifier | None = None,
-        turn: Turn | None = None,
+        turn: Plan | None = None,
         apart: bool = False,
         survey: Survey | None = None,
         fit: PlanFit | None = None,
@@ -139,11 +131,13 @@ class Executor:
 
     def _is_postponed(self, record: Record) -> bool:
         """Return whether the last steps are recorded after the turn, since their tapes leave no room there."""
-        if self._turn is None or self.frontier == 0 or record.stop < self.steps:
+        plan = self._turn
+        if plan is None or self.frontier == 0 or record.stop < self.steps:
             return False
-        tapes = (record.stop - record.start) * self._turn.tape_bytes
+        assert plan.goal.local_bytes is not None  # noqa: S101 - the limit
+        tapes = (record.stop - record.start) * plan.workload.tape_bytes
         made = MADE_OF_OUTPUTS * self.outputs.kept_bytes
-        return self.stores[Tier.LOCAL].bytes + tapes + made > self._turn.limit
+        return self.stores[Tier.LOCAL].bytes + tapes + made > plan.goal.local_bytes
 
     def reverse(self, rest: Lookahead, *, final: list[Gradient], incoming: Incoming) -> None:
         """Execute the rest, given the gradients of the final state and of the results of the outputs."""

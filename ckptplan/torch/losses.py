@@ -18,8 +18,6 @@ from ckptplan.torch.verify import MeasureScale, RunSums, Verifier
 Terms = list[torch.Tensor]
 #: Types in which many terms can be added up.
 _SUMMED = (torch.float32, torch.float64)
-#: Outputs that are compared at a time; a recorded chunk keeps them anyway.
-_AT_ONCE = 16
 #: A sum over steps that is cut otherwise is added up in another order: so many times the rounding of one.
 _CUT_OTHERWISE = 10
 #: Outputs that a ``chunk_loss`` gets at a time: enough for efficient matrix products.
@@ -85,8 +83,6 @@ class StackedOutputs(Outputs):
         #: Sums over each leaf, and the steps of the present action that are in none yet.
         self._sums: list[RunSums | None] = []
         self._fresh: tuple[int, int] | None = None
-        #: Outputs of steps that ran again, to be compared.
-        self._waiting: list[tuple[int, Leaves]] = []
 
     def take(self, start: int, outputs: Sequence[Any], *, first_time: bool) -> Terms:
         compares = self.verifier is not None and not self.saved
@@ -103,10 +99,8 @@ class StackedOutputs(Outputs):
                 for kept, leaf in zip(self.leaves, leaves, strict=True):
                     self._select(kept, step).copy_(leaf.detach())
             elif compares:
-                self._waiting.append((step, leaves))
+                self._compare(step, leaves)
             terms += leaves
-        if len(self._waiting) >= _AT_ONCE:
-            self._check_waiting()
         return terms
 
     @property
@@ -138,25 +132,20 @@ class StackedOutputs(Outputs):
             accepted="outputs of the same structure and shapes at every step: they are stacked over time",
         )
 
-    def _check_waiting(self) -> None:
-        """Compare outputs. Several at a time, they find code and weights in the caches."""
-        waiting, self._waiting = self._waiting, []
+    def _compare(self, step: int, leaves: Leaves) -> None:
         verifier = self.verifier
-        if verifier is None:
-            return
-        for step, leaves in waiting:
-            for sums, leaf in zip(self._sums, leaves, strict=True):
-                if sums is not None:
-                    # A projection may be small by chance, where elements of both signs cancel.
-                    scale = partial(verifier.measure_norm, leaf)
-                    sums.check(step, step + 1, verifier.project(leaf), scale=scale)
+        assert verifier is not None  # noqa: S101 - something is compared
+        for sums, leaf in zip(self._sums, leaves, strict=True):
+            if sums is not None:
+                # A projection may be small by chance, where elements of both signs cancel.
+                scale = partial(verifier.measure_norm, leaf)
+                sums.check(step, step + 1, verifier.project(leaf), scale=scale)
 
     def end_action(self) -> None:
         if self.verifier is not None and self._fresh is not None:
             # Later, the kept outputs may be changed by their owner.
             self._keep_sums(self.verifier, *self._fresh)
             self._fresh = None
-        self._check_waiting()
         for sums in self._sums:
             if sums is not None:
                 sums.end_action()
@@ -204,73 +193,49 @@ class SummedLoss(Outputs):
 
     def take(self, start: int, outputs: Sequence[Any], *, first_time: bool) -> Terms:
         if self.loss is not None:
-            return [
-                self._take_one(self.loss, step, output, first_time=first_time)
-                for step, output in enumerate(outputs, start=start)
-            ]
+            terms: Terms = []
+            for step, output in enumerate(outputs, start=start):
+                value = check_scalar(self.loss(step, output), "loss")
+                scale = partial(self.measure_scale, step, output)
+                terms += self.take_run(step, step + 1, value, output, first_time=first_time, scale=scale)
+            return terms
         if self.chunk_loss is None:
             return []
         value = check_scalar(self.chunk_loss(start, stack_outputs(outputs)), "chunk_loss")
         return self.take_run(start, start + len(outputs), value, outputs[0], first_time=first_time)
 
-    def _take_one(
-        self, loss: Callable[[int, Any], torch.Tensor], step: int, output: Any, *, first_time: bool
-    ) -> torch.Tensor:
-        """Return the loss of a single output."""
-        value = check_scalar(loss(step, output), "loss")
-        if first_time:
-            self._count(value)
-        scale = partial(self.measure_scale, step, output)
-        self._verify((step, step + 1), value, output, first_time=first_time, scale=scale)
-        return value
-
-    def take_terms(
+    def take_run(
         self,
         start: int,
+        stop: int,
         values: torch.Tensor,
-        *,
-        first_time: bool,
-        scale: Callable[[int], float],
-    ) -> Terms:
-        """Take the losses of several steps, as a tensor; return their sum, through which gradients enter.
-
-        ``scale`` returns how far the loss of a step moves with its output, and is asked only in doubt.
-        """
-        total = values.sum()
-        if first_time:
-            self._count(total)
-        run = start, start + len(values)
-        self._verify(run, values, (), first_time=first_time, scale=partial(scale, start))
-        return [total]
-
-    def take_run(
-        self, start: int, stop: int, value: torch.Tensor, output: Any = (), *, first_time: bool
-    ) -> Terms:
-        """Take the loss of a run of steps as a whole; ``output`` is that of a step, if there is one."""
-        if first_time:
-            self._count(value)
-        self._verify((start, stop), value, output, first_time=first_time)
-        return [value]
-
-    def _verify(
-        self,
-        run: tuple[int, int],
-        values: torch.Tensor,
-        output: Any,
+        output: Any = (),
         *,
         first_time: bool,
         scale: MeasureScale | None = None,
-    ) -> None:
-        """Keep the losses of steps that will run again, or compare those of steps that do."""
-        if self.verifier is None or not self.runs_again(first_time):
-            return
-        if self._sums is None:
-            cuts = 1 if self.chunk_loss is None else _CUT_OTHERWISE
-            self._sums = self.verifier.make_loss_sums(values, flatten(output)[0], cuts=cuts)
+    ) -> Terms:
+        """Take the losses of a run of steps, or their loss as a whole; return what gradients enter through.
+
+        Arguments:
+            start: the first step.
+            stop: the step after the last one.
+            values: the losses.
+            output: that of a step, if there is one.
+            first_time: whether the steps run for the first time.
+            scale: returns how far the loss of a step moves with its output; asked only in doubt.
+        """
+        total = values.sum() if values.dim() else values
         if first_time:
-            self._sums.keep(*run, values)
-        else:
-            self._sums.check(*run, values, scale=scale)
+            self._count(total)
+        if self.verifier is not None and self.runs_again(first_time):
+            if self._sums is None:
+                cuts = 1 if self.chunk_loss is None else _CUT_OTHERWISE
+                self._sums = self.verifier.make_loss_sums(values, flatten(output)[0], cuts=cuts)
+            if first_time:
+                self._sums.keep(start, stop, values)
+            else:
+                self._sums.check(start, stop, values, scale=scale)
+        return [total]
 
     def measure_scale(self, step: int, output: Any) -> float:
         """Return how far the loss of a step moves if each element of an output changes by its own size.

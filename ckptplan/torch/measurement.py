@@ -125,11 +125,7 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
         leaves = [*find_graph_leaves(ends, until=named), *(one for one in named if one.grad_fn is not None)]
         others = [one for one in leaves if all(one is not piece for piece in pieces)]
         if not leaves:
-            raise InputError(
-                "has nothing that requires a gradient, so that no tape is kept",
-                field="cell",
-                accepted="a cell with parameters, parameters=[...], inputs or a state that require a gradient",
-            )
+            raise _make_no_tape()
         self.parameter_bytes = byte_size(others)
         # Those that only later steps use get gradients, too.
         used = {id(one) for one in others}
@@ -211,13 +207,17 @@ def measured_sizes(cell: Any, inputs: Any, state: Any, loss: Any = None, **more:
     with torch.enable_grad(), leave_as_found(things, device=pieces[0].device if pieces else None):
         result = bptt_planned(cell, first, state, loss, plan=at_once, observer=seen, **more)
     if not seen.tapes:
-        raise InputError(
-            "has nothing that requires a gradient, so that no tape is kept",
-            field="cell",
-            accepted="a cell with parameters, parameters=[...], or inputs or a state that require a gradient",
-        )
+        raise _make_no_tape()
     _refuse_empty(pieces, seen)
     return seen.find_sizes(byte_size(flatten(result.state)[0]), steps)
+
+
+def _make_no_tape() -> InputError:
+    return InputError(
+        "has nothing that requires a gradient, so that no tape is kept",
+        field="cell",
+        accepted="a cell with parameters, parameters=[...], inputs or a state that require a gradient",
+    )
 
 
 def _refuse_empty(pieces: Leaves, seen: Recordings) -> None:

@@ -208,7 +208,7 @@ def describe_call(
     device: torch.device,
     options: tuple[Any, ...],
 ) -> tuple[Any, ...]:
-    """Return what findings depend on besides what can be reached.
+    """Return what findings depend on besides what can be reached: the shapes, and all else.
 
     Arguments:
         state: the initial state.
@@ -219,8 +219,6 @@ def describe_call(
         options: of the call.
     """
     leaves, structure = flatten(state)
-    # Whatever their length.
-    tensors = tuple((one.shape[1:], *_describe(one)) for one in inputs.leaves)
     named = tuple(named)
     if any(one.grad_fn is not None for one in named) or any(_HOOKS_OF_ALL):
         signature.complete = False
@@ -230,8 +228,11 @@ def describe_call(
         signature.complete, plain = False, tuple(map(repr, plain))
     specs = structure.spec, inputs.structure.spec if isinstance(inputs, GivenInputs) else None
     return (
-        *(options, tensors, kinds, plain, str(specs)),
-        tuple((one.shape, *_describe(one)) for one in leaves),
+        (tuple(one.shape[1:] for one in inputs.leaves), tuple(one.shape for one in leaves)),
+        *(options, kinds, plain, str(specs)),
+        # Whatever their length.
+        tuple(map(_describe, inputs.leaves)),
+        tuple(map(_describe, leaves)),
         tuple((one.shape, *_describe(one)) for one in named),
         *(Autocast.present(device), device),
         *_read_modes(),

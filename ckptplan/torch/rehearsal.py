@@ -119,7 +119,6 @@ class _Objective:
         self.name = "chunk_loss" if "chunk_loss" in losses else "loss"
         #: The types of what steps return.
         self.dtypes: set[torch.dtype] = set()
-        self._weights: dict[Any, torch.Tensor] = {}
 
     def choose_share(self, lost: float, sums: float) -> float:
         """Return the share of the sum, given what the losses and the sum are in the first run."""
@@ -168,18 +167,13 @@ class _Objective:
         if not leaves:
             return torch.zeros(())
         parts = [
-            (leaf * self._direct(leaf[0] if stacked else leaf, place)) for place, leaf in enumerate(leaves)
+            leaf * make_direction((leaf[0] if stacked else leaf).detach(), place)
+            for place, leaf in enumerate(leaves)
         ]
         wide = [part.float() if part.dtype in (torch.float16, torch.bfloat16) else part for part in parts]
         sums = [part.flatten(1).mean(1).sum() if stacked else part.mean() for part in wide]
         total: torch.Tensor = sum(sums[1:], sums[0])
         return total
-
-    def _direct(self, like: torch.Tensor, place: int) -> torch.Tensor:
-        key = like.shape, like.dtype, like.device, place
-        if key not in self._weights:
-            self._weights[key] = make_direction(like.detach(), place)
-        return self._weights[key]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from ckptplan.torch.chunk_engine import ChunkEngine
 from ckptplan.torch.compiling.engine import CompiledEngine
 from ckptplan.torch.compiling.steps import CompiledPiece
 from ckptplan.torch.engine import Cell, Engine, StepEngine
-from ckptplan.torch.executor import Executor, Turn
+from ckptplan.torch.executor import Executor
 from ckptplan.torch.fit import make_fit
 from ckptplan.torch.graphs import Gradients
 from ckptplan.torch.held_graphs import explain_held_graphs
@@ -240,7 +240,8 @@ class Run:
             observer=call.observer,
             watch=watch,
             verifier=verifier,
-            turn=_find_turn(call),
+            # Where outputs are returned, a caller makes a loss of them.
+            turn=call.plan if isinstance(call.plan, Plan) and call.limit and not call.losses else None,
             apart=call.recording == "steps",
             survey=call.survey if call.survey is not None and call.survey.is_open else None,
             fit=fit,
@@ -428,13 +429,6 @@ def _make_remote_store(call: Call, device: torch.device) -> Store[Any]:
     room = find_host_room(device, predicted.local_peak_bytes)
     through = room is not None and predicted.remote_peak_bytes > room
     return make_store(call.place, device, ahead=ahead, through=through)
-
-
-def _find_turn(call: Call) -> Turn | None:
-    """Return what a plan that was made for a limit knows of the turn, where outputs are returned."""
-    if call.losses or call.limit is None or not isinstance(call.plan, Plan):
-        return None
-    return Turn(limit=call.limit, tape_bytes=call.plan.workload.tape_bytes)
 
 
 def _find_room(call: Call) -> dict[str, int]:

@@ -7,6 +7,7 @@ shows, everything is put back, and a plan is made with that. The next call knows
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -60,6 +61,31 @@ class Measurement(Sizes):
     #: Steps whose bytes were counted, and steps that were timed.
     counted: int = 1
     steps: int = 1
+    #: Whether they are those of a call of other shapes, in proportion.
+    is_scaled: bool = False
+
+    def scale(self, ratio: float) -> Measurement:
+        """Return the same for a call of larger shapes: all but the gradients of parameters is in proportion."""
+
+        def grow(size: int, fixed: int = 0) -> int:
+            fixed = min(size, fixed)
+            return fixed + math.ceil(ratio * (size - fixed))
+
+        fixed = self.parameter_bytes
+        return replace(
+            self,
+            state_bytes=grow(self.state_bytes),
+            tape_bytes=grow(self.tape_bytes),
+            resident_bytes_per_step=grow(self.resident_bytes_per_step),
+            output_bytes=grow(self.output_bytes),
+            workspace_bytes=grow(self.workspace_bytes, fixed),
+            single_workspace_bytes=grow(self.single_workspace_bytes, fixed),
+            forward_seconds=ratio * self.forward_seconds,
+            record_seconds=ratio * self.record_seconds,
+            backward_seconds=ratio * self.backward_seconds,
+            single_tape_bytes=grow(self.single_tape_bytes),
+            is_scaled=True,
+        )
 
     @property
     def single(self) -> Measurement:

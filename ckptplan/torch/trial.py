@@ -16,7 +16,7 @@ import torch
 from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Generators
 from ckptplan.torch.cell_calls import call_cell, check_result
-from ckptplan.torch.digests import cut
+from ckptplan.torch.digests import Projections, cut, measure_norm
 from ckptplan.torch.graphs import (
     GivenGradients,
     as_graph_roots,
@@ -79,22 +79,16 @@ def gather(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.layout is torch.strided else tensor.to_dense()
 
 
-#: The norm of a gradient, and its product with a fixed direction.
+#: The norm of a gradient, and its projection on a random direction.
 Reduced: TypeAlias = tuple[float, float]
 
 
 def reduce_gradient(gradient: torch.Tensor) -> Reduced:
     """Return two numbers by which a gradient is compared."""
     gradient = gather(gradient)
-    wide = torch.view_as_real(gradient) if gradient.is_complex() else gradient
-    norms, products = [], []
-    # In fp64, as squares of large numbers overflow.
-    for place, part in enumerate(map(torch.Tensor.double, cut(wide))):
-        norms.append(torch.linalg.vector_norm(part))
-        products.append(torch.dot(part, make_direction(part, 0)) * (1 + 1 / (2 + place)))
-    if not norms:
-        return 0.0, 0.0
-    return float(torch.linalg.vector_norm(torch.stack(norms))), float(torch.stack(products).sum())
+    number = Projections().project(gradient)
+    assert number is not None  # noqa: S101 - it is dense
+    return float(measure_norm(gradient)), float(number)
 
 
 #: A share of the largest gradient, in its rounding, that rounding alone may leave of one which is zero.

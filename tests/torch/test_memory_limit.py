@@ -219,6 +219,7 @@ def test_made_inputs_say_how_many_steps_there_are() -> None:
 def forget() -> None:
     """Leave nothing of earlier calls, as in a fresh process."""
     budget._measured.clear()
+    budget._alike.clear()
     budget._plan.cache_clear()
 
 
@@ -705,7 +706,7 @@ def scale_and_deepen(state: torch.Tensor, x: torch.Tensor, scale: torch.Tensor, 
 
 
 def count_measurements(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    budget._measured.clear()
+    forget()
     made: list[Any] = []
 
     def count(*arguments: Any, **named: Any) -> Any:
@@ -763,6 +764,35 @@ def test_a_counter_and_a_record_cost_no_measurement(monkeypatch: pytest.MonkeyPa
         net.count, net.record = net.count + 1, [*net.record, 0.5]
         losses.append(1.0)
     assert len(made) == 1
+
+
+@pytest.mark.filterwarnings("ignore:later steps keep more")
+@pytest.mark.parametrize("batches", [(8, 32), (32, 8)])
+def test_a_new_batch_is_not_measured_and_stays_within_the_limit(
+    monkeypatch: pytest.MonkeyPatch, batches: tuple[int, int]
+) -> None:
+    made = count_measurements(monkeypatch)
+    torch.manual_seed(0)
+    cell = torch.nn.GRUCell(16, 64)
+
+    def step(state: torch.Tensor, x: torch.Tensor) -> Any:
+        state = cell(x, state)
+        return state, state
+
+    limit = 40_000 * max(batches) + 300_000
+    for batch in batches:
+        with LiveBytes() as live:
+            result = bptt(step, torch.randn(100, batch, 16), torch.zeros(batch, 64), squares, memory=limit)
+            result.loss.backward()
+        cell.zero_grad()
+    assert live.peak <= limit
+    assert len(made) == 1
+    assert isinstance(result.plan, ckptplan.Plan)
+    basis = {one.field: one.text for one in result.plan.estimate_basis}
+    assert "first 4 steps of a call of other shapes, and scaled" in basis["workload.tape_bytes"]
+    # A plan that nobody watches is of sizes that were measured.
+    plan_for(step, torch.randn(100, batches[-1], 16), torch.zeros(batches[-1], 64), squares, memory="2 MB")
+    assert len(made) == 2
 
 
 def test_what_a_loss_of_the_final_state_keeps_is_no_part_of_a_steps_tape() -> None:

@@ -122,8 +122,8 @@ class CompiledEngine(StepEngine):
         assert isinstance(self.outputs, SummedLoss)  # noqa: S101 - others have no loss
         if self.piece.product == "chunk_loss":
             return self.outputs.take_run(first, last, made[0], first_time=first_time)
-        scale = partial(self._measure_scale, first, begin)
-        return self.outputs.take_terms(first, made, first_time=first_time, scale=scale)
+        scale = partial(self._measure_scale, first, begin, first)
+        return self.outputs.take_run(first, last, made, first_time=first_time, scale=scale)
 
     def _take_outputs(self, made: list[Any], first: int, *, first_time: bool) -> Terms:
         outputs, terms = self.outputs, []

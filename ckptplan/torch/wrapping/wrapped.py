@@ -115,6 +115,7 @@ class Wrapped(torch.nn.Module):
                 compile_=options["compile"],
                 held_states=self._held_states,
                 place=self._place,
+                scales=True,
                 **measured,
             )
         self.plan = chosen.plan
