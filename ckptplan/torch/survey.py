@@ -61,8 +61,13 @@ class Measurement(Sizes):
     #: Steps whose bytes were counted, and steps that were timed.
     counted: int = 1
     steps: int = 1
-    #: Whether they are those of a call of other shapes, in proportion.
-    is_scaled: bool = False
+    #: How many times those of a call of other shapes they are, 0 if such a call itself was measured.
+    scaled_by: float = 0.0
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether a call of other shapes was measured."""
+        return self.scaled_by > 0
 
     def scale(self, ratio: float) -> Measurement:
         """Return the same for a call of larger shapes: all but the gradients of parameters is in proportion."""
@@ -84,7 +89,7 @@ class Measurement(Sizes):
             record_seconds=ratio * self.record_seconds,
             backward_seconds=ratio * self.backward_seconds,
             single_tape_bytes=grow(self.single_tape_bytes),
-            is_scaled=True,
+            scaled_by=ratio,
         )
 
     @property
