@@ -172,7 +172,7 @@ def test_sizes_alone_are_the_same_by_both_commands_and_plan_at_once(tmp_path: Pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["calibrate.toml", "workloads.toml"]
     one, other = (ckptplan.load_workload(tmp_path / f"{name}.toml") for name in ("calibrate", "workloads"))
     sizes = [name for name, number in one.numbers().items() if "bytes" in name and number]
-    assert len(sizes) == 5
+    assert len(sizes) == 6
     assert all(getattr(one, name) == getattr(other, name) for name in sizes)
     assert (one.timed_on, one.calibration) == (None, None)
     plan = ckptplan.optimize(other, ckptplan.load_profile("nvidia-h200"), objective="memory")
