@@ -21,7 +21,7 @@ from jax.extend import core
 from ckptplan.errors import InputError, quote_value
 from ckptplan.jax.cut import find_smallest_cut, is_costly
 from ckptplan.jax.jaxprs import Splicer, evaluate, find_known, slice_jaxpr, unnamed, walk
-from ckptplan.jax.leaves import Arrays, byte_size, shapes_of
+from ckptplan.jax.leaves import Arrays, shapes_of
 from ckptplan.jax.step import TracedStep, check_repeatable, differentiable
 from ckptplan.jax.table import Leaves
 
@@ -166,11 +166,6 @@ class Recording:
         )
         self.tape: Leaves = shapes_of([one.aval for one in tape])
         self.prepared: Leaves = shapes_of([one.aval for one in once])
-
-    @property
-    def tape_bytes(self) -> int:
-        """Return the bytes of the tape of one step."""
-        return byte_size(self.tape)
 
     def prepare(self, constants: Arrays) -> Arrays:
         """Return what is computed once."""
