@@ -131,7 +131,7 @@ class _Sum:
     def total(self) -> torch.Tensor:
         """Return the sum and that of the sizes, as a tensor of two elements."""
         if self._waiting:
-            numbers = torch.cat([one.reshape(-1) for one in self._waiting])
+            numbers = torch.hstack(self._waiting)
             # Integers wrap around in the same way, however they are cut.
             wide = make_finite(numbers.double()) if is_differentiable(numbers) else numbers.long()
             sums = torch.stack((wide.sum(), wide.abs().sum()))
