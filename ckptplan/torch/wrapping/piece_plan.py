@@ -36,7 +36,7 @@ _log = logging.getLogger("ckptplan.torch")
 #: The longest piece that is chosen: longer ones are hardly quicker, and take more memory at a time.
 LONGEST = 64
 #: Pieces of a length that are measured, and how often they are timed: the least counts.
-_PIECES, _ROUNDS = 4, 3
+_PIECES, _ROUNDS = 2, 3
 #: The longer of the two pieces from which others are estimated: at most so many time steps, and this share of
 #: the sequence. The other one is a quarter of it.
 _LONGEST_MEASURED, _SHARE = 32, 16
