@@ -126,7 +126,7 @@ class ModelPart(BaseModel):
     """A part of a model: frozen, without unknown fields."""
 
     # Built when first used: a command uses few models, and building all of them takes time at every start.
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class CheckedModel(ModelPart):
