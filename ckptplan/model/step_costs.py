@@ -57,8 +57,8 @@ class StepCosts(CheckedModel):
 
     @property
     def charged(self) -> Self:
-        """The costs with the workspace of chunks of several steps charged to every schedule."""
-        if not self.chunk_bytes:
+        """The costs with the workspace of chunks of several steps charged to every schedule that may have one."""
+        if not self.chunk_bytes or self.steps == 1:
             return self
         resident = self.resident_bytes + self.chunk_bytes
         return self.model_copy(update={"resident_bytes": resident, "chunk_bytes": 0})

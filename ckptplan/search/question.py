@@ -186,12 +186,14 @@ class Question:
         """Return the costs at which a strategy has a schedule if it has one at all, of single steps maybe."""
         return self.costs if strategy.has_single_steps or strategy.adopts_others else self.costs.charged
 
-    def least_alone(self, strategy: Solved) -> float:
-        """Return a lower bound on the seconds of schedules that ``task`` charges too much: of single steps."""
+    def least_alone(self, strategy: Solved, budget: Budget) -> float:
+        """Return a lower bound on the seconds of schedules that ``task`` charges too much: of single steps.
+
+        They may hold as many tapes as the budget has room for, each recorded by itself.
+        """
         if strategy.has_single_steps or not self.costs.chunk_bytes:
             return np.inf
-        costs = self.costs
-        return strategy.bound_seconds(costs, Budget(local_bytes=costs.resident_bytes + costs.tape_bytes))
+        return strategy.bound_seconds(self.costs, budget)
 
     def least_remote_bytes(self) -> int | None:
         """Return the remote memory needed within the other limits, None if no amount is enough."""
@@ -356,7 +358,7 @@ class Question:
         answer = strategy.solve(task)
         if answer is None:
             return None
-        answer, alone = answer.at(self.costs), self.least_alone(strategy)
+        answer, alone = answer.at(self.costs), self.least_alone(strategy, self.budget)
         if not self.limits.keeps(answer.cost(self.costs))[0]:
             return None
         if answer.least_seconds is not None:

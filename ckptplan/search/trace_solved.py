@@ -122,7 +122,6 @@ class _Search:
         if rungs is None:
             return [], [], False
         answers, bounds, complete = list[Answer](), list[tuple[int, float]](), True
-        alone = question.least_alone(self.strategy)
         for rung in rungs:
             listed.append(rung)
             self._report(len(listed))
@@ -134,8 +133,13 @@ class _Search:
                     answers.append(dataclasses.replace(answer, key=key))
                 elif not cost.within(unlimited.budget)[0]:
                     complete = False
-            bounds += [(budget, min(seconds, alone)) for budget, seconds in rung.bounds]
+            bounds += [(budget, min(seconds, self._bound_alone(budget))) for budget, seconds in rung.bounds]
         return answers, bounds, complete
+
+    def _bound_alone(self, local_bytes: int) -> float:
+        """Return a lower bound on the seconds of schedules of single steps within a budget."""
+        budget = dataclasses.replace(self.question.budget, local_bytes=local_bytes)
+        return self.question.least_alone(self.strategy, budget)
 
     def _report(self, rungs: float) -> None:
         """Report that so many rungs are done; how many follow is not known."""

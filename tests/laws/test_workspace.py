@@ -1,12 +1,14 @@
 """Law: the workspace that recording several steps at once needs is charged to schedules that do so alone."""
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.schedule.actions import Record
+from ckptplan.schedule.actions import Backward, Record
 from ckptplan.schedule.simulator import play
+from ckptplan.search.trace_solved import trace_solved_front
 from ckptplan.strategies.registry import all_strategies
 from tests.support import ask, changed, plain_costs, step_costs
 
@@ -65,6 +67,22 @@ def test_the_optimum_alone_is_no_slower_than_disk_revolve(costs: StepCosts, loca
         ask(costs=costs, budget=budget, strategies=(name,)).best() for name in ("optimal", "disk-revolve")
     )
     assert other is None or (optimum is not None and optimum.key[0] <= other.key[0] * (1 + 1e-12))
+
+
+@given(costs=problems, more=st.integers(0, 5_000))
+def test_no_bound_is_above_the_schedule_that_records_each_step_by_itself(costs: StepCosts, more: int) -> None:
+    """It holds all tapes and pays for no longer chunk: neither a plan nor a front may deny it."""
+    steps = range(costs.steps)
+    actions = [Record(i, i + 1) for i in steps] + [Backward(i, i + 1) for i in reversed(steps)]
+    played = play(actions, costs=costs)
+    local = played.local_peak_bytes + more
+    answer = ask(costs=costs, budget=Budget(local_bytes=local), strategies=("optimal",)).best()
+    assert answer is not None
+    assert answer.least_seconds is not None
+    assert answer.least_seconds <= played.seconds * (1 + 1e-12)
+    assert not answer.proved or answer.key[0] <= played.seconds * (1 + 1e-12)
+    front = trace_solved_front(ask(costs=costs, strategies=("optimal",)))
+    assert front.bounds.within(np.array([played.local_peak_bytes]))[0] <= played.seconds * (1 + 1e-12)
 
 
 def test_disk_revolve_does_not_pay_for_what_only_longer_chunks_need() -> None:
