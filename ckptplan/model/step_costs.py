@@ -57,7 +57,7 @@ class StepCosts(CheckedModel):
 
     @property
     def charged(self) -> Self:
-        """The costs with the workspace of chunks of several steps charged to every schedule that may have one."""
+        """The costs with the workspace of chunks of several steps charged to all that may have one."""
         if not self.chunk_bytes or self.steps == 1:
             return self
         resident = self.resident_bytes + self.chunk_bytes
