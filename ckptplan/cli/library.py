@@ -170,7 +170,7 @@ def new_workload(
     ckptplan calibrate measures them. Without --kind and --cell, questions are asked on a terminal.
     """
     given = _keep_given(times)
-    options.keep_apart({"--kind": kind.kind, "--cell": cell.cell})
+    options.keep_apart({"--kind": kind.kind, "--cell": cell.cell or None})
     if cell.cell:
         write_counted(cell, output=output, format_=format_, times=given)
         return

@@ -275,13 +275,20 @@ def make_request(job: JobOptions, wishes: BudgetOptions, *, progress: Progress |
 
 
 def keep_apart(given: Mapping[str, object]) -> None:
-    """Raise InputError, for the first option that is given, if the last one is given, too."""
+    """Raise InputError, for the first option that is given, if the last one is given, too.
+
+    None, False and an empty list are not given; zero and an empty text are.
+    """
     *others, (last, chosen) = given.items()
     for name, value in others:
-        if value and chosen:
+        if _is_given(value) and _is_given(chosen):
             raise InputError(
                 f"does not go together with {last}", field=name, value=value, accepted="one of them"
             )
+
+
+def _is_given(value: object) -> bool:
+    return value is not None and value is not False and value != []
 
 
 def need_runtime(runtime: str) -> None:

@@ -125,7 +125,6 @@ _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 class ModelPart(BaseModel):
     """A part of a model: frozen, without unknown fields."""
 
-    # Built when first used: a command uses few models, and building all of them takes time at every start.
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 

@@ -1,7 +1,7 @@
 """Writes files of rows that can be continued after an interruption.
 
-A row is complete when its line has ended. All rows of a file begin with the same identity. A file gets its
-beginning in one piece, so a file without it was not written by this module.
+A row is complete when its line has ended. All rows of a file begin with the same identity. A file that ends
+within its beginning, as after a power cut, counts as empty; one with another beginning is not of this module.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ def open_rows(
     beginning = make_beginning(lines, identity).encode()
     try:
         with _open_locked(path, source) as file:
-            if restart or not os.fstat(file.fileno()).st_size:
+            begun = file.read(len(beginning))
+            file.seek(0)
+            if restart or (begun != beginning and beginning.startswith(begun)):
                 file.truncate()
                 file.write(beginning)
                 file.seek(0)

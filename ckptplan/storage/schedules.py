@@ -123,7 +123,12 @@ def _is_end(lines: Iterator[str], *, source: str) -> bool:
 def _read_lines(file: TextIO, *, source: str) -> Iterator[str]:
     """Yield the lines without their ends, each of which may be millions of characters, but not more."""
     for number in count(1):
-        line = file.readline(_MOST_CHARACTERS + 1)
+        try:
+            line = file.readline(_MOST_CHARACTERS + 1)
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"is not UTF-8 text (byte {error.start})", source=f"{source}: after line {number - 1}"
+            ) from None
         if not line:
             return
         if len(line) > _MOST_CHARACTERS:

@@ -21,6 +21,7 @@ from ckptplan.errors import InputError, did_you_mean, refuse
 from ckptplan.model.workload import ACTION_TIMES, DERIVED
 from ckptplan.units import (
     MAX_BYTES,
+    MAX_STEPS,
     format_bytes,
     format_count,
     format_rate,
@@ -47,13 +48,13 @@ class AxisKind:
 
 
 def _read_count(value: object) -> int:
-    """Read a count; how large it may be is for the model to say."""
+    """Read a count; which of them fit an input is for the model to say."""
     try:
         count = int(value) if isinstance(value, str) else index(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         count = 0
-    if isinstance(value, bool) or count < 1:
-        raise refuse(value, "is not accepted", accepted="whole numbers from 1")
+    if isinstance(value, bool) or not 1 <= count <= MAX_STEPS:
+        raise refuse(value, "is not accepted", accepted=f"whole numbers from 1 to {MAX_STEPS:,}")
     return count
 
 

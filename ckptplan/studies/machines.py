@@ -206,9 +206,11 @@ def _put_prices(
     """Return the machines with the prices that the caller gave. Raises InputError."""
     names = [profile.name for profile in machines]
     named = prices if isinstance(prices, Mapping) else {} if prices is None else dict.fromkeys(names, prices)
-    for name in named:
+    for name, price in named.items():
         if name not in names:
             raise refuse(name, "is not among the machines", field="prices", accepted=", ".join(names))
+        if price is None:
+            raise refuse(price, "is not a price", field="prices", accepted="a number from 0")
     try:
         return [
             profile.replace(price_per_hour=named[profile.name]) if profile.name in named else profile

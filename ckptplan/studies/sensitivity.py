@@ -123,8 +123,9 @@ def compute_error_bars(
         on_sample: called with the number of each sample before its search.
         executor: searches the samples, as in ``sweep``.
     """
+    contenders = question.replace(strategies=_select_contenders(question, share))
     varied = _vary_times(question.costs, profile, share=share, samples=samples, seed=seed)
-    found = map_in_order(partial(_compare_at, question=question, kept=kept), varied, executor=executor)
+    found = map_in_order(partial(_compare_at, question=contenders, kept=kept), varied, executor=executor)
     ours, best = np.empty(samples), np.empty(samples)
     better: Counter[str] = Counter()
     for sample in range(samples):
@@ -158,6 +159,26 @@ def _compare_at(costs: StepCosts, *, question: Question, kept: Answer) -> tuple[
         return ours, least, None
     chosen = asked.best() or faster
     return ours, least, chosen.strategy.name
+
+
+def _select_contenders(question: Question, share: float) -> tuple[str, ...]:
+    """Return the strategies that may be the best one in some sample.
+
+    All have base's time in common. The time that a strategy adds to it is a sum of times, so in every sample it
+    is within a factor (1 + share) of its nominal value. The best one need not be the fastest: one that is not
+    the champion in the end may keep others from that place for a while. As long as the champions with and
+    without it differ, each further one lowers the lesser time of the two by at most the resolution rho. So a
+    strategy of n matters only if its time times (1 - rho)^n is at most the least. If transfers overlap compute,
+    base's time hides some of what is added, and any strategy may win.
+    """
+    if question.costs.overlaps_compute:
+        return question.goal.strategies
+    added = {answer.strategy.name: answer.key[0] - question.base_seconds for answer in question.rank()}
+    least = min(added.values()) * (1 + share)
+    longest = question.base_seconds * (1 + share) + least
+    wider = longest / (1 - question.resolution) ** len(added) * (1 + COUNT_ROUNDING) - longest
+    most = (least + wider) * (1 + share) + SUM_ROUNDING * question.base_seconds
+    return tuple(name for name, seconds in added.items() if seconds <= most)
 
 
 def _vary_times(

@@ -146,6 +146,7 @@ def test_nothing_fits_the_limits_of_the_front() -> None:
         (("pareto", "--plot", "front.gif"), "--plot: 'front.gif' does not say which kind of picture"),
         (("pareto", "--plot", "-"), "--plot: standard output carries the result"),
         (("pareto", "--at", "300 KB"), "--at: '300 KB' has the unit 'KB'"),
+        (("pareto", "--at", "0", "--local-bytes", "1MB"), "--local-bytes: does not go together with --at"),
         (("pareto", "--resolution", "2"), "--resolution: '2' would be 200%"),
         (
             ("pareto", "--plot", "/nowhere/front.png"),

@@ -182,7 +182,7 @@ def test_what_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for name, message in {
         "missing": "No such file",
         "a\0b": "no file can have this name",
-        "bytes": "not UTF-8 text",
+        "bytes": r"bytes: after line \d+: is not UTF-8 text",
         "long": "line 1: is too long",
         "empty": "line 1: '' is not the first line of a schedule",
         ".": "directory",

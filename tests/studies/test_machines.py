@@ -93,6 +93,7 @@ def test_a_deadline_is_a_number_of_seconds_or_has_a_unit(deadline: float | str) 
         ({"batches": 0}, "batches: 0 is out of range"),
         ({"prices": -1.0}, "prices: -1.0 is not accepted"),
         ({"prices": {"old": float("nan")}}, "prices: nan is not accepted"),
+        ({"prices": {"old": None}}, "prices: None is not a price .*a number from 0"),
         ({"prices": {"older": 1.0}}, "prices: 'older' is not among the machines"),
     ],
 )

@@ -18,6 +18,7 @@ from ckptplan.studies.sensitivity import (
     SEED,
     Influence,
     Sensitivity,
+    _select_contenders,
     _vary_times,
     compute_error_bars,
     price_kept,
@@ -215,6 +216,21 @@ def test_only_what_beats_every_setting_of_the_plans_strategy_is_better(
     assert bars.better_chance == pytest.approx(others / 80)
     assert sum(bars.better.values()) == pytest.approx(bars.better_chance)
     assert chance is None or bars.better_chance == chance
+
+
+@pytest.mark.parametrize("share", [0.01, 0.1, 0.5])
+def test_samples_search_only_what_may_be_best_in_one_of_them(share: float) -> None:
+    """Fewer strategies than were asked for, and the best of every sample among them."""
+    costs = Case(workload=SNN.with_steps(300), profile=IPU).costs
+    asked = ask(
+        costs=costs, budget=Budget(local_bytes=300_000), strategies=tuple(select_strategies(["closed"]))
+    )
+    contenders = _select_contenders(asked, share)
+    assert set(contenders) < {answer.strategy.name for answer in asked.rank()}
+    for here in _vary_times(costs, IPU, share=share, samples=40, seed=SEED):
+        best = asked.replace(costs=here).best()
+        assert best is not None
+        assert best.strategy.name in contenders
 
 
 def test_error_bars_are_the_same_each_time() -> None:
