@@ -187,7 +187,9 @@ def make_loop(
         place: where remote states go; None for host memory.
     """
     found = choose_footprint(plan, footprints, tape=tape)
-    return _make_loop(Same(plan), found.recording, found.sums, reverse, place)
+    # Arrays that a rule holds are those of this call.
+    make = _make_loop.__wrapped__ if found.recording.traced.values else _make_loop
+    return make(Same(plan), found.recording, found.sums, reverse, place)
 
 
 @lru_cache(maxsize=4)

@@ -65,8 +65,11 @@ class LoopCall:
 
     @cached_property
     def _key(self) -> Hashable:
+        step = self.step
+        # The same operations are another loop if other arrays of them are its state, inputs or outputs.
+        parts = step.constant_shapes, step.state_shapes, step.inputs, step.outputs, step.terms
         ways = Same(self.plan), self.memory, Same(self.workload), self.tape, self.place
-        return identify(self.step.closed.jaxpr), self.step.is_batch, self.steps, self.reverse, *ways
+        return identify(step.closed.jaxpr), parts, step.is_batch, self.steps, self.reverse, *ways
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LoopCall) and self._key == other._key
@@ -137,7 +140,8 @@ class LoopCall:
         if traced.values:
             # Arrays that a rule holds are those of this call.
             return self.make_loop(traced)
-        return _remember(_Asked(key=(self, wanted, identify(traced.whole)), traced=traced))
+        rules = identify(traced.before), identify(traced.whole)
+        return _remember(_Asked(key=(self, wanted, rules), traced=traced))
 
     def differentiable(self) -> Callable[..., tuple[Arrays, Arrays, Arrays]]:
         """Return the loop as a function of constants, state and inputs with a rule for reverse mode."""
@@ -150,11 +154,11 @@ class LoopCall:
         def forward(constants: Any, state: Any, xs: Any) -> Any:
             values = tuple(tuple(jnp.asarray(one.value) for one in part) for part in (constants, state, xs))
             wanted = Wanted(
-                constants=_perturbed(constants, step.constant_shapes), inputs=_perturbed(xs, step.inputs)
+                constants=perturbed(constants, step.constant_shapes), inputs=perturbed(xs, step.inputs)
             )
             loop = self.find_loop(wanted)
             results, kept = once(lambda *given: loop.sweep(*self._watch_batches(loop, given)))(*values)
-            return results, (_Static(loop), *values, kept)
+            return results, (Static(loop), *values, kept)
 
         def backward(held: Any, gradients: Any) -> Any:
             static, constants, state, xs, kept = held
@@ -277,13 +281,14 @@ ad.primitive_jvps[_loop] = _differentiate
 
 @jax.tree_util.register_static
 @dataclass(frozen=True)
-class _Static:
-    """A loop that passes from the forward to the backward pass beside arrays."""
+class Static:
+    """What passes from the forward to the backward pass beside arrays."""
 
-    value: Loop
+    value: Any
 
 
-def _perturbed(primals: Sequence[Any], shapes: Sequence[Any]) -> tuple[int, ...]:
+def perturbed(primals: Sequence[Any], shapes: Sequence[Any]) -> tuple[int, ...]:
+    """Return the places of the primals of a ``jax.custom_vjp`` whose gradients are wanted."""
     return tuple(place for place in differentiable(shapes) if primals[place].perturbed)
 
 
@@ -338,15 +343,15 @@ def guard(leaf: jax.Array) -> jax.Array:
 def _materialise(step: TracedStep, gradients: Any) -> tuple[Arrays, Arrays | None, Arrays]:
     """Return the incoming gradients of what is differentiable; None if none of the outputs has one."""
     final, stacked, sums = gradients
-    states = tuple(_zero_or(final[place], step.state_shapes[place]) for place in differentiable(step.state))
+    states = tuple(zero_or(final[place], step.state_shapes[place]) for place in differentiable(step.state))
     places = differentiable(step.outputs)
     unused = all(isinstance(stacked[place], jax.custom_derivatives.SymbolicZero) for place in places)
-    some = tuple(_zero_or(stacked[place], step.outputs[place], *stacked[place].shape[:1]) for place in places)
-    terms = tuple(_zero_or(one, leaf) for one, leaf in zip(sums, step.terms, strict=True))
+    some = tuple(zero_or(stacked[place], step.outputs[place], *stacked[place].shape[:1]) for place in places)
+    terms = tuple(zero_or(one, leaf) for one, leaf in zip(sums, step.terms, strict=True))
     return states, None if unused else some, terms
 
 
-def _zero_or(gradient: Any, leaf: jax.ShapeDtypeStruct, *room: int) -> jax.Array:
+def zero_or(gradient: Any, leaf: jax.ShapeDtypeStruct, *room: int) -> jax.Array:
     """Return a gradient, or that of nothing: zeros with room for a number of leaves."""
     if isinstance(gradient, jax.custom_derivatives.SymbolicZero):
         return zeros_of(leaf, *room)

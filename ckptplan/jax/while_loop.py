@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -20,10 +20,10 @@ from jax import lax
 from ckptplan.cost.arrays import Integers
 from ckptplan.errors import InputError, quote_value
 from ckptplan.jax.leaves import Arrays, axes_of, byte_size, make_room, put, release, take
-from ckptplan.jax.primitive import guard, once, spread
+from ckptplan.jax.primitive import Static, guard, once, perturbed, spread, zero_or
 from ckptplan.jax.step import TracedStep, differentiable, find_collectives, trace_step
 from ckptplan.jax.sums import GradientSums
-from ckptplan.jax.tapes import Recording, TracedGradient, find_wanted
+from ckptplan.jax.tapes import Recording, TracedGradient, Wanted
 from ckptplan.recursion.online import Snapshots
 from ckptplan.schedule.schedule import check_count
 from ckptplan.units import format_bytes, parse_limit
@@ -51,7 +51,7 @@ def while_loop(
         body: ``body(state)`` returns the next state; what it closes over has gradients, too.
         state: the initial state, any pytree.
         memory: the bytes that states, the tape of a step and the table of the rule may take, or text as
-            "64 MiB".
+            "64 MiB". Without gradients nothing is held.
         slots: in place of ``memory``, the states that are held at a time.
         max_steps: the steps for which the rule is tabulated, in one to four bytes each. No more states are
             held. Longer loops are right, and run steps more often.
@@ -81,13 +81,11 @@ def while_loop(
     apart = axes_of(kind)
     _check_lengths(step.closed.jaxpr, apart, field="body")
     _check_lengths(test.closed.jaxpr, apart, field="cond")
-    traced = cache(lambda: TracedGradient(step, find_wanted(step)))
     if slots is None:
-        slots = _count_slots(traced(), memory, max_steps)
-    check_count("slots", slots)
-    loop = _Loop(
-        step=step, test=test, traced=traced, apart=apart, slots=min(slots, max_steps), max_steps=max_steps
-    )
+        parse_limit(memory, field="memory")
+    else:
+        check_count("slots", slots)
+    loop = _Loop(step=step, test=test, apart=apart, slots=slots, memory=memory, max_steps=max_steps)
     final = loop.run(step.constants, test.constants, step.state)
     found, _ = step.raise_results(final, ())
     return found
@@ -187,11 +185,11 @@ class _Loop:
 
     step: TracedStep
     test: TracedStep
-    #: The step with its backward, which is traced if gradients are wanted.
-    traced: Callable[[], TracedGradient]
     #: The axes of devices whose loops may end apart.
     apart: tuple[str, ...]
-    slots: int
+    #: The states that are held at a time; None for those that fit ``memory``.
+    slots: int | None
+    memory: int | str | None
     max_steps: int
 
     def run(self, constants: Arrays, of_test: Arrays, state: Arrays) -> Arrays:
@@ -204,17 +202,29 @@ class _Loop:
 
             return lax.while_loop(go_on, lambda present: self.advance(constants, present), state)
 
-        def forward(constants: Arrays, of_test: Arrays, state: Arrays) -> tuple[Arrays, Any]:
-            final, *held = once(self.sweep)(constants, of_test, state)
-            return final, (constants, *held)
+        def forward(*given: Any) -> tuple[Arrays, Any]:
+            constants, of_test, state = (tuple(one.value for one in part) for part in given)
+            wanted = Wanted(constants=perturbed(given[0], self.step.constant_shapes), inputs=())
+            traced = TracedGradient(self.step, wanted)
+            slots = self._count_slots(traced)
+            final, *held = once(partial(self.sweep, slots))(constants, of_test, state)
+            return final, (Static((traced, slots)), constants, held)
 
         def backward(kept: Any, incoming: Any) -> Any:
-            constants, held, steps, last = kept
-            of_constants, of_state = once(self.reverse)(constants, held, steps, last, incoming)
+            static, constants, held = kept
+            some = differentiable(self.step.state_shapes)
+            gradients = tuple(zero_or(incoming[place], self.step.state_shapes[place]) for place in some)
+            of_constants, of_state = once(partial(self.reverse, *static.value))(constants, held, gradients)
             return of_constants, tuple(None for _ in of_test), of_state
 
-        whole.defvjp(forward, backward)
+        whole.defvjp(forward, backward, symbolic_zeros=True)
         return whole(*(tuple(map(guard, part)) for part in (constants, of_test, state)))
+
+    def _count_slots(self, traced: TracedGradient) -> int:
+        slots = self.slots
+        if slots is None:
+            slots = _count_slots(traced, self.memory, self.max_steps)
+        return min(slots, self.max_steps)
 
     def goes_on(self, of_test: Arrays, state: Arrays) -> Any:
         _, (found,), _ = self.test.run(of_test, state, (), jnp.int32(0))
@@ -223,44 +233,60 @@ class _Loop:
     def advance(self, constants: Arrays, state: Arrays) -> Arrays:
         return self.step.run(constants, state, (), jnp.int32(0))[0]
 
-    def sweep(self, constants: Arrays, of_test: Arrays, state: Arrays) -> Any:
+    def sweep(self, slots: int, constants: Arrays, of_test: Arrays, state: Arrays) -> Any:
         """Return the final state, the held states, the step of each row, and T."""
-        rows = jnp.asarray(_tabulate(self.slots, self.max_steps))
-        held = make_room(state, self.slots + 1)
-        steps = jnp.full(self.slots + 1, _MOST, jnp.int32)
+        rows = jnp.asarray(_tabulate(slots, self.max_steps))
+        held = make_room(state, slots + 1)
+        steps = jnp.full(slots + 1, _MOST, jnp.int32)
 
         def go_on(carry: Any) -> Any:
             return self.goes_on(of_test, carry[0])
 
         def run(carry: Any) -> Any:
             present, held, steps, t = carry
-            row = jnp.where(t < len(rows), rows[jnp.minimum(t, len(rows) - 1)].astype(jnp.int32), self.slots)
+            row = jnp.where(t < len(rows), rows[jnp.minimum(t, len(rows) - 1)].astype(jnp.int32), slots)
             held, steps = put(held, present, row), steps.at[row].set(t)
             return self.advance(constants, present), held, steps, t + 1
 
         return lax.while_loop(go_on, run, (state, held, steps, jnp.int32(0)))
 
-    def reverse(self, constants: Arrays, held: Arrays, steps: Any, last: Any, incoming: Any) -> Any:
-        """Return the gradients of the constants and of the initial state, None for those that have none."""
-        recording = Recording(self.traced(), "states")
+    def reverse(
+        self,
+        traced: TracedGradient,
+        slots: int,
+        constants: Arrays,
+        kept: tuple[Arrays, Any, Any],
+        incoming: Arrays,
+    ) -> Any:
+        """Return the gradients of the constants and of the initial state, None for those that have none.
+
+        Arguments:
+            traced: a step and its backward.
+            slots: the states that are held at a time.
+            constants: those of the step.
+            kept: the held states, the step of each row, and T, as ``sweep`` returns them.
+            incoming: the gradients of the final state, where it has them.
+        """
+        held, steps, last = kept
+        recording = Recording(traced, "states")
         sums_of = GradientSums(recording)
         _check_lengths(sums_of.each, self.apart, field="body", what="has gradients that take")
-        of_constants, of_state = recording.traced.wanted.constants, differentiable(self.step.state_shapes)
-        rows = jnp.argsort(steps[: self.slots]).astype(jnp.int32)
-        count = jnp.sum(steps[: self.slots] < _MOST).astype(jnp.int32)
+        of_constants, of_state = traced.wanted.constants, differentiable(self.step.state_shapes)
+        rows = jnp.argsort(steps[:slots]).astype(jnp.int32)
+        count = jnp.sum(steps[:slots] < _MOST).astype(jnp.int32)
 
         def run(carry: Any) -> Any:
             held, steps, count, adjoint, gradients, sums = carry
             row = rows[count - 1]
             start = steps[row]
             length = adjoint - start
-            ahead = jnp.where(length == 1, 0, _split(length, self.slots - count + 1))
-            kept = release(take(held, row), self.step.state_shapes)
-            present = lax.fori_loop(0, ahead, lambda _, one: self.advance(constants, one), kept)
+            ahead = jnp.where(length == 1, 0, _split(length, slots - count + 1))
+            before = release(take(held, row), self.step.state_shapes)
+            present = lax.fori_loop(0, ahead, lambda _, one: self.advance(constants, one), before)
 
             reverses = start + ahead == adjoint - 1
             # Outside the branches, which would copy what is held.
-            free = jnp.where(reverses, self.slots, rows[count])
+            free = jnp.where(reverses, slots, rows[count])
             held, steps = put(held, present, free), steps.at[free].set(start + ahead)
 
             def step_back(_: None) -> Any:
@@ -275,7 +301,7 @@ class _Loop:
 
         first = (
             *(held, steps, count, last),
-            tuple(incoming[place] for place in of_state),
+            incoming,
             sums_of.start(),
         )
         *_, gradients, sums = lax.while_loop(lambda carry: carry[3] > 0, run, first)

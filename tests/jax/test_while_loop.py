@@ -200,10 +200,7 @@ def read_outside(call: Any, like: Any) -> Any:
         ({"slots": None}, "slots: is missing (accepted: slots or memory)"),
         ({"memory": 100}, "slots: is given together with memory"),
         ({"slots": 0}, "slots: 0 is not accepted"),
-        (
-            {"slots": None, "memory": "8 B"},
-            "memory: 8 B are too little for a held state, the tape of a step and the table of",
-        ),
+        ({"slots": None, "memory": "much"}, "memory: 'much' is not"),
         ({"cond": 3}, "cond: 3 cannot be called"),
         ({"body": lambda x: (x, x)}, "body: changes the structure of its state"),
         ({"body": lambda x: jnp.ones(2) * x}, "body: changes its state from float64[] to float64[2]"),
@@ -224,6 +221,67 @@ def test_arguments_that_are_refused(change: dict[str, Any], message: str) -> Non
     }
     with pytest.raises(InputError, match=re.escape(message)):
         while_loop(**call)
+
+
+def test_a_limit_is_too_little_for_gradients_alone() -> None:
+    def last(start: Any) -> Any:
+        return while_loop(lambda x: x < 1, lambda x: x + 1.0, start, memory="8 B")
+
+    assert last(0.0) == 1
+    message = "memory: 8 B are too little for a held state, the tape of a step and the table of"
+    with pytest.raises(InputError, match=re.escape(message)):
+        jax.grad(last)(0.0)
+
+
+@pytest.mark.parametrize("ways", [{"slots": 3}, {"memory": "1 MB"}], ids=["slots", "memory"])
+def test_a_derivative_that_calls_back_is_refused_where_it_is_wanted(ways: dict[str, Any]) -> None:
+    @jax.custom_jvp
+    def double(x: Any) -> Any:
+        return 2 * x
+
+    double.defjvp(lambda x, dx: (2 * x[0], dx[0] * read_outside(jax.experimental.io_callback, x[0])))
+
+    def last(start: Any) -> Any:
+        return while_loop(lambda x: x < 9, double, start, **ways)
+
+    assert last(1.0) == 16
+    with pytest.raises(InputError, match="uses what io_callback returns"):
+        jax.grad(last)(1.0)
+
+
+@pytest.mark.parametrize("ways", [{"slots": 3}, {"memory": "1 MB"}], ids=["slots", "memory"])
+@pytest.mark.parametrize("reads", [False, True], ids=["of its input", "of what it closes over"])
+def test_a_rule_without_a_gradient_of_an_array_is_not_zero(ways: dict[str, Any], reads: bool) -> None:
+    """JAX refuses what a function with a rule closes over; that of the state is right."""
+
+    def loss(weights: Any, start: Any, run: Any) -> Any:
+        @jax.custom_vjp
+        def act(x: Any) -> Any:
+            return jnp.tanh(x * weights)
+
+        def back(x: Any, incoming: Any) -> Any:
+            slope = 1 - jnp.tanh(x * weights) ** 2
+            return (incoming * slope * weights if reads else incoming * slope,)
+
+        act.defvjp(lambda x: (act(x), x), back)
+        return jnp.sum(run(lambda x: (x[0] + 1, act(x[1]) + weights), (jnp.int32(0), start))[1])
+
+    def ours(body: Any, start: Any) -> Any:
+        return while_loop(lambda x: x[0] < 5, body, start, **ways)
+
+    def theirs(body: Any, start: Any) -> Any:
+        return jax.lax.fori_loop(0, 5, lambda _, x: body(x), start)
+
+    weights, start = jnp.array([0.5, 1.0]), jnp.array([0.1, 0.2])
+    found, expected = (jax.grad(loss, 1)(weights, start, run) for run in (ours, theirs))
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    for gradient in (
+        jax.grad(loss),
+        jax.jit(jax.grad(loss), static_argnums=2),
+        jax.grad(jax.jit(loss, static_argnums=2)),
+    ):
+        with pytest.raises(Exception, match="with respect to a closed-over value"):
+            gradient(weights, start, ours)
 
 
 def test_sums_over_an_axis_of_vmap_are_refused_by_name() -> None:
