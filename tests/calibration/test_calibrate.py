@@ -123,6 +123,20 @@ def test_a_tape_that_is_not_linear_is_refused_with_its_residual() -> None:
         measured(one)
 
 
+def test_live_memory_may_fall_by_a_state_in_long_chunks_and_may_not_rise() -> None:
+    """The working state may be a checkpoint, too; what rises with the steps of a chunk is not linear."""
+    state, peak = 10**6, 4 * 10**6
+
+    def compare(*spaces: int) -> float:
+        return footprint._compare_workspaces([*spaces], runs=FEWEST_RUNS, peak=peak, state=state)
+
+    assert compare(3 * state, 2 * state) == 0.25
+    assert compare(2 * state, 2 * state + peak // 20) == 0.05
+    for wrong in ((2 * state, 3 * state), (3 * state + 1, 2 * state), (2 * state, 2 * state + peak // 19)):
+        with pytest.raises(InputError, match=r"not linear in the steps of a chunk.*by \(T, chunk\): \(8, 2\)"):
+            compare(*wrong)
+
+
 class Leaky(torch.nn.Module):
     """A layer and a neuron of snnTorch, which keeps the slope of its spikes once for all steps of a chunk."""
 

@@ -100,18 +100,7 @@ def measure(network: MeasuredNetwork, *, counter: RunCounter, runs: SizeRuns = A
     single, *workspaces = spaces
     # A state that is read from remote memory is no checkpoint.
     single += state
-    span = max(workspaces) - min(workspaces)
-    residual = span / max(peaks)
-    # Whether the working state is a checkpoint, too, depends on where in a schedule the peak is.
-    if residual > _CONSTANT and span > max(_SMALL_BYTES, state):
-        shown = ", ".join(f"{one}: {size:,}" for one, size in zip(runs.peaks, workspaces, strict=True))
-        raise InputError(
-            "its live memory is not linear in the steps of a chunk, as every plan assumes: the memory that a "
-            f"run needs besides checkpoints and tapes ranges over {format_share(residual)} of the peak (bytes "
-            f"by (T, chunk): {shown})",
-            field="cell",
-            accepted="a cell whose scratch memory is the same for every chunk",
-        )
+    residual = _compare_workspaces(workspaces, runs=runs, peak=max(peaks), state=state)
     return CountedSizes(
         state_bytes=state,
         tape_bytes=tape,
@@ -127,6 +116,28 @@ def measure(network: MeasuredNetwork, *, counter: RunCounter, runs: SizeRuns = A
             for field, why in _explain(runs, once=once, residual=residual).items()
         },
     )
+
+
+def _compare_workspaces(workspaces: list[int], *, runs: SizeRuns, peak: int, state: int) -> float:
+    """Return the range of the workspaces of some runs as a share of the peak. Raises InputError if it is large.
+
+    Whether the working state is a checkpoint, too, depends on where in a schedule the peak is: where it is
+    recorded, it is one, and during the forward pass it is not. So runs of short chunks, whose peak may be
+    there, may need a state more than that of the longest chunk, but no run of long chunks may.
+    """
+    _, longest = max((chunk, space) for (_, chunk), space in zip(runs.peaks, workspaces, strict=True))
+    span = max(workspaces) - min(workspaces)
+    most = max(_SMALL_BYTES, _CONSTANT * peak)
+    if span > max(most, state) or longest - min(workspaces) > most:
+        shown = ", ".join(f"{one}: {size:,}" for one, size in zip(runs.peaks, workspaces, strict=True))
+        raise InputError(
+            "its live memory is not linear in the steps of a chunk, as every plan assumes: the memory that a "
+            f"run needs besides checkpoints and tapes ranges over {format_share(span / peak)} of the peak "
+            f"(bytes by (T, chunk): {shown})",
+            field="cell",
+            accepted="a cell whose scratch memory is the same for every chunk",
+        )
+    return span / peak
 
 
 def _explain(runs: SizeRuns, *, once: int, residual: float) -> dict[str, str]:
