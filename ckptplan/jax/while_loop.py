@@ -8,7 +8,7 @@ the last held state is run from, to the step before the adjoint, which is revers
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -16,10 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend import core
 
 from ckptplan.cost.arrays import Integers
 from ckptplan.errors import InputError, quote_value
-from ckptplan.jax.leaves import Arrays, axes_of, byte_size, make_room, put, release, take
+from ckptplan.jax.jaxprs import evaluate, find_known, slice_jaxpr
+from ckptplan.jax.leaves import Arrays, axes_of, byte_size, make_room, put, release, shapes_of, take
 from ckptplan.jax.primitive import Static, guard, once, perturbed, spread, zero_or
 from ckptplan.jax.step import TracedStep, differentiable, find_collectives, trace_step
 from ckptplan.jax.sums import GradientSums
@@ -79,6 +81,7 @@ def while_loop(
     if kind.shape or kind.dtype != jnp.bool_:
         raise InputError(f"returns {kind.dtype}{list(kind.shape)}", field="cond", accepted="a single boolean")
     apart = axes_of(kind)
+    step = _vary_first(step, apart)
     _check_lengths(step.closed.jaxpr, apart, field="body")
     _check_lengths(test.closed.jaxpr, apart, field="cond")
     if slots is None:
@@ -93,6 +96,37 @@ def while_loop(
 
 #: Operations over a named axis that do not communicate.
 _SILENT = frozenset(("axis_index", "pvary"))
+
+
+def _vary_first(step: TracedStep, apart: Sequence[str]) -> TracedStep:
+    """Return a step whose constants vary over axes of devices from the beginning, where they do in a step.
+
+    What varies then is computed once, before the loop: so the devices add up its gradients once, after it.
+    """
+    jaxpr, count = step.closed.jaxpr, len(step.constants)
+    known = find_known(jaxpr, jaxpr.invars[:count])
+    varied = [
+        equation.outvars[0]
+        for equation in jaxpr.eqns
+        if equation.primitive.name == "pvary"
+        and not known.isdisjoint(equation.outvars)
+        and not set(apart).isdisjoint(equation.params["axes"])
+    ]
+    if not varied:
+        return step
+    before = slice_jaxpr(jaxpr, varied, jaxpr.invars[:count], effects=False)
+    given = jaxpr.invars[count:]
+    after = slice_jaxpr(jaxpr, jaxpr.outvars, (*jaxpr.invars, *varied), effects=True)
+    used = {one for equation in after.eqns for one in equation.invars if isinstance(one, core.Var)}
+    pairs = zip(jaxpr.invars, step.constants, strict=False)
+    kept = {variable: value for variable, value in pairs if variable in used or variable in after.outvars}
+    kept |= zip(varied, evaluate(before, step.constants), strict=True)
+    return replace(
+        step,
+        closed=core.ClosedJaxpr(after.replace(invars=(*kept, *given)), ()),
+        constants=tuple(kept.values()),
+        constant_shapes=shapes_of([one.aval for one in kept]),
+    )
 
 
 def _check_lengths(jaxpr: Any, apart: Sequence[str], *, field: str, what: str = "calls") -> None:
