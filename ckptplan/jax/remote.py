@@ -7,7 +7,8 @@ pass without a backward pass leaves is dropped when the process ends.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
@@ -34,6 +35,8 @@ class RemoteStates:
         """Files are written ``through`` to their device if the system's cache has no room for them."""
         self._place, self._through = place, through
         self._kept: dict[int, _RemoteRun] = {}
+        #: Why a callback failed, of which JAX raises a text alone.
+        self.failure: InputError | None = None
 
     def open(self) -> Any:
         """Begin a run and return its number, inside a program."""
@@ -57,7 +60,8 @@ class RemoteStates:
         run, place = next(_runs), self._place
         files = None
         if place.folder is not None:
-            files = StateFiles(place.folder, through=self._through, field=place.field)
+            with self._end_if_failed():
+                files = StateFiles(place.folder, through=self._through, field=place.field)
         self._kept[run] = _RemoteRun(files=files)
         return np.asarray(run, np.int32)
 
@@ -67,11 +71,8 @@ class RemoteStates:
             kept.states[int(number)] = [np.array(leaf) for leaf in state]
             return ()
         kept.states[int(number)] = []
-        try:
+        with self._end_if_failed(run):
             kept.files.write(int(number), list(map(_bytes_of, state)))
-        except InputError:
-            self._close(run)
-            raise
         return ()
 
     def _read(self, shapes: Sequence[Any], run: Any, number: Any) -> tuple[Numbers, ...]:
@@ -79,8 +80,20 @@ class RemoteStates:
         if kept.files is None:
             return tuple(kept.states[int(number)])
         state = tuple(np.empty(one.shape, one.dtype) for one in shapes)
-        kept.files.read(int(number), list(map(_bytes_of, state)))
+        with self._end_if_failed(run):
+            kept.files.read(int(number), list(map(_bytes_of, state)))
         return state
+
+    @contextmanager
+    def _end_if_failed(self, run: Any = None) -> Iterator[None]:
+        """End a run whose files fail, and note why."""
+        try:
+            yield
+        except InputError as error:
+            self.failure = error
+            if run is not None:
+                self._close(run)
+            raise
 
     def _close(self, run: Any) -> None:
         kept = self._kept.pop(int(run), None)
@@ -121,21 +134,42 @@ def find_ways(place: OffloadPlace | None, *, state_bytes: int, steps: int, limit
 
 
 def _time_states(place: OffloadPlace, state_bytes: int, *, through: bool, most: int) -> Rates:
-    """Return the seconds of writing a state to a place, and of reading it, in programs as a loop has them."""
-    states, like = RemoteStates(place, through=through), [jax.ShapeDtypeStruct((state_bytes,), jnp.uint8)]
-    with jax.ensure_compile_time_eval():
-        run, state = jax.jit(states.open)(), [jnp.ones(state_bytes, jnp.uint8)]
-        write: Any = jax.jit(lambda number: states.write(run, number, state))
-        read: Any = jax.jit(lambda number: states.read(run, number, like))
+    """Return the seconds of writing a state to a place, and of reading it, in programs as a loop has them.
 
-        def wait(move: Any, number: int) -> None:
-            jax.block_until_ready(move(number))
+    Raises InputError if the place fails.
+    """
+    states = RemoteStates(place, through=through)
+    try:
+        return _time_programs(states, state_bytes, most=most)
+    except jax.errors.JaxRuntimeError:
+        if states.failure is None:
+            raise
+        raise states.failure from None
+
+
+def _time_programs(states: RemoteStates, state_bytes: int, *, most: int) -> Rates:
+    like = jax.ShapeDtypeStruct((state_bytes,), jnp.uint8)
+    with jax.ensure_compile_time_eval():
+        run, state = int(jax.jit(states.open)()), jnp.ones(like.shape, like.dtype)
+        programs: Any = (
+            jax.jit(lambda number, state: states.write(run, number, [state])),
+            jax.jit(lambda number: states.read(run, number, [like])),
+        )
+
+        def write(number: int) -> None:
+            wait(programs[0](number, state))
+
+        def read(number: int) -> None:
+            wait(programs[1](number))
+
+        def wait(moved: Any) -> None:
+            jax.block_until_ready(moved)
             jax.effects_barrier()
 
-        # Compiled before they are timed.
-        wait(write, 0)
-        wait(read, 0)
         try:
-            return time_moves(partial(wait, write), partial(wait, read), state_bytes=state_bytes, most=most)
+            # Compiled before they are timed.
+            write(0)
+            read(0)
+            return time_moves(write, read, state_bytes=state_bytes, most=most)
         finally:
             states._close(run)

@@ -11,7 +11,7 @@ import pytest
 
 import ckptplan
 import ckptplan.jax
-from ckptplan.jax.remote import _time_states
+from ckptplan.jax.remote import RemoteStates, _time_states
 from ckptplan.planning.playback import make_schedule
 from ckptplan.storage import place
 from ckptplan.storage.remote_folder import StateFiles
@@ -189,6 +189,43 @@ def test_a_place_is_timed_by_the_callbacks_of_a_program(through: bool, tmp_path:
     jax.jit(trace)(1.0)
     assert all(1e-6 < one < 10 for one in found[0])
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("fails", ["write", "read"])
+def test_a_place_that_fails_while_it_is_timed_is_named(
+    fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the error of the folder; nothing stays there, and other places are timed afterwards."""
+    where = place.OffloadPlace(folder=tmp_path)
+
+    def path(files: Any, number: int) -> Path:
+        found: Path = files._folder.path / f"{number}.state"
+        if fails == "write":
+            found.mkdir(exist_ok=True)
+        elif found.exists():
+            found.unlink()
+        return found
+
+    with monkeypatch.context() as changed:
+        changed.setattr(StateFiles, "_path", path)
+        with pytest.raises(ckptplan.InputError, match=rf"^offload: {tmp_path} (cannot take|has lost)"):
+            _time_states(where, 2**16, through=False, most=4)
+    assert list(tmp_path.iterdir()) == []
+    assert min(_time_states(where, 2**16, through=False, most=4)) > 0
+
+
+def test_a_state_is_no_constant_of_the_programs_that_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler copies constants more than once."""
+    write = RemoteStates.write
+    constants: list[bool] = []
+
+    def watch(states: Any, run: Any, number: Any, state: Any) -> None:
+        constants.extend(not isinstance(leaf, jax.core.Tracer) for leaf in state)
+        write(states, run, number, state)
+
+    monkeypatch.setattr(RemoteStates, "write", watch)
+    _time_states(place.OffloadPlace(folder=None), 2**16, through=False, most=2)
+    assert constants == [False]
 
 
 def test_a_second_backward_pass_and_a_scan_around_a_call_are_named() -> None:
