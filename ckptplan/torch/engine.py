@@ -41,6 +41,11 @@ class Tape(ABC):
     def bytes(self) -> int:
         """The bytes it keeps alive, excluding its initial state, parameters and inputs."""
 
+    @property
+    def least_bytes(self) -> int:
+        """Those of its steps, without the last loss, which may keep more than others do."""
+        return self.bytes
+
 
 class Engine(ABC):
     """Runs steps. States passed in and returned belong to no graph."""
@@ -87,7 +92,13 @@ class Graph(Tape):
 
     @property
     def bytes(self) -> int:
-        outputs = (*self.end, *self.terms, *self.final)
+        return self._count((*self.end, *self.terms, *self.final))
+
+    @property
+    def least_bytes(self) -> int:
+        return self._count((*self.end, *self.terms[:-1]))
+
+    def _count(self, outputs: Leaves) -> int:
         return count_saved_bytes(outputs, end=self.end, without=(*self.begin, *self.inputs))
 
 

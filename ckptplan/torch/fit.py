@@ -53,19 +53,22 @@ class CellBytes:
     bounds: tuple[float, float]
 
     @classmethod
-    def of(cls, state: int, tape: int | None, steps: int, *, shares_more: bool, ends_later: bool) -> CellBytes:
+    def of(
+        cls, state: int, tapes: tuple[int, int] | None, steps: int, *, shares_more: bool, ends_later: bool
+    ) -> CellBytes:
         """Return the bytes of a cell, given those of a state and of the tape of some steps.
 
         Arguments:
             state: the state after the steps, which the tape may hold besides.
-            tape: that of all steps.
+            tapes: the least and the most that may be the tape of all steps, None if it is unknown.
             steps: their number.
             shares_more: whether much of it may be there once for all steps, as weights in another type.
             ends_later: whether a loss of the final state is to come.
         """
-        if tape is None:
+        if tapes is None:
             return cls(state=state, tape=None, bounds=(0, _UNKNOWN))
-        least = 0.0 if shares_more else (tape - state) / steps
+        first, tape = tapes
+        least = 0.0 if shares_more else (first - state) / steps
         most = _UNKNOWN if ends_later else tape / steps
         tolerance = MOST_TAPE if steps > 1 else _MOST_SINGLE
         return cls(state=state, tape=round(tape / steps), bounds=(least / tolerance, most * MOST_PLANNED))
@@ -101,13 +104,15 @@ class PlanFit:
         steps = tape.stop - tape.start
         casts = any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
         try:
-            size: int | None = tape.bytes
+            # Losses often do more at the last step, which says nothing about the others.
+            least = tape.least_bytes if tape.stop == self.plan.steps else tape.bytes
+            sizes: tuple[int, int] | None = (least, tape.bytes)
         except RuntimeError:
             # Autograd does not show a tensor that was changed in place; whether that matters, it says itself.
-            size = None
+            sizes = None
         measured = CellBytes.of(
             byte_size(leaves),
-            size,
+            sizes,
             steps,
             shares_more=casts and steps < _STEPS,
             ends_later=self.finishes and tape.stop < self.plan.steps,

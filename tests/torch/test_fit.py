@@ -117,6 +117,27 @@ def test_a_plan_of_measured_sizes_never_warns(name: str, losses: str, strategy: 
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("where", ["the last step", "the final state"])
+def test_a_large_readout_at_the_end_is_no_part_of_a_steps_tape(where: str, strategy: str, units: int) -> None:
+    """The first recording may hold it, once: the sizes of the steps before it fit."""
+    cell = TorchCell(torch.nn.GRUCell(CHANNELS, units))
+    inputs, head = torch.randn(STEPS, BATCH, CHANNELS), torch.nn.Linear(units, 300 * units)
+
+    def read_out(state: torch.Tensor) -> torch.Tensor:
+        return head(state).tanh().exp().square().mean()
+
+    losses: dict[str, Any] = {
+        "the last step": {"loss": lambda t, one: read_out(one) if t == STEPS - 1 else 0 * one.sum()},
+        "the final state": {"loss": square, "final_loss": read_out},
+    }[where]
+    sizes = measured_sizes(cell, inputs, None, square)
+    plan = plan_for(strategy, state=sizes.state_bytes, tape=sizes.tape_bytes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PlanMismatch)
+        bptt(cell, inputs, None, plan=plan, parameters=head.parameters(), **losses).loss.backward()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_nor_does_it_under_autocast_and_for_short_sequences(strategy: str, units: int) -> None:
     """Weights in another type are held once by each recording."""
     cell = TorchCell(torch.nn.GRUCell(CHANNELS, units))
