@@ -1,8 +1,9 @@
 """Makes a plan for a call and a limit of memory: measures the call once for each kind, and keeps plans.
 
-Measurements are kept by the kind of a call, and by what a step keeps: a constant that decides how much that is
-makes another kind, a counter does not. Nothing of the caller is kept alive. Where steps are compiled,
-a step of the plan may be a compiled piece.
+Measurements are kept by the kind of a call, by what a step keeps, and by the plain constants that it can
+reach: a depth, an option or a length may decide how much a step takes. Counters and records, which change with
+each call and decide nothing, are ignored after a few calls. Nothing of the caller is kept alive.
+Where steps are compiled, a step of the plan may be a compiled piece.
 """
 
 from __future__ import annotations
@@ -68,9 +69,71 @@ _REMOTE_STRATEGIES = ("remote", "hierarchical", "double", "double-growing", "per
 _DEAR, _WORTH = 1.0, 1.2
 #: The field of ``estimate_basis`` that says what remote memory bought.
 _OFFLOAD = "offload"
+#: A constant that changed in so many calls running, which all took the same, is ignored.
+_NEEDLESS = 3
+#: What calls that take the same have in common; the second ones but for a tenth.
+_EXACT = ("state_bytes", "tape_bytes", "output_bytes", "parameter_bytes")
+_WORKSPACES = ("workspace_bytes", "single_workspace_bytes")
+_SHARE = 0.1
+
+
+class KnownCalls:
+    """Measurements by kinds of calls and their constants, ``most`` of them: those used longest ago are dropped.
+
+    A call with other constants is measured again. A constant that changed in three calls running without a
+    change of what was measured is ignored for this kind from then on.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._known: Recent[Any, Measurement] = Recent(most)
+        #: Of each kind the constants of the latest measurement, and how often each has changed for nothing.
+        self._latest: Recent[Any, tuple[Mapping[str, int], Mapping[str, int]]] = Recent(most)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._known.clear()
+        self._latest.clear()
+
+    def make_key(self, kind: Any, constants: Mapping[str, int]) -> Any:
+        """Return what tells calls of a kind apart: their constants, but those that are ignored."""
+        _, needless = self._latest.find(kind) or ({}, {})
+        return kind, frozenset(one for one in constants.items() if needless.get(one[0], 0) < _NEEDLESS)
+
+    def find(self, kind: Any, constants: Mapping[str, int]) -> Measurement | None:
+        """Return the measurement of such a call, if there is one."""
+        return self._known.find(self.make_key(kind, constants))
+
+    def keep(self, kind: Any, constants: Mapping[str, int], measurement: Measurement) -> Measurement:
+        """Keep the measurement of a call, and return what is known of it now."""
+        before, needless = self._latest.find(kind) or (constants, {})
+        changed = {name for name in {*before, *constants} if before.get(name) != constants.get(name)}
+        key = self.make_key(kind, before)
+        old = self._known.find(key)
+        if old is not None and _take_the_same(old, measurement):
+            self._known.forget(key)
+            needless = {**needless, **{name: needless.get(name, 0) + 1 for name in changed}}
+            larger = {name: max(getattr(old, name), getattr(measurement, name)) for name in _WORKSPACES}
+            measurement = replace(measurement, **larger)
+        else:
+            needless = {name: n for name, n in needless.items() if n >= _NEEDLESS or name not in changed}
+        self._latest.keep(kind, (constants, needless))
+        return self._known.keep(self.make_key(kind, constants), measurement)
+
+
+def _take_the_same(one: Measurement, other: Measurement) -> bool:
+    """Return whether two calls that were measured take as many bytes."""
+    pairs = [(getattr(one, name), getattr(other, name)) for name in _WORKSPACES]
+    return all(getattr(one, name) == getattr(other, name) for name in (*_EXACT, "is_scaled")) and all(
+        abs(first - second) <= _SHARE * min(first, second) for first, second in pairs
+    )
+
+
 #: Measurements that are kept.
 _MOST = 256
-_measured: Recent[Any, Measurement] = Recent(_MOST)
+_measured = KnownCalls(_MOST)
 #: How far what a step keeps may differ from the proportion of the shapes, in calls that differ in these alone.
 _DEVIATION = 1.5
 #: How many times as large, or as small, such a call may be to need no measurement.
@@ -207,22 +270,24 @@ def measure(call: Call, probed: Probed, *, limit: int, scales: bool = False) -> 
     watches its sizes, and shapes that come again are measured.
     """
     count = choose_count(call.cell, call.state, steps=call.plan.steps, limit=limit)
-    kind = probed.describe_kind(call)
-    known = _measured.find((kind, count))
+    described, constants = probed.describe_kind(call), probed.situation.constants
+    kind = described, count
+    known = _measured.find(kind, constants)
     if known is not None and not known.is_scaled:
         return known
     size = _Size(
-        shapes=kind[1],
+        shapes=described[1],
         bytes=byte_size((*flatten(call.state)[0], *call.sequence.piece(0, 1)[0])),
         tape=probed.found.tape_bytes,
     )
     scales &= known is None and not isinstance(call.cell, ChunkCell)
-    alike = _alike.find((kind[0], count)) if scales else None
+    same = _measured.make_key((described[0], count), constants)
+    alike = _alike.find(same) if scales else None
     found = None if alike is None else _scale(*alike, size)
     if found is None:
         found = measure_call(call, probed, limit=limit)
-        _alike.keep((kind[0], count), (found, size))
-    return _measured.keep((kind, count), found)
+        _alike.keep(same, (found, size))
+    return _measured.keep(kind, constants, found)
 
 
 def _scale(known: Measurement, before: _Size, now: _Size) -> Measurement | None:
@@ -411,18 +476,23 @@ def choose_plan(
         scales: whether the measurement of a call of other shapes will do, since this one runs and is watched.
         options: other arguments of ``bptt``.
 
-    Raises InputError, also if no plan fits.
+    In inference mode, a call that runs is given a schedule that it does not need, since nothing is kept for a
+    backward pass. Raises InputError, also if no plan fits.
     """
     count = count_steps(inputs, steps)
     refuse_other_leaves(state, field="state")
     call = Call(cell=cell, inputs=inputs, state=state, plan=make_single_record(count), losses=losses, **options)
     device = call.device
     limit = read_limit(memory, device)
+    if scales and torch.is_inference_mode_enabled():
+        # Nothing is kept for a backward pass, and autograd could not be asked what it would be.
+        return PlanChoice(plan=call.plan, executed=call.plan, compile=None)
     with torch.enable_grad():
         probed = probe(call, anew=False)
     take, kind = partial(measure, call, probed), probed.describe_kind(call)
     first = take(limit=limit, scales=scales)
-    key = (kind, count, first)
+    constants = probed.situation.constants
+    key = (_measured.make_key((kind, first.counted), constants), count, first)
     written, seen = _surveyed.find(key) or (first, frozenset())
     kept = count_kept(written, inputs, steps=count, losses=losses) + held_states * written.state_bytes
     links = find_links(place, state_bytes=written.state_bytes, steps=count, device=device, local_bytes=limit)

@@ -321,11 +321,15 @@ class Probed:
         )
 
     def describe_kind(self, call: Call) -> tuple[Any, ...]:
-        """Return what the sizes of the first steps depend on, and times: code, shapes and what a step keeps."""
+        """Return what the sizes of the first steps depend on, and times, but for constants.
+
+        That is code, modules with their modes, shapes, and what a step keeps.
+        """
         shapes, *others = self.situation.settings
         code = tuple((name, _find_code(one)) for name, one in (("cell", call.cell), *call.losses.items()))
         used = tuple((one.shape, one.dtype) for one in self.parameters)
-        return (tuple(others), code, used), shapes, self.found.tape_bytes
+        modules = tuple((type(one), one.training) for _, one in self.situation.reached.modules)
+        return (tuple(others), code, used, modules), shapes, self.found.tape_bytes
 
     def list_parameter_names(self) -> list[str]:
         """Return the name of each parameter, as a user would write it."""

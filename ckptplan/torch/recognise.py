@@ -16,6 +16,7 @@ objects, under hooks of all modules, with computed tensors in ``parameters``, an
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -42,6 +43,8 @@ _HOOKS_OF_ALL = tuple(
     for name, value in vars(torch_module).items()
     if name.startswith("_global_") and isinstance(value, dict)
 )
+#: The elements of a list or a dict at the end of a name.
+_ELEMENTS = re.compile(r"(\[[^\]]*\])+$")
 _SIMPLE = (bool, int, float, str, type(None))
 #: Where steps write: a holder, and a key within.
 HeldPlace: TypeAlias = tuple[Holder, Any]
@@ -153,6 +156,14 @@ class Situation:
     def key(self) -> tuple[Any, ...] | None:
         """What is equal for situations with the same findings, None if it cannot be told."""
         return (self.settings, self.signature.entries) if self.signature.complete else None
+
+    @cached_property
+    def constants(self) -> dict[str, int]:
+        """What is equal for equal numbers and texts, by name; of a list or a dict, that of all elements."""
+        found: dict[str, list[str]] = {}
+        for name, value in self.signature.constants:
+            found.setdefault(_ELEMENTS.sub("", name), []).append(value)
+        return {name: hash(tuple(values)) for name, values in found.items()}
 
     def walk_again(self, things: Mapping[str, object]) -> Situation:
         """Return the situation after a sequence."""

@@ -70,21 +70,26 @@ class Measurement(Sizes):
         return self.scaled_by > 0
 
     def scale(self, ratio: float) -> Measurement:
-        """Return the same for a call of larger shapes: all but the gradients of parameters is in proportion."""
+        """Return the same for a call of larger shapes: all but the gradients of parameters is in proportion.
 
-        def grow(size: int, fixed: int = 0) -> int:
-            fixed = min(size, fixed)
-            return fixed + math.ceil(ratio * (size - fixed))
+        The tensors of a step that it does not keep may be products of the batch with itself: that is the bound.
+        """
 
-        fixed = self.parameter_bytes
+        def grow(size: int) -> int:
+            return math.ceil(ratio * size)
+
+        def grow_workspace(size: int) -> int:
+            fixed = min(size, self.parameter_bytes)
+            return fixed + math.ceil(ratio**2 * (size - fixed))
+
         return replace(
             self,
             state_bytes=grow(self.state_bytes),
             tape_bytes=grow(self.tape_bytes),
             resident_bytes_per_step=grow(self.resident_bytes_per_step),
             output_bytes=grow(self.output_bytes),
-            workspace_bytes=grow(self.workspace_bytes, fixed),
-            single_workspace_bytes=grow(self.single_workspace_bytes, fixed),
+            workspace_bytes=grow_workspace(self.workspace_bytes),
+            single_workspace_bytes=grow_workspace(self.single_workspace_bytes),
             forward_seconds=ratio * self.forward_seconds,
             record_seconds=ratio * self.record_seconds,
             backward_seconds=ratio * self.backward_seconds,

@@ -97,6 +97,8 @@ class Signature:
         self._entries: list[Any] = []
         #: Weak references, whose ids are part of the entries: they stay theirs as long as these live.
         self.references: list[Any] = []
+        #: Numbers and texts with their names, by which calls that take more or less can be told apart.
+        self.constants: list[tuple[str, str]] = []
 
     @property
     def entries(self) -> tuple[Any, ...]:
@@ -106,6 +108,10 @@ class Signature:
     def note_constant(self, name: str, value: Any) -> None:
         """Note a value that has no parts."""
         self._entries.append((name, self.describe_constant(value)))
+        if isinstance(value, int | float):
+            self.constants.append((name, repr(value)))
+        elif isinstance(value, str):
+            self.constants.append((name, str.__str__(value) if len(value) <= _LONG else str(hash(value))))
 
     def note_again(self, name: str, number: int) -> None:
         """Note an object that was met before, as the one of this number."""
