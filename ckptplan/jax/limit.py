@@ -8,7 +8,7 @@ workspace of the step, and the loop is planned again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -27,7 +27,7 @@ from ckptplan.jax.tapes import Recording, Tape, TracedGradient, Wanted, find_wan
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import Workload
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.storage.place import OffloadPlace, find_cached_room
+from ckptplan.storage.place import Link, OffloadPlace, find_cached_room
 
 #: Programs that are compiled to plan one loop.
 _MOST_PROGRAMS = 3
@@ -82,10 +82,11 @@ def plan_within(
     found = search.run([one for one in footprints if tape in {None, one.tape}])
     if found is not None:
         return found
-    plan, footprint, taken = search.smallest
+    smallest = search.smallest
     raise search.job.refuse(
-        _correct(footprint, plan, taken),
-        need=taken,
+        smallest.corrected,
+        link=smallest.link,
+        need=smallest.taken,
         gradients=byte_size([step.constant_shapes[place] for place in wanted.constants]),
         shape=(steps, *step.inputs[0].shape) if step.inputs else (),
     )
@@ -104,12 +105,30 @@ def make_job(
     return Job(steps=steps, memory=memory, kept_bytes=kept, timed=timed)
 
 
-def check_limit(step: TracedStep, *, steps: int, memory: object) -> None:
-    """Raise InputError if not even a forward pass is within a limit: its outputs and the states of a step."""
+def check_limit(step: TracedStep, *, steps: int, memory: object, place: OffloadPlace | None) -> None:
+    """Raise InputError if not even a forward pass is within a limit: its outputs and the states of a step.
+
+    The least that it names is that of gradients, with states at a ``place``, too.
+    """
     job = make_job(step, steps=steps, memory=memory)
     if steps * byte_size(step.outputs) + 2 * byte_size(step.state_shapes) > job.limit:
         footprints = measure_step(TracedGradient(step, find_wanted(step)))
-        plan_within(footprints, steps=steps, memory=memory)
+        plan_within(footprints, steps=steps, memory=memory, place=place)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Counted:
+    """A plan, the footprint that it is for, the bytes of its program, and the way that its states go."""
+
+    plan: Plan
+    footprint: StepFootprint
+    taken: int
+    link: Link | None
+
+    @property
+    def corrected(self) -> StepFootprint:
+        """The footprint with which the plan needs the bytes of its program."""
+        return _add(self.footprint, self.taken - predict_program(self.plan, self.footprint))
 
 
 class _LimitSearch:
@@ -117,8 +136,8 @@ class _LimitSearch:
 
     def __init__(self, *, job: Job, count: Callable[[Plan, StepFootprint], int]) -> None:
         self.job, self._count = job, count
-        #: The plan with the least need, its footprint and the bytes of its program.
-        self.smallest: tuple[Plan, StepFootprint, int]
+        #: The smallest program of plans with the least need.
+        self.smallest: _Counted
 
     def run(self, estimated: Sequence[StepFootprint]) -> Plan | None:
         """Return the plan; None if the smallest program is too large.
@@ -134,7 +153,8 @@ class _LimitSearch:
             except Infeasible:
                 if best is not None or hasattr(self, "smallest"):
                     break
-                plan, footprint, taken = self._find_smallest(estimated)
+                least = self._find_smallest(estimated)
+                plan, footprint, taken = least.plan, least.footprint, least.taken
             else:
                 if best is not None and plan.predicted.seconds >= best.predicted.seconds:
                     return best
@@ -149,24 +169,25 @@ class _LimitSearch:
             return best
         if not hasattr(self, "smallest"):
             self._find_smallest(estimated)
-        plan, footprint, taken = self.smallest
-        if taken > self.job.limit:
+        least = self.smallest
+        if least.taken > self.job.limit:
             return None
         # The same plan, with the bytes that its program has.
-        return self.job.plan_again(plan, _correct(footprint, plan, taken))
+        return self.job.plan_again(least.plan, least.corrected, link=least.link)
 
-    def _find_smallest(self, footprints: Sequence[StepFootprint]) -> tuple[Plan, StepFootprint, int]:
-        plan, footprint = self.job.find_least(footprints)
-        self.smallest = plan, footprint, self._count(plan, footprint)
+    def _find_smallest(self, footprints: Sequence[StepFootprint]) -> _Counted:
+        """Count the plan whose states stay on the chip, and one for each way to keep them elsewhere."""
+        found = []
+        for link in (None, *self.job.links):
+            plan, footprint = self.job.find_least(footprints, link=link)
+            taken = self._count(plan, footprint)
+            found.append(_Counted(plan=plan, footprint=footprint, taken=taken, link=link))
+        self.smallest = min(found, key=lambda one: one.taken)
         return self.smallest
 
 
 def _add(footprint: StepFootprint, more: int) -> StepFootprint:
     return replace(footprint, workspace_bytes=max(0, footprint.workspace_bytes + more))
-
-
-def _correct(footprint: StepFootprint, plan: Plan, taken: int) -> StepFootprint:
-    return _add(footprint, taken - predict_program(plan, footprint))
 
 
 def make_loop(

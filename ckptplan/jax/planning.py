@@ -168,41 +168,50 @@ class Job:
                     found = plan, footprint
         return found, reasons
 
-    def find_least(self, footprints: Sequence[StepFootprint]) -> tuple[Plan, StepFootprint]:
+    def find_least(
+        self, footprints: Sequence[StepFootprint], *, link: Link | None = None
+    ) -> tuple[Plan, StepFootprint]:
         """Return the plan with the least need of all footprints, whatever the limit, and its footprint."""
-        needs = [(self._find_need(one), number) for number, one in enumerate(footprints)]
+        needs = [(self._find_need(one, link), number) for number, one in enumerate(footprints)]
         need, number = min(needs)
         chosen = footprints[number]
         while True:
             try:
-                return self._plan(chosen, find_limit(need)), chosen
+                return self._plan(chosen, find_limit(need), link=link), chosen
             except Infeasible as error:
                 # Buffers hold more than what this strategy keeps at a time: another one needs a little more.
                 local = error.need if error.binding == "local_bytes" else 0.0
                 need = max(local, need * _MORE)
 
-    def plan_again(self, plan: Plan, footprint: StepFootprint) -> Plan:
+    def plan_again(self, plan: Plan, footprint: StepFootprint, *, link: Link | None) -> Plan:
         """Return a plan of ``find_least`` with the bytes of another footprint, if its schedule stays."""
-        limit = min(find_limit(self._find_need(footprint)), self.limit)
+        limit = min(find_limit(self._find_need(footprint, link)), self.limit)
         try:
-            again = self._plan(footprint, limit)
+            again = self._plan(footprint, limit, link=link)
         except Infeasible:
             return plan
         same = all(getattr(again, name) == getattr(plan, name) for name in _SCHEDULE)
         return again if same else plan
 
     def refuse(
-        self, footprint: StepFootprint, *, need: int, gradients: int, shape: Sequence[int]
+        self,
+        footprint: StepFootprint,
+        *,
+        link: Link | None,
+        need: int,
+        gradients: int,
+        shape: Sequence[int],
     ) -> InputError:
         """Return the error for a limit that is too small.
 
         Arguments:
             footprint: the one with the least need.
+            link: the way to keep states off the chip with the least need; None for none.
             need: the bytes of the smallest program that is known.
             gradients: the bytes of the gradients of parameters.
             shape: the shape of the inputs, time first; () if there are none.
         """
-        request = self._make_request(footprint, self.limit)
+        request = self._make_request(footprint, self.limit, link=link)
         reason = Infeasible(binding="local_bytes", need=need, have=self.limit, subject="the smallest program")
         try:
             rank_strategies(request).best()
@@ -221,9 +230,9 @@ class Job:
             shape=shape,
         )
 
-    def _find_need(self, footprint: StepFootprint) -> float:
+    def _find_need(self, footprint: StepFootprint, link: Link | None) -> float:
         try:
-            self._plan(footprint, 1)
+            self._plan(footprint, 1, link=link)
         except Infeasible as error:
             return error.need if error.binding == "local_bytes" else math.inf
         return 1.0

@@ -101,7 +101,7 @@ class LoopCall:
         Raises InputError if not even that is within the limit.
         """
         if self.plan is None:
-            check_limit(self.step, steps=self.steps, memory=self.memory)
+            check_limit(self.step, steps=self.steps, memory=self.memory, place=self.place)
         return self.trace(*leaves)
 
     def trace(self, *leaves: Any) -> list[Any]:

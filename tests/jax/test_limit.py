@@ -14,7 +14,8 @@ import pytest
 import ckptplan.jax
 from ckptplan import InputError
 from ckptplan.jax.footprint import measure_step
-from ckptplan.jax.limit import _LimitSearch, make_job
+from ckptplan.jax.limit import _LimitSearch, _make_loop, make_job
+from ckptplan.jax.primitive import _remember
 from ckptplan.jax.step import trace_step
 from ckptplan.jax.tapes import TracedGradient, find_wanted
 from tests.jax import programs
@@ -185,3 +186,25 @@ def test_a_loss_that_may_pass_the_limit_is_told_of(share: float, told: bool, cap
     found = [one.message for one in caplog.records if one.name == "ckptplan.jax"]
     assert len(found) == told
     assert all("ckptplan.jax.bptt takes the loss step by step" in one for one in found)
+
+
+def test_a_loop_whose_rules_hold_arrays_is_not_kept() -> None:
+    """They may belong to a trace that ended, or be large."""
+    factor = jnp.full(4, 0.5)
+
+    @jax.custom_jvp
+    def act(x: Any) -> Any:
+        return jnp.tanh(x)
+
+    act.defjvp(lambda x, dx: (jnp.tanh(x[0]), factor * dx[0]))
+
+    def loss(state: Any, cell: Any) -> Any:
+        return ckptplan.jax.scan(lambda h, x: (cell(h + x), None), state, jnp.ones((7, 4)), memory="1 MB")[
+            0
+        ].sum()
+
+    before = _make_loop.cache_info().misses, _remember.cache_info().misses
+    jax.grad(loss)(jnp.ones(4), act)
+    assert (_make_loop.cache_info().misses, _remember.cache_info().misses) == before
+    jax.grad(loss)(jnp.ones(4), jnp.tanh)
+    assert _remember.cache_info().misses > before[1]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import ckptplan
@@ -173,6 +175,28 @@ def test_a_plan_says_what_is_remote_and_the_program_is_within_the_limit(fast_pla
     run = jax.jit(jax.grad(lambda xs: wide_loss(limited(limit, offload="host"), weights, xs)))
     found: Any = run.lower(xs).compile().memory_analysis()
     assert found.temp_size_in_bytes + found.output_size_in_bytes <= 1.03 * limit
+    assert fast_place
+
+
+def test_the_least_limit_that_is_named_counts_checkpoints_off_the_chip(fast_place: list[int]) -> None:
+    """For gradients and for a forward pass alone; it is accepted."""
+    weights, xs = jnp.linspace(0.5, 0.9, 20_000), jnp.linspace(-1, 1, 100)
+    leasts: dict[Any, list[int]] = {None: [], "host": []}
+    for offload, named in leasts.items():
+
+        def loss(xs: Any, limit: int, offload: Any = offload) -> Any:
+            return wide_loss(limited(limit, offload=offload), weights, xs)
+
+        for run in (loss, jax.grad(loss)):
+            with pytest.raises(ckptplan.InputError, match="accepted: at least") as error:
+                jax.jit(run, static_argnums=1).lower(xs, 1000)
+            found = re.search(r"\(([\d,]+) bytes\)", str(error.value))
+            assert found
+            named.append(int(found[1].replace(",", "")))
+        program: Any = jax.jit(jax.grad(loss), static_argnums=1).lower(xs, named[-1]).compile()
+        taken = program.memory_analysis()
+        assert taken.temp_size_in_bytes + taken.output_size_in_bytes <= 1.03 * named[-1]
+    assert all(np.less(leasts["host"], leasts[None])), leasts
     assert fast_place
 
 
