@@ -12,7 +12,7 @@ import torch
 from ckptplan.errors import InputError, quote_value
 from ckptplan.torch.graphs import as_graph_roots
 from ckptplan.torch.trees import Leaves, Structure, byte_size, flatten, is_differentiable
-from ckptplan.torch.verify import MeasureScale, RunSums, Verifier
+from ckptplan.torch.verify import MeasureScale, RunNumbers, Verifier
 
 #: Tensors of a recorded chunk through which gradients enter, besides the state.
 Terms = list[torch.Tensor]
@@ -80,8 +80,8 @@ class StackedOutputs(Outputs):
         self.steps = steps
         self.leaves: Leaves = ()
         self.structure: Structure | None = None
-        #: Sums over each leaf, and the steps of the present action that are in none yet.
-        self._sums: list[RunSums | None] = []
+        #: Numbers of each leaf, and the steps of the present action that have none yet.
+        self._numbers: list[RunNumbers | None] = []
         self._fresh: tuple[int, int] | None = None
 
     def take(self, start: int, outputs: Sequence[Any], *, first_time: bool) -> Terms:
@@ -135,27 +135,27 @@ class StackedOutputs(Outputs):
     def _compare(self, step: int, leaves: Leaves) -> None:
         verifier = self.verifier
         assert verifier is not None  # noqa: S101 - something is compared
-        for sums, leaf in zip(self._sums, leaves, strict=True):
-            if sums is not None:
+        for numbers, leaf in zip(self._numbers, leaves, strict=True):
+            if numbers is not None:
                 # A projection may be small by chance, where elements of both signs cancel.
                 scale = partial(verifier.measure_norm, leaf)
-                sums.check(step, step + 1, verifier.project(leaf), scale=scale)
+                numbers.check(step, step + 1, verifier.project(leaf), scale=scale)
 
     def end_action(self) -> None:
         if self.verifier is not None and self._fresh is not None:
             # Later, the kept outputs may be changed by their owner.
-            self._keep_sums(self.verifier, *self._fresh)
+            self._keep_numbers(self.verifier, *self._fresh)
             self._fresh = None
-        for sums in self._sums:
-            if sums is not None:
-                sums.end_action()
+        for numbers in self._numbers:
+            if numbers is not None:
+                numbers.end_action()
 
-    def _keep_sums(self, verifier: Verifier, start: int, stop: int) -> None:
-        if not self._sums:
-            self._sums = [verifier.make_output_sums(leaf) for leaf in self.leaves]
-        for sums, kept in zip(self._sums, self.leaves, strict=True):
-            if sums is not None:
-                sums.keep(start, stop, self._project(verifier, kept, start, stop))
+    def _keep_numbers(self, verifier: Verifier, start: int, stop: int) -> None:
+        if not self._numbers:
+            self._numbers = [verifier.make_output_numbers(leaf) for leaf in self.leaves]
+        for numbers, kept in zip(self._numbers, self.leaves, strict=True):
+            if numbers is not None:
+                numbers.keep(start, stop, self._project(verifier, kept, start, stop))
 
     def release(self) -> Leaves:
         leaves, self.leaves = self.leaves, ()
@@ -189,7 +189,7 @@ class SummedLoss(Outputs):
             # Cells that run chunks are measured with runs.
             self.at_once = RUN if self.saved else at_once
         self.total: torch.Tensor | None = None
-        self._sums: RunSums | None = None
+        self._numbers: RunNumbers | None = None
 
     def take(self, start: int, outputs: Sequence[Any], *, first_time: bool) -> Terms:
         if self.loss is not None:
@@ -228,13 +228,13 @@ class SummedLoss(Outputs):
         if first_time:
             self._count(total)
         if self.verifier is not None and self.runs_again(first_time):
-            if self._sums is None:
+            if self._numbers is None:
                 cuts = 1 if self.chunk_loss is None else _CUT_OTHERWISE
-                self._sums = self.verifier.make_loss_sums(values, flatten(output)[0], cuts=cuts)
+                self._numbers = self.verifier.make_loss_numbers(values, flatten(output)[0], cuts=cuts)
             if first_time:
-                self._sums.keep(start, stop, values)
+                self._numbers.keep(start, stop, values)
             else:
-                self._sums.check(start, stop, values, scale=scale)
+                self._numbers.check(start, stop, values, scale=scale)
         return [total]
 
     def measure_scale(self, step: int, output: Any) -> float:
@@ -256,8 +256,8 @@ class SummedLoss(Outputs):
         return float(sum((leaf.detach() * one).abs().sum().item() for leaf, one in pairs))
 
     def end_action(self) -> None:
-        if self._sums is not None:
-            self._sums.end_action()
+        if self._numbers is not None:
+            self._numbers.end_action()
 
     def gradients(
         self, start: int, stop: int, incoming: Sequence[torch.Tensor | None], *, terms: int

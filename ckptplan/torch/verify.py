@@ -1,19 +1,21 @@
 """Checks that steps that run again do what they did the first time.
 
-A digest is kept of each state that is reached again, and a sum over the loss terms or outputs that are computed
+A digest is kept of each state that is reached again, and a number of each loss term or output that is computed
 again. On a CPU they are compared at once. Elsewhere they stay on the device, and comparisons share
 synchronisations.
 
 The number of a leaf is its product with a fixed random direction, so a difference in any element and another
-order of the elements show. NaN and infinities equal themselves. Sums are taken over runs of steps that begin
-and end at the same steps, and may be cut elsewhere the second time. Their scale is the largest of the sizes of
-their terms, the mean of all terms and, on a CPU, how far a term moves if each element of the output changes by
-its own size; ``loss`` is called once more for that, in doubt.
+order of the elements show. NaN and infinities equal themselves. Numbers are compared in runs of steps that
+begin and end at the same steps, and may be cut elsewhere the second time: each by itself, or their sum where
+there is one for several steps, as of ``chunk_loss``. Their scale is the largest of their size, the mean of all
+and, on a CPU, how far a term moves if each element of the output changes by its own size; ``loss`` is called
+once more for that, for a step in doubt.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -113,31 +115,38 @@ MakeStepsError: TypeAlias = Callable[[int, int, float], InputError]
 MeasureScale: TypeAlias = Callable[[], Number]
 
 
-class _Sum:
-    """The sum of the numbers of steps start..stop-1, and that of their sizes; in the wider type of each."""
+class _Joined:
+    """The numbers of steps start..stop-1, in the wider type of each; given in pieces, in any order."""
 
     def __init__(self, start: int, stop: int) -> None:
         self.start, self.stop = start, stop
+        #: Numbers of steps that follow each other, and what was joined, by its first step.
         self._waiting: list[torch.Tensor] = []
-        self._total: torch.Tensor | None = None
+        self._begin = self._end = start
+        self._joined: dict[int, torch.Tensor] = {}
 
     def add(self, start: int, stop: int, numbers: torch.Tensor) -> None:
         """Add the numbers of further steps."""
         self.start, self.stop = min(start, self.start), max(stop, self.stop)
+        if start != self._end or len(self._waiting) == _AT_ONCE:
+            self._join()
+        if not self._waiting:
+            self._begin = start
         self._waiting.append(_copy_alone(numbers))
-        if len(self._waiting) == _AT_ONCE:
-            self.total()
+        self._end = stop
 
-    def total(self) -> torch.Tensor:
-        """Return the sum and that of the sizes, as a tensor of two elements."""
+    def _join(self) -> None:
         if self._waiting:
-            numbers = torch.hstack(self._waiting)
+            numbers, self._waiting = torch.hstack(self._waiting), []
             # Integers wrap around in the same way, however they are cut.
             wide = make_finite(numbers.double()) if is_differentiable(numbers) else numbers.long()
-            sums = torch.stack((wide.sum(), wide.abs().sum()))
-            self._total, self._waiting = sums if self._total is None else self._total + sums, []
-        assert self._total is not None  # noqa: S101 - it began with numbers
-        return self._total
+            self._joined[self._begin] = wide
+
+    def join(self) -> torch.Tensor:
+        """Return all as one tensor, in the order of steps."""
+        self._join()
+        parts = [self._joined[start] for start in sorted(self._joined)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _copy_alone(numbers: torch.Tensor) -> torch.Tensor:
@@ -146,30 +155,35 @@ def _copy_alone(numbers: torch.Tensor) -> torch.Tensor:
     return numbers.clone() if numbers.untyped_storage().nbytes() > numbers.nbytes else numbers
 
 
-class RunSums:
-    """A number of each step, summed over runs of steps that may be cut otherwise when they run again.
+class RunNumbers:
+    """A number of each step, or of several, in runs of steps that may be cut otherwise when they run again.
 
     Each step is recorded once in a run that runs again, from the last to the first. So what was recorded joins,
-    until it begins and ends where runs did the first time. What rounding may change is a share of the sizes of
-    the numbers, at least of their usual size.
+    until it begins and ends where runs did the first time. What rounding may change is a share of the size of a
+    number, at least of their usual size.
     """
 
     def __init__(self, comparisons: Comparisons, *, rounding: float, error: MakeStepsError) -> None:
         self._comparisons, self._rounding, self._error = comparisons, rounding, error
-        #: By the first step of each run, its end and its sums; all of them, and their steps.
+        #: By the first step of each run, its end and its numbers; the first steps and ends of all runs.
         self._first: dict[int, tuple[int, torch.Tensor]] = {}
+        self._starts: list[int] = []
         self._ends: set[int] = set()
-        self._all: torch.Tensor | None = None
+        #: The sum of the sizes of all numbers, and their steps.
+        self._sizes: torch.Tensor | None = None
         self._steps = 0
-        #: What ran for the first time, and again, in the present action; what ran again before, and its sums.
-        self._kept: _Sum | None = None
-        self._again: _Sum | None = None
-        self._earlier: tuple[int, int, torch.Tensor] | None = None
+        #: What ran for the first time, and again, in the present action.
+        self._kept: _Joined | None = None
+        self._again: _Joined | None = None
+        #: What ran again before, the last steps first.
+        self._earlier: tuple[int, int, list[torch.Tensor]] | None = None
+        #: The scales of steps in doubt, and that of one of several.
+        self._scales: dict[int, float] = {}
         self._scale: MeasureScale | None = None
 
     def keep(self, start: int, stop: int, numbers: torch.Tensor) -> None:
         """Keep the numbers of steps that run for the first time, or a number for all of them."""
-        self._kept = self._kept or _Sum(start, stop)
+        self._kept = self._kept or _Joined(start, stop)
         self._kept.add(start, stop, numbers)
 
     def check(self, start: int, stop: int, numbers: torch.Tensor, *, scale: MeasureScale | None = None) -> None:
@@ -177,57 +191,96 @@ class RunSums:
 
         ``scale`` is that of one of them. It is asked only in doubt, and never where comparisons wait.
         """
-        self._again = self._again or _Sum(start, stop)
+        self._again = self._again or _Joined(start, stop)
         self._again.add(start, stop, numbers)
-        self._scale = scale
+        if scale is None or self._comparisons.waits or not self._rounding:
+            return
+        if stop > start + 1:
+            self._scale = scale
+        elif self._is_doubtful(start, numbers):
+            self._scales[start] = float(scale())
+
+    def _is_doubtful(self, step: int, number: torch.Tensor) -> bool:
+        """Return whether a number differs by more than a share of itself; of NaN and infinities, none tells."""
+        place = bisect_right(self._starts, step) - 1
+        start = self._starts[place] if place >= 0 else step
+        stop, numbers = self._first.get(start, (start, number))
+        if step >= stop or len(numbers) != stop - start:
+            return False
+        again = number.item()
+        difference = abs(numbers[step - start].item() - again)
+        return math.isfinite(again) and difference > self._rounding * abs(again)
 
     def end_action(self) -> None:
         """Join what ran in an action to what follows it, and compare if possible. Raises InputError."""
         kept, self._kept = self._kept, None
         if kept is not None:
-            total = kept.total()
-            self._first[kept.start] = kept.stop, total
-            self._ends.add(kept.stop)
-            self._all = total if self._all is None else self._all + total
-            self._steps += kept.stop - kept.start
+            self._keep_run(kept.start, kept.stop, kept.join())
         found, self._again = self._again, None
         if found is None:
             return
-        start, stop, again = found.start, found.stop, found.total()
+        start, stop, again = found.start, found.stop, [found.join()]
         if self._earlier is not None and self._earlier[0] == stop:
-            stop, again = self._earlier[1], again + self._earlier[2]
+            stop, again = self._earlier[1], [*self._earlier[2], *again]
+            if len(again) == _AT_ONCE:
+                again = [torch.cat(again[::-1])]
         self._earlier = start, stop, again
         if start in self._first and stop in self._ends:
             self._earlier = None
-            self._compare(start, stop, again)
+            self._compare(start, stop, torch.cat(again[::-1]))
+            self._scales.clear()
         self._scale = None
 
+    def _keep_run(self, start: int, stop: int, numbers: torch.Tensor) -> None:
+        self._first[start] = stop, numbers
+        self._starts.append(start)
+        self._ends.add(stop)
+        sizes = numbers.double().abs().sum()
+        self._sizes = sizes if self._sizes is None else self._sizes + sizes
+        self._steps += stop - start
+
     def _compare(self, start: int, stop: int, again: torch.Tensor) -> None:
-        sums: list[torch.Tensor] = []
+        found: list[torch.Tensor] = []
         step = start
         while step < stop and step in self._first:
-            step, total = self._first.pop(step)
+            step, numbers = self._first.pop(step)
             self._ends.discard(step)
-            sums.append(total)
+            found.append(numbers)
         if step != stop:
             return
-        first = sum(sums[1:], sums[0])
-        comparisons, ask, count = self._comparisons, self._scale, stop - start
-        if not comparisons.waits and torch.equal(first[0], again[0]):
+        first, count = torch.cat(found), stop - start
+        if not self._comparisons.waits and torch.equal(first, again):
             return
-        assert self._all is not None  # noqa: S101 - something was kept
-        size: Number = comparisons.fetch(
-            torch.maximum(first[1].double(), self._all[1].double() * count / self._steps)
-        )
+        assert self._sizes is not None  # noqa: S101 - something was kept
+        usual = self._sizes / self._steps
+        if len(first) == len(again) == count:
+            scale = torch.maximum(torch.maximum(first.double().abs(), again.double().abs()), usual)
+        else:
+            scale = torch.maximum(first.double().abs().sum(), count * usual).view(1)
+            first, again = first.sum().view(1), again.sum().view(1)
+        difference = (again - first).double().abs()
+        self._compare_shares(start, stop, difference, scale)
 
-        def measure() -> Number:
-            if ask is None or comparisons.waits or abs(float(difference)) <= self._rounding * float(size):
-                return size
-            return max(float(size), count * float(ask()))
-
-        difference = comparisons.fetch(again[0] - first[0])
+    def _compare_shares(self, start: int, stop: int, difference: torch.Tensor, scale: torch.Tensor) -> None:
+        """Compare differences of each step, or of the sum of all, with their scale; the worst one is named."""
+        comparisons, each = self._comparisons, len(difference) == stop - start
+        if not comparisons.waits and bool((difference > self._rounding * scale).any()):
+            if self._scale is not None:
+                scale = scale.clamp(min=float(self._scale()) * (1 if each else stop - start))
+            if each:
+                for step in self._scales.keys() & range(start, stop):
+                    size = self._scales[step]
+                    scale[step - start] = scale[step - start].clamp(min=size)
+        share = torch.where(difference == 0, 0.0, difference / scale)
+        if each and not comparisons.waits:
+            start += int(share.argmax())
+            stop = start + 1
         comparisons.compare(
-            0.0, difference, scale=measure, rounding=self._rounding, error=partial(self._error, start, stop)
+            0.0,
+            comparisons.fetch(share.amax()),
+            scale=lambda: 1.0,
+            rounding=self._rounding,
+            error=partial(self._error, start, stop),
         )
 
 
@@ -311,20 +364,20 @@ class Verifier:
 
     # Loss terms and outputs
 
-    def make_loss_sums(self, term: torch.Tensor, output: Leaves, *, cuts: float = 1) -> RunSums:
+    def make_loss_numbers(self, term: torch.Tensor, output: Leaves, *, cuts: float = 1) -> RunNumbers:
         """Return an empty collection of loss terms, for terms and outputs like these.
 
         ``cuts`` is how many times the rounding a term may have that is cut otherwise.
         """
-        return self._make_sums((term, *output), _make_loss_error, cuts)
+        return self._make_numbers((term, *output), _make_loss_error, cuts)
 
-    def make_output_sums(self, leaf: torch.Tensor) -> RunSums | None:
+    def make_output_numbers(self, leaf: torch.Tensor) -> RunNumbers | None:
         """Return an empty collection of the projections of outputs like a leaf, None if it has none."""
-        return self._make_sums((leaf,), _make_output_error) if can_project(leaf) else None
+        return self._make_numbers((leaf,), _make_output_error) if can_project(leaf) else None
 
-    def _make_sums(self, leaves: Leaves, error: MakeStepsError, cuts: float = 1) -> RunSums:
+    def _make_numbers(self, leaves: Leaves, error: MakeStepsError, cuts: float = 1) -> RunNumbers:
         rounding = cuts * self._find_rounding(leaves) if is_differentiable(leaves[0]) else 0.0
-        return RunSums(self._comparisons, rounding=rounding, error=error)
+        return RunNumbers(self._comparisons, rounding=rounding, error=error)
 
     def _find_rounding(self, leaves: Leaves) -> float:
         return max(self._rounding, find_rounding(leaf.dtype for leaf in leaves))
@@ -332,7 +385,7 @@ class Verifier:
     def project(self, leaf: torch.Tensor) -> torch.Tensor:
         """Return the projection of an output that can be projected."""
         scalar = self._projections.project(leaf)
-        assert scalar is not None  # noqa: S101 - make_output_sums asked whether it can be
+        assert scalar is not None  # noqa: S101 - make_output_numbers asked whether it can be
         if not self._waits and not math.isfinite(scalar.item()):
             return self._projections.project_finite(leaf)
         return scalar

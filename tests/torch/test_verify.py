@@ -420,32 +420,69 @@ def test_comparisons_that_wait_find_the_state_that_differs() -> None:
 
 @pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
-def test_numbers_of_steps_find_the_run_that_differs(dtype: torch.dtype, waits: bool) -> None:
-    """Given one by one, or several at a time; large integers are told apart, too."""
-    for change, place in ((None, ""), (70, "steps 64 to 99"), (5, "steps 0 to 63")):
+def test_numbers_of_steps_find_the_step_that_differs(dtype: torch.dtype, waits: bool) -> None:
+    """Or its run, if comparisons wait. Given one by one, or several at a time; large integers, too."""
+    for change, run in ((None, ""), (70, "64 to 99"), (5, "0 to 63")):
         verifier = Verifier(waits=waits)
         terms = (torch.arange(100) * (2**58 if dtype == torch.int64 else 7)).to(dtype)
         terms[1] = torch.nan if dtype.is_floating_point else 0
-        sums = verifier._make_sums((terms,), lambda a, b, _: InputError(f"steps {a} to {b - 1}"))
+        numbers = verifier._make_numbers((terms,), lambda a, b, _: InputError(f"steps {a} to {b - 1}"))
         for start, stop in ((0, 64), (64, 100)):
-            sums.keep(start, stop, terms[start:stop])
-            sums.end_action()
+            numbers.keep(start, stop, terms[start:stop])
+            numbers.end_action()
 
         again = terms.clone()
         if change is not None:
             again[change] += 1
-        with pytest.raises(InputError, match=place) if place else nullcontext():
+        place = run if waits or change is None else f"{change} to {change}"
+        with pytest.raises(InputError, match=f"steps {place}") if place else nullcontext():
             for start, stop in ((80, 100), (64, 80), (0, 64)):
                 for step in range(start, stop):
-                    sums.check(step, step + 1, again[step])
-                sums.end_action()
+                    numbers.check(step, step + 1, again[step])
+                numbers.end_action()
             verifier.settle()
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("share", [1.0, 0.1])
+def test_a_term_of_a_long_run_is_compared_with_its_own_rounding(share: float, waits: bool) -> None:
+    """In bf16, where rounding of a sum of 256 terms may be larger than any one of them."""
+    verifier = Verifier(dtypes=[torch.bfloat16], waits=waits)
+    numbers = verifier.make_loss_numbers(torch.tensor(1.0), ())
+    terms = torch.rand(512) + 0.5
+    for start in (0, 256):
+        numbers.keep(start, start + 256, terms[start : start + 256])
+        numbers.end_action()
+    terms[100] *= 1 + share
+
+    def repeat() -> None:
+        for start in (256, 0):
+            numbers.check(start, start + 256, terms[start : start + 256])
+            numbers.end_action()
+        verifier.settle()
+
+    with pytest.raises(InputError, match="steps 0 to 255" if waits else "step 100"):
+        repeat()
+
+
+def test_the_scale_is_that_of_the_step_in_doubt() -> None:
+    """Terms that are small differences of large numbers move much by rounding; others in the run do not."""
+    numbers = Verifier().make_loss_numbers(torch.tensor(1.0), ())
+    for wanted, place in ((10, nullcontext()), (11, pytest.raises(InputError, match="step 10"))):
+        numbers.keep(0, 64, torch.ones(64))
+        numbers.end_action()
+        with place:
+            for step in range(64):
+                term = torch.tensor(1.5 if step == 10 else 1.0)
+                size = 1e6 if step == wanted else 0.0
+                numbers.check(step, step + 1, term, scale=lambda size=size: size)  # type: ignore[misc]
+            numbers.end_action()
 
 
 def test_sums_of_runs_that_wait_are_compared() -> None:
     for change in (0.0, 1.0):
         verifier = Verifier(waits=True)
-        sums = verifier.make_loss_sums(torch.tensor(1.0), ())
+        sums = verifier.make_loss_numbers(torch.tensor(1.0), ())
         for start in (0, 16):
             sums.keep(start, start + 16, torch.tensor(16.0))
             sums.end_action()
