@@ -35,7 +35,10 @@ def keep(state: Any, x: Any) -> Any:
         ({}, "plan: is missing .*memory='64 MiB'"),
         ({"plan": standard(), "memory": "1 MB"}, "plan: is given together with memory"),
         ({"plan": "standard"}, "plan: 'standard' is not a plan"),
-        ({"memory": "1 MB", "remote_dir": "here"}, "remote_dir: is given together with memory.*nothing remote"),
+        (
+            {"memory": "1 MB", "remote_dir": "here"},
+            "remote_dir: is given together with memory.*nothing there .*offload",
+        ),
         ({"memory": "1 MB", "length": 20.5}, "length: is 20.5 .*a whole number"),
         (
             {"memory": "1 MB", "xs": list(XS), "f": lambda h, x: (h, x.sum())},
