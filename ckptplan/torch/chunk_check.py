@@ -143,7 +143,7 @@ class _Chunk:
             for step, x in enumerate(iterate_steps(inputs, nest, len(pieces[0]))):
                 after, output = self.cell(structure.fill(leaves), x)
                 outputs.append(flatten(output)[0])
-                left = tuple(leaf[step] for leaf in self.states)
+                left = tuple(leaf[step].detach() for leaf in self.states)
                 leaves = self._replace_numbers(step, flatten(after)[0], left)
             results = (*leaves, *(torch.stack(parts) for parts in zip(*outputs, strict=True)))
         everything = (*roots, *inputs, *parameters)
