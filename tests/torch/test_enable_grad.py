@@ -46,6 +46,16 @@ def times() -> torch.Tensor:
     return torch.arange(STEPS, dtype=torch.float32).view(STEPS, 1, 1).expand(STEPS, BATCH, UNITS)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _shared_arrays() -> None:
+    """What all calls of a process share is made by its first one."""
+    cell = Switched(nested=True)
+    bptt(cell, times(), start(True), loss, plan=plan_of(STEPS, "standard", states=60)).loss.backward()
+    lif = LIF(8, UNITS)
+    inputs, spiking = torch.randn(STEPS, BATCH, 8), plan_of(STEPS, "standard", states=60, alpha=1)
+    bptt(lif, inputs, lif.initial_state(BATCH), lambda _, spikes: spikes.mean(), plan=spiking).loss.backward()
+
+
 @pytest.mark.parametrize("since", [0, 100])
 @pytest.mark.parametrize("nested", [False, True], ids=["tensor", "nested"])
 @pytest.mark.parametrize("strategy", ["standard", "double", "revolve"])
