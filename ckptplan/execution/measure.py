@@ -108,11 +108,12 @@ def measure(
 def _watch_tape(record: Run, backward: Run, put: Callable[[Any], object], first: object, count: int) -> int:
     """Return the bytes that a recorded step keeps. Raises InputError if nothing is seen."""
     put(deepcopy(first))
-    gc.collect()
     tracks = tracemalloc.is_tracing()
     if not tracks:
         tracemalloc.start()
     try:
+        # A first collection may leave more than those that follow.
+        gc.collect()
         begun, _ = tracemalloc.get_traced_memory()
         gc.collect()
         before, _ = tracemalloc.get_traced_memory()
