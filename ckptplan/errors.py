@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from ckptplan.wording import put_on_one_line
 
@@ -29,7 +29,10 @@ class CkptplanError(Exception):
         return _restore, (type(self), self.args), state
 
 
-def _restore(kind: type[CkptplanError], args: tuple[Any, ...]) -> CkptplanError:
+Kind = TypeVar("Kind", bound=CkptplanError)
+
+
+def _restore(kind: type[Kind], args: tuple[Any, ...]) -> Kind:
     """Return an error with a message; its attributes follow."""
     # Constructors take the parts of a message, which is made already. The built-in error among the bases whose
     # memory the object has makes it without them.
@@ -53,6 +56,11 @@ def _make_picklable(value: object) -> object:
 
 #: The most characters of a field in a message; paths of real fields are shorter.
 _LONGEST_FIELD = 200
+
+
+def _shorten(field: str | None) -> str | None:
+    """Return the name of a field: a misspelled one is named as the file names it, which may take megabytes."""
+    return field if field is None or len(field) <= _LONGEST_FIELD else f"{field[:_LONGEST_FIELD]}..."
 
 
 class InputError(CkptplanError, ValueError):
@@ -79,8 +87,7 @@ class InputError(CkptplanError, ValueError):
         source: str | None = None,
     ) -> None:
         self.message = message
-        # A misspelled field is named as the file names it, which may take megabytes.
-        self.field = field if field is None or len(field) <= _LONGEST_FIELD else f"{field[:_LONGEST_FIELD]}..."
+        self.field = _shorten(field)
         self.value = value
         self.accepted = accepted
         self.source = source
@@ -96,13 +103,11 @@ class InputError(CkptplanError, ValueError):
     ) -> InputError:
         """Return the same error with its context: the file, the path into a document, or another field."""
         path = field or ".".join(part for part in (prefix, self.field) if part) or None
-        return type(self)(
-            self.message,
-            field=path,
-            value=self.value,
-            accepted=self.accepted,
-            source=source or self.source,
-        )
+        # Kinds of it are made in ways of their own, and hold more.
+        found: InputError = _restore(type(self), ())
+        vars(found).update(vars(self), field=_shorten(path), source=source or self.source)
+        found.args = (found._text(),)
+        return found
 
     def details(self) -> dict[str, Any]:
         """Return source, field, value and what is accepted."""

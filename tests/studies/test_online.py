@@ -11,10 +11,11 @@ from ckptplan.schedule.simulator import play
 from ckptplan.studies.online import compare_online
 
 PAGE = (Path(__file__).parent.parent.parent / "docs/online.md").read_text()
+FACTORS = PAGE.partition("| slots s |")[2].partition("\n\n")[0]
 #: Slots -> the worst advances over Revolve, the mean runs over the optimum, and their worst for T >= 10 s.
 TABLE = {
     int(slots): tuple(map(float, factors))
-    for slots, *factors in re.findall(r"^\| (\d+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", PAGE, re.M)
+    for slots, *factors in re.findall(r"^\| (\d+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", FACTORS, re.M)
 }
 
 
