@@ -156,11 +156,10 @@ def test_a_file_of_another_sweep_is_left_alone(
     [
         ("csv", b"my,own,table\n1,2,3\n"),
         ("jsonl", b'{"sweep": "' + b"0" * 100_000),
-        # As short as what a sweep begins with, but no sweep's: a file has its beginning from the first moment.
-        ("csv", b"s"),
-        ("csv", b"sweep,steps,work"),
-        ("jsonl", b"{"),
-        ("jsonl", b'{"sweep": "'),
+        # As short as what a sweep begins with, but no sweep's; a part of its beginning is what a crash left.
+        ("csv", b"t"),
+        ("csv", b"sweep,steps,word"),
+        ("jsonl", b"["),
         ("parquet", b"\xff\x00" * 50_000),
     ],
 )

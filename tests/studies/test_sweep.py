@@ -159,7 +159,7 @@ def test_what_is_no_grid_is_told_by_field_value_and_what_is_accepted(over: Any, 
         (["batch=1,2"], {"workloads": [SNN, PLAIN]}, "batch: workload 'plain' has no network description"),
         (["T=64,1000000000000", "state-bytes=1PB"], {}, "are more than 2**62 bytes in all"),
         (["forward-seconds=0,1us"], {}, "forward-seconds: 0.0 is not accepted"),
-        (["T=1,2000000000000"], {}, "T: 2000000000000 is not accepted"),
+        (["T=1,2000000000000"], {}, "T: '2000000000000' is not accepted"),
         (
             ["T=1:5000:+1", "batch=1:5000:+1"],
             {"profiles": [IPU, ckptplan.load_profile("ipu-mk1")]},
