@@ -220,7 +220,7 @@ def _view_all(plan: Plan, progress: Progress | None) -> View:
     """Return all that is known about a plan. Raises Infeasible if the plan's own goal cannot be met."""
     from ckptplan.planning.optimize import rank_strategies
     from ckptplan.planning.request import Request
-    from ckptplan.report.html.pages import view_report
+    from ckptplan.report.html.page import view_report
     from ckptplan.studies.pareto import pareto
     from ckptplan.studies.sensitivity import sensitivity
 

@@ -18,7 +18,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.online import Snapshots
 from ckptplan.recursion.pricing import tally
-from ckptplan.recursion.problem import Problem
+from ckptplan.recursion.problem import Prices, Problem
 from ckptplan.recursion.revolve import count_recomputed, make_revolve_tree
 from ckptplan.recursion.solver import solve
 from ckptplan.recursion.tree import Tree
@@ -118,13 +118,13 @@ class OnlineSchedule:
                 free_bytes=local_bytes,
                 state_bytes=costs.state_bytes,
                 tape_bytes=costs.tape_bytes,
-                recompute=costs.recompute_seconds,
-                write=write,
-                read=read,
+                prices=Prices(recompute=costs.recompute_seconds, write=write, read=read),
                 least_write=write,
                 least_read=read,
+                effort="glance",
+                alone=True,
             )
-            solved = solve(problem, effort="glance", alone=True)
+            solved = solve(problem)
             for candidate in solved.candidates if solved is not None else ():
                 if candidate.extra < least and candidate.local_bytes <= local_bytes:
                     tree = candidate.build()

@@ -14,8 +14,7 @@ from ckptplan.errors import InputError
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Goal, Model
 from ckptplan.model.record import Parameters
-from ckptplan.search.infeasibility import find_reason
-from ckptplan.search.question import Question
+from ckptplan.search.question import Question, find_reason
 from ckptplan.storage.toml_files import load_profile, load_workload
 from ckptplan.strategies.registry import closed_form_of
 from ckptplan.studies.largest import find_last

@@ -21,8 +21,7 @@ from ckptplan.model.workload import Calibration, Workload
 from ckptplan.planning.intervals import describe_interval, list_undecided
 from ckptplan.planning.request import RESOLUTION, Request, Wishes, derive_bound
 from ckptplan.planning.suggestions import explain_infeasible
-from ckptplan.search.infeasibility import find_reason
-from ckptplan.search.question import Question
+from ckptplan.search.question import Question, find_reason
 from ckptplan.storage.tables import Columns, Row, Type
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.registry import all_parameters

@@ -12,8 +12,7 @@ from ckptplan.cost.exact import overhead
 from ckptplan.errors import Change, Infeasible, InputError
 from ckptplan.model.budget import add_headroom, find_memory, rest_of
 from ckptplan.planning.request import Request
-from ckptplan.search.infeasibility import find_reason
-from ckptplan.search.question import Question
+from ckptplan.search.question import Question, find_reason
 from ckptplan.storage.library import list_names
 from ckptplan.storage.toml_files import load_profile
 from ckptplan.strategies.registry import select_strategies

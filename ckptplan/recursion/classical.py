@@ -25,7 +25,7 @@ from ckptplan.model.split import Choice, Where
 from ckptplan.recursion import revolve
 from ckptplan.recursion.problem import Candidate, Problem, SolvedProblem
 from ckptplan.recursion.revolve import binomial_decision, make_revolve_tree
-from ckptplan.recursion.table_problem import TableProblem, prove_bound
+from ckptplan.recursion.table_problem import prove_bound
 from ckptplan.recursion.tables import PartValues, Values
 from ckptplan.recursion.tree import Decision, Part, UnitSizes, grow_tree
 
@@ -51,15 +51,16 @@ class SingleTape(PartValues):
         self.slots = (self.units - self.sizes.tape) // self.sizes.state
         lengths = np.arange(last + 1)
         recomputed, saves = revolve.count_at(lengths, chunk=np.array([1]), slots=np.array([self.slots]))
-        a, k, s, load = self.actions
+        prices = self.prices
+        a, k, s, load = prices.actions
         #: owned(t), the first state in one of the slots; saturated counts become infinite.
-        self.local = np.where(recomputed >= revolve.MOST, np.inf, recomputed * self.recompute)
-        if any(self.actions):
+        self.local = np.where(recomputed >= revolve.MOST, np.inf, recomputed * prices.recompute)
+        if any(prices.actions):
             pieces = np.maximum(lengths - 1, 0)
             self.local += pieces * (a + load) + lengths * k + np.maximum(saves - 1, 0) * s
         self.unstored, self.remote = np.zeros(last + 1), np.zeros(last + 1)
         local = self.local.tolist()
-        back, hold = a + self.read, self.hold
+        back, hold = a + prices.read, prices.hold
         rests = np.full(last + 1, np.inf)  # free(t - y), in the order of descending t - y
         rests[last] = 0
         heads = np.full(last + 1, float(back))
@@ -69,11 +70,11 @@ class SingleTape(PartValues):
                 # far(t) = min(owned(t), min over y of free(t - y) + (a + y r + r_d + far(y)))
                 remote = min(remote, _least_sum(rests[last - t + 1 : last], heads[1:t]))
             self.remote[t] = remote
-            heads[t] = remote + (t * self.recompute + back)
+            heads[t] = remote + (t * prices.recompute + back)
             if progress is not None and t % 4096 == 0:
                 progress(t * t, last * last)
             # free(t) = min(s + owned(t), w + far(t))
-            self.unstored[t] = rests[last - t] = min(local[t] + s, self.write + remote) if t > 1 else k
+            self.unstored[t] = rests[last - t] = min(local[t] + s, prices.write + remote) if t > 1 else k
 
     def decide(self, part: Part) -> Decision:
         """Return the decision that attains the value of a part; ties are broken in a fixed order."""
@@ -81,13 +82,14 @@ class SingleTape(PartValues):
         if steps == 1 or where is Where.LOCAL:
             return binomial_decision(part, self.sizes)
         value = self.unstored[steps] if where is Where.UNSTORED else self.remote[steps]
-        hold = self.actions.save if where is Where.UNSTORED else self.hold
+        prices = self.prices
+        hold = prices.save if where is Where.UNSTORED else prices.hold
         if self.local[steps] + hold == value:
-            return Decision(Choice.FETCH if hold < self.actions.save else Choice.CHECKPOINT)
+            return Decision(Choice.FETCH if hold < prices.save else Choice.CHECKPOINT)
         if where is Where.UNSTORED:
             return Decision(Choice.OFFLOAD)
         lengths = np.arange(1, steps)
-        heads = self.remote[1:steps] + (lengths * self.recompute + (self.actions.advance + self.read))
+        heads = self.remote[1:steps] + (lengths * prices.recompute + (prices.advance + prices.read))
         return Decision(Choice.SPLIT, int(np.argmin(self.unstored[steps - 1 : 0 : -1] + heads)) + 1)
 
 
@@ -115,9 +117,9 @@ def _least_sum(rests: Values, heads: Values) -> float:
 _cached = lru_cache(maxsize=64)(SingleTape)
 
 
-def is_short(job: TableProblem) -> bool:
+def is_short(problem: Problem) -> bool:
     """Return whether the sequence is short enough; without remote memory a closed form serves any length."""
-    return job.problem.write == inf or job.problem.steps <= _CLASSICAL[job.effort]
+    return problem.prices.write == inf or problem.steps <= _CLASSICAL[problem.effort]
 
 
 def covers_actions(problem: Problem) -> bool:
@@ -126,48 +128,48 @@ def covers_actions(problem: Problem) -> bool:
     Then all schedules with equally many pieces have equally many runs and loads, and only recomputation and
     transfers tell them apart. Otherwise a schedule with more of these and fewer saves can be better.
     """
-    return not problem.actions.save and problem.actions.load <= problem.read
+    return not problem.prices.save and problem.prices.load <= problem.prices.read
 
 
-def solve_classical(job: TableProblem) -> SolvedProblem:
+def solve_classical(problem: Problem) -> SolvedProblem:
     """Return the single-tape optimum for the budget, or for each number of slots within it.
 
     If saves cost something, the schedules are good ones, and prices give the bound.
     """
-    problem, most = job.problem, count_slots(job)
-    counts = _slot_counts(job, most)
-    list_candidates = _list_binomials if problem.write == inf else _list_single_tapes
-    candidates, optimum = list_candidates(job, counts)
+    most = count_slots(problem)
+    counts = _slot_counts(problem, most)
+    list_candidates = _list_binomials if problem.prices.write == inf else _list_single_tapes
+    candidates, optimum = list_candidates(problem, counts)
     covered = covers_actions(problem) and problem.covered
     return SolvedProblem(
         candidates=candidates,
-        least_extra=optimum if covered else prove_bound(job),
-        exact=covered and (len(counts) > most or not job.front),
+        least_extra=optimum if covered else prove_bound(problem),
+        exact=covered and (len(counts) > most or not problem.front),
     )
 
 
-def count_slots(job: TableProblem) -> int:
+def count_slots(problem: Problem) -> int:
     """Return how many states fit in local memory besides one tape, at most one for each step."""
-    return min(job.problem.steps, (job.units - job.sizes.tape) // job.sizes.state)
+    return min(problem.steps, (problem.units - problem.sizes.tape) // problem.sizes.state)
 
 
-def _slot_counts(job: TableProblem, most: int) -> list[int]:
+def _slot_counts(problem: Problem, most: int) -> list[int]:
     """Return the numbers of slots to solve for: the most and, for a front, smaller ones too."""
-    if not job.front:
+    if not problem.front:
         return [most]
-    few = _BINOMIALS if job.problem.write == inf else _CLASSICAL_IN_ALL[job.effort] // job.problem.steps
+    few = _BINOMIALS if problem.prices.write == inf else _CLASSICAL_IN_ALL[problem.effort] // problem.steps
     if most < few:
         return list(range(most, -1, -1))
     spread = np.geomspace(1, most, max(few - 2, 1)).astype(int).tolist()
     return sorted({0, most, *spread}, reverse=True)
 
 
-def _list_binomials(job: TableProblem, counts: list[int]) -> tuple[list[Candidate], float]:
+def _list_binomials(problem: Problem, counts: list[int]) -> tuple[list[Candidate], float]:
     """Return binomial checkpointing in local memory alone, for any number of steps, and the least cost."""
-    problem, slots = job.problem, np.array(counts)
-    steps, (a, k, s, back) = problem.steps, problem.actions
+    slots = np.array(counts)
+    steps, (a, k, s, back) = problem.steps, problem.prices.actions
     recomputed, saves = revolve.count_at(np.array([steps]), chunk=np.array([1]), slots=slots)
-    extra = recomputed * problem.recompute + saves * s + ((steps - 1) * (a + back) + steps * k)
+    extra = recomputed * problem.prices.recompute + saves * s + ((steps - 1) * (a + back) + steps * k)
     extra = np.where(recomputed < revolve.MOST, extra, inf)
     sweeps = revolve.count_sweeps_at(np.array([steps]), slots=np.maximum(slots, 1))
     listed = revolve.is_listable(steps, slots=slots, sweeps=sweeps) & (extra < inf)
@@ -182,10 +184,9 @@ def _list_binomials(job: TableProblem, counts: list[int]) -> tuple[list[Candidat
     return candidates, float(extra[0])
 
 
-def _list_single_tapes(job: TableProblem, counts: list[int]) -> tuple[list[Candidate], float]:
+def _list_single_tapes(problem: Problem, counts: list[int]) -> tuple[list[Candidate], float]:
     """Return the classical optimum for each number of slots, and the least cost."""
-    problem = job.problem
-    tables = [_cached_single_tape(job, slots) for slots in counts]
+    tables = [_cached_single_tape(problem, slots) for slots in counts]
     candidates = [
         Candidate(
             extra=float(table.unstored[-1]),
@@ -200,14 +201,14 @@ def _list_single_tapes(job: TableProblem, counts: list[int]) -> tuple[list[Candi
     return candidates, float(tables[0].unstored[-1])
 
 
-def _cached_single_tape(job: TableProblem, slots: int) -> SingleTape:
+def _cached_single_tape(problem: Problem, slots: int) -> SingleTape:
     # With a tape as large as a state, units count slots, and one unit is the tape's.
     return _cached(
-        steps=job.problem.steps,
+        steps=problem.steps,
         units=slots + 1,
         sizes=UnitSizes(1, 1),
-        **job.problem.prices,
-        progress=None if job.front else job.progress,
+        prices=problem.prices,
+        progress=None if problem.front else problem.progress,
     )
 
 

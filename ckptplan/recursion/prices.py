@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ckptplan.cost.arrays import Integers
-from ckptplan.recursion.problem import ActionCosts
+from ckptplan.recursion.problem import Prices
 from ckptplan.recursion.tree import UnitSizes
 
 _Floats = npt.NDArray[np.float64]
@@ -67,27 +67,18 @@ class _Lengths(NamedTuple):
 
 
 def find_promising_splits(
-    *,
-    steps: int,
-    units: int,
-    sizes: UnitSizes,
-    recompute: float,
-    write: float,
-    read: float,
-    actions: ActionCosts,
-    most_levels: int = 64,
+    *, steps: int, units: int, sizes: UnitSizes, prices: Prices, most_levels: int = 64
 ) -> PromisingSplits | None:
     """Return the splits to examine for the optimum of all steps and units, None if prices do not help.
 
     Arguments are those of ``Tables``, and the most multiples of r to try as prices.
     """
-    if not recompute:
+    if not prices.recompute:
         return None
     levels, bounds = list[_Profits](), list[_Floats]()
-    climb = _climb(units=units, sizes=sizes, recompute=recompute, write=write, read=read, actions=actions)
-    for prices, profits in climb:
+    for earned, profits in _climb(units, sizes, prices):
         levels.append(profits)
-        bounds.append(steps * prices - profits.free[-1])
+        bounds.append(steps * earned - profits.free[-1])
         if len(levels) > 2 and bounds[-1].max() <= bounds[-2].max():
             break
         if len(levels) > most_levels:
@@ -97,7 +88,7 @@ def find_promising_splits(
     slack = SLACK * bound
     chain = [_Profits(*(one[:, place] for one in profits)) for profits in levels]
     free, owned, far = (
-        [_find_lengths(np.stack(one), at, recompute, slack, steps) for at in range(int(level) + 1)]
+        [_find_lengths(np.stack(one), at, prices.recompute, slack, steps) for at in range(int(level) + 1)]
         for one in zip(*chain, strict=True)
     )
     ranges = np.stack(
@@ -111,56 +102,42 @@ def find_promising_splits(
 
 @lru_cache(maxsize=8)
 def bound_by_prices(
-    *,
-    steps: int,
-    units: int,
-    sizes: UnitSizes,
-    recompute: float,
-    write: float,
-    read: float,
-    actions: ActionCosts,
-    first: int,
-    most_levels: int,
+    *, steps: int, units: int, sizes: UnitSizes, prices: Prices, first: int, most_levels: int
 ) -> _Floats:
     """Return what all steps cost at least within each number of units; shape (units + 1,).
 
     Arguments are those of ``find_promising_splits``, and the first number of units whose bound matters.
     """
     least = np.full(units + 1, -np.inf)
-    if not recompute:
+    if not prices.recompute:
         return least
-    climb = _climb(units=units, sizes=sizes, recompute=recompute, write=write, read=read, actions=actions)
-    for level, (prices, profits) in enumerate(islice(climb, most_levels)):
-        bounds = (steps * prices - profits.free).max(axis=1)
+    for level, (earned, profits) in enumerate(islice(_climb(units, sizes, prices), most_levels)):
+        bounds = (steps * earned - profits.free).max(axis=1)
         if level > 1 and (bounds[first:] <= least[first:]).all():
             break
         least = np.maximum(least, bounds)
     return least
 
 
-def _climb(
-    *, units: int, sizes: UnitSizes, recompute: float, write: float, read: float, actions: ActionCosts
-) -> Iterator[tuple[_Floats, _Profits]]:
-    """Yield prices up to each multiple of r, from those of at most 0 on, and the profits at them."""
+def _climb(units: int, sizes: UnitSizes, prices: Prices) -> Iterator[tuple[_Floats, _Profits]]:
+    """Yield what steps earn up to each multiple of r, from at most 0 on, and the profits at that."""
     count = min(max(_FEWEST, _ENTRIES // (units + 1)), _MOST)
-    prices = -recompute * np.arange(count) / count
+    earned = -prices.recompute * np.arange(count) / count
     profits = _Profits(*np.zeros((3, units + 1, count)))
     while True:
-        yield prices, profits
-        prices = prices + recompute
-        profits = _price(prices, profits, sizes=sizes, write=write, read=read, actions=actions)
+        yield earned, profits
+        earned = earned + prices.recompute
+        profits = _price(earned, profits, sizes=sizes, prices=prices)
 
 
-def _price(
-    prices: _Floats, cheaper: _Profits, *, sizes: UnitSizes, write: float, read: float, actions: ActionCosts
-) -> _Profits:
-    """Return (D0) to (D3) at some prices, from profits at prices that are r lower; infinite if unbounded."""
-    (state, tape), (a, k, s, back) = sizes, actions
-    hold = actions.hold(write=write, read=read)
+def _price(earned: _Floats, cheaper: _Profits, *, sizes: UnitSizes, prices: Prices) -> _Profits:
+    """Return (D0) to (D3) where steps earn that, from those where they earn r less; infinite if unbounded."""
+    (state, tape), (a, k, s, back) = sizes, prices.actions
+    write, read, hold = prices.write, prices.read, prices.hold
     count = len(cheaper.free)
     # Rows before the first stand for less than no units.
     pad = max(state, tape)
-    chunk, free, owned, far = np.full((4, pad + count + state, len(prices)), -np.inf)
+    chunk, free, owned, far = np.full((4, pad + count + state, len(earned)), -np.inf)
     for begin in range(0, count, min(state, tape)):
         here = slice(begin, min(begin + min(state, tape), count))
 
@@ -168,7 +145,7 @@ def _price(
             return profits[pad + here.start - by : pad + here.stop - by]
 
         nothing = np.where(np.arange(here.start, here.stop) >= tape, 0.0, -np.inf)[:, None]
-        lower(chunk, 0)[:] = prices + np.maximum(nothing, np.maximum(lower(chunk, tape), lower(free, tape)))
+        lower(chunk, 0)[:] = earned + np.maximum(nothing, np.maximum(lower(chunk, tape), lower(free, tape)))
         recorded = np.maximum(lower(chunk, 0) - k, 0.0)
         below = slice(max(0, here.start - state), max(0, here.stop - state))
         split = free[pad:][below] + (cheaper.owned[below] - a - back)

@@ -4,123 +4,151 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from math import inf
-from typing import Any, NamedTuple
+from functools import cached_property, partial
+from math import gcd, inf
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ckptplan.cost.arrays import ceil_div
 from ckptplan.cost.exact import Cost
+from ckptplan.model.progress import Progress
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.tree import Tree
+from ckptplan.recursion.tree import Tree, UnitSizes
 
 
-class ActionCosts(NamedTuple):
-    """Seconds of each run of steps, recorded chunk, local save and local load."""
+@dataclass(frozen=True, kw_only=True)
+class Prices:
+    """Seconds of actions: what schedules take besides the first run of their steps.
 
+    Of running a step again, of writing a state to remote memory (infinite without any) and reading it, with
+    their messages; and of each run of steps, recorded chunk, local save and local load besides its steps.
+    """
+
+    recompute: float
+    write: float = inf
+    read: float = inf
     advance: float = 0.0
     chunk: float = 0.0
     save: float = 0.0
     load: float = 0.0
 
     @classmethod
-    def of(cls, costs: StepCosts) -> ActionCosts:
-        """Return the costs of actions that a job has."""
+    def of(cls, costs: StepCosts, *, remote: bool = False, message: float = 0.0) -> Prices:
+        """Return the prices of a job, with or without remote memory; each state moved pays a ``message``."""
         return cls(
+            recompute=costs.recompute_seconds,
+            write=costs.write_seconds + message if remote else inf,
+            read=costs.read_seconds + message if remote else inf,
             advance=costs.advance_seconds,
             chunk=costs.chunk_seconds,
             save=costs.save_seconds,
             load=costs.load_seconds,
         )
 
-    def covered(self, *, write: float, read: float) -> bool:
-        """Return whether local saves and loads are cheap enough for the recursions.
+    @property
+    def actions(self) -> tuple[float, float, float, float]:
+        """The costs a, k, s and l of the recursions (``tables``)."""
+        return self.advance, self.chunk, self.save, self.load
+
+    @property
+    def covered(self) -> bool:
+        """Whether local saves and loads are cheap enough for the recursions.
 
         Otherwise a detour by way of remote memory can replace one: a state is written and fetched back instead
         of saved, or written and read instead of loaded (docs/optimality.md).
         """
-        return (
-            self.save <= write + self.load and self.load <= write + read and min(self.save, self.load) <= read
-        )
+        save, load, write, read = self.save, self.load, self.write, self.read
+        return save <= write + load and load <= write + read and min(save, load) <= read
 
-    def hold(self, *, write: float, read: float) -> float:
-        """Return the cost of a local copy of a state that is due to be read: fetched, or read and saved."""
-        return min(self.save, self.load) if self.covered(write=write, read=read) else self.save
+    @property
+    def hold(self) -> float:
+        """The cost of a local copy of a state that is due to be read: fetched, or read and saved."""
+        return min(self.save, self.load) if self.covered else self.save
 
-    def lowered(self, *, write: float, read: float) -> ActionCosts:
-        """Return costs that are no higher and that the recursions cover, for a lower bound."""
-        if self.covered(write=write, read=read):
-            return self
-        return self._replace(save=min(self.save, write), load=min(self.load, read))
-
-
-#: Actions that cost nothing, as in the paper.
-FREE = ActionCosts()
+    def lowered(self, *, write: float, read: float) -> Prices:
+        """Return prices with lower ones of transfers that the recursions cover, for a lower bound."""
+        lower = replace(self, write=write, read=read)
+        return lower if lower.covered else replace(lower, save=min(self.save, write), load=min(self.load, read))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """A sequence to reverse: sizes in bytes, costs in seconds; ``write`` and ``read`` include a message.
+    """A sequence to reverse, and how it is to be solved: sizes in bytes, costs in seconds.
 
     ``least_write`` and ``least_read`` are the minimum costs of a state, where several states may share a
-    message or transfers may overlap compute. ``free_bytes`` None is unbounded local memory.
+    message or transfers may overlap compute. ``free_bytes`` None is unbounded local memory. With ``front``,
+    schedules for every smaller budget are wanted, too; ``alone``, only the quickest one within all memory, and
+    those for less need not be good. Memory is counted in units of ``unit_bytes``, or of the greatest that
+    divide both sizes; sizes are rounded up: what fits in units fits in bytes.
     """
 
     steps: int
     free_bytes: int | None
     state_bytes: int
     tape_bytes: int
-    recompute: float
-    write: float
-    read: float
+    prices: Prices
     least_write: float
     least_read: float
-    actions: ActionCosts = FREE
+    #: The work that is allowed: 'glance', 'quick' or 'thorough'.
+    effort: str = "quick"
+    front: bool = False
+    alone: bool = False
+    progress: Progress | None = None
+    unit_bytes: int | None = None
+
+    @cached_property
+    def unit(self) -> int:
+        """The bytes of a unit of local memory."""
+        return self.unit_bytes or gcd(self.state_bytes, self.tape_bytes)
+
+    @cached_property
+    def sizes(self) -> UnitSizes:
+        """The sizes in units."""
+        return UnitSizes(ceil_div(self.state_bytes, self.unit), ceil_div(self.tape_bytes, self.unit))
+
+    @cached_property
+    def units(self) -> int:
+        """The units of free local memory, at most those of all tapes."""
+        return self.all_tapes if self.free_bytes is None else min(self.all_tapes, self.free_bytes // self.unit)
+
+    @property
+    def all_tapes(self) -> int:
+        """The units that the tapes of all steps take."""
+        return self.steps * self.sizes.tape
+
+    def within(self, units: int, **changes: Any) -> Problem:
+        """Return the problem with so many units of free local memory, and other changes."""
+        return replace(self, free_bytes=units * self.unit, **changes)
 
     @property
     def covered(self) -> bool:
         """Whether the recursion covers every legal schedule at its full cost."""
-        at_full_cost = (self.write, self.read) == (self.least_write, self.least_read)
-        return at_full_cost and self.actions.covered(write=self.write, read=self.read)
-
-    @property
-    def prices(self) -> dict[str, Any]:
-        """The costs that the values of parts depend on (``tables.PartValues``)."""
-        return {
-            "recompute": self.recompute,
-            "write": self.write,
-            "read": self.read,
-            "actions": self.actions,
-        }
+        at_full_cost = (self.prices.write, self.prices.read) == (self.least_write, self.least_read)
+        return at_full_cost and self.prices.covered
 
     def bound_by_memory(self) -> float:
         """Return ``bound_by_tapes`` from the memory in bytes, however coarse the units of a table are."""
         if self.free_bytes is None:
-            return self.actions.chunk
-        return bound_by_tapes(
-            steps=self.steps,
-            units=self.free_bytes,
-            tape=self.tape_bytes,
-            recompute=self.recompute,
-            chunk=self.actions.chunk,
-        )
+            return self.prices.chunk
+        return bound_by_tapes(self.prices, steps=self.steps, units=self.free_bytes, tape=self.tape_bytes)
 
     def lowered(self) -> Problem:
         """Return a problem that the recursion covers and that costs no more, for a lower bound."""
-        write, read = self.least_write, self.least_read
-        actions = self.actions.lowered(write=write, read=read)
-        return replace(self, write=write, read=read, actions=actions)
+        return replace(self, prices=self.prices.lowered(write=self.least_write, read=self.least_read))
 
 
-def bound_by_tapes(*, steps: int, units: int, tape: int, recompute: float, chunk: float = 0.0) -> float:
-    """Return the least cost of recomputation and of chunks, with costs ``recompute`` and ``chunk`` of each.
+def bound_by_tapes(prices: Prices, *, steps: int, units: int, tape: int) -> float:
+    """Return the least cost of recomputation and of chunks.
 
     Every step whose tape is not held at the end of the first sweep runs again: (T - floor(m / M_a)) r. A chunk
     has no more steps than there is room for tapes: ceil(T / floor(m / M_a)) k. Infinite without room for one.
     """
     tapes = units // tape
-    return max(0, steps - tapes) * recompute + -(-steps // tapes) * chunk if tapes else inf
+    if not tapes:
+        return inf
+    return max(0, steps - tapes) * prices.recompute + -(-steps // tapes) * prices.chunk
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,11 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import gcd, inf
+from math import inf
 
 import numpy as np
 
-from ckptplan.model.progress import Progress
 from ckptplan.model.split import Choice, Where
 from ckptplan.recursion.classical import (
     count_slots,
@@ -32,7 +31,6 @@ from ckptplan.recursion.classical import (
 from ckptplan.recursion.problem import Candidate, Problem, SolvedProblem, list_improving
 from ckptplan.recursion.table_problem import (
     WORK,
-    TableProblem,
     cached_tables,
     coarsen,
     find_rung,
@@ -42,38 +40,27 @@ from ckptplan.recursion.table_problem import (
     prove_bound,
 )
 from ckptplan.recursion.tables import Tables
-from ckptplan.recursion.tree import Decision, Part, UnitSizes, grow_tree
+from ckptplan.recursion.tree import Decision, Part, grow_tree
 
 #: A sequence is cut into at least so many pieces of several steps; with fewer, closed forms do as well.
 _MANY = 200
 
 
-def solve(
-    problem: Problem,
-    *,
-    effort: str,
-    front: bool = False,
-    alone: bool = False,
-    progress: Progress | None = None,
-) -> SolvedProblem | None:
+def solve(problem: Problem) -> SolvedProblem | None:
     """Return schedules for the budget, None if no schedule fits.
 
-    With ``front``, return schedules for every smaller budget, too; ``exact`` then refers to all of them. With
-    ``alone``, only the quickest schedule is wanted, and those for smaller budgets need not be good.
+    With ``front``, return schedules for every smaller budget, too; ``exact`` then refers to all of them.
     """
-    job = _count_in_units(problem, effort=effort, front=front, progress=progress)._replace(alone=alone)
-    if job.units < job.sizes.tape:
+    if problem.units < problem.sizes.tape:
         return None
-    if job.units == _count_all_tapes(job):
-        return _solve_with_all_tapes(job)
-    if is_classical(units=job.units, sizes=job.sizes) and is_short(job):
-        return solve_classical(job) if covers_actions(problem) else _solve_classical_with_actions(job)
-    return _solve_by_tables(job)
+    if problem.units == problem.all_tapes:
+        return _solve_with_all_tapes(problem)
+    if is_classical(units=problem.units, sizes=problem.sizes) and is_short(problem):
+        return solve_classical(problem) if covers_actions(problem) else _solve_classical_with_actions(problem)
+    return _solve_by_tables(problem)
 
 
-def list_rungs(
-    problem: Problem, *, effort: str, progress: Progress | None = None
-) -> Iterator[tuple[int, SolvedProblem, list[tuple[int, float]]]]:
+def list_rungs(problem: Problem) -> Iterator[tuple[int, SolvedProblem, list[tuple[int, float]]]]:
     """Yield what ``solve`` finds for all budgets: free bytes, ascending, the solution for them, and bounds.
 
     Whatever schedule ``solve`` returns for a budget is among those for the first of these free bytes that are
@@ -81,60 +68,44 @@ def list_rungs(
     ``solve`` for a budget is that of the first of these that are no less, or ``Problem.bound_by_memory`` if
     this is larger.
     """
-    job = _count_in_units(replace(problem, free_bytes=None), effort=effort, progress=progress)
-    most, first = _count_all_tapes(job), job.sizes.tape
+    problem = replace(problem, free_bytes=None)
+    most, tape = problem.all_tapes, problem.sizes.tape
+    first = tape
     while first <= most:
-        single = min(2 * job.sizes.tape, most) - 1
-        one_tape = first <= single and is_classical(units=single, sizes=job.sizes) and is_short(job)
-        last = single if one_tape else min(find_rung(job, first), most - 1) if first < most else most
-        free = last * job.unit
-        solved = solve(replace(problem, free_bytes=free), effort=effort, front=one_tape, progress=progress)
+        single = min(2 * tape, most) - 1
+        one_tape = first <= single and is_classical(units=single, sizes=problem.sizes) and is_short(problem)
+        last = single if one_tape else min(find_rung(problem, first), most - 1) if first < most else most
+        rung = problem.within(last)
+        solved = solve(replace(rung, front=one_tape))
         if solved is not None:
-            yield free, solved, _list_bounds(job._replace(units=last), solved)
+            yield last * problem.unit, solved, _list_bounds(rung, solved)
         first = last + 1
 
 
-def _list_bounds(job: TableProblem, solved: SolvedProblem) -> list[tuple[int, float]]:
+def _list_bounds(problem: Problem, solved: SolvedProblem) -> list[tuple[int, float]]:
     """Return the bounds of the budgets up to some units, for which a solution lists all schedules."""
     # A budget that does not hold another unit is no better.
-    end = (job.units + 1) * job.unit - 1
+    end = (problem.units + 1) * problem.unit - 1
     if solved.exact and solved.candidates:
         known = sorted((one.local_bytes, one.extra) for one in solved.candidates)
         # What fits below the memory of a schedule is no faster than the one before it.
         tops = [size - 1 for size, _ in known[1:]]
         return list(zip([*tops, end], [extra for _, extra in known], strict=True))
-    unit, least = list_price_bounds(job)
+    unit, least = list_price_bounds(problem)
     ends = np.minimum(np.arange(1, len(least) + 1) * unit - 1, end)
     return [*zip(ends.tolist(), least.tolist(), strict=True), (end, solved.least_extra)]
 
 
-def _count_in_units(
-    problem: Problem, *, effort: str, front: bool = False, progress: Progress | None = None
-) -> TableProblem:
-    unit = gcd(problem.state_bytes, problem.tape_bytes)
-    sizes = UnitSizes(problem.state_bytes // unit, problem.tape_bytes // unit)
-    most = problem.steps * sizes.tape
-    units = most if problem.free_bytes is None else min(most, problem.free_bytes // unit)
-    return TableProblem(
-        problem, units=units, unit=unit, sizes=sizes, effort=effort, front=front, alone=False, progress=progress
-    )
-
-
-def _count_all_tapes(job: TableProblem) -> int:
-    return job.problem.steps * job.sizes.tape
-
-
-def _solve_classical_with_actions(job: TableProblem) -> SolvedProblem:
+def _solve_classical_with_actions(problem: Problem) -> SolvedProblem:
     """Return the solution of the classical case where saves cost something: from a table, if one is affordable.
 
     With a single tape, units count slots: a state is one unit, and a tape is one more than all slots, so that
     two do not fit.
     """
-    slots = count_slots(job)
-    counted = job._replace(units=2 * slots + 1, sizes=UnitSizes(1, slots + 1))
-    if not is_affordable(counted, counted.units):
-        return solve_classical(job)
-    problem = job.problem
+    slots = count_slots(problem)
+    counted = replace(problem, free_bytes=2 * slots + 1, state_bytes=1, tape_bytes=slots + 1, unit_bytes=1)
+    if not _is_affordable(counted):
+        return solve_classical(problem)
     tables = cached_tables(counted, steps=problem.steps, units=counted.units)
     candidates = [
         replace(
@@ -145,65 +116,69 @@ def _solve_classical_with_actions(job: TableProblem) -> SolvedProblem:
     ]
     return SolvedProblem(
         candidates=candidates,
-        least_extra=_least_extra(candidates) if problem.covered else prove_bound(job),
+        least_extra=_least_extra(candidates) if problem.covered else prove_bound(problem),
         exact=problem.covered,
     )
 
 
-def _solve_with_all_tapes(job: TableProblem) -> SolvedProblem:
+def _solve_with_all_tapes(problem: Problem) -> SolvedProblem:
     """Return the schedule that recomputes nothing and, for a front, schedules that need less memory."""
-    root, sizes = Part(Where.UNSTORED, job.problem.steps, job.units), job.sizes
+    root, sizes = Part(Where.UNSTORED, problem.steps, problem.units), problem.sizes
     whole = Candidate(
-        extra=job.problem.actions.chunk,
-        local_bytes=job.units * job.unit,
+        extra=problem.prices.chunk,
+        local_bytes=problem.units * problem.unit,
         build=lambda: grow_tree(root, lambda _: Decision(Choice.TAPE), sizes=sizes),
     )
-    smaller = _solve_by_tables(job) if job.front and root.steps > 1 else None
+    smaller = _solve_by_tables(problem) if problem.front and root.steps > 1 else None
     if smaller is None:
         return SolvedProblem(
-            candidates=[whole], least_extra=whole.extra, exact=not job.front or root.steps == 1
+            candidates=[whole], least_extra=whole.extra, exact=not problem.front or root.steps == 1
         )
     return replace(smaller, candidates=[whole, *smaller.candidates], least_extra=whole.extra)
 
 
-def _solve_by_tables(job: TableProblem) -> SolvedProblem:
+def _solve_by_tables(problem: Problem) -> SolvedProblem:
     """Return the solution from a table of the whole sequence, or of a part of it."""
-    rung = job
-    if not is_affordable(job, job.units):
-        rung = job._replace(units=find_rung(job, job.units), alone=False)
-    coarse, free = coarsen(rung), job.units * job.unit
-    is_whole = is_affordable(coarse, coarse.units)
+    rung = problem
+    if not _is_affordable(problem):
+        rung = problem.within(find_rung(problem, problem.units), alone=False)
+    coarse, free = coarsen(rung), problem.units * problem.unit
+    is_whole = _is_affordable(coarse)
     if is_whole:
-        tables = cached_tables(coarse, steps=job.problem.steps, units=coarse.units)
-        candidates = _table_candidates(tables, job.problem.steps, unit=coarse.unit)
+        tables = cached_tables(coarse, steps=problem.steps, units=coarse.units)
+        candidates = _table_candidates(tables, problem.steps, unit=coarse.unit)
     else:
         candidates = [*_segment_candidates(coarse), *_chunk_candidates(coarse)]
     candidates = [one for one in candidates if one.local_bytes <= free]
     notes = _describe_rounding(coarse)
-    exact = is_whole and job.problem.covered and not notes
-    if job.front and not exact:
-        candidates += _small_budget_candidates(job)
+    exact = is_whole and problem.covered and not notes
+    if problem.front and not exact:
+        candidates += _small_budget_candidates(problem)
     return SolvedProblem(
         candidates=candidates,
-        least_extra=_least_extra(candidates) if exact else prove_bound(job),
+        least_extra=_least_extra(candidates) if exact else prove_bound(problem),
         exact=exact,
         notes=notes,
     )
+
+
+def _is_affordable(problem: Problem) -> bool:
+    return is_affordable(problem.steps, problem.units, effort=problem.effort)
 
 
 def _least_extra(candidates: list[Candidate]) -> float:
     return min((one.extra for one in candidates), default=inf)
 
 
-def _small_budget_candidates(job: TableProblem) -> Iterator[Candidate]:
+def _small_budget_candidates(problem: Problem) -> Iterator[Candidate]:
     """Yield schedules for small budgets, in exact units: coarse units give only few of them."""
-    units = min(job.units, WORK[job.effort] // job.problem.steps**2 - 1)
-    if units >= 2 * job.sizes.tape and is_affordable(job, units):
+    units = min(problem.units, WORK[problem.effort] // problem.steps**2 - 1)
+    if units >= 2 * problem.sizes.tape and is_affordable(problem.steps, units, effort=problem.effort):
         yield from _table_candidates(
-            cached_tables(job, steps=job.problem.steps, units=units), job.problem.steps, unit=job.unit
+            cached_tables(problem, steps=problem.steps, units=units), problem.steps, unit=problem.unit
         )
-    if is_short(job):
-        yield from solve_classical(job).candidates
+    if is_short(problem):
+        yield from solve_classical(problem).candidates
 
 
 def _table_candidates(
@@ -218,10 +193,11 @@ def _table_candidates(
     return list_improving(tables.unstored[pieces], tree, unit=unit, least=least)
 
 
-def _describe_rounding(job: TableProblem) -> tuple[str, ...]:
+def _describe_rounding(problem: Problem) -> tuple[str, ...]:
     """Return what is lost if sizes are not multiples of the unit, as text; nothing if they are."""
-    problem, unit = job.problem, job.unit
-    state, tape = job.sizes.state * unit - problem.state_bytes, job.sizes.tape * unit - problem.tape_bytes
+    unit = problem.unit
+    state = problem.sizes.state * unit - problem.state_bytes
+    tape = problem.sizes.tape * unit - problem.tape_bytes
     if not state and not tape:
         return ()
     text = (
@@ -231,19 +207,20 @@ def _describe_rounding(job: TableProblem) -> tuple[str, ...]:
     return (text,)
 
 
-def _segment_candidates(job: TableProblem) -> list[Candidate]:
+def _segment_candidates(problem: Problem) -> list[Candidate]:
     """Return segments of the length with the least cost per step, with an exact schedule for the rest.
 
     There is a schedule for each number of units that allows a faster one than all smaller numbers.
     """
     # The longest part that is affordable, with the units that it can use.
-    problem, tape = job.problem, job.sizes.tape
-    horizon = longest_table(job, tape=tape)
+    tape = problem.sizes.tape
+    horizon = longest_table(problem, tape=tape)
     if not horizon:
         return []
-    tables = cached_tables(job, steps=horizon, units=min(job.units, horizon * tape))
+    tables = cached_tables(problem, steps=horizon, units=min(problem.units, horizon * tape))
     lengths = np.arange(1, horizon + 1)[:, None]
-    each = tables.write + tables.read + tables.actions.advance + lengths * tables.recompute
+    prices = problem.prices
+    each = prices.write + prices.read + prices.advance + lengths * prices.recompute
     each = each + tables.remote[1:]
     best = np.argmin(each / lengths, axis=0)
     length, columns = best + 1, np.arange(tables.units + 1)
@@ -257,23 +234,27 @@ def _segment_candidates(job: TableProblem) -> list[Candidate]:
         return Decision(Choice.SEGMENTS, int(length[part.units]), int(count[part.units]))
 
     tree = grow_tree(Part(Where.UNSTORED, problem.steps, tables.units), decide, sizes=tables.sizes)
-    return list_improving(np.where(rest < 1, inf, extra), tree, unit=job.unit)
+    return list_improving(np.where(rest < 1, inf, extra), tree, unit=problem.unit)
 
 
-def _chunk_candidates(job: TableProblem) -> list[Candidate]:
+def _chunk_candidates(problem: Problem) -> list[Candidate]:
     """Return schedules that treat several steps as one, so that one table holds them all."""
-    problem, horizon = job.problem, longest_table(job)
+    horizon = longest_table(problem)
     if horizon < min(_MANY, problem.steps - 1):
         return []
     chunk = -(-problem.steps // horizon)
     pieces = -(-problem.steps // chunk)
-    tape = chunk * job.sizes.tape
-    if job.units < 2 * tape:
+    tape = chunk * problem.sizes.tape
+    if problem.units < 2 * tape:
         return []
-    chunked = job._replace(
-        problem=replace(problem, recompute=problem.recompute * chunk),
-        sizes=UnitSizes(job.sizes.state, tape),
+    dearer = replace(problem.prices, recompute=problem.prices.recompute * chunk)
+    chunked = replace(
+        problem,
+        prices=dearer,
+        state_bytes=problem.sizes.state * problem.unit,
+        tape_bytes=tape * problem.unit,
+        unit_bytes=problem.unit,
         progress=None,
     )
-    tables = cached_tables(chunked, steps=pieces, units=job.units)
-    return _table_candidates(tables, pieces, unit=job.unit, chunk=chunk, steps_in_all=problem.steps)
+    tables = cached_tables(chunked, steps=pieces, units=problem.units)
+    return _table_candidates(tables, pieces, unit=problem.unit, chunk=chunk, steps_in_all=problem.steps)

@@ -1,4 +1,4 @@
-"""States a problem in units of memory, and decides how large its table may be.
+"""Chooses the units of memory of a problem, and decides how large its table may be.
 
 Units that do not divide the sizes are chosen so that rounding loses least. With sizes rounded up, a schedule in
 units keeps the budget in bytes. With sizes rounded down, every schedule in bytes is also one in units, so the
@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
+from dataclasses import replace
 from math import inf
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -24,13 +25,6 @@ from ckptplan.recursion.tree import UnitSizes
 
 #: How many units are tried for each size, starting at the finest affordable one.
 _LOOKED_AT = 500
-
-
-def round_sizes(state: int, tape: int, *, unit: int, down: bool) -> UnitSizes:
-    """Return sizes in units, rounded up, or rounded ``down``."""
-    if down:
-        return UnitSizes(state // unit, tape // unit)
-    return UnitSizes(-(-state // unit), -(-tape // unit))
 
 
 def choose_unit(
@@ -79,70 +73,53 @@ _SOME_STEPS = 1_000
 _LITTLE = 0.05
 
 
-class TableProblem(NamedTuple):
-    """A problem in whole units of memory, with the effort allowed for it."""
-
-    problem: Problem
-    units: int
-    unit: int
-    sizes: UnitSizes
-    effort: str
-    front: bool
-    #: Whether only the quickest schedule within all units is wanted.
-    alone: bool
-    progress: Progress | None
+def is_affordable(steps: int, units: int, *, effort: str = "thorough") -> bool:
+    """Return whether a table of so many steps and units is affordable."""
+    return steps**2 * (units + 1) <= WORK[effort] and (steps + 1) * (units + 1) <= CELLS
 
 
-def is_affordable(job: TableProblem, units: int) -> bool:
-    """Return whether a table of all steps is affordable."""
-    steps = job.problem.steps
-    return steps**2 * (units + 1) <= WORK[job.effort] and (steps + 1) * (units + 1) <= CELLS
-
-
-def coarsen(job: TableProblem) -> TableProblem:
+def coarsen(problem: Problem) -> Problem:
     """Return the problem in units large enough that a table of a thousand steps is affordable.
 
-    If that loses little, units are made large enough for a table of all steps. Sizes are rounded up: what fits
-    in units fits in bytes.
+    If that loses little, units are made large enough for a table of all steps.
     """
-    problem = job.problem
-    if job.units <= _most_units(job, _SOME_STEPS):
-        return job
-    state, tape, total = problem.state_bytes, problem.tape_bytes, job.units * job.unit
+    if problem.units <= _most_units(problem, _SOME_STEPS):
+        return problem
+    state, tape, total = problem.state_bytes, problem.tape_bytes, problem.units * problem.unit
     lost, unit = inf, 0
     for steps in (problem.steps, _SOME_STEPS):
         if lost > _LITTLE:
-            most = _most_units(job, steps)
+            most = _most_units(problem, steps)
             lost, unit = choose_unit(state, tape, steps=problem.steps, total=total, most_units=most, down=False)
-    return job._replace(sizes=round_sizes(state, tape, unit=unit, down=False), units=total // unit, unit=unit)
+    return replace(problem, free_bytes=total, unit_bytes=unit)
 
 
-def _most_units(job: TableProblem, steps: int) -> int:
+def _most_units(problem: Problem, steps: int) -> int:
     """Return the most units that a table of ``steps`` steps, or of all if fewer, can have."""
-    length = min(steps, job.problem.steps)
-    return max(1, min(WORK[job.effort] // length**2, CELLS // (length + 1)) - 1)
+    length = min(steps, problem.steps)
+    return max(1, min(WORK[problem.effort] // length**2, CELLS // (length + 1)) - 1)
 
 
-def longest_table(job: TableProblem, *, tape: int = 0) -> int:
+def longest_table(problem: Problem, *, tape: int = 0) -> int:
     """Return the length of the longest affordable table that is shorter than the sequence.
 
     With the units of a ``tape``, it has no more units than all tapes of that length take.
     """
 
     def is_too_long(steps: int) -> bool:
-        width = (min(job.units, steps * tape) if tape else job.units) + 1
-        return steps**2 * width > WORK[job.effort] // 2 or (steps + 1) * width > CELLS
+        width = (min(problem.units, steps * tape) if tape else problem.units) + 1
+        return steps**2 * width > WORK[problem.effort] // 2 or (steps + 1) * width > CELLS
 
-    return bisect_left(range(1, job.problem.steps), True, key=is_too_long)
+    return bisect_left(range(1, problem.steps), True, key=is_too_long)
 
 
-def find_rung(job: TableProblem, units: int) -> int:
+def find_rung(problem: Problem, units: int) -> int:
     """Return the units of the tables, and of the bounds by prices, that a budget of ``units`` reads.
 
     They are those of the largest exact table of all steps, or of one tape without one, doubled until they are
     enough, or those of all tapes.
     """
-    steps, tape, work = job.problem.steps, job.sizes.tape, WORK[job.effort]
+    steps, tape, work = problem.steps, problem.sizes.tape, WORK[problem.effort]
     rung = max(min(work // steps**2, CELLS // (steps + 1)) - 1, tape)
     doublings = max(0, (-(-units // rung) - 1).bit_length())
     return min(rung << doublings, steps * tape)
@@ -153,40 +130,40 @@ def find_rung(job: TableProblem, units: int) -> int:
 _MOST_UNITS, _UNITS_EACH, _SUMS_FOR_A_STEP = 2**15, 128, 200_000
 
 
-def list_price_bounds(job: TableProblem) -> tuple[int, Values]:
+def list_price_bounds(problem: Problem) -> tuple[int, Values]:
     """Return a unit, and the bound by prices on the cost of schedules within each number of such units.
 
     The budgets of a rung have the same units and bounds. There are none if the sweep would be too long.
     """
-    problem, rung = job.problem.lowered(), find_rung(job, job.units)
-    held = rung // min(job.sizes) + 1
-    most_levels = WORK[job.effort] // _SUMS_FOR_A_STEP // held
+    lowered, rung = problem.lowered(), find_rung(problem, problem.units)
+    held = rung // min(problem.sizes) + 1
+    most_levels = WORK[problem.effort] // _SUMS_FOR_A_STEP // held
     if most_levels < 3:
-        return job.unit, np.zeros(0)
-    unit, sizes, total = job.unit, job.sizes, rung * job.unit
+        return problem.unit, np.zeros(0)
+    unit, sizes, total = problem.unit, problem.sizes, rung * problem.unit
     most_units = min(_MOST_UNITS, _UNITS_EACH * held)
     if rung > most_units:
         sizes_in_bytes = problem.state_bytes, problem.tape_bytes
         _, unit = choose_unit(
             *sizes_in_bytes, steps=problem.steps, total=total, most_units=most_units, down=True
         )
-        sizes = round_sizes(*sizes_in_bytes, unit=unit, down=True)
-    is_first = find_rung(job, job.sizes.tape) == rung
+        sizes = UnitSizes(*(size // unit for size in sizes_in_bytes))
+    is_first = find_rung(problem, problem.sizes.tape) == rung
     return unit, bound_by_prices(
         steps=problem.steps,
         units=total // unit,
         sizes=sizes,
-        **problem.prices,
+        prices=lowered.prices,
         first=sizes.tape if is_first else total // unit // 2,
         most_levels=most_levels,
     )
 
 
-def prove_bound(job: TableProblem) -> float:
+def prove_bound(problem: Problem) -> float:
     """Return the least seconds that any schedule within the budget adds."""
-    unit, least = list_price_bounds(job)
-    place = job.units * job.unit // unit
-    return max(job.problem.bound_by_memory(), float(least[place]) if len(least) else 0.0)
+    unit, least = list_price_bounds(problem)
+    place = problem.units * problem.unit // unit
+    return max(problem.bound_by_memory(), float(least[place]) if len(least) else 0.0)
 
 
 #: Finding the promising splits takes less time than it saves with more steps for each unit than this, and if
@@ -199,15 +176,15 @@ _tables: OrderedDict[Any, Tables] = OrderedDict()
 _lock = Lock()
 
 
-def cached_tables(job: TableProblem, *, steps: int, units: int) -> Tables:
+def cached_tables(problem: Problem, *, steps: int, units: int) -> Tables:
     """Return the table of ``steps`` steps and ``units`` units; recent tables are kept, and narrowed.
 
     If all steps are wanted within all units alone, other values can be too large.
     """
-    costs: dict[str, Any] = {"steps": steps, "sizes": job.sizes, **job.problem.prices}
+    costs: dict[str, Any] = {"steps": steps, "sizes": problem.sizes, "prices": problem.prices}
     whole = tuple(costs.values())
     alone = (*whole, units)
-    is_alone = job.alone and steps == job.problem.steps and units == job.units and steps > _LONG * units
+    is_alone = problem.alone and steps == problem.steps and units == problem.units and steps > _LONG * units
     with _lock:
         for key in (whole, alone) if is_alone else (whole,):
             known = _tables.get(key)
@@ -216,7 +193,7 @@ def cached_tables(job: TableProblem, *, steps: int, units: int) -> Tables:
                 return known.narrow(units)
         # After another budget at these costs, more are likely, and one table serves them all.
         is_alone &= all(key[:-1] != whole for key in _tables)
-    costs |= {"units": units, "progress": job.progress}
+    costs |= {"units": units, "progress": problem.progress}
     tables = _fill_promising(**costs) if is_alone else None
     key = whole if tables is None else alone
     tables = tables or Tables(**costs)

@@ -1,8 +1,8 @@
 """Solves the general problem: the least cost of reversing t steps within m units of local memory.
 
 The module tabulates the recursion (R0) to (R3) of docs/optimality.md for all t and m at once. With states
-of M_s and tapes of M_a units, r = ``recompute``, w = ``write`` and r_d = ``read``, and with a, k, s and l the
-costs of a run of steps, a recorded chunk, a local save and a local load (``actions``):
+of M_s and tapes of M_a units, and ``prices`` r, w and r_d of running a step again, writing and reading a state,
+and a, k, s and l of a run of steps, a recorded chunk, a local save and a local load:
 
     (R0) chunk(t, m) = min of  chunk(t - 1, m - M_a);  free(t - 1, m - M_a); infinite if M_a > m
     (R1) free(t, m)  = min of  k + chunk(t, m);  s + owned(t, m - M_s);  w + far(t, m)
@@ -33,7 +33,7 @@ from ckptplan.cost.arrays import SUM_ROUNDING
 from ckptplan.model.progress import Progress
 from ckptplan.model.split import Choice, Where
 from ckptplan.recursion.prices import PromisingSplits
-from ckptplan.recursion.problem import FREE, ActionCosts
+from ckptplan.recursion.problem import Prices
 from ckptplan.recursion.tree import Decision, Part, UnitSizes
 
 Values: TypeAlias = npt.NDArray[np.float64]
@@ -56,18 +56,11 @@ class PartValues:
     #: The most units of free local memory.
     units: int
     sizes: UnitSizes
-    #: Costs of running a step again, and of writing (infinite without remote memory) and reading a state.
-    recompute: float
-    write: float
-    read: float
-    #: What actions cost besides their steps.
-    actions: ActionCosts = FREE
+    prices: Prices
     #: Called with the work done and the total work.
     progress: InitVar[Progress | None] = None
 
     def __post_init__(self, progress: Progress | None) -> None:
-        #: The cost of a local copy of a state that is due to be read from remote memory.
-        self.hold = self.actions.hold(write=self.write, read=self.read)
         self._fill(progress)
 
     def _fill(self, progress: Progress | None) -> None:
@@ -113,14 +106,16 @@ class Tables(PartValues):
         )
         self.unstored[0] = self.local[0] = self.remote[0] = self.chunk[0] = 0
         #: What it costs to run so many steps again.
-        self.reruns = np.arange(last + 1) * self.recompute
-        has_remote = self.write < _INFINITE
+        prices = self.prices
+        recompute, write, read, hold = prices.recompute, prices.write, prices.read, prices.hold
+        self.reruns = np.arange(last + 1) * recompute
+        has_remote = write < _INFINITE
         # A split at y leaves a rest of t - y steps, stored in descending order, and a head of y steps.
         order: Literal["C", "F"] = "F" if self.promising else "C"
         rests, heads_local = (np.full((last + 1, width), _INFINITE, order=order) for _ in range(2))
         heads_remote = np.full((last + 1 if has_remote else 1, width), _INFINITE, order=order)
         split_local, split_remote = Splits(rests, heads_local), Splits(rests, heads_remote)
-        a, k, s, back = self.actions
+        a, k, s, back = prices.actions
         for t in range(1, last + 1):
             chunk, local, remote, unstored = self.chunk[t], self.local[t], self.remote[t], self.unstored[t]
             # (R0) the chunk goes on, or another part follows it.
@@ -135,7 +130,7 @@ class Tables(PartValues):
             # (R3) k + chunk(t, m); min(s, l) + owned(t, m - M_s); the least over all splits.
             held = local[:-state]
             remote[:state] = recorded[:state]
-            np.minimum(recorded[state:], held + self.hold if self.hold else held, out=remote[state:])
+            np.minimum(recorded[state:], held + hold if hold else held, out=remote[state:])
             if first < stop and has_remote and (count := self._count_columns(least_local, remote[least:])):
                 columns = slice(least, least + count)
                 np.minimum(remote[columns], split_remote.least(t, first, stop, columns), out=remote[columns])
@@ -143,10 +138,10 @@ class Tables(PartValues):
             unstored[:state] = recorded[:state]
             np.minimum(recorded[state:], held + s if s else held, out=unstored[state:])
             if has_remote:
-                np.minimum(unstored, self.write + remote, out=unstored)
-                np.add(remote, t * self.recompute + (a + self.read), out=heads_remote[t])
+                np.minimum(unstored, write + remote, out=unstored)
+                np.add(remote, t * recompute + (a + read), out=heads_remote[t])
             # Heads: a + y r + l + owned(y, m) and a + y r + r_d + far(y, m). Rests: free(t - y, m).
-            np.add(local, t * self.recompute + (a + back), out=heads_local[t])
+            np.add(local, t * recompute + (a + back), out=heads_local[t])
             rests[last - t] = unstored
             if progress is not None and t % 64 == 0:
                 progress(t * t, last * last)
@@ -158,7 +153,7 @@ class Tables(PartValues):
             least_local: the least of the splits of (R2), shape (units + 1,).
             remote: the least of the other terms of (R3), likewise.
         """
-        more = self.read - self.actions.load
+        more = self.prices.read - self.prices.load
         if more < 0:
             return len(remote)
         # Sums in another order may differ by rounding.
@@ -171,14 +166,14 @@ class Tables(PartValues):
         Sums are formed in the same order as for the tables, so that equal values compare equal.
         """
         where, steps, units = part
-        state = self.sizes.state
+        state, prices = self.sizes.state, self.prices
         value = self.value(part)
         room = min(units + (state if where is Where.LOCAL else 0), self.units)
-        if self.chunk[steps, room] + self.actions.chunk == value:
+        if self.chunk[steps, room] + prices.chunk == value:
             return self._decide_chunk(steps, room)
-        hold = self.hold if where is Where.REMOTE else self.actions.save
+        hold = prices.hold if where is Where.REMOTE else prices.save
         if where is not Where.LOCAL and state <= units and self.local[steps, units - state] + hold == value:
-            return Decision(Choice.FETCH if hold < self.actions.save else Choice.CHECKPOINT)
+            return Decision(Choice.FETCH if hold < prices.save else Choice.CHECKPOINT)
         if where is Where.UNSTORED:
             return Decision(Choice.OFFLOAD)
         return self._decide_split(part)
@@ -192,10 +187,11 @@ class Tables(PartValues):
 
     def _decide_split(self, part: Part) -> Decision:
         where, steps, units = part
-        table, back = (self.local, self.actions.load) if where is Where.LOCAL else (self.remote, self.read)
-        heads = table[1:steps, units] + (self.reruns[1:steps] + (self.actions.advance + back))
+        prices, is_local = self.prices, where is Where.LOCAL
+        table, back = (self.local, prices.load) if is_local else (self.remote, prices.read)
+        heads = table[1:steps, units] + (self.reruns[1:steps] + (prices.advance + back))
         length = int(np.argmin(self.unstored[steps - 1 : 0 : -1, units] + heads)) + 1
-        if where is Where.LOCAL:
+        if is_local:
             # A split whose rest is saved stands for two decisions.
             rest = self.decide(Part(Where.UNSTORED, steps - length, units))
             saved = rest.choice is Choice.CHECKPOINT

@@ -1,19 +1,18 @@
 """A result in every format: as blocks for people, a JSON document, rows of CSV, a page and a picture.
 
 A result is a ``View``, whose forms are functions: a form is made when a format asks for it. A new format is one
-more class here; every command takes it up.
+more entry here; every command takes it up.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from ckptplan.storage.files import replace_file
 
@@ -58,85 +57,58 @@ class Column(list[Any]):
     """A long list of plain values in a document; JSON keeps it on one line."""
 
 
-class Format(ABC):
+@dataclass(frozen=True, kw_only=True)
+class Format:
     """One way to write any result."""
 
-    #: As ``--format`` takes it.
-    name: ClassVar[str]
+    #: Yields a result as text, piece by piece: some results are larger than memory.
+    render: Callable[[View], Iterator[str]]
     #: How a file's name ends that asks for this format, as '.json'; None if no name does.
-    suffix: ClassVar[str | None] = None
-
-    @abstractmethod
-    def render(self, view: View) -> Iterator[str]:
-        """Yield a result as text, piece by piece: some results are larger than memory."""
+    suffix: str | None = None
 
     def write(self, view: View, path: str) -> None:
         """Write a result to a file, '-' for standard output. Raises InputError if it cannot be written."""
+        if self is TEXT and path == "-" and sys.stdout.isatty():
+            from ckptplan.report.console import print_blocks
+
+            print_blocks(view.blocks())
+            return
         with replace_file(path) as file:
             file.writelines(self.render(view))
 
 
-class Text(Format):
-    """What people read: with colours on a terminal, as plain text elsewhere."""
+def _render_text(view: View) -> Iterator[str]:
+    """Yield the blocks as plain text, in characters that standard output can show."""
+    from ckptplan.report.console import draw_blocks
 
-    name = "table"
-
-    def render(self, view: View) -> Iterator[str]:
-        """Yield the blocks as plain text."""
-        yield _render_plain(view.blocks())
-
-    def write(self, view: View, path: str) -> None:
-        """Print to a terminal as it can show it; otherwise write plain text."""
-        if path == "-" and sys.stdout.isatty():
-            from ckptplan.report.console import print_blocks
-
-            print_blocks(view.blocks())
-        else:
-            super().write(view, path)
+    encoding = (sys.stdout.encoding or "utf-8").lower()
+    lines = draw_blocks(view.blocks(), width=_find_width(), unicode=encoding.startswith("utf"))
+    text = "".join(f"{line.plain.rstrip()}\n" for line in lines)
+    yield text.encode(encoding, errors="replace").decode(encoding)
 
 
-class Json(Format):
-    """The document of a result, in SI base units, indented for people who read it."""
+def _render_csv(view: View) -> Iterator[str]:
+    """Yield the rows with a header, in SI base units; rows, or blocks of rows, at a time."""
+    from ckptplan.storage.tables import csv_pieces
 
-    name = "json"
-    suffix = ".json"
-
-    def render(self, view: View) -> Iterator[str]:
-        """Yield the document; parts of it that are functions are called when they are reached."""
-        return generate_json(view.document())
+    return csv_pieces(view.rows())
 
 
-class Csv(Format):
-    """The rows of a result with a header, in SI base units."""
-
-    name = "csv"
-    suffix = ".csv"
-
-    def render(self, view: View) -> Iterator[str]:
-        """Yield the header, then rows or blocks of rows."""
-        from ckptplan.storage.tables import csv_pieces
-
-        return csv_pieces(view.rows())
-
-
-#: Every format by name, the default first.
-FORMATS: dict[str, Format] = {one.name: one for one in (Text(), Json(), Csv())}
+#: What people read: with colours on a terminal, as plain text elsewhere.
+TEXT = Format(render=_render_text)
+#: Every format by name, as ``--format`` takes it, the default first.
+FORMATS: dict[str, Format] = {
+    "table": TEXT,
+    # Parts of a document that are functions are called when they are reached.
+    "json": Format(render=lambda view: generate_json(view.document()), suffix=".json"),
+    "csv": Format(render=_render_csv, suffix=".csv"),
+}
 
 
 def format_of_file(path: str) -> Format | None:
     """Return the format that a file's name asks for, None if it asks for none."""
     suffix = Path(path).suffix.lower()
     return next((one for one in FORMATS.values() if suffix and one.suffix == suffix), None)
-
-
-def _render_plain(blocks: Iterable[Block]) -> str:
-    """Return blocks as plain text, in characters that standard output can show."""
-    from ckptplan.report.console import draw_blocks
-
-    encoding = (sys.stdout.encoding or "utf-8").lower()
-    lines = draw_blocks(blocks, width=_find_width(), unicode=encoding.startswith("utf"))
-    text = "".join(f"{line.plain.rstrip()}\n" for line in lines)
-    return text.encode(encoding, errors="replace").decode(encoding)
 
 
 def _find_width() -> int:

@@ -1,11 +1,11 @@
-"""Defines a planning question, and answers it over several strategies."""
+"""Defines a planning question, and answers it over several strategies, or says which limit binds."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -13,8 +13,10 @@ import numpy as np
 from ckptplan.cost import paper
 from ckptplan.cost.arrays import SUM_ROUNDING
 from ckptplan.cost.exact import Cost, overhead
+from ckptplan.errors import Infeasible, Limit
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Goal
+from ckptplan.model.prediction import Totals
 from ckptplan.model.progress import Progress, StagedProgress
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.best_setting import find_least, find_setting
@@ -421,3 +423,57 @@ def _choose_rival(
 
 def _name_closed_forms(strategies: Iterable[Strategy]) -> tuple[str, ...]:
     return tuple(strategy.name for strategy in strategies if strategy.is_closed_form)
+
+
+def find_reason(question: Question, *, subject: str) -> Infeasible:
+    """Return why nothing fits: the binding limit, the value needed, and the present value.
+
+    The binding limit is the first of overhead, remote budget and local budget whose removal alone makes a
+    plan possible: the caller's wish comes before the machine. If no single removal does, it is the first
+    limit that no plan could meet even without the others.
+    """
+    explain = partial(Infeasible, subject=subject, headroom=question.goal.headroom)
+    local, least_local = question.goal.local_bytes, question.least_solvable_bytes
+    if local is not None and least_local > local:
+        return explain(binding="local_bytes", need=least_local, have=local)
+    closed = question.for_closed_forms()
+    lifted: dict[BudgetLimit, Question] = {
+        "max_overhead": question.replace(max_overhead=None),
+        "remote_bytes": closed.replace(remote_bytes=None),
+        "local_bytes": closed.replace(local_bytes=None),
+    }
+    free = closed.replace(local_bytes=None, remote_bytes=None, max_overhead=None)
+    for questions in (lifted, dict.fromkeys(lifted, free)):
+        for binding, relaxed in questions.items():
+            limit: float | None = getattr(question.goal, binding)
+            least = None if limit is None else relaxed.least(binding)
+            if limit is not None and least is not None and least > limit:
+                return explain(binding=binding, need=least, have=limit)
+    if exceeded := next(_find_exceeded(question), None):
+        return explain(binding=exceeded[0], need=exceeded[1], have=exceeded[2])
+    # There are no such schedules: the sequence is too long.
+    most = max((one.most_steps(question.task(one, least_time)) for one in question.all_solved), default=0)
+    steps = question.costs.steps
+    return explain(binding="steps", need=min(most, steps - 1), have=steps)
+
+
+def _find_exceeded(question: Question) -> Iterator[tuple[Limit, float, float]]:
+    """Yield the limits that the requested schedules exceed although closed forms would fit."""
+    for lifted in (
+        question.replace(remote_bytes=None),
+        question.replace(max_overhead=None),
+        question.replace(remote_bytes=None, max_overhead=None),
+    ):
+        answer = lifted.best() if lifted.replace(max_overhead=None).fits() else None
+        if answer is not None and not answer.strategy.is_closed_form:
+            yield from _find_broken(question, answer.totals(question.costs))
+
+
+def _find_broken(question: Question, totals: Totals) -> Iterator[tuple[Limit, float, float]]:
+    """Yield the limits that a schedule exceeds: the limit, the value needed, and the present value."""
+    remote, most = question.goal.remote_bytes, question.goal.max_overhead
+    if remote is not None and totals.remote_peak_bytes > remote:
+        yield "remote_bytes", float(totals.remote_peak_bytes), remote
+    seconds = float(overhead(totals.seconds, question.base_seconds))
+    if most is not None and seconds > most:
+        yield "max_overhead", seconds, most

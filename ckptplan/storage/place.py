@@ -8,8 +8,6 @@ planner takes the quicker one. What was timed is kept for a day, with the place,
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import logging
 import os
 import shutil
 import statistics
@@ -17,14 +15,12 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from ckptplan.errors import CkptplanError, InputError, quote_value
 from ckptplan.model.profile import HardwareProfile, Source
-from ckptplan.storage.cache import find_cache
-from ckptplan.storage.files import read_text, write_text
+from ckptplan.storage.cache import keep, recall
 from ckptplan.storage.remote_folder import StateFiles, make_parent
 from ckptplan.units import format_bytes, parse_limit
 
@@ -42,7 +38,6 @@ Rates: TypeAlias = tuple[float, float]
 #: The rate of a folder that nobody has timed, in bytes per second.
 ASSUMED_RATE = 1e9
 _ACCEPTED = "'host', a folder, or Offload(folder, limit='50 GB')"
-_log = logging.getLogger("ckptplan.storage")
 
 
 @dataclass(frozen=True)
@@ -295,51 +290,31 @@ def find_links(
     rooms = {False: cached}
     if cached < capacity and place.folder is not None:
         rooms[True] = capacity
-    return tuple(
-        time_place(
-            place,
-            state_bytes,
-            capacity=held,
-            through=through,
-            clock=clock or time_files,
-            runtime=runtime,
-            anew=anew,
-        )
-        for through, held in rooms.items()
-        # Less than two states bring nothing, and there is no room to time them.
-        if held >= 2 * state_bytes
-    )
-
-
-def time_place(
-    place: OffloadPlace,
-    state_bytes: int,
-    *,
-    capacity: int,
-    through: bool,
-    clock: Callable[..., Rates],
-    runtime: str,
-    anew: bool = False,
-) -> Link:
-    """Return a link with the seconds of a state, timed now or within a day; arguments as of ``find_links``."""
+    # Less than two states bring nothing, and there is no room to time them.
+    ways = {through: held for through, held in rooms.items() if held >= 2 * state_bytes}
     # Another device may be mounted there tomorrow.
     device = 0 if place.folder is None else place.folder.stat().st_dev
-    key = f"{place.name} on {device}, {state_bytes} B by {runtime}{', through' * through}"
-    rates = None if anew else _recall(key)
-    if rates is None:
-        rates = clock(place, state_bytes, through=through, most=capacity // state_bytes)
-        _keep(key, rates)
-    how = "written through to the device and read back cold" if through else "as they find room in memory"
-    timed = f"timed in {place.name}: states of {format_bytes(state_bytes)}, {how}"
-    return Link(
-        place=place.name,
-        through=through,
-        capacity=capacity,
-        state_bytes=state_bytes,
-        write_seconds=rates[0],
-        read_seconds=rates[1],
-        source=Source(grade="M", source=timed),
-    )
+    links = []
+    for through, held in ways.items():
+        key = f"{place.name} on {device}, {state_bytes} B by {runtime}{', through' * through}"
+        rates = None if anew else _recall(key)
+        if rates is None:
+            rates = (clock or time_files)(place, state_bytes, through=through, most=held // state_bytes)
+            _keep(key, rates)
+        how = "written through to the device and read back cold" if through else "as they find room in memory"
+        timed = f"timed in {place.name}: states of {format_bytes(state_bytes)}, {how}"
+        links.append(
+            Link(
+                place=place.name,
+                through=through,
+                capacity=held,
+                state_bytes=state_bytes,
+                write_seconds=rates[0],
+                read_seconds=rates[1],
+                source=Source(grade="M", source=timed),
+            )
+        )
+    return tuple(links)
 
 
 def time_files(place: OffloadPlace, state_bytes: int, *, through: bool, most: int) -> Rates:
@@ -378,7 +353,7 @@ _known: dict[str, tuple[Rates, float]] = {}
 
 def _recall(key: str) -> Rates | None:
     """Return what was timed within a day; the same in all calls of a process, whatever others time."""
-    found = _known.get(key) or _read_file(key)
+    found = _known.get(key) or _read_rates(key)
     if found is None or not 0 <= time.time() - found[1] < _DAY:
         return None
     _known[key] = found
@@ -387,30 +362,13 @@ def _recall(key: str) -> Rates | None:
 
 def _keep(key: str, rates: Rates) -> None:
     _known[key] = rates, time.time()
-    file = _find_file(key)
-    if file is None:
-        return
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_text(file, f"{rates[0]!r} {rates[1]!r}\n")
-    except (InputError, OSError) as error:
-        _log.debug("the rates of %s are not kept for other processes: %s", key, error)
+    keep("places", key, f"{rates[0]!r} {rates[1]!r}\n")
 
 
-def _find_file(key: str) -> Path | None:
-    folder = find_cache("places")
-    return None if folder is None else folder / hashlib.sha256(key.encode()).hexdigest()[:16]
-
-
-def _read_file(key: str) -> tuple[Rates, float] | None:
-    """Return the rates of another process, with the time of their file; what cannot be one is replaced."""
-    file = _find_file(key)
-    if file is None or not file.is_file():
+def _read_rates(key: str) -> tuple[Rates, float] | None:
+    """Return the rates of another process, and when they were kept."""
+    known = recall("places", key)
+    if known is None:
         return None
-    try:
-        write, read = map(float, read_text(file).split())
-        kept = file.stat().st_mtime
-    except (InputError, OSError, ValueError) as error:
-        _log.debug("no rates of %s are known: %s", key, error)
-        return None
-    return ((write, read), kept) if 0 < write < inf and 0 < read < inf else None
+    write, read = map(float, known[0].split())
+    return (write, read), known[1]

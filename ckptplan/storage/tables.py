@@ -44,9 +44,7 @@ class Lines:
 
     def line(self, row: Row) -> str:
         """Return a row as a line; missing columns are absent values."""
-        if self.format == "jsonl":
-            return json.dumps({name: row.get(name) for name in self.columns}, allow_nan=False) + "\n"
-        return _csv([[_cell(row.get(name)) for name in self.columns]])
+        return self.block([(row.get(name),) for name in self.columns])
 
     def head(self, row: Row) -> str:
         """Return the beginning of the line of a row that starts with these columns."""
@@ -58,8 +56,8 @@ class Lines:
     def block(self, cells: Sequence[Sequence[Any]]) -> str:
         """Return many rows, given column by column, which is much faster than row by row."""
         if self.format == "jsonl":
-            rows = zip(*cells, strict=True)
-            return "".join(self.line(dict(zip(self.columns, row, strict=True))) for row in rows)
+            rows = (dict(zip(self.columns, row, strict=True)) for row in zip(*cells, strict=True))
+            return "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
         columns = zip(self.columns.values(), cells, strict=True)
         plain = [map(_cell, column) if type_ in ("truth", "text") else column for type_, column in columns]
         return _csv(zip(*plain, strict=True))

@@ -20,7 +20,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import gcd, inf
+from math import gcd
 
 import numpy as np
 
@@ -28,9 +28,9 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.progress import Progress
 from ckptplan.model.split import Choice, Where
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.problem import ActionCosts, Candidate, Family, as_family, list_improving
-from ckptplan.recursion.table_problem import WORK
-from ckptplan.recursion.tables import CELLS, PartValues, Splits, Values, shift
+from ckptplan.recursion.problem import Candidate, Family, Prices, as_family, list_improving
+from ckptplan.recursion.table_problem import is_affordable
+from ckptplan.recursion.tables import PartValues, Splits, Values, shift
 from ckptplan.recursion.tree import Decision, Part, UnitSizes, grow_tree
 from ckptplan.strategies.solved import IsBeaten, Rung, Solved, Task
 
@@ -45,8 +45,6 @@ class Memorisation(PartValues):
 
     hidden: bool
     internal: bool
-    write: float = inf
-    read: float = inf
 
     def _fill(self, progress: Progress | None) -> None:
         steps, (state, tape) = self.steps, self.sizes
@@ -54,7 +52,7 @@ class Memorisation(PartValues):
         self.local, self.chunk = np.full(shape, np.inf), np.full(shape, np.inf)
         rests, heads = np.full(shape, np.inf), np.full(shape, np.inf)
         splits = Splits(rests, heads)
-        a, k, s, back = self.actions
+        a, k, s, back = self.prices.actions
         for t in range(1, steps + 1):
             local, chunk, rest = self.local[t], self.chunk[t], rests[steps - t]
             if t == 1:
@@ -64,7 +62,7 @@ class Memorisation(PartValues):
             np.copyto(local, shift(chunk + k, -state))
             if t > 1:
                 np.minimum(local, splits.least(t, 1, t), out=local)
-            np.add(local, t * self.recompute + (a + back), out=heads[t])
+            np.add(local, t * self.prices.recompute + (a + back), out=heads[t])
             if self.hidden:
                 np.copyto(rest, shift(local + s, state))
             if self.internal or t == 1:
@@ -74,11 +72,11 @@ class Memorisation(PartValues):
 
     def first_row(self) -> Values:
         """Return the least cost of the whole sequence, whose first state is not stored yet, for every m."""
-        return self._follow(self.steps, opened=self.actions.chunk)
+        return self._follow(self.steps, opened=self.prices.chunk)
 
     def _follow(self, rest: int, *, opened: float = 0.0) -> Values:
         """Return the cost of steps behind a step of a chunk, which goes on at the cost ``opened``, or ends."""
-        held = shift(self.local[rest] + self.actions.save, self.sizes.state)
+        held = shift(self.local[rest] + self.prices.save, self.sizes.state)
         row: Values = np.minimum(held, self._goes_on(rest) + opened)
         return row
 
@@ -92,15 +90,15 @@ class Memorisation(PartValues):
     def decide(self, part: Part) -> Decision:
         """Return the decision that attains the value of a part."""
         where, steps, units = part
-        state = self.sizes.state
+        state, prices = self.sizes.state, self.prices
         if where is not Where.LOCAL:
             # The whole sequence, or what follows a chunk that has ended.
-            held = self.local[steps, units - state] + self.actions.save if state <= units else np.inf
-            if self._goes_on(steps)[units] + self.actions.chunk <= held:
+            held = self.local[steps, units - state] + prices.save if state <= units else np.inf
+            if self._goes_on(steps)[units] + prices.chunk <= held:
                 return self._record(steps, units)
             return Decision(Choice.CHECKPOINT)
         room = min(units + state, self.units)
-        if self.chunk[steps, room] + self.actions.chunk == self.local[steps, units]:
+        if self.chunk[steps, room] + prices.chunk == self.local[steps, units]:
             return self._record(steps, room)
         return self._decide_split(steps, units)
 
@@ -114,21 +112,20 @@ class Memorisation(PartValues):
         for length in range(1, steps):
             rest, left = steps - length, units - length * tape
             goes_on = self.chunk[rest, left] if rest == 1 or left >= state else np.inf
-            if left >= state and self.local[rest, left - state] + self.actions.save < goes_on:
+            if left >= state and self.local[rest, left - state] + self.prices.save < goes_on:
                 return length
         return steps
 
     def _decide_split(self, steps: int, units: int) -> Decision:
-        state = self.sizes.state
-        lengths = np.arange(1, steps)
-        back = self.actions.advance + self.actions.load
-        heads = self.local[1:steps, units] + (lengths * self.recompute + back)
+        state, prices = self.sizes.state, self.prices
+        back = prices.advance + prices.load
+        heads = self.local[1:steps, units] + (np.arange(1, steps) * prices.recompute + back)
         least, decision = np.inf, Decision(Choice.SPLIT)
         if self.hidden and state <= units:
-            sums = self.local[steps - 1 : 0 : -1, units - state] + self.actions.save + heads
+            sums = self.local[steps - 1 : 0 : -1, units - state] + prices.save + heads
             place = int(np.argmin(sums))
             least, decision = sums[place], Decision(Choice.SPLIT, place + 1)
-        taped = self.chunk[steps - 1 : 0 : -1, units] + self.actions.chunk
+        taped = self.chunk[steps - 1 : 0 : -1, units] + prices.chunk
         if not self.internal:
             taped[:-1] = np.inf
         place = int(np.argmin(taped + heads))
@@ -147,13 +144,13 @@ class Memorising(Solved):
 
     def find(self, task: Task) -> list[Family]:
         _, _, units = _convert_to_units(task.costs, task.budget)
-        affordable = _is_affordable(task.costs.steps, units)
-        return [as_family(self._tabulate(task, units) if affordable else [], task.costs)]
+        found = self._tabulate(task, units) if is_affordable(task.costs.steps, units) else []
+        return [as_family(found, task.costs)]
 
     def list_rungs(self, task: Task, *, is_beaten: IsBeaten) -> Iterator[Rung]:
         costs = task.costs
         _, _, units = _convert_to_units(costs, Budget())
-        most = bisect_left(range(units + 1), True, key=lambda more: not _is_affordable(costs.steps, more)) - 1
+        most = bisect_left(range(units + 1), True, key=lambda more: not is_affordable(costs.steps, more)) - 1
         candidates = self._tabulate(task, most)
         yield Rung(answers=[self.answer_with(candidate.build(), costs=costs) for candidate in candidates])
 
@@ -166,11 +163,12 @@ class Memorising(Solved):
         # Memory for all tapes, or for all states, is enough.
         stored = sizes if self.internal else UnitSizes(sizes.tape, sizes.state)
         units = min(units, stored.state + costs.steps * stored.tape)
-        actions = ActionCosts.of(costs)
-        # If actions are free, steps are counted, which is exact.
+        prices, scale = Prices.of(costs), 1.0
+        if not any(prices.actions):
+            # Steps are counted, which is exact.
+            prices, scale = replace(prices, recompute=1.0), prices.recompute
         table = Memorisation(
-            recompute=costs.recompute_seconds if any(actions) else 1.0,
-            actions=actions,
+            prices=prices,
             steps=costs.steps,
             units=units,
             sizes=sizes,
@@ -179,7 +177,6 @@ class Memorising(Solved):
             progress=task.progress,
         )
         tree = grow_tree(Part(Where.UNSTORED, costs.steps, units), table.decide, sizes=sizes)
-        scale = 1.0 if any(actions) else costs.recompute_seconds
         found = list_improving(table.first_row(), tree, unit=unit)
         return [replace(one, extra=one.extra * scale) for one in found]
 
@@ -187,7 +184,7 @@ class Memorising(Solved):
         costs, budget = task.costs, task.budget
         if budget.local_bytes is not None and budget.local_bytes < self.least_local_bytes(costs):
             return False
-        return _is_affordable(costs.steps, _convert_to_units(costs, budget)[2])
+        return is_affordable(costs.steps, _convert_to_units(costs, budget)[2])
 
     def least_local_bytes(self, costs: StepCosts) -> int:
         state, tape = costs.state_bytes, costs.tape_bytes
@@ -209,10 +206,6 @@ def _convert_to_units(costs: StepCosts, budget: Budget) -> tuple[int, UnitSizes,
     if budget.local_bytes is not None:
         units = min(units, max(0, budget.local_bytes - costs.resident_bytes) // unit)
     return unit, sizes, units
-
-
-def _is_affordable(steps: int, units: int) -> bool:
-    return steps**2 * (units + 1) <= WORK["thorough"] and (steps + 1) * (units + 1) <= CELLS
 
 
 class BpttHsm(Memorising):

@@ -19,7 +19,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.split import Choice, Where
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.pricing import MOST_PLAYED, is_played, least_seconds_of, memory_variants
-from ckptplan.recursion.problem import ActionCosts, Family, Problem, SolvedProblem, as_family
+from ckptplan.recursion.problem import Family, Prices, Problem, SolvedProblem, as_family
 from ckptplan.recursion.segments import find_periods, find_segments
 from ckptplan.recursion.solver import list_rungs, solve
 from ckptplan.recursion.tree import Decision, Part, Tree, UnitSizes, grow_tree
@@ -191,15 +191,15 @@ class Optimal(Solved):
         room = _has_room(costs, task.budget)
         most_played = MOST_PLAYED // costs.steps
         for remote in memory_variants(costs) if room else (False,):
-            problem = _make_problem(costs, task.budget, remote=remote)
-            charged = _make_problem(costs, task.budget, remote=remote, messages=True)
-            for free, solved, bounds in list_rungs(problem, effort=task.effort, progress=task.progress):
+            problem = _make_problem(costs, task.budget, remote=remote, effort=task.effort)
+            charged = _make_problem(costs, task.budget, remote=remote, messages=True, effort=task.effort)
+            for free, solved, bounds in list_rungs(replace(problem, progress=task.progress)):
                 if remote and costs.overlaps_compute:
                     answers, played = self._play_some(solved, costs, is_beaten=is_beaten, most=most_played)
                     most_played -= played
                 elif remote and solved.exact and _ignores_messages(costs):
                     # The same schedules at their full cost: none of the others is faster.
-                    paid = solve(replace(charged, free_bytes=free), effort=task.effort) or solved
+                    paid = solve(replace(charged, free_bytes=free)) or solved
                     answers = self._price_all(paid, costs, is_beaten=is_beaten)
                 else:
                     answers = self._price_all(solved, costs, is_beaten=is_beaten)
@@ -278,12 +278,12 @@ def _solve(task: Task, *, remote: bool, price: float = 0.0, messages: bool = Fal
 
     With ``messages``, each state is charged for its message, however cheap it is.
     """
-    problem = _make_problem(task.costs, task.budget, remote=remote, messages=messages)
-    effort, front, alone = task.effort, task.front, task.alone
+    problem = _make_problem(task.costs, task.budget, remote=remote, messages=messages, effort=task.effort)
+    problem = replace(problem, front=task.front, alone=task.alone, progress=task.progress)
     if price:
-        problem = replace(problem, write=problem.write + price)
-        effort, front, alone = _LESS[effort], False, True
-    solved = solve(problem, effort=effort, front=front, alone=alone, progress=task.progress)
+        dearer = replace(problem.prices, write=problem.prices.write + price)
+        problem = replace(problem, prices=dearer, effort=_LESS[task.effort], front=False, alone=True)
+    solved = solve(problem)
     if solved is None:
         return SolvedProblem(candidates=[], least_extra=_bound_by_memory(task.costs, task.budget), exact=False)
     return solved
@@ -330,7 +330,9 @@ def _ignores_messages(costs: StepCosts) -> bool:
     return cheap and costs.message_seconds > 0 and not costs.overlaps_compute
 
 
-def _make_problem(costs: StepCosts, budget: Budget, *, remote: bool = True, messages: bool = False) -> Problem:
+def _make_problem(
+    costs: StepCosts, budget: Budget, *, remote: bool, messages: bool = False, effort: str = "quick"
+) -> Problem:
     message = 0.0 if _ignores_messages(costs) and not messages else costs.message_seconds
     buffers = 2 * costs.state_bytes if costs.overlaps_compute and remote else 0
     free = None if budget.local_bytes is None else budget.local_bytes - costs.resident_bytes - buffers
@@ -339,12 +341,10 @@ def _make_problem(costs: StepCosts, budget: Budget, *, remote: bool = True, mess
         free_bytes=None if free is None else max(0, free),
         state_bytes=costs.state_bytes,
         tape_bytes=costs.tape_bytes,
-        recompute=costs.recompute_seconds,
-        write=costs.write_seconds + message if remote else inf,
-        read=costs.read_seconds + message if remote else inf,
+        prices=Prices.of(costs, remote=remote, message=message),
         least_write=inf if not remote else 0.0 if costs.overlaps_compute else costs.write_seconds,
         least_read=inf if not remote else 0.0 if costs.overlaps_compute else costs.read_seconds,
-        actions=ActionCosts.of(costs),
+        effort=effort,
     )
 
 

@@ -22,8 +22,7 @@ from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress, StagedProgress
 from ckptplan.model.workload import Workload
 from ckptplan.planning.request import LimitWishes, Request
-from ckptplan.search.infeasibility import find_reason
-from ckptplan.search.question import Question
+from ckptplan.search.question import Question, find_reason
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.protocol import Strategy
 from ckptplan.strategies.registry import strategy_of

@@ -7,7 +7,6 @@ sweep and then reverses the gaps; the optimum knows T, and no legal schedule run
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +14,9 @@ import numpy.typing as npt
 from ckptplan.cost.arrays import Integers
 from ckptplan.errors import InputError
 from ckptplan.recursion.online import Snapshots, bound_advances
+from ckptplan.recursion.problem import Prices
 from ckptplan.recursion.revolve import count_at
-from ckptplan.recursion.table_problem import WORK
+from ckptplan.recursion.table_problem import is_affordable
 from ckptplan.recursion.tables import CELLS, Tables
 from ckptplan.recursion.tree import UnitSizes
 from ckptplan.schedule.schedule import check_count
@@ -59,14 +59,14 @@ def compare_online(*, slots: int, first: int = 1, last: int) -> OnlineFactors:
     check_count("T", first)
     check_count("T", last, least=first)
     units = slots + 1
-    if last**2 * (units + 1) > WORK["thorough"] or (last + 1) * (units + 1) > CELLS:
+    if not is_affordable(last, units):
         raise InputError(
             f"a table of the optima for {last:,} steps and {slots:,} slots is too large",
             field="T",
             value=last,
             accepted=f"fewer steps or slots: (T + 1) (slots + 2) up to {CELLS:,}",
         )
-    tables = Tables(steps=last, units=units, sizes=UnitSizes(1, 1), recompute=1.0, write=inf, read=inf)
+    tables = Tables(steps=last, units=units, sizes=UnitSizes(1, 1), prices=Prices(recompute=1.0))
     again = tables.unstored.round()
     snapshots = Snapshots(slots)
     online = np.zeros(last - first + 1, dtype=np.int64)

@@ -29,9 +29,8 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import Workload
 from ckptplan.planning.optimize import Ranking, rank_strategies
 from ckptplan.planning.request import LimitWishes, Request, read_argument
-from ckptplan.search.infeasibility import find_reason
 from ckptplan.search.objective import Knee, least_time
-from ckptplan.search.question import Question, order_of_search
+from ckptplan.search.question import Question, find_reason, order_of_search
 from ckptplan.search.trace_closed import COARSE, merge_fronts, trace_front
 from ckptplan.search.trace_solved import NO_BOUNDS, LowerBounds, StrategyFront, trace_solved_front
 from ckptplan.strategies.adopted import adopt_answer, adopt_columns, is_adoptable

@@ -1,4 +1,4 @@
-"""An output format is one class: every command that prints a result takes it up."""
+"""An output format is one entry: every command that prints a result takes it up."""
 
 from __future__ import annotations
 
@@ -14,20 +14,16 @@ FORMAT = '''
 from ckptplan.report.formats import FORMATS, Format
 
 
-class Markdown(Format):
-    name = "markdown"
-    suffix = ".md"
-
-    def render(self, view):
-        rows = list(view.rows())
-        names = dict.fromkeys(name for row in rows for name in row)
-        yield f"# {view.document()['kind']}\\n\\n"
-        yield f"| {' | '.join(names)} |\\n|{'---|' * len(names)}\\n"
-        for row in rows:
-            yield f"| {' | '.join(str(row.get(name)) for name in names)} |\\n"
+def render(view):
+    rows = list(view.rows())
+    names = dict.fromkeys(name for row in rows for name in row)
+    yield f"# {view.document()['kind']}\\n\\n"
+    yield f"| {' | '.join(names)} |\\n|{'---|' * len(names)}\\n"
+    for row in rows:
+        yield f"| {' | '.join(str(row.get(name)) for name in names)} |\\n"
 
 
-FORMATS[Markdown.name] = Markdown()
+FORMATS["markdown"] = Format(render=render, suffix=".md")
 '''
 #: The program, with one more format.
 PROGRAM = f"""

@@ -20,7 +20,7 @@ from ckptplan.calibration.validation import Regret, Row
 from ckptplan.cli.app import make_app
 from ckptplan.report.blocks import Block, Paragraph
 from ckptplan.report.console import split_pieces
-from ckptplan.report.formats import Text, View
+from ckptplan.report.formats import TEXT, Format, View
 from ckptplan.report.validation import view_validation
 from ckptplan.strategies.registry import all_parameters
 from ckptplan.studies.axes import all_axes
@@ -64,7 +64,7 @@ def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Blocks]:
     """What commands print, as blocks; in a folder with a plan."""
     found: list[Blocks] = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Text, "write", lambda _self, view, _path: found.append(tuple(view.blocks())))
+    monkeypatch.setattr(Format, "write", lambda _self, view, _path: found.append(tuple(view.blocks())))
     for name in ("plan.json", "smaller.json"):
         ckptplan.save_plan(small_plan(), name)
     # What a page writes first.
@@ -130,5 +130,5 @@ def test_a_pipe_gets_the_width_that_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    Text().write(View(kind=None, blocks=lambda: [Paragraph("word " * 30)]), "-")
+    TEXT.write(View(kind=None, blocks=lambda: [Paragraph("word " * 30)]), "-")
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 60

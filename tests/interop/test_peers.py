@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ckptplan.recursion.classical import SingleTape
+from ckptplan.recursion.problem import Prices
 from ckptplan.recursion.segments import choose_segments
 from ckptplan.recursion.tree import UnitSizes
 
@@ -44,9 +45,7 @@ def test_h_revolve_costs_what_the_optimum_costs(
         steps=steps,
         units=20 + slots,
         sizes=UnitSizes(1, 20),
-        recompute=recompute,
-        write=write * recompute,
-        read=read * recompute,
+        prices=Prices(recompute=recompute, write=write * recompute, read=read * recompute),
     )
     expected = cost(schedule, steps=steps, write=write, read=read) * recompute
     assert single.unstored[steps] == pytest.approx(expected)

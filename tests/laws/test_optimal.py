@@ -18,10 +18,10 @@ from ckptplan.model.goal import ObjectiveName
 from ckptplan.model.split import FORMS
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import pricing, solver, table_problem
-from ckptplan.recursion.problem import ActionCosts, Problem, SolvedProblem
+from ckptplan.recursion.problem import Prices, Problem, SolvedProblem
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.simulator import Trace, play
-from ckptplan.search.infeasibility import find_reason
+from ckptplan.search.question import find_reason
 from ckptplan.strategies.registry import select_strategies
 from tests.support import SOLVED, ask, changed, plain_costs, step_costs, totals_of
 
@@ -42,7 +42,7 @@ def test_law_4_no_strategy_beats_the_optimum(costs: StepCosts, local: int) -> No
     # Where a local save or load costs more than a detour by way of remote memory, the bound lies below.
     assert best.least_seconds is not None
     assert best.least_seconds <= best.key[0] * (1 + 1e-12)
-    if ActionCosts.of(costs).covered(write=costs.write_seconds, read=costs.read_seconds):
+    if Prices.of(costs, remote=True).covered:
         assert best.least_seconds == pytest.approx(best.key[0], rel=1e-12)
     for answer in answers:
         assert best.key[0] <= answer.key[0] * (1 + 1e-12)
@@ -168,8 +168,8 @@ def test_memory_that_rounding_wastes_does_not_raise_the_bound(
 def test_a_bound_above_a_plan_is_never_told_as_a_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even by lowering it to the plan's time: a gap of 0 would be read as a proof."""
 
-    def wrongly(problem: Problem, **options: Any) -> SolvedProblem | None:
-        found = solver.solve(problem, **options)
+    def wrongly(problem: Problem) -> SolvedProblem | None:
+        found = solver.solve(problem)
         return None if found is None else replace(found, least_extra=1e6)
 
     monkeypatch.setattr("ckptplan.strategies.optimal.solve", wrongly)

@@ -21,8 +21,7 @@ from ckptplan.cost.case import Case
 from ckptplan.report.blocks import Paragraph, Section, Table
 from ckptplan.report.front import view_front
 from ckptplan.report.gantt import Detail, TooLongToDraw, sketch_schedule
-from ckptplan.report.html.page import Page, encode_data
-from ckptplan.report.html.pages import make_page
+from ckptplan.report.html.page import Page, encode_data, make_page
 from ckptplan.report.sensitivity import view_sensitivity
 from ckptplan.schedule.timeline import Event
 from ckptplan.units import format_bytes

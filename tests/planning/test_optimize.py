@@ -18,8 +18,7 @@ from ckptplan.model.record import Parameters
 from ckptplan.planning.basis import find_unsourced
 from ckptplan.planning.request import find_resolution
 from ckptplan.report.infeasible import format_infeasible
-from ckptplan.search.infeasibility import find_reason
-from ckptplan.search.question import Question
+from ckptplan.search.question import Question, find_reason
 from ckptplan.storage.library import list_names
 from ckptplan.strategies.registry import closed_form_of, select_strategies
 from tests.support import SOLVED, ask, calibration, columns_of, settings_of

@@ -14,14 +14,15 @@ import pytest
 from ckptplan.model.budget import Budget
 from ckptplan.model.split import Where
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.problem import ActionCosts
+from ckptplan.recursion.problem import Prices
 from ckptplan.recursion.tables import Tables
 from ckptplan.recursion.tree import Part, UnitSizes
-from tests.recursion.exhaustive import Prices, least_cost
+from tests.recursion.exhaustive import Prices as SearchPrices
+from tests.recursion.exhaustive import least_cost
 from tests.support import ask
 
 
-def random_case(seed: int, *, most: int) -> tuple[int, int, UnitSizes, Prices]:
+def random_case(seed: int, *, most: int) -> tuple[int, int, UnitSizes, SearchPrices]:
     """Steps, units, sizes and prices of a random problem; two in three have costs of actions."""
     random = Random(seed)  # noqa: S311 - no secret
     steps = most if seed % 4 == 0 else random.randint(1, most)
@@ -30,27 +31,29 @@ def random_case(seed: int, *, most: int) -> tuple[int, int, UnitSizes, Prices]:
     forward, recompute = random.choice([1.0, 2.0]), random.choice([0.1, 0.5, 1.0, 2.5])
     write, read = random.choice([0.0, 0.3, 1.0, 2.0, 6.0]), random.choice([0.0, 0.2, 1.0, 3.0])
     costs = [random.choice([0.0, 0.1, 0.4, 1.0, 2.5]) if seed % 3 else 0.0 for _ in range(4)]
-    prices = Prices(units, state, tape, forward, recompute, write, read, *costs)
+    prices = SearchPrices(units, state, tape, forward, recompute, write, read, *costs)
     return steps, units, UnitSizes(state, tape), prices
+
+
+def charge(prices: SearchPrices) -> Prices:
+    """The prices of a search as the recursions have them."""
+    names = ("recompute", "write", "read", "advance", "chunk", "save", "load")
+    return Prices(**{name: getattr(prices, name) for name in names})
 
 
 def check_recursion(seed: int, *, most: int) -> bool:
     """Compare one random problem; return whether the recursion covers it, so that it is exact."""
     steps, units, sizes, prices = random_case(seed, most=most)
     expected = least_cost(steps, prices)
-    paid = ActionCosts(prices.advance, prices.chunk, prices.save, prices.load)
-    covered = paid.covered(write=prices.write, read=prices.read)
+    paid = charge(prices)
     values = []
     for charged in (paid, paid.lowered(write=prices.write, read=prices.read)):
-        tables = Tables(
-            steps=steps, units=units, sizes=sizes, recompute=prices.recompute, write=prices.write,
-            read=prices.read, actions=charged,
-        )  # fmt: skip
+        tables = Tables(steps=steps, units=units, sizes=sizes, prices=charged)
         values.append(tables.value(Part(Where.UNSTORED, steps, units)) + steps * prices.forward)
-    if covered:
+    if paid.covered:
         assert values == [pytest.approx(expected, abs=1e-9)] * 2, seed
     assert values[1] - 1e-9 <= expected <= values[0] + 1e-9, seed
-    return covered
+    return paid.covered
 
 
 def check_plan(seed: int, *, most: int) -> bool:
@@ -75,8 +78,7 @@ def check_plan(seed: int, *, most: int) -> bool:
         return True
     assert answer.least_seconds is not None
     assert answer.least_seconds - 1e-9 <= expected <= answer.key[0] + 1e-9, seed
-    paid = ActionCosts(prices.advance, prices.chunk, prices.save, prices.load)
-    if room is None and paid.covered(write=prices.write, read=prices.read):
+    if room is None and charge(prices).covered:
         assert answer.key[0] == pytest.approx(expected, abs=1e-9), seed
     return answer.key[0] <= answer.least_seconds * (1 + 1e-9)
 

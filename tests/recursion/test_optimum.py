@@ -1,7 +1,8 @@
 """The general optimum: equal to an exhaustive search, to classical problems, and executable as told."""
 
+from dataclasses import replace
 from math import inf
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from ckptplan.model.split import Where
 from ckptplan.recursion.classical import SingleTape, is_classical
 from ckptplan.recursion.prices import bound_by_prices
 from ckptplan.recursion.pricing import Tally, tally
-from ckptplan.recursion.problem import FREE, ActionCosts, Problem, bound_by_tapes
+from ckptplan.recursion.problem import Prices, Problem, bound_by_tapes
 from ckptplan.recursion.revolve import count_recomputed
 from ckptplan.recursion.solver import solve
 from ckptplan.recursion.table_problem import WORK
@@ -24,7 +25,11 @@ from tests.recursion.against_search import check_plan, check_recursion
 from tests.support import plain_costs
 
 #: Free actions, and any costs of actions.
-actions = st.just(FREE) | st.builds(ActionCosts, *[st.sampled_from([0.0, 0.1, 1.0, 5.0])] * 4)
+Paid: TypeAlias = dict[str, float]
+names = ("advance", "chunk", "save", "load")
+actions: st.SearchStrategy[Paid] = st.just({}) | st.fixed_dictionaries(
+    dict.fromkeys(names, st.sampled_from([0.0, 0.1, 1.0, 5.0]))
+)
 
 
 CASES = [(seed, 4) for seed in range(140)] + [(seed, 5) for seed in range(140, 160)]
@@ -55,12 +60,11 @@ prices = st.sampled_from([0.0, 0.1, 1.0, 3.0, 20.0])
     write=prices | st.just(inf), read=prices, paid=actions,
 )  # fmt: skip
 def test_every_value_has_its_schedule(
-    steps: int, units: int, sizes: UnitSizes, recompute: float, write: float, read: float, paid: ActionCosts
+    steps: int, units: int, sizes: UnitSizes, recompute: float, write: float, read: float, paid: Paid
 ) -> None:
     """The decisions, counted part by part and played, cost what the table says, in the memory it had."""
-    tables = Tables(
-        steps=steps, units=units, sizes=sizes, recompute=recompute, write=write, read=read, actions=paid
-    )
+    prices = Prices(recompute=recompute, write=write, read=read, **paid)
+    tables = Tables(steps=steps, units=units, sizes=sizes, prices=prices)
     root = Part(Where.UNSTORED, steps, units)
     value = tables.value(root)
     if value == inf:
@@ -69,7 +73,7 @@ def test_every_value_has_its_schedule(
     counted = tally(tree, state_bytes=sizes.state, tape_bytes=sizes.tape)
     moved = counted.remote_writes * write if counted.remote_writes else 0.0
     total = counted.recomputed_steps * recompute + moved + counted.remote_reads * read
-    assert total + action_cost(counted, paid) == pytest.approx(value, abs=1e-9)
+    assert total + action_cost(counted, prices) == pytest.approx(value, abs=1e-9)
     costs = plain_costs(steps, state_bytes=sizes.state, tape_bytes=sizes.tape, remote_state_bytes=1)
     trace = play(tree.actions(), costs=costs)
     assert trace.local_peak_bytes == counted.local_bytes <= units
@@ -78,10 +82,10 @@ def test_every_value_has_its_schedule(
         assert getattr(trace, name) == getattr(counted, name)
 
 
-def action_cost(counted: Tally, paid: ActionCosts) -> float:
+def action_cost(counted: Tally, prices: Prices) -> float:
     """What the actions of a schedule cost."""
     counts = (counted.advances, counted.chunks, counted.local_saves, counted.local_loads)
-    return sum(count * cost for count, cost in zip(counts, paid, strict=True))
+    return sum(count * cost for count, cost in zip(counts, prices.actions, strict=True))
 
 
 @given(
@@ -90,7 +94,7 @@ def action_cost(counted: Tally, paid: ActionCosts) -> float:
 )  # fmt: skip
 def test_the_classical_case_is_the_general_one(
     steps: int, tape: int, more: int, state: int, recompute: float, write: float, read: float,
-    paid: ActionCosts,
+    paid: Paid,
 ) -> None:  # fmt: skip
     """With room for a single tape, binomial checkpointing and one recursion over t give every value.
 
@@ -98,16 +102,13 @@ def test_the_classical_case_is_the_general_one(
     """
     sizes, units = UnitSizes(min(state, tape), tape), tape + min(more, tape - 1)
     assert is_classical(units=units, sizes=sizes)
-    job: dict[str, Any] = {
-        "units": units, "sizes": sizes, "recompute": recompute, "write": write, "read": read,
-    }  # fmt: skip
-    single = SingleTape(steps=steps, actions=paid, **job)
+    prices = Prices(recompute=recompute, write=write, read=read, **paid)
+    single = SingleTape(steps=steps, units=units, sizes=sizes, prices=prices)
     reached = min(steps, 120) + 1
-    tables = Tables(steps=reached - 1, actions=paid, **job)
-    exact = not paid.save and paid.load <= read
-    free = single if exact else SingleTape(
-        steps=steps, actions=paid._replace(save=0.0, load=min(paid.load, read)), **job
-    )  # fmt: skip
+    tables = Tables(steps=reached - 1, units=units, sizes=sizes, prices=prices)
+    exact = not prices.save and prices.load <= read
+    cheaper = replace(prices, save=0.0, load=min(prices.load, read))
+    free = single if exact else SingleTape(steps=steps, units=units, sizes=sizes, prices=cheaper)
     assert (free.unstored[:reached] <= tables.unstored[:, units] * (1 + 1e-12)).all()
     assert (single.unstored[:reached] >= tables.unstored[:, units] * (1 - 1e-12)).all()
     if exact and write < inf:
@@ -118,16 +119,15 @@ def test_the_classical_case_is_the_general_one(
         counted = tally(tree, state_bytes=sizes.state, tape_bytes=sizes.tape)
         moved = counted.remote_writes * write if counted.remote_writes else 0.0
         total = counted.recomputed_steps * recompute + moved + counted.remote_reads * read
-        assert total + action_cost(counted, paid) == pytest.approx(single.unstored[steps], abs=1e-9)
+        assert total + action_cost(counted, prices) == pytest.approx(single.unstored[steps], abs=1e-9)
         assert counted.local_bytes <= units
 
 
 def test_without_remote_memory_it_is_revolve() -> None:
     """H-Revolve and Disk-Revolve with no disk: one tape, s slots."""
     for slots in (1, 2, 5):
-        single = SingleTape(
-            steps=150, units=6 + slots, sizes=UnitSizes(1, 6), recompute=1.0, write=inf, read=inf
-        )
+        prices = Prices(recompute=1.0)
+        single = SingleTape(steps=150, units=6 + slots, sizes=UnitSizes(1, 6), prices=prices)
         assert single.unstored[1:].tolist() == [
             count_recomputed(t, chunk=1, slots=slots) for t in range(1, 151)
         ]
@@ -139,47 +139,44 @@ def test_without_remote_memory_it_is_revolve() -> None:
 )  # fmt: skip
 def test_bounds_never_pass_the_optimum(
     steps: int, units: int, sizes: UnitSizes, recompute: float, write: float, read: float, levels: int,
-    paid: ActionCosts,
+    paid: Paid,
 ) -> None:  # fmt: skip
     """That of the tapes, and those by prices within every number of units."""
-    costs: dict[str, Any] = {
-        "steps": steps, "units": units, "sizes": sizes, "recompute": recompute, "write": write, "read": read,
-        "actions": paid.lowered(write=write, read=read),
-    }  # fmt: skip
-    optima = Tables(**costs).unstored[steps]
-    least = bound_by_prices(**costs, first=min(sizes.tape, units), most_levels=levels)
+    prices = Prices(recompute=recompute, **paid).lowered(write=write, read=read)
+    job: dict[str, Any] = {"steps": steps, "units": units, "sizes": sizes, "prices": prices}
+    optima = Tables(**job).unstored[steps]
+    least = bound_by_prices(**job, first=min(sizes.tape, units), most_levels=levels)
     assert (least <= optima + 1e-9).all()
-    tapes = bound_by_tapes(steps=steps, units=units, tape=sizes.tape, recompute=recompute, chunk=paid.chunk)
+    tapes = bound_by_tapes(prices, steps=steps, units=units, tape=sizes.tape)
     assert tapes <= optima[units] + 1e-9
 
 
-def problem(steps: int, **changes: float) -> Problem:
+def problem(steps: int, *, write: float = 20.0, **changes: Any) -> Problem:
     return Problem(
         **{
             "steps": steps,
             "free_bytes": 30,
             "state_bytes": 1,
             "tape_bytes": 1,
-            "recompute": 0.1,
-            "write": 20.0,
-            "read": 20.0,
-            "least_write": 20.0,
+            "prices": Prices(recompute=0.1, write=write, read=20.0),
+            "least_write": write,
             "least_read": 20.0,
             **changes,
-        }  # type: ignore[arg-type]
+        }
     )
 
 
 def test_beyond_the_tables_a_schedule_and_a_bound_enclose_the_optimum(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forced out of its reach on problems whose optimum is known."""
-    for steps, changes in ((800, {}), (1500, {"write": 2.0, "least_write": 2.0}), (1000, {"free_bytes": 120})):
-        exact = solve(problem(steps, **changes), effort="thorough")
+    cases: dict[int, dict[str, Any]] = {800: {}, 1500: {"write": 2.0}, 1000: {"free_bytes": 120}}
+    for steps, changes in cases.items():
+        exact = solve(problem(steps, effort="thorough", **changes))
         assert exact is not None
         assert exact.exact
         optimum = min(candidate.extra for candidate in exact.candidates)
         assert exact.least_extra == pytest.approx(optimum)
         monkeypatch.setitem(WORK, "quick", 4 * 10**6)
-        quick = solve(problem(steps, **changes), effort="quick")
+        quick = solve(problem(steps, **changes))
         assert quick is not None
         assert not quick.exact
         found = min(candidate.extra for candidate in quick.candidates)
@@ -199,7 +196,7 @@ def test_beyond_the_tables_a_schedule_and_a_bound_enclose_the_optimum(monkeypatc
 
 
 def test_sizes_that_share_no_unit_are_rounded_up_and_keep_the_budget() -> None:
-    found = solve(problem(900, free_bytes=10**6, state_bytes=9973, tape_bytes=31337), effort="quick")
+    found = solve(problem(900, free_bytes=10**6, state_bytes=9973, tape_bytes=31337))
     assert found is not None
     assert not found.exact
     assert "bytes are lost for each state held" in found.notes[0]
@@ -276,12 +273,12 @@ def test_hidden_and_internal_memorisation_are_their_recurrences() -> None:
     methods=st.sampled_from([(1, 0), (0, 1), (1, 1)]), recompute=st.sampled_from([0.1, 1.0]), paid=actions,
 )  # fmt: skip
 def test_memorisation_is_executed_as_counted_and_never_beats_the_optimum(
-    steps: int, units: int, sizes: UnitSizes, methods: tuple[int, int], recompute: float, paid: ActionCosts
+    steps: int, units: int, sizes: UnitSizes, methods: tuple[int, int], recompute: float, paid: Paid
 ) -> None:
+    prices = Prices(recompute=recompute, **paid)
     hidden, internal = map(bool, methods)
     table = Memorisation(
-        steps=steps, units=units, sizes=sizes, hidden=hidden, internal=internal, recompute=recompute,
-        actions=paid,
+        steps=steps, units=units, sizes=sizes, hidden=hidden, internal=internal, prices=prices
     )  # fmt: skip
     value = table.first_row()[units]
     if value == inf:
@@ -292,14 +289,14 @@ def test_memorisation_is_executed_as_counted_and_never_beats_the_optimum(
     counted = tally(tree, state_bytes=sizes.state, tape_bytes=sizes.tape)
     for name in Tally._fields[:-2]:
         assert getattr(trace, name) == getattr(counted, name)
-    assert trace.recomputed_steps * recompute + action_cost(counted, paid) == pytest.approx(value)
+    assert trace.recomputed_steps * recompute + action_cost(counted, prices) == pytest.approx(value)
     assert trace.local_peak_bytes == counted.local_bytes <= units
-    best = Tables(steps=steps, units=units, sizes=sizes, recompute=recompute, write=inf, read=inf, actions=paid)
+    best = Tables(steps=steps, units=units, sizes=sizes, prices=prices)
     assert best.value(root) <= value * (1 + 1e-12)
     if not internal:
         # Single steps from slots: with free saves, binomial checkpointing is the best of them.
         slots = (units - sizes.tape) // sizes.state
         again = count_recomputed(steps, chunk=1, slots=slots)
-        free = again * recompute + (steps - 1) * (paid.advance + paid.load) + steps * paid.chunk
+        free = again * recompute + (steps - 1) * (prices.advance + prices.load) + steps * prices.chunk
         assert free <= value * (1 + 1e-12)
-        assert paid.save or value == pytest.approx(free)
+        assert prices.save or value == pytest.approx(free)

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from ckptplan.model.split import Where
 from ckptplan.recursion.prices import SLACK, find_promising_splits
-from ckptplan.recursion.problem import ActionCosts
+from ckptplan.recursion.problem import Prices
 from ckptplan.recursion.tables import Tables
 from ckptplan.recursion.tree import Part, UnitSizes, grow_tree
 
-prices = st.sampled_from([0.0, 0.25, 1.0, 3.0])
+costs = st.sampled_from([0.0, 0.25, 1.0, 3.0])
 
 
 @settings(max_examples=200)
@@ -23,19 +23,21 @@ prices = st.sampled_from([0.0, 0.25, 1.0, 3.0])
     more=st.integers(0, 14),
     write=st.sampled_from([0.3, 1.0, 4.0, 50.0, float("inf")]),
     read=st.sampled_from([0.5, 1.0, 30.0]),
-    actions=st.builds(ActionCosts, prices, prices, prices, prices),
+    paid=st.fixed_dictionaries(dict.fromkeys(("advance", "chunk", "save", "load"), costs)),
 )
 def test_promising_splits_give_the_optimum(
-    steps: int, state: int, tape: int, more: int, write: float, read: float, actions: ActionCosts
+    steps: int, state: int, tape: int, more: int, write: float, read: float, paid: dict[str, float]
 ) -> None:
-    costs: dict[str, Any] = {
-        "steps": steps, "units": tape + more, "sizes": UnitSizes(state, tape), "recompute": 1.0,
-        "write": write, "read": read if write < np.inf else np.inf, "actions": actions,
-    }  # fmt: skip
-    promising = find_promising_splits(**costs)
+    job: dict[str, Any] = {
+        "steps": steps,
+        "units": tape + more,
+        "sizes": UnitSizes(state, tape),
+        "prices": Prices(recompute=1.0, write=write, read=read if write < np.inf else np.inf, **paid),
+    }
+    promising = find_promising_splits(**job)
     if promising is None:
         return
-    whole, narrow = Tables(**costs), Tables(**costs, promising=promising)
+    whole, narrow = Tables(**job), Tables(**job, promising=promising)
     root = Part(Where.UNSTORED, steps, whole.units)
     optimum = whole.value(root)
     assert (narrow.unstored >= whole.unstored).all()

@@ -6,15 +6,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptplan.recursion.problem import Problem
+from ckptplan.recursion.problem import Prices, Problem
 from ckptplan.recursion.solver import solve
-from ckptplan.recursion.table_problem import choose_unit, round_sizes
+from ckptplan.recursion.table_problem import choose_unit
 from ckptplan.recursion.tables import Tables
 from ckptplan.recursion.tree import UnitSizes
 
 
+def round_sizes(state: int, tape: int, *, unit: int, down: bool) -> UnitSizes:
+    if down:
+        return UnitSizes(state // unit, tape // unit)
+    job = Problem(
+        steps=1, free_bytes=None, state_bytes=state, tape_bytes=tape, prices=Prices(recompute=1.0),
+        least_write=inf, least_read=inf, unit_bytes=unit,
+    )  # fmt: skip
+    return job.sizes
+
+
 def optimum(steps: int, units: int, sizes: UnitSizes, price: float) -> float:
-    tables = Tables(steps=steps, units=units, sizes=sizes, recompute=1.0, write=price, read=price)
+    prices = Prices(recompute=1.0, write=price, read=price)
+    tables = Tables(steps=steps, units=units, sizes=sizes, prices=prices)
     return float(tables.unstored[steps, units])
 
 
@@ -61,10 +72,9 @@ def test_a_rounded_plan_is_nearly_proved(state: int, tape: int, budget: int, gap
     """T = 4,096, transfers of 10 steps: the bound was as far as 25 % below the plan."""
     found = solve(
         Problem(
-            steps=4096, free_bytes=budget, state_bytes=state, tape_bytes=tape, recompute=1.0,
-            write=10.0, read=10.0, least_write=10.0, least_read=10.0,
-        ),
-        effort="quick",
+            steps=4096, free_bytes=budget, state_bytes=state, tape_bytes=tape,
+            prices=Prices(recompute=1.0, write=10.0, read=10.0), least_write=10.0, least_read=10.0,
+        )
     )  # fmt: skip
     assert found is not None
     best = 3 * 4096 + min(candidate.extra for candidate in found.candidates)

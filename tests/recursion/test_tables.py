@@ -5,11 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ckptplan.model.split import Where
-from ckptplan.recursion.problem import ActionCosts
+from ckptplan.recursion.problem import Prices
 from ckptplan.recursion.tables import Tables
 from ckptplan.recursion.tree import Part, UnitSizes, grow_tree
 
-prices = st.sampled_from([0.0, 0.25, 1.0, 3.0])
+costs = st.sampled_from([0.0, 0.25, 1.0, 3.0])
+transfers = st.sampled_from([0.5, 4.0, float("inf")])
 
 
 @settings(max_examples=60)
@@ -19,19 +20,20 @@ prices = st.sampled_from([0.0, 0.25, 1.0, 3.0])
     tape=st.integers(1, 5),
     less=st.integers(0, 12),
     more=st.integers(1, 12),
-    transfer=st.sampled_from([0.5, 4.0, float("inf")]),
-    actions=st.builds(ActionCosts, prices, prices, prices, prices),
-)
+    prices=transfers.flatmap(
+        lambda transfer: st.builds(
+            Prices, recompute=st.just(1.0), write=st.just(transfer), read=st.just(transfer),
+            advance=costs, chunk=costs, save=costs, load=costs,
+        )
+    ),
+)  # fmt: skip
 def test_a_narrowed_table_decides_as_one_made_for_its_units(
-    steps: int, state: int, tape: int, less: int, more: int, transfer: float, actions: ActionCosts
+    steps: int, state: int, tape: int, less: int, more: int, prices: Prices
 ) -> None:
     units = tape + less
 
     def fill(most: int) -> Tables:
-        return Tables(
-            steps=steps, units=most, sizes=UnitSizes(state, tape),
-            recompute=1.0, write=transfer, read=transfer, actions=actions,
-        )  # fmt: skip
+        return Tables(steps=steps, units=most, sizes=UnitSizes(state, tape), prices=prices)
 
     own, narrow = fill(units), fill(units + more).narrow(units)
     np.testing.assert_array_equal(own.unstored, narrow.unstored)

@@ -9,8 +9,8 @@ from ckptplan.errors import Infeasible
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import ObjectiveName
 from ckptplan.search.best_setting import cached_best_setting
-from ckptplan.search.infeasibility import find_reason
 from ckptplan.search.objective import Least, least_memory, least_time
+from ckptplan.search.question import find_reason
 from tests.support import CLOSED, ask, plain_costs
 
 COSTS = plain_costs(300)

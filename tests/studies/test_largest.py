@@ -10,7 +10,7 @@ import ckptplan
 from ckptplan import Infeasible, InputError, Workload
 from ckptplan.model.network import Network
 from ckptplan.planning.request import Request
-from ckptplan.search.infeasibility import find_reason
+from ckptplan.search.question import find_reason
 from tests.support import CLOSED
 
 PAPER = ckptplan.load_workload("paper-snn")

@@ -1,5 +1,6 @@
-"""Defines a page, and writes it as one file with all that it needs.
+"""Makes the page of any result, and writes it as one file with all that it needs.
 
+Plans that can be chosen on a page have their numbers, their schedule and their file with them, within bounds.
 Charts are drawn by Vega, Vega-Lite and vega-embed in one script. Making it takes seconds, and it is the same
 for every page, so it is kept in the user's folder for caches, in a file that only the user can write.
 """
@@ -9,18 +10,31 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, ClassVar
 
+from ckptplan.cost.case import Case
 from ckptplan.errors import InputError, MissingExtra
-from ckptplan.report.blocks import Block, Chart, Section
-from ckptplan.storage.cache import find_cache, is_private
-from ckptplan.storage.files import write_bytes
+from ckptplan.model.plan import Plan
+from ckptplan.model.prediction import BasisEntry
+from ckptplan.report.basis import explain_basis
+from ckptplan.report.blocks import Block, Chart, Field, Schedules, Section, Table
+from ckptplan.report.fields import FACTS, align_counts, tell_plan
+from ckptplan.report.formats import View
+from ckptplan.report.front import list_sections
+from ckptplan.report.gantt import Detail, TooLongToDraw, chart_schedule, sketch_schedule
+from ckptplan.report.plan import Results, view_comparison, view_plan
+from ckptplan.report.sensitivity import view_sensitivity
+from ckptplan.schedule.simulator import IllegalAction
+from ckptplan.storage.cache import keep, recall
+from ckptplan.storage.plans import plan_text
+from ckptplan.studies.pareto import ParetoFront
+from ckptplan.studies.sensitivity import Sensitivity
+from ckptplan.units import format_count
 from ckptplan.version import __version__
 from ckptplan.wording import escape_controls
 
@@ -28,20 +42,17 @@ from ckptplan.wording import escape_controls
 _VEGA_LITE = "6.1"
 #: What pages call to draw a chart.
 _ENTRY = "window.drawChart = vegaEmbed;"
-#: The most bytes of a file that is read; the script has 0.9 MB.
-_MOST_BYTES = 2**23
-_log = logging.getLogger("ckptplan.report")
 
 
 @cache
 def load_library() -> str:
-    """Return the script."""
-    path = _find_file()
-    script = None if path is None else _read(path)
-    if script is None:
-        script = _make()
-        if path is not None:
-            _write(path, script)
+    """Return the script, which is that of the installed release of vl-convert."""
+    key = f"{version('vl-convert-python')} {_VEGA_LITE} {_ENTRY}"
+    known = recall("charts", key)
+    if known is not None:
+        return known[0]
+    script = _make()
+    keep("charts", key, script)
     return script
 
 
@@ -49,42 +60,6 @@ def _make() -> str:
     import vl_convert
 
     return str(vl_convert.javascript_bundle(_ENTRY, vl_version=_VEGA_LITE))
-
-
-def _find_file() -> Path | None:
-    """Return the file of the script that the installed release of vl-convert makes."""
-    folder, release = find_cache("charts"), version("vl-convert-python")
-    name = hashlib.sha256(f"{release} {_VEGA_LITE} {_ENTRY}".encode()).hexdigest()[:32]
-    return None if folder is None else folder / f"{name}.js"
-
-
-def _read(path: Path) -> str | None:
-    """Return the script of a file; None if there is none, or one that this user may not have written.
-
-    The first line is the digest of the others, so that a damaged file is none.
-    """
-    try:
-        if not path.is_file() or path.stat().st_size > _MOST_BYTES or not is_private(path):
-            return None
-        digest, _, script = path.read_bytes().decode().partition("\n")
-    except (OSError, ValueError) as error:
-        _log.debug("the file %s holds no script, and is replaced: %s", path, error)
-        return None
-    return script if digest == _digest(script) else None
-
-
-def _write(path: Path, script: str) -> None:
-    """Write the script, if the folder can be written to."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_bytes(path, f"{_digest(script)}\n{script}".encode())
-        path.chmod(0o600)
-    except (InputError, OSError) as error:
-        _log.debug("the script of charts is not kept in a file: %s", error)
-
-
-def _digest(script: str) -> str:
-    return f"// {hashlib.sha256(script.encode()).hexdigest()}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,3 +201,74 @@ def _template() -> Any:
         ),
     )
     return environment.from_string(_asset("page.html.j2"))
+
+
+#: What a page says of a plan beside its schedule.
+_FACTS = (*FACTS, Field("recomputed_steps", "steps run again", form=align_counts))
+#: Events that are read for all points together, and characters of all their files.
+_EVENTS, _CHARACTERS = 200_000, 1_000_000
+#: How finely a plan of its own is drawn, and one of many.
+_WHOLE, _ONE_OF_MANY = Detail(), Detail(bars=500, intervals=120, events=50_000)
+
+
+def make_page(view: View) -> Page:
+    """Return the page of a result. A part without content is left out."""
+    parts = (one if isinstance(one, Section) else _show_schedules(one) for one in view.sections())
+    basis = explain_basis(tuple(dict.fromkeys(view.basis())))
+    return Page.of(*parts, Section("basis", "Estimate basis", basis), title=view.title, lede=view.lede)
+
+
+def view_report(plan: Plan, compared: Results, *, front: ParetoFront, study: Sensitivity | None) -> View:
+    """Return all that is known about a plan: the front around it, its rivals, and what its inputs do to it."""
+    about = view_plan(plan, lambda: compared)
+    rivals = view_comparison(compared, Case(workload=plan.workload, profile=plan.profile))
+    inputs = None if study is None else view_sensitivity(study)
+
+    def list_parts() -> Iterator[Section | Schedules]:
+        yield Section("plan", "The plan", about.blocks())
+        yield from list_sections(front, own=plan)
+        yield from (one for one in rivals.sections() if isinstance(one, Section))
+        yield from () if inputs is None else inputs.sections()
+
+    def list_basis() -> Sequence[BasisEntry]:
+        return (*about.basis(), *(() if inputs is None else inputs.basis()))
+
+    return replace(about, sections=list_parts, basis=list_basis)
+
+
+def _show_schedules(chosen: Schedules) -> Section:
+    """Return plans for a page; those whose schedules or files are too long for it say so."""
+    events, characters = _EVENTS, _CHARACTERS
+    shown = []
+    if chosen.own is not None:
+        label = f"{chosen.own.strategy}, the plan of this report"
+        shown.append(_show_plan(label, chosen.own, _WHOLE, characters)[0])
+        characters -= len(shown[0].content or "")
+    for label, plan in chosen.plans:
+        detail = replace(_ONE_OF_MANY, events=min(_ONE_OF_MANY.events, events))
+        one, seen = _show_plan(label, plan, detail, characters)
+        shown.append(one)
+        events -= seen
+        characters -= len(one.content or "")
+    panels = [PlanPanel(plans=tuple(shown), first=chosen.first)] if shown else []
+    return Section("schedule", chosen.title, panels)
+
+
+def _show_plan(label: str, plan: Plan, detail: Detail, characters: int) -> tuple[ShownPlan, int]:
+    """Return a plan for a page, and the number of events that were read for its schedule."""
+    chart, note, seen = None, "", 0
+    try:
+        sketch = sketch_schedule(plan, detail=detail)
+        chart, seen = chart_schedule(plan, sketch), sketch.actions
+    except TooLongToDraw as error:
+        read = f"its first {format_count(error.most)} actions were" if error.most else "nothing of it was"
+        note, seen = f"The schedule is too long to be drawn here: {read} read.", error.most
+    except IllegalAction as error:
+        note = f"The schedule breaks a law: {error}"
+    except InputError as error:
+        note = f"There is no schedule: {error}"
+    table = Table.of(_FACTS, [tell_plan(plan)])
+    facts = ((name, text or "none") for name, text in zip(table.headings, table.texts[0], strict=True))
+    content = plan_text(plan)
+    kept = content if len(content) <= characters else None
+    return ShownPlan(label=label, facts=tuple(facts), chart=chart, note=note, content=kept), seen
