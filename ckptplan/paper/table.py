@@ -196,21 +196,16 @@ def _generate_figure_rows(figure: PaperFigure) -> Iterable[dict[str, Any]]:
 _HEAD = """\
 # The paper's figures and claims, from the model
 
-The paper is Bencheikh, Finkbeiner, Neftci 2024, [arXiv 2412.11810](https://arxiv.org/abs/2412.11810). \
-This page compares what it says with what the model computes for `{workload}` on `{profile}`. It is written by
-
-```sh
-{page_command}
-```
-
-The claims as data: `{claims_command}` (or `csv`); the points of a figure, such as 4: `{points_command}`.
+Bencheikh, Finkbeiner, Neftci 2024 ([arXiv 2412.11810](https://arxiv.org/abs/2412.11810)), beside what the model \
+computes for `{workload}` on `{profile}`. `{page_command}` writes this page, `{claims_command}` the claims as data, \
+`{points_command}` the points of a figure.
 
 ## Claims
 
 {summary}. The verdict says whether the model's number is in the range that the statement is read as:
 
-- **Agrees by fit**: an input that is not published was chosen so that the claim holds. Such an agreement \
-tests nothing.
+- **Agrees by fit**: an input that is not published was chosen so that the claim holds (*fitted* below). Such an \
+agreement tests nothing.
 - **An input**: {judged} compare the paper's words with a number that the workload assumes, not with a result. \
 The verdict tests the paper against itself, not the model.
 - An asterisk marks numbers that depend on inputs that are assumed, not published; the data name them.
@@ -241,7 +236,7 @@ def render_page(
         profile=setting.profile.name,
         summary=summarize(claims),
         judged=name_judged(claims),
-        page_command=command(markdown="docs/paper.md", pictures="docs/pictures"),
+        page_command=command(markdown="FILE"),
         claims_command=command(format="json"),
         points_command=command(figure=4, format="csv"),
     )
@@ -288,7 +283,7 @@ def _render_fitted(claim: Claim) -> str:
         return ""
     together = claim.fitted == FITTED_MEMORY
     names = "resident bytes" if together else ", ".join(f"`{name}`" for name in claim.fitted)
-    return f" Chosen so that it holds: {names}."
+    return f" Fitted: {names}."
 
 
 def _render_figure(figure: PaperFigure, picture: str) -> str:
