@@ -196,16 +196,16 @@ def _generate_figure_rows(figure: PaperFigure) -> Iterable[dict[str, Any]]:
 _HEAD = """\
 # The paper's figures and claims, from the model
 
-Bencheikh, Finkbeiner, Neftci 2024 ([arXiv 2412.11810](https://arxiv.org/abs/2412.11810)), beside what the model \
-computes for `{workload}` on `{profile}`. `{page_command}` writes this page, `{claims_command}` the claims as data, \
-`{points_command}` the points of a figure.
+Bencheikh, Finkbeiner, Neftci 2024 ([arXiv 2412.11810](https://arxiv.org/abs/2412.11810)), beside what the \
+model computes for `{workload}` on `{profile}`. `{page_command}` writes this page, `{claims_command}` the \
+claims as data, `{points_command}` the points of a figure.
 
 ## Claims
 
 {summary}. The verdict says whether the model's number is in the range that the statement is read as:
 
-- **Agrees by fit**: an input that is not published was chosen so that the claim holds (*fitted* below). Such an \
-agreement tests nothing.
+- **Agrees by fit**: an input that is not published was chosen so that the claim holds (*fitted* below). \
+Such an agreement tests nothing.
 - **An input**: {judged} compare the paper's words with a number that the workload assumes, not with a result. \
 The verdict tests the paper against itself, not the model.
 - An asterisk marks numbers that depend on inputs that are assumed, not published; the data name them.
