@@ -512,6 +512,7 @@ def choose_plan(
             replan=partial(fit, steps=count),
             keep=keep,
             is_open=_describe_settings(plan) not in seen and not isinstance(cell, ChunkCell),
+            is_timed=device.type == "cpu",
             # A measurement, or a rehearsal, finds out more.
             probed=probed if probed.recalled and probed.found.rehearsed else None,
         )

@@ -81,6 +81,8 @@ class Executor:
         self.verifier, self._tape_hooks, self._turn, self._apart = verifier, read_tape_hooks(), turn, apart
         #: What the backward pass begins with: an action, and its checkpoint if it is the last recording.
         self._survey, self._sweeps, self.fit = survey, False, fit
+        #: Whether the present action recorded steps that may run again.
+        self._sampled = False
         #: Asked after each step of the sweep until it says that the sequence ends.
         self._ends = ends
         #: Such a sequence has its steps recorded as long as there are at most so many.
@@ -230,7 +232,7 @@ class Executor:
             store.close()
 
     def _do(self, action: Action) -> None:
-        self.began = self.clock()
+        self.began, self._sampled = self.clock(), False
         match action:
             case Advance(start, stop):
                 self._advance(start, stop)
@@ -251,6 +253,8 @@ class Executor:
                 for number in numbers:
                     self.stores[target].put(number, self.stores[source].get(number), together=len(numbers))
                     self.stores[source].drop(number)
+        if self._survey is not None and not self._sampled:
+            self._survey.see_seconds(action, self.clock() - self.began)
         if self.verifier is not None:
             self._verify(action, self.verifier)
         if self.observer is not None:
@@ -306,7 +310,7 @@ class Executor:
         """Record a step that may run again, count its tape, and return it."""
         if self._watch is not None:
             self._watch.guard()
-        self.outputs.samples = True
+        self._sampled = self.outputs.samples = True
         tape, self.state = self.engine.record(self.state, step, step + 1, known=self.frontier)
         self.outputs.samples = False
         if self._survey is not None:

@@ -1,8 +1,10 @@
-"""Watches the sizes of states and tapes in the first call of a kind, beyond the steps that were measured.
+"""Watches sizes and times in the first call of a kind, beyond the steps that were measured.
 
 A state may grow, and a part of a network may be used late. So some steps of the first sweep are recorded, one
 at a time, and their tapes counted; so is each checkpoint. If the plan would not stay within the limit with what
-shows, everything is put back, and a plan is made with that. The next call knows the sizes of all steps.
+shows, everything is put back, and a plan is made with that. The next call knows the sizes of all steps, and
+how long they took: a few steps that are measured before may spend most of their time on memory that is new to
+the process, which a sequence uses again and again.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from ckptplan.cost.case import Case
 from ckptplan.errors import InputError, PlanMismatch
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import actions
+from ckptplan.schedule.actions import Action, Advance, Backward, Record
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.simulator import play
 from ckptplan.units import format_bytes
@@ -123,6 +126,7 @@ class Survey:
         replan: returns the plan for other sizes. Raises InputError if none fits.
         keep: called with the sizes and the plan in the end.
         is_open: whether anything is watched: not if such a call has shown its sizes under this plan.
+        is_timed: whether the time of an action is known when it returns, as on a CPU.
         probed: what is known of the steps, if the call runs at once.
     """
 
@@ -131,6 +135,7 @@ class Survey:
     replan: Callable[[Measurement], Plan]
     keep: Callable[[Measurement, Plan], object]
     is_open: bool
+    is_timed: bool = False
     probed: Any = None
     #: How often a sequence begins again with another plan.
     most_tries: ClassVar[int] = 3
@@ -144,6 +149,9 @@ class Survey:
     #: The largest bytes when that was done.
     _looked: tuple[int, int] = field(default=(0, 0), init=False)
     _tries: int = field(default=0, init=False)
+    #: Seconds of steps without a tape, and of recorded ones with their backward passes: measured, and planned.
+    _advances: tuple[float, float] = field(default=(0.0, 0.0), init=False)
+    _tapes: tuple[float, float] = field(default=(0.0, 0.0), init=False)
 
     def __post_init__(self) -> None:
         self._planned = self._compared = self.measurement
@@ -169,6 +177,23 @@ class Survey:
         once = max(0, self.measurement.single_tape_bytes - self.measurement.tape_bytes)
         self._tape = max((-(-(size - once) // (stop - start)), stop), self._tape)
 
+    def see_seconds(self, action: Action, seconds: float) -> None:
+        """Take note of the time of an action that recorded no samples."""
+        work = self.plan.workload
+        match action:
+            case Advance(start, stop):
+                planned = (stop - start) * work.forward_seconds
+                self._advances = self._advances[0] + seconds, self._advances[1] + planned
+            case Record(start, stop):
+                steps = stop - start
+                planned = steps * (work.forward_seconds + work.record_overhead_seconds) + work.chunk_seconds
+                self._tapes = self._tapes[0] + seconds, self._tapes[1] + planned
+            case Backward(start, stop):
+                planned = (stop - start) * work.backward_seconds
+                self._tapes = self._tapes[0] + seconds, self._tapes[1] + planned
+            case _:
+                pass
+
     def check(self) -> None:
         """Raise StaleSizesError if the plan does not stay within its limit with what was seen so far."""
         seen = self._state[0], self._tape[0]
@@ -191,13 +216,14 @@ class Survey:
         """Return a plan for what was seen so far. Raises InputError if none fits."""
         self._planned = self._correct(self._planned, extrapolates=True)
         self._tries += 1
+        self._advances = self._tapes = 0.0, 0.0
         self.plan = self.replan(self._planned)
         return self.plan
 
     def finish(self) -> None:
-        """Keep the sizes for later calls; warn if this one took more than its limit."""
+        """Keep sizes and times for later calls; warn if this one took more than its limit."""
         sizes = self._correct(self.measurement, extrapolates=False)
-        self.keep(sizes, self.plan)
+        self.keep(self._retime(sizes), self.plan)
         excess = self._find_excess(sizes) if sizes != self.measurement else 0
         if excess > 0:
             warnings.warn(
@@ -227,6 +253,19 @@ class Survey:
             single_tape_bytes=planned.single_tape_bytes + tape - planned.tape_bytes,
             workspace_bytes=planned.workspace_bytes + more,
             single_workspace_bytes=planned.single_workspace_bytes + more,
+        )
+
+    def _retime(self, found: Measurement) -> Measurement:
+        """Return a measurement with the times of this call, as far as it had actions of a kind."""
+        (advanced, to_advance), (recorded, to_record) = self._advances, self._tapes
+        by_advance = advanced / to_advance if self.is_timed and to_advance else 1.0
+        by_tape = recorded / to_record if self.is_timed and to_record else 1.0
+        return replace(
+            found,
+            forward_seconds=by_advance * found.forward_seconds,
+            record_seconds=by_tape * found.record_seconds,
+            backward_seconds=by_tape * found.backward_seconds,
+            chunk_seconds=by_tape * found.chunk_seconds,
         )
 
     def _find_excess(self, sizes: Measurement) -> int:

@@ -372,6 +372,38 @@ def test_sizes_of_steps_that_are_recorded_by_themselves_are_watched_too() -> Non
     assert corrected[0].single.tape_bytes >= 2_500
 
 
+def test_the_times_of_a_first_call_are_those_of_later_predictions() -> None:
+    """Whatever a few steps before it took, as for memory that was new to the process."""
+    sizes = {"state_bytes": 1_000, "tape_bytes": 1_000, "resident_bytes_per_step": 0, "output_bytes": 0}
+    workspace = {"workspace_bytes": 100, "single_workspace_bytes": 100, "parameter_bytes": 0}
+    seconds = {"forward_seconds": 1.0, "record_seconds": 3.0, "backward_seconds": 2.0, "chunk_seconds": 0.5}
+    measurement = Measurement(**sizes, **workspace, **seconds)
+    plan = budget._plan(measurement, 100, 20_000, 0)
+    kept: list[Measurement] = []
+
+    def run(*, is_timed: bool) -> Measurement:
+        survey = Survey(
+            measurement=measurement,
+            plan=plan,
+            replan=lambda _: plan,
+            keep=lambda found, _: kept.append(found),
+            is_open=True,
+            is_timed=is_timed,
+        )
+        survey.see_seconds(Advance(0, 10), 5.0)
+        survey.see_seconds(Record(10, 20), 15.25)
+        survey.see_seconds(Backward(10, 20), 10.0)
+        survey.finish()
+        return kept[-1]
+
+    assert run(is_timed=False) == measurement
+    found = run(is_timed=True)
+    assert found.forward_seconds == pytest.approx(0.5)
+    assert (found.record_seconds, found.backward_seconds) == pytest.approx((1.5, 1.0), rel=0.02)
+    assert found.chunk_seconds == pytest.approx(0.25, rel=0.02)
+    assert found.tape_bytes == measurement.tape_bytes
+
+
 class Growing(torch.nn.Module):
     """A cell that attends to all its earlier states, so that the state grows with each step."""
 
