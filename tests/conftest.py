@@ -27,8 +27,8 @@ QUICK = frozenset({
 })  # fmt: skip
 SLOW = frozenset({
     "calibration", "examples", "execution", "interop", "jax", "pages", "security", "torch",
-    "test_architecture.py", "test_benchmarks.py", "test_contracts.py", "test_docs.py", "test_fuzz.py", "test_gpu_benchmark.py",
-    "test_packaging.py", "test_site.py",
+    "test_architecture.py", "test_benchmarks.py", "test_contracts.py", "test_docs.py", "test_fuzz.py",
+    "test_gpu_benchmark.py", "test_packaging.py", "test_site.py",
 })  # fmt: skip
 HERE = Path(__file__).parent
 
