@@ -186,7 +186,7 @@ def _measure_row(job: Job, steps: int, states: int, folder: Path) -> dict[str, A
             "remote_bytes": plan.predicted.remote_peak_bytes,
             "predicted_seconds": plan.predicted.seconds,
         }
-        rounds = []
+        rounds: list[float] = []
         # Short runs, until they take some seconds together.
         while not rounds or (len(rounds) < _ROUNDS and sum(rounds) < _ENOUGH):
             _, seconds, gradients = job.train(steps, memory=limit, offload=offload)

@@ -376,8 +376,14 @@ def test_the_times_of_a_first_call_are_those_of_later_predictions() -> None:
     """Whatever a few steps before it took, as for memory that was new to the process."""
     sizes = {"state_bytes": 1_000, "tape_bytes": 1_000, "resident_bytes_per_step": 0, "output_bytes": 0}
     workspace = {"workspace_bytes": 100, "single_workspace_bytes": 100, "parameter_bytes": 0}
-    seconds = {"forward_seconds": 1.0, "record_seconds": 3.0, "backward_seconds": 2.0, "chunk_seconds": 0.5}
-    measurement = Measurement(**sizes, **workspace, **seconds)
+    measurement = Measurement(
+        **sizes,
+        **workspace,
+        forward_seconds=1.0,
+        record_seconds=3.0,
+        backward_seconds=2.0,
+        chunk_seconds=0.5,
+    )
     plan = budget._plan(measurement, 100, 20_000, 0)
     kept: list[Measurement] = []
 
