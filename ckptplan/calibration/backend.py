@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy.typing as npt
 
@@ -149,6 +149,8 @@ class PilotTimes:
 class Extent(ABC):
     """What a calibration measures, and how often; seconds of runs are estimated by the ``pilot``."""
 
+    #: What is left out if everything takes too long: each of these changes after those before it.
+    ladder: ClassVar[tuple[Mapping[str, Any], ...]]
     pilot: PilotTimes
     #: Steps of the chunks that are timed; empty if only bytes are counted.
     chunks: tuple[int, ...]
@@ -174,9 +176,14 @@ class Extent(ABC):
     def round_seconds(self) -> list[float]:
         """The seconds of each run of a round."""
 
-    @abstractmethod
     def reduce(self) -> Iterator[Extent]:
         """Yield ever smaller extents."""
+        extent = self
+        for change in self.ladder:
+            smaller = {name: value for name, value in change.items() if _is_less(value, getattr(extent, name))}
+            if smaller:
+                extent = replace(extent, **smaller)
+                yield extent
 
     @property
     def amounts(self) -> dict[str, object]:
@@ -208,6 +215,13 @@ class Extent(ABC):
             for text, amount in self.amounts.items()
             if amount != whole[text]
         )
+
+
+def _is_less(value: Any, present: Any) -> bool:
+    """Return whether a change of the ladder leaves anything out."""
+    if isinstance(value, tuple):
+        value, present = sum(value), sum(present)
+    return bool(present) and value < present
 
 
 #: Parts of a second in which progress is reported.

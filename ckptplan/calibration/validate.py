@@ -42,7 +42,7 @@ _MOST_SECONDS = 60.0
 #: The share of available memory that a run may be predicted to need.
 _SHARE = 0.7
 #: Rounds in which messages are timed again, and the steps of a round.
-_MESSAGE_ROUNDS, _MESSAGE_STEPS = 3, 400
+_MESSAGE_ROUNDS, _MESSAGE_STEPS = 3, 300
 #: Steps of a chunk of the schedule that plain BPTT is replaced by if it does not fit.
 _CHUNK = 48
 

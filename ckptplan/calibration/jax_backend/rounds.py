@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -64,6 +64,7 @@ def time_few_steps(network: JaxNetwork, *, most: int | None = None) -> PilotTime
 class JaxExtent(Extent):
     """What a calibration measures, and how often: programs of so many steps."""
 
+    ladder = ({"rounds": LEAST_ROUNDS}, {"chunks": _QUICK_CHUNKS})
     length: int
 
     @classmethod
@@ -105,13 +106,6 @@ class JaxExtent(Extent):
         base = self.pilot.run(make_schedule("base", steps=self.length))
         messages = self.pilot.run(make_schedule("standard", steps=_STATES, chunk_size=1))
         return [*[base] * 4, *map(self.pilot.run, self.schedules.values()), *[messages] * 4]
-
-    def reduce(self) -> Iterator[Extent]:
-        extent = self
-        if extent.rounds > LEAST_ROUNDS:
-            yield (extent := replace(extent, rounds=LEAST_ROUNDS))
-        if len(extent.chunks) > len(_QUICK_CHUNKS):
-            yield replace(extent, chunks=_QUICK_CHUNKS)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -93,7 +93,7 @@ class TorchBackend(Backend):
             **describe_remote(
                 self._folder,
                 memory="pinned host memory" if cuda else "a copy",
-                messages="messages of 1, 2, 4 and 8 states of {state}, in the middle of a schedule",
+                messages="messages of 1 and 4 states of {state}, in the middle of a schedule",
             ),
         )
 

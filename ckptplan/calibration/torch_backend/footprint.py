@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ckptplan.calibration.backend import CountedSizes, PilotTimes, RunCounter
@@ -17,7 +17,7 @@ from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.chunk_engine import MOST_WORKING
 from ckptplan.torch.measurement import measured_sizes
 from ckptplan.torch.trees import byte_size, flatten
-from ckptplan.units import format_share
+from ckptplan.units import format_bytes, format_share
 
 #: Allowed deviation of a tape from a straight line, which alignment may cause.
 _STRAIGHT = 1e-3
@@ -35,26 +35,28 @@ def estimate_meters(seconds: float, *, steps: int) -> tuple[float, float]:
     return _INSPECTED * seconds, _COUNTED * seconds + _COUNT_SECONDS * steps
 
 
+#: How often single steps run: the workspace of all plans does not rest on one run.
+_SINGLE_RUNS = 2
 #: (T, chunk) of short runs whose chunks are whole pieces of a ``ChunkCell``.
 _WHOLE_PIECES = ((3 * MOST_WORKING, MOST_WORKING), (4 * MOST_WORKING, 2 * MOST_WORKING))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, order=True)
 class SizeRuns:
-    """The runs that bytes are counted in."""
+    """The runs that bytes are counted in; those of fewer steps are less."""
 
+    #: T of the one whose steps are recorded one by one: its checkpoints hide what the trial of a step takes.
+    single: int
     #: Steps of the chunks whose tapes are compared.
     chunks: tuple[int, ...]
     #: (T, chunk) of the runs whose live peaks are compared with what was counted.
     peaks: tuple[tuple[int, int], ...]
-    #: T of the one whose steps are recorded one by one: its checkpoints hide what the trial of a step takes.
-    single: int
 
     @property
     def schedules(self) -> list[Schedule]:
-        """The schedules whose live peaks are measured, that of single steps first."""
+        """The schedules whose live peaks are measured, that of single steps first, and twice."""
         several = (make_schedule("standard", steps=steps, chunk_size=chunk) for steps, chunk in self.peaks)
-        return [make_schedule("standard", steps=self.single, chunk_size=1), *several]
+        return [*[make_schedule("standard", steps=self.single, chunk_size=1)] * _SINGLE_RUNS, *several]
 
     def of(self, network: MeasuredNetwork) -> SizeRuns:
         """Return the runs for a network. Short chunks of a ``ChunkCell`` need less working memory."""
@@ -97,23 +99,23 @@ def measure(network: MeasuredNetwork, *, counter: RunCounter, runs: SizeRuns = A
         spaces.append(max(0, peaks[-1] - beside))
         counter.count()
     state = byte_size(flatten(network.state)[0])
-    single, *workspaces = spaces
+    singles, workspaces = spaces[:_SINGLE_RUNS], spaces[_SINGLE_RUNS:]
     # A state that is read from remote memory is no checkpoint.
-    single += state
+    single = max(singles) + state
     residual = _compare_workspaces(workspaces, runs=runs, peak=max(peaks), state=state)
     return CountedSizes(
         state_bytes=state,
         tape_bytes=tape,
         resident_bytes=_fixed_bytes(network),
         # Single steps save more spikes each: those are in their workspace.
-        resident_bytes_per_step=max(residents[1:]),
+        resident_bytes_per_step=max(residents[_SINGLE_RUNS:]),
         workspace_bytes=single,
         chunk_workspace_bytes=max(0, max(workspaces) - single),
         tape_bytes_once=once,
         residual=residual,
         basis={
             field: Basis(kind="measured", why=why)
-            for field, why in _explain(runs, once=once, residual=residual).items()
+            for field, why in _explain(runs, once=once, residual=residual, singles=singles).items()
         },
     )
 
@@ -140,8 +142,10 @@ def _compare_workspaces(workspaces: list[int], *, runs: SizeRuns, peak: int, sta
     return span / peak
 
 
-def _explain(runs: SizeRuns, *, once: int, residual: float) -> dict[str, str]:
+def _explain(runs: SizeRuns, *, once: int, residual: float, singles: Sequence[int]) -> dict[str, str]:
     """Return how each field was counted."""
+    apart = max(singles) - min(singles)
+    larger = f"; the larger of two runs, {format_bytes(apart)} apart" if apart > _SMALL_BYTES else ""
     return {
         "state_bytes": "counted: the tensors of a state",
         "tape_bytes": f"counted in real storages, in chunks of up to {max(runs.chunks)} steps: the same for "
@@ -149,7 +153,7 @@ def _explain(runs: SizeRuns, *, once: int, residual: float) -> dict[str, str]:
         "resident_bytes": "counted: parameters and buffers",
         "resident_bytes_per_step": "counted: inputs, and outputs that the cell saves (spikes as they fired)",
         "workspace_bytes": "live tensors at the peak besides the bytes above, where steps are recorded one by "
-        "one: gradients, working states, scratch",
+        f"one: gradients, working states, scratch{larger}",
         "chunk_workspace_bytes": f"what {len(runs.peaks)} runs of up to {max(runs.peaks)[0]} steps need "
         f"besides; its range is {format_share(residual)} of the peak",
     }

@@ -6,8 +6,6 @@ import gc
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import accumulate, pairwise
 from time import perf_counter
 from typing import Any
 
@@ -18,7 +16,7 @@ from ckptplan.calibration.torch_backend.cells import MeasuredNetwork
 from ckptplan.calibration.torch_backend.footprint import ALL_RUNS, FEWER_RUNS, FEWEST_RUNS, SizeRuns
 from ckptplan.calibration.torch_backend.runs import TorchProgram
 from ckptplan.planning.playback import make_schedule
-from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
+from ckptplan.schedule.actions import Advance, Backward, Record
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import READ, WRITE, Event, kind_of
 from ckptplan.torch.offload import time_folder
@@ -97,25 +95,23 @@ _CHUNKS, _QUICK_CHUNKS = ((1, 4, 16, 64, 192), (1, 2, 4, 8, 16)), ((1, 4, 16, 32
 _LONG_SECONDS = 4e-3
 #: Steps between the states of a message, so that caches are in the same condition as in a plan.
 _STEPS_BETWEEN = 8
-#: What is left out if everything takes too long: each of these changes after those before it.
-_LADDER: tuple[dict[str, Any], ...] = (
-    {"chunks": (1, 4, 16, 64)},
-    {"chunks": (1, 4, 16, 32)},
-    {"rounds": LEAST_ROUNDS},
-    {"steps_between": 2},
-    {"size_runs": FEWER_RUNS},
-    {"chunks": (1, 4, 8)},
-    {"chunks": (1, 4)},
-    {"size_runs": FEWEST_RUNS, "steps_between": 1},
-    {"chunks": (1, 2)},
-    {"single_steps": 8},
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class TorchExtent(Extent):
     """What a calibration measures, and how often."""
 
+    ladder = (
+        {"chunks": (1, 4, 16, 64)},
+        {"chunks": (1, 4, 16, 32)},
+        {"rounds": LEAST_ROUNDS},
+        {"steps_between": 2},
+        {"size_runs": FEWER_RUNS},
+        {"chunks": (1, 4, 8)},
+        {"chunks": (1, 4)},
+        {"size_runs": FEWEST_RUNS, "steps_between": 1},
+        {"chunks": (1, 2)},
+        {"single_steps": 8},
+    )
     #: Steps between the states that are moved in messages; 0 if a folder is timed by itself.
     steps_between: int = _STEPS_BETWEEN
     size_runs: SizeRuns = ALL_RUNS
@@ -143,7 +139,7 @@ class TorchExtent(Extent):
 
     @property
     def parts(self) -> Sequence[str]:
-        counted = f"sizes in {len(self.size_runs.chunks) + 2 * len(self.size_runs.peaks) + 2} runs"
+        counted = f"sizes in {len(self.size_runs.chunks) + 2 * len(self.size_runs.schedules)} runs"
         if not self.chunks:
             return (counted,)
         messages, steps = self.schedules
@@ -163,14 +159,6 @@ class TorchExtent(Extent):
         messages, steps = self.schedules
         return [self.pilot.run(one) for one in (*messages, *steps)]
 
-    def reduce(self) -> Iterator[Extent]:
-        extent = self
-        for change in _LADDER:
-            smaller = {name: value for name, value in change.items() if _is_less(value, getattr(extent, name))}
-            if smaller:
-                extent = replace(extent, **smaller)
-                yield extent
-
     @property
     def amounts(self) -> dict[str, object]:
         return {
@@ -179,13 +167,6 @@ class TorchExtent(Extent):
             "single steps {} times": self.single_steps,
             "sizes in runs of up to {} steps": max(self.size_runs.peaks)[0],
         }
-
-
-def _is_less(value: Any, present: Any) -> bool:
-    """Return whether a change of the ladder leaves anything out."""
-    if isinstance(value, SizeRuns):
-        return bool(value.peaks < present.peaks)
-    return bool(present) and (sum(value) < sum(present) if isinstance(value, tuple) else value < present)
 
 
 def make_schedules(chunks: tuple[int, ...], *, least: int = 32) -> list[Schedule]:
@@ -201,40 +182,17 @@ def make_schedules(chunks: tuple[int, ...], *, least: int = 32) -> list[Schedule
     return [*nested, make_schedule("base", steps=3 * chunks[-1])] if chunks else []
 
 
-#: States of the messages that are timed; a saved or loaded state is a message of one state.
-_GROUPS = (8, 4, 2, 1)
+#: Local checkpoints of a schedule whose messages have as many states, and how many chunks it has.
+_TOGETHER, _CHUNKS_OF_MESSAGES = 4, 17
 
 
 def make_message_schedules(chunk: int = _STEPS_BETWEEN) -> list[Schedule]:
-    """Return schedules with messages of every size, ``chunk`` steps between two states; the first warms up."""
-    steps = chunk * (sum(_GROUPS) + 1)
-    # In both orders, since the first message of a run takes longer.
-    messages = [
-        Schedule(steps=steps, actions=partial(make_grouped_actions, groups, chunk=chunk), chunk_size=chunk)
-        for groups in (_GROUPS, _GROUPS[::-1])
+    """Return schedules with messages of one state and of several, ``chunk`` steps between two states."""
+    steps = chunk * _CHUNKS_OF_MESSAGES
+    return [
+        make_schedule("remote", steps=steps, chunk_size=chunk),
+        make_schedule("hierarchical", steps=steps, chunk_size=chunk, nb_local=_TOGETHER),
     ]
-    return [make_schedule("remote", steps=steps, chunk_size=chunk), *messages]
-
-
-def make_grouped_actions(groups: Sequence[int], *, chunk: int) -> Iterator[Action]:
-    """Yield a legal schedule that moves its checkpoints out and back in messages of ``groups`` states."""
-    states = [chunk * number for number in range(sum(groups))]
-    messages = [tuple(states[low:high]) for low, high in pairwise(accumulate(groups, initial=0))]
-    for state in states:
-        yield Save(state, Tier.LOCAL)
-        yield Advance(state, state + chunk)
-    for message in messages:
-        yield Transfer(message, Tier.LOCAL, Tier.REMOTE)
-    last = states[-1] + chunk
-    yield Record(last, last + chunk)
-    yield Backward(last, last + chunk)
-    for message in reversed(messages):
-        yield Transfer(message, Tier.REMOTE, Tier.LOCAL)
-        for state in reversed(message):
-            yield Load(state, Tier.LOCAL)
-            yield Free(state, Tier.LOCAL)
-            yield Record(state, state + chunk)
-            yield Backward(state, state + chunk)
 
 
 class TorchRounds(Rounds):

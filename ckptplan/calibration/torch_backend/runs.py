@@ -135,12 +135,7 @@ class TorchProgram(Program):
 
     def seconds(self) -> float:
         """Return the seconds of a whole forward and backward pass, by the clock of the network."""
-        clock = self._network.clock
-        _prepare(self._network)
-        began = clock()
-        self._run()
-        _wait(self._network)
-        return clock() - began
+        return self._time(self._network.clock)
 
     def timed(self, clock: Clock | None = None) -> TimedRun:
         """Return the timeline of a run, without bytes, and the seconds of the same run.
@@ -149,17 +144,19 @@ class TorchProgram(Program):
         """
         clock = clock or self._network.clock
         observer = Timeline(self._network.device, counts_bytes=False, clock=clock)
+        seconds = self._time(clock, observer)
+        return TimedRun(events=observer.events, seconds=seconds)
+
+    def observe(self, observer: Observer) -> None:
+        """Run and call ``observer`` after each action."""
+        self._time(self._network.clock, observer)
+
+    def _time(self, clock: Clock, observer: Observer | None = None) -> float:
         _prepare(self._network)
         began = clock()
         self._run(observer)
         _wait(self._network)
-        return TimedRun(events=observer.events, seconds=clock() - began)
-
-    def observe(self, observer: Observer) -> None:
-        """Run and call ``observer`` after each action."""
-        _prepare(self._network)
-        self._run(observer)
-        _wait(self._network)
+        return clock() - began
 
     def held(self, tick: Tick | None = None) -> Timeline:
         """Return the bytes held after each action, counted in real storages. Raises InputError."""
