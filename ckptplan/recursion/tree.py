@@ -259,6 +259,21 @@ def grow_tree(
     return Tree(decisions=_Decided(decide), root=root, sizes=sizes, chunk=chunk, steps=steps)
 
 
+def record_one_by_one(tree: Tree) -> Tree:
+    """Return a schedule of chunks of one step that records each step by itself; it holds the same tapes."""
+
+    def decide(part: Part) -> Decision:
+        decision = tree.decisions[part]
+        choice, length, repeats = decision
+        if choice is Choice.RECORD or (choice is Choice.TAPE and part.steps > 1):
+            return Decision(Choice.RECORD, 1)
+        if choice is Choice.SPLIT_RECORD and repeats > 1:
+            return Decision(choice, length - repeats + 1, 1)
+        return decision
+
+    return grow_tree(tree.root, decide, sizes=tree.sizes)
+
+
 class _Decided(dict[Part, Decision]):
     """The decisions made so far; others are made when they are asked for, if ``decide`` is still there."""
 

@@ -191,11 +191,13 @@ class Question:
     def least_alone(self, strategy: Solved, budget: Budget) -> float:
         """Return a lower bound on the seconds of schedules that ``task`` charges too much: of single steps.
 
-        They may hold as many tapes as the budget has room for, each recorded by itself.
+        They may hold as many tapes as the budget has room for, each recorded by itself, as a chunk.
         """
-        if strategy.has_single_steps or not self.costs.chunk_bytes:
+        costs = self.costs
+        if strategy.has_single_steps or not costs.chunk_bytes:
             return np.inf
-        return strategy.bound_seconds(self.costs, budget)
+        alike = costs.model_copy(update={"chunk_seconds": 0.0})
+        return strategy.bound_seconds(alike, budget) + costs.steps * costs.chunk_seconds
 
     def least_remote_bytes(self) -> int | None:
         """Return the remote memory needed within the other limits, None if no amount is enough."""
@@ -357,15 +359,29 @@ class Question:
         # The schedules of smaller budgets are of no use if time comes first, and is all that is asked for.
         task = self.task(strategy, objective, front=objective.first != least_time.first, progress=progress)
         task = dataclasses.replace(task, alone=not task.front and self.goal.objective == "time")
-        answer = strategy.solve(task)
-        if answer is None:
-            return None
-        answer, alone = answer.at(self.costs), self.least_alone(strategy, self.budget)
-        if not self.limits.keeps(answer.cost(self.costs))[0]:
-            return None
-        if answer.least_seconds is not None:
-            proved = answer.proved and answer.totals(self.costs).seconds <= alone
-            answer = dataclasses.replace(answer, least_seconds=min(answer.least_seconds, alone), proved=proved)
+        together, single = strategy.solve(task), None
+        together = None if together is None else together.at(self.costs)
+        alone = self.least_alone(strategy, self.budget)
+        if alone < (np.inf if together is None else together.totals(self.costs).seconds):
+            single = strategy.solve_one_by_one(dataclasses.replace(task, costs=self.costs))
+        found = [
+            self._with_key(one, objective)
+            for one in (together, single)
+            if one is not None and self.limits.keeps(one.cost(self.costs))[0]
+        ]
+        best = min(found, key=rank_of, default=None)
+        if best is None or best.least_seconds is None:
+            return best
+        least = strategy.bound_seconds(self.costs, self.budget)
+        if together is not None and together.least_seconds is not None:
+            least = together.least_seconds
+        if single is not None and single.least_seconds is not None:
+            alone = max(alone, single.least_seconds)
+        proved = together is not None and together.proved
+        proved &= single.proved if single is not None else best.totals(self.costs).seconds <= alone
+        return dataclasses.replace(best, least_seconds=min(least, alone), proved=proved)
+
+    def _with_key(self, answer: Answer, objective: Objective) -> Answer:
         key = tuple(column[0].item() for column in objective(answer.cost(self.costs)))
         return dataclasses.replace(answer, key=key)
 

@@ -22,7 +22,7 @@ from ckptplan.recursion.pricing import MOST_PLAYED, is_played, least_seconds_of,
 from ckptplan.recursion.problem import Family, Prices, Problem, SolvedProblem, as_family
 from ckptplan.recursion.segments import find_periods, find_segments
 from ckptplan.recursion.solver import list_rungs, solve
-from ckptplan.recursion.tree import Decision, Part, Tree, UnitSizes, grow_tree
+from ckptplan.recursion.tree import Decision, Part, Tree, UnitSizes, grow_tree, record_one_by_one
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.solved import Choose, IsBeaten, Rung, Solved, Task
 
@@ -126,6 +126,22 @@ class Optimal(Solved):
         )
         found = task.best_of(fitting)
         return None if found is None else replace(found, least_seconds=least_seconds)
+
+    def solve_one_by_one(self, task: Task) -> Answer | None:
+        """Solve with chunks that cost nothing, and take them apart: each step then costs a chunk, once."""
+        costs = task.costs
+        beside = costs.steps * costs.chunk_seconds
+        alike = costs.model_copy(update={"chunk_bytes": 0, "chunk_seconds": 0.0})
+
+        def choose(cost: Cost) -> int | None:
+            return task.choose(replace(cost, seconds=cost.seconds + beside))
+
+        found = self.solve(replace(task, costs=alike, choose=choose))
+        if found is None or not isinstance(found.schedule, Tree) or found.schedule.chunk > 1:
+            return None
+        answer = self.answer_with(record_one_by_one(found.schedule), costs=costs, notes=found.notes)
+        least = None if found.least_seconds is None else found.least_seconds + beside
+        return replace(answer, least_seconds=least, proved=found.proved)
 
     def _build(self, task: Task, solved: SolvedProblem) -> Answer | None:
         """Return the best schedule, however much remote memory it needs."""

@@ -92,6 +92,13 @@ class Solved(Strategy):
         """Return the schedule that the task asks for, None if none fits."""
         return self.build_best(self.find(task), task)
 
+    def solve_one_by_one(self, task: Task) -> Answer | None:
+        """Return what the task asks for among schedules that record each step by itself, None without any.
+
+        Its bound and proof are about these schedules alone.
+        """
+        return None
+
     def least_local_bytes(self, costs: StepCosts) -> int:
         """Return the least local memory in bytes with which any schedule exists, whatever the other limits."""
         least = costs.tape_bytes

@@ -61,7 +61,7 @@ def test_the_bound_holds_for_all_schedules(costs: StepCosts, local: int) -> None
 
 @given(costs=problems, local=st.integers(0, 20_000))
 def test_the_optimum_alone_is_no_slower_than_disk_revolve(costs: StepCosts, local: int) -> None:
-    """Though it is searched as if all schedules needed the workspace of longer chunks."""
+    """Which records each step by itself, and pays for no longer chunk."""
     budget = Budget(local_bytes=costs.resident_bytes + local)
     optimum, other = (
         ask(costs=costs, budget=budget, strategies=(name,)).best() for name in ("optimal", "disk-revolve")

@@ -56,10 +56,11 @@ def check_recursion(seed: int, *, most: int) -> bool:
     return paid.covered
 
 
-def check_plan(seed: int, *, most: int) -> bool:
+def check_plan(seed: int, *, most: int, workspace: int = 0) -> bool:
     """Compare the plan of a random problem; return whether it is proved to be the quickest.
 
     Half of the problems limit remote memory. The search is never above the plan's time, nor below its bound.
+    Chunks of several steps need a ``workspace`` besides; single steps have all the memory, and cost a chunk each.
     """
     steps, units, sizes, prices = random_case(seed, most=most)
     room = None if seed % 2 else seed // 2 % 3
@@ -68,10 +69,14 @@ def check_plan(seed: int, *, most: int) -> bool:
         steps=steps, state_bytes=sizes.state, tape_bytes=sizes.tape, remote_state_bytes=1,
         forward_seconds=prices.forward, backward_seconds=0.0, recompute_seconds=prices.recompute,
         write_seconds=prices.write, read_seconds=prices.read, advance_seconds=prices.advance,
-        chunk_seconds=prices.chunk, save_seconds=prices.save, load_seconds=prices.load,
+        chunk_seconds=prices.chunk, save_seconds=prices.save, load_seconds=prices.load, chunk_bytes=workspace,
     )  # fmt: skip
+    units += workspace // 2
     budget = Budget(local_bytes=units, remote_bytes=room)
-    expected = least_cost(steps, prices)
+    single = least_cost(steps, prices._replace(units=units, chunk=0.0)) + steps * prices.chunk
+    # A sequence of one step has no longer chunk.
+    several = least_cost(steps, prices._replace(units=units - workspace)) if steps > 1 else inf
+    expected = min(single, several)
     answer = ask(costs=costs, budget=budget, strategies=("optimal",)).best()
     if answer is None:
         assert expected == inf, seed

@@ -51,6 +51,13 @@ def test_plans_lie_between_their_bound_and_an_exhaustive_search(block: int) -> N
     assert any(proved)
 
 
+@pytest.mark.parametrize("block", range(6))
+def test_single_steps_do_not_pay_for_the_workspace_of_longer_chunks(block: int) -> None:
+    """The least of all schedules, of which only those with a chunk of several steps need the workspace."""
+    seeds = range(block * 10, block * 10 + 10)
+    assert any(check_plan(seed, most=4, workspace=1 + seed % 5) for seed in seeds)
+
+
 sizes = st.builds(UnitSizes, st.integers(1, 4), st.integers(1, 9))
 prices = st.sampled_from([0.0, 0.1, 1.0, 3.0, 20.0])
 
