@@ -315,6 +315,10 @@ class Counted:
 class Program(ABC):
     """A cell under a plan or a schedule; or, without one, in its framework's own loop."""
 
+    def __init__(self) -> None:
+        #: Seconds that the first touch of new memory took in each run, which ``seconds`` leaves out.
+        self.new_memory: list[float] = []
+
     @abstractmethod
     def seconds(self) -> float:
         """Run it and return the seconds."""

@@ -7,7 +7,7 @@ What runs takes the sum of its parts, each a number of times (docs/equations.md)
     advance, save, load   an action, besides its steps
     record, reverse       a chunk, besides its steps, when it is recorded and when it is reversed
     message, write, read  a message to or from remote memory, and each state in it
-    call, pages           a compiled program, and each page of memory that is new to it
+    call                  a compiled program
 
 A row is an action, or a whole program where actions cannot be timed. The seconds of the parts have the least
 squares of relative errors over all rows, so that short chunks count as much as long ones.
@@ -155,18 +155,10 @@ class Fit:
     """The seconds of parts that fit the rows of several rounds best."""
 
     def __init__(self, rounds: Sequence[Round]) -> None:
-        self._rounds = rounds
         names = list(rounds[0])
         estimates = estimate_rounds([[one[name].seconds for name in names] for one in rounds])
         self._rows = dict(zip(names, estimates, strict=True))
-        # The pages of a program vary from round to round.
-        self._counts = {
-            name: {
-                part: statistics.median(one[name].counts.get(part, 0) for one in rounds)
-                for part in rounds[0][name].counts
-            }
-            for name in names
-        }
+        self._counts = {name: row.counts for name, row in rounds[0].items()}
         self._parts = self._solve({name: row.value for name, row in self._rows.items()})
 
     @property

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from statistics import median
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -25,6 +26,7 @@ from ckptplan.calibration.compared import (
     time_rows,
 )
 from ckptplan.calibration.estimate import Estimate
+from ckptplan.calibration.host import KEEPS_MEMORY
 from ckptplan.calibration.validation import Contender, Regret, Row, Tolerances, Validation, Verdict
 from ckptplan.errors import CkptplanError, InputError
 from ckptplan.model.checked import CheckedModel
@@ -34,7 +36,7 @@ from ckptplan.model.workload import Workload
 from ckptplan.planning.playback import group_same_schedules, make_schedule
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import Event
-from ckptplan.units import format_bytes, format_wait
+from ckptplan.units import format_bytes, format_seconds, format_wait
 from ckptplan.wording import Argument
 
 #: The seconds that a validation may take by default if times are not compared.
@@ -43,6 +45,8 @@ _MOST_SECONDS = 60.0
 _SHARE = 0.7
 #: Rounds in which messages are timed again, and the steps of a round.
 _MESSAGE_ROUNDS, _MESSAGE_STEPS = 3, 300
+#: Seconds of touching new memory from which they are told.
+_LEAST_SHOWN = 1e-3
 #: Steps of a chunk of the schedule that plain BPTT is replaced by if it does not fit.
 _CHUNK = 48
 
@@ -435,6 +439,7 @@ class _Comparison:
         self.rounds_done = len(rounds)
         if rounds:
             self._judge_times(list(zip(*rounds, strict=True)), timed)
+            self._show_new_memory(programs)
 
     def _judge_times(self, seconds: Sequence[tuple[float, ...]], timed: Sequence[TimedRun]) -> None:
         own, *others = seconds
@@ -446,6 +451,21 @@ class _Comparison:
             self.regret = self._compute_regret([own, *others])
         if timed:
             self._explain_times(timed, own)
+
+    def _show_new_memory(self, programs: Sequence[Program]) -> None:
+        """Show what the plan and base take besides, if each run of theirs is given new memory."""
+        longer = {
+            plan.strategy: median(program.new_memory)
+            for plan, program in zip(self.timed, programs, strict=True)
+            if plan in (self.plan, self.base) and program.new_memory
+        }
+        shown = ", ".join(f"{name} {format_seconds(one)}" for name, one in longer.items() if one > _LEAST_SHOWN)
+        if shown:
+            self.notes.append(
+                "times are those of runs in memory that the process had before. Here the first touch of new "
+                f"memory took longer in each run ({shown}), as in a training loop without {KEEPS_MEMORY} "
+                "in its environment"
+            )
 
     def _compute_regret(self, times: Sequence[tuple[float, ...]]) -> Regret:
         return Regret(

@@ -179,37 +179,35 @@ class Regret:
     contenders: tuple[Contender, ...]
 
     @property
-    def best(self) -> Contender:
-        """The fastest plan."""
-        return min(self.contenders, key=lambda one: one.row.measured)
-
-    @property
     def own(self) -> Contender:
         """The plan that was chosen."""
         return self.contenders[0]
 
     @property
+    def best(self) -> Contender:
+        """The plan over which the chosen one takes longest, in the middle of the rounds; itself if it is quickest."""
+        return max(self.contenders, key=lambda one: self._compare(one).value)
+
+    @property
     def row(self) -> Row:
         """The time of the chosen plan over that of the fastest in the same round, judged: 1.03 is allowed."""
-        ratios = [one / other for one, other in zip(self.own.seconds, self.best.seconds, strict=True)]
         return Row.judged(
             "decision regret",
             predicted=Estimate.exactly(1.0),
-            measured=Estimate.of_ratios(ratios),
+            measured=self._compare(self.best),
             tolerance=REGRET,
             unit="share",
         )
 
-    @property
-    def verdict(self) -> Verdict:
-        """The verdict on the ratio: it is ok where the chosen plan was the quicker one."""
-        row = self.row
-        return Verdict.OK if row.measured <= 1 else row.verdict
+    def _compare(self, other: Contender) -> Estimate:
+        return Estimate.of_ratios(
+            one / theirs for one, theirs in zip(self.own.seconds, other.seconds, strict=True)
+        )
 
     def named(self, verdict: Verdict) -> list[str]:
         """Return the names of what has a verdict. The chosen plan's own time is a row of the validation."""
         others = [one.row for one in self.contenders if one is not self.own]
-        regret = ["decision regret"] if self.verdict is verdict else []
+        regret = ["decision regret"] if self.row.verdict is verdict else []
         return [*(row.quantity for row in others if row.verdict is verdict), *regret]
 
 

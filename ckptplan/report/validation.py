@@ -166,7 +166,7 @@ def _tell_regret(regret: Regret) -> Iterator[Block]:
         else f"the plan took {format_share(row.measured - 1)} longer than the quickest measured, by the round; "
         f"{format_share(REGRET)} and the noise, {format_share(row.noise or 0.0)}, are allowed"
     )
-    verdict = _VERDICTS[regret.verdict][1]
+    verdict = _VERDICTS[regret.row.verdict][1]
     yield Paragraph(f"  {row.measured:.3f}: {told}  {verdict}", head="Decision regret")
     ordered = sorted(regret.contenders, key=lambda one: one.row.measured)
     yield Table.of(_CONTENDERS, (_tell_contender(one, chosen=one is regret.own) for one in ordered))
@@ -242,7 +242,7 @@ def _make_regret_document(regret: Regret) -> dict[str, Any]:
         "ratio": regret.row.measured,
         "noise": regret.row.noise,
         "allowed": regret.row.allowed,
-        "verdict": regret.verdict.value,
+        "verdict": regret.row.verdict.value,
         "chosen": regret.own.strategy,
         "best": regret.best.strategy,
         "contenders": [

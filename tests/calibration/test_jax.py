@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import subprocess
 import sys
 from dataclasses import replace
@@ -96,21 +98,33 @@ def test_times_of_programs_are_separated() -> None:
         {**count_actions(schedules[0], sweep=True), "call": 1},
         *[{**count_actions(one), "reverse": 0, "call": 1} for one in schedules],
     ]
-    # Those with the most memory touch new pages, each of which takes some time.
-    pages = [0, 800, 1000, *(10 * chunk for chunk in (1, 4, 16) for _ in range(3))]
-    taken = [
-        sum(count * seconds[part] for part, count in work.items() if count) + 0.1 * new
-        for work, new in zip(works, pages, strict=True)
-    ]
     timed: Round = {
-        number: TimedRow(counts={**work, "pages": new}, seconds=one)
-        for number, (work, new, one) in enumerate(zip(works, pages, taken, strict=True))
+        number: TimedRow(
+            counts=work, seconds=sum(count * seconds[part] for part, count in work.items() if count)
+        )
+        for number, work in enumerate(works)
     }
     found = Fit([timed] * 3).times
     assert found["recompute_seconds"].spread == pytest.approx(0, abs=1e-6)
     assert found["recompute_seconds"].value == pytest.approx(2.5)
     # A call takes some time, too, which one length of a forward pass does not tell from its steps.
     assert found["forward_seconds"].value == pytest.approx(3.0 + 7.0 / 64, rel=0.01)
+
+
+def test_the_first_touch_of_new_memory_is_told_apart() -> None:
+    """A block of more than 32 MiB goes back to the system after each run; a smaller one is kept."""
+    network = build_jax_network(SPEC, batch=BATCH, seed=0)
+    backend = open_backend(SPEC, thread_count=THREADS)
+    new = {}
+    for steps in (60, 6_000):
+        schedule = make_schedule("base", steps=steps)
+        program = backend.program(network, schedule, inputs=network.inputs(steps), steps=steps)
+        assert all(program.seconds() > 0 for _ in range(3))
+        assert (program.peak_bytes() > 2**26) == (steps == 6_000)
+        assert min(program.new_memory) >= 0
+        new[steps] = program.new_memory[-1]
+    if platform.libc_ver()[0] == "glibc" and "MALLOC_MMAP_MAX_" not in os.environ:
+        assert new[6_000] > 10 * new[60]
 
 
 def test_a_limit_of_memory_takes_calibrated_times(calibrated: Calibrated) -> None:

@@ -115,7 +115,7 @@ def test_the_regret_may_be_three_percent_and_the_noise(
     own: tuple[float, ...], best: tuple[float, ...], verdict: Verdict
 ) -> None:
     found = Regret(contenders=(contender("mine", *own), contender("other", *best)))
-    assert found.verdict is verdict
+    assert found.row.verdict is verdict
     assert ("decision regret" in found.named(verdict)) is True
 
 

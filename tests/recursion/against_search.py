@@ -60,7 +60,7 @@ def check_plan(seed: int, *, most: int, workspace: int = 0) -> bool:
     """Compare the plan of a random problem; return whether it is proved to be the quickest.
 
     Half of the problems limit remote memory. The search is never above the plan's time, nor below its bound.
-    Chunks of several steps need a ``workspace`` besides; single steps have all the memory, and cost a chunk each.
+    Chunks of several steps need a ``workspace`` besides; single steps have all the memory, at a chunk each.
     """
     steps, units, sizes, prices = random_case(seed, most=most)
     room = None if seed % 2 else seed // 2 % 3

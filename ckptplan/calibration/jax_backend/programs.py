@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ckptplan.calibration.backend import Counted, Gradient, Program, Tick
+from ckptplan.calibration.host import count_new_pages, time_new_page
 from ckptplan.calibration.jax_backend.cells import JaxNetwork
 from ckptplan.calibration.jax_backend.sizes import count_sizes
 from ckptplan.errors import PlanMismatch
@@ -23,6 +23,8 @@ from ckptplan.jax.tapes import Tape
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
 
+#: A run takes at least this long.
+_LEAST_SECONDS = 1e-9
 #: Seconds of a pause, the share of it in which a process at rest may compute, and the most pauses.
 _PAUSE, _REST, _MOST_PAUSES = 0.01, 0.2, 50
 
@@ -40,15 +42,6 @@ def settle() -> None:
             return
 
 
-def count_new_pages() -> int:
-    """Return the pages of memory that this process was given so far (page faults); 0 on Windows."""
-    if sys.platform == "win32":
-        return 0
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-
-
 @dataclass(frozen=True, kw_only=True)
 class CompiledLoop:
     """A compiled program of a cell, with its arguments."""
@@ -63,12 +56,16 @@ class CompiledLoop:
         """Run the program and return its results."""
         return jax.block_until_ready(self.run(*self.arguments))
 
-    def measure(self, clock: Callable[[], float]) -> tuple[float, int]:
-        """Return the seconds of a run that begins with the process at rest, and the pages that it was given."""
+    def measure(self, clock: Callable[[], float]) -> tuple[float, float]:
+        """Return the seconds of a run that begins with the process at rest, and those of touching new memory.
+
+        The second ones are not in the first: a run in memory that it had before does not take them.
+        """
         settle()
         pages, began = count_new_pages(), clock()
         self.call()
-        return clock() - began, count_new_pages() - pages
+        whole, touching = clock() - began, (count_new_pages() - pages) * time_new_page()
+        return max(whole - touching, _LEAST_SECONDS), touching
 
 
 def compile_gradient(
@@ -129,12 +126,15 @@ class JaxProgram(Program):
         steps: int,
         clock: Callable[[], float],
     ) -> None:
+        super().__init__()
         self._network, self._plan, self._inputs, self._steps = network, plan, inputs, steps
         self._clock = clock
         self._compiled = compile_gradient(network, plan, steps=steps, inputs=inputs)
 
     def seconds(self) -> float:
-        return self._compiled.measure(self._clock)[0]
+        seconds, touching = self._compiled.measure(self._clock)
+        self.new_memory.append(touching)
+        return seconds
 
     def counted(self, tick: Tick | None = None) -> Counted:
         """Return the buffers that it allocates, and how many steps a program that counts them runs again."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -34,9 +34,6 @@ _SEGMENTS, _STEPS_BETWEEN, _STATES = 4, 1, 96
 _PILOT_STEPS = 32
 #: A state that leaves or enters a program takes at least this long.
 _LEAST_SECONDS = 1e-9
-#: Bytes that C libraries give to one run after another. Larger buffers are new in each run, and the time to
-#: touch them is long and varies.
-_REUSED_BYTES = 24 * 2**20
 #: Programs of a round besides those of chunks: two forward passes, base and its sweep; and those of messages.
 _FORWARD, _SWEEP, _BASE, _SHORT_FORWARD = "forward", "sweep", "base", "short forward"
 _FAR_SWEEP, _NEAR_SWEEP, _FAR, _NEAR = "far sweep", "near sweep", "far", "near"
@@ -133,8 +130,7 @@ class JaxRounds(Rounds):
 
     def _list_jobs(self) -> dict[Any, _Job]:
         length = self._extent.length
-        within = _REUSED_BYTES // self._sizes.tape_bytes // _PILOT_STEPS * _PILOT_STEPS
-        base = make_schedule("base", steps=min(length, max(_PILOT_STEPS, within)))
+        base = make_schedule("base", steps=length)
         wholes: dict[Any, Schedule] = {_BASE: base, **self._extent.schedules}
         jobs: dict[Any, _Job] = {
             # Two lengths tell the time of a step from that of a call.
@@ -181,19 +177,16 @@ class JaxRounds(Rounds):
         The seconds of a state that leaves a program, and of one that comes back, are differences between
         programs with remote and with local checkpoints. Each state is a message, an ordered callback.
         """
-        seconds, pages = {}, {}
+        seconds = {}
         for name, program in self._programs.items():
             # Callbacks run on a thread of their own.
             clock = self._clock if name in self._jobs else time.perf_counter
-            seconds[name], pages[name] = program.measure(clock)
+            seconds[name], _ = program.measure(clock)
             counter.count()
         written = seconds[_FAR_SWEEP] - seconds[_NEAR_SWEEP]
         read = seconds[_FAR] - seconds[_NEAR] - written
         return {
-            **{
-                name: TimedRow(counts={**job.parts, "pages": pages[name]}, seconds=seconds[name])
-                for name, job in self._jobs.items()
-            },
+            **{name: TimedRow(counts=job.parts, seconds=seconds[name]) for name, job in self._jobs.items()},
             **{
                 way: TimedRow(counts={way: self._moved}, seconds=max(taken, _LEAST_SECONDS))
                 for way, taken in ((WRITE, written), (READ, read))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import gc
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
 
 from ckptplan.calibration.backend import Extent, PilotTimes, Rounds, RunCounter
 from ckptplan.calibration.fit import Round, TimedRow, read_events, seconds_by_kind
@@ -95,6 +94,7 @@ _CHUNKS, _QUICK_CHUNKS = ((1, 4, 16, 64, 192), (1, 2, 4, 8, 16)), ((1, 4, 16, 32
 _LONG_SECONDS = 4e-3
 #: Steps between the states of a message, so that caches are in the same condition as in a plan.
 _STEPS_BETWEEN = 8
+
 
 @dataclass(frozen=True, kw_only=True)
 class TorchExtent(Extent):

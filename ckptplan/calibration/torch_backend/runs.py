@@ -129,6 +129,7 @@ class TorchProgram(Program):
     def __init__(
         self, network: MeasuredNetwork, plan: Plan | Schedule | None, *, inputs: Any = None, steps: int = 0
     ) -> None:
+        super().__init__()
         self._network, self._plan = network, plan
         self._steps = steps if plan is None else plan.steps
         self._inputs = network.inputs(self._steps) if inputs is None else inputs
