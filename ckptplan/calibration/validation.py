@@ -185,7 +185,7 @@ class Regret:
 
     @property
     def best(self) -> Contender:
-        """The plan over which the chosen one takes longest, in the middle of the rounds; itself if it is quickest."""
+        """The plan over which the chosen one takes longest, in the middle of the rounds; itself if it is best."""
         return max(self.contenders, key=lambda one: self._compare(one).value)
 
     @property
