@@ -185,7 +185,7 @@ class Regret:
 
     @property
     def best(self) -> Contender:
-        """The plan over which the chosen one takes longest, in the middle of the rounds; itself if it is best."""
+        """The plan over which the chosen one takes longest, in the middle of the rounds; maybe itself."""
         return max(self.contenders, key=lambda one: self._compare(one).value)
 
     @property
