@@ -10,12 +10,11 @@ from typing import Any
 
 import torch
 
-from ckptplan.torch.chunk_cell import ChunkCell, SavedOutputs, reverse_chunk
+from ckptplan.torch.chunk_cell import SavedOutputs, reverse_chunk
 from ckptplan.torch.engine import Engine, Incoming, Tape
-from ckptplan.torch.graphs import Gradient, Gradients, as_graph_roots
-from ckptplan.torch.inputs import Sequence
-from ckptplan.torch.losses import Outputs, Terms
-from ckptplan.torch.parameters import Parameters, check_reached
+from ckptplan.torch.graphs import Gradient, as_graph_roots
+from ckptplan.torch.losses import Terms
+from ckptplan.torch.parameters import check_reached
 from ckptplan.torch.trees import Leaves, byte_size, flatten
 
 _PAGE = 2**18
@@ -129,26 +128,16 @@ class ChunkEngine(Engine):
     """Runs a ``ChunkCell``, a few steps at a time."""
 
     def __init__(
-        self,
-        *,
-        cell: ChunkCell,
-        inputs: Sequence,
-        steps: int,
-        outputs: Outputs,
-        parameters: Parameters,
-        gradients: Gradients,
-        input_gradients: tuple[bool, ...],
-        device: torch.device,
-        chunk: int,
-        room: int | None,
-        again: bool,
+        self, *, device: torch.device, chunk: int, room: int | None, again: bool, **options: Any
     ) -> None:
-        self.cell = cell.for_sequence()
-        self.inputs, self.steps, self.outputs = inputs, steps, outputs
-        self.parameters, self.gradients = parameters, gradients
+        super().__init__(**options)
+        places = {id(one): place for place, one in enumerate(self.parameters)}
+        #: Where the cell's parameters stand among all.
+        self._places = [places.get(id(one)) for one in self.cell.parameters()]
+        self.cell = self.cell.for_sequence()
         #: Whether steps may run again or be reversed.
         self.again = again
-        self.wants_inputs = any(input_gradients)
+        self.wants_inputs = any(self.input_gradients)
         self.device = device
         self.working = MOST_WORKING if room is None else min(max(room // _SHARE, 4), MOST_WORKING)
         # The states of a piece become the tape or are dropped, so a piece may be as large as a chunk's tape.
@@ -156,9 +145,6 @@ class ChunkEngine(Engine):
         self.log = SavedLog()
         self._pages = Pages()
         self._before: Any = None
-        places = {id(one): place for place, one in enumerate(parameters)}
-        #: Where the cell's parameters stand among all.
-        self._places = [places.get(id(one)) for one in cell.parameters()]
 
     def advance(self, state: Any, start: int, stop: int, *, known: int) -> Any:
         for first, last in self._pieces(start, stop, known):

@@ -48,12 +48,31 @@ class Tape(ABC):
 
 
 class Engine(ABC):
-    """Runs steps. States passed in and returned belong to no graph."""
+    """Runs steps. States passed in and returned belong to no graph.
 
-    cell: Any
-    gradients: Gradients
-    #: T.
-    steps: int
+    Arguments:
+        cell: the cell.
+        inputs: the inputs of all steps.
+        steps: T.
+        outputs: takes the outputs of the steps.
+        parameters: the tensors that gradients are wanted of, besides the state and the inputs.
+        gradients: takes the gradients.
+        input_gradients: for each tensor of the inputs, whether its gradient is wanted.
+    """
+
+    def __init__(
+        self,
+        *,
+        cell: Any,
+        inputs: Sequence,
+        steps: int,
+        outputs: Outputs,
+        parameters: Parameters,
+        gradients: Gradients,
+        input_gradients: tuple[bool, ...],
+    ) -> None:
+        self.cell, self.inputs, self.steps, self.outputs = cell, inputs, steps, outputs
+        self.parameters, self.gradients, self.input_gradients = parameters, gradients, input_gradients
 
     @property
     def saved_bytes(self) -> int:
@@ -108,20 +127,8 @@ class StepEngine(Engine):
     #: Whether a later run overwrites the gradients of this one, as CUDA graphs do: then they are copied.
     overwrites = False
 
-    def __init__(
-        self,
-        *,
-        cell: Cell,
-        inputs: Sequence,
-        steps: int,
-        outputs: Outputs,
-        parameters: Parameters,
-        gradients: Gradients,
-        input_gradients: tuple[bool, ...],
-        temporary: int,
-    ) -> None:
-        self.cell, self.inputs, self.steps, self.outputs = cell, inputs, steps, outputs
-        self.parameters, self.gradients, self.input_gradients = parameters, gradients, input_gradients
+    def __init__(self, *, temporary: int, **options: Any) -> None:
+        super().__init__(**options)
         self.temporary = temporary
         #: Whether a step that runs without a tape has returned a state with a graph (by ``enable_grad``).
         self._leaks = False

@@ -7,7 +7,8 @@ loss of the outputs, which takes memory, too: if there is little, the last steps
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
@@ -20,15 +21,15 @@ from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.timeline import COMPUTE, track_of
 from ckptplan.torch.ambient import Autocast, Generators, read_tape_hooks, use_tape_hooks
-from ckptplan.torch.engine import Engine, Incoming, Observer, Tape
+from ckptplan.torch.call import Call, OpenSchedule
+from ckptplan.torch.engine import Engine, Incoming, Tape
 from ckptplan.torch.fit import PlanFit
 from ckptplan.torch.graphs import Gradient
 from ckptplan.torch.losses import Outputs
 from ckptplan.torch.meters import Clock
 from ckptplan.torch.sequence_watch import SequenceWatch
 from ckptplan.torch.stores import Checkpoint, Store
-from ckptplan.torch.survey import Survey
-from ckptplan.torch.trees import Leaves, byte_size, flatten
+from ckptplan.torch.trees import Leaves, Structure, byte_size, flatten
 from ckptplan.torch.verify import Verifier
 
 #: The outputs, their gradients, and what a loss makes of them in both passes, as so many times the outputs: a
@@ -36,73 +37,65 @@ from ckptplan.torch.verify import Verifier
 MADE_OF_OUTPUTS = 5
 
 
+@dataclass(kw_only=True, eq=False)
 class Executor:
     """Executes one schedule; single use.
 
     Arguments:
+        call: the call, whose plan or schedule it is.
         engine: runs, records and reverses steps.
         outputs: takes the outputs of the steps.
-        steps: T.
-        state: the initial state, detached.
         stores: keep the checkpoints of each tier.
         generators: the random generators to save and restore.
         autocast: the autocast settings of the forward pass.
-        observer: called with each action when it is done.
         watch: notes what steps change besides the state.
         verifier: compares steps that run again with what they were, None if nothing is compared.
-        turn: a plan for a limit that knows of the turn; None if the last steps are always recorded before it.
-        apart: whether each step is recorded by itself, so that gradients of parameters do not wait for others.
-        survey: takes note of sizes, None if they are known.
         fit: compares the first recording with the plan, None if that was done or is not wanted.
-        ends: says of a state and a number of steps whether the sequence ends there; None if ``steps`` is T.
     """
 
-    def __init__(
-        self,
-        *,
-        engine: Engine,
-        outputs: Outputs,
-        steps: int,
-        state: Any,
-        stores: dict[Tier, Store[Any]],
-        generators: Generators,
-        autocast: Autocast,
-        observer: Observer | None = None,
-        watch: SequenceWatch | None = None,
-        verifier: Verifier | None = None,
-        turn: Plan | None = None,
-        apart: bool = False,
-        survey: Survey | None = None,
-        fit: PlanFit | None = None,
-        ends: Callable[[Any, int], bool] | None = None,
-    ) -> None:
-        self.engine, self.outputs, self.steps, self.stores = engine, outputs, steps, stores
-        self.generators, self.autocast, self.observer, self._watch = generators, autocast, observer, watch
-        self.verifier, self._tape_hooks, self._turn, self._apart = verifier, read_tape_hooks(), turn, apart
-        #: What the backward pass begins with: an action, and its checkpoint if it is the last recording.
-        self._survey, self._sweeps, self.fit = survey, False, fit
-        #: Whether the present action recorded steps that may run again.
-        self._sampled = False
-        #: Asked after each step of the sweep until it says that the sequence ends.
-        self._ends = ends
-        #: Such a sequence has its steps recorded as long as there are at most so many.
-        self._short = 0
-        #: Whether it ended with all of its steps recorded.
-        self.is_short = False
-        self._first: Action | None = None
-        self._postponed: Checkpoint | None = None
-        self.tapes: list[Tape] = []
-        #: Steps that have run at least once.
-        self.frontier = 0
-        self.state: Any = state
-        #: When the present action began, for an observer that takes times.
-        self.began = 0.0
+    call: Call
+    engine: Engine
+    outputs: Outputs
+    stores: dict[Tier, Store[Any]]
+    generators: Generators
+    autocast: Autocast
+    watch: SequenceWatch
+    verifier: Verifier | None
+    fit: PlanFit | None
+    #: T; of a sequence of unknown length, the steps that are known to come.
+    steps: int = field(init=False)
+    state: Any = field(init=False)
+    tapes: list[Tape] = field(default_factory=list, init=False)
+    #: Steps that have run at least once.
+    frontier: int = field(default=0, init=False)
+    #: When the present action began, for an observer that takes times.
+    began: float = field(default=0.0, init=False)
+    #: The leaves of the final state, and its structure.
+    final: Leaves = field(default=(), init=False)
+    end: Structure = field(init=False)
+    #: Whether a sequence of unknown length ended with all of its steps recorded.
+    is_short: bool = field(default=False, init=False)
+    _sweeps: bool = field(default=False, init=False)
+    #: Whether the present action recorded steps that may run again.
+    _sampled: bool = field(default=False, init=False)
+    #: Such a sequence has its steps recorded as long as there are at most so many.
+    _short: int = field(default=0, init=False)
+    #: What the backward pass begins with: an action, and its checkpoint if it is the last recording.
+    _first: Action | None = field(default=None, init=False)
+    _postponed: Checkpoint | None = field(default=None, init=False)
+    _incoming: Incoming = field(default=(), init=False)
+
+    def __post_init__(self) -> None:
+        call, survey = self.call, self.call.survey
+        leaves, self.end = flatten(call.state)
+        self.steps, self.state = call.plan.steps, self.end.fill([leaf.detach() for leaf in leaves])
         #: The clock of ``began``: that of an observer that takes times.
-        self.clock: Clock = getattr(observer, "clock", perf_counter)
-        #: The leaves of the final state, and its structure.
-        self.final: Leaves = ()
-        self.end = flatten(state)[1]
-        self._incoming: Incoming = ()
+        self.clock: Clock = getattr(call.observer, "clock", perf_counter)
+        self._tape_hooks = read_tape_hooks()
+        #: Takes note of sizes, None if they are known.
+        self._survey = survey if survey is not None and survey.is_open else None
+        #: Asked after each step of the sweep until it says that the sequence ends.
+        self._ends = call.plan.ends if isinstance(call.plan, OpenSchedule) else None
 
     def sweep(self, actions: Lookahead) -> None:
         """Execute the actions before the first Backward, or before the last recording if it is postponed."""
@@ -133,13 +126,15 @@ class Executor:
 
     def _is_postponed(self, record: Record) -> bool:
         """Return whether the last steps are recorded after the turn, since their tapes leave no room there."""
-        plan = self._turn
-        if plan is None or self.frontier == 0 or record.stop < self.steps:
+        plan, limit = self.call.plan, self.call.limit
+        if not isinstance(plan, Plan) or not limit or self.frontier == 0 or record.stop < self.steps:
             return False
-        assert plan.goal.local_bytes is not None  # noqa: S101 - the limit
+        if self.call.losses:
+            # Only where outputs are returned, a caller makes a loss of them.
+            return False
         tapes = (record.stop - record.start) * plan.workload.tape_bytes
         made = MADE_OF_OUTPUTS * self.outputs.kept_bytes
-        return self.stores[Tier.LOCAL].bytes + tapes + made > plan.goal.local_bytes
+        return self.stores[Tier.LOCAL].bytes + tapes + made > limit
 
     def reverse(self, rest: Lookahead, *, final: list[Gradient], incoming: Incoming) -> None:
         """Execute the rest, given the gradients of the final state and of the results of the outputs."""
@@ -168,8 +163,7 @@ class Executor:
 
     def _look_again(self, step: int) -> None:
         """Look for changes since the sweep where the first step runs again."""
-        if self._watch is not None:
-            self._watch.check_again(self.state, step)
+        self.watch.check_again(self.state, step)
 
     def _expect(self, rest: Lookahead) -> None:
         """Announce the next read to the remote store, if it can fetch ahead."""
@@ -208,8 +202,8 @@ class Executor:
             self._keep_final()
             if self.verifier is not None:
                 self.verifier.reach(steps, self.state, again_later=True)
-        elif steps == self.steps and self._sweeps and self._watch is not None:
-            self._watch.check(self.state, steps)
+        elif steps == self.steps and self._sweeps:
+            self.watch.check(self.state, steps)
         return ended
 
     def forward_only(self) -> None:
@@ -257,8 +251,8 @@ class Executor:
             self._survey.see_seconds(action, self.clock() - self.began)
         if self.verifier is not None:
             self._verify(action, self.verifier)
-        if self.observer is not None:
-            self.observer(action, self)
+        if self.call.observer is not None:
+            self.call.observer(action, self)
 
     def _verify(self, action: Action, verifier: Verifier) -> None:
         """Compare what steps that ran again reached. Raises InputError."""
@@ -308,8 +302,7 @@ class Executor:
 
     def _sample(self, step: int) -> Tape:
         """Record a step that may run again, count its tape, and return it."""
-        if self._watch is not None:
-            self._watch.guard()
+        self.watch.guard()
         self._sampled = self.outputs.samples = True
         tape, self.state = self.engine.record(self.state, step, step + 1, known=self.frontier)
         self.outputs.samples = False
@@ -320,10 +313,12 @@ class Executor:
 
     def _record(self, start: int, stop: int) -> None:
         self._check_before(stop)
-        for first in range(start, stop) if self._apart else (start,):
-            last = first + 1 if self._apart else stop
-            if self._watch is not None and (self.frontier or first > start):
-                self._watch.guard()
+        # Each step by itself, so that gradients of parameters do not wait for others.
+        apart = self.call.recording == "steps"
+        for first in range(start, stop) if apart else (start,):
+            last = first + 1 if apart else stop
+            if self.frontier or first > start:
+                self.watch.guard()
             with self.autocast.cast_anew():
                 tape, self.state = self.engine.record(self.state, first, last, known=self.frontier)
             if self.fit is not None:
@@ -335,8 +330,8 @@ class Executor:
 
     def _check_before(self, stop: int) -> None:
         """Look for hidden state before the last steps run, when the plan holds least: checkpoints alone."""
-        if self._watch is not None and self._ends is None and 0 < self.frontier < stop == self.steps:
-            self._watch.check(self.state, self.frontier)
+        if self._ends is None and 0 < self.frontier < stop == self.steps:
+            self.watch.check(self.state, self.frontier)
 
     def _ran(self, stop: int) -> None:
         if self._ends is None and self.frontier < stop == self.steps:

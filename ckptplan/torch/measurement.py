@@ -24,8 +24,6 @@ from ckptplan.torch.inputs import make_sequence
 from ckptplan.torch.losses import RUN, StackedOutputs, SummedLoss
 from ckptplan.torch.meters import LiveBytes
 from ckptplan.torch.probe import Probed
-from ckptplan.torch.rehearsal import MOST as MOST_REHEARSED
-from ckptplan.torch.rehearsal import make_schedule
 from ckptplan.torch.run import Run, bptt_planned, rehearse
 from ckptplan.torch.surroundings.aside import leave_as_found
 from ckptplan.torch.survey import Measurement, Sizes
@@ -69,12 +67,10 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
         self.state_bytes = 0
 
     def __enter__(self) -> Self:
-        count = min(MOST_REHEARSED, self._call.plan.steps)
         call, probed = self._call, self._probed
         if probed.wants_gradients and not (call.is_closed or probed.found.rehearsed):
             with torch.enable_grad():
-                first = self._cut(count, make_schedule(count), None)
-                self._probed = rehearse(first, self._know(first), limit=self._limit)
+                self._probed = rehearse(call, self._know(call), limit=self._limit)
         self._stack.enter_context(torch.enable_grad())
         return self
 

@@ -99,6 +99,9 @@ class CalledModules:
             hook.remove()
 
 
+_SETTINGS = "default type, deterministic algorithms, precision"
+
+
 class _Marks(NamedTuple):
     """What tells whether a tensor is the one that it was."""
 
@@ -127,8 +130,7 @@ class Fingerprint:
         places: frozenset[tuple[int, Any]] = frozenset(),
     ) -> None:
         self._modules, self._others, self._without, self._places = modules, others, without, places
-        self._tensors, self._training = self._list_tensors(), _list_modes(modules)
-        self._hooks, self._settings = _list_hooks(modules), read_settings()
+        self._tensors, self._set = self._list_tensors(), self._read_settings()
 
     def check(self) -> list[str]:
         """Return the names of parameters that are trained only since. Raises RuntimeError for other changes."""
@@ -141,15 +143,7 @@ class Fingerprint:
                     f"{name.partition('.')[2]} was {how} between the forward and the backward pass, so that "
                     "steps cannot be run again as they were"
                 )
-        for what, then, since in (
-            ("train() or eval() was called", self._training, _list_modes(self._modules)),
-            ("a hook of a module was added or removed", self._hooks, _list_hooks(self._modules)),
-            (
-                "a setting of PyTorch (default type, deterministic algorithms, precision) was changed",
-                self._settings,
-                read_settings(),
-            ),
-        ):
+        for (what, then), since in zip(self._set.items(), self._read_settings().values(), strict=True):
             if then != since:
                 raise RuntimeError(
                     f"{what} between the forward and the backward pass, so that steps cannot be run again as "
@@ -159,6 +153,18 @@ class Fingerprint:
             name for name, one in self._tensors.items() if name in now and now[name].trained > one.trained
         ]
         return [name.partition(".")[2] for name in trained]
+
+    def _read_settings(self) -> dict[str, Any]:
+        """Return modes, the numbers of hooks, and settings, by what is said of a change."""
+        modules = [one for module in self._modules for one in module.modules()]
+        kinds = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+        return {
+            "train() or eval() was called": [one.training for one in modules],
+            "a hook of a module was added or removed": [
+                tuple(getattr(one, kind)) for one in modules for kind in kinds
+            ],
+            f"a setting of PyTorch ({_SETTINGS}) was changed": read_settings(),
+        }
 
     def _list_tensors(self) -> dict[str, _Marks]:
         found = {f".{name}": _mark(tensor) for name, tensor in self._others.items()}
@@ -185,19 +191,6 @@ def _name_change(before: _Marks | None, after: _Marks | None) -> str:
     if before.kind != after.kind:
         return "converted (another type, device or shape)"
     return "" if before.version == after.version else "changed in place (by an optimizer)"
-
-
-def _list_modes(modules: tuple[torch.nn.Module, ...]) -> list[bool]:
-    return [one.training for module in modules for one in module.modules()]
-
-
-def _list_hooks(modules: tuple[torch.nn.Module, ...]) -> list[tuple[int, ...]]:
-    """Return the numbers of the hooks of modules."""
-    return [
-        (*one._forward_pre_hooks, *one._forward_hooks, *one._backward_pre_hooks, *one._backward_hooks)
-        for module in modules
-        for one in module.modules()
-    ]
 
 
 #: Where FSDP2 keeps its class: since torch 2.6, and before.

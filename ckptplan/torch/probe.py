@@ -24,7 +24,7 @@ from ckptplan.torch.ambient import Autocast, Generators, RandomState
 from ckptplan.torch.call import Call
 from ckptplan.torch.cell_calls import SlotCell
 from ckptplan.torch.chunk_cell import ChunkCell
-from ckptplan.torch.chunk_check import check_chunk, check_reverse
+from ckptplan.torch.chunk_check import check_chunk, refuse_backward_hooks
 from ckptplan.torch.graphs import count_saved_bytes, find_graph_leaves, find_outer_node, walk_nodes
 from ckptplan.torch.held_graphs import describe_holders, name_graphs
 from ckptplan.torch.inputs import Sequence as Inputs
@@ -53,7 +53,6 @@ from ckptplan.torch.trial import (
     make_hidden_state,
     make_unfound,
     measure_slopes,
-    reduce_gradient,
     refuse_lost_changes,
     refuse_registered_hooks,
 )
@@ -149,7 +148,7 @@ class FirstSteps:
         if isinstance(trial.cell, ChunkCell):
             check_chunk(trial.cell, call.state, trial.inputs)
             if self.reverses:
-                check_reverse(trial.cell, call.state, trial.inputs, steps=call.plan.steps)
+                refuse_backward_hooks(trial.cell)
         return again
 
     def _take(self, state: Any, step: int, drawn: RandomState) -> StepResult:
@@ -161,13 +160,16 @@ class FirstSteps:
         named = self.call.parameters
         uses = list_uses(result, named)
         self._refuse_doubles(uses)
+        tape_bytes = _count_tape(result)
+        outer = find_outer_node(result.tensors, before=result.begun, until=named)
+        # Those of steps that run again are compared by a rehearsal; a graph from outside belongs to the caller.
+        compares = self.reverses and not self.call.runs_again and outer is None
         return _Examined(
             result=result.detach(),
             uses=uses,
-            # Those of steps that run again are compared by a rehearsal.
-            slopes=_try_slopes(result) if self.reverses and not self.call.runs_again else {},
-            tape_bytes=_count_tape(result),
-            outer=find_outer_node(result.tensors, before=result.begun, until=named),
+            slopes=measure_slopes(result, uses) if compares else {},
+            tape_bytes=tape_bytes,
+            outer=outer,
         )
 
     def _refuse_doubles(self, used: Uses) -> None:
@@ -250,17 +252,6 @@ def _check_repeated(before: _Examined, after: _Examined, trial: Trial) -> None:
     steeper = find_difference(pairs, rounding=ROUNDING) is not None
     if not same or steeper or not are_equal_terms(first, again):
         raise make_unfound(trial.loss_field if same else "cell", "its first step ran again")
-
-
-def _try_slopes(result: StepResult) -> dict[int, Reduced]:
-    """Return numbers of the gradients of a step, none if autograd has none: the sequence will say why."""
-    try:
-        slopes = measure_slopes(result.tensors, result.roots)
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError:
-        return {}
-    return {key: reduce_gradient(one) for key, one in slopes.items()}
 
 
 def _count_tape(result: StepResult) -> int:
@@ -351,8 +342,7 @@ def _find_code(thing: Any) -> Any:
 def probe(call: Call, *, anew: bool = True) -> Probed:
     """Run the first two steps and their losses, and restore everything. Raises InputError.
 
-    If nothing has changed since an earlier call, what was found then is returned, unless ``anew``; the first
-    step runs once, to see whether it uses the same tensors.
+    If nothing has changed since an earlier call, what was found then is returned, unless ``anew``.
     """
     inputs = call.sequence
     refuse_other_leaves(call.state, field="state")
@@ -369,9 +359,7 @@ def probe(call: Call, *, anew: bool = True) -> Probed:
             return Probed.of(call, _describe_closed(call), situation, trial, recalled=False)
         findings = recall(situation)
         if not anew and findings is not None:
-            recalled = Probed.of(call, findings, situation, trial, recalled=True)
-            if not reverses or _holds(recalled, call):
-                return recalled
+            return Probed.of(call, findings, situation, trial, recalled=True)
         # What makes the inputs is asked, and what it returns is checked, before any step runs.
         inputs.piece(0, 1)
         probed = _try_first_steps(call, situation, trial, reverses=reverses)
@@ -415,9 +403,12 @@ def _try_first_steps(call: Call, situation: Situation, trial: Trial, *, reverses
     with ExitStack() as stack:
         surroundings, world = stack.enter_context(aside(reached, trial.generators))
         stack.enter_context(torch.enable_grad())
-        compiles = _may_compile()
-        if not compiles:
-            stack.enter_context(called.enter())
+        if _may_compile():
+            # Hooks would be compiled into compiled cells, anew in each call.
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            stack.enter_context(warnings.catch_warnings())
+            warnings.filterwarnings("ignore", message="Using `torch.compile\\(module\\)` when there are global")
+        stack.enter_context(called.enter())
         found = FirstSteps(
             call=call,
             trial=trial,
@@ -426,35 +417,7 @@ def _try_first_steps(call: Call, situation: Situation, trial: Trial, *, reverses
             reached=reached,
             reverses=reverses,
         ).run()
-        if compiles:
-            surroundings.put_back(world)
-            _note_called(called, trial, call)
     return Probed.of(call, replace(found, modules=called.modules), situation, trial, recalled=False)
-
-
-def _holds(recalled: Probed, call: Call) -> bool:
-    """Return whether the first step still uses the same tensors, and changes nothing else than it did.
-
-    What it keeps where nothing looks, as ``functools.lru_cache`` does, is then made with its graph.
-    """
-    surroundings, before, found = recalled.surroundings, recalled.before, recalled.found
-    named = call.parameters
-    used, known = {id(one) for one in found.used}, {(one.identity, key) for one, key in found.changed}
-    with recalled.trial.generators.aside(), torch.enable_grad():
-        try:
-            with Autocast.present(call.device).cast_anew():
-                result = recalled.trial.take(call.state, 0)
-            uses = list_uses(result, named)
-            changed = surroundings.list_changes(before, surroundings.take())
-        except InputError:
-            # The trial says why.
-            return False
-        finally:
-            surroundings.put_back(before)
-    same = used <= uses.keys() and len(uses) == len(used) + found.temporary
-    places = {(surroundings.holders[place.holder].identity, place.key) for place in changed}
-    outer = find_outer_node(result.tensors, before=result.begun, until=named)
-    return same and places <= known and outer is None and not result.loss_draws
 
 
 def _are_alike(one: Findings, other: Findings) -> bool:
@@ -469,24 +432,6 @@ def _are_alike(one: Findings, other: Findings) -> bool:
 def _may_compile() -> bool:
     """Return whether PyTorch's compiler is in use, and can be told to stand aside (since torch 2.6)."""
     return "torch._dynamo" in sys.modules and hasattr(torch.compiler, "set_stance")
-
-
-def _note_called(called: CalledModules, trial: Trial, call: Call) -> None:
-    """Note the modules of two steps, not compiled: hooks would be compiled into them, anew in each call."""
-    drawn = trial.generators.state()
-    # Weights that parametrize.cached() keeps from here on would be none of the sequence's.
-    kept = getattr(sys.modules.get("torch.nn.utils.parametrize"), "_cache", {})
-    before = dict(kept)
-    with ExitStack() as stack:
-        stack.callback(kept.update, before)
-        stack.callback(kept.clear)
-        stack.enter_context(called.enter())
-        stack.enter_context(torch.compiler.set_stance("force_eager"))
-        stack.enter_context(Autocast.present(call.device).cast_anew())
-        stack.enter_context(warnings.catch_warnings())
-        warnings.filterwarnings("ignore", message="Using `torch.compile\\(module\\)` when there are global")
-        trial.take(trial.take(call.state, 0).detach().after, min(1, call.plan.steps - 1))
-    trial.generators.restore(drawn)
 
 
 def walk_made(

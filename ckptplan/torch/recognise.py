@@ -11,12 +11,14 @@ deterministic algorithms and options. Weights may have other numbers. Those of s
 those of tensors up to 64 KiB that modules hold; those of tensors in closures and lists (targets, masks) do not.
 Counters and running statistics must be as the sequence before left them, and that sequence must have shown that
 no step reads them. Nothing is kept for cells that reach iterators, ``torch.jit`` modules or more than 4,000
-objects, under hooks of all modules, with computed tensors in ``parameters``, an observer or a schedule.
+objects, under hooks of all modules or ``parametrize.cached()``, with computed tensors in ``parameters``, an
+observer or a schedule.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -231,7 +233,9 @@ def describe_call(
     """
     leaves, structure = flatten(state)
     named = tuple(named)
-    if any(one.grad_fn is not None for one in named) or any(_HOOKS_OF_ALL):
+    # Within parametrize.cached(), the first step to use a weight decides whether it has a graph.
+    caches = getattr(sys.modules.get("torch.nn.utils.parametrize"), "_cache_enabled", 0)
+    if any(one.grad_fn is not None for one in named) or any(_HOOKS_OF_ALL) or caches:
         signature.complete = False
     plain = structure.plain + (inputs.structure.plain if isinstance(inputs, GivenInputs) else ())
     kinds = tuple(map(type, plain))

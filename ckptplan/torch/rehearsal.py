@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import cycle, pairwise
 from typing import Any
@@ -25,18 +25,12 @@ from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Rec
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.ambient import Autocast, RandomState
 from ckptplan.torch.call import Call, Losses
-from ckptplan.torch.cell_calls import check_result
 from ckptplan.torch.chunk_cell import ChunkCell
+from ckptplan.torch.chunk_check import StepByStep, find_active, make_reverse_error, run_chunk
 from ckptplan.torch.digests import find_rounding
-from ckptplan.torch.graphs import (
-    Gradient,
-    GradientPasser,
-    as_graph_roots,
-    find_saved_tensors,
-    replace_hooks,
-)
+from ckptplan.torch.graphs import Gradient, as_graph_roots, find_saved_tensors, replace_hooks
 from ckptplan.torch.inputs import detach_inputs
-from ckptplan.torch.losses import check_scalar, stack_outputs
+from ckptplan.torch.losses import check_scalar
 from ckptplan.torch.parameters import Parameters
 from ckptplan.torch.probe import Probed
 from ckptplan.torch.surroundings.aside import aside
@@ -116,48 +110,44 @@ class _Objective:
         self._given, self._start = losses, start
         #: What the sum counts: no more than the losses of the first run do, which may be small.
         self.share: float | None = None
-        self.name = "chunk_loss" if "chunk_loss" in losses else "loss"
+        self._name = "chunk_loss" if "chunk_loss" in losses else "loss"
         #: The types of what steps return.
         self.dtypes: set[torch.dtype] = set()
+        #: What the losses and the sum were in the present run; of steps that run again, each time.
+        self.lost = self.sums = 0.0
+        #: What the sum is multiplied by in the present run; in the first one, its gradient knows better.
+        self.factor = 1.0
 
-    def choose_share(self, lost: float, sums: float) -> float:
+    def choose_share(self) -> float:
         """Return the share of the sum, given what the losses and the sum are in the first run."""
         if self.share is None:
-            small = _LEAST_SHARE * abs(sums) < abs(lost) < abs(sums)
-            self.share = abs(lost / sums) if small else 1.0
+            small = _LEAST_SHARE * abs(self.sums) < abs(self.lost) < abs(self.sums)
+            self.share = abs(self.lost / self.sums) if small else 1.0
         return self.share
 
     @property
     def losses(self) -> dict[str, Any]:
-        """Losses to execute a call with."""
-        return {self.name: self._take, "final_loss": self._finish}
-
-    def take_step(self, step: int, output: Any) -> tuple[list[torch.Tensor], torch.Tensor]:
-        """Return the loss of a step, if steps have one, and its part of the sum."""
-        loss = self._given.get("loss")
-        terms = [] if loss is None else [check_scalar(loss(self._start + step, output), "loss")]
-        return terms, self._add_up(output)
-
-    def take_end(self, outputs: list[Any], state: Any) -> tuple[list[torch.Tensor], torch.Tensor]:
-        """Return the losses of all outputs and of the final state, and the latter's part of the sum."""
-        terms: list[torch.Tensor] = []
-        if "chunk_loss" in self._given:
-            terms.append(
-                check_scalar(self._given["chunk_loss"](self._start, stack_outputs(outputs)), self.name)
-            )
-        if "final_loss" in self._given:
-            terms.append(check_scalar(self._given["final_loss"](state), "final_loss"))
-        return terms, self._add_up(state)
+        """Losses to execute a call with; they begin to count anew."""
+        self.lost = self.sums = 0.0
+        self.factor = 1.0 if self.share is None else self.share
+        return {self._name: self._take, "final_loss": self._finish}
 
     def _take(self, step: int, output: Any) -> torch.Tensor:
-        given = self._given.get(self.name)
-        total = (self.share or 1.0) * self._add_up(output, stacked=self.name == "chunk_loss")
-        return total if given is None else total + check_scalar(given(self._start + step, output), self.name)
+        return self._count(self._name, self._start + step, output)
 
     def _finish(self, state: Any) -> torch.Tensor:
-        given = self._given.get("final_loss")
-        total = (self.share or 1.0) * self._add_up(state)
-        return total if given is None else total + check_scalar(given(state), "final_loss")
+        return self._count("final_loss", state)
+
+    def _count(self, name: str, *given: Any) -> torch.Tensor:
+        """Return a loss of some arguments, if there is one, with the part of the sum that the last one is."""
+        part = self._add_up(given[-1], stacked=name == "chunk_loss")
+        self.sums += float(part.detach())
+        total: torch.Tensor = _Weighed.apply(part, self)  # type: ignore[no-untyped-call]
+        if name in self._given:
+            term = check_scalar(self._given[name](*given), name)
+            self.lost += float(term.detach())
+            total = total + term
+        return total
 
     def _add_up(self, tree: Any, *, stacked: bool = False) -> torch.Tensor:
         """Return the mean of all elements in a fixed direction, as a number of at least fp32."""
@@ -174,6 +164,21 @@ class _Objective:
         sums = [part.flatten(1).mean(1).sum() if stacked else part.mean() for part in wide]
         total: torch.Tensor = sum(sums[1:], sums[0])
         return total
+
+
+class _Weighed(torch.autograd.Function):
+    """A part of the sum with its share, which is chosen after the steps of the first run."""
+
+    @staticmethod
+    def forward(ctx: Any, part: torch.Tensor, objective: _Objective) -> torch.Tensor:
+        """Return the part times its share, itself as long as that is not known."""
+        ctx.objective = objective
+        return part * objective.factor
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        """Multiply by the share."""
+        return gradients[0] * ctx.objective.choose_share(), None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,67 +229,43 @@ class Rehearsal:
         self._objective = _Objective(self.call.losses, self.start)
 
     def play(self) -> Seen:
-        """Run the steps as a plain loop, in the present surroundings; those of a ``ChunkCell`` in one chunk."""
-        call, objective, probed = self.call, self._objective, self.probed
-        if isinstance(call.cell, ChunkCell) and self.steps > 1:
-            # Its chunks were compared with single steps; rounding may make other neurons fire in these.
-            return self.perform(make_single_record(self.steps))
-        leaves, structure = flatten(self.state)
-        given, nest = call.sequence.piece(self.start, self.start + self.steps)
-        wanted = tuple(leaf.requires_grad for leaf in given)
-        self.probed.trial.generators.restore(self.drawn)
-        with torch.enable_grad(), Autocast.present(probed.found.device).cast_anew():
-            roots, inputs = as_graph_roots(leaves), detach_inputs(given, wanted)
-            state, outputs = structure.fill(roots), []
-            terms: list[torch.Tensor] = []
-            parts: list[torch.Tensor] = []
-            steps = call.sequence.iterate(inputs, nest, self.start, self.start + self.steps)
-            for step, x in enumerate(steps):
-                state, output = check_result(call.cell(state, x))
-                found, part = objective.take_step(step, output)
-                outputs.append(output)
-                terms, parts = [*terms, *found], [*parts, part]
-            found, part = objective.take_end(outputs, state)
-            terms, parts = [*terms, *found], [*parts, part]
-            lost, sums = (sum(float(one.detach()) for one in some) for some in (terms, parts))
-            share = objective.choose_share(lost, sums)
-            weighted = [share * one for one in parts]
-            total = torch.stack([one.double() for one in (*terms, *weighted)]).sum()
-        reduced: dict[int, Reduced] = {}
+        """Run the steps as a plain loop, in the present surroundings."""
+        cell, plain = self.call.cell, make_single_record(self.steps)
+        if not isinstance(cell, ChunkCell):
+            return self.perform(plain, StepByStep(cell))
+        # Chunks run in full precision.
+        with torch.autocast(device_type=self.probed.found.device.type, enabled=False):
+            stop, own = self.start + self.steps, cell.for_sequence()
+            states, _ = run_chunk(own, self.state, self.call.sequence, self.start, stop)
+            return self.perform(plain, StepByStep(cell, states))
 
-        def reduce(place: int, gradient: torch.Tensor) -> None:
-            reduced[place] = reduce_gradient(gradient)
-
-        wanted_leaves = [leaf for leaf in (*roots, *inputs) if leaf.requires_grad]
-        passer = GradientPasser(probed.parameters)
-        others = passer.compute([total], [torch.ones_like(total)], wanted_leaves, reduce)
-        of_parameters = [reduced.get(place, _NO_GRADIENT) for place in range(len(probed.parameters))]
-        return Seen(total=float(total.detach()), sums=sums, gradients=[*_reduce(others), *of_parameters])
-
-    def perform(self, schedule: Schedule) -> Seen:
-        """Run the steps under a schedule, in the present surroundings."""
-        call, probed = self.call, self.probed
+    def perform(self, schedule: Schedule, cell: Any = None) -> Seen:
+        """Run the steps under a schedule, of the call's cell or another, in the present surroundings."""
+        call, probed, objective = self.call, self.probed, self._objective
         leaves, structure = flatten(self.state)
         given, nest = call.sequence.piece(self.start, self.start + self.steps)
         inputs = detach_inputs(given, tuple(leaf.requires_grad for leaf in given))
         roots = as_graph_roots(leaves)
         self.probed.trial.generators.restore(self.drawn)
         inner = Call(
-            cell=call.cell,
+            cell=call.cell if cell is None else cell,
             inputs=nest.fill(inputs),
             state=structure.fill(roots),
             plan=schedule,
-            losses=self._objective.losses,
+            losses=objective.losses,
             parameters=call.parameters,
             verify=call.verify,
         )
         wanted = [leaf for leaf in (*roots, *inputs) if leaf.requires_grad]
         with torch.enable_grad():
             total, *_ = self.execute(inner, probed)
+            lost, sums, value = objective.lost, objective.sums, float(total.detach())
+            if objective.share is None:
+                value = lost + objective.choose_share() * sums
             everything = [*wanted, *probed.parameters]
             with replace_hooks(everything):
                 found = torch.autograd.grad(total, everything, allow_unused=True)
-        return Seen(total=float(total.detach()), sums=0.0, gradients=_reduce(found))
+        return Seen(total=value, sums=sums, gradients=_reduce(found))
 
     @cached_property
     def _names(self) -> list[str]:
@@ -356,6 +337,9 @@ class Rehearsal:
         if what or seen is None:
             others = dict(enumerate(late))
             found = self.explain(world=world, others=others, usual=usual, places=places, what=what)
+            cell = self.call.cell
+            if isinstance(cell, ChunkCell):
+                raise found or error or make_reverse_error(cell, what)
             # Noise is forgiven where nothing is compared.
             if self.call.verify or isinstance(found, HiddenState):
                 raise found or error or self._make_start_error(what)
@@ -478,15 +462,25 @@ def rehearse_first(call: Call, probed: Probed, execute: Execute, *, room: int) -
         execute: executes a call under its plan.
         room: bytes that tapes may take.
     """
-    generators = probed.trial.generators
+    generators, cell = probed.trial.generators, call.cell
     with aside(probed.situation.reached, generators) as (surroundings, world):
-        Rehearsal(
+        count = count_steps(probed, steps=call.plan.steps, room=room)
+        first = Rehearsal(
             call=call,
             probed=probed,
             execute=execute,
             state=call.state,
             start=0,
-            steps=count_steps(probed, steps=call.plan.steps, room=room),
+            steps=count,
             surroundings=surroundings,
             drawn=generators.state(),
-        ).rehearse(world)
+        )
+        first.rehearse(world)
+        if not isinstance(cell, ChunkCell):
+            return
+        surroundings.put_back(world)
+        start, state = find_active(cell, call.state, call.sequence, each=count, steps=call.plan.steps)
+        if start:
+            # A gradient of a weight that nothing uses yet is zero, whatever it is computed from.
+            steps = min(count, call.plan.steps - start)
+            replace(first, state=state, start=start, steps=steps).rehearse(world)

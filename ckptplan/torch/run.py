@@ -125,7 +125,9 @@ def run_call(call: Call, make_outputs: MakeOutputs) -> tuple[Run, tuple[torch.Te
     while True:
         known = None if call.survey is None else call.survey.take_probed()
         probed = known if known is not None and torch.is_grad_enabled() and not anew else probe(call, anew=anew)
-        needed = call.runs_again and not call.is_closed and probed.wants_gradients
+        # Chunks have a backward pass of their own.
+        differs = call.runs_again or isinstance(call.cell, ChunkCell)
+        needed = differs and not call.is_closed and probed.wants_gradients
         rehearses = needed and (call.verify == "always" or not probed.found.rehearsed)
         if rehearses:
             probed = rehearse(call, probed, limit=_find_limit(call, probed))
@@ -228,24 +230,16 @@ class Run:
             runs_again=call.runs_again,
             rehearses=rehearses,
         )
-        leaves, structure = flatten(call.state)
         executor = Executor(
+            call=call,
             engine=_make_engine(call, probed, outputs, piece),
             outputs=outputs,
-            steps=call.plan.steps,
-            state=structure.fill([leaf.detach() for leaf in leaves]),
             stores={Tier.LOCAL: LocalStore(), Tier.REMOTE: _make_remote_store(call, device)},
             generators=generators if call.replay_randomness else Generators(device, wanted=False),
             autocast=autocast,
-            observer=call.observer,
             watch=watch,
             verifier=verifier,
-            # Where outputs are returned, a caller makes a loss of them.
-            turn=call.plan if isinstance(call.plan, Plan) and call.limit and not call.losses else None,
-            apart=call.recording == "steps",
-            survey=call.survey if call.survey is not None and call.survey.is_open else None,
             fit=fit,
-            ends=call.plan.ends if isinstance(call.plan, OpenSchedule) else None,
         )
         if isinstance(call.plan, OpenSchedule):
             actions = executor.follow(call.plan.online)

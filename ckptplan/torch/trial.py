@@ -17,53 +17,17 @@ from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Generators
 from ckptplan.torch.cell_calls import call_cell, check_result
 from ckptplan.torch.digests import Projections, cut, measure_norm
-from ckptplan.torch.graphs import (
-    GivenGradients,
-    as_graph_roots,
-    find_graph_leaves,
-    read_sequence_number,
-    refuse_hooks,
-)
+from ckptplan.torch.graphs import as_graph_roots, compute_gradients, read_sequence_number, refuse_hooks
 from ckptplan.torch.inputs import Sequence
 from ckptplan.torch.losses import SummedLoss
 from ckptplan.torch.surroundings.holders import (
     GradientHolder,
     HooksHolder,
     IteratorHolder,
-    TapHolder,
     TensorHolder,
 )
 from ckptplan.torch.surroundings.snapshot import Place, Surroundings
 from ckptplan.torch.trees import Leaves, flatten, is_differentiable, refuse_other_leaves
-
-#: Gradients by the ids of parameters, and those of the state and the inputs by their positions below zero.
-Slopes: TypeAlias = dict[int, torch.Tensor]
-
-
-def measure_slopes(results: SequenceOf[torch.Tensor], roots: SequenceOf[torch.Tensor]) -> Slopes:
-    """Return gradients of what a step returned, in a fixed direction.
-
-    They are those of the state and the inputs, and of parameters without hooks, which might count their calls.
-    """
-    ends = [one for one in results if one.requires_grad and is_differentiable(one)]
-    begins = {-1 - place: root for place, root in enumerate(roots) if root.requires_grad}
-    inner = {id(root) for root in roots}
-    leaves = find_graph_leaves(ends)
-    begins |= {id(one): one for one in leaves if id(one) not in inner and not one._backward_hooks}
-    if not (ends and begins):
-        return {key: torch.zeros_like(one) for key, one in begins.items()}
-    directions = [make_direction(one, place) for place, one in enumerate(ends)]
-    with torch.enable_grad():
-        root = GivenGradients.apply(directions, None, *ends)  # type: ignore[no-untyped-call]
-    found = torch.autograd.grad(
-        root,
-        list(begins.values()),
-        allow_unused=True,
-        materialize_grads=True,
-        # A graph from outside belongs to the caller.
-        retain_graph=True,
-    )
-    return dict(zip(begins, found, strict=True))
 
 
 def make_direction(tensor: torch.Tensor, place: int) -> torch.Tensor:
@@ -219,6 +183,25 @@ class Trial:
         return "chunk_loss" if "chunk_loss" in self.losses else "loss"
 
 
+def measure_slopes(result: StepResult, uses: Mapping[int, torch.Tensor]) -> dict[int, Reduced]:
+    """Return numbers of the gradients of a step in a fixed direction.
+
+    They are by the ids of the tensors that it ``uses``; those of the state and the inputs by their positions
+    below zero. There are none if autograd has none: the sequence will say why.
+    """
+    ends = [one for one in result.tensors if one.requires_grad and is_differentiable(one)]
+    begins = {-1 - place: root for place, root in enumerate(result.roots) if root.requires_grad}
+    given = [make_direction(one, place) for place, one in enumerate(ends)]
+    try:
+        found = compute_gradients(ends, given, list(begins.values()), parameters=list(uses.values()))
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:
+        return {}
+    pairs = zip((*begins, *uses), found, strict=True)
+    return {key: (0.0, 0.0) if one is None else reduce_gradient(one) for key, one in pairs}
+
+
 def copy_leaves(leaves: Leaves) -> Leaves:
     """Return copies outside of any graph."""
     return tuple(leaf.detach().clone() for leaf in leaves)
@@ -326,7 +309,7 @@ def refuse_lost_changes(surroundings: Surroundings, changed: Iterable[Place]) ->
     refuse_changed_parameters(surroundings, changed)
     for place in changed:
         holder = surroundings.holders[place.holder]
-        if isinstance(holder, IteratorHolder | TapHolder):
+        if isinstance(holder, IteratorHolder):
             raise InputError(
                 f"a step takes values from {place.name}, an iterator, which cannot be set back",
                 field="cell or loss",

@@ -480,7 +480,7 @@ class TappedIterator:
         return chain(self.taken, self.inner) if self.taken else self.inner
 
 
-class TapHolder(Holder):
+class TapHolder(IteratorHolder):
     """How much was taken from an iterator."""
 
     thing: TappedIterator

@@ -186,6 +186,9 @@ class Signature:
             # What it will give cannot be told.
             self.complete = False
             return None
+        if hasattr(thing, "cache_info"):
+            # A cache that was emptied is filled anew, perhaps with tensors that have a graph.
+            return self._refer(thing), thing.cache_info().currsize > 0
         kind: Any = type(thing)
         return None if not isinstance(thing, type) and _is_open(kind) else self._refer(thing)
 

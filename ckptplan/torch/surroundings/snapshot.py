@@ -20,7 +20,6 @@ from ckptplan.torch.surroundings.holders import (
     IteratorHolder,
     Key,
     NamedValues,
-    TapHolder,
     TensorHolder,
 )
 from ckptplan.torch.surroundings.walk import walk
@@ -202,7 +201,7 @@ class Surroundings:
     def can_put_back(self, place: Place) -> bool:
         """Return whether a change of a place can be undone."""
         holder = self.holders[place.holder]
-        if isinstance(holder, IteratorHolder | TapHolder):
+        if isinstance(holder, IteratorHolder):
             return False
         if isinstance(holder, TensorHolder):
             return holder.small or place.holder in self.copyable
