@@ -23,7 +23,6 @@ from ckptplan.units import parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
     from ckptplan.model.profile import HardwareProfile
-    from ckptplan.model.workload import Workload
 
 Kind: TypeAlias = Literal["gru", "lstm", "snn", "convlstm"]
 #: The machine for which times are estimated unless another is named.
@@ -243,17 +242,13 @@ def _write_network(
         profile=load_profile(kind.profile),
         times=times,
     )
-    estimated = _describe_times(workload)
+    estimated = f"given for {workload.timed_on}"
+    if workload.basis["forward_seconds"].kind == "estimated":
+        estimated = f"estimated for {workload.timed_on}, within a factor of three"
     head = _WORKLOAD_HEAD.format(times=f"{estimated}.", file=output.rpartition("/")[2])
     write_text(output, commented_text(workload, head=head))
     note(f"workload written to {output}; its times are {estimated}")
     write_view(view_workload(workload), OutputOptions(format=format_))
-
-
-def _describe_times(workload: Workload) -> str:
-    if workload.basis["forward_seconds"].kind == "estimated":
-        return f"estimated for {workload.timed_on}, within a factor of three"
-    return f"given for {workload.timed_on}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,14 +297,7 @@ _QUESTIONS = {
 def new_profile(
     *,
     profile: Annotated[
-        str | None,
-        option(
-            "NAME|PATH",
-            "Take what is not given from this profile.",
-            "--like",
-            autocompletion=options.complete_names("hardware_profiles"),
-            parser=Read,
-        ),
+        str | None, options.pick("hardware_profiles", "Take what is not given from this profile.", "--like")
     ] = None,
     measure: Annotated[
         str | None, option("DIR", "Time this folder: it is remote memory, at the rates of its device.")

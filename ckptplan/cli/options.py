@@ -90,6 +90,14 @@ def split_names(text: str) -> list[Read]:
     return [Read(part.strip()) for part in text.split(",") if part.strip()]
 
 
+def pick(shelf: Shelf, told: str, *names: str, several: bool = False) -> Any:
+    """Return an option that names a file, which may be built in; or ``several``, which commas separate."""
+    complete = complete_names(shelf)
+    if several:
+        return option("NAMES|PATHS", told, *names, autocompletion=complete_list(complete), parser=split_names)
+    return option("NAME|PATH", told, *names, autocompletion=complete, parser=Read)
+
+
 def join_names(given: list[Any] | None, *, default: str, option: str, shelf: Shelf) -> list[str]:
     """Return each name of a list option once, those of all built-in files for 'all'. Raises InputError.
 
@@ -145,23 +153,11 @@ class JobOptions:
     """A workload on a profile."""
 
     steps: Annotated[int | None, count("Time steps T (default: the workload's).", most=MAX_STEPS)] = None
-    profile: Annotated[
-        str,
-        option(
-            "NAME|PATH",
-            "Hardware profile; see: ckptplan profiles list.",
-            autocompletion=complete_names("hardware_profiles"),
-            parser=Read,
-        ),
-    ] = DEFAULT_PROFILE
+    profile: Annotated[str, pick("hardware_profiles", "Hardware profile; see: ckptplan profiles list.")] = (
+        DEFAULT_PROFILE
+    )
     workload: Annotated[
-        str | None,
-        option(
-            "NAME|PATH",
-            "Workload (default: paper-snn); see: ckptplan workloads list.",
-            autocompletion=complete_names("workloads"),
-            parser=Read,
-        ),
+        str | None, pick("workloads", "Workload (default: paper-snn); see: ckptplan workloads list.")
     ] = None
     batch: Annotated[int | None, count("Batch, for a workload with a network.")] = None
     neurons: Annotated[int | None, count("Neurons, for a workload with a network.")] = None
@@ -192,13 +188,12 @@ class MachinesOptions(JobOptions):
 
     profile: Annotated[
         list[Any] | None,
-        option(
-            "NAMES|PATHS",
+        pick(
+            "hardware_profiles",
             "Hardware profiles, separated by commas, or 'all' (default: ipu-mk2).",
             "--profile",
             "--profiles",
-            autocompletion=complete_list(complete_names("hardware_profiles")),
-            parser=split_names,
+            several=True,
         ),
     ] = None  # type: ignore[assignment]  # names in place of one
 

@@ -162,10 +162,10 @@ def note(text: str) -> None:
 
 def write_page(path: str, view: View) -> None:
     """Write the page of a result. Raises InputError if the file cannot be written."""
-    from ckptplan.report.html.page import make_page
+    from ckptplan.report.html.page import render_page
     from ckptplan.storage.files import write_text
 
-    write_text(path, make_page(view).render(command=command_line()))
+    write_text(path, render_page(view, command=command_line()))
     if path != "-":
         note(f"page written to {path}")
 

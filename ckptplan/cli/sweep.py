@@ -177,11 +177,8 @@ class JobsOptions(MachinesOptions):
 
     workload: Annotated[
         list[Any] | None,
-        option(
-            "NAMES|PATHS",
-            "Workloads, separated by commas, or 'all' (default: paper-snn).",
-            autocompletion=options.complete_list(options.complete_names("workloads")),
-            parser=options.split_names,
+        options.pick(
+            "workloads", "Workloads, separated by commas, or 'all' (default: paper-snn).", several=True
         ),
     ] = None  # type: ignore[assignment]  # names in place of one
 

@@ -22,18 +22,8 @@ from pydantic import (
     model_validator,
 )
 
+from ckptplan import units
 from ckptplan.errors import InputError, did_you_mean, quote_value, refuse
-from ckptplan.units import (
-    MAX_BYTES,
-    MAX_STEPS,
-    parse_bytes,
-    parse_flop_rate,
-    parse_fraction,
-    parse_headroom,
-    parse_optional_bytes,
-    parse_rate,
-    parse_seconds,
-)
 from ckptplan.wording import escape_controls, find_control
 
 if TYPE_CHECKING:
@@ -80,7 +70,7 @@ def _whole(value: object) -> object:
 
 
 def _limit(value: object) -> int | None:
-    return None if value is None else parse_optional_bytes(value)
+    return None if value is None else units.parse_optional_bytes(value)
 
 
 #: A field that documents leave out if it is None, or if it is nothing, as before there was such a field.
@@ -90,25 +80,25 @@ IF_ANY: Any = Field(exclude_if=lambda value: not value)
 Low = Annotated[float, Field(ge=0, le=1)]
 High = Annotated[float, Field(ge=1, le=1e9)]
 #: Bytes, zero allowed.
-Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=MAX_BYTES)]
+Bytes = Annotated[int, BeforeValidator(units.parse_bytes), Field(ge=0, le=units.MAX_BYTES)]
 #: Bytes of something that exists.
-PositiveBytes = Annotated[int, BeforeValidator(parse_bytes), Field(gt=0, le=MAX_BYTES)]
-Seconds = Annotated[float, BeforeValidator(parse_seconds), Field(ge=0, le=MAX_SECONDS)]
+PositiveBytes = Annotated[int, BeforeValidator(units.parse_bytes), Field(gt=0, le=units.MAX_BYTES)]
+Seconds = Annotated[float, BeforeValidator(units.parse_seconds), Field(ge=0, le=MAX_SECONDS)]
 #: An attosecond at least, so that ratios of times are finite.
-PositiveSeconds = Annotated[float, BeforeValidator(parse_seconds), Field(ge=1e-18, le=MAX_SECONDS)]
+PositiveSeconds = Annotated[float, BeforeValidator(units.parse_seconds), Field(ge=1e-18, le=MAX_SECONDS)]
 #: Bytes; None, or 'unbounded' as text, means no limit.
-Limit = Annotated[Annotated[int, Field(ge=0, le=MAX_BYTES)] | None, BeforeValidator(_limit)]
+Limit = Annotated[Annotated[int, Field(ge=0, le=units.MAX_BYTES)] | None, BeforeValidator(_limit)]
 #: At least one byte per second.
-Rate = Annotated[float, BeforeValidator(parse_rate), Field(ge=1)]
+Rate = Annotated[float, BeforeValidator(units.parse_rate), Field(ge=1)]
 #: At least one operation per second.
-FlopRate = Annotated[float, BeforeValidator(parse_flop_rate), Field(ge=1)]
+FlopRate = Annotated[float, BeforeValidator(units.parse_flop_rate), Field(ge=1)]
 #: In a currency of the reader's choice; zero for a machine that is there anyway.
 Price = Annotated[float, Field(ge=0, le=1e12, strict=True)]
-Share = Annotated[float, BeforeValidator(parse_fraction), Field(ge=0)]
+Share = Annotated[float, BeforeValidator(units.parse_fraction), Field(ge=0)]
 #: A share of local memory that is left free.
-Headroom = Annotated[float, BeforeValidator(parse_headroom), Field(ge=0, lt=1)]
+Headroom = Annotated[float, BeforeValidator(units.parse_headroom), Field(ge=0, lt=1)]
 Watts = Annotated[float, Field(gt=0, strict=True)]
-Steps = Annotated[Annotated[int, Field(strict=True, ge=1, le=MAX_STEPS)], BeforeValidator(_whole)]
+Steps = Annotated[Annotated[int, Field(strict=True, ge=1, le=units.MAX_STEPS)], BeforeValidator(_whole)]
 #: A count of things (units, neurons, layers, samples).
 Count = Annotated[Annotated[int, Field(strict=True, ge=1, le=10**9)], BeforeValidator(_whole)]
 Name = Annotated[str, BeforeValidator(check_name)]

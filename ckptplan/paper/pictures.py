@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ckptplan.paper.figures import Panel, PaperFigure, Series
 from ckptplan.report import style
 from ckptplan.report.marks import Marks, draw_marks
-from ckptplan.report.style import PAGE, Look, Size, set_legend, start_figure
+from ckptplan.report.style import PAGE, Look, Size, finish_figure, start_figure
 from ckptplan.units import format_bytes
 
 if TYPE_CHECKING:
@@ -69,8 +69,7 @@ def draw_figure(content: PaperFigure, size: Size = PAGE) -> Figure:
         axes.set_title(panel.title)
         samples |= draw_marks(axes, list(_mark_panel(panel, looks)), size)
         _scale_axes(axes, panel)
-    set_legend(figure, list(samples.values()), size)
-    return figure
+    return finish_figure(figure, list(samples.values()), size)
 
 
 def _choose_looks(content: PaperFigure) -> dict[str, Look]:
@@ -138,8 +137,4 @@ def _scale_axes(axes: Axes, panel: Panel) -> None:
         axes.set_ylim(0, min(_TOP_MS, highest) if timed else 1.2 * panel.budget_bytes / 1024)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(_format_thousands)
-
-
-def _format_thousands(value: float, _: object) -> str:
-    return f"{value:,.10g}"
+        axis.set_major_formatter("{x:,.10g}")

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ckptplan.paper.claim import (
-    ASSUMED,
-    FITTED_MEMORY,
-    Claim,
-    format_model,
-    format_reading,
-    format_value,
-    name_judged,
-    summarize,
-)
+from ckptplan.paper.claim import FITTED_MEMORY, Claim, Unit
 from ckptplan.paper.figures import PaperFigure
 from ckptplan.paper.setting import PaperSetting
 from ckptplan.report.blocks import Block, Cell, Field, Heading, Paragraph, Style, Table, make_facts
 from ckptplan.report.fields import align_counts
 from ckptplan.report.formats import View
-from ckptplan.units import format_bytes, format_count, format_seconds
+from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 from ckptplan.wording import Argument
 
+#: Marks numbers that depend on unpublished inputs.
+ASSUMED = "*"
 _STYLES: dict[str, Style] = {"agrees": "good", "agrees by fit": "caution", "disagrees": "bad"}
 _CLAIM = (
     Field("number", title="", form=align_counts),
@@ -76,14 +70,14 @@ def _tell_claims(claims: Sequence[Claim], setting: PaperSetting) -> Iterator[Blo
             "section": claim.section.split(",")[0],
             "claim": claim.subject,
             "paper": claim.reading.words,
-            "model": format_model(claim),
+            "model": _format_model(claim),
             "verdict": Cell(claim.verdict, style=_STYLES[claim.verdict]),
         }
         for claim in claims
     ]
     yield Table.of(_CLAIM, records)
-    yield Paragraph(summarize(claims))
-    for text in _legend(judged=name_judged(claims)):
+    yield Paragraph(_summarize(claims))
+    for text in _legend(judged=_name_judged(claims)):
         yield Paragraph(text)
     yield Heading("Why claims disagree")
     yield make_facts({f"{claim.number}.": claim.why for claim in claims if not claim.agrees})
@@ -234,11 +228,15 @@ def render_page(
     head = _HEAD.format(
         workload=setting.workload.name,
         profile=setting.profile.name,
-        summary=summarize(claims),
-        judged=name_judged(claims),
+        summary=_summarize(claims),
+        judged=_name_judged(claims),
         page_command=command(markdown="FILE"),
         claims_command=command(format="json"),
         points_command=command(figure=4, format="csv"),
+    )
+    shown = (
+        f"### Figure {one.number}. {one.title}\n\n![{one.title}]({picture})\n\n{one.caption}\n"
+        for one, picture in zip(figures, pictures, strict=True)
     )
     parts = [
         head,
@@ -248,7 +246,7 @@ def render_page(
         "## What the agreements are worth\n",
         "\n".join(_render_notes(claims, agreeing=True)) + "\n",
         _FIGURES,
-        *(_render_figure(figure, picture) for figure, picture in zip(figures, pictures, strict=True)),
+        *shown,
     ]
     return "\n".join(parts)
 
@@ -262,9 +260,9 @@ def _render_table(claims: Sequence[Claim]) -> Iterator[str]:
             claim.section,
             claim.subject,
             claim.reading.words,
-            format_reading(claim),
-            format_model(claim).replace("*", r"\*"),
-            "" if claim.equations is None else format_value(claim.equations, claim.reading.unit),
+            _format_reading(claim),
+            _format_model(claim).replace("*", r"\*"),
+            "" if claim.equations is None else _format_value(claim.equations, claim.reading.unit),
             claim.verdict if claim.agrees else f"**{claim.verdict}**",
         )
         yield f"| {' | '.join(cells)} |"
@@ -286,5 +284,48 @@ def _render_fitted(claim: Claim) -> str:
     return f" Fitted: {names}."
 
 
-def _render_figure(figure: PaperFigure, picture: str) -> str:
-    return f"### Figure {figure.number}. {figure.title}\n\n![{figure.title}]({picture})\n\n{figure.caption}\n"
+def _summarize(claims: Sequence[Claim]) -> str:
+    """Return the number of claims of each verdict: '30 claims: 13 agree, ...'."""
+    counts = Counter(claim.verdict for claim in claims)
+    return (
+        f"{len(claims)} claims: {counts['agrees']} agree, {counts['agrees by fit']} agree by fit, "
+        f"{counts['disagrees']} disagree"
+    )
+
+
+def _name_judged(claims: Sequence[Claim]) -> str:
+    """Return the numbers of the claims that judge an input: '2 and 3'."""
+    return " and ".join(str(claim.number) for claim in claims if claim.judges_input)
+
+
+def _format_model(claim: Claim) -> str:
+    """Return the model's number, marked if it depends on assumptions."""
+    return f"{_format_value(claim.model, claim.reading.unit)}{ASSUMED if claim.assumed else ''}"
+
+
+def _format_reading(claim: Claim) -> str:
+    """Return the range that the paper's statement is read as."""
+    reading, unit = claim.reading, claim.reading.unit
+    low, high = _format_value(reading.low, unit), _format_value(reading.high, unit)
+    if reading.low == reading.high:
+        return low
+    if math.isinf(reading.low):
+        return f"at most {high}" if reading.high_included else f"less than {high}"
+    if math.isinf(reading.high):
+        return f"at least {low}" if reading.low_included else f"more than {low}"
+    return f"{low} to {high}" if reading.high_included else f"from {low}, below {high}"
+
+
+def _format_value(value: float, unit: Unit) -> str:
+    """Return a claim's number in its unit; empty for infinity."""
+    if math.isinf(value):
+        return ""
+    if unit == "overhead":
+        return format_percent(value)
+    if unit == "share":
+        return f"{100 * value:.3g} %"
+    if unit == "times":
+        return f"{value:.2f}x"
+    if unit == "exponent":
+        return f"{value:.3g}"
+    return f"{value:,.10g} states" if unit == "states" else f"{value:,.10g}"

@@ -17,6 +17,16 @@ from ckptplan.model.progress import Progress
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.tree import Tree, UnitSizes
 
+#: The most sums that a table may take: from tenths of a second to a minute.
+WORK = {"glance": 10**8, "quick": 6 * 10**8, "thorough": 3 * 10**10}
+#: Largest number of entries of one table; there are seven tables of eight bytes an entry.
+CELLS = 5 * 10**6
+
+
+def is_affordable(steps: int, units: int, *, effort: str = "thorough") -> bool:
+    """Return whether a table of so many steps and units is affordable."""
+    return steps**2 * (units + 1) <= WORK[effort] and (steps + 1) * (units + 1) <= CELLS
+
 
 @dataclass(frozen=True, kw_only=True)
 class Prices:
@@ -117,6 +127,11 @@ class Problem:
     def all_tapes(self) -> int:
         """The units that the tapes of all steps take."""
         return self.steps * self.sizes.tape
+
+    @property
+    def is_affordable(self) -> bool:
+        """Whether a table of all steps and units is affordable."""
+        return is_affordable(self.steps, self.units, effort=self.effort)
 
     def within(self, units: int, **changes: Any) -> Problem:
         """Return the problem with so many units of free local memory, and other changes."""

@@ -28,13 +28,18 @@ from ckptplan.recursion.classical import (
     is_short,
     solve_classical,
 )
-from ckptplan.recursion.problem import Candidate, Problem, SolvedProblem, list_improving
-from ckptplan.recursion.table_problem import (
+from ckptplan.recursion.problem import (
     WORK,
+    Candidate,
+    Problem,
+    SolvedProblem,
+    is_affordable,
+    list_improving,
+)
+from ckptplan.recursion.table_problem import (
     cached_tables,
     coarsen,
     find_rung,
-    is_affordable,
     list_price_bounds,
     longest_table,
     prove_bound,
@@ -104,7 +109,7 @@ def _solve_classical_with_actions(problem: Problem) -> SolvedProblem:
     """
     slots = count_slots(problem)
     counted = replace(problem, free_bytes=2 * slots + 1, state_bytes=1, tape_bytes=slots + 1, unit_bytes=1)
-    if not _is_affordable(counted):
+    if not counted.is_affordable:
         return solve_classical(problem)
     tables = cached_tables(counted, steps=problem.steps, units=counted.units)
     candidates = [
@@ -140,10 +145,10 @@ def _solve_with_all_tapes(problem: Problem) -> SolvedProblem:
 def _solve_by_tables(problem: Problem) -> SolvedProblem:
     """Return the solution from a table of the whole sequence, or of a part of it."""
     rung = problem
-    if not _is_affordable(problem):
+    if not problem.is_affordable:
         rung = problem.within(find_rung(problem, problem.units), alone=False)
     coarse, free = coarsen(rung), problem.units * problem.unit
-    is_whole = _is_affordable(coarse)
+    is_whole = coarse.is_affordable
     if is_whole:
         tables = cached_tables(coarse, steps=problem.steps, units=coarse.units)
         candidates = _table_candidates(tables, problem.steps, unit=coarse.unit)
@@ -160,10 +165,6 @@ def _solve_by_tables(problem: Problem) -> SolvedProblem:
         exact=exact,
         notes=notes,
     )
-
-
-def _is_affordable(problem: Problem) -> bool:
-    return is_affordable(problem.steps, problem.units, effort=problem.effort)
 
 
 def _least_extra(candidates: list[Candidate]) -> float:

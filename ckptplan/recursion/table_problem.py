@@ -19,8 +19,8 @@ import numpy as np
 from ckptplan.cost.arrays import Integers
 from ckptplan.model.progress import Progress
 from ckptplan.recursion.prices import bound_by_prices, find_promising_splits
-from ckptplan.recursion.problem import Problem
-from ckptplan.recursion.tables import CELLS, Tables, Values
+from ckptplan.recursion.problem import CELLS, WORK, Problem
+from ckptplan.recursion.tables import Tables, Values
 from ckptplan.recursion.tree import UnitSizes
 
 #: How many units are tried for each size, starting at the finest affordable one.
@@ -65,17 +65,10 @@ def _divide(size: int, *, finest: int, down: bool) -> Integers:
     return parts
 
 
-#: The most sums that a table may take: from tenths of a second to a minute.
-WORK = {"glance": 10**8, "quick": 6 * 10**8, "thorough": 3 * 10**10}
 #: The shortest useful table of a longer sequence, in steps.
 _SOME_STEPS = 1_000
 #: The share of memory that may be lost in order to tabulate all steps.
 _LITTLE = 0.05
-
-
-def is_affordable(steps: int, units: int, *, effort: str = "thorough") -> bool:
-    """Return whether a table of so many steps and units is affordable."""
-    return steps**2 * (units + 1) <= WORK[effort] and (steps + 1) * (units + 1) <= CELLS
 
 
 def coarsen(problem: Problem) -> Problem:

@@ -43,8 +43,6 @@ _PIECE = 2**15
 _INFINITE = float("inf")
 #: With fewer than this share of the columns, rows that are not adjacent are quicker to read.
 _FEW = 1 / 8
-#: Largest number of entries of one table; there are seven tables of eight bytes an entry.
-CELLS = 5 * 10**6
 
 
 @dataclass(kw_only=True, eq=False)

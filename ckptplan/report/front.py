@@ -241,11 +241,8 @@ def _find_best_within(front: ParetoFront, budget: int) -> tuple[str | float, flo
 
 def _list_columns(front: ParetoFront) -> dict[str, Callable[[], Column]]:
     """Return the columns of a document, each made when it is written."""
-    return {name: partial(_list_values, values) for name, values in _make_columns(front).items()}
-
-
-def _list_values(values: npt.NDArray[Any]) -> Column:
-    return Column(values.tolist())
+    columns = _make_columns(front).items()
+    return {name: partial(lambda values: Column(values.tolist()), values) for name, values in columns}
 
 
 def _make_columns(front: ParetoFront) -> dict[str, npt.NDArray[Any]]:

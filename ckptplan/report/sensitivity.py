@@ -87,8 +87,8 @@ def _make_document(study: Sensitivity) -> dict[str, Any]:
         **identify_job(study.workload, study.profile),
         "strategies": list(study.goal.strategies),
         "model": study.goal.model,
-        "best": _make_best_document(study.best),
-        "inputs": [_make_input_document(one, study.best) for one in study.influences],
+        "best": vars(study.best),
+        "inputs": [_make_input_document(one) for one in study.influences],
         "uncertainty": None if bars is None else {**vars(bars), "better": dict(bars.better)},
     }
 
@@ -102,7 +102,7 @@ def _describe_transfers(study: Sensitivity) -> str:
         for point in one.points
         if (point.factor > 1) == (one.name == "bandwidth")
     ]
-    if any(_tell_anew(point, study.best) != "same" for point in quicker):
+    if any(_tell_anew(point) != "same" for point in quicker):
         return ""
     if study.moves:
         return "Quicker transfers change nothing: those of the best plan do not bind."
@@ -114,9 +114,9 @@ def _list_effects(study: Sensitivity) -> Iterator[blocks.Record]:
     best = study.best
     for one in _sort_by_effect(study):
         now = _format_values(one.axis, one.values)
-        yield {"input": one.name, "now": now, **_tell_points([_tell_anew(point, best) for point in one.points])}
-        for label, tell in (("  best strategy", _tell_other), ("  plan kept", _tell_kept)):
-            texts = [tell(point, best) for point in one.points]
+        yield {"input": one.name, "now": now, **_tell_points([_tell_anew(point) for point in one.points])}
+        others = [_tell_other(point, best) for point in one.points]
+        for label, texts in (("  best strategy", others), ("  plan kept", [*map(_tell_kept, one.points)])):
             if any(texts):
                 yield blocks.make_faint({"input": label, **_tell_points(texts)})
     for one in study.influences:
@@ -144,14 +144,9 @@ def _sort_by_effect(study: Sensitivity) -> list[Influence]:
     return sorted((one for one in study.influences if one.no_effect is None), key=span)
 
 
-def _find_change(seconds: float, best: Best) -> float:
-    """Return the share by which a time differs from the best plan's."""
-    return seconds / best.seconds - 1
-
-
-def _tell_anew(point: Replanned, best: Best) -> str:
+def _tell_anew(point: Replanned) -> str:
     """Return the change of time if the job is planned again."""
-    return "nothing fits" if point.best is None else _tell_change(_find_change(point.best.seconds, best))
+    return "nothing fits" if point.change is None else _tell_change(point.change)
 
 
 def _tell_other(point: Replanned, best: Best) -> str:
@@ -159,14 +154,12 @@ def _tell_other(point: Replanned, best: Best) -> str:
     return "" if point.best is None or point.best.strategy == best.strategy else point.best.strategy
 
 
-def _tell_kept(point: Replanned, best: Best) -> str:
+def _tell_kept(point: Replanned) -> str:
     """Return the change of time of the original plan, '' if it is the same."""
-    kept = _find_change(point.kept_seconds, best)
     if not point.kept_fits:
         return "does not fit"
-    if point.best is not None and abs(kept - _find_change(point.best.seconds, best)) < _SAME:
-        return ""
-    return _tell_change(kept)
+    same = point.change is not None and abs(point.kept_change - point.change) < _SAME
+    return "" if same else _tell_change(point.kept_change)
 
 
 def _tell_change(share: float) -> str:
@@ -206,7 +199,7 @@ def _format_break_even(axis: Axis, each: BreakEven) -> str:
 
 def _list_error_bars(study: Sensitivity, bars: ErrorBars) -> Iterator[blocks.Block]:
     """Yield the interval of the time, and how sure the choice is."""
-    low, high = (_find_change(seconds, study.best) for seconds in (bars.low_seconds, bars.high_seconds))
+    low, high = (seconds / study.best.seconds - 1 for seconds in (bars.low_seconds, bars.high_seconds))
     names = ", ".join(f"{name} {100 * chance:.3g} %" for name, chance in bars.better.items())
     slower = f"at most {100 * bars.regret:.2g} % slower than the best plan"
     yield blocks.Heading(f"Every time known to within {100 * bars.share:g} %")
@@ -222,31 +215,14 @@ def _list_error_bars(study: Sensitivity, bars: ErrorBars) -> Iterator[blocks.Blo
     )
 
 
-def _make_best_document(best: Best | None) -> dict[str, Any] | None:
-    if best is None:
-        return None
-    return {"strategy": best.strategy, "parameters": dict(best.parameters), "seconds": best.seconds}
-
-
-def _make_input_document(influence: Influence, best: Best) -> dict[str, Any]:
+def _make_input_document(influence: Influence) -> dict[str, Any]:
     return {
         "input": influence.name,
-        "fields": list(influence.axis.sets),
-        "values": list(influence.values),
+        "fields": influence.axis.sets,
+        "values": influence.values,
         "no_effect": influence.no_effect,
-        "points": [
-            {
-                "factor": point.factor,
-                "values": list(point.values),
-                "best": _make_best_document(point.best),
-                "change": None if point.best is None else _find_change(point.best.seconds, best),
-                "kept_seconds": point.kept_seconds,
-                "kept_change": _find_change(point.kept_seconds, best),
-                "kept_fits": point.kept_fits,
-            }
-            for point in influence.points
-        ],
-        "break_evens": [{**vars(each), "values": list(each.values)} for each in influence.break_evens],
+        "points": [{**vars(one), "best": one.best and vars(one.best)} for one in influence.points],
+        "break_evens": [vars(each) for each in influence.break_evens],
     }
 
 
@@ -264,7 +240,7 @@ def _generate_rows(document: Mapping[str, Any], study: Sensitivity) -> Iterator[
         return
     row = {"kind": "uncertainty", "factor": 1 + bars.share}
     for note, seconds in (("5 % quantile", bars.low_seconds), ("95 % quantile", bars.high_seconds)):
-        yield {**row, "note": note, "seconds": seconds, "change": _find_change(seconds, study.best)}
+        yield {**row, "note": note, "seconds": seconds, "change": seconds / study.best.seconds - 1}
     for name, chance in bars.better.items():
         yield {**row, "note": "chance to be better", "strategy": name, "value": chance}
     yield {**row, "note": "regret, 95 % quantile", "value": bars.regret}
@@ -303,25 +279,25 @@ def _name_input(influence: Influence) -> str:
     return f"{influence.name}: {_format_values(influence.axis, influence.values)}"
 
 
-def _list_changes(influence: Influence, best: Best) -> list[float]:
+def _list_changes(influence: Influence) -> list[float]:
     """Return the changes of time that are drawn for an input: planned again, and with the plan of now."""
-    again = [_find_change(point.best.seconds, best) for point in influence.points if point.best is not None]
+    again = [one.change for one in influence.points if one.change is not None]
     fitting = (one for one in influence.points if one.best and one.kept_fits and one.factor in LABELS)
-    return again + [_find_change(point.kept_seconds, best) for point in fitting]
+    return again + [one.kept_change for one in fitting]
 
 
-def _find_reach(influence: Influence, best: Best) -> float:
+def _find_reach(influence: Influence) -> float:
     """Return the largest of the changes."""
-    return max(map(abs, _list_changes(influence, best)), default=0.0)
+    return max(map(abs, _list_changes(influence)), default=0.0)
 
 
 def _scale_change(study: Sensitivity) -> Scale:
     """Return the axis: all bars, unless one is many times as long as all others."""
-    reaches = sorted((_find_reach(one, study.best) for one in study.influences), reverse=True)
+    reaches = sorted(map(_find_reach, study.influences), reverse=True)
     longest, second, *_ = *reaches, 0.0, 0.0
     if second and longest > _LONG * second:
         longest = 2 * second
-    ends = [0.0, *(change for one in study.influences for change in _list_changes(one, study.best))]
+    ends = [0.0, *(change for one in study.influences for change in _list_changes(one))]
     room = 0.06 * max(longest, _TRIFLE)
     low, high = max(min(ends), -longest) - room, min(max(ends), longest) + room
     return scale_shares("time of the best plan against now", low, high)
@@ -329,24 +305,22 @@ def _scale_change(study: Sensitivity) -> Scale:
 
 def _make_plot(influences: Sequence[Influence], study: Sensitivity) -> Plot:
     """Return the bars of half and twice each input, and marks for other factors and for the present plan."""
-    rows: list[Spec] = []
-    best = study.best
-    for one in influences:
-        for point in one.points:
-            if point.best is not None:
-                change = _find_change(point.best.seconds, best)
-                kept = _find_change(point.kept_seconds, best) if point.kept_fits else None
-                rows.append({
-                    "y": _name_input(one),
-                    "factor": point.factor,
-                    "times": f"x {point.factor:g}",
-                    "x": change,
-                    "shown": format_percent(change),
-                    "time": format_seconds(point.best.seconds),
-                    "strategy": point.best.strategy,
-                    "kept": "does not fit" if kept is None else format_percent(kept),
-                    "kept_x": change if kept is None else kept,
-                })  # fmt: skip
+    rows: list[Spec] = [
+        {
+            "y": _name_input(one),
+            "factor": point.factor,
+            "times": f"x {point.factor:g}",
+            "x": point.change,
+            "shown": format_percent(point.change),
+            "time": format_seconds(point.best.seconds),
+            "strategy": point.best.strategy,
+            "kept": format_percent(point.kept_change) if point.kept_fits else "does not fit",
+            "kept_x": point.kept_change if point.kept_fits else point.change,
+        }
+        for one in influences
+        for point in one.points
+        if point.best is not None and point.change is not None
+    ]
     bars = [row for row in rows if row["factor"] in LABELS]
     others = [{**row, "x": row["kept_x"]} for row in bars if abs(row["kept_x"] - row["x"]) > _TRIFLE]
     marks = [
@@ -370,8 +344,7 @@ def draw_tornado(study: Sensitivity, size: Size = PAGE) -> Figure:
     Call it, and save the picture, within ``style.styled(size)``.
     """
     influences, best = _sort_by_effect(study), study.best
-    small = [one for one in influences if _find_reach(one, best) < _TRIFLE]
-    trifles = [one for one in small if not _name_blocked(one)]
+    trifles = [one for one in influences if _find_reach(one) < _TRIFLE and not _name_blocked(one)]
     shown = [one for one in influences if one not in trifles]
     few = f"changes under {100 * _TRIFLE:g} %: {', '.join(one.name for one in trifles)}"
     figure = style.start_figure(
@@ -405,13 +378,10 @@ def _write_notes(influence: Influence, study: Sensitivity, scale: Scale, size: S
     """Return where another strategy is best, the ends of bars that are cut, and where nothing fits."""
     notes = []
     for point in influence.points:
-        if point.best is None or point.factor not in LABELS:
+        if point.change is None or point.factor not in LABELS:
             continue
-        change = _find_change(point.best.seconds, study.best)
-        words = [
-            _tell_other(point, study.best),
-            "" if scale.low <= change <= scale.high else format_percent(change),
-        ]
+        cut = not scale.low <= point.change <= scale.high
+        words = [_tell_other(point, study.best), format_percent(point.change) if cut else ""]
         if any(words):
             notes.append(f"{point.factor:g} x: {', '.join(filter(None, words))}")
     notes += [_name_blocked(influence)] if _name_blocked(influence) else []

@@ -110,7 +110,6 @@ _STYLE: Mapping[str, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.edgecolor": GREY,
-    "axes.linewidth": 0.6,
     "xtick.color": GREY,
     "ytick.color": GREY,
     "xtick.labelcolor": BLACK,
@@ -120,18 +119,6 @@ _STYLE: Mapping[str, Any] = {
     # So that the same picture gives the same file.
     "svg.hashsalt": "ckptplan",
 }
-
-
-def _sized(size: Size) -> dict[str, Any]:
-    """Return settings that follow the size of a picture: all text the same, lines in proportion."""
-    texts = ("font.size", "axes.titlesize", "axes.labelsize", "xtick.labelsize", "ytick.labelsize")
-    lines = {"axes.linewidth": 0.6, "xtick.major.width": 0.6, "ytick.major.width": 0.6}
-    return {
-        **dict.fromkeys((*texts, "legend.fontsize", "figure.titlesize"), size.points),
-        **{name: width * size.scale for name, width in lines.items()},
-        # Labels are placed at the resolution at which a PNG is saved: text is not quite as wide at others.
-        "figure.dpi": size.dots,
-    }
 
 
 def styled(size: Size = PAGE) -> Any:
@@ -149,27 +136,49 @@ def styled(size: Size = PAGE) -> Any:
             accepted="a file that it can read",
         ) from None
     backend = ("backend", "backend_fallback")
-    defaults = {name: value for name, value in mpl.rcParamsDefault.items() if name not in backend}
-    style: Any = {
-        **defaults,
-        **_STYLE,
-        **_sized(size),
-    }  # a plain mapping, where the types spell out three hundred names
-    return mpl.rc_context(style)
+    # A plain mapping, where the types spell out three hundred names.
+    style: Any = {name: value for name, value in mpl.rcParamsDefault.items() if name not in backend}
+    texts = ("font.size", "axes.titlesize", "axes.labelsize", "xtick.labelsize", "ytick.labelsize")
+    style |= {**_STYLE, **dict.fromkeys((*texts, "legend.fontsize", "figure.titlesize"), size.points)}
+    # Lines grow with text.
+    style |= dict.fromkeys(("axes.linewidth", "xtick.major.width", "ytick.major.width"), 0.6 * size.scale)
+    # Labels are placed at the resolution at which a PNG is saved: text is not quite as wide at others.
+    return mpl.rc_context({**style, "figure.dpi": size.dots})
 
 
 def start_figure(size: Size, height: float, *title: str) -> Figure:
-    """Return an empty figure, ``height`` inches high on a page, with lines over it."""
+    """Return an empty figure, ``height`` inches high on a page, with lines over it, broken to its width."""
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
     figure = Figure(figsize=size.inches(height), layout="constrained")
-    set_title(figure, *title)
+    edge = 0.04 * figure.dpi
+    broken: list[str] = []
+    for line in map(escape_controls, title):
+        wide = Text(0, 0, line, figure=figure, parse_math=False).get_window_extent().width
+        # Some characters are wider than others of the same line.
+        fitting = int(0.95 * len(line) * (figure.bbox.width - 2 * edge) / wide)
+        broken += textwrap.wrap(line, max(1, fitting), max_lines=3, placeholder="…", break_on_hyphens=False)
+    figure.suptitle("\n".join(broken), x=edge / figure.bbox.width, ha="left", parse_math=False)
     return figure
 
 
 def finish_figure(figure: Figure, handles: Sequence[Any], size: Size) -> Figure:
-    """Put a legend below a figure, and leave out names of axes for which there is no room."""
-    set_legend(figure, handles, size)
+    """Put a legend below a figure, and leave out names of axes for which there is no room.
+
+    The legend has as many columns as there is width for. A picture that takes the height that it needs grows.
+    """
+    for columns in range(min(5, len(handles)), 0, -1):
+        legend = figure.legend(
+            handles=list(handles), loc="outside lower left", ncols=columns, handlelength=2.4,
+            columnspacing=1.2, borderaxespad=0.2,
+        )  # fmt: skip
+        extent = legend.get_window_extent()
+        if columns == 1 or extent.width <= figure.bbox.width:
+            if size.height is None:
+                figure.set_figheight(figure.get_figheight() + extent.height / figure.dpi)
+            break
+        legend.remove()
     drop_overlaps(figure)
     return figure
 
@@ -183,40 +192,6 @@ def name_rows(axes: Axes, names: Sequence[str], values: Sequence[str], *, least:
     for side in (axes, ends):
         side.tick_params(axis="y", length=0)
     axes.set_ylim(max(least, len(names)) - 0.4, -0.6)
-
-
-def set_title(figure: Figure, *lines: str) -> None:
-    """Write lines over a figure, broken to its width; the layout leaves room for them."""
-    from matplotlib.text import Text
-
-    edge = 0.04 * figure.dpi
-    broken: list[str] = []
-    for line in map(escape_controls, lines):
-        wide = Text(0, 0, line, figure=figure, parse_math=False).get_window_extent().width
-        # Some characters are wider than others of the same line.
-        fitting = int(0.95 * len(line) * (figure.bbox.width - 2 * edge) / wide)
-        broken += textwrap.wrap(line, max(1, fitting), max_lines=3, placeholder="…", break_on_hyphens=False)
-    figure.suptitle("\n".join(broken), x=edge / figure.bbox.width, ha="left", parse_math=False)
-
-
-def set_legend(figure: Figure, handles: Sequence[Any], size: Size) -> None:
-    """Put a legend below a figure, in as many columns as its width has room for.
-
-    A picture that takes the height that it needs grows by that of the legend.
-    """
-    if not handles:
-        return
-    for columns in range(min(5, len(handles)), 0, -1):
-        legend = figure.legend(
-            handles=list(handles), loc="outside lower left", ncols=columns, handlelength=2.4,
-            columnspacing=1.2, borderaxespad=0.2,
-        )  # fmt: skip
-        extent = legend.get_window_extent()
-        if columns == 1 or extent.width <= figure.bbox.width:
-            break
-        legend.remove()
-    if size.height is None:
-        figure.set_figheight(figure.get_figheight() + extent.height / figure.dpi)
 
 
 def picture_format(path: str) -> str:

@@ -320,12 +320,8 @@ _MARKERS, _POINTS = 40, 5_000
 
 def draw_sweep(picture: SweepPicture, size: Size = PAGE) -> Figure:
     """Return the picture. Call it, and save the picture, within ``style.styled(size)``."""
-    draw = _draw_lines if len(picture.varied) == 1 else _draw_maps
-    return draw(picture, size)
-
-
-def _draw_lines(picture: SweepPicture, size: Size) -> Figure:
-    """Return the lines of a sweep over one axis."""
+    if len(picture.varied) == 2:
+        return _draw_maps(picture, size)
     without = picture.list_without()
     title = [*picture.title(), *([f"nothing fits: {', '.join(without)}"] if without else [])]
     return draw_alone(_make_lines(picture), size, 2.2 if size.width < PAGE.width else 3.2, *title)

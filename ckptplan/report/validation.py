@@ -6,21 +6,11 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ckptplan import units
 from ckptplan.calibration.validation import FACTOR, REGRET, Contender, Regret, Row, Unit, Validation, Verdict
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import identify_plan
-from ckptplan.report.blocks import (
-    Block,
-    Cell,
-    Field,
-    Paragraph,
-    Record,
-    Schedules,
-    Section,
-    Style,
-    Table,
-    make_facts,
-)
+from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Record, Schedules, Section, Table, make_facts
 from ckptplan.report.fields import (
     PARAMETERS,
     STRATEGY,
@@ -31,26 +21,17 @@ from ckptplan.report.fields import (
     name_plan,
 )
 from ckptplan.report.formats import View
-from ckptplan.units import (
-    format_bytes,
-    format_count,
-    format_percent,
-    format_rate,
-    format_seconds,
-    format_share,
-    format_threads,
-)
 from ckptplan.wording import Argument
 
 #: How a verdict stands out, and how it is called in a table, shorter than in JSON so that it fits 80 columns.
-_VERDICTS: dict[Verdict, tuple[Style, str]] = {
-    Verdict.OK: ("good", "ok"),
-    Verdict.OFF: ("bad", "off"),
-    Verdict.NOISY: ("caution", "too noisy"),
-    Verdict.SMALL: ("faint", "too small"),
-    Verdict.OTHER_MACHINE: ("caution", "not compared"),
-    Verdict.UNCHECKED: ("caution", "not plain"),
-    Verdict.NOT_MODELLED: ("faint", "not modelled"),
+_VERDICTS = {
+    Verdict.OK: Cell("ok", style="good"),
+    Verdict.OFF: Cell("off", style="bad"),
+    Verdict.NOISY: Cell("too noisy", style="caution"),
+    Verdict.SMALL: Cell("too small", style="faint"),
+    Verdict.OTHER_MACHINE: Cell("not compared", style="caution"),
+    Verdict.UNCHECKED: Cell("not plain", style="caution"),
+    Verdict.NOT_MODELLED: Cell("not modelled", style="faint"),
 }
 _BIAS, _ALLOWED = Field("bias", right=True), Field("allowed", right=True, priority=2)
 _VERDICT = Field("verdict")
@@ -73,10 +54,10 @@ _CONTENDERS = (
     _VERDICT,
 )
 _FORMS: dict[Unit, Callable[[float], str]] = {
-    "bytes per second": format_rate,
-    "bytes": format_bytes,
-    "seconds": format_seconds,
-    "count": lambda value: format_count(round(value)),
+    "bytes per second": units.format_rate,
+    "bytes": units.format_bytes,
+    "seconds": units.format_seconds,
+    "count": lambda value: units.format_count(round(value)),
     "share": lambda value: f"{value:.3f}" if value > 0.01 or value == 0 else f"{value:.1e}",
 }
 
@@ -111,7 +92,7 @@ def _tell(plan: Plan, found: Validation) -> Iterator[Block]:
         {
             "plan": name_plan(plan),
             "ran": f"{found.cell}, batch {plan.workload.batch}",
-            "on": f"{here.machine}, {format_threads(here.threads)}{rounds}",
+            "on": f"{here.machine}, {units.format_threads(here.threads)}{rounds}",
         }
     )
     yield Table.of(_QUANTITIES, map(_tell_quantity, found.rows))
@@ -130,14 +111,13 @@ def _tell(plan: Plan, found: Validation) -> Iterator[Block]:
 
 
 def _tell_quantity(row: Row) -> Record:
-    form = format_percent if row.in_points else _FORMS[row.unit]
-    bias = None if row.bias is None else _format_change(row.bias, in_points=row.in_points)
-    if row.in_points or row.allowed is None:
-        allowed = None if row.allowed is None else f"{row.allowed * 100:.1f} pt"
-    else:
-        factors = {0: "exact", FACTOR - 1: "x 2"}
-        allowed = factors.get(row.allowed, f"{row.allowed * 100:.1f} %")
-    noise = None if row.noise is None else format_share(row.noise)
+    form = units.format_percent if row.in_points else _FORMS[row.unit]
+    unit = "pt" if row.in_points else "%"
+    bias = None if row.bias is None else f"{row.bias * 100:+.1f} {unit}"
+    allowed = None if row.allowed is None else f"{row.allowed * 100:.1f} {unit}"
+    if row.allowed is not None and not row.in_points:
+        allowed = {0: "exact", FACTOR - 1: "x 2"}.get(row.allowed, allowed)
+    noise = None if row.noise is None else units.format_share(row.noise)
     return {
         "quantity": row.quantity,
         "predicted": None if row.predicted is None else form(row.predicted),
@@ -145,17 +125,8 @@ def _tell_quantity(row: Row) -> Record:
         "bias": "equal" if row.bias == 0 and not row.in_points else bias,
         "allowed": allowed,
         "noise": f"{row.noise * 100:.1f} pt" if row.in_points and row.noise is not None else noise,
-        "verdict": _make_verdict_cell(row.verdict),
+        "verdict": _VERDICTS[row.verdict],
     }
-
-
-def _make_verdict_cell(verdict: Verdict) -> Cell:
-    style, text = _VERDICTS[verdict]
-    return Cell(text, style=style)
-
-
-def _format_change(share: float, *, in_points: bool = False) -> str:
-    return f"{share * 100:+.1f} {'pt' if in_points else '%'}"
 
 
 def _tell_regret(regret: Regret) -> Iterator[Block]:
@@ -163,11 +134,10 @@ def _tell_regret(regret: Regret) -> Iterator[Block]:
     told = (
         "nothing that was measured is quicker"
         if row.measured <= 1
-        else f"the plan took {format_share(row.measured - 1)} longer than the quickest measured, by the round; "
-        f"{format_share(REGRET)} and the noise, {format_share(row.noise or 0.0)}, are allowed"
+        else f"the plan took {units.format_share(row.measured - 1)} longer than the quickest measured, by the "
+        f"round; {units.format_share(REGRET)} and the noise, {units.format_share(row.noise or 0)}, are allowed"
     )
-    verdict = _VERDICTS[regret.row.verdict][1]
-    yield Paragraph(f"  {row.measured:.3f}: {told}  {verdict}", head="Decision regret")
+    yield Paragraph(f"  {row.measured:.3f}: {told}  {_VERDICTS[regret.row.verdict].value}", head="Decision regret")
     ordered = sorted(regret.contenders, key=lambda one: one.row.measured)
     yield Table.of(_CONTENDERS, (_tell_contender(one, chosen=one is regret.own) for one in ordered))
     for one in ordered:
@@ -211,7 +181,7 @@ def _with_numbers(found: Validation, name: str) -> str:
     """Return a name; that of the overhead, by which plans are chosen, with its numbers."""
     for row in found.rows:
         if row.quantity == name and row.in_points and row.predicted is not None and row.bias is not None:
-            predicted, measured = format_percent(row.predicted), format_percent(row.measured)
+            predicted, measured = units.format_percent(row.predicted), units.format_percent(row.measured)
             points = f"{abs(row.bias) * 100:.1f} points"
             return f"{name} ({predicted} predicted, {measured} measured: {points} off)"
     return name

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
@@ -56,6 +55,8 @@ def schedule_lines(
 
 
 def _json_lines(actions: Iterable[Action], head: Mapping[str, Any]) -> Iterator[str]:
+    import json
+
     encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
     yield encode(head) + "\n"
     for action in actions:
@@ -72,11 +73,8 @@ def _csv_lines(actions: Iterable[Action]) -> Iterator[str]:
     yield ",".join(_COLUMNS) + "\n"
     for action in actions:
         fields = action_fields(action)
-        yield ",".join(_cell(fields.get(column, "")) for column in _COLUMNS) + "\n"
-
-
-def _cell(value: object) -> str:
-    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        values = (fields.get(column, "") for column in _COLUMNS)
+        yield ",".join(" ".join(map(str, one)) if isinstance(one, tuple) else str(one) for one in values) + "\n"
 
 
 def load_schedule(path: str | Path, *, steps: int | None = None) -> Iterator[Action]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -49,6 +48,8 @@ class Lines:
     def head(self, row: Row) -> str:
         """Return the beginning of the line of a row that starts with these columns."""
         if self.format == "jsonl":
+            import json
+
             return json.dumps(dict(row), allow_nan=False)[:-1] + ","
         # Append a cell and remove it again, since an empty cell is quoted if it is the only one of its line.
         return _csv([[*map(_cell, row.values()), "."]]).removesuffix(".\n")
@@ -56,6 +57,8 @@ class Lines:
     def block(self, cells: Sequence[Sequence[Any]]) -> str:
         """Return many rows, given column by column, which is much faster than row by row."""
         if self.format == "jsonl":
+            import json
+
             rows = (dict(zip(self.columns, row, strict=True)) for row in zip(*cells, strict=True))
             return "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
         columns = zip(self.columns.values(), cells, strict=True)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from pydantic.fields import FieldInfo
 
+from ckptplan import units
 from ckptplan.errors import InputError, did_you_mean
 from ckptplan.model.network import Network
 from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile, Source
@@ -20,16 +21,6 @@ from ckptplan.model.workload import DERIVED, Workload
 from ckptplan.storage.files import parse_toml, read_text, write_text
 from ckptplan.storage.library import locate
 from ckptplan.storage.versions import WRITTEN, Kind, drop_version
-from ckptplan.units import (
-    format_bytes,
-    format_flop_rate,
-    format_rate,
-    format_seconds,
-    parse_bytes,
-    parse_flop_rate,
-    parse_rate,
-    parse_seconds,
-)
 
 #: The keys of a number with its source.
 _KEYS = ("value", *Source.model_fields)
@@ -100,11 +91,11 @@ def _read_number(field: str, entry: dict[str, Any]) -> tuple[Any, dict[str, Any]
 _Form = tuple[Callable[[float], str], Callable[[object], float]]
 #: Ending of a field's name -> how to format and parse its values.
 _FORMS: dict[str, _Form] = {
-    "_bytes_per_second": (format_rate, parse_rate),
-    "_flops_per_second": (format_flop_rate, parse_flop_rate),
-    "_bytes": (format_bytes, parse_bytes),
-    "_bytes_per_step": (format_bytes, parse_bytes),
-    "_seconds": (format_seconds, parse_seconds),
+    "_bytes_per_second": (units.format_rate, units.parse_rate),
+    "_flops_per_second": (units.format_flop_rate, units.parse_flop_rate),
+    "_bytes": (units.format_bytes, units.parse_bytes),
+    "_bytes_per_step": (units.format_bytes, units.parse_bytes),
+    "_seconds": (units.format_seconds, units.parse_seconds),
 }
 
 

@@ -20,8 +20,6 @@ from ckptplan.model.split import Choice, Where
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.pricing import MOST_PLAYED, is_played, least_seconds_of, memory_variants
 from ckptplan.recursion.problem import Family, Prices, Problem, SolvedProblem, as_family
-from ckptplan.recursion.segments import find_periods, find_segments
-from ckptplan.recursion.solver import list_rungs, solve
 from ckptplan.recursion.tree import Decision, Part, Tree, UnitSizes, grow_tree, record_one_by_one
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.solved import Choose, IsBeaten, Rung, Solved, Task
@@ -51,12 +49,10 @@ def find_reread(costs: StepCosts, budget: Budget) -> Family:
     cost = price(counts, costs)
     fits = cost.within(budget) & (not costs.overlaps_compute and 1 < steps <= _MOST_STEPS)
     return Family(
-        cost=cost.take(fits), regular=np.zeros(int(fits[0]), np.bool_), build=lambda _: _make_tree(steps)
+        cost=cost.take(fits),
+        regular=np.zeros(int(fits[0]), np.bool_),
+        build=lambda _: grow_tree(Part(Where.UNSTORED, steps, 1), _decide, sizes=UnitSizes(1, 1)),
     )
-
-
-def _make_tree(steps: int) -> Tree:
-    return grow_tree(Part(Where.UNSTORED, steps, 1), _decide, sizes=UnitSizes(1, 1))
 
 
 def _decide(part: Part) -> Decision:
@@ -92,6 +88,8 @@ class Optimal(Solved):
 
     def find(self, task: Task) -> list[Family]:
         """Return schedules that are also legal, and quick to find."""
+        from ckptplan.recursion.segments import find_periods, find_segments
+
         costs, budget = task.costs, task.budget
         return [
             find_segments(costs, budget),
@@ -203,6 +201,8 @@ class Optimal(Solved):
             price = 4 * price if high == inf else (low + high) / 2
 
     def list_rungs(self, task: Task, *, is_beaten: IsBeaten) -> Iterator[Rung]:
+        from ckptplan.recursion.solver import list_rungs, solve
+
         costs = task.costs
         room = _has_room(costs, task.budget)
         most_played = MOST_PLAYED // costs.steps
@@ -299,6 +299,9 @@ def _solve(task: Task, *, remote: bool, price: float = 0.0, messages: bool = Fal
     if price:
         dearer = replace(problem.prices, write=problem.prices.write + price)
         problem = replace(problem, prices=dearer, effort=_LESS[task.effort], front=False, alone=True)
+    # Imported where a strategy is solved: the registry imports each strategy of each command.
+    from ckptplan.recursion.solver import solve
+
     solved = solve(problem)
     if solved is None:
         return SolvedProblem(candidates=[], least_extra=_bound_by_memory(task.costs, task.budget), exact=False)

@@ -14,7 +14,6 @@ from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import revolve
 from ckptplan.recursion.problem import Family
-from ckptplan.recursion.segments import find_periods, find_segments
 from ckptplan.schedule.actions import Action
 from ckptplan.strategies.closed_form import Box, Capacity, ClosedForm
 from ckptplan.strategies.protocol import Columns, Splits
@@ -91,6 +90,8 @@ class DiskRevolve(Solved):
     has_single_steps = True
 
     def find(self, task: Task) -> list[Family]:
+        from ckptplan.recursion.segments import find_segments
+
         return [find_segments(task.costs, task.budget)]
 
     def least_local_bytes(self, costs: StepCosts) -> int:
@@ -109,6 +110,8 @@ class Periodic(Solved):
     rank = 10
 
     def find(self, task: Task) -> list[Family]:
+        from ckptplan.recursion.segments import find_periods
+
         return [find_periods(task.costs, task.budget, front=task.front)]
 
 

@@ -16,23 +16,10 @@ from itertools import groupby
 from operator import index
 from typing import Any, TypeAlias
 
+from ckptplan import units
 from ckptplan.cost.case import Case
 from ckptplan.errors import InputError, did_you_mean, refuse
 from ckptplan.model.workload import ACTION_TIMES, DERIVED
-from ckptplan.units import (
-    MAX_BYTES,
-    MAX_STEPS,
-    format_bytes,
-    format_count,
-    format_rate,
-    format_seconds,
-    format_share,
-    parse_bytes,
-    parse_headroom,
-    parse_optional_bytes,
-    parse_rate,
-    parse_seconds,
-)
 
 #: A value of an axis in SI base units; None is 'unbounded'.
 Value: TypeAlias = int | float | None
@@ -53,8 +40,8 @@ def _read_count(value: object) -> int:
         count = int(value) if isinstance(value, str) else index(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         count = 0
-    if isinstance(value, bool) or not 1 <= count <= MAX_STEPS:
-        raise refuse(value, "is not accepted", accepted=f"whole numbers from 1 to {MAX_STEPS:,}")
+    if isinstance(value, bool) or not 1 <= count <= units.MAX_STEPS:
+        raise refuse(value, "is not accepted", accepted=f"whole numbers from 1 to {units.MAX_STEPS:,}")
     return count
 
 
@@ -72,15 +59,15 @@ def _read_ratio(value: object) -> float:
 
 
 def _show_limit(value: int | None) -> str:
-    return "unbounded" if value is None else format_bytes(value)
+    return "unbounded" if value is None else units.format_bytes(value)
 
 
-COUNT = AxisKind(read=_read_count, show=format_count, whole=True)
-BYTES = AxisKind(read=parse_bytes, show=format_bytes, whole=True)
-LIMIT = AxisKind(read=parse_optional_bytes, show=_show_limit, whole=True)
-HEADROOM = AxisKind(read=parse_headroom, show=format_share)
-RATE = AxisKind(read=parse_rate, show=format_rate)
-SECONDS = AxisKind(read=parse_seconds, show=format_seconds)
+COUNT = AxisKind(read=_read_count, show=units.format_count, whole=True)
+BYTES = AxisKind(read=units.parse_bytes, show=units.format_bytes, whole=True)
+LIMIT = AxisKind(read=units.parse_optional_bytes, show=_show_limit, whole=True)
+HEADROOM = AxisKind(read=units.parse_headroom, show=units.format_share)
+RATE = AxisKind(read=units.parse_rate, show=units.format_rate)
+SECONDS = AxisKind(read=units.parse_seconds, show=units.format_seconds)
 RATIO = AxisKind(read=_read_ratio, show="{:.4g}".format)
 
 
@@ -127,7 +114,7 @@ class Axis:
             if value is None or not self.kind.whole:
                 scaled.append(None if value is None else value * factor)
             else:
-                scaled.append(value if value == 0 else min(max(1, round(value * factor)), MAX_BYTES))
+                scaled.append(value if value == 0 else min(max(1, round(value * factor)), units.MAX_BYTES))
         return scaled
 
     def _put(self, case: Case, values: Sequence[Any]) -> Case:

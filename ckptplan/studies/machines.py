@@ -193,7 +193,9 @@ def compare_machines(
     stages.end()
     return MachineComparison(
         workload=workload,
-        machines=tuple(sorted(found, key=_rank)),
+        machines=tuple(
+            sorted(found, key=lambda one: (one.plan is None, one.seconds is None, one.seconds or 0.0))
+        ),
         batches=batches,
         deadline=within,
         reach_overhead=limit,
@@ -249,7 +251,3 @@ def _find_largest(workload: Workload, profile: HardwareProfile, wishes: Wishes) 
     limits: Any = {name: wish for name, wish in wishes.items() if name not in ("objective", "model")}
     best = next(iter(largest("T", workload, profile, **limits).values()))
     return best.value, best.strategy if best.value else ""
-
-
-def _rank(machine: Machine) -> tuple[bool, bool, float]:
-    return machine.plan is None, machine.seconds is None, machine.seconds or 0.0

@@ -14,10 +14,9 @@ import numpy.typing as npt
 from ckptplan.cost.arrays import Integers
 from ckptplan.errors import InputError
 from ckptplan.recursion.online import Snapshots, bound_advances
-from ckptplan.recursion.problem import Prices
+from ckptplan.recursion.problem import CELLS, Prices, is_affordable
 from ckptplan.recursion.revolve import count_at
-from ckptplan.recursion.table_problem import is_affordable
-from ckptplan.recursion.tables import CELLS, Tables
+from ckptplan.recursion.tables import Tables
 from ckptplan.recursion.tree import UnitSizes
 from ckptplan.schedule.schedule import check_count
 

@@ -17,7 +17,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from typing import Unpack
+from typing import TypeAlias, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -27,16 +27,9 @@ from ckptplan.cost.case import Case
 from ckptplan.model.goal import Goal
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress, StagedProgress
-from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import ACTION_TIMES, Workload
-from ckptplan.planning.request import (
-    BudgetWishes,
-    Request,
-    ask_within_memory,
-    read_argument,
-    replace_memory,
-)
+from ckptplan.planning.request import BudgetWishes, Request, ask_within_memory, read_argument, replace_memory
 from ckptplan.planning.suggestions import explain_infeasible
 from ckptplan.schedule.simulator import play
 from ckptplan.search.question import Question
@@ -230,7 +223,7 @@ class Best:
     """A best plan: its strategy, its parameters and its time in seconds."""
 
     strategy: str
-    parameters: Parameters
+    parameters: Mapping[str, int]
     seconds: float
 
 
@@ -240,13 +233,15 @@ class Replanned:
 
     ``values`` has an entry for each field that the input sets (a bandwidth has one in each direction). ``best``
     is None if nothing fits. ``kept_seconds`` is the time of the plan for the unchanged inputs, and
-    ``kept_fits`` says whether that plan keeps the budgets.
+    ``kept_fits`` says whether that plan keeps the budgets. Changes are shares of the unchanged plan's time.
     """
 
     factor: float
     values: tuple[Value, ...]
     best: Best | None
+    change: float | None
     kept_seconds: float
+    kept_change: float
     kept_fits: bool
 
 
@@ -384,15 +379,11 @@ def sensitivity(
 
 
 def _summarise(answer: Answer) -> Best:
-    return Best(strategy=answer.strategy.name, parameters=answer.parameters, seconds=answer.key[0])
+    return Best(strategy=answer.strategy.name, parameters=dict(answer.parameters), seconds=answer.key[0])
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Scanned:
-    """The strategy of the best plan at a factor, None if nothing fits."""
-
-    factor: float
-    strategy: str | None
+#: A factor, and the strategy of the best plan there; None if nothing fits.
+_Scanned: TypeAlias = tuple[float, str | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -429,14 +420,16 @@ class _Study:
             factor=factor,
             values=tuple(axis.scale_values(self.case, factor)),
             best=None if answer is None else _summarise(answer),
+            change=None if answer is None else answer.key[0] / self.kept.key[0] - 1,
             kept_seconds=seconds,
+            kept_change=seconds / self.kept.key[0] - 1,
             kept_fits=fits,
         )
 
     def _find_break_evens(self, axis: Axis) -> Iterator[BreakEven]:
         """Scan a grid of factors outwards from 1, and bisect wherever two neighbours differ."""
         for end in (_LEAST, _MOST):
-            near = _Scanned(factor=1.0, strategy=self.kept.strategy.name)
+            near: _Scanned = 1.0, self.kept.strategy.name
             for step in range(1, _STEPS + 1):
                 far = self._scan(axis, end ** (step / _STEPS), near)
                 yield from self._bisect(axis, near, far)
@@ -447,23 +440,19 @@ class _Study:
         question = ask_within_memory(axis.scale(self.case, factor), self.goal)
         best = question.best()
         if best is None:
-            return _Scanned(factor=factor, strategy=None)
-        names = (one.strategy for one in neighbours if one.strategy is not None)
-        return _Scanned(factor=factor, strategy=_stay_with(names, best, question))
+            return factor, None
+        names = (strategy for _, strategy in neighbours if strategy is not None)
+        return factor, _stay_with(names, best, question)
 
     def _bisect(self, axis: Axis, near: _Scanned, far: _Scanned) -> Iterator[BreakEven]:
         """Yield each change of the best strategy between two factors, by bisection."""
-        if near.strategy == far.strategy:
+        if near[1] == far[1]:
             return
-        factor = math.sqrt(near.factor * far.factor)
-        low, high = sorted((near, far), key=lambda point: point.factor)
-        if high.factor <= low.factor * _CLOSE:
-            yield BreakEven(
-                factor=factor,
-                values=tuple(axis.scale_values(self.case, factor)),
-                below=low.strategy,
-                above=high.strategy,
-            )
+        factor = math.sqrt(near[0] * far[0])
+        (low, below), (high, above) = sorted((near, far))
+        if high <= low * _CLOSE:
+            values = tuple(axis.scale_values(self.case, factor))
+            yield BreakEven(factor=factor, values=values, below=below, above=above)
             return
         middle = self._scan(axis, factor, near, far)
         yield from self._bisect(axis, near, middle)

@@ -14,7 +14,7 @@ from ckptplan import ParetoFront
 from ckptplan.cost.case import Case
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion import table_problem
+from ckptplan.recursion import problem as problems
 from ckptplan.recursion.pricing import tally
 from ckptplan.recursion.segments import find_segments
 from ckptplan.search.question import Question
@@ -77,13 +77,13 @@ def test_the_front_of_optimal_is_below_every_plan_and_every_front(costs: StepCos
 @settings(max_examples=6)
 def test_so_it_is_where_no_table_holds_the_whole_sequence(columns: int, costs: StepCosts) -> None:
     """The tables are made small, so that schedules are put together from parts and chunks."""
-    before = table_problem.WORK["quick"]
-    table_problem.WORK["quick"] = costs.steps**2 * columns
+    before = problems.WORK["quick"]
+    problems.WORK["quick"] = costs.steps**2 * columns
     try:
         others = tuple(one for one in EVERY if one.name not in ("periodic", "disk-revolve"))
         check(ask(costs=costs, strategies=others), draw_budgets(costs, 6))
     finally:
-        table_problem.WORK["quick"] = before
+        problems.WORK["quick"] = before
 
 
 #: Cases in which points of the front were left out, or its bounds were weaker than a plan's.

@@ -17,7 +17,8 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.goal import ObjectiveName
 from ckptplan.model.split import FORMS
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion import pricing, solver, table_problem
+from ckptplan.recursion import pricing, solver
+from ckptplan.recursion import problem as problems
 from ckptplan.recursion.problem import Prices, Problem, SolvedProblem
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.simulator import Trace, play
@@ -140,7 +141,7 @@ def test_the_bound_holds_however_coarse_the_units_are(costs: StepCosts, share: f
     budget = Budget(local_bytes=costs.tape_bytes + int(share * (most - costs.tape_bytes)))
     exact = ask(costs=costs, budget=budget, strategies=(SOLVED["optimal"],), effort="thorough").best()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(table_problem.WORK, "quick", work)
+        patch.setitem(problems.WORK, "quick", work)
         answers = ask(costs=costs, budget=budget, strategies=ALL).rank()
     bounds = [one.least_seconds for one in answers if not one.strategy.is_closed_form]
     least = max((bound for bound in bounds if bound is not None), default=0.0)
@@ -167,12 +168,13 @@ def test_memory_that_rounding_wastes_does_not_raise_the_bound(
 
 def test_a_bound_above_a_plan_is_never_told_as_a_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even by lowering it to the plan's time: a gap of 0 would be read as a proof."""
+    solve = solver.solve
 
     def wrongly(problem: Problem) -> SolvedProblem | None:
-        found = solver.solve(problem)
+        found = solve(problem)
         return None if found is None else replace(found, least_extra=1e6)
 
-    monkeypatch.setattr("ckptplan.strategies.optimal.solve", wrongly)
+    monkeypatch.setattr("ckptplan.recursion.solver.solve", wrongly)
     with pytest.raises(CkptplanError, match="please report it"):
         ckptplan.optimize(ckptplan.load_workload("paper-snn"), ckptplan.load_profile("ipu-mk2"))
 

@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 import ckptplan
 from ckptplan.cost.case import Case
 from ckptplan.report.blocks import Paragraph, Section, Table
+from ckptplan.report.formats import View
 from ckptplan.report.front import view_front
 from ckptplan.report.gantt import Detail, TooLongToDraw, sketch_schedule
-from ckptplan.report.html.page import Page, encode_data, make_page
+from ckptplan.report.html.page import encode_data, render_page
 from ckptplan.report.sensitivity import view_sensitivity
 from ckptplan.schedule.timeline import Event
 from ckptplan.units import format_bytes
@@ -70,7 +71,7 @@ def test_a_page_refers_to_itself_alone_and_holds_the_plan(tmp_path: Path) -> Non
 def test_tables_of_a_page_are_those_that_the_command_prints() -> None:
     front = ckptplan.pareto(WORKLOAD.with_steps(64), PROFILE, local_bytes="230 kB")
     view = view_front(front)
-    page = make_page(view_front(front)).render()
+    page = render_page(view_front(front))
     grids = [block for block in view.blocks() if isinstance(block, Table)]
     assert len(grids) == 2
     for grid in grids:
@@ -161,7 +162,7 @@ def test_without_the_extra_it_says_what_to_install_and_the_rest_works(
 def test_any_text_is_text_in_a_page(text: str) -> None:
     """In elements, attributes and data; lone surrogates, which no file can hold, as escapes."""
     section = Section("a", "b", [Paragraph(text)])
-    page = Page.of(section, title=text, lede=text).render()
+    page = render_page(View(kind=None, title=text, lede=text, sections=lambda: [section]))
     page.encode()
     assert page.count("<script") == 1
     assert page.count("<p") == 4
@@ -186,10 +187,10 @@ def test_charts_are_what_the_schema_of_vega_lite_allows() -> None:
     front = ckptplan.pareto(workload, PROFILE, local_bytes="230 kB")
     study = ckptplan.sensitivity(workload, PROFILE, local_bytes="230 kB")
     for page in (
-        make_page(view_front(front)),
-        make_page(view_sensitivity(study)),
+        render_page(view_front(front)),
+        render_page(view_sensitivity(study)),
     ):
-        data = data_of(page.render())
+        data = data_of(page)
         specs = [*data["charts"].values(), *(plan["chart"]["spec"] for plan in data["plans"][:1])]
         assert specs
         for spec in specs:
@@ -202,7 +203,7 @@ def test_the_budget_of_a_front_is_named_as_the_axis_counts_it() -> None:
     front = ckptplan.pareto(WORKLOAD.with_steps(1024), PROFILE, local_bytes="512 KiB")
     free = format_bytes(front.budget_bytes - front.resident_bytes)
     assert front.resident_bytes
-    text = make_page(view_front(front)).render()
+    text = render_page(view_front(front))
     assert f"budget: {free} of 512 KiB" in text
     assert "budget 512 KiB" not in text
 

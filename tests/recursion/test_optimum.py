@@ -11,16 +11,15 @@ from hypothesis import strategies as st
 
 from ckptplan.model.split import Where
 from ckptplan.recursion.classical import SingleTape, is_classical
+from ckptplan.recursion.memorising import Memorisation
 from ckptplan.recursion.prices import bound_by_prices
 from ckptplan.recursion.pricing import Tally, tally
-from ckptplan.recursion.problem import Prices, Problem, bound_by_tapes
+from ckptplan.recursion.problem import WORK, Prices, Problem, bound_by_tapes
 from ckptplan.recursion.revolve import count_recomputed
 from ckptplan.recursion.solver import solve
-from ckptplan.recursion.table_problem import WORK
 from ckptplan.recursion.tables import Tables, Values
 from ckptplan.recursion.tree import Part, UnitSizes, grow_tree
 from ckptplan.schedule.simulator import play
-from ckptplan.strategies.memorising import Memorisation
 from tests.recursion.against_search import check_plan, check_recursion
 from tests.support import plain_costs
 

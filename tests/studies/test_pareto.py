@@ -9,7 +9,7 @@ import pytest
 import ckptplan
 from ckptplan import Infeasible, InputError, ParetoFront, Plan
 from ckptplan.planning.request import RESOLUTION
-from ckptplan.recursion import table_problem
+from ckptplan.recursion import problem as problems
 
 WORKLOAD = ckptplan.load_workload("paper-snn").with_steps(64)
 IPU = ckptplan.load_profile("ipu-mk2")
@@ -155,7 +155,7 @@ def test_a_solved_strategy_has_the_quickest_plan_of_every_budget(name: str) -> N
 def test_a_long_sequence_has_schedules_for_every_budget_the_wanted_one_among_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(table_problem.WORK, "quick", 64**2 * 10)
+    monkeypatch.setitem(problems.WORK, "quick", 64**2 * 10)
     told: list[tuple[int, int]] = []
     front = ckptplan.pareto(
         WORKLOAD,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from importlib.metadata import version
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from ckptplan.cost.case import Case
 from ckptplan.errors import InputError, MissingExtra
@@ -51,33 +51,16 @@ def load_library() -> str:
     known = recall("charts", key)
     if known is not None:
         return known[0]
-    script = _make()
+    import vl_convert
+
+    script = str(vl_convert.javascript_bundle(_ENTRY, vl_version=_VEGA_LITE))
     keep("charts", key, script)
     return script
 
 
-def _make() -> str:
-    import vl_convert
-
-    return str(vl_convert.javascript_bundle(_ENTRY, vl_version=_VEGA_LITE))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShownPlan:
-    """A plan that can be chosen on a page: its numbers, its chart or why there is none, and its JSON."""
-
-    label: str
-    facts: tuple[tuple[str, str], ...]
-    chart: Chart | None
-    note: str
-    #: The plan's file, None if it is left out for its size.
-    content: str | None
-
-    @property
-    def link(self) -> str | None:
-        """The file as a link that needs no server and no script."""
-        content = self.content and base64.b64encode(self.content.encode()).decode("ascii")
-        return content and f"data:application/json;base64,{content}"
+#: A plan that can be chosen on a page: its label, its facts as pairs of texts, its chart or a note why there is
+#: none, and the content of its file, None if it is left out for its size.
+ShownPlan: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,57 +68,54 @@ class PlanPanel:
     """The place where the chosen plan is shown, and a table to choose it without a pointer."""
 
     kind: ClassVar[str] = "plans"
-    plans: tuple[ShownPlan, ...]
+    plans: Sequence[ShownPlan]
     #: The plan that is shown first.
     first: int = 0
 
+    @property
+    def link(self) -> str | None:
+        """The file of that plan as a link that needs no server and no script."""
+        content = self.plans[self.first]["content"]
+        return content and f"data:application/json;base64,{base64.b64encode(content.encode()).decode('ascii')}"
 
-@dataclass(frozen=True, kw_only=True)
-class Page:
-    """A result as a page."""
 
-    title: str
-    #: What the page is about, in a line.
-    lede: str
-    sections: tuple[Section, ...]
-
-    @classmethod
-    def of(cls, *sections: Section, title: str, lede: str) -> Page:
-        """Return a page with every table and text once, where it comes last, and without empty sections."""
-        later: set[Block] = set()
-        kept = []
-        for section in reversed(sections):
-            blocks = tuple(one for one in section.blocks if not isinstance(one, Block) or one not in later)
-            later |= {one for one in blocks if isinstance(one, Block)}
-            if blocks:
-                kept.append(replace(section, blocks=blocks))
-        return cls(title=title, lede=lede, sections=tuple(reversed(kept)))
-
-    def render(self, *, command: str = "") -> str:
-        """Return the page as HTML; ``command`` is what made it. Raises MissingExtra."""
-        need_html()
-        script, style = _asset("page.js"), _asset("page.css")
-        blocks = [block for section in self.sections for block in section.blocks]
-        charts = {one.name: one.spec for one in blocks if isinstance(one, Chart)}
-        plans = [
-            {**vars(plan), "chart": plan.chart and vars(plan.chart)}
-            for one in blocks
-            if isinstance(one, PlanPanel)
-            for plan in one.plans
-        ]
-        library = load_library() if charts or plans else ""
-        return str(
-            _template().render(
-                page=self,
-                command=command,
-                version=__version__,
-                style=_as_is(style),
-                library=_as_is(library),
-                script=_as_is(script),
-                data=_as_is(encode_data({"charts": charts, "plans": plans})),
-                policy=_make_policy(library, script),
-            )
+def render_page(view: View, *, command: str = "") -> str:
+    """Return a result as HTML; ``command`` is what made it. Raises MissingExtra."""
+    need_html()
+    script, style = _asset("page.js"), _asset("page.css")
+    parts = (one if isinstance(one, Section) else _show_schedules(one) for one in view.sections())
+    basis = explain_basis(tuple(dict.fromkeys(view.basis())))
+    sections = _drop_repeated([*parts, Section("basis", "Estimate basis", basis)])
+    blocks = [block for section in sections for block in section.blocks]
+    charts = {one.name: one.spec for one in blocks if isinstance(one, Chart)}
+    plans = [plan for one in blocks if isinstance(one, PlanPanel) for plan in one.plans]
+    library = load_library() if charts or plans else ""
+    return str(
+        _template().render(
+            title=view.title,
+            lede=view.lede,
+            sections=sections,
+            command=command,
+            version=__version__,
+            style=_as_is(style),
+            library=_as_is(library),
+            script=_as_is(script),
+            data=_as_is(encode_data({"charts": charts, "plans": plans})),
+            policy=_make_policy(library, script),
         )
+    )
+
+
+def _drop_repeated(sections: Sequence[Section]) -> list[Section]:
+    """Return sections with every table and text once, where it comes last, and without empty ones."""
+    later: set[Block] = set()
+    kept = []
+    for section in reversed(sections):
+        blocks = tuple(one for one in section.blocks if not isinstance(one, Block) or one not in later)
+        later |= {one for one in blocks if isinstance(one, Block)}
+        if blocks:
+            kept.append(replace(section, blocks=blocks))
+    return kept[::-1]
 
 
 def need_html() -> None:
@@ -211,13 +191,6 @@ _EVENTS, _CHARACTERS = 200_000, 1_000_000
 _WHOLE, _ONE_OF_MANY = Detail(), Detail(bars=500, intervals=120, events=50_000)
 
 
-def make_page(view: View) -> Page:
-    """Return the page of a result. A part without content is left out."""
-    parts = (one if isinstance(one, Section) else _show_schedules(one) for one in view.sections())
-    basis = explain_basis(tuple(dict.fromkeys(view.basis())))
-    return Page.of(*parts, Section("basis", "Estimate basis", basis), title=view.title, lede=view.lede)
-
-
 def view_report(plan: Plan, compared: Results, *, front: ParetoFront, study: Sensitivity | None) -> View:
     """Return all that is known about a plan: the front around it, its rivals, and what its inputs do to it."""
     about = view_plan(plan, lambda: compared)
@@ -243,14 +216,14 @@ def _show_schedules(chosen: Schedules) -> Section:
     if chosen.own is not None:
         label = f"{chosen.own.strategy}, the plan of this report"
         shown.append(_show_plan(label, chosen.own, _WHOLE, characters)[0])
-        characters -= len(shown[0].content or "")
+        characters -= len(shown[0]["content"] or "")
     for label, plan in chosen.plans:
         detail = replace(_ONE_OF_MANY, events=min(_ONE_OF_MANY.events, events))
         one, seen = _show_plan(label, plan, detail, characters)
         shown.append(one)
         events -= seen
-        characters -= len(one.content or "")
-    panels = [PlanPanel(plans=tuple(shown), first=chosen.first)] if shown else []
+        characters -= len(one["content"] or "")
+    panels = [PlanPanel(plans=shown, first=chosen.first)] if shown else []
     return Section("schedule", chosen.title, panels)
 
 
@@ -268,7 +241,8 @@ def _show_plan(label: str, plan: Plan, detail: Detail, characters: int) -> tuple
     except InputError as error:
         note = f"There is no schedule: {error}"
     table = Table.of(_FACTS, [tell_plan(plan)])
-    facts = ((name, text or "none") for name, text in zip(table.headings, table.texts[0], strict=True))
+    facts = [(name, text or "none") for name, text in zip(table.headings, table.texts[0], strict=True)]
     content = plan_text(plan)
     kept = content if len(content) <= characters else None
-    return ShownPlan(label=label, facts=tuple(facts), chart=chart, note=note, content=kept), seen
+    shown = {"label": label, "facts": facts, "chart": chart and vars(chart), "note": note, "content": kept}
+    return shown, seen
