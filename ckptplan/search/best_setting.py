@@ -17,7 +17,6 @@ from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from ckptplan.model.record import Parameters
 from ckptplan.search.boxes import (
@@ -57,17 +56,19 @@ def find_best_setting(problem: BoxProblem, *, rival: Rival | None = None) -> Ans
         return None
     boxes = Boxes.whole(start)
     best = beaten = rival
-    if beaten is not None and not _may_improve(boxes, problem, beaten):
-        return None
+    if beaten is not None:
+        keys, useful = problem.bound(boxes)
+        if not np.any(useful & _is_below(keys, beaten)):
+            return None
     if boxes.volume() > _FEW_POINTS:
         boxes = _peel(boxes)
     waiting: tuple[Boxes, Key] | None = None
     cut, least = 0, float("inf")
     while True:
-        if boxes.volume() <= _FEW_POINTS:
-            best = _choose_better(best, _find_best_point(list_points(boxes), problem))
-        else:
-            best = _choose_better(best, _find_best_point(list_corners(boxes), problem))
+        few = boxes.volume() <= _FEW_POINTS
+        found = _find_best_point(list_points(boxes) if few else list_corners(boxes), problem)
+        best = min((one for one in (best, found) if one is not None), default=None)
+        if not few:
             waiting = _queue(waiting, *_cut(boxes, problem, best))
             cut += boxes.count()
         if waiting is None:
@@ -79,7 +80,9 @@ def find_best_setting(problem: BoxProblem, *, rival: Rival | None = None) -> Ans
             near = alive & (keys[0] >= best[0] - _allow(cut) * abs(best[0]))
             least = min(least, float(np.min(keys[0][near].astype(np.float64), initial=np.inf)))
             alive &= ~near
-        chosen = _choose_most_promising(keys, alive, most=_AT_ONCE)
+        chosen = np.flatnonzero(alive)
+        if len(chosen) > _AT_ONCE:
+            chosen = chosen[np.argpartition(keys[0][chosen], _AT_ONCE)[:_AT_ONCE]]
         if not len(chosen):
             break
         boxes = rest.take(chosen)
@@ -113,12 +116,6 @@ def find_setting(problem: BoxProblem, *, rival: Rival | None) -> Answer | None:
 _NOTHING_MOVES = {"write_seconds": 0.0, "read_seconds": 0.0, "message_seconds": 0.0}
 
 
-def _may_improve(boxes: Boxes, problem: BoxProblem, best: tuple[float, ...]) -> bool:
-    """Return whether any box may contain a better point than the best one."""
-    keys, useful = problem.bound(boxes)
-    return bool(np.any(useful & _is_below(keys, best)))
-
-
 def _make_answer(best: tuple[float, ...], least: float, problem: BoxProblem) -> Answer:
     """Return a best point as an answer; ``least`` is the least bound that was dropped unproved."""
     strategy, costs = problem.strategy, problem.costs
@@ -149,24 +146,11 @@ def _is_below(keys: Key, best: tuple[float, ...] | None) -> Mask:
     return below
 
 
-def _choose_most_promising(keys: Key, alive: Mask, *, most: int) -> npt.NDArray[np.intp]:
-    chosen = np.flatnonzero(alive)
-    if len(chosen) > most:
-        chosen = chosen[np.argpartition(keys[0][chosen], most)[:most]]
-    return chosen
-
-
 def _queue(waiting: tuple[Boxes, Key] | None, boxes: Boxes, keys: Key) -> tuple[Boxes, Key]:
     if waiting is None:
         return boxes, keys
     rest, old = waiting
     return join_boxes([rest, boxes]), tuple(np.concatenate(pair) for pair in zip(old, keys, strict=True))
-
-
-def _choose_better(best: tuple[float, ...] | None, other: tuple[float, ...] | None) -> tuple[float, ...] | None:
-    if best is None or other is None:
-        return best or other
-    return min(best, other)
 
 
 def _find_best_point(points: Boxes, problem: BoxProblem) -> tuple[float, ...] | None:

@@ -16,7 +16,6 @@ from ckptplan.cost.exact import Cost, overhead
 from ckptplan.errors import Infeasible, Limit
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Goal
-from ckptplan.model.prediction import Totals
 from ckptplan.model.progress import Progress, StagedProgress
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.best_setting import find_least, find_setting
@@ -474,22 +473,19 @@ def find_reason(question: Question, *, subject: str) -> Infeasible:
 
 
 def _find_exceeded(question: Question) -> Iterator[tuple[Limit, float, float]]:
-    """Yield the limits that the requested schedules exceed although closed forms would fit."""
+    """Yield the limits that requested schedules exceed although closed forms would fit: each, need and have."""
+    remote, most = question.goal.remote_bytes, question.goal.max_overhead
     for lifted in (
         question.replace(remote_bytes=None),
         question.replace(max_overhead=None),
         question.replace(remote_bytes=None, max_overhead=None),
     ):
         answer = lifted.best() if lifted.replace(max_overhead=None).fits() else None
-        if answer is not None and not answer.strategy.is_closed_form:
-            yield from _find_broken(question, answer.totals(question.costs))
-
-
-def _find_broken(question: Question, totals: Totals) -> Iterator[tuple[Limit, float, float]]:
-    """Yield the limits that a schedule exceeds: the limit, the value needed, and the present value."""
-    remote, most = question.goal.remote_bytes, question.goal.max_overhead
-    if remote is not None and totals.remote_peak_bytes > remote:
-        yield "remote_bytes", float(totals.remote_peak_bytes), remote
-    seconds = float(overhead(totals.seconds, question.base_seconds))
-    if most is not None and seconds > most:
-        yield "max_overhead", seconds, most
+        if answer is None or answer.strategy.is_closed_form:
+            continue
+        totals = answer.totals(question.costs)
+        if remote is not None and totals.remote_peak_bytes > remote:
+            yield "remote_bytes", float(totals.remote_peak_bytes), remote
+        over = float(overhead(totals.seconds, question.base_seconds))
+        if most is not None and over > most:
+            yield "max_overhead", over, most
