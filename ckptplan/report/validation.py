@@ -137,7 +137,9 @@ def _tell_regret(regret: Regret) -> Iterator[Block]:
         else f"the plan took {units.format_share(row.measured - 1)} longer than the quickest measured, by the "
         f"round; {units.format_share(REGRET)} and the noise, {units.format_share(row.noise or 0)}, are allowed"
     )
-    yield Paragraph(f"  {row.measured:.3f}: {told}  {_VERDICTS[regret.row.verdict].value}", head="Decision regret")
+    yield Paragraph(
+        f"  {row.measured:.3f}: {told}  {_VERDICTS[regret.row.verdict].value}", head="Decision regret"
+    )
     ordered = sorted(regret.contenders, key=lambda one: one.row.measured)
     yield Table.of(_CONTENDERS, (_tell_contender(one, chosen=one is regret.own) for one in ordered))
     for one in ordered:
