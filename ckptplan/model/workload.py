@@ -178,9 +178,8 @@ class Workload(Described):
     )
     timed_on: Text | None = Field(default=None, description="the profile that the times belong to")
     cell: Text | None = Field(default=None, description="the cell that `validate` runs")
-    recording: Annotated[Literal["runs", "steps"] | None, IF_ANY] = Field(
-        default=None,
-        description="how the call that was measured for a limit records steps: in runs, or each by itself",
+    limited: Annotated[bool, IF_ANY] = Field(
+        default=False, description="whether it was counted in a call that was given a limit of memory"
     )
     calibration: Calibration | None = Field(
         default=None, description="how `calibrate` measured it; none: it did not"
@@ -271,7 +270,7 @@ class Workload(Described):
         Operations are not among them: they act through the times, which are.
         """
         texts = (
-            *("name", "description", "timed_on", "cell", "recording"),
+            *("name", "description", "timed_on", "cell", "limited"),
             *("calibration", "basis", "network", "operations"),
         )
         numbers = {field: getattr(self, field) for field in type(self).model_fields if field not in texts}

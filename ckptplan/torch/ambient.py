@@ -178,6 +178,7 @@ class Generators:
     """
 
     def __init__(self, device: torch.device, *, wanted: bool, held: Iterable[object] = ()) -> None:
+        self.wanted = wanted
         once = {id(one): one for one in held}.values() if wanted else ()
         mine = [source for source in map(make_held_source, once) if source is not None]
         self._sources = [*list_default_sources(device), *mine] if wanted else []

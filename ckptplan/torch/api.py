@@ -9,13 +9,12 @@ from typing import Any
 
 import torch
 
-from ckptplan.errors import InputError
 from ckptplan.execution.online import OnlineSchedule
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.storage.place import OffloadPlace, OffloadTo, read_offload
-from ckptplan.torch.budget import PlanChoice, choose_plan, place_plan
+from ckptplan.storage.place import OffloadTo, read_offload
+from ckptplan.torch.budget import choose_plan, settle_plan
 from ckptplan.torch.call import Verify, check_losses, refuse_ignored
 from ckptplan.torch.compiling.options import Compile, read_compile
 from ckptplan.torch.engine import Cell, Observer
@@ -90,7 +89,7 @@ def unroll(
     }
     refuse_ignored(plan, memory, execution)
     wanted, place = read_compile(compile), read_offload(offload, plan=plan, memory=memory)
-    chosen = _choose_plan(plan, memory, cell, inputs, state, losses={}, place=place, compile_=wanted, **options)
+    chosen = settle_plan(plan, memory, cell, inputs, state, losses={}, place=place, compile_=wanted, **options)
     return unroll_planned(
         cell,
         inputs,
@@ -185,7 +184,7 @@ def bptt(
             **options,
         )
     wanted, place = read_compile(compile), read_offload(offload, plan=plan, memory=memory)
-    chosen = _choose_plan(
+    chosen = settle_plan(
         plan, memory, cell, inputs, state, losses=losses, place=place, compile_=wanted, **options
     )
     result = bptt_planned(
@@ -268,24 +267,3 @@ def plan_for(
     )
     assert isinstance(chosen.plan, Plan)  # noqa: S101 - made for a limit
     return chosen.plan
-
-
-def _choose_plan(
-    plan: Plan | Schedule | None,
-    memory: int | str | None,
-    cell: Cell,
-    inputs: Any,
-    state: Any,
-    *,
-    place: OffloadPlace | None,
-    compile_: Compile | None,
-    **more: Any,
-) -> PlanChoice:
-    """Return the plan that is given, or one for a limit of memory, and what executes it. Raises InputError."""
-    if memory is None:
-        if plan is None:
-            raise InputError("is missing", field="plan", accepted="a plan, or memory='2 GiB' in its place")
-        return place_plan(plan, compile_, cell, inputs, state, **more)
-    if not callable(cell):
-        raise InputError("cannot be called", field="cell", accepted="cell(state, x)")
-    return choose_plan(cell, inputs, state, memory=memory, place=place, compile_=compile_, scales=True, **more)

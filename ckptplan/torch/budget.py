@@ -1,9 +1,9 @@
 """Makes a plan for a call and a limit of memory: measures the call once for each kind, and keeps plans.
 
-Measurements are kept by the kind of a call, by what a step keeps, and by the plain constants that it can
-reach: a depth, an option or a length may decide how much a step takes. Counters and records, which change with
-each call and decide nothing, are ignored after a few calls. Nothing of the caller is kept alive.
-Where steps are compiled, a step of the plan may be a compiled piece.
+Measurements are kept by the kind of a call, and by what its first step keeps and works with. The plain
+constants that it can reach may decide how much that is, as a depth, an option or a length does, or decide
+nothing, as a counter: a call with others counts one step, and watches its sizes. Nothing of the caller is kept
+alive. Where steps are compiled, a step of the plan may be a compiled piece.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import product
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -36,10 +36,7 @@ from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.compiling.options import Compile
 from ckptplan.torch.compiling.steps import CompiledPiece
 from ckptplan.torch.inputs import make_sequence, refuse_layouts
-from ckptplan.torch.measurement import (
-    choose_count,
-    measure_call,
-)
+from ckptplan.torch.measurement import choose_count, count_work, measure_call
 from ckptplan.torch.memory import available_bytes
 from ckptplan.torch.offload import find_links
 from ckptplan.torch.piece_choice import find_piece
@@ -69,80 +66,22 @@ _REMOTE_STRATEGIES = ("remote", "hierarchical", "double", "double-growing", "per
 _DEAR, _WORTH = 1.0, 1.2
 #: The field of ``estimate_basis`` that says what remote memory bought.
 _OFFLOAD = "offload"
-#: A constant that changed in so many calls running, which all took the same, is ignored.
-_NEEDLESS = 3
-#: What calls that take the same have in common; the second ones but for a tenth.
-_EXACT = ("state_bytes", "tape_bytes", "output_bytes", "parameter_bytes")
-_WORKSPACES = ("workspace_bytes", "single_workspace_bytes")
-_SHARE = 0.1
-
-
-class KnownCalls:
-    """Measurements by kinds of calls and their constants, ``most`` of them: those used longest ago are dropped.
-
-    A call with other constants is measured again. A constant that changed in three calls running without a
-    change of what was measured is ignored for this kind from then on.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._known: Recent[Any, Measurement] = Recent(most)
-        #: Of each kind the constants of the latest measurement, and how often each has changed for nothing.
-        self._latest: Recent[Any, tuple[Mapping[str, int], Mapping[str, int]]] = Recent(most)
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def clear(self) -> None:
-        """Forget all."""
-        self._known.clear()
-        self._latest.clear()
-
-    def make_key(self, kind: Any, constants: Mapping[str, int]) -> Any:
-        """Return what tells calls of a kind apart: their constants, but those that are ignored."""
-        _, needless = self._latest.find(kind) or ({}, {})
-        return kind, frozenset(one for one in constants.items() if needless.get(one[0], 0) < _NEEDLESS)
-
-    def find(self, kind: Any, constants: Mapping[str, int]) -> Measurement | None:
-        """Return the measurement of such a call, if there is one."""
-        return self._known.find(self.make_key(kind, constants))
-
-    def keep(self, kind: Any, constants: Mapping[str, int], measurement: Measurement) -> Measurement:
-        """Keep the measurement of a call, and return what is known of it now."""
-        before, needless = self._latest.find(kind) or (constants, {})
-        changed = {name for name in {*before, *constants} if before.get(name) != constants.get(name)}
-        key = self.make_key(kind, before)
-        old = self._known.find(key)
-        if old is not None and _take_the_same(old, measurement):
-            self._known.forget(key)
-            needless = {**needless, **{name: needless.get(name, 0) + 1 for name in changed}}
-            larger = {name: max(getattr(old, name), getattr(measurement, name)) for name in _WORKSPACES}
-            measurement = replace(measurement, **larger)
-        else:
-            needless = {name: n for name, n in needless.items() if n >= _NEEDLESS or name not in changed}
-        self._latest.keep(kind, (constants, needless))
-        return self._known.keep(self.make_key(kind, constants), measurement)
-
-
-def _take_the_same(one: Measurement, other: Measurement) -> bool:
-    """Return whether two calls that were measured take as many bytes."""
-    pairs = [(getattr(one, name), getattr(other, name)) for name in _WORKSPACES]
-    return all(getattr(one, name) == getattr(other, name) for name in (*_EXACT, "is_scaled")) and all(
-        abs(first - second) <= _SHARE * min(first, second) for first, second in pairs
-    )
-
-
-#: Measurements that are kept.
-_MOST = 256
-_measured = KnownCalls(_MOST)
+#: Kinds of calls, with their constants or without, of which something is kept, and measurements of a kind.
+_MOST, _MOST_OF_A_KIND = 256, 16
+#: Of each kind of call its measurements, by the bytes that the first step works with.
+_measured: Recent[Any, Recent[int, Measurement]] = Recent(_MOST)
+#: Those bytes, by the kind of a call and its constants.
+_worked: Recent[Any, int] = Recent(_MOST)
 #: How far what a step keeps may differ from the proportion of the shapes, in calls that differ in these alone.
 _DEVIATION = 1.5
 #: How many times as large, or as small, such a call may be to need no measurement.
 _MOST_RATIO = 4
 #: Kinds of calls of which it was said that a place off the chip would help.
 _advised: Recent[Any, bool] = Recent(_MOST)
-#: The sizes of all steps, by the kind of a call, T and what was measured in the first steps; beside them the
-#: strategies, with their settings, under which they were seen.
-_surveyed: Recent[Any, tuple[Measurement, frozenset[Any]]] = Recent(_MOST)
+#: The sizes of all steps, by the kind of a call, T and what was measured in the first steps; the constants, and
+#: strategies with their settings, with which they were seen.
+_surveyed: Recent[Any, Measurement] = Recent(_MOST)
+_seen: Recent[Any, bool] = Recent(_MOST)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,13 +135,14 @@ def plan_within(
         larger = measurement if take is None else take(limit=find_limit(error.need))
         if larger.counted > measurement.counted:
             return plan_within(larger, steps=steps, limit=limit, kept=kept, shape=shape, take=take, links=links)
-        least = measurement.single
-        parts = f", of which {format_bytes(least.workspace_bytes)} are gradients and the tensors of a step"
+        parts = (
+            f", of which {format_bytes(measurement.workspace_bytes)} are gradients and the tensors of a step"
+        )
         if kept:
             parts += f", {format_bytes(kept)} outputs and gradients of the sequence"
         raise refuse_limit(
             error,
-            _make_request(least, steps, limit, kept),
+            _make_request(measurement, steps, limit, kept),
             memory=limit,
             limit=limit,
             gradients=measurement.parameter_bytes,
@@ -272,22 +212,26 @@ def measure(call: Call, probed: Probed, *, limit: int, scales: bool = False) -> 
     count = choose_count(call.cell, call.state, steps=call.plan.steps, limit=limit)
     described, constants = probed.describe_kind(call), probed.situation.constants
     kind = described, count
-    known = _measured.find(kind, constants)
+    some = _measured.find(kind) or _measured.keep(kind, Recent(_MOST_OF_A_KIND))
+    worked = _worked.find((kind, constants))
+    if worked is None and some:
+        worked = count_work(call, probed, limit=limit)
+    known = None if worked is None else some.find(worked)
     if known is not None and not known.is_scaled:
+        _worked.keep((kind, constants), known.step_bytes)
         return known
     size = _Size(
         shapes=described[1],
         bytes=byte_size((*flatten(call.state)[0], *call.sequence.piece(0, 1)[0])),
         tape=probed.found.tape_bytes,
     )
-    scales &= known is None and not isinstance(call.cell, ChunkCell)
-    same = _measured.make_key((described[0], count), constants)
-    alike = _alike.find(same) if scales else None
+    same = described[0], count, constants
+    alike = _alike.find(same) if scales and not some and not isinstance(call.cell, ChunkCell) else None
     found = None if alike is None else _scale(*alike, size)
     if found is None:
         found = measure_call(call, probed, limit=limit)
         _alike.keep(same, (found, size))
-    return _measured.keep(kind, constants, found)
+    return some.keep(_worked.keep((kind, constants), found.step_bytes), found)
 
 
 def _scale(known: Measurement, before: _Size, now: _Size) -> Measurement | None:
@@ -303,13 +247,13 @@ def _scale(known: Measurement, before: _Size, now: _Size) -> Measurement | None:
 @lru_cache(maxsize=1024)
 def _plan(measurement: Measurement, steps: int, limit: int, kept: int, links: tuple[Link, ...] = ()) -> Plan:
     """Return the quickest plan, which says what links bought. Raises Infeasible."""
-    make = partial(_make_request, steps=steps, limit=limit, kept=kept)
+    make = partial(_make_request, measurement, steps, limit, kept)
     local, refusal = None, None
     try:
-        local = _plan_local(measurement, make)
+        local = rank_strategies(make()).best()
     except Infeasible as error:
         refusal = error
-    remote = _plan_remote(measurement, make, links)
+    remote = _plan_remote(make, links)
     if remote is None:
         if local is None:
             assert refusal is not None  # noqa: S101 - there is a plan or a reason
@@ -328,8 +272,8 @@ def _plan(measurement: Measurement, steps: int, limit: int, kept: int, links: tu
 
 def _advise_offload(local: Plan, measurement: Measurement, steps: int, limit: int, kept: int) -> None:
     """Say what ``offload=`` would save at an assumed rate, if that is much."""
-    make = partial(_make_request, steps=steps, limit=limit, kept=kept)
-    remote = _plan_remote(measurement, make, (assume_link(measurement.state_bytes, steps),))
+    make = partial(_make_request, measurement, steps, limit, kept)
+    remote = _plan_remote(make, (assume_link(measurement.state_bytes, steps),))
     if remote is None or _WORTH * remote[0].predicted.seconds > local.predicted.seconds:
         return
     _log.warning(
@@ -341,42 +285,18 @@ def _advise_offload(local: Plan, measurement: Measurement, steps: int, limit: in
     )
 
 
-def _plan_local(measurement: Measurement, make: Callable[..., Request]) -> Plan:
-    """Return the quickest plan that keeps nothing remote. Raises Infeasible."""
-    plans, refusals = [], []
-    for way in _list_ways(measurement):
-        try:
-            plans.append(rank_strategies(make(**way)).best())
-        except Infeasible as error:
-            refusals.append(error)
-    if not plans:
-        raise min(refusals, key=lambda error: error.need)
-    return min(plans, key=lambda plan: plan.predicted.seconds)
-
-
-def _plan_remote(
-    measurement: Measurement, make: Callable[..., Request], links: tuple[Link, ...]
-) -> tuple[Plan, str] | None:
+def _plan_remote(make: Callable[..., Request], links: tuple[Link, ...]) -> tuple[Plan, str] | None:
     """Return the quickest plan that uses a link, and its place; None if none fits.
 
     Transfers beside compute need two buffers, which may be better spent on checkpoints.
     """
     found: list[tuple[Plan, str]] = []
-    for link, overlaps, way in product(links, (True, False), _list_ways(measurement)):
+    for link, overlaps in product(links, (True, False)):
         if overlaps and not link.overlaps:
             continue
         with suppress(Infeasible):
-            plan = rank_strategies(make(**way, link=link, overlaps=overlaps)).best()
-            found.append((plan, link.place))
+            found.append((rank_strategies(make(link=link, overlaps=overlaps)).best(), link.place))
     return min(found, key=lambda one: one[0].predicted.seconds, default=None)
-
-
-def _list_ways(measurement: Measurement) -> list[dict[str, Any]]:
-    """Return how steps may be recorded: in runs, and each by itself if that takes a smaller workspace."""
-    ways: list[dict[str, Any]] = [{"measurement": measurement, "recording": "runs"}]
-    if measurement.single_workspace_bytes < measurement.workspace_bytes:
-        ways.append({"measurement": measurement.single, "recording": "steps"})
-    return ways
 
 
 def _make_request(
@@ -385,7 +305,6 @@ def _make_request(
     limit: int,
     kept: int,
     *,
-    recording: Literal["runs", "steps"] = "runs",
     link: Link | None = None,
     overlaps: bool = False,
 ) -> Request:
@@ -407,7 +326,7 @@ def _make_request(
         record_overhead_seconds=max(0.0, measurement.record_seconds - measurement.forward_seconds),
         backward_seconds=measurement.backward_seconds,
         chunk_seconds=measurement.chunk_seconds,
-        recording=recording,
+        limited=True,
         basis={
             **dict.fromkeys(_COUNTED, Basis(kind="measured", why=counted)),
             **dict.fromkeys(_TIMED, Basis(kind="measured", why=timed)),
@@ -427,7 +346,6 @@ def _make_request(
     )
 
 
-_log = logging.getLogger("ckptplan.torch")
 #: How a workload of ``calibrate --compile K`` names its cell.
 _PIECES = re.compile(r"\bcompile=(\d+)\)$")
 
@@ -443,6 +361,30 @@ class PlanChoice:
     compile: CompiledPiece | None
     #: Watches the sizes of all steps; None if a step of the plan is a compiled piece, or the plan was given.
     survey: Survey | None = None
+
+
+def settle_plan(
+    plan: Plan | Schedule | None,
+    memory: int | str | None,
+    cell: Any,
+    inputs: Any,
+    state: Any,
+    *,
+    compile_: Compile | None,
+    place: OffloadPlace | None,
+    held_states: int = 0,
+    **options: Any,
+) -> PlanChoice:
+    """Return the plan that is given, or one for a limit of ``memory``, and what executes it. Raises InputError.
+
+    The arguments are those of ``place_plan`` and ``choose_plan``, whichever is called.
+    """
+    if memory is not None:
+        options |= {"place": place, "held_states": held_states, "scales": True}
+        return choose_plan(cell, inputs, state, memory=memory, compile_=compile_, **options)
+    if plan is None:
+        raise InputError("is missing", field="plan", accepted="a plan, or memory='2 GiB' in its place")
+    return place_plan(plan, compile_, cell, inputs, state, **options)
 
 
 def choose_plan(
@@ -491,9 +433,8 @@ def choose_plan(
         probed = probe(call, anew=False)
     take, kind = partial(measure, call, probed), probed.describe_kind(call)
     first = take(limit=limit, scales=scales)
-    constants = probed.situation.constants
-    key = (_measured.make_key((kind, first.counted), constants), count, first)
-    written, seen = _surveyed.find(key) or (first, frozenset())
+    key = kind, count, first
+    written = _surveyed.find(key) or first
     kept = count_kept(written, inputs, steps=count, losses=losses) + held_states * written.state_bytes
     links = find_links(place, state_bytes=written.state_bytes, steps=count, device=device, local_bytes=limit)
     shape = () if callable(inputs) else tuple(flatten(inputs)[0][0].shape)
@@ -503,15 +444,19 @@ def choose_plan(
     try:
         plan = fit(written, steps=count, take=take)
 
+        def describe(done: Plan) -> Any:
+            return key, probed.situation.constants, done.strategy, *done.parameters.items()
+
         def keep(sizes: Measurement, done: Plan) -> None:
-            _surveyed.keep(key, (sizes, seen | {_describe_settings(done)}))
+            _surveyed.keep(key, sizes)
+            _seen.keep(describe(done), True)
 
         survey = Survey(
             measurement=written,
             plan=plan,
             replan=partial(fit, steps=count),
             keep=keep,
-            is_open=_describe_settings(plan) not in seen and not isinstance(cell, ChunkCell),
+            is_open=describe(plan) not in _seen and not isinstance(cell, ChunkCell),
             is_timed=device.type == "cpu",
             # A measurement, or a rehearsal, finds out more.
             probed=probed if probed.recalled and probed.found.rehearsed else None,
@@ -541,10 +486,6 @@ def choose_plan(
         _advised.keep(kind, True)
         _advise_offload(plan, written, count, limit, kept)
     return choice
-
-
-def _describe_settings(plan: Plan) -> tuple[Any, ...]:
-    return plan.workload.recording, plan.strategy, *plan.parameters.items()
 
 
 def place_plan(

@@ -54,8 +54,8 @@ class OpenSchedule(Schedule):
     online: OnlineSchedule
     #: Called with the state and the steps that have run.
     ends: Callable[[Any, int], bool]
-    #: How steps are recorded, None if it was given: as of a workload.
-    recording: Literal["runs", "steps"] | None = None
+    #: Whether it was made for a limit of memory.
+    limited: bool = False
 
     @classmethod
     def of(
@@ -64,7 +64,7 @@ class OpenSchedule(Schedule):
         known: int,
         ends: Callable[[Any, int], bool],
         *,
-        recording: Literal["runs", "steps"] | None = None,
+        limited: bool = False,
     ) -> OpenSchedule:
         """Return the schedule of which so many steps are known to come."""
         return cls(
@@ -72,7 +72,7 @@ class OpenSchedule(Schedule):
             actions=partial(online.actions, lambda done: done == known),
             online=online,
             ends=ends,
-            recording=recording,
+            limited=limited,
         )
 
     def check(self) -> None:
@@ -175,19 +175,19 @@ class Call:
         """Whether the cell reaches nothing but its arguments, so that it needs no trial."""
         return isinstance(self.cell, ClosedCell)
 
-    @cached_property
-    def recording(self) -> Literal["runs", "steps"] | None:
-        """How a plan that was made for a limit records steps, as its workload says; None for others."""
+    @property
+    def is_limited(self) -> bool:
+        """Whether the plan was made for a limit of memory."""
         if self.schedule is not None:
-            return None
+            return False
         if isinstance(self.plan, Plan):
-            return self.plan.workload.recording
-        return self.plan.recording if isinstance(self.plan, OpenSchedule) else None
+            return self.plan.workload.limited
+        return isinstance(self.plan, OpenSchedule) and self.plan.limited
 
     @property
     def limit(self) -> int | None:
         """The local bytes that a plan may take which was made for a limit; None for others."""
-        if not isinstance(self.plan, Plan) or self.recording is None:
+        if not isinstance(self.plan, Plan) or not self.is_limited:
             return None
         goal, profile = self.plan.goal, self.plan.profile
         return profile.local_bytes if goal.local_bytes is None else goal.local_bytes

@@ -19,8 +19,14 @@ from ckptplan.torch.trees import flatten
 class ClosedCell:
     """A cell that reaches nothing but the state, the input and the parameters that are named for it.
 
-    It needs no trial, and graphs of its steps need no search for other parameters.
+    It needs no trial, and graphs of its steps need no search for other parameters. Where a step that runs again
+    differs, the state after it does.
     """
+
+    @property
+    def draws(self) -> bool:
+        """Whether its steps draw random numbers."""
+        return True
 
 
 class SlotCell:

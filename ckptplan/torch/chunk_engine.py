@@ -12,7 +12,7 @@ import torch
 
 from ckptplan.torch.chunk_cell import SavedOutputs, reverse_chunk
 from ckptplan.torch.engine import Engine, Incoming, Tape
-from ckptplan.torch.graphs import Gradient, as_graph_roots
+from ckptplan.torch.graphs import Gradient, as_graph_roots, compute_gradients
 from ckptplan.torch.losses import Terms
 from ckptplan.torch.parameters import check_reached
 from ckptplan.torch.trees import Leaves, byte_size, flatten
@@ -269,8 +269,13 @@ class ChunkEngine(Engine):
     def _grad(self, terms: Terms, gradients: Any, leaves: Leaves) -> list[Gradient]:
         """Return the gradients of leaves, and accumulate those of parameters."""
         wanted = [leaf for leaf in leaves if leaf.requires_grad]
-        parts = iter(self.gradients.backpropagate(terms, gradients, wanted))
-        return [next(parts) if leaf.requires_grad else None for leaf in leaves]
+        pairs = [*zip(terms, gradients, strict=True)]
+        found = iter(compute_gradients(pairs, (*wanted, *self.parameters)))
+        own = [next(found) if leaf.requires_grad else None for leaf in leaves]
+        for place, gradient in enumerate(found):
+            if gradient is not None:
+                self.gradients.add(place, gradient)
+        return own
 
     @property
     def saved_bytes(self) -> int:

@@ -112,9 +112,14 @@ def _weigh(dtype: torch.dtype, device: torch.device, level: int = 0) -> torch.Te
 
 def measure_norm(tensor: torch.Tensor) -> torch.Tensor:
     """Return the norm of the finite elements of a tensor as a scalar of fp64; infinities count as 1."""
-    parts = [torch.linalg.vector_norm(make_finite(part.double())) for part in cut(_flatten(tensor))]
-    norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(parts)) if parts else torch.zeros(())
-    return norm
+    flat = _flatten(tensor)
+    if flat.device.type == "cpu" and flat.is_floating_point():
+        # In the usual case, without copies.
+        norm: torch.Tensor = torch.linalg.vector_norm(flat, dtype=torch.float64)
+        if math.isfinite(norm.item()):
+            return norm
+    parts = [torch.linalg.vector_norm(make_finite(part.double())) for part in cut(flat)]
+    return torch.linalg.vector_norm(torch.stack(parts)) if parts else torch.zeros(())
 
 
 #: Tensors are compared in so many parts, of so many elements at least: in fp64, only a part exists at a time.

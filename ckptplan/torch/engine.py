@@ -124,9 +124,6 @@ class Graph(Tape):
 class StepEngine(Engine):
     """Runs any cell, one step at a time."""
 
-    #: Whether a later run overwrites the gradients of this one, as CUDA graphs do: then they are copied.
-    overwrites = False
-
     def __init__(self, *, temporary: int, **options: Any) -> None:
         super().__init__(**options)
         self.temporary = temporary
@@ -218,10 +215,8 @@ class StepEngine(Engine):
         ]
         begins = [leaf for leaf in tape.begin if leaf.requires_grad]
         inputs = [leaf for leaf in tape.inputs if leaf.requires_grad]
-        ends, given = [output for output, _ in pairs], [gradient for _, gradient in pairs]
-        del pairs
-        last = tape.start == 0 and not self.overwrites
-        found = self.gradients.backpropagate(ends, given, [*begins, *inputs], last=last)
+        self.gradients.state = []
+        found = self.gradients.backpropagate(pairs, [*begins, *inputs])
         self._keep(tape, found, begins=len(begins), inputs=len(inputs))
 
     def close(self) -> None:

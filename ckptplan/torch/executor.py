@@ -313,19 +313,15 @@ class Executor:
 
     def _record(self, start: int, stop: int) -> None:
         self._check_before(stop)
-        # Each step by itself, so that gradients of parameters do not wait for others.
-        apart = self.call.recording == "steps"
-        for first in range(start, stop) if apart else (start,):
-            last = first + 1 if apart else stop
-            if self.frontier or first > start:
-                self.watch.guard()
-            with self.autocast.cast_anew():
-                tape, self.state = self.engine.record(self.state, first, last, known=self.frontier)
-            if self.fit is not None:
-                self.fit.see(tape, self.state)
-            self.tapes.append(tape)
-            if self._survey is not None:
-                self._survey.see_tape(first, last, tape.bytes)
+        if self.frontier:
+            self.watch.guard()
+        with self.autocast.cast_anew():
+            tape, self.state = self.engine.record(self.state, start, stop, known=self.frontier)
+        if self.fit is not None:
+            self.fit.see(tape, self.state)
+        self.tapes.append(tape)
+        if self._survey is not None:
+            self._survey.see_tape(start, stop, tape.bytes)
         self._ran(stop)
 
     def _check_before(self, stop: int) -> None:

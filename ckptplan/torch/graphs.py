@@ -6,12 +6,9 @@ accumulated while a sequence is reversed.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import zip_longest
 from typing import Any, TypeAlias
 
 import torch
@@ -146,8 +143,8 @@ def refuse_hooks(roots: Leaves) -> None:
 
 
 Gradient = torch.Tensor | None
-#: Functions of a gradient, as a tensor keeps them.
-Hooks: TypeAlias = Mapping[int, Callable[[torch.Tensor], torch.Tensor | None]] | None
+#: Tensors through which gradients enter, with these.
+GivenPairs: TypeAlias = list[tuple[torch.Tensor, Gradient]]
 
 
 class Gradients:
@@ -158,10 +155,7 @@ class Gradients:
         self.state: list[Gradient] = []
         self.parameters: list[Gradient] = [None] * len(parameters)
         self.inputs: list[Gradient] = [None] * len(inputs)
-        self._inputs, self._wanted = inputs, wanted
-        self._passer = GradientPasser(tuple(parameters))
-        #: Whether no gradients follow those that are added.
-        self._last = False
+        self._parameters, self._inputs, self._wanted = parameters, inputs, wanted
 
     def begin(self, final: Sequence[Gradient]) -> None:
         """Set the gradient of the final state, and allocate those of the inputs."""
@@ -171,24 +165,24 @@ class Gradients:
             for leaf, wanted in zip(self._inputs, self._wanted, strict=True)
         ]
 
-    def backpropagate(
-        self,
-        outputs: Sequence[torch.Tensor],
-        gradients: Sequence[Gradient],
-        wanted: Sequence[torch.Tensor],
-        *,
-        last: bool = False,
-    ) -> tuple[Gradient, ...]:
-        """Return the gradients of ``wanted``, and add those of the parameters; the ``last`` ones end sums."""
-        self._last = last
-        return self._passer.compute(outputs, gradients, wanted, self.add)
+    def backpropagate(self, pairs: GivenPairs, wanted: Sequence[torch.Tensor]) -> tuple[Gradient, ...]:
+        """Return the gradients of ``wanted``, and add those of the parameters; ``pairs`` are used up.
+
+        Autograd gets the sums so far, as gradients that the parameters have besides, and adds in place what it
+        finds: so there is one more gradient of a parameter at a time, and not one of each.
+        """
+        pairs += zip(self._parameters, self.parameters, strict=True)
+        self.parameters = []
+        found = compute_gradients(pairs, (*wanted, *self._parameters))
+        self.parameters = [*found[len(wanted) :]]
+        return found[: len(wanted)]
 
     def add(self, place: int, gradient: torch.Tensor) -> None:
-        """Add a gradient of the parameter at a place."""
+        """Add a gradient of the parameter at a place, if none is found by ``backpropagate``."""
         total = self.parameters[place]
         if total is None:
             # It may share memory with others, or with itself (an expanded scalar).
-            self.parameters[place] = gradient if self._last else gradient.clone()
+            self.parameters[place] = gradient.clone()
         elif total.layout is torch.strided:
             total += gradient
         else:
@@ -207,138 +201,48 @@ class Gradients:
         return found
 
 
-def compute_gradients(
-    outputs: Sequence[torch.Tensor],
-    gradients: Sequence[Gradient],
-    wanted: Sequence[torch.Tensor],
-    *,
-    parameters: Sequence[torch.Tensor],
-) -> tuple[Gradient, ...]:
-    """Return the gradients of ``wanted``, then of the parameters; None where there is no gradient."""
-    found: dict[int, torch.Tensor] = {}
-    others = GradientPasser(parameters).compute(outputs, gradients, wanted, found.__setitem__)
-    return (*others, *(found.get(place) for place in range(len(parameters))))
+def compute_gradients(pairs: GivenPairs, wanted: Sequence[torch.Tensor]) -> tuple[Gradient, ...]:
+    """Return the gradients of ``wanted``, None where there is none; hooks of these do not run.
 
-
-class GradientPasser:
-    """Computes gradients; passes each of some parameters on as soon as it is complete.
-
-    So only one of these need be alive at a time. Hooks of parameters see the whole gradient at the end.
-
-    Arguments:
-        parameters: tensors that require a gradient.
+    ``pairs`` are tensors through which gradients enter, with these. They are used up: autograd alone holds the
+    gradients then, and adds to them in place.
     """
-
-    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
-        self._parameters, self._present = parameters, _Present()
-        # They know what is present, and not this, which would wait for the collector of cycles.
-        self._hooks = [_make_hook(place, one, self._present) for place, one in enumerate(parameters)]
-
-    def compute(
-        self,
-        outputs: Sequence[torch.Tensor],
-        gradients: Sequence[Gradient],
-        wanted: Sequence[torch.Tensor],
-        take: Callable[[int, torch.Tensor], object],
-    ) -> tuple[Gradient, ...]:
-        """Return the gradients of ``wanted``, given those of outputs; None where there is no gradient.
-
-        Arguments:
-            outputs: where gradients enter.
-            gradients: their gradients.
-            wanted: tensors.
-            take: called with the number of a parameter and its gradient.
-        """
-        live = [
-            (output, gradient)
-            for output, gradient in zip(outputs, gradients, strict=True)
-            if gradient is not None and output.requires_grad
-        ]
-        everything = (*wanted, *self._parameters)
-        if not live or not everything:
-            return (None,) * len(wanted)
-        given = [gradient for _, gradient in live]
-        present = self._present
-        present.passed.clear()
-        # The gradient of a scalar need not be given. PyTorch checks given gradients with symbolic shapes, which
-        # would import sympy.
-        with torch.enable_grad(), replace_hooks(self._parameters, self._hooks):
-            root = GivenGradients.apply(given, present.begin, *(output for output, _ in live))  # type: ignore[no-untyped-call]
-            del live, given
-            present.take = take
-            try:
-                found: tuple[Gradient, ...] = torch.autograd.grad(root, everything, allow_unused=True)
-            finally:
-                present.take = None
-        for place, gradient in enumerate(found[len(wanted) :]):
-            if place not in present.passed and gradient is not None:
-                take(place, gradient)
-        return found[: len(wanted)]
-
-
-@dataclass
-class _Present:
-    """The present backward pass: its number, as autograd counts them, and what it passed on."""
-
-    task: int = -1
-    take: Callable[[int, torch.Tensor], object] | None = None
-    passed: set[int] = field(default_factory=set)
-
-    def begin(self, task: int) -> None:
-        """Take note of the number."""
-        self.task = task
-
-
-def _make_hook(place: int, parameter: torch.Tensor, present: _Present) -> Hooks:
-    """Return hooks that pass the gradient of a parameter on, none if it comes in parts."""
-    if not (parameter.is_leaf and type(parameter) in (torch.Tensor, torch.nn.Parameter)):
-        return None
-    nothing = parameter.detach().new_zeros(()).expand_as(parameter)
-
-    def pass_on(gradient: torch.Tensor) -> torch.Tensor | None:
-        # A backward pass may hold another one, as of a solver, which needs the gradient itself.
-        here = torch._C._current_graph_task_id() == present.task
-        if present.take is None or not here or gradient.layout is not torch.strided:
-            return None
-        present.take(place, gradient)
-        present.passed.add(place)
-        return nothing
-
-    return OrderedDict({0: pass_on})
+    live = [(one, gradient) for one, gradient in pairs if gradient is not None and one.requires_grad]
+    pairs.clear()
+    if not live or not wanted:
+        return (None,) * len(wanted)
+    given = [gradient for _, gradient in live]
+    # The gradient of a scalar need not be given. PyTorch checks given gradients with symbolic shapes, which
+    # would import sympy.
+    with torch.enable_grad(), without_hooks(wanted):
+        root = GivenGradients.apply(given, *(one for one, _ in live))  # type: ignore[no-untyped-call]
+        del live, given
+        found: tuple[Gradient, ...] = torch.autograd.grad(root, wanted, allow_unused=True)
+        return found
 
 
 class GivenGradients(torch.autograd.Function):
     """A scalar that passes given gradients to its inputs, whatever its own gradient is."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        gradients: list[torch.Tensor],
-        when_begun: Callable[[int], object] | None,
-        *outputs: torch.Tensor,
-    ) -> torch.Tensor:
+    def forward(ctx: Any, gradients: list[torch.Tensor], *outputs: torch.Tensor) -> torch.Tensor:
         """Return a scalar."""
-        ctx.gradients, ctx.when_begun = gradients, when_begun
+        ctx.gradients = gradients
         return torch.zeros((), device=outputs[0].device)
 
     @staticmethod
     def backward(ctx: Any, *_: torch.Tensor) -> Any:
         """Pass the gradients on, without keeping them."""
-        if ctx.when_begun is not None:
-            ctx.when_begun(torch._C._current_graph_task_id())
         gradients, ctx.gradients = ctx.gradients, None
-        return None, None, *gradients
+        return None, *gradients
 
 
 @contextmanager
-def replace_hooks(parameters: Sequence[torch.Tensor], hooks: Sequence[Hooks] = ()) -> Iterator[None]:
-    """Put other hooks, or none, in the place of those of parameters: these see the whole gradient."""
-    changed: list[tuple[Any, Any]] = []
-    for tensor, other in zip_longest(parameters, hooks):
-        own: Any = tensor._backward_hooks
-        if own or other:
-            changed.append((tensor, own))
-            tensor._backward_hooks = other
+def without_hooks(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Take the hooks of tensors away in the block: they see the whole gradient later."""
+    changed: list[tuple[Any, Any]] = [(one, one._backward_hooks) for one in tensors if one._backward_hooks]
+    for tensor, _ in changed:
+        tensor._backward_hooks = None
     try:
         yield
     finally:

@@ -19,7 +19,7 @@ from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.call import Call
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.executor import Executor
-from ckptplan.torch.graphs import find_graph_leaves, replace_hooks
+from ckptplan.torch.graphs import compute_gradients, find_graph_leaves
 from ckptplan.torch.inputs import make_sequence
 from ckptplan.torch.losses import RUN, StackedOutputs, SummedLoss
 from ckptplan.torch.meters import LiveBytes
@@ -59,7 +59,8 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
         self._call = replace(call, state=structure.fill(copy_roots(leaves)))
         self._probed, self._limit = probed, limit
         self._stack = ExitStack()
-        #: Of the latest run the bytes of the gradients of parameters and inputs, and of an output that is kept.
+        #: Of the latest run the bytes of the gradients of parameters, one of the largest besides, of those of
+        #: inputs, and of an output that is kept.
         self.parameter_bytes = self.input_bytes = self.output_bytes = 0
         #: The parameters that it did not use.
         self.later: list[torch.Tensor] = []
@@ -98,6 +99,13 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
                 self._execute(Run.of(call, probed, make), count)
             return found
 
+    def count_work(self) -> int:
+        """Return the most bytes that are alive while the first step runs and is reversed."""
+        live = LiveBytes()
+        with _eager():
+            self.run(1, (Record(0, 1), Backward(0, 1)), meter=lambda: live)
+        return live.peak
+
     def _cut(
         self, count: int, actions: Iterable[Action], observer: Callable[[Action, Executor], None] | None
     ) -> Call:
@@ -122,7 +130,7 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
         others = [one for one in leaves if all(one is not piece for piece in pieces)]
         if not leaves:
             raise _make_no_tape()
-        self.parameter_bytes = byte_size(others)
+        self.parameter_bytes = byte_size(others) + max((one.nbytes for one in others), default=0)
         # Those that only later steps use get gradients, too.
         used = {id(one) for one in others}
         self.later = [one for one in run.probed.parameters if id(one) not in used]
@@ -131,8 +139,7 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
         self.output_bytes = 0 if run.call.losses else byte_size(results[:place]) // count
         self.state_bytes = byte_size(results[place:])
         wanted = [one for one in results[:place] if one.requires_grad] or ends
-        with replace_hooks(leaves):
-            torch.autograd.grad(wanted, leaves, [torch.ones_like(one) for one in wanted], allow_unused=True)
+        compute_gradients([(one, torch.ones_like(one)) for one in wanted], leaves)
 
 
 def measure_call(call: Call, probed: Probed, *, limit: int, rounds: int = 1) -> Measurement:
@@ -156,31 +163,36 @@ def measure_call(call: Call, probed: Probed, *, limit: int, rounds: int = 1) -> 
         _refuse_empty(call.sequence.leaves, seen)
         sizes = seen.find_sizes(runs.state_bytes, count, ends="final_loss" in losses)
         # Those of the inputs are kept for the whole sequence, and so are outputs with their gradients.
-        workspaces = seen.find_workspaces(sizes, kept=runs.input_bytes + 2 * count * runs.output_bytes)
+        workspace = seen.find_workspace(sizes, kept=runs.input_bytes + 2 * count * runs.output_bytes)
         seconds = ActionSeconds(call.device)
         timed = max(count, min(_PIECE, steps, limit // (2 * sizes.tape_bytes))) if chunks else count
         for _ in range(rounds):
             runs.run(timed, run_twice(timed) if chunks or timed < 2 else actions, seconds)
+        worked = runs.count_work()
     later = [one.nbytes for one in runs.later]
-    # As those of other parameters: the sums, and those of the steps that are reversed.
-    longer = workspaces[1] + 2 * sum(later)
-    # Cells that run chunks are recorded in runs.
-    single = longer if chunks else workspaces[0] + sum(later) + max(later, default=0)
+    # As those of other parameters: the sums, and one that is added, or, of chunks, all of them.
+    more = sum(later) if chunks else max(later, default=0)
     return Measurement(
         **vars(sizes),
         output_bytes=runs.output_bytes,
-        workspace_bytes=longer,
-        single_workspace_bytes=single,
+        workspace_bytes=workspace + sum(later) + more,
         parameter_bytes=runs.parameter_bytes,
         # A recorded step does all that one without a tape does; the first one that is timed may be slow.
         forward_seconds=min(seconds.a_step(Advance), seconds.a_step(Record)),
         record_seconds=seconds.a_step(Record),
         backward_seconds=seconds.a_step(Backward),
         chunk_seconds=seconds.a_run(Record) + seconds.a_run(Backward),
-        single_tape_bytes=seen.find_single_tape(),
+        once_bytes=seen.find_once(sizes),
         counted=count,
         steps=timed,
+        step_bytes=worked,
     )
+
+
+def count_work(call: Call, probed: Probed, *, limit: int) -> int:
+    """Return the bytes that the first step works with, both ways, by itself. Raises InputError."""
+    with FirstRuns(call, probed, limit=limit) as runs:
+        return runs.count_work()
 
 
 def measured_sizes(cell: Any, inputs: Any, state: Any, loss: Any = None, **more: Any) -> Sizes:
@@ -246,7 +258,7 @@ class Recordings:
         self.tapes: list[tuple[int, int]] = []
         self._live, self._saved = live, 0
         #: After each action: the most bytes that were alive, those of checkpoints, and the recorded steps.
-        self._noted: list[tuple[Action, int, int, int]] = []
+        self._noted: list[tuple[int, int, int]] = []
 
     def __call__(self, action: Action, executor: Executor) -> None:
         self._saved = max(self._saved, executor.engine.saved_bytes)
@@ -254,7 +266,7 @@ class Recordings:
             self.tapes.append((action.stop - action.start, executor.tapes[-1].bytes))
         if self._live is not None:
             recorded = sum(tape.stop - tape.start for tape in executor.tapes)
-            self._noted.append((action, self._live.peak, executor.stores[Tier.LOCAL].bytes, recorded))
+            self._noted.append((self._live.peak, executor.stores[Tier.LOCAL].bytes, recorded))
             self._live.peak = self._live.now
 
     def find_sizes(self, state: int, steps: int, *, ends: bool = False) -> Sizes:
@@ -271,28 +283,25 @@ class Recordings:
             state_bytes=state, tape_bytes=max(1, each), resident_bytes_per_step=-(-self._saved // steps)
         )
 
-    def find_workspaces(self, sizes: Sizes, *, kept: int) -> tuple[int, int]:
-        """Return what actions took besides what a plan counts: runs of one step, and all.
+    def find_workspace(self, sizes: Sizes, *, kept: int) -> int:
+        """Return what actions took besides what a plan counts.
 
         ``kept`` are bytes that a plan counts all the time, besides those that the outputs of steps save.
         """
         assert self._live is not None  # noqa: S101 - as needed
-        single = longer = 0
-        states = recorded = 0
-        for action, peak, states_after, recorded_after in self._noted:
-            in_run = isinstance(action, Record | Backward) and action.stop - action.start > 1
-            each = sizes.tape_bytes if in_run else self.find_single_tape()
-            beside = peak - max(states + recorded * each, states_after + recorded_after * each)
-            single, longer = (single, max(longer, beside)) if in_run else (max(single, beside), longer)
-            states, recorded = states_after, recorded_after
         # At the end there are the gradients alone.
-        single = max(single, self._live.peak) - kept - self._saved
-        return max(single, 0), max(single, longer - kept - self._saved, 0)
+        most = self._live.peak
+        planned = 0
+        for peak, states, recorded in self._noted:
+            before, planned = planned, states + recorded * sizes.tape_bytes
+            most = max(most, peak - max(before, planned))
+        return max(most - kept - self._saved, 0)
 
-    def find_single_tape(self) -> int:
-        """Return the bytes of the tape of a step that is recorded by itself, or in the shortest run."""
+    def find_once(self, sizes: Sizes) -> int:
+        """Return what a recording holds besides the tapes of its steps: the most that the shortest ones do."""
         shortest = min(steps for steps, _ in self.tapes)
-        return max(size for steps, size in self.tapes if steps == shortest)
+        most = max(size for steps, size in self.tapes if steps == shortest)
+        return max(0, most - shortest * sizes.tape_bytes)
 
 
 def choose_count(cell: Any, state: Any, *, steps: int, limit: int) -> int:

@@ -116,8 +116,7 @@ def _suggest_plan(plan: Plan, available: int | None) -> str:
         return f"no plan fits {format_bytes(budget)}: {error}"
     settings = ", ".join(f"{name} {value}" for name, value in found.parameters.items())
     # Of a plan that was made for a limit, the next smaller limit.
-    limited = plan.workload.recording is not None
-    within = f"memory={budget}" if limited else f"a plan for {Argument('local_bytes', budget)}"
+    within = f"memory={budget}" if plan.workload.limited else f"a plan for {Argument('local_bytes', budget)}"
     return (
         f"{within} should fit: {found.strategy}{f' ({settings})' if settings else ''}, "
         f"{format_bytes(found.predicted.local_peak_bytes)}, {found.predicted.overhead:+.0%} time over base"

@@ -225,7 +225,7 @@ def _choose(call: Call, known: int, memory: Any, ends: Callable[[Any, int], bool
         costs = Case(workload=plan.workload, profile=plan.profile).costs
         costs = costs.replace(steps=1, resident_bytes=costs.resident_bytes + later)
         online = fit_online(plan.goal.local_bytes, costs, memory=memory, has_margin=True)
-        return OpenSchedule.of(online, known, ends, recording=plan.workload.recording)
+        return OpenSchedule.of(online, known, ends, limited=True)
 
     return OnlineSurvey(
         measurement=first.measurement,

@@ -118,14 +118,6 @@ def find_piece(call: Call, compile_: Compile | None) -> MeasuredPiece | None:
         return None
 
 
-def forget_pieces() -> None:
-    """Forget all pieces, so that each call compiles anew."""
-    with _lock:
-        _known.clear()
-        _codes.clear()
-        _incomplete.clear()
-
-
 def _refuse_incomplete(request: PieceRequest) -> None:
     """Say that changes of a cell could not be noticed, once for each kind of cell."""
     kind = tuple(getattr(one, "__code__", type(one)) for one in request.things.values())
@@ -216,7 +208,6 @@ def _measure(piece: CompiledPiece, call: Call, probed: Probed, written: Measurem
         tape_bytes=tape,
         resident_bytes_per_step=0,
         workspace_bytes=max(0, allocated.peak - known),
-        single_workspace_bytes=max(0, allocated.peak - known),
         forward_seconds=count * seconds.a_step(Advance),
         record_seconds=count * seconds.a_step(Record),
         backward_seconds=count * seconds.a_step(Backward),

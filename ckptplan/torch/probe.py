@@ -22,7 +22,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Autocast, Generators, RandomState
 from ckptplan.torch.call import Call
-from ckptplan.torch.cell_calls import SlotCell
+from ckptplan.torch.cell_calls import ClosedCell, SlotCell
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.chunk_check import check_chunk, refuse_backward_hooks
 from ckptplan.torch.graphs import count_saved_bytes, find_graph_leaves, find_outer_node, walk_nodes
@@ -353,7 +353,8 @@ def probe(call: Call, *, anew: bool = True) -> Probed:
     # Without gradients, there is nothing to reduce.
     with refuse_sharded((call.cell, *call.losses.values())) if reverses else nullcontext():
         situation = _walk_call(call, inputs)
-        generators = Generators(call.device, wanted=True, held=situation.reached.generators)
+        draws = not isinstance(call.cell, ClosedCell) or call.cell.draws
+        generators = Generators(call.device, wanted=draws, held=situation.reached.generators)
         trial = Trial(cell=call.cell, inputs=inputs, losses=call.losses, generators=generators)
         if call.is_closed:
             return Probed.of(call, _describe_closed(call), situation, trial, recalled=False)

@@ -17,7 +17,6 @@ observer or a schedule.
 
 from __future__ import annotations
 
-import re
 import sys
 import threading
 from collections import OrderedDict
@@ -45,8 +44,6 @@ _HOOKS_OF_ALL = tuple(
     for name, value in vars(torch_module).items()
     if name.startswith("_global_") and isinstance(value, dict)
 )
-#: The elements of a list or a dict at the end of a name.
-_ELEMENTS = re.compile(r"(\[[^\]]*\])+$")
 _SIMPLE = (bool, int, float, str, type(None))
 #: Where steps write: a holder, and a key within.
 HeldPlace: TypeAlias = tuple[Holder, Any]
@@ -160,12 +157,9 @@ class Situation:
         return (self.settings, self.signature.entries) if self.signature.complete else None
 
     @cached_property
-    def constants(self) -> dict[str, int]:
-        """What is equal for equal numbers and texts, by name; of a list or a dict, that of all elements."""
-        found: dict[str, list[str]] = {}
-        for name, value in self.signature.constants:
-            found.setdefault(_ELEMENTS.sub("", name), []).append(value)
-        return {name: hash(tuple(values)) for name, values in found.items()}
+    def constants(self) -> int:
+        """What is equal for equal numbers and texts."""
+        return hash(tuple(self.signature.constants))
 
     def walk_again(self, things: Mapping[str, object]) -> Situation:
         """Return the situation after a sequence."""

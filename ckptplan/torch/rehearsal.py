@@ -28,7 +28,7 @@ from ckptplan.torch.call import Call, Losses
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.chunk_check import StepByStep, find_active, make_reverse_error, run_chunk
 from ckptplan.torch.digests import find_rounding
-from ckptplan.torch.graphs import Gradient, as_graph_roots, find_saved_tensors, replace_hooks
+from ckptplan.torch.graphs import Gradient, as_graph_roots, compute_gradients, find_saved_tensors
 from ckptplan.torch.inputs import detach_inputs
 from ckptplan.torch.losses import check_scalar
 from ckptplan.torch.parameters import Parameters
@@ -192,11 +192,8 @@ class Seen:
     gradients: list[Reduced]
 
 
-_NO_GRADIENT: Reduced = (0.0, 0.0)
-
-
 def _reduce(gradients: Iterable[Gradient]) -> list[Reduced]:
-    return [_NO_GRADIENT if one is None else reduce_gradient(one) for one in gradients]
+    return [(0.0, 0.0) if one is None else reduce_gradient(one) for one in gradients]
 
 
 @dataclass(kw_only=True)
@@ -256,15 +253,13 @@ class Rehearsal:
             parameters=call.parameters,
             verify=call.verify,
         )
-        wanted = [leaf for leaf in (*roots, *inputs) if leaf.requires_grad]
         with torch.enable_grad():
             total, *_ = self.execute(inner, probed)
             lost, sums, value = objective.lost, objective.sums, float(total.detach())
             if objective.share is None:
                 value = lost + objective.choose_share() * sums
-            everything = [*wanted, *probed.parameters]
-            with replace_hooks(everything):
-                found = torch.autograd.grad(total, everything, allow_unused=True)
+            wanted = [leaf for leaf in (*roots, *inputs) if leaf.requires_grad]
+            found = compute_gradients([(total, torch.ones_like(total))], [*wanted, *probed.parameters])
         return Seen(total=value, sums=sums, gradients=_reduce(found))
 
     @cached_property
@@ -463,7 +458,9 @@ def rehearse_first(call: Call, probed: Probed, execute: Execute, *, room: int) -
         room: bytes that tapes may take.
     """
     generators, cell = probed.trial.generators, call.cell
-    with aside(probed.situation.reached, generators) as (surroundings, world):
+    # The trial has shown that steps leave parameters alone: a copy of them would not be within a limit.
+    reached = probed.situation.reached
+    with aside(reached, generators, spares_parameters=True) as (surroundings, world):
         count = count_steps(probed, steps=call.plan.steps, room=room)
         first = Rehearsal(
             call=call,

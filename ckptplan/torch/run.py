@@ -216,12 +216,13 @@ class Run:
         device, autocast = probed.found.device, Autocast.present(probed.found.device)
         generators = probed.trial.generators
         if device.type != "cpu":
-            generators = Generators(device, wanted=True, held=probed.situation.reached.generators)
+            generators = Generators(device, wanted=generators.wanted, held=probed.situation.reached.generators)
         usable = probed.wants_gradients and not call.is_closed and isinstance(call.compile, CompiledPiece)
         piece = call.compile if usable and call.compile.broken is None else None
         verifier = _make_verifier(call, probed, autocast)
         in_chunks = isinstance(call.cell, ChunkCell) and piece is None
-        outputs = make_outputs(verifier=verifier, saved=in_chunks, **_find_room(call))
+        compares = None if call.is_closed else verifier
+        outputs = make_outputs(verifier=compares, saved=in_chunks, **_find_room(call))
         fit = make_fit(call, parameters=probed.parameters, casts=autocast) if probed.wants_gradients else None
         watch = SequenceWatch(
             probed=probed,
@@ -428,7 +429,7 @@ def _make_remote_store(call: Call, device: torch.device) -> Store[Any]:
 def _find_room(call: Call) -> dict[str, int]:
     """Return how many outputs a ``chunk_loss`` gets at a time, if a limit of memory decides that."""
     plan = call.plan
-    if "chunk_loss" not in call.losses or call.recording is None:
+    if "chunk_loss" not in call.losses or not call.is_limited:
         return {}
     if call.limit is None or not isinstance(plan, Plan):
         return {"at_once": 1}

@@ -50,20 +50,20 @@ class Measurement(Sizes):
     output_bytes: int
     #: What a run takes besides checkpoints, tapes and outputs: gradients of parameters, the tensors of a step.
     workspace_bytes: int
-    #: The same if steps are recorded one at a time: their gradients of parameters never exist all at once.
-    single_workspace_bytes: int
-    #: The gradients of the parameters: the part of the workspace that does not grow with the batch.
+    #: Gradients of the parameters, and one more of the largest: what does not grow with the batch.
     parameter_bytes: int
     forward_seconds: float
     record_seconds: float
     backward_seconds: float
     #: What recording and reversing a run of steps takes besides its steps.
     chunk_seconds: float = 0.0
-    #: The tape of a step that is recorded by itself, with what a recording holds once.
-    single_tape_bytes: int = 0
+    #: What each recording holds once, whatever its steps, such as weights in another type.
+    once_bytes: int = 0
     #: Steps whose bytes were counted, and steps that were timed.
     counted: int = 1
     steps: int = 1
+    #: What the first step works with, both ways, by itself.
+    step_bytes: int = 0
     #: How many times those of a call of other shapes they are, 0 if such a call itself was measured.
     scaled_by: float = 0.0
 
@@ -81,34 +81,20 @@ class Measurement(Sizes):
         def grow(size: int) -> int:
             return math.ceil(ratio * size)
 
-        def grow_workspace(size: int) -> int:
-            fixed = min(size, self.parameter_bytes)
-            return fixed + math.ceil(ratio**2 * (size - fixed))
-
+        fixed = min(self.workspace_bytes, self.parameter_bytes)
         return replace(
             self,
             state_bytes=grow(self.state_bytes),
             tape_bytes=grow(self.tape_bytes),
             resident_bytes_per_step=grow(self.resident_bytes_per_step),
             output_bytes=grow(self.output_bytes),
-            workspace_bytes=grow_workspace(self.workspace_bytes),
-            single_workspace_bytes=grow_workspace(self.single_workspace_bytes),
+            workspace_bytes=fixed + math.ceil(ratio**2 * (self.workspace_bytes - fixed)),
             forward_seconds=ratio * self.forward_seconds,
             record_seconds=ratio * self.record_seconds,
             backward_seconds=ratio * self.backward_seconds,
-            single_tape_bytes=grow(self.single_tape_bytes),
+            once_bytes=grow(self.once_bytes),
+            step_bytes=0,
             scaled_by=ratio,
-        )
-
-    @property
-    def single(self) -> Measurement:
-        """The same for plans under which each step is recorded by itself."""
-        return replace(
-            self,
-            tape_bytes=max(self.tape_bytes, self.single_tape_bytes),
-            workspace_bytes=min(self.workspace_bytes, self.single_workspace_bytes),
-            record_seconds=self.record_seconds + self.chunk_seconds,
-            chunk_seconds=0.0,
         )
 
 
@@ -174,8 +160,7 @@ class Survey:
 
     def see_tape(self, start: int, stop: int, size: int) -> None:
         """Take note of the tape of recorded steps."""
-        once = max(0, self.measurement.single_tape_bytes - self.measurement.tape_bytes)
-        self._tape = max((-(-(size - once) // (stop - start)), stop), self._tape)
+        self._tape = max((-(-(size - self.measurement.once_bytes) // (stop - start)), stop), self._tape)
 
     def see_seconds(self, action: Action, seconds: float) -> None:
         """Take note of the time of an action that recorded no samples."""
@@ -247,12 +232,7 @@ class Survey:
         tape = grow(self._tape, planned.tape_bytes, self.measurement.tape_bytes)
         more = state - planned.state_bytes + tape - planned.tape_bytes
         return replace(
-            planned,
-            state_bytes=state,
-            tape_bytes=tape,
-            single_tape_bytes=planned.single_tape_bytes + tape - planned.tape_bytes,
-            workspace_bytes=planned.workspace_bytes + more,
-            single_workspace_bytes=planned.single_workspace_bytes + more,
+            planned, state_bytes=state, tape_bytes=tape, workspace_bytes=planned.workspace_bytes + more
         )
 
     def _retime(self, found: Measurement) -> Measurement:
@@ -270,11 +250,9 @@ class Survey:
 
     def _find_excess(self, sizes: Measurement) -> int:
         """Return how many bytes more than its limit the plan takes with some sizes."""
-        planned, limit = self._planned, self.plan.goal.local_bytes
+        limit = self.plan.goal.local_bytes
         assert limit is not None  # noqa: S101 - it was made for a limit
-        if self.plan.workload.recording == "steps":
-            sizes, planned = sizes.single, planned.single
-        return self._find_peak(sizes, more=sizes.workspace_bytes - planned.workspace_bytes) - limit
+        return self._find_peak(sizes, more=sizes.workspace_bytes - self._planned.workspace_bytes) - limit
 
     def _find_peak(self, sizes: Measurement, *, more: int) -> int:
         """Return what the plan takes with some sizes, and so many bytes more of workspace."""

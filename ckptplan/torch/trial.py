@@ -191,15 +191,15 @@ def measure_slopes(result: StepResult, uses: Mapping[int, torch.Tensor]) -> dict
     """
     ends = [one for one in result.tensors if one.requires_grad and is_differentiable(one)]
     begins = {-1 - place: root for place, root in enumerate(result.roots) if root.requires_grad}
-    given = [make_direction(one, place) for place, one in enumerate(ends)]
+    pairs: GivenPairs = [(one, make_direction(one, place)) for place, one in enumerate(ends)]
     try:
-        found = compute_gradients(ends, given, list(begins.values()), parameters=list(uses.values()))
+        found = compute_gradients(pairs, [*begins.values(), *uses.values()])
     except torch.OutOfMemoryError:
         raise
     except RuntimeError:
         return {}
-    pairs = zip((*begins, *uses), found, strict=True)
-    return {key: (0.0, 0.0) if one is None else reduce_gradient(one) for key, one in pairs}
+    by_key = zip((*begins, *uses), found, strict=True)
+    return {key: (0.0, 0.0) if one is None else reduce_gradient(one) for key, one in by_key}
 
 
 def copy_leaves(leaves: Leaves) -> Leaves:

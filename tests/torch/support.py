@@ -9,6 +9,7 @@ import torch
 
 import ckptplan
 from ckptplan import Plan
+from ckptplan.torch import piece_choice
 
 #: A machine whose numbers do not matter: plans are made in units of one state.
 MACHINE = ckptplan.HardwareProfile(
@@ -77,3 +78,9 @@ def assert_close(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor], *
     for one, other in zip(ours, theirs, strict=True):
         scale = float(other.abs().max()) if other.numel() else 0.0
         assert float((one - other).abs().max()) <= relative * max(scale, 1e-30)
+
+
+def forget_pieces() -> None:
+    """Forget all compiled pieces, so that each call compiles anew."""
+    for kept in (piece_choice._known, piece_choice._codes, piece_choice._incomplete):
+        kept.clear()

@@ -10,8 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from ckptplan.errors import InputError
 from ckptplan.torch import LIF, Compile, CompileFallback, Result, bptt
-from ckptplan.torch.piece_choice import forget_pieces
-from tests.torch.support import assert_close, plan_of
+from tests.torch.support import assert_close, forget_pieces, plan_of
 
 #: PyTorch's compiler uses what PyTorch deprecates, and looks at the gradient of each state.
 pytestmark = pytest.mark.filterwarnings(

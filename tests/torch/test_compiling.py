@@ -16,8 +16,7 @@ import torch
 from ckptplan.errors import InputError
 from ckptplan.torch import Compile, CompileFallback, bptt, scan, unroll, wrap
 from ckptplan.torch.adapters import TorchCell
-from ckptplan.torch.piece_choice import forget_pieces
-from tests.torch.support import assert_close, plan_of
+from tests.torch.support import assert_close, forget_pieces, plan_of
 from tests.torch.zoo import import_quietly
 
 #: PyTorch's compiler uses what PyTorch deprecates, and looks at the gradient of each state.

@@ -20,13 +20,13 @@ from snntorch import utils
 
 import ckptplan
 from ckptplan import InputError
-from ckptplan.errors import Infeasible, PlanMismatch
+from ckptplan.errors import PlanMismatch
 from ckptplan.schedule.actions import Action, Advance, Backward, Record
 from ckptplan.torch import LIF, bptt, budget, measured_sizes, plan_for, scan, unroll, wrap
 from ckptplan.torch.adapters import TorchCell
 from ckptplan.torch.measurement import measure_call
 from ckptplan.torch.meters import LiveBytes
-from ckptplan.torch.survey import Measurement, StaleSizesError, Survey
+from ckptplan.torch.survey import Measurement, Survey
 from tests.torch.support import assert_close, gradients, gru, job, plain
 
 STEPS = 400
@@ -135,7 +135,7 @@ def test_what_steps_leave_behind_makes_no_other_kind_of_call() -> None:
 
 
 def test_sizes_are_watched_once_for_calls_of_a_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if a counter makes each call look like another one."""
+    """With another number, which may decide what later steps do, they are watched again."""
     watched: list[bool] = []
     finish = Survey.finish
 
@@ -157,11 +157,12 @@ def test_sizes_are_watched_once_for_calls_of_a_kind(monkeypatch: pytest.MonkeyPa
 
     forget()
     counts = []
-    for _ in range(6):
-        cell.calls += 1
+    for more in (0, 0, 0, 0, 1, 1, 0):
+        cell.calls += more
         bptt(cell, inputs, torch.zeros(3, 7), squares, memory="60 kB").loss.backward()
         counts.append(len(watched))
-    assert counts[-1] == counts[-3] < 5
+    known = counts[3]
+    assert counts == [*counts[:2], known, known, known + 1, known + 2, known + 2]
 
 
 def test_scan_and_unroll_return_the_same_in_their_own_orders() -> None:
@@ -218,8 +219,8 @@ def test_made_inputs_say_how_many_steps_there_are() -> None:
 
 def forget() -> None:
     """Leave nothing of earlier calls, as in a fresh process."""
-    budget._measured.clear()
-    budget._alike.clear()
+    for kept in (budget._measured, budget._worked, budget._alike, budget._surveyed, budget._seen):
+        kept.clear()
     budget._plan.cache_clear()
 
 
@@ -289,10 +290,10 @@ def test_the_turn_has_room_for_what_a_loss_makes_of_outputs() -> None:
     assert not any(isinstance(one, Advance) and one.stop == 64 for one in actions)
 
 
-def test_steps_that_are_recorded_by_themselves_need_a_smaller_workspace(tmp_path: Path) -> None:
-    """A run of several steps holds a gradient of each parameter besides the sums, a single step one.
+def test_sums_of_gradients_grow_in_place(tmp_path: Path) -> None:
+    """Beside them there is the gradient of one parameter, in runs of several steps, too.
 
-    A plan says how its steps are recorded, also when it was saved and is given.
+    A plan keeps its limit, also when it was saved and is given, and so does another one of its workload.
     """
     torch.manual_seed(0)
     cell = torch.nn.GRUCell(16, 256)
@@ -304,78 +305,27 @@ def test_steps_that_are_recorded_by_themselves_need_a_smaller_workspace(tmp_path
     forget()
     inputs = torch.randn(40, 1, 16)
     size = sum(one.nbytes for one in cell.parameters())
-    plan = plan_for(step, inputs, torch.zeros(1, 256), squares, memory=int(2.1 * size))
-    assert plan.workload.recording == "steps"
+    # Under a mode of PyTorch, as a meter is, autograd adds to a copy, which is one more.
+    limit = 3 * size
+    plan = plan_for(step, inputs, torch.zeros(1, 256), squares, memory=limit)
     assert plan.parameters["chunk_size"] > 1
     ckptplan.save_plan(plan, tmp_path / "plan.json")
     given = ckptplan.load_plan(tmp_path / "plan.json")
     again = ckptplan.optimize(plan.workload, plan.profile, local_bytes=plan.goal.local_bytes)
-    choices: tuple[dict[str, Any], ...] = ({"memory": int(2.1 * size)}, {"plan": given}, {"plan": again})
+    choices: tuple[dict[str, Any], ...] = ({"memory": limit}, {"plan": given}, {"plan": again})
     for choice in choices:
         # The first calls of a kind try more.
         for _ in range(3):
             with LiveBytes() as live:
                 bptt(step, inputs, torch.zeros(1, 256), squares, **choice).loss.backward()
             cell.zero_grad()
-        assert live.peak <= 2.1 * size
-
-
-def test_all_steps_may_be_recorded_by_themselves() -> None:
-    """Here only the tapes of all five steps at once fit, and runs of several steps have a larger workspace."""
-    measurement = Measurement(
-        state_bytes=10**6,
-        tape_bytes=10**4,
-        resident_bytes_per_step=0,
-        output_bytes=0,
-        workspace_bytes=1_000,
-        single_workspace_bytes=5,
-        parameter_bytes=0,
-        forward_seconds=1.0,
-        record_seconds=1.0,
-        backward_seconds=1.0,
-    )
-    with pytest.raises(Infeasible):
-        budget._plan(measurement, 5, 50_000, 0)
-    plan = budget._plan(measurement, 5, 51_600, 0)
-    assert (plan.strategy, plan.workload.recording) == ("base", "steps")
-    assert plan.predicted.local_peak_bytes <= 51_600
-
-
-def test_sizes_of_steps_that_are_recorded_by_themselves_are_watched_too() -> None:
-    """A tape that grows is larger by as much if it is recorded by itself."""
-    measurement = Measurement(
-        state_bytes=100,
-        tape_bytes=1_000,
-        resident_bytes_per_step=0,
-        output_bytes=0,
-        workspace_bytes=10**6,
-        single_workspace_bytes=5,
-        single_tape_bytes=1_500,
-        parameter_bytes=0,
-        forward_seconds=1.0,
-        record_seconds=1.0,
-        backward_seconds=1.0,
-    )
-    plan = budget._plan(measurement, 100, 20_000, 0)
-    assert (plan.workload.recording, plan.workload.tape_bytes) == ("steps", 1_500)
-    corrected: list[Measurement] = []
-
-    def replan(sizes: Measurement) -> ckptplan.Plan:
-        corrected.append(sizes)
-        return plan
-
-    survey = Survey(measurement=measurement, plan=plan, replan=replan, keep=lambda *_: None, is_open=True)
-    survey.see_tape(99, 100, 2_500)
-    with pytest.raises(StaleSizesError):
-        survey.check()
-    survey.plan_again()
-    assert corrected[0].single.tape_bytes >= 2_500
+        assert live.peak <= limit
 
 
 def test_the_times_of_a_first_call_are_those_of_later_predictions() -> None:
     """Whatever a few steps before it took, as for memory that was new to the process."""
     sizes = {"state_bytes": 1_000, "tape_bytes": 1_000, "resident_bytes_per_step": 0, "output_bytes": 0}
-    workspace = {"workspace_bytes": 100, "single_workspace_bytes": 100, "parameter_bytes": 0}
+    workspace = {"workspace_bytes": 100, "parameter_bytes": 0}
     measurement = Measurement(
         **sizes,
         **workspace,
@@ -784,12 +734,11 @@ def test_another_attribute_of_a_module_is_measured_for_itself(monkeypatch: pytes
         peak, plan = run_deep(net)
         assert peak <= LIMIT
         assert plan.workload.tape_bytes >= depth * 8 * 64 * 4
-    # Two depths; the counter costs three.
-    assert len(made) <= 5
+    assert len(made) == 2
 
 
-def test_a_counter_and_a_record_cost_three_needless_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Constants that change with each call, and decide nothing, are ignored from then on."""
+def test_a_counter_and_a_record_cost_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Constants that change with each call, and decide nothing that the first step works with."""
     made, net, losses = count_measurements(monkeypatch), Deep(1), [0.0]
 
     def loss(t: int, output: torch.Tensor) -> torch.Tensor:
@@ -803,8 +752,7 @@ def test_a_counter_and_a_record_cost_three_needless_measurements(monkeypatch: py
         bptt(net, inputs, torch.zeros(8, 64), loss, memory=LIMIT).loss.backward()
         net.count, net.record = net.count + 1, [*net.record, 0.5]
         losses.append(1.0)
-    assert len(made) == 4
-    assert len(budget._measured) == 1
+    assert len(made) == len(budget._measured) == 1
 
 
 def work_aside(size: int, weights: torch.Tensor) -> Any:
@@ -817,20 +765,57 @@ def work_aside(size: int, weights: torch.Tensor) -> Any:
     return cell
 
 
-@pytest.mark.parametrize("sizes", [(1, 20_000), (1, 2, 20_000), (20_000, 1, 20_000)])
+@pytest.mark.parametrize("sizes", [(1, 20_000), (1, 2, 1, 2, 1, 2, 20_000), (20_000, 1, 20_000)])
 def test_a_constant_that_decides_the_workspace_is_measured_for_itself(sizes: tuple[int, ...]) -> None:
     forget()
     weights = torch.nn.Parameter(torch.randn(64, 64) / 8)
     inputs, state = torch.randn(64, 8, 64), torch.zeros(8, 64)
     for size in sizes:
         cell = work_aside(size, weights)
-        if size == 1:
+        if size <= 2:
             bptt(cell, inputs, state, squares, memory="2 MiB", parameters=[weights])
-        elif size > 2:
+        else:
             with pytest.raises(InputError, match="2 MiB are too little"):
                 bptt(cell, inputs, state, squares, memory="2 MiB", parameters=[weights])
             plan = plan_for(cell, inputs, state, squares, memory="64 MiB", parameters=[weights])
             assert plan.workload.workspace_bytes >= size * 64 * 4
+
+
+class Counted(torch.nn.Module):
+    """Counts its calls, and uses most of its layers from a step on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru, self.deep = torch.nn.GRUCell(16, 64), torch.nn.Linear(64, 64)
+        self.calls, self.late = 0, 1_000
+
+    def forward(self, state: Any, x: torch.Tensor) -> Any:
+        last, step = state
+        last = self.gru(x, last)
+        for _ in range(12 if int(step) >= self.late else 0):
+            last = torch.tanh(self.deep(last))
+        return (last, step + 1), last
+
+
+@pytest.mark.filterwarnings("ignore:later steps keep more")
+def test_a_constant_that_changed_for_nothing_and_then_decides_later_steps_is_noticed() -> None:
+    forget()
+    torch.manual_seed(0)
+    cell, inputs, state = Counted(), torch.randn(100, 8, 16), (torch.zeros(8, 64), torch.tensor(0))
+
+    def run() -> int:
+        with LiveBytes() as live:
+            bptt(cell, inputs, state, squares, memory="400 kB", parameters=cell.parameters()).loss.backward()
+        cell.zero_grad()
+        return int(live.peak)
+
+    for _ in range(5):
+        cell.calls += 1
+        run()
+    cell.late = 60
+    # The call that finds larger tapes may pass the limit by one of these.
+    assert run() <= 1.2 * 400_000
+    assert run() <= 400_000
 
 
 class Aside(torch.nn.Module):

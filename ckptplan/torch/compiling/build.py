@@ -25,7 +25,7 @@ from ckptplan.torch.compiling.steps import (
     run_with_loss,
     run_with_outputs,
 )
-from ckptplan.torch.graphs import compute_gradients, find_graph_leaves
+from ckptplan.torch.graphs import GivenPairs, compute_gradients, find_graph_leaves
 from ckptplan.torch.inputs import detach_inputs
 from ckptplan.torch.recognise import describe_call
 from ckptplan.torch.surroundings.aside import leave_as_found
@@ -161,12 +161,8 @@ class _Runs:
             leaves = flatten(self._call(run, begin, inputs))[0]
             ends = [leaf for leaf in leaves if leaf.requires_grad and is_differentiable(leaf)]
             wanted = [leaf for leaf in (*begin, *inputs) if leaf.requires_grad]
-            found = compute_gradients(
-                ends,
-                [torch.ones_like(leaf) for leaf in ends],
-                wanted,
-                parameters=self._list_parameters(ends, wanted),
-            )
+            pairs: GivenPairs = [(leaf, torch.ones_like(leaf)) for leaf in ends]
+            found = compute_gradients(pairs, [*wanted, *self._list_parameters(ends, wanted)])
         gradients = tuple(torch.zeros(()) if one is None else one for one in found)
         return tuple(leaf.detach() for leaf in leaves), gradients
 

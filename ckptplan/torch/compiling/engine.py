@@ -28,6 +28,7 @@ class CompiledEngine(StepEngine):
     def __init__(self, *, piece: CompiledPiece, loss: Any, **options: Any) -> None:
         super().__init__(**options)
         self.piece, self.loss = piece, loss
+        #: Whether a later run overwrites the gradients of this one, as CUDA graphs do: then they are copied.
         self.overwrites = piece.reuses_memory
 
     def advance(self, state: Any, start: int, stop: int, *, known: int) -> Any:
@@ -72,7 +73,8 @@ class CompiledEngine(StepEngine):
     def _keep(self, tape: Graph, found: tuple[Gradient, ...], *, begins: int, inputs: int) -> None:
         if self.overwrites:
             # The next chunk would overwrite them (pytorch#169545).
-            found = tuple(None if one is None else copy_from_graph(one) for one in found)
+            found = tuple(map(_copy, found))
+            self.gradients.parameters = list(map(_copy, self.gradients.parameters))
         super()._keep(tape, found, begins=begins, inputs=inputs)
 
     def _record_some(
@@ -143,3 +145,7 @@ class CompiledEngine(StepEngine):
                 state, output = self.cell(state, x)
         with torch.enable_grad():
             return self.outputs.measure_scale(step, output)
+
+
+def _copy(gradient: Gradient) -> Gradient:
+    return None if gradient is None else copy_from_graph(gradient)

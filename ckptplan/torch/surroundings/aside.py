@@ -22,7 +22,7 @@ def aside(
     Arguments:
         reached: what a walk found.
         generators: the random generators.
-        spares_parameters: whether no step changes parameters, as a rehearsal has shown: they are not copied.
+        spares_parameters: whether no step changes parameters, as a trial has shown: they are not copied.
     """
     with generators.aside(), tap_iterators(reached.holders) as taps:
         surroundings = Surroundings([*reached.holders, *taps])

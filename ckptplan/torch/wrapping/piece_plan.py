@@ -33,8 +33,8 @@ from ckptplan.torch.survey import Measurement
 from ckptplan.torch.wrapping.pieces import FusedCell, Hidden, SequenceRows
 
 _log = logging.getLogger("ckptplan.torch")
-#: The longest piece that is chosen: longer ones are hardly quicker, and take more memory at a time.
-LONGEST = 64
+#: Lengths that are tried. Longer pieces are hardly quicker, and take more memory at a time.
+_LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)
 #: Pieces of a length that are measured, and how often they are timed: the least counts.
 _PIECES, _ROUNDS = 2, 3
 #: The longer of the two pieces from which others are estimated: at most so many time steps, and this share of
@@ -45,9 +45,11 @@ _RUNTIME_SECONDS = 2e-4
 #: Times are measured once. Of plans whose times differ by less, the one that takes less memory is chosen, which
 #: leaves room for what is made of the outputs.
 _ABOUT = 1.02
+#: So many times the time of the quickest plan is worth room for what is made of the outputs.
+_FOR_TURN = 1.1
 #: What each of several runs keeps until it is reversed, and what only the one has that works.
-_KEPT_BY_EACH = ("state_bytes", "tape_bytes", "single_tape_bytes")
-_KEPT_ONCE = ("workspace_bytes", "single_workspace_bytes", "parameter_bytes")
+_KEPT_BY_EACH = ("state_bytes", "tape_bytes")
+_KEPT_ONCE = ("workspace_bytes", "parameter_bytes")
 #: Lengths whose measurements are kept, and calls whose plans are.
 _MOST_MEASURED, _MOST = 256, 64
 _measured: Recent[Any, Measurement] = Recent(_MOST_MEASURED)
@@ -65,6 +67,11 @@ class PiecePlan:
 @dataclass(frozen=True, kw_only=True)
 class _Candidate(PiecePlan):
     plan: Plan
+
+    @property
+    def seconds(self) -> float:
+        """What the plan takes."""
+        return self.plan.predicted.seconds
 
     @cached_property
     def states(self) -> int:
@@ -197,13 +204,20 @@ class Room:
         for length in lengths:
             with suppress(InputError):
                 found[length] = self.plan(length)
+        exact: set[int] = set()
         while found:
-            # A loss that takes more than the limit by itself leaves no choice.
-            best = _choose_least([one for one in found.values() if self.has_turn(one)] or [*found.values()])
+            best = _choose_least([*found.values()])
+            with_turn = [one for one in found.values() if self.has_turn(one)]
+            # A loss that takes about the limit by itself leaves no choice.
+            if with_turn and _choose_least(with_turn).seconds <= _FOR_TURN * best.seconds:
+                best = _choose_least(with_turn)
+            if best.piece in exact:
+                return best
+            exact.add(best.piece)
             del found[best.piece]
             with suppress(InputError):
-                # Kernels allocate in blocks.
-                return self.plan(best.piece, exact=True)
+                # Kernels allocate in blocks, so that another length may be better.
+                found[best.piece] = self.plan(best.piece, exact=True)
         # The shortest pieces need least.
         return self.plan(lengths[0], exact=True)
 
@@ -242,14 +256,15 @@ def choose_pieces(
 
 def _choose_least(found: list[_Candidate]) -> _Candidate:
     """Return the candidate that takes least memory, of those that are about as quick as the quickest."""
-    enough = _ABOUT * min(one.plan.predicted.seconds for one in found)
-    quick = (one for one in found if one.plan.predicted.seconds <= enough)
+    enough = _ABOUT * min(one.seconds for one in found)
+    quick = (one for one in found if one.seconds <= enough)
     return min(quick, key=lambda one: one.plan.predicted.local_peak_bytes)
 
 
 def _list_lengths(steps: int) -> list[int]:
-    longest = min(steps, LONGEST)
-    return sorted({longest, *(2**power for power in range(longest.bit_length()))})
+    """Return lengths from 1, each about a fifth longer, which cut a sequence evenly."""
+    counts = {-(-steps // min(steps, length)) for length in _LENGTHS}
+    return sorted({-(-steps // count) for count in counts})
 
 
 def fit_pieces(plan: Plan | Schedule, steps: int, *, piece: int | None) -> PiecePlan:

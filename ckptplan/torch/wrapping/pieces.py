@@ -40,7 +40,7 @@ class FusedCell(ClosedCell):
     backwards: bool = False
 
     @property
-    def drops(self) -> bool:
+    def draws(self) -> bool:
         """Whether dropout is in force."""
         return self.dropout > 0 and self.training and len(self.weights) > 1
 
@@ -85,7 +85,7 @@ class FusedCell(ClosedCell):
         return after, outputs if order is None else outputs[order]
 
     def _run_layers(self, data: Tensor, sizes: Tensor | None, state: Hidden) -> tuple[Tensor, Hidden]:
-        if not self.drops:
+        if not self.draws:
             return self._call_kernel(data, sizes, state, self.weights)
         # Kernels of some devices draw from a generator of their own, which cannot be set back. Masks that are
         # drawn here are drawn again when steps run again.

@@ -11,7 +11,7 @@ from ckptplan.errors import InputError, quote_value
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.storage.place import OffloadTo, read_offload
-from ckptplan.torch.budget import PlanChoice, choose_plan, place_plan, read_limit
+from ckptplan.torch.budget import PlanChoice, read_limit, settle_plan
 from ckptplan.torch.call import RunOptions, refuse_ignored
 from ckptplan.torch.compiling.options import read_compile
 from ckptplan.torch.offload import at_place
@@ -103,21 +103,17 @@ class Wrapped(torch.nn.Module):
         """Return the plan for a sequence, and the options that it is executed with."""
         options = {**self._options, **more}
         measured = {"losses": losses, **list_measured(options)}
-        if self._memory is None:
-            assert self._given is not None  # noqa: S101 - one of the two is given
-            chosen = place_plan(self._given, options["compile"], cell, inputs, state, **measured)
-        else:
-            chosen = choose_plan(
-                cell,
-                inputs,
-                state,
-                memory=self._memory,
-                compile_=options["compile"],
-                held_states=self._held_states,
-                place=self._place,
-                scales=True,
-                **measured,
-            )
+        chosen = settle_plan(
+            self._given,
+            self._memory,
+            cell,
+            inputs,
+            state,
+            compile_=options["compile"],
+            held_states=self._held_states,
+            place=self._place,
+            **measured,
+        )
         self.plan = chosen.plan
         return chosen, at_place(self._place, {**options, "compile": chosen.compile})
 
