@@ -17,7 +17,13 @@ from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Generators
 from ckptplan.torch.cell_calls import call_cell, check_result
 from ckptplan.torch.digests import Projections, cut, measure_norm
-from ckptplan.torch.graphs import as_graph_roots, compute_gradients, read_sequence_number, refuse_hooks
+from ckptplan.torch.graphs import (
+    GivenPairs,
+    as_graph_roots,
+    compute_gradients,
+    read_sequence_number,
+    refuse_hooks,
+)
 from ckptplan.torch.inputs import Sequence
 from ckptplan.torch.losses import SummedLoss
 from ckptplan.torch.surroundings.holders import (
