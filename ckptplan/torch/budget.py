@@ -310,7 +310,7 @@ def _make_request(
 ) -> Request:
     call = "a call of other shapes, and scaled" if measurement.is_scaled else "the call"
     counted = f"counted in the first {measurement.counted} steps of {call}"
-    timed = f"timed once over the first {measurement.steps} steps of {call}"
+    steps_timed = "the first call" if measurement.retimed else f"the first {measurement.steps} steps of {call}"
     workload = ckptplan.Workload(
         name="call",
         steps=steps,
@@ -329,7 +329,7 @@ def _make_request(
         limited=True,
         basis={
             **dict.fromkeys(_COUNTED, Basis(kind="measured", why=counted)),
-            **dict.fromkeys(_TIMED, Basis(kind="measured", why=timed)),
+            **dict.fromkeys(_TIMED, Basis(kind="measured", why=f"timed once over {steps_timed}")),
         },
     )
     if link is None:

@@ -64,6 +64,8 @@ class Measurement(Sizes):
     steps: int = 1
     #: What the first step works with, both ways, by itself.
     step_bytes: int = 0
+    #: Whether the times are those of a whole call, not of its first steps before it.
+    retimed: bool = False
     #: How many times those of a call of other shapes they are, 0 if such a call itself was measured.
     scaled_by: float = 0.0
 
@@ -135,9 +137,8 @@ class Survey:
     #: The largest bytes when that was done.
     _looked: tuple[int, int] = field(default=(0, 0), init=False)
     _tries: int = field(default=0, init=False)
-    #: Seconds of steps without a tape, and of recorded ones with their backward passes: measured, and planned.
-    _advances: tuple[float, float] = field(default=(0.0, 0.0), init=False)
-    _tapes: tuple[float, float] = field(default=(0.0, 0.0), init=False)
+    #: Of each kind of action the seconds, the steps and the number.
+    _seconds: dict[type[Action], tuple[float, int, int]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self._planned = self._compared = self.measurement
@@ -164,20 +165,9 @@ class Survey:
 
     def see_seconds(self, action: Action, seconds: float) -> None:
         """Take note of the time of an action that recorded no samples."""
-        work = self.plan.workload
-        match action:
-            case Advance(start, stop):
-                planned = (stop - start) * work.forward_seconds
-                self._advances = self._advances[0] + seconds, self._advances[1] + planned
-            case Record(start, stop):
-                steps = stop - start
-                planned = steps * (work.forward_seconds + work.record_overhead_seconds) + work.chunk_seconds
-                self._tapes = self._tapes[0] + seconds, self._tapes[1] + planned
-            case Backward(start, stop):
-                planned = (stop - start) * work.backward_seconds
-                self._tapes = self._tapes[0] + seconds, self._tapes[1] + planned
-            case _:
-                pass
+        if isinstance(action, Advance | Record | Backward):
+            spent, steps, runs = self._seconds.get(type(action), (0.0, 0, 0))
+            self._seconds[type(action)] = spent + seconds, steps + action.stop - action.start, runs + 1
 
     def check(self) -> None:
         """Raise StaleSizesError if the plan does not stay within its limit with what was seen so far."""
@@ -201,7 +191,7 @@ class Survey:
         """Return a plan for what was seen so far. Raises InputError if none fits."""
         self._planned = self._correct(self._planned, extrapolates=True)
         self._tries += 1
-        self._advances = self._tapes = 0.0, 0.0
+        self._seconds.clear()
         self.plan = self.replan(self._planned)
         return self.plan
 
@@ -237,16 +227,27 @@ class Survey:
 
     def _retime(self, found: Measurement) -> Measurement:
         """Return a measurement with the times of this call, as far as it had actions of a kind."""
-        (advanced, to_advance), (recorded, to_record) = self._advances, self._tapes
-        by_advance = advanced / to_advance if self.is_timed and to_advance else 1.0
-        by_tape = recorded / to_record if self.is_timed and to_record else 1.0
+        if not self.is_timed or Record not in self._seconds or Backward not in self._seconds:
+            return found
+        # Half of what a run takes besides its steps is that of its backward pass.
+        record = self._compare(Record, found.record_seconds, found.chunk_seconds / 2)
+        backward = self._compare(Backward, found.backward_seconds, found.chunk_seconds / 2)
+        advance = self._compare(Advance, found.forward_seconds) if Advance in self._seconds else record
+        recorded = record * found.record_seconds
         return replace(
             found,
-            forward_seconds=by_advance * found.forward_seconds,
-            record_seconds=by_tape * found.record_seconds,
-            backward_seconds=by_tape * found.backward_seconds,
-            chunk_seconds=by_tape * found.chunk_seconds,
+            # A recorded step does all that one without a tape does.
+            forward_seconds=min(advance * found.forward_seconds, recorded),
+            record_seconds=recorded,
+            backward_seconds=backward * found.backward_seconds,
+            chunk_seconds=(record + backward) / 2 * found.chunk_seconds,
+            retimed=True,
         )
+
+    def _compare(self, kind: type[Action], step: float, run: float = 0.0) -> float:
+        """Return how many times as long as told the actions of a kind took."""
+        spent, steps, runs = self._seconds[kind]
+        return spent / (steps * step + runs * run)
 
     def _find_excess(self, sizes: Measurement) -> int:
         """Return how many bytes more than its limit the plan takes with some sizes."""

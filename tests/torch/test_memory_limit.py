@@ -323,21 +323,21 @@ def test_sums_of_gradients_grow_in_place(tmp_path: Path) -> None:
 
 
 def test_the_times_of_a_first_call_are_those_of_later_predictions() -> None:
-    """Whatever a few steps before it took, as for memory that was new to the process."""
+    """Whatever a few steps before it took, as for memory that was new to the process; also call after call."""
     sizes = {"state_bytes": 1_000, "tape_bytes": 1_000, "resident_bytes_per_step": 0, "output_bytes": 0}
-    workspace = {"workspace_bytes": 100, "parameter_bytes": 0}
-    measurement = Measurement(
+    first = Measurement(
         **sizes,
-        **workspace,
-        forward_seconds=1.0,
+        workspace_bytes=100,
+        parameter_bytes=0,
+        forward_seconds=4.0,
         record_seconds=3.0,
         backward_seconds=2.0,
         chunk_seconds=0.5,
     )
-    plan = budget._plan(measurement, 100, 20_000, 0)
     kept: list[Measurement] = []
 
-    def run(*, is_timed: bool) -> Measurement:
+    def run(measurement: Measurement, *actions: tuple[Action, float], is_timed: bool = True) -> Measurement:
+        plan = budget._plan(measurement, 100, 20_000, 0)
         survey = Survey(
             measurement=measurement,
             plan=plan,
@@ -346,18 +346,24 @@ def test_the_times_of_a_first_call_are_those_of_later_predictions() -> None:
             is_open=True,
             is_timed=is_timed,
         )
-        survey.see_seconds(Advance(0, 10), 5.0)
-        survey.see_seconds(Record(10, 20), 15.25)
-        survey.see_seconds(Backward(10, 20), 10.0)
+        for action, seconds in actions:
+            survey.see_seconds(action, seconds)
         survey.finish()
         return kept[-1]
 
-    assert run(is_timed=False) == measurement
-    found = run(is_timed=True)
+    advance, record, backward = (Advance(0, 10), 5.0), (Record(10, 20), 15.0), (Backward(10, 20), 30.0)
+    assert run(first, advance, record, backward, is_timed=False) == first
+    assert run(first, advance) == first
+    found = run(first, advance, record, backward)
     assert found.forward_seconds == pytest.approx(0.5)
-    assert (found.record_seconds, found.backward_seconds) == pytest.approx((1.5, 1.0), rel=0.02)
-    assert found.chunk_seconds == pytest.approx(0.25, rel=0.02)
-    assert found.tape_bytes == measurement.tape_bytes
+    assert (found.record_seconds, found.backward_seconds) == pytest.approx((1.5, 3.0), rel=0.02)
+    assert found.tape_bytes == first.tape_bytes
+    # Without a step that only advances, it takes what it took as a share of one that is recorded, and no more.
+    again = found
+    for _ in range(3):
+        again = run(again, record, backward)
+    assert (again.record_seconds, again.backward_seconds) == pytest.approx((1.5, 3.0), rel=0.02)
+    assert run(first, record, backward).forward_seconds == pytest.approx(1.5, rel=0.02)
 
 
 class Growing(torch.nn.Module):
