@@ -324,9 +324,11 @@ def test_sums_of_gradients_grow_in_place(tmp_path: Path) -> None:
 
 def test_the_times_of_a_first_call_are_those_of_later_predictions() -> None:
     """Whatever a few steps before it took, as for memory that was new to the process; also call after call."""
-    sizes = {"state_bytes": 1_000, "tape_bytes": 1_000, "resident_bytes_per_step": 0, "output_bytes": 0}
     first = Measurement(
-        **sizes,
+        state_bytes=1_000,
+        tape_bytes=1_000,
+        resident_bytes_per_step=0,
+        output_bytes=0,
         workspace_bytes=100,
         parameter_bytes=0,
         forward_seconds=4.0,
