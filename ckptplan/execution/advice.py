@@ -1,4 +1,4 @@
-"""Says what helps where a limit of memory is too small for a call: only what does help."""
+"""Says in words what a limit of memory cost a call: the plan that was chosen, and only what does help."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import math
 from collections.abc import Sequence
 
 from ckptplan.errors import Infeasible, InputError
+from ckptplan.model.plan import Plan
+from ckptplan.model.prediction import BasisEntry
 from ckptplan.planning.request import Request
 from ckptplan.search.question import Question
+from ckptplan.storage.place import ASSUMED_RATE
 from ckptplan.units import format_bytes
 
 #: One in this many bytes of a limit is left for what is not counted.
@@ -18,6 +21,10 @@ _SHORT = 4
 _GRADIENTS = 5
 #: Smaller shares of a job are no advice.
 _LEAST_SHARE = 0.05
+#: Overheads above this one are a reason to name what may help, if it is so many times as quick.
+DEAR, _WORTH = 1.0, 1.2
+#: The field of ``estimate_basis`` that says what remote memory bought.
+OFFLOAD = "offload"
 
 
 def leave_margin(limit: int) -> int:
@@ -74,6 +81,39 @@ def refuse_limit(
         field="memory",
         value=memory,
         accepted=" or ".join([", ".join(ways[:-1]), ways[-1]] if len(ways) > 1 else ways),
+    )
+
+
+def note_offload(plan: Plan, *, local: Plan | None, remote: Plan, place: str) -> Plan:
+    """Return a plan, the quicker one of those without and with off-chip memory, that says what this bought."""
+    texts = [
+        f"local only: {'does not fit' if local is None else f'{local.predicted.overhead:+.0%}'}",
+        f"remote in {place}: {remote.predicted.overhead:+.0%}",
+    ]
+    text = "; ".join(reversed(texts) if plan is remote else texts)
+    note = BasisEntry(field=OFFLOAD, kind="derived", text=text)
+    return plan.model_copy(update={"estimate_basis": (*plan.estimate_basis, note)})
+
+
+def describe_choice(plan: Plan, limit: int) -> str:
+    """Return what was chosen and what it costs, in a line."""
+    settings = ", ".join(f"{name} {value}" for name, value in plan.parameters.items())
+    bought = "".join(f" ({one.text})" for one in plan.estimate_basis if one.field == OFFLOAD)
+    return (
+        f"{plan.strategy}{f' ({settings})' if settings else ''} for {plan.steps:,} steps: "
+        f"{format_bytes(plan.predicted.local_peak_bytes)} of {format_bytes(limit)}, "
+        f"{plan.predicted.overhead:+.0%} time over plain backpropagation{bought}"
+    )
+
+
+def advise_offload(local: Plan, remote: Plan | None) -> str:
+    """Return what ``offload=`` would save, by the best plan at the assumed rate; '' if that is little."""
+    if remote is None or _WORTH * remote.predicted.seconds > local.predicted.seconds:
+        return ""
+    return (
+        f"this plan takes {local.predicted.overhead:+.0%} time over plain backpropagation. With offload= (a "
+        f"folder, or 'host') it would take about {remote.predicted.overhead:+.0%}, at an assumed "
+        f"{ASSUMED_RATE / 1e9:g} GB/s"
     )
 
 

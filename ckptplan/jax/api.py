@@ -17,8 +17,8 @@ from jax import lax
 from ckptplan.errors import InputError, quote_value
 from ckptplan.jax.footprint import measure_step
 from ckptplan.jax.leaves import lower_keys
-from ckptplan.jax.limit import make_job, plan_within
-from ckptplan.jax.planning import check_plan
+from ckptplan.jax.limit import plan_within
+from ckptplan.jax.planning import check_plan, check_steps
 from ckptplan.jax.primitive import LoopCall, run_loop
 from ckptplan.jax.step import Step, differentiable, trace_step
 from ckptplan.jax.tapes import Tape, TracedGradient, check_tape, find_wanted
@@ -27,6 +27,7 @@ from ckptplan.model.workload import Workload
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.storage.place import OffloadPlace, OffloadTo, read_offload
 from ckptplan.storage.remote_folder import make_parent
+from ckptplan.units import parse_limit
 
 #: More arrays of one shape in a list are hardly as many sequences.
 _MOST_SEQUENCES = 2
@@ -159,14 +160,16 @@ def plan_for(
         _check_function(loss, field="loss")
     step = with_loss(f, loss) if loss is not None else lambda _, state, x: (*_call(f, state, x), ())
     steps = _count_steps(xs, length)
+    check_steps(steps)
     place = read_offload(offload, plan=None, memory=memory)
     plans: list[Plan] = []
 
     def trace(init: Any, xs: Any) -> None:
-        traced = trace_step(step, init, xs).without_values()
+        traced, _, _ = trace_step(step, init, xs)
         inputs = differentiable(traced.inputs) if input_gradients else ()
         footprints = measure_step(TracedGradient(traced, find_wanted(traced, inputs=inputs)))
-        plans.append(plan_within(footprints, steps=steps, memory=memory, timed=workload, place=place))
+        found = plan_within(footprints, steps=steps, memory=memory, timed=workload, place=place)
+        plans.append(found.plan)
 
     jax.eval_shape(trace, init, xs)
     return plans[0]
@@ -192,16 +195,17 @@ def _run(step: Step, init: Any, xs: Any, *, steps: int, **ways: Any) -> tuple[An
         raise InputError(
             "is given without memory, and a plan has its own", field="workload", accepted="memory='64 MiB'"
         )
-    traced = trace_step(step, init, xs)
+    traced, constants, first = trace_step(step, init, xs)
     if tape is not None:
         check_tape(tape)
     if plan is not None:
         check_plan(plan, steps=steps)
     else:
-        make_job(traced, steps=steps, memory=memory)
-    call = LoopCall(step=traced.without_values(), steps=steps, place=place, **ways)
+        check_steps(steps)
+        parse_limit(memory, field="memory")
+    call = LoopCall(step=traced, steps=steps, place=place, **ways)
     leaves = tuple(lower_keys(leaf) for leaf in jax.tree.leaves(xs))
-    state, outputs, sums = run_loop(call, traced.constants, traced.state, leaves)
+    state, outputs, sums = run_loop(call, constants, first, leaves)
     return *traced.raise_results(state, outputs), sums
 
 

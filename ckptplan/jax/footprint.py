@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ckptplan.jax.leaves import byte_size
 from ckptplan.jax.sums import TOGETHER, GradientSums
@@ -26,7 +26,6 @@ _LEAST_SECONDS = 1e-9
 class StepFootprint:
     """Bytes and estimated seconds of a step with one kind of tape, and what records and reverses it."""
 
-    recording: Recording
     sums: GradientSums
     #: Gradients of the constants, and what a step holds while it runs.
     workspace_bytes: int
@@ -37,7 +36,12 @@ class StepFootprint:
     @property
     def tape(self) -> Tape:
         """The kind of tape."""
-        return self.recording.kind
+        return self.sums.recording.kind
+
+    @property
+    def traced(self) -> TracedGradient:
+        """The step and its backward."""
+        return self.sums.recording.traced
 
     @property
     def together(self) -> int:
@@ -47,12 +51,12 @@ class StepFootprint:
     @property
     def state_leaves(self) -> Leaves:
         """Shapes and types of the leaves of a state."""
-        return self.recording.traced.step.state_shapes
+        return self.traced.step.state
 
     @property
     def tape_leaves(self) -> Leaves:
         """Shapes and types of the leaves of the tape of a step."""
-        return self.recording.tape
+        return self.sums.recording.tape
 
     @property
     def state_bytes(self) -> int:
@@ -63,6 +67,16 @@ class StepFootprint:
     def tape_bytes(self) -> int:
         """The bytes of the tape of a step."""
         return max(1, byte_size(self.tape_leaves))
+
+    @property
+    def kept_bytes(self) -> int:
+        """What stays for a step the whole time: outputs, their gradients, wanted gradients of inputs."""
+        step, wanted = self.traced.step, self.traced.wanted
+        return 2 * byte_size(step.outputs) + byte_size([step.inputs[place] for place in wanted.inputs])
+
+    def add(self, more: int) -> StepFootprint:
+        """Return one with so many bytes more of workspace, or less."""
+        return replace(self, workspace_bytes=max(0, self.workspace_bytes + more))
 
     @property
     def name(self) -> str:
@@ -97,7 +111,7 @@ def measure_step(traced: TracedGradient) -> tuple[StepFootprint, ...]:
 def _measure(recording: Recording) -> Iterator[StepFootprint]:
     step, wanted = recording.traced.step, recording.traced.wanted
     record, forward = recording.each, step.closed.jaxpr
-    constants, state = step.constant_shapes, step.state_shapes
+    constants, state = step.constants, step.state
     total = byte_size([constants[place] for place in wanted.constants])
     groups = GradientSums(recording, together=TOGETHER)
     formed = sum(byte_size([one.outvars[0].aval]) for one in groups.products)
@@ -115,7 +129,6 @@ def _measure(recording: Recording) -> Iterator[StepFootprint]:
             live = max(running, reversing, formed + factors + groups.added_bytes)
         products = sum(estimate_product_seconds(one, together=together) for one in sums.products)
         yield StepFootprint(
-            recording=recording,
             sums=sums,
             # The sums of gradients, with the factors of a group; the state and its gradient; what a step holds;
             # what depends on constants only, which is computed before the steps.

@@ -53,6 +53,16 @@ class Kinds:
         return [array if kind is None else jax.random.wrap_key_data(array, impl=kind) for array, kind in pairs]
 
 
+def split(leaves: Sequence[Any], *counts: int) -> tuple[tuple[Any, ...], ...]:
+    """Return parts of so many leaves, and the rest."""
+    parts: list[tuple[Any, ...]] = []
+    rest = tuple(leaves)
+    for count in counts:
+        parts.append(rest[:count])
+        rest = rest[count:]
+    return (*parts, rest)
+
+
 def byte_size(leaves: Sequence[Any]) -> int:
     """Return the bytes of arrays or of their shapes."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)

@@ -8,13 +8,20 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import ckptplan
 from ckptplan.errors import Infeasible, InputError, PlanMismatch, quote_value
-from ckptplan.execution.advice import find_limit, leave_margin, refuse_limit
+from ckptplan.execution.advice import (
+    OFFLOAD,
+    advise_offload,
+    find_limit,
+    leave_margin,
+    note_offload,
+    refuse_limit,
+)
 from ckptplan.jax.footprint import StepFootprint
 from ckptplan.jax.jaxprs import Same
 from ckptplan.jax.leaves import byte_size
@@ -27,7 +34,7 @@ from ckptplan.planning.playback import schedule_of
 from ckptplan.planning.request import Request
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.storage.place import Link
+from ckptplan.storage.place import Link, assume_link
 from ckptplan.units import format_bytes, parse_limit
 
 #: What a row of the table takes in addition to its steps.
@@ -104,130 +111,161 @@ _SCHEDULE = ("strategy", "parameters", "splits", "regular")
 
 
 @dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A plan, the footprint that it is for, and the way that its states go off the chip."""
+
+    plan: Plan
+    footprint: StepFootprint
+    link: Link | None = None
+    #: The bytes of its program, once that was compiled.
+    taken: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """The predicted time."""
+        return self.plan.predicted.seconds
+
+    @property
+    def more(self) -> int:
+        """The bytes that its program takes beyond what was predicted."""
+        return self.taken - predict_program(self.plan, self.footprint)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """A loop that is to be planned within a limit.
 
     Arguments:
+        measured: the footprints of its step, those of all kinds of tape.
         steps: T.
         memory: the limit as it was given.
-        kept_bytes: what stays for a step the whole time: outputs, their gradients, wanted gradients of inputs.
         timed: a calibrated workload whose times are taken; None to assume times.
-        measured: the footprints of all kinds of tape, for the times of ``timed``; () if nothing is planned.
         links: ways to keep states off the chip.
     """
 
+    measured: Sequence[StepFootprint]
     steps: int
     memory: object
-    kept_bytes: int
-    timed: Workload | None
-    measured: tuple[StepFootprint, ...] = ()
+    timed: Workload | None = None
     links: tuple[Link, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Raise InputError if there is no step, or if the limit is none."""
-        if self.steps < 1:
-            raise InputError(
-                "hold no time step", field="xs", accepted="arrays of shape (T, ...), with T from 1"
-            )
-        parse_limit(self.memory, field="memory")
 
     @property
     def limit(self) -> int:
         """The limit in bytes."""
         return parse_limit(self.memory, field="memory")
 
-    def find_plan(self, footprints: Sequence[StepFootprint]) -> tuple[Plan, StepFootprint]:
-        """Return the quickest plan within the limit, and the footprint that it is for.
+    def find_plan(self, footprints: Sequence[StepFootprint]) -> Candidate:
+        """Return the quickest plan within the limit; beside links, it says what they bought.
 
-        All strategies compete for the footprint whose regular plan is the quickest: for each footprint they
-        would take longer than compiling the program. Raises Infeasible if there is no plan, with the least need
-        of all footprints.
+        Raises Infeasible if there is no plan, with the least need of all footprints.
         """
-        regular, _ = self._find_quickest(footprints, strategies=_EXACT)
-        found, reasons = self._find_quickest([regular[1]] if regular else footprints)
+        reasons: list[Infeasible] = []
+        local = self._find_quickest(footprints, (None,), reasons)
+        remote = self._find_quickest(footprints, self.links, reasons)
+        found = choose_candidate(local, remote)
         if found is None:
             raise min(reasons, key=lambda one: (one.binding != "local_bytes", one.need))
         return found
 
     def _find_quickest(
-        self, footprints: Sequence[StepFootprint], *, strategies: tuple[str, ...] | None = None
-    ) -> tuple[tuple[Plan, StepFootprint] | None, list[Infeasible]]:
-        found: tuple[Plan, StepFootprint] | None = None
-        reasons: list[Infeasible] = []
+        self,
+        footprints: Sequence[StepFootprint],
+        links: Sequence[Link | None],
+        reasons: list[Infeasible],
+    ) -> Candidate | None:
+        """Return the quickest plan that uses one of the links, if there are any.
+
+        All strategies compete for the footprint whose regular plan is the quickest: for each footprint they
+        would take longer than compiling the program.
+        """
+        regular = self._compare(footprints, links, reasons, strategies=_EXACT)
+        if regular is not None:
+            footprints = [regular.footprint]
+        found = self._compare(footprints, links, reasons)
+        is_local = found is not None and found.link is not None and found.plan.predicted.remote_writes == 0
+        return regular if is_local else found
+
+    def _compare(
+        self,
+        footprints: Sequence[StepFootprint],
+        links: Sequence[Link | None],
+        reasons: list[Infeasible],
+        *,
+        strategies: tuple[str, ...] | None = None,
+    ) -> Candidate | None:
+        """Return the quickest plan of some strategies; why there is none is added to ``reasons``."""
+        found: Candidate | None = None
         timed = [(self._times_of(one), one) for one in footprints]
         for times, footprint in sorted(timed, key=lambda one: one[0].least_seconds):
-            for link in (None, *self.links):
-                if found and self.steps * times.least_seconds >= found[0].predicted.seconds:
+            for link in links:
+                if found and self.steps * times.least_seconds >= found.seconds:
                     continue
                 try:
                     plan = self._plan(footprint, self.limit, link=link, strategies=strategies)
                 except Infeasible as error:
                     reasons.append(error)
                     continue
-                if found is None or plan.predicted.seconds < found[0].predicted.seconds:
-                    found = plan, footprint
-        return found, reasons
+                if found is None or plan.predicted.seconds < found.seconds:
+                    found = Candidate(plan=plan, footprint=footprint, link=link)
+        return found
 
-    def find_least(
-        self, footprints: Sequence[StepFootprint], *, link: Link | None = None
-    ) -> tuple[Plan, StepFootprint]:
-        """Return the plan with the least need of all footprints, whatever the limit, and its footprint."""
+    def find_least(self, footprints: Sequence[StepFootprint], *, link: Link | None = None) -> Candidate:
+        """Return the plan with the least need of all footprints, whatever the limit."""
         needs = [(self._find_need(one, link), number) for number, one in enumerate(footprints)]
         need, number = min(needs)
         chosen = footprints[number]
         while True:
             try:
-                return self._plan(chosen, find_limit(need), link=link), chosen
+                plan = self._plan(chosen, find_limit(need), link=link)
             except Infeasible as error:
                 # Buffers hold more than what this strategy keeps at a time: another one needs a little more.
                 local = error.need if error.binding == "local_bytes" else 0.0
                 need = max(local, need * _MORE)
+            else:
+                return Candidate(plan=plan, footprint=chosen, link=link)
 
-    def plan_again(self, plan: Plan, footprint: StepFootprint, *, link: Link | None) -> Plan:
-        """Return a plan of ``find_least`` with the bytes of another footprint, if its schedule stays."""
-        limit = min(find_limit(self._find_need(footprint, link)), self.limit)
+    def plan_again(self, least: Candidate) -> Plan:
+        """Return a plan of ``find_least`` with the bytes that its program takes, if its schedule stays."""
+        footprint, plan = least.footprint.add(least.more), least.plan
+        limit = min(find_limit(self._find_need(footprint, least.link)), self.limit)
         try:
-            again = self._plan(footprint, limit, link=link)
+            again = self._plan(footprint, limit, link=least.link)
         except Infeasible:
             return plan
         same = all(getattr(again, name) == getattr(plan, name) for name in _SCHEDULE)
-        return again if same else plan
+        if not same:
+            return plan
+        notes = (one for one in plan.estimate_basis if one.field == OFFLOAD)
+        return again.replace(estimate_basis=(*again.estimate_basis, *notes))
 
-    def refuse(
-        self,
-        footprint: StepFootprint,
-        *,
-        link: Link | None,
-        need: int,
-        gradients: int,
-        shape: Sequence[int],
-    ) -> InputError:
-        """Return the error for a limit that is too small.
+    def advise(self, found: Candidate) -> str:
+        """Return what a place off the chip would save, at an assumed rate; '' if that is little."""
+        link = assume_link(found.footprint.state_bytes, self.steps)
+        remote = self._compare([found.footprint], [link], [], strategies=_EXACT)
+        return advise_offload(found.plan, None if remote is None else remote.plan)
 
-        Arguments:
-            footprint: the one with the least need.
-            link: the way to keep states off the chip with the least need; None for none.
-            need: the bytes of the smallest program that is known.
-            gradients: the bytes of the gradients of parameters.
-            shape: the shape of the inputs, time first; () if there are none.
-        """
-        request = self._make_request(footprint, self.limit, link=link)
-        reason = Infeasible(binding="local_bytes", need=need, have=self.limit, subject="the smallest program")
+    def refuse(self, least: Candidate) -> InputError:
+        """Return the error for a limit that is too small, by the smallest program that is known."""
+        footprint, traced = least.footprint.add(least.more), least.footprint.traced
+        request = self._make_request(footprint, self.limit, link=least.link)
+        reason = Infeasible(
+            binding="local_bytes", need=least.taken, have=self.limit, subject="the smallest program"
+        )
         try:
             rank_strategies(request).best()
         except Infeasible as error:
             if error.binding == "local_bytes":
                 reason = error
-                reason.need = max(need, reason.need)
-        state = format_bytes(byte_size(footprint.state_leaves))
+                reason.need = max(least.taken, reason.need)
+        inputs = traced.step.inputs
         return refuse_limit(
             reason,
             request,
             memory=self.memory,
             limit=self.limit,
-            gradients=gradients,
-            parts=f" for {self.steps:,} steps with a state of {state}",
-            shape=shape,
+            gradients=byte_size([traced.step.constants[place] for place in traced.wanted.constants]),
+            parts=f" for {self.steps:,} steps with a state of {format_bytes(byte_size(traced.step.state))}",
+            shape=(self.steps, *inputs[0].shape) if inputs else (),
         )
 
     def _find_need(self, footprint: StepFootprint, link: Link | None) -> float:
@@ -268,7 +306,7 @@ class Job:
             units=1,
             state_bytes=footprint.state_bytes,
             tape_bytes=footprint.tape_bytes,
-            resident_bytes_per_step=self.kept_bytes,
+            resident_bytes_per_step=footprint.kept_bytes,
             # A state that moves is in a message, too.
             workspace_bytes=footprint.workspace_bytes + (0 if link is None else footprint.state_bytes),
             **times.seconds,
@@ -279,6 +317,16 @@ class Job:
             profile = link.make_profile(limit, overlaps=False)
         # The rest is left for what the compiler arranges in another way.
         return Request.of(workload, profile, local_bytes=leave_margin(limit), command="ckptplan.jax.plan_for")
+
+
+def choose_candidate(local: Candidate | None, remote: Candidate | None) -> Candidate | None:
+    """Return the quicker one, which says what its place off the chip bought; None if there is none."""
+    if remote is None or remote.link is None:
+        return local
+    plan = None if local is None else local.plan
+    chosen = remote if local is None or remote.seconds < local.seconds else local
+    noted = note_offload(chosen.plan, local=plan, remote=remote.plan, place=remote.link.place)
+    return replace(chosen, plan=noted)
 
 
 def predict_program(plan: Plan, footprint: StepFootprint) -> int:
@@ -295,6 +343,12 @@ def tabulate(plan: Same, state: Leaves, tape: Leaves) -> RowTable:
 
 #: The share by which bytes may differ from the plan's without a warning.
 _TOLERANCE = 0.05
+
+
+def check_steps(steps: int) -> None:
+    """Raise InputError if there is no step."""
+    if steps < 1:
+        raise InputError("hold no time step", field="xs", accepted="arrays of shape (T, ...), with T from 1")
 
 
 def check_plan(plan: object, *, steps: int) -> None:

@@ -23,6 +23,7 @@ from ckptplan.jax.footprint import measure_step
 from ckptplan.jax.jaxprs import Same, identify
 from ckptplan.jax.leaves import Arrays, byte_size, has_gradient, set_weak, zeros_of
 from ckptplan.jax.limit import check_limit, make_loop, plan_within
+from ckptplan.jax.planning import choose_footprint
 from ckptplan.jax.program import Loop, run_forward
 from ckptplan.jax.step import TracedStep, differentiable
 from ckptplan.jax.tapes import Tape, TracedGradient, Wanted
@@ -44,7 +45,7 @@ class LoopCall:
     Calls that compute the same are equal, so that a program is compiled once for them.
 
     Arguments:
-        step: the step of the loop, without values.
+        step: the step of the loop.
         steps: T.
         reverse: whether the sequence runs from its end.
         plan: a plan or a schedule; None to make one within ``memory``.
@@ -67,7 +68,7 @@ class LoopCall:
     def _key(self) -> Hashable:
         step = self.step
         # The same operations are another loop if other arrays of them are its state, inputs or outputs.
-        parts = step.constant_shapes, step.state_shapes, step.inputs, step.outputs, step.terms
+        parts = step.constants, step.state, step.inputs, step.outputs, step.terms
         ways = Same(self.plan), self.memory, Same(self.workload), self.tape, self.place
         return identify(step.closed.jaxpr), parts, step.is_batch, self.steps, self.reverse, *ways
 
@@ -76,24 +77,6 @@ class LoopCall:
 
     def __hash__(self) -> int:
         return hash(self._key)
-
-    def split(self, leaves: Sequence[Any]) -> tuple[Any, Any, Any]:
-        """Return constants, state and inputs."""
-        constants, state = len(self.step.constant_shapes), len(self.step.state_shapes)
-        return (
-            tuple(leaves[:constants]),
-            tuple(leaves[constants : constants + state]),
-            tuple(leaves[constants + state :]),
-        )
-
-    def split_results(self, leaves: Sequence[Any]) -> tuple[Arrays, Arrays, Arrays]:
-        """Return the final state, the stacked outputs and the sums of terms."""
-        states, outputs = len(self.step.state_shapes), len(self.step.outputs)
-        return (
-            tuple(leaves[:states]),
-            tuple(leaves[states : states + outputs]),
-            tuple(leaves[states + outputs :]),
-        )
 
     def run(self, *leaves: Any) -> list[Any]:
         """Return the results of a forward pass, if it is all that is wanted.
@@ -106,7 +89,7 @@ class LoopCall:
 
     def trace(self, *leaves: Any) -> list[Any]:
         """Return the results of a forward pass."""
-        found = run_forward(self.step, *self.split(leaves), steps=self.steps, reverse=self.reverse)
+        found = run_forward(self.step, *self.step.split_given(leaves), steps=self.steps, reverse=self.reverse)
         return [leaf for part in found for leaf in part]
 
     def make_loop(self, traced: TracedGradient) -> Loop:
@@ -115,9 +98,12 @@ class LoopCall:
         plan = self.plan
         if plan is None:
             ways: dict[str, Any] = {"timed": self.workload, "tape": self.tape, "place": self.place}
-            plan = plan_within(footprints, steps=self.steps, memory=self.memory, **ways)
+            found = plan_within(footprints, steps=self.steps, memory=self.memory, **ways)
+            plan, footprint = found.plan, found.footprint
             self._tell_what_is_not_counted(plan)
-        return make_loop(plan, footprints, tape=self.tape, reverse=self.reverse, place=self.place)
+        else:
+            footprint = choose_footprint(plan, footprints, tape=self.tape)
+        return make_loop(plan, footprint, reverse=self.reverse, place=self.place)
 
     def _tell_what_is_not_counted(self, plan: Plan) -> None:
         """Say that a loss may pass the limit, where one more array of all outputs would."""
@@ -153,9 +139,7 @@ class LoopCall:
 
         def forward(constants: Any, state: Any, xs: Any) -> Any:
             values = tuple(tuple(jnp.asarray(one.value) for one in part) for part in (constants, state, xs))
-            wanted = Wanted(
-                constants=perturbed(constants, step.constant_shapes), inputs=perturbed(xs, step.inputs)
-            )
+            wanted = Wanted(constants=perturbed(constants, step.constants), inputs=perturbed(xs, step.inputs))
             loop = self.find_loop(wanted)
             results, kept = once(lambda *given: loop.sweep(*self._watch_batches(loop, given)))(*values)
             return results, (Static(loop), *values, kept)
@@ -166,7 +150,7 @@ class LoopCall:
             found = once(loop.go_back)(constants, xs, kept, _materialise(step, gradients))
             return (
                 spread(constants, loop.wanted.constants, found[0]),
-                spread(state, differentiable(step.state_shapes), found[1]),
+                spread(state, differentiable(step.state), found[1]),
                 spread(xs, loop.wanted.inputs, found[2]),
             )
 
@@ -228,7 +212,7 @@ _loop.multiple_results = True
 def run_loop(call: LoopCall, constants: Arrays, state: Arrays, xs: Arrays) -> tuple[Arrays, Arrays, Arrays]:
     """Return the final state, the stacked outputs and the sums of terms; all can be differentiated once."""
     found = _loop.bind(*map(guard, (*constants, *state, *xs)), call=call)
-    return call.split_results(found)
+    return call.step.split_results(found)
 
 
 _loop.def_impl(lambda *leaves, call: _compile(call)(*leaves))
@@ -240,18 +224,18 @@ def _batch(leaves: Sequence[Any], axes: Sequence[Any], *, call: LoopCall) -> tup
     """Run a batch as one loop: the batch is the first axis of states, and the second one of inputs."""
     size = next(leaf.shape[axis] for leaf, axis in zip(leaves, axes, strict=True) if axis is not None)
     batched = [axis is not None for axis in axes]
-    constants, _, xs = call.split(batched)
-    places = call.split(axes)
+    constants, _, xs = call.step.split_given(batched)
+    places = call.step.split_given(axes)
     moved = [
         tuple(_move(leaf, axis, to) for leaf, axis in zip(part, some, strict=True))
-        for part, some, to in zip(call.split(leaves), places, (0, 0, 1), strict=True)
+        for part, some, to in zip(call.step.split_given(leaves), places, (0, 0, 1), strict=True)
     ]
     state = tuple(
         leaf if axis is not None else jnp.broadcast_to(leaf, (size, *leaf.shape))
         for leaf, axis in zip(moved[1], places[1], strict=True)
     )
     many = replace(call, step=call.step.batch(size, constants=constants, inputs=xs))
-    found = many.split_results(_loop.bind(*moved[0], *state, *moved[2], call=many))
+    found = many.step.split_results(_loop.bind(*moved[0], *state, *moved[2], call=many))
     return [leaf for part in found for leaf in part], [
         axis for part, axis in zip(found, (0, 1, 0), strict=True) for _ in part
     ]
@@ -271,7 +255,7 @@ def _differentiate(primals: Sequence[Any], tangents: Sequence[Any], *, call: Loo
         leaves = list(primals)
         for place, value in zip(moved, values, strict=True):
             leaves[place] = value
-        return [leaf for part in call.differentiable()(*call.split(leaves)) for leaf in part]
+        return [leaf for part in call.differentiable()(*call.step.split_given(leaves)) for leaf in part]
 
     return jax.jvp(of_moved, [primals[place] for place in moved], [tangents[place] for place in moved])
 
@@ -343,7 +327,7 @@ def guard(leaf: jax.Array) -> jax.Array:
 def _materialise(step: TracedStep, gradients: Any) -> tuple[Arrays, Arrays | None, Arrays]:
     """Return the incoming gradients of what is differentiable; None if none of the outputs has one."""
     final, stacked, sums = gradients
-    states = tuple(zero_or(final[place], step.state_shapes[place]) for place in differentiable(step.state))
+    states = tuple(zero_or(final[place], step.state[place]) for place in differentiable(step.state))
     places = differentiable(step.outputs)
     unused = all(isinstance(stacked[place], jax.custom_derivatives.SymbolicZero) for place in places)
     some = tuple(zero_or(stacked[place], step.outputs[place], *stacked[place].shape[:1]) for place in places)

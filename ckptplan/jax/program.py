@@ -36,7 +36,7 @@ from ckptplan.jax.remote import RemoteStates
 from ckptplan.jax.step import TracedStep, differentiable
 from ckptplan.jax.sums import GradientSums
 from ckptplan.jax.table import COLUMNS, Layout, RowTable
-from ckptplan.jax.tapes import Recording, Wanted
+from ckptplan.jax.tapes import Wanted
 
 
 class BufferStore:
@@ -90,7 +90,6 @@ class _Leaves:
 class Loop:
     """A traced step with the schedule that it runs under."""
 
-    recording: Recording
     sums: GradientSums
     table: RowTable
     #: Whether the sequence is run from its end.
@@ -101,12 +100,12 @@ class Loop:
     @property
     def step(self) -> TracedStep:
         """The step."""
-        return self.recording.traced.step
+        return self.sums.recording.traced.step
 
     @property
     def wanted(self) -> Wanted:
         """The gradients that are wanted."""
-        return self.recording.traced.wanted
+        return self.sums.recording.traced.wanted
 
     @cached_property
     def sweep(self) -> Callable[..., Any]:
@@ -245,7 +244,7 @@ class _Mover:
 
 def sweep(loop: Loop, constants: Arrays, state: Arrays, xs: Arrays) -> Any:
     """Run the rows before the first Backward: return the results, and buffers and what was prepared."""
-    step, table, recording = loop.step, loop.table, loop.recording
+    step, table, recording = loop.step, loop.table, loop.sums.recording
     xs = hold_all(xs)
     run = jnp.int32(0) if loop.remote is None else loop.remote.open()
     store, rows = BufferStore(table), _Rows(table.forward)
@@ -301,7 +300,7 @@ def reverse_loop(
     gradients: tuple[Arrays, Arrays | None, Arrays],
 ) -> tuple[Arrays, Arrays, Arrays]:
     """Run the rows from the first Backward: return gradients of constants, the initial state and inputs."""
-    step, table, recording, wanted = loop.step, loop.table, loop.recording, loop.wanted
+    step, table, recording, wanted = loop.step, loop.table, loop.sums.recording, loop.wanted
     run, buffers, prepared = kept
     final, stacked, sums = gradients
     xs, stacked = hold_all(xs), None if stacked is None else hold_all(stacked)
@@ -340,7 +339,7 @@ def reverse_loop(
         return state, buffers, *gradients
 
     start = (
-        make_zeros(step.state_shapes),
+        make_zeros(step.state),
         buffers,
         final,
         loop.sums.start(),

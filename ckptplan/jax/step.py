@@ -22,6 +22,7 @@ from ckptplan.jax.leaves import (
     set_weak,
     shape_of,
     shapes_of,
+    split,
     take,
 )
 
@@ -31,17 +32,15 @@ Step = Callable[[Any, Any, Any], tuple[Any, Any, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class TracedStep:
-    """A step as a jaxpr over flat arrays: constants, state, input, t -> state, outputs, terms."""
+    """A step as a jaxpr over flat arrays: constants, state, input, t -> state, outputs, terms.
+
+    Constants are what the step closes over. Shapes are those of the trace: in eager code, ``shard_map`` tells
+    other axes of the arrays themselves.
+    """
 
     closed: core.ClosedJaxpr
-    #: Arrays that the step closes over.
-    constants: Any
-    #: The initial state, with the types of the states that follow.
-    state: Any
-    #: Shapes of what a step takes and returns, as they were traced: in eager code, ``shard_map`` tells other
-    #: axes of the arrays themselves.
-    constant_shapes: tuple[jax.ShapeDtypeStruct, ...]
-    state_shapes: tuple[jax.ShapeDtypeStruct, ...]
+    constants: tuple[jax.ShapeDtypeStruct, ...]
+    state: tuple[jax.ShapeDtypeStruct, ...]
     inputs: tuple[jax.ShapeDtypeStruct, ...]
     outputs: tuple[jax.ShapeDtypeStruct, ...]
     terms: tuple[jax.ShapeDtypeStruct, ...]
@@ -57,13 +56,17 @@ class TracedStep:
         self, constants: Sequence[Any], state: Sequence[Any], x: Sequence[Any], t: Any
     ) -> tuple[Arrays, Arrays, Arrays]:
         """Return the next state, the outputs and the terms of a step."""
-        flat = tuple(core.jaxpr_as_fun(self.closed)(*constants, *state, *x, t))
-        states, outputs = len(self.state), len(self.outputs)
-        return flat[:states], flat[states : states + outputs], flat[states + outputs :]
+        return self.split_results(core.jaxpr_as_fun(self.closed)(*constants, *state, *x, t))
 
-    def without_values(self) -> TracedStep:
-        """Return the step with shapes in place of arrays."""
-        return replace(self, constants=self.constant_shapes, state=self.state_shapes)
+    def split_given(self, leaves: Sequence[Any]) -> tuple[Any, Any, Any]:
+        """Return constants, state and the rest."""
+        constants, state, rest = split(leaves, len(self.constants), len(self.state))
+        return constants, state, rest
+
+    def split_results(self, leaves: Sequence[Any]) -> tuple[Any, Any, Any]:
+        """Return state, outputs and the rest: terms."""
+        state, outputs, rest = split(leaves, len(self.state), len(self.outputs))
+        return state, outputs, rest
 
     def batch(self, size: int, *, constants: Sequence[bool], inputs: Sequence[bool]) -> TracedStep:
         """Return a step that takes a batch of steps at once: the first axis of states, outputs and terms.
@@ -79,28 +82,27 @@ class TracedStep:
             return tuple(leaf.update(shape=(size, *leaf.shape)) if some else leaf for leaf, some in pairs)
 
         given = (
-            *spread(self.constant_shapes, constants),
-            *spread(self.state_shapes, [True] * len(self.state_shapes)),
+            *spread(self.constants, constants),
+            *spread(self.state, [True] * len(self.state)),
             *spread(self.inputs, inputs),
         )
-        chosen = (*constants, *(True for _ in self.state_shapes), *inputs, False)
+        chosen = (*constants, *(True for _ in self.state), *inputs, False)
         run = jax.vmap(
             lambda *flat: tuple(core.jaxpr_as_fun(self.closed)(*flat)),
             in_axes=tuple(0 if one else None for one in chosen),
             axis_size=size,
         )
         closed = jax.make_jaxpr(run)(*given, jax.ShapeDtypeStruct((), jnp.int32))
-        count, states, outputs = len(constants), len(self.state_shapes), len(self.outputs)
+        many, state, xs = self.split_given(given)
+        _, outputs, terms = map(shapes_of, self.split_results(closed.out_avals))
         return replace(
             self,
             closed=closed,
-            constants=given[:count],
-            constant_shapes=given[:count],
-            state=given[count : count + states],
-            state_shapes=given[count : count + states],
-            inputs=given[count + states :],
-            outputs=shapes_of(closed.out_avals[states : states + outputs]),
-            terms=shapes_of(closed.out_avals[states + outputs :]),
+            constants=many,
+            state=state,
+            inputs=xs,
+            outputs=outputs,
+            terms=terms,
             is_batch=any(constants),
         )
 
@@ -121,8 +123,12 @@ class TracedStep:
         )
 
 
-def trace_step(step: Step, init: Any, xs: Any, *, field: str = "f", first: str = "init") -> TracedStep:
+def trace_step(
+    step: Step, init: Any, xs: Any, *, field: str = "f", first: str = "init"
+) -> tuple[TracedStep, Arrays, Arrays]:
     """Trace a step at its initial state and at the shapes of its inputs, which have time as the first axis.
+
+    Returns it with its constants, and with the initial state in the types of the states that follow.
 
     Messages name the function of the caller as ``field``, and the initial state as ``first``. Raises
     InputError if the step changes the structure, shapes or types of its state, or mutable arrays; if it uses
@@ -177,12 +183,10 @@ def trace_step(step: Step, init: Any, xs: Any, *, field: str = "f", first: str =
         )
     )
     _check_shardings(kinds, field=field)
-    return TracedStep(
+    traced = TracedStep(
         closed=_close(closed.jaxpr),
-        constants=tuple(closed.consts),
-        state=state,
-        constant_shapes=shapes_of([one.aval for one in closed.jaxpr.constvars]),
-        state_shapes=shapes_of(closed.in_avals[: len(state)]),
+        constants=shapes_of([one.aval for one in closed.jaxpr.constvars]),
+        state=shapes_of(closed.in_avals[: len(state)]),
         inputs=shapes_of(closed.in_avals[len(state) : -1]),
         outputs=shapes_of(shapes[1]),
         terms=shapes_of(shapes[2]),
@@ -191,6 +195,7 @@ def trace_step(step: Step, init: Any, xs: Any, *, field: str = "f", first: str =
         state_kinds=state_kinds,
         output_kinds=notes["output_kinds"],
     )
+    return traced, tuple(closed.consts), state
 
 
 def _close(jaxpr: core.Jaxpr) -> core.ClosedJaxpr:

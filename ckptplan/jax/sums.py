@@ -20,7 +20,7 @@ from jax import lax
 from jax.extend import core
 
 from ckptplan.jax.jaxprs import evaluate, find_known, slice_jaxpr
-from ckptplan.jax.leaves import Arrays, byte_size, make_room, make_zeros, put, release, shape_of
+from ckptplan.jax.leaves import Arrays, byte_size, make_room, make_zeros, put, release, shape_of, split
 from ckptplan.jax.step import differentiable
 from ckptplan.jax.tapes import Recording
 from ckptplan.jax.work import estimate_hoisted_bytes
@@ -53,6 +53,7 @@ class GradientSums:
 
     def __init__(self, recording: Recording, *, together: int = 1) -> None:
         """Products of ``together`` steps are formed at once."""
+        self.recording = recording
         jaxpr, traced = recording.reverse, recording.traced
         self._held, self.together = traced.values, together
         count, fixed = len(traced.wanted.constants), len(traced.fixed) + len(recording.prepared)
@@ -110,7 +111,7 @@ class GradientSums:
         ``arguments`` are trees of those of ``Recording.reverse``.
         """
         found = evaluate(self.each, (*self._held, *jax.tree.leaves(arguments)))
-        added, factors, rest = _split(found, len(self._added), len(self._kept))
+        added, factors, rest = split(found, len(self._added), len(self._kept))
         totals = list(sums[0])
         for place, one in zip(self._added, added, strict=True):
             totals[place] = totals[place] + one
@@ -232,12 +233,3 @@ def _place(factors: list[_Factor], one: _Factor) -> int:
     if one not in factors:
         factors.append(one)
     return factors.index(one)
-
-
-def _split(found: Arrays, *counts: int) -> tuple[Arrays, ...]:
-    """Return parts of so many arrays, and the rest."""
-    parts: list[Arrays] = []
-    for count in counts:
-        parts.append(found[:count])
-        found = found[count:]
-    return (*parts, found)

@@ -21,7 +21,7 @@ from jax.extend import core
 from ckptplan.errors import InputError, quote_value
 from ckptplan.jax.cut import find_smallest_cut, is_costly
 from ckptplan.jax.jaxprs import Splicer, evaluate, find_known, slice_jaxpr, unnamed, walk
-from ckptplan.jax.leaves import Arrays, shapes_of
+from ckptplan.jax.leaves import Arrays, shapes_of, split
 from ckptplan.jax.step import TracedStep, check_repeatable, differentiable
 from ckptplan.jax.table import Leaves
 
@@ -92,10 +92,10 @@ class TracedGradient:
         def reverse(leaves: Any, gradients: Any) -> Any:
             return jax.tree.unflatten(tree, leaves)(gradients)
 
-        shapes = step.constant_shapes, step.state_shapes, step.inputs, jax.ShapeDtypeStruct((), jnp.int32)
+        shapes = step.constants, step.state, step.inputs, jax.ShapeDtypeStruct((), jnp.int32)
         forward = jax.make_jaxpr(run)(*shapes)
         kept = len(step.state) + len(step.outputs) + len(step.terms)
-        incoming = _pick(step.state_shapes, moving), _pick(step.outputs, outputs), step.terms
+        incoming = _pick(step.state, moving), _pick(step.outputs, outputs), step.terms
         backward = jax.make_jaxpr(reverse)(shapes_of(forward.out_avals[kept:]), incoming)
         operations = Splicer()
         self.given, self.incoming = forward.jaxpr.invars, backward.jaxpr.invars[len(forward.out_avals) - kept :]
@@ -107,10 +107,9 @@ class TracedGradient:
         self.after = operations.equations[recorded:]
         #: Arrays that the derivatives hold.
         self.values = tuple(operations.constants.values())
-        count, states = len(step.constants), len(step.state)
-        #: The variables of these and of constants, of the state, and of inputs and t.
-        self.fixed = (*operations.constants, *self.given[:count])
-        self.state, self.inputs = self.given[count : count + states], self.given[count + states :]
+        constants, self.state, self.inputs = step.split_given(self.given)
+        #: The variables of these and of constants; those of the state, and of inputs and t, are by themselves.
+        self.fixed = (*operations.constants, *constants)
         self.whole = core.Jaxpr(
             tuple(operations.constants),
             (*self.given, *self.incoming),
@@ -176,10 +175,8 @@ class Recording:
     ) -> tuple[Arrays, Arrays, Arrays, Arrays]:
         """Return the next state, the outputs, the terms and the tape of a step."""
         flat = evaluate(self.each, (*self.traced.values, *constants, *state, *x, t))
-        step = self.traced.step
-        states, kept = len(step.state), len(self.traced.results)
-        outputs = states + len(step.outputs)
-        return flat[:states], flat[states:outputs], flat[outputs:kept], flat[kept:]
+        results, tape = split(flat, len(self.traced.results))
+        return *self.traced.step.split_results(results), tape
 
 
 def _variables(atoms: Iterable[Any]) -> list[Any]:

@@ -67,10 +67,12 @@ def while_loop(
         what = "is missing" if slots is None else "is given together with memory"
         raise InputError(what, field="slots", accepted="slots or memory")
     check_count("max_steps", max_steps)
-    step = trace_step(lambda _, present, __: (body(present), (), ()), state, None, field="body", first="state")
+    step, constants, flat = trace_step(
+        lambda _, present, __: (body(present), (), ()), state, None, field="body", first="state"
+    )
     # With the types of the states that follow, which those of Python numbers give way to.
-    first = jax.tree.unflatten(step.state_tree, step.state_kinds.raise_keys(step.state))
-    test = trace_step(
+    first = jax.tree.unflatten(step.state_tree, step.state_kinds.raise_keys(flat))
+    test, of_test, _ = trace_step(
         lambda _, present, __: (present, jnp.asarray(cond(present)), ()),
         first,
         None,
@@ -81,7 +83,7 @@ def while_loop(
     if kind.shape or kind.dtype != jnp.bool_:
         raise InputError(f"returns {kind.dtype}{list(kind.shape)}", field="cond", accepted="a single boolean")
     apart = axes_of(kind)
-    step = _vary_first(step, apart)
+    step, constants = _vary_first(step, constants, apart)
     _check_lengths(step.closed.jaxpr, apart, field="body")
     _check_lengths(test.closed.jaxpr, apart, field="cond")
     if slots is None:
@@ -89,7 +91,7 @@ def while_loop(
     else:
         check_count("slots", slots)
     loop = _Loop(step=step, test=test, apart=apart, slots=slots, memory=memory, max_steps=max_steps)
-    final = loop.run(step.constants, test.constants, step.state)
+    final = loop.run(constants, of_test, flat)
     found, _ = step.raise_results(final, ())
     return found
 
@@ -98,8 +100,8 @@ def while_loop(
 _SILENT = frozenset(("axis_index", "pvary"))
 
 
-def _vary_first(step: TracedStep, apart: Sequence[str]) -> TracedStep:
-    """Return a step whose constants vary over axes of devices from the beginning, where they do in a step.
+def _vary_first(step: TracedStep, constants: Arrays, apart: Sequence[str]) -> tuple[TracedStep, Arrays]:
+    """Return a step with its constants, which vary over axes of devices early, where they do in a step.
 
     What varies then is computed once, before the loop: so the devices add up its gradients once, after it.
     """
@@ -113,20 +115,16 @@ def _vary_first(step: TracedStep, apart: Sequence[str]) -> TracedStep:
         and not set(apart).isdisjoint(equation.params["axes"])
     ]
     if not varied:
-        return step
+        return step, constants
     before = slice_jaxpr(jaxpr, varied, jaxpr.invars[:count], effects=False)
     given = jaxpr.invars[count:]
     after = slice_jaxpr(jaxpr, jaxpr.outvars, (*jaxpr.invars, *varied), effects=True)
     used = {one for equation in after.eqns for one in equation.invars if isinstance(one, core.Var)}
-    pairs = zip(jaxpr.invars, step.constants, strict=False)
+    pairs = zip(jaxpr.invars, constants, strict=False)
     kept = {variable: value for variable, value in pairs if variable in used or variable in after.outvars}
-    kept |= zip(varied, evaluate(before, step.constants), strict=True)
-    return replace(
-        step,
-        closed=core.ClosedJaxpr(after.replace(invars=(*kept, *given)), ()),
-        constants=tuple(kept.values()),
-        constant_shapes=shapes_of([one.aval for one in kept]),
-    )
+    kept |= zip(varied, evaluate(before, constants), strict=True)
+    closed = core.ClosedJaxpr(after.replace(invars=(*kept, *given)), ())
+    return replace(step, closed=closed, constants=shapes_of([one.aval for one in kept])), tuple(kept.values())
 
 
 def _check_lengths(jaxpr: Any, apart: Sequence[str], *, field: str, what: str = "calls") -> None:
@@ -149,8 +147,8 @@ def _count_slots(traced: TracedGradient, memory: Any, max_steps: int) -> int:
     """
     limit = parse_limit(memory, field="memory")
     step = traced.step
-    state = byte_size(step.state_shapes)
-    gradients = [step.constant_shapes[place] for place in traced.wanted.constants]
+    state = byte_size(step.state)
+    gradients = [step.constants[place] for place in traced.wanted.constants]
     tape = byte_size([one.aval for one in traced.residuals]) + byte_size(gradients)
     each, beside = state + _ROW_BYTES, _BESIDE * state + _ROW_BYTES + tape
     # Rows are numbers of one, two or four bytes.
@@ -238,7 +236,7 @@ class _Loop:
 
         def forward(*given: Any) -> tuple[Arrays, Any]:
             constants, of_test, state = (tuple(one.value for one in part) for part in given)
-            wanted = Wanted(constants=perturbed(given[0], self.step.constant_shapes), inputs=())
+            wanted = Wanted(constants=perturbed(given[0], self.step.constants), inputs=())
             traced = TracedGradient(self.step, wanted)
             slots = self._count_slots(traced)
             final, *held = once(partial(self.sweep, slots))(constants, of_test, state)
@@ -246,8 +244,8 @@ class _Loop:
 
         def backward(kept: Any, incoming: Any) -> Any:
             static, constants, held = kept
-            some = differentiable(self.step.state_shapes)
-            gradients = tuple(zero_or(incoming[place], self.step.state_shapes[place]) for place in some)
+            some = differentiable(self.step.state)
+            gradients = tuple(zero_or(incoming[place], self.step.state[place]) for place in some)
             of_constants, of_state = once(partial(self.reverse, *static.value))(constants, held, gradients)
             return of_constants, tuple(None for _ in of_test), of_state
 
@@ -305,7 +303,7 @@ class _Loop:
         recording = Recording(traced, "states")
         sums_of = GradientSums(recording)
         _check_lengths(sums_of.each, self.apart, field="body", what="has gradients that take")
-        of_constants, of_state = traced.wanted.constants, differentiable(self.step.state_shapes)
+        of_constants, of_state = traced.wanted.constants, differentiable(self.step.state)
         rows = jnp.argsort(steps[:slots]).astype(jnp.int32)
         count = jnp.sum(steps[:slots] < _MOST).astype(jnp.int32)
 
@@ -315,7 +313,7 @@ class _Loop:
             start = steps[row]
             length = adjoint - start
             ahead = jnp.where(length == 1, 0, _split(length, slots - count + 1))
-            before = release(take(held, row), self.step.state_shapes)
+            before = release(take(held, row), self.step.state)
             present = lax.fori_loop(0, ahead, lambda _, one: self.advance(constants, one), before)
 
             reverses = start + ahead == adjoint - 1

@@ -21,16 +21,23 @@ import torch
 
 import ckptplan
 from ckptplan.errors import Infeasible, InputError, quote_value
-from ckptplan.execution.advice import find_limit, leave_margin, refuse_limit
+from ckptplan.execution.advice import (
+    DEAR,
+    advise_offload,
+    describe_choice,
+    find_limit,
+    leave_margin,
+    note_offload,
+    refuse_limit,
+)
 from ckptplan.model.plan import Plan
-from ckptplan.model.prediction import BasisEntry
 from ckptplan.model.workload import Basis
 from ckptplan.planning.optimize import rank_strategies
 from ckptplan.planning.playback import schedule_of
 from ckptplan.planning.request import Request
 from ckptplan.schedule.actions import renumber
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.storage.place import ASSUMED_RATE, Link, OffloadPlace, assume_link, round_down
+from ckptplan.storage.place import Link, OffloadPlace, assume_link, round_down
 from ckptplan.torch.call import Call
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.compiling.options import Compile
@@ -62,10 +69,6 @@ _TIMED = (
 #: The regular ones that keep nothing remote. Others never fit, and would say that remote memory is missing.
 _STRATEGIES = ("base", "standard", "nested", "growing", "revolve")
 _REMOTE_STRATEGIES = ("remote", "hierarchical", "double", "double-growing", "periodic")
-#: Overheads above this one are a reason to name what may help, if it is so many times as quick.
-_DEAR, _WORTH = 1.0, 1.2
-#: The field of ``estimate_basis`` that says what remote memory bought.
-_OFFLOAD = "offload"
 #: Kinds of calls, with their constants or without, of which something is kept, and measurements of a kind.
 _MOST, _MOST_OF_A_KIND = 256, 16
 #: Of each kind of call its measurements, by the bytes that the first step works with.
@@ -149,17 +152,6 @@ def plan_within(
             parts=parts,
             shape=shape,
         ) from error
-
-
-def describe_choice(plan: Plan, limit: int) -> str:
-    """Return what was chosen and what it costs, in a line."""
-    settings = ", ".join(f"{name} {value}" for name, value in plan.parameters.items())
-    bought = "".join(f" ({one.text})" for one in plan.estimate_basis if one.field == _OFFLOAD)
-    return (
-        f"{plan.strategy}{f' ({settings})' if settings else ''} for {plan.steps:,} steps: "
-        f"{format_bytes(plan.predicted.local_peak_bytes)} of {format_bytes(limit)}, "
-        f"{plan.predicted.overhead:+.0%} time over plain backpropagation{bought}"
-    )
 
 
 def count_steps(inputs: Any, steps: int | None) -> int:
@@ -260,29 +252,17 @@ def _plan(measurement: Measurement, steps: int, limit: int, kept: int, links: tu
             raise refusal
         return local
     plan, place = remote
-    texts = [
-        f"remote in {place}: {plan.predicted.overhead:+.0%}",
-        f"local only: {'does not fit' if local is None else f'{local.predicted.overhead:+.0%}'}",
-    ]
-    if local is not None and local.predicted.seconds <= plan.predicted.seconds:
-        plan, texts = local, texts[::-1]
-    note = BasisEntry(field=_OFFLOAD, kind="derived", text="; ".join(texts))
-    return plan.model_copy(update={"estimate_basis": (*plan.estimate_basis, note)})
+    quicker = plan if local is None or plan.predicted.seconds < local.predicted.seconds else local
+    return note_offload(quicker, local=local, remote=plan, place=place)
 
 
 def _advise_offload(local: Plan, measurement: Measurement, steps: int, limit: int, kept: int) -> None:
     """Say what ``offload=`` would save at an assumed rate, if that is much."""
     make = partial(_make_request, measurement, steps, limit, kept)
     remote = _plan_remote(make, (assume_link(measurement.state_bytes, steps),))
-    if remote is None or _WORTH * remote[0].predicted.seconds > local.predicted.seconds:
-        return
-    _log.warning(
-        "this plan takes %+.0f%% time over plain backpropagation. With offload= (a folder, or 'host') it would "
-        "take about %+.0f%%, at an assumed %g GB/s",
-        100 * local.predicted.overhead,
-        100 * remote[0].predicted.overhead,
-        ASSUMED_RATE / 1e9,
-    )
+    advice = advise_offload(local, None if remote is None else remote[0])
+    if advice:
+        _log.warning("%s", advice)
 
 
 def _plan_remote(make: Callable[..., Request], links: tuple[Link, ...]) -> tuple[Plan, str] | None:
@@ -481,7 +461,7 @@ def choose_plan(
         return choose_plan(cell, inputs, state, memory=memory, losses=losses, compile_=compile_, **more)
     plan, choice = min(plans, key=lambda one: one[0].predicted.seconds)
     _log.info("%s", describe_choice(plan, limit))
-    if advises and place is None and plan.predicted.overhead > _DEAR and kind not in _advised:
+    if advises and place is None and plan.predicted.overhead > DEAR and kind not in _advised:
         # Once for calls of a kind, whatever their lengths.
         _advised.keep(kind, True)
         _advise_offload(plan, written, count, limit, kept)

@@ -73,8 +73,8 @@ def test_neither_are_they_in_gradients() -> None:
 def make_call(**change: Any) -> LoopCall:
     start, xs = change.pop("start", START), change.pop("xs", XS)
     step = change.pop("step", of_input)
-    traced = trace_step(lambda _, state, x: (*step(state, x), ()), start, xs)
-    return LoopCall(step=traced.without_values(), **{"steps": 3, "memory": "1 MiB", **change})
+    traced, _, _ = trace_step(lambda _, state, x: (*step(state, x), ()), start, xs)
+    return LoopCall(step=traced, **{"steps": 3, "memory": "1 MiB", **change})
 
 
 CHANGES: dict[str, dict[str, Any]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,59 @@ def test_a_plan_says_what_is_remote_and_the_program_is_within_the_limit(fast_pla
     found: Any = run.lower(xs).compile().memory_analysis()
     assert found.temp_size_in_bytes + found.output_size_in_bytes <= 1.03 * limit
     assert fast_place
+
+
+def wide_plan(limit: int, **more: Any) -> ckptplan.Plan:
+    """A plan for a state that is large beside its outputs."""
+    weights, xs = jnp.linspace(0.5, 0.9, 20_000), jnp.linspace(-1, 1, 100)
+    return ckptplan.jax.plan_for(
+        lambda h, x: (jnp.tanh(h * weights + x), None), jnp.zeros(20_000), xs, memory=limit, **more
+    )
+
+
+@pytest.mark.usefixtures("fast_place")
+def test_the_plan_and_its_line_say_what_a_place_bought(caplog: pytest.LogCaptureFixture) -> None:
+    """Also near the least limit, where plans are found by the bytes of their programs."""
+    local = wide_plan(20 * 20_000 * 8)
+    with caplog.at_level(logging.INFO, "ckptplan.jax"):
+        plan = wide_plan(20 * 20_000 * 8, offload="host")
+    (note,) = (one.text for one in plan.estimate_basis if one.field == "offload")
+    bought, without = plan.predicted.overhead, local.predicted.overhead
+    assert note == f"remote in host memory: {bought:+.0%}; local only: {without:+.0%}"
+    assert f"({note})" in caplog.text
+    with pytest.raises(ckptplan.InputError) as error:
+        wide_plan(1000, offload="host")
+    least = re.search(r"\(([\d,]+) bytes\)", str(error.value))
+    assert least
+    small = wide_plan(int(least[1].replace(",", "")), offload="host")
+    notes = [one.text for one in small.estimate_basis if one.field == "offload"]
+    assert [one.split("; local only: ")[0] for one in notes] == [
+        f"remote in host memory: {small.predicted.overhead:+.0%}"
+    ]
+
+
+def test_a_slow_place_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan says what it would have cost."""
+    monkeypatch.setattr(place, "_known", {})
+    monkeypatch.setattr(place, "_find_file", lambda _: None)
+    monkeypatch.setattr("ckptplan.jax.remote._time_states", lambda *_, **__: (10.0, 10.0))
+    plan = wide_plan(20 * 20_000 * 8, offload="host")
+    (note,) = (one.text for one in plan.estimate_basis if one.field == "offload")
+    assert plan.predicted.remote_writes == 0
+    assert note.startswith(f"local only: {plan.predicted.overhead:+.0%}; remote in host memory: +")
+
+
+def test_a_dear_plan_names_what_would_help(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In one line, at an assumed rate; other plans are silent."""
+    monkeypatch.setattr("ckptplan.storage.place.ASSUMED_RATE", 1e12)
+    for limit, told in ((9 * 20_000 * 8, 1), (10**9, 0)):
+        caplog.clear()
+        plan = wide_plan(limit)
+        hints = [one.message for one in caplog.records if "With offload=" in one.message]
+        assert len(hints) == told
+        assert not hints or hints[0].startswith(f"this plan takes {plan.predicted.overhead:+.0%} time over")
 
 
 def test_the_least_limit_that_is_named_counts_checkpoints_off_the_chip(fast_place: list[int]) -> None:

@@ -88,7 +88,7 @@ def test_sums_are_those_of_scan(cell: Any, steps: int) -> None:
 
 def products_of(cell: Any) -> dict[int, Any]:
     weights, state, xs = arrays(20)
-    step = trace_step(lambda _, h, x: (cell(weights, h, x), (), ()), state, xs)
+    step, _, _ = trace_step(lambda _, h, x: (cell(weights, h, x), (), ()), state, xs)
     wanted = Wanted(constants=differentiable(step.constants), inputs=())
     footprints = measure_step(TracedGradient(step, wanted))
     return {one.together: one for one in footprints if one.tape == "residuals"}

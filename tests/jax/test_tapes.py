@@ -67,7 +67,7 @@ def zeros() -> Any:
 
 
 def footprints(cell: Callable[..., Any], state: Any) -> dict[str, StepFootprint]:
-    step = trace_step(lambda _, state, x: (*cell(state, x), ()), state, jnp.zeros((3, BATCH, NEURONS)))
+    step, _, _ = trace_step(lambda _, state, x: (*cell(state, x), ()), state, jnp.zeros((3, BATCH, NEURONS)))
     wanted = Wanted(constants=differentiable(step.constants), inputs=())
     return {one.tape: one for one in measure_step(TracedGradient(step, wanted)) if one.together == 1}
 
@@ -89,7 +89,7 @@ def test_a_tape_of_products_keeps_the_smallest_cut(cell: Any, state: Any, leaves
 
 def count_operations(cell: Cell, state: Any, kind: Any, name: str) -> int:
     """The number of operations of a name in the reverse of a step."""
-    step = trace_step(lambda _, state, x: (*cell(state, x), ()), state, jnp.zeros((3, BATCH, NEURONS)))
+    step, _, _ = trace_step(lambda _, state, x: (*cell(state, x), ()), state, jnp.zeros((3, BATCH, NEURONS)))
     wanted = Wanted(constants=differentiable(step.constants), inputs=())
     return str(Recording(TracedGradient(step, wanted), kind).reverse).count(name)
 

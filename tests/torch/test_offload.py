@@ -265,8 +265,8 @@ def test_what_would_help_is_said_once_for_calls_of_a_kind(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever their lengths: batches of sequences often have different ones."""
-    monkeypatch.setattr(budget, "_DEAR", -1.0)
-    monkeypatch.setattr(budget, "_WORTH", 0.0)
+    monkeypatch.setattr(budget, "DEAR", -1.0)
+    monkeypatch.setattr("ckptplan.execution.advice._WORTH", 0.0)
     budget._advised.clear()
     network = Network()
     limit = network.find_limit() + 3 * STEPS * _STATE

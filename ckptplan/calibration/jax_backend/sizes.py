@@ -85,10 +85,10 @@ def count_sizes(network: JaxNetwork) -> dict[Tape, CompiledSizes]:
 
     def trace(parameters: Any, state: Any, xs: Any) -> None:
         step = with_loss(lambda state, x: network.step(parameters, state, x), network.loss)
-        traced = trace_step(step, state, xs)
+        traced, constants, _ = trace_step(step, state, xs)
         # What the parameters do not reach has no gradient.
         reached = tuple(
-            place for place in differentiable(traced.constants) if isinstance(traced.constants[place], Tracer)
+            place for place in differentiable(traced.constants) if isinstance(constants[place], Tracer)
         )
         footprints.extend(measure_step(TracedGradient(traced, Wanted(constants=reached, inputs=()))))
 

@@ -16,13 +16,14 @@ from typing import Any
 import torch
 
 from ckptplan.errors import InputError
+from ckptplan.execution.advice import describe_choice
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import schedule_of
 from ckptplan.schedule.actions import Backward, Save, Tier
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.storage.place import Link
 from ckptplan.torch.ambient import Autocast
-from ckptplan.torch.budget import describe_choice, plan_within
+from ckptplan.torch.budget import plan_within
 from ckptplan.torch.call import Call
 from ckptplan.torch.executor import MADE_OF_OUTPUTS
 from ckptplan.torch.measurement import measure_call
