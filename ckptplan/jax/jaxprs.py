@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 
@@ -169,5 +170,10 @@ class Same:
 
 
 def evaluate(jaxpr: core.Jaxpr, arguments: Sequence[Any]) -> Arrays:
-    """Return the results of a jaxpr without constants."""
-    return tuple(core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, ()))(*arguments))
+    """Return the results of a jaxpr without constants, as arrays: plain numbers may be among them."""
+    found = core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, ()))(*arguments)
+    kinds: Any = [one.aval for one in jaxpr.outvars]
+    return tuple(
+        one if hasattr(one, "dtype") else jnp.asarray(one, kind.dtype)
+        for one, kind in zip(found, kinds, strict=True)
+    )

@@ -9,7 +9,9 @@ import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import product
+from operator import itemgetter
 from typing import Any
 
 import ckptplan
@@ -41,30 +43,18 @@ from ckptplan.units import format_bytes, parse_limit
 _ROW_SECONDS = 2e-6
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepTimes:
-    """Times as fields of a workload, with their basis."""
-
-    seconds: Mapping[str, Any]
-    basis: Basis
-
-    @property
-    def least_seconds(self) -> float:
-        """What a step takes at least: it is recorded and reversed once."""
-        names = "forward_seconds", "record_overhead_seconds", "backward_seconds"
-        return float(sum(self.seconds[name] for name in names))
+#: Times as fields of a workload, with their basis.
+_Times = tuple[dict[str, Any], Basis]
 
 
-def assume_times(footprint: StepFootprint) -> StepTimes:
+def assume_times(footprint: StepFootprint) -> _Times:
     """Return the times of the operations of a step at assumed rates."""
     of_rows = dict.fromkeys(("advance_seconds", "chunk_seconds"), _ROW_SECONDS)
-    return StepTimes(
-        seconds={**footprint.seconds, **of_rows},
-        basis=Basis(kind="assumed", why="operations of the traced step, at assumed rates"),
-    )
+    basis = Basis(kind="assumed", why="operations of the traced step, at assumed rates")
+    return {**footprint.seconds, **of_rows}, basis
 
 
-def take_times(footprint: StepFootprint, timed: Workload, *, among: Sequence[StepFootprint]) -> StepTimes:
+def take_times(footprint: StepFootprint, timed: Workload, *, among: Sequence[StepFootprint]) -> _Times:
     """Return the times of a calibrated workload.
 
     It was measured with one kind of tape of ``among``. With another one, what recording and reversing take is
@@ -87,14 +77,14 @@ def take_times(footprint: StepFootprint, timed: Workload, *, among: Sequence[Ste
     seconds = {name: getattr(timed, name) for name in (*TIMES, *ACTION_TIMES)}
     why = f"calibrated: workload {timed.name}"
     if footprint.name == measured.name:
-        return StepTimes(seconds=seconds, basis=Basis(kind="measured", why=why))
+        return seconds, Basis(kind="measured", why=why)
     known = timed.forward_seconds + timed.record_overhead_seconds + timed.backward_seconds
     pace = known / (measured.record_seconds + measured.seconds["backward_seconds"])
     seconds |= {
         name: pace * footprint.seconds[name] for name in ("record_overhead_seconds", "backward_seconds")
     }
     why = f"{why}, whose tapes are of another kind: recording and reversing at its pace"
-    return StepTimes(seconds=seconds, basis=Basis(kind="derived", why=why))
+    return seconds, Basis(kind="derived", why=why)
 
 
 #: Closed forms whose programs take what was predicted, whatever the shapes of states and tapes.
@@ -104,6 +94,10 @@ _REMOTE = ("remote", "hierarchical", "double", "periodic")
 _COUNTED = ("state_bytes", "tape_bytes", "resident_bytes_per_step", "resident_bytes", "workspace_bytes")
 
 
+#: The share of time that another plan has to gain to be searched.
+_GAIN = 0.01
+#: Up to so many steps, all strategies are searched in some 0.1 s.
+_QUICK_STEPS = 1024
 #: How much larger the next limit is that is tried where a plan with the least need is looked for.
 _MORE = 1.01
 #: What of a plan says which program runs.
@@ -175,13 +169,17 @@ class Job:
     ) -> Candidate | None:
         """Return the quickest plan that uses one of the links, if there are any.
 
-        All strategies compete for the footprint whose regular plan is the quickest: for each footprint they
-        would take longer than compiling the program.
+        Regular strategies come first. The others may take longer than compiling the program. So they are
+        searched where something can be gained, for the footprint of the regular plan and, unless the sequence
+        is long, for the one that promises most.
         """
         regular = self._compare(footprints, links, reasons, strategies=_EXACT)
         if regular is not None:
-            footprints = [regular.footprint]
-        found = self._compare(footprints, links, reasons)
+            others = footprints if self.steps <= _QUICK_STEPS else ()
+            bound = partial(self._bound_seconds, link=regular.link)
+            promising = min(others, key=bound, default=regular.footprint)
+            footprints = list(dict.fromkeys((regular.footprint, promising)))
+        found = self._compare(footprints, links, reasons, rival=regular)
         is_local = found is not None and found.link is not None and found.plan.predicted.remote_writes == 0
         return regular if is_local else found
 
@@ -192,22 +190,29 @@ class Job:
         reasons: list[Infeasible],
         *,
         strategies: tuple[str, ...] | None = None,
+        rival: Candidate | None = None,
     ) -> Candidate | None:
-        """Return the quickest plan of some strategies; why there is none is added to ``reasons``."""
-        found: Candidate | None = None
-        timed = [(self._times_of(one), one) for one in footprints]
-        for times, footprint in sorted(timed, key=lambda one: one[0].least_seconds):
-            for link in links:
-                if found and self.steps * times.least_seconds >= found.seconds:
-                    continue
-                try:
-                    plan = self._plan(footprint, self.limit, link=link, strategies=strategies)
-                except Infeasible as error:
-                    reasons.append(error)
-                    continue
-                if found is None or plan.predicted.seconds < found.seconds:
-                    found = Candidate(plan=plan, footprint=footprint, link=link)
+        """Return the quickest plan of some strategies, or the rival if no schedule can gain much on it.
+
+        Why there is no plan is added to ``reasons``.
+        """
+        found = rival
+        pairs = [(self._bound_seconds(*pair), pair) for pair in product(footprints, links)]
+        for least, (footprint, link) in sorted(pairs, key=itemgetter(0)):
+            if found is not None and least >= (1 - _GAIN) * found.seconds:
+                break
+            try:
+                plan = self._plan(footprint, self.limit, link=link, strategies=strategies)
+            except Infeasible as error:
+                reasons.append(error)
+                continue
+            if found is None or plan.predicted.seconds < found.seconds:
+                found = Candidate(plan=plan, footprint=footprint, link=link)
         return found
+
+    def _bound_seconds(self, footprint: StepFootprint, link: Link | None) -> float:
+        """Return a lower bound on the time of any schedule within the limit, which needs no search."""
+        return self._make_request(footprint, self.limit, link=link).question().least_seconds
 
     def find_least(self, footprints: Sequence[StepFootprint], *, link: Link | None = None) -> Candidate:
         """Return the plan with the least need of all footprints, whatever the limit."""
@@ -275,7 +280,7 @@ class Job:
             return error.need if error.binding == "local_bytes" else math.inf
         return 1.0
 
-    def _times_of(self, footprint: StepFootprint) -> StepTimes:
+    def _times_of(self, footprint: StepFootprint) -> _Times:
         if self.timed is None:
             return assume_times(footprint)
         return take_times(footprint, self.timed, among=self.measured)
@@ -299,7 +304,7 @@ class Job:
 
     def _make_request(self, footprint: StepFootprint, limit: int, *, link: Link | None = None) -> Request:
         counted = Basis(kind="derived", why="from the shapes of the traced step")
-        times = self._times_of(footprint)
+        seconds, timed = self._times_of(footprint)
         workload = ckptplan.Workload(
             name=footprint.name,
             steps=self.steps,
@@ -309,8 +314,8 @@ class Job:
             resident_bytes_per_step=footprint.kept_bytes,
             # A state that moves is in a message, too.
             workspace_bytes=footprint.workspace_bytes + (0 if link is None else footprint.state_bytes),
-            **times.seconds,
-            basis={**dict.fromkeys(_COUNTED, counted), **dict.fromkeys(TIMES, times.basis)},
+            **seconds,
+            basis={**dict.fromkeys(_COUNTED, counted), **dict.fromkeys(TIMES, timed)},
         )
         profile = ckptplan.HardwareProfile(name="memory-limit", local_bytes=limit, remote_bytes=0)
         if link is not None:

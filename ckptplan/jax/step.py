@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from ckptplan.errors import InputError
-from ckptplan.jax.jaxprs import inline_calls, unnamed, walk
+from ckptplan.jax.jaxprs import evaluate, inline_calls, unnamed, walk
 from ckptplan.jax.leaves import (
     Arrays,
     Kinds,
@@ -56,7 +56,7 @@ class TracedStep:
         self, constants: Sequence[Any], state: Sequence[Any], x: Sequence[Any], t: Any
     ) -> tuple[Arrays, Arrays, Arrays]:
         """Return the next state, the outputs and the terms of a step."""
-        return self.split_results(core.jaxpr_as_fun(self.closed)(*constants, *state, *x, t))
+        return self.split_results(evaluate(self.closed.jaxpr, (*constants, *state, *x, t)))
 
     def split_given(self, leaves: Sequence[Any]) -> tuple[Any, Any, Any]:
         """Return constants, state and the rest."""
@@ -88,7 +88,7 @@ class TracedStep:
         )
         chosen = (*constants, *(True for _ in self.state), *inputs, False)
         run = jax.vmap(
-            lambda *flat: tuple(core.jaxpr_as_fun(self.closed)(*flat)),
+            lambda *flat: evaluate(self.closed.jaxpr, flat),
             in_axes=tuple(0 if one else None for one in chosen),
             axis_size=size,
         )

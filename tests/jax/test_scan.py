@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,7 +17,7 @@ import ckptplan
 import ckptplan.jax
 from ckptplan.jax.tapes import TAPES
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
-from tests.jax.support import STEPS, data, difference, noisy_loss, remote, standard, under
+from tests.jax.support import STEPS, data, difference, limited, noisy_loss, remote, standard, under
 
 
 @pytest.mark.parametrize("tape", TAPES)
@@ -220,3 +221,17 @@ def test_a_limit_of_memory_is_kept(memory: int | str) -> None:
     limit = ckptplan.units.parse_bytes(memory)
     assert analysis.temp_size_in_bytes + analysis.output_size_in_bytes <= limit
     assert difference(compiled(weights), jax.grad(lambda one: loss(jax.lax.scan, one))(weights)) <= 1e-12
+
+
+@pytest.mark.parametrize("plan", [standard(), None])
+def test_outputs_and_states_may_be_plain_numbers(plan: Any) -> None:
+    """A step that returns a Python number returns it as an array of each step."""
+    xs = jnp.linspace(0.0, 1.0, STEPS)
+
+    def loss(scan: Any, xs: Any) -> Any:
+        state, outputs = scan(lambda h, x: ((jnp.sin(h[0] * x), 2), (h[0], 3, True, 1.5)), (0.5, 2), xs)
+        return state[0] * state[1] + sum(jnp.sum(one * xs) for one in outputs)
+
+    ours: Any = under(plan) if plan is not None else limited("1 MB")
+    for run in (jax.grad, jax.value_and_grad):
+        assert difference(run(partial(loss, ours))(xs), run(partial(loss, jax.lax.scan))(xs)) <= 1e-12
