@@ -124,7 +124,8 @@ def fast_place(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return 1e-9, 1e-9
 
     monkeypatch.setattr(place, "_known", {})
-    monkeypatch.setattr(place, "_find_file", lambda _: None)
+    monkeypatch.setattr(place, "recall", lambda *_: None)
+    monkeypatch.setattr(place, "keep", lambda *_, **__: None)
     monkeypatch.setattr("ckptplan.jax.remote._time_states", clock)
     return timed
 
@@ -211,7 +212,8 @@ def test_the_plan_and_its_line_say_what_a_place_bought(caplog: pytest.LogCapture
 def test_a_slow_place_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan says what it would have cost."""
     monkeypatch.setattr(place, "_known", {})
-    monkeypatch.setattr(place, "_find_file", lambda _: None)
+    monkeypatch.setattr(place, "recall", lambda *_: None)
+    monkeypatch.setattr(place, "keep", lambda *_, **__: None)
     monkeypatch.setattr("ckptplan.jax.remote._time_states", lambda *_, **__: (10.0, 10.0))
     plan = wide_plan(20 * 20_000 * 8, offload="host")
     (note,) = (one.text for one in plan.estimate_basis if one.field == "offload")
