@@ -21,9 +21,9 @@ from ckptplan.jax.footprint import StepFootprint, measure_step
 from ckptplan.jax.jaxprs import Same
 from ckptplan.jax.leaves import Arrays, byte_size
 from ckptplan.jax.planning import (
-    Candidate,
+    CountedPlan,
     Job,
-    choose_candidate,
+    choose_quicker,
     predict_program,
     tabulate,
 )
@@ -64,7 +64,7 @@ def plan_within(
     timed: Workload | None = None,
     tape: Tape | None = None,
     place: OffloadPlace | None = None,
-) -> Candidate:
+) -> CountedPlan:
     """Return the quickest plan whose program is within a limit, and the footprint that it is for.
 
     Arguments:
@@ -106,18 +106,18 @@ def check_limit(step: TracedStep, *, steps: int, memory: object, place: OffloadP
 class _LimitSearch:
     """Looks for a plan whose program is within a limit; ``count`` returns the bytes of a program."""
 
-    def __init__(self, job: Job, count: Callable[[Candidate], int]) -> None:
+    def __init__(self, job: Job, count: Callable[[CountedPlan], int]) -> None:
         self._job, self._count = job, count
 
-    def run(self, estimated: Sequence[StepFootprint]) -> Candidate:
+    def run(self, estimated: Sequence[StepFootprint]) -> CountedPlan:
         """Return the quickest plan. Raises InputError if the smallest program is too large.
 
         Whatever the first programs show, the last one is that of the plan with the least need: a limit that
         it is within is always accepted.
         """
         limit, footprints = self._job.limit, list(estimated)
-        best: Candidate | None = None
-        least: Candidate | None = None
+        best: CountedPlan | None = None
+        least: CountedPlan | None = None
         for _ in range(_MOST_PROGRAMS - 1):
             try:
                 found = self._job.find_plan(footprints)
@@ -142,10 +142,10 @@ class _LimitSearch:
         # The same plan, with the bytes that its program has.
         return replace(least, plan=self._job.plan_again(least))
 
-    def _compile(self, found: Candidate) -> Candidate:
+    def _compile(self, found: CountedPlan) -> CountedPlan:
         return replace(found, taken=self._count(found))
 
-    def _find_smallest(self, footprints: Sequence[StepFootprint]) -> Candidate:
+    def _find_smallest(self, footprints: Sequence[StepFootprint]) -> CountedPlan:
         """Return the plan with the smallest program, or the quickest within the limit.
 
         One keeps its states on the chip, and there is one for each way to keep them elsewhere.
@@ -153,7 +153,7 @@ class _LimitSearch:
         ways = None, *self._job.links
         local, *remote = (self._compile(self._job.find_least(footprints, link=one)) for one in ways)
         within = [one for one in remote if one.taken <= self._job.limit]
-        found = choose_candidate(
+        found = choose_quicker(
             local if local.taken <= self._job.limit else None,
             min(within, key=lambda one: one.seconds, default=None),
         )

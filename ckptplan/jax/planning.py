@@ -105,7 +105,7 @@ _SCHEDULE = ("strategy", "parameters", "splits", "regular")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
+class CountedPlan:
     """A plan, the footprint that it is for, and the way that its states go off the chip."""
 
     plan: Plan
@@ -148,7 +148,7 @@ class Job:
         """The limit in bytes."""
         return parse_limit(self.memory, field="memory")
 
-    def find_plan(self, footprints: Sequence[StepFootprint]) -> Candidate:
+    def find_plan(self, footprints: Sequence[StepFootprint]) -> CountedPlan:
         """Return the quickest plan within the limit; beside links, it says what they bought.
 
         Raises Infeasible if there is no plan, with the least need of all footprints.
@@ -156,7 +156,7 @@ class Job:
         reasons: list[Infeasible] = []
         local = self._find_quickest(footprints, (None,), reasons)
         remote = self._find_quickest(footprints, self.links, reasons)
-        found = choose_candidate(local, remote)
+        found = choose_quicker(local, remote)
         if found is None:
             raise min(reasons, key=lambda one: (one.binding != "local_bytes", one.need))
         return found
@@ -166,7 +166,7 @@ class Job:
         footprints: Sequence[StepFootprint],
         links: Sequence[Link | None],
         reasons: list[Infeasible],
-    ) -> Candidate | None:
+    ) -> CountedPlan | None:
         """Return the quickest plan that uses one of the links, if there are any.
 
         Regular strategies come first. The others may take longer than compiling the program. So they are
@@ -190,8 +190,8 @@ class Job:
         reasons: list[Infeasible],
         *,
         strategies: tuple[str, ...] | None = None,
-        rival: Candidate | None = None,
-    ) -> Candidate | None:
+        rival: CountedPlan | None = None,
+    ) -> CountedPlan | None:
         """Return the quickest plan of some strategies, or the rival if no schedule can gain much on it.
 
         Why there is no plan is added to ``reasons``.
@@ -207,14 +207,14 @@ class Job:
                 reasons.append(error)
                 continue
             if found is None or plan.predicted.seconds < found.seconds:
-                found = Candidate(plan=plan, footprint=footprint, link=link)
+                found = CountedPlan(plan=plan, footprint=footprint, link=link)
         return found
 
     def _bound_seconds(self, footprint: StepFootprint, link: Link | None) -> float:
         """Return a lower bound on the time of any schedule within the limit, which needs no search."""
         return self._make_request(footprint, self.limit, link=link).question().least_seconds
 
-    def find_least(self, footprints: Sequence[StepFootprint], *, link: Link | None = None) -> Candidate:
+    def find_least(self, footprints: Sequence[StepFootprint], *, link: Link | None = None) -> CountedPlan:
         """Return the plan with the least need of all footprints, whatever the limit."""
         needs = [(self._find_need(one, link), number) for number, one in enumerate(footprints)]
         need, number = min(needs)
@@ -227,9 +227,9 @@ class Job:
                 local = error.need if error.binding == "local_bytes" else 0.0
                 need = max(local, need * _MORE)
             else:
-                return Candidate(plan=plan, footprint=chosen, link=link)
+                return CountedPlan(plan=plan, footprint=chosen, link=link)
 
-    def plan_again(self, least: Candidate) -> Plan:
+    def plan_again(self, least: CountedPlan) -> Plan:
         """Return a plan of ``find_least`` with the bytes that its program takes, if its schedule stays."""
         footprint, plan = least.footprint.add(least.more), least.plan
         limit = min(find_limit(self._find_need(footprint, least.link)), self.limit)
@@ -243,13 +243,13 @@ class Job:
         notes = (one for one in plan.estimate_basis if one.field == OFFLOAD)
         return again.replace(estimate_basis=(*again.estimate_basis, *notes))
 
-    def advise(self, found: Candidate) -> str:
+    def advise(self, found: CountedPlan) -> str:
         """Return what a place off the chip would save, at an assumed rate; '' if that is little."""
         link = assume_link(found.footprint.state_bytes, self.steps)
         remote = self._compare([found.footprint], [link], [], strategies=_EXACT)
         return advise_offload(found.plan, None if remote is None else remote.plan)
 
-    def refuse(self, least: Candidate) -> InputError:
+    def refuse(self, least: CountedPlan) -> InputError:
         """Return the error for a limit that is too small, by the smallest program that is known."""
         footprint, traced = least.footprint.add(least.more), least.footprint.traced
         request = self._make_request(footprint, self.limit, link=least.link)
@@ -324,7 +324,7 @@ class Job:
         return Request.of(workload, profile, local_bytes=leave_margin(limit), command="ckptplan.jax.plan_for")
 
 
-def choose_candidate(local: Candidate | None, remote: Candidate | None) -> Candidate | None:
+def choose_quicker(local: CountedPlan | None, remote: CountedPlan | None) -> CountedPlan | None:
     """Return the quicker one, which says what its place off the chip bought; None if there is none."""
     if remote is None or remote.link is None:
         return local
