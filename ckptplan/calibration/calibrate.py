@@ -99,7 +99,7 @@ def open_backend(
         threads = set_threads(thread_count)
         from ckptplan.calibration.jax_backend import JaxBackend
 
-        return JaxBackend(threads=threads, tape=tape, remote_dir=folder)
+        return JaxBackend(threads=threads, tape=tape, remote_dir=folder, states=states)
     from ckptplan.calibration.torch_backend import TorchBackend
 
     return TorchBackend(device=device, thread_count=thread_count, remote_dir=folder, states=states)

@@ -346,11 +346,11 @@ def new_profile(
 def _measure_folder(folder: str, state_bytes: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the numbers of a folder as remote memory, and their sources. Raises InputError."""
     from ckptplan.model.profile import Source
-    from ckptplan.storage.place import time_folder
+    from ckptplan.storage.place import time_now
     from ckptplan.storage.remote_folder import make_parent
 
     place = make_parent(folder, field="--measure").resolve()
-    link = time_folder(place, state_bytes=state_bytes, field="--measure")
+    link = time_now(place, state_bytes=state_bytes, field="--measure")
     margin = Source(grade="M", source=f"free space of {place}, less a margin for others")
     within = Source(grade="M", source=f"{link.source.source}; contained in the rates")
     numbers = {

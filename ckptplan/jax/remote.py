@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import jax
@@ -21,7 +22,15 @@ from jax.experimental import io_callback
 
 from ckptplan.errors import InputError
 from ckptplan.jax.leaves import Arrays, from_words, to_words
-from ckptplan.storage.place import Link, OffloadPlace, Rates, find_cached_room, find_links, time_moves
+from ckptplan.storage.place import (
+    Link,
+    OffloadPlace,
+    Rates,
+    find_cached_room,
+    find_links,
+    time_moves,
+    time_now,
+)
 from ckptplan.storage.remote_folder import StateFiles
 
 Numbers: TypeAlias = npt.NDArray[Any]
@@ -131,6 +140,11 @@ def find_ways(place: OffloadPlace | None, *, state_bytes: int, steps: int, limit
     """
     room = find_cached_room(limit)
     return find_links(place, state_bytes=state_bytes, steps=steps, room=room, clock=_time_states, runtime="jax")
+
+
+def time_place(folder: Path | None, *, state_bytes: int, states: int) -> Link:
+    """Time a folder, or host memory, now, as programs use it for so many states at once. Raises InputError."""
+    return time_now(folder, state_bytes=state_bytes, states=states, clock=_time_states, runtime="jax")
 
 
 def _time_states(place: OffloadPlace, state_bytes: int, *, through: bool, most: int) -> Rates:

@@ -213,8 +213,8 @@ def find_folder_room(folder: Path) -> int:
 # Rates
 
 
-def time_folder(
-    folder: Path,
+def time_now(
+    folder: Path | None,
     *,
     state_bytes: int,
     states: int | None = None,
@@ -222,17 +222,20 @@ def time_folder(
     runtime: str = "files",
     field: str = "remote_dir",
 ) -> Link:
-    """Time a folder now, as it is used where so many states are in it at once, or as many as there is room for.
+    """Time a folder now, as it is used for so many states at once, or as many as there is room for.
 
-    ``clock`` and ``runtime`` are as of ``find_links``, and ``field`` is the argument that named the folder.
-    Raises InputError.
+    Without a folder, it is host memory, which is taken to have room. ``clock`` and ``runtime`` are as of
+    ``find_links``, and ``field`` is the argument that named the folder. Raises InputError.
     """
+    if states is None:
+        states = 0 if folder is None else find_folder_room(folder) // state_bytes
+    # Two are timed at least.
+    states = max(2, states)
     links = find_links(
         OffloadPlace(folder=folder, field=field),
         state_bytes=state_bytes,
-        # Two are timed at least.
-        steps=find_folder_room(folder) // state_bytes if states is None else max(2, states),
-        room=find_cached_room(0),
+        steps=states,
+        room=states * state_bytes if folder is None else find_cached_room(0),
         clock=clock,
         runtime=runtime,
         anew=True,

@@ -51,9 +51,9 @@ def find_links(
     return tuple(replace(link, overlaps=overlaps) for link in links)
 
 
-def time_folder(folder: Path, *, state_bytes: int, states: int, device: torch.device) -> Link:
-    """Time a folder now, as stores use it where so many states are in it at once. Raises InputError."""
-    return places.time_folder(
+def time_place(folder: Path | None, *, state_bytes: int, states: int, device: torch.device) -> Link:
+    """Time a folder, or host memory, now, as stores use it for so many states at once. Raises InputError."""
+    return places.time_now(
         folder,
         state_bytes=state_bytes,
         states=states,

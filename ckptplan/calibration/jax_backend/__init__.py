@@ -34,11 +34,14 @@ from ckptplan.storage.place import find_free_memory
 class JaxBackend(Backend):
     """Measures cells as compiled programs of JAX, which runs with this number of threads.
 
-    Remote memory is the folder ``remote_dir``; None for host memory.
+    Remote memory is the folder ``remote_dir``, None for host memory, with so many ``states`` at once.
     """
 
-    def __init__(self, *, threads: int, tape: str | None = None, remote_dir: Path | None = None) -> None:
+    def __init__(
+        self, *, threads: int, tape: str | None = None, remote_dir: Path | None = None, states: int = 1
+    ) -> None:
         self._threads, self._tape, self._folder = threads, tape or "residuals", remote_dir
+        self._states = states
         # Processor time with one thread: other programs do not lengthen it. It does not see a disk.
         alone = threads == 1 and remote_dir is None
         self._clock = time.process_time if alone else time.perf_counter
@@ -52,11 +55,7 @@ class JaxBackend(Backend):
             clock="processor time" if self._clock is time.process_time else "wall time",
             versions={"jax": jax.__version__, "tape": self._tape},
             memory_bytes=host_memory_bytes(),
-            **describe_remote(
-                self._folder,
-                memory="host memory outside of the program",
-                messages="callbacks with a state of {state} each, by the difference of programs",
-            ),
+            **describe_remote(self._folder, memory="host memory outside of the program"),
             remark=f"tapes of {self._tape}",
         )
 
@@ -73,7 +72,8 @@ class JaxBackend(Backend):
         return choose_sizes(count_sizes(network), tape=self._tape)
 
     def rounds(self, network: JaxNetwork, extent: Extent, sizes: CountedSizes) -> JaxRounds:
-        return JaxRounds(network, cast("JaxExtent", extent), cast("CompiledSizes", sizes), clock=self._clock)
+        chosen, counted = cast("JaxExtent", extent), cast("CompiledSizes", sizes)
+        return JaxRounds(network, chosen, counted, clock=self._clock, states=self._states)
 
     def program(
         self, network: JaxNetwork, plan: Plan | Schedule | None, *, inputs: Any, steps: int

@@ -1,9 +1,9 @@
-"""Times compiled programs of a cell in rounds: whole schedules, their first sweeps, and messages."""
+"""Times compiled programs of a cell in rounds: whole schedules and parts of them, and messages."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,6 +19,7 @@ from ckptplan.calibration.jax_backend.programs import (
 )
 from ckptplan.calibration.jax_backend.sizes import CompiledSizes
 from ckptplan.calibration.measuring import LEAST_ROUNDS
+from ckptplan.jax.remote import time_place
 from ckptplan.model.workload import ACTION_TIMES, TIMES
 from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.schedule import Schedule
@@ -28,15 +29,14 @@ from ckptplan.schedule.timeline import READ, WRITE
 _RUN_SECONDS, _LEAST_STEPS, _MOST_STEPS = 0.1, 64, 1024
 #: Steps of the chunks of the programs that are timed.
 _CHUNKS, _QUICK_CHUNKS = (1, 4, 16, 64), (4, 16)
-#: Segments of a nested schedule; steps between states of remote memory, and how many of these there are.
-_SEGMENTS, _STEPS_BETWEEN, _STATES = 4, 1, 96
+#: Segments of a nested schedule.
+_SEGMENTS = 4
 #: The steps of the first program.
 _PILOT_STEPS = 32
-#: A state that leaves or enters a program takes at least this long.
+#: A step takes at least this long.
 _LEAST_SECONDS = 1e-9
-#: Programs of a round besides those of chunks: two forward passes, base and its sweep; and those of messages.
+#: Programs of a round besides those of chunks: two forward passes, base and its sweep.
 _FORWARD, _SWEEP, _BASE, _SHORT_FORWARD = "forward", "sweep", "base", "short forward"
-_FAR_SWEEP, _NEAR_SWEEP, _FAR, _NEAR = "far sweep", "near sweep", "far", "near"
 
 
 def time_few_steps(network: JaxNetwork, *, most: int | None = None) -> PilotTimes:
@@ -86,7 +86,7 @@ class JaxExtent(Extent):
 
     @property
     def parts(self) -> Sequence[str]:
-        return (f"{self.rounds} rounds of {8 + len(self.schedules)} compiled programs",)
+        return (f"{self.rounds} rounds of {4 + len(self.schedules)} compiled programs",)
 
     @property
     def size_seconds(self) -> list[float]:
@@ -101,8 +101,7 @@ class JaxExtent(Extent):
     @property
     def round_seconds(self) -> list[float]:
         base = self.pilot.run(make_schedule("base", steps=self.length))
-        messages = self.pilot.run(make_schedule("standard", steps=_STATES, chunk_size=1))
-        return [*[base] * 4, *map(self.pilot.run, self.schedules.values()), *[messages] * 4]
+        return [*[base] * 4, *map(self.pilot.run, self.schedules.values())]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,16 +115,23 @@ class _Job:
 
 
 class JaxRounds(Rounds):
-    """Compiles programs of one cell, and runs them in rounds."""
+    """Compiles programs of one cell, and runs them in rounds.
+
+    Messages are timed as ``offload=`` times them. Each state is one, an ordered callback of a program.
+    """
 
     def __init__(
-        self, network: JaxNetwork, extent: JaxExtent, sizes: CompiledSizes, *, clock: Callable[[], float]
+        self,
+        network: JaxNetwork,
+        extent: JaxExtent,
+        sizes: CompiledSizes,
+        *,
+        clock: Callable[[], float],
+        states: int,
     ) -> None:
         self._network, self._extent, self._sizes, self._clock = network, extent, sizes, clock
+        self._states = states
         self._jobs = self._list_jobs()
-        near = make_schedule("standard", steps=_STATES * _STEPS_BETWEEN, chunk_size=_STEPS_BETWEEN)
-        self._moved = count_actions(near)["save"]
-        self._near, self._far = near, make_schedule("remote", steps=near.steps, chunk_size=_STEPS_BETWEEN)
         self._programs: dict[Any, CompiledLoop] = {}
 
     def _list_jobs(self) -> dict[Any, _Job]:
@@ -158,40 +164,22 @@ class JaxRounds(Rounds):
 
     def start(self, counter: RunCounter) -> None:
         """Compile the programs, and run each once."""
-        sweep = partial(compile_sweep, self._network, tape=self._sizes.tape)
-        compiling: dict[Any, Callable[[], CompiledLoop]] = {
-            **{name: job.compile for name, job in self._jobs.items()},
-            _FAR_SWEEP: partial(sweep, self._far),
-            _NEAR_SWEEP: partial(sweep, self._near),
-            _FAR: partial(self._gradient, self._far),
-            _NEAR: partial(self._gradient, self._near),
-        }
-        for name, make in compiling.items():
-            self._programs[name] = make()
+        for name, job in self._jobs.items():
+            self._programs[name] = job.compile()
             counter.count()
         self.run(counter)
 
     def run(self, counter: RunCounter) -> Round:
-        """Run a round.
-
-        The seconds of a state that leaves a program, and of one that comes back, are differences between
-        programs with remote and with local checkpoints. Each state is a message, an ordered callback.
-        """
-        seconds = {}
+        rows: dict[Hashable, TimedRow] = {}
         for name, program in self._programs.items():
-            # Callbacks run on a thread of their own.
-            clock = self._clock if name in self._jobs else time.perf_counter
-            seconds[name], _ = program.measure(clock)
+            seconds, _ = program.measure(self._clock)
+            rows[name] = TimedRow(counts=self._jobs[name].parts, seconds=seconds)
             counter.count()
-        written = seconds[_FAR_SWEEP] - seconds[_NEAR_SWEEP]
-        read = seconds[_FAR] - seconds[_NEAR] - written
-        return {
-            **{name: TimedRow(counts=job.parts, seconds=seconds[name]) for name, job in self._jobs.items()},
-            **{
-                way: TimedRow(counts={way: self._moved}, seconds=max(taken, _LEAST_SECONDS))
-                for way, taken in ((WRITE, written), (READ, read))
-            },
-        }
+        folder, size = self._network.remote_dir, self._sizes.state_bytes
+        link = time_place(folder, state_bytes=size, states=self._states)
+        rows[WRITE] = TimedRow(counts={WRITE: 1}, seconds=link.write_seconds)
+        rows[READ] = TimedRow(counts={READ: 1}, seconds=link.read_seconds)
+        return rows
 
     def explain(self) -> dict[str, str]:
         chunks = ", ".join(map(str, self._extent.chunks))

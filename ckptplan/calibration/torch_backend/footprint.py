@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
 
 from ckptplan.calibration.backend import CountedSizes, PilotTimes, RunCounter
 from ckptplan.calibration.torch_backend.cells import MeasuredNetwork
@@ -35,7 +36,7 @@ def estimate_meters(seconds: float, *, steps: int) -> tuple[float, float]:
     return _INSPECTED * seconds, _COUNTED * seconds + _COUNT_SECONDS * steps
 
 
-#: How often single steps run: the workspace of all plans does not rest on one run.
+#: How often single steps run, and once more if both differ: the workspace of all plans rests on two that agree.
 _SINGLE_RUNS = 2
 #: (T, chunk) of short runs whose chunks are whole pieces of a ``ChunkCell``.
 _WHOLE_PIECES = ((3 * MOST_WORKING, MOST_WORKING), (4 * MOST_WORKING, 2 * MOST_WORKING))
@@ -77,6 +78,24 @@ FEWER_RUNS = SizeRuns(chunks=(1, 2, 3, 5, 8, 16), peaks=_WHOLE_PIECES, single=32
 FEWEST_RUNS = SizeRuns(chunks=(1, 2, 5), peaks=((8, 2), (10, 5)), single=8)
 
 
+class _Run(NamedTuple):
+    """Bytes of a run: its peak, what it keeps for each step, and what it needs besides what was counted."""
+
+    peak: int
+    resident: int
+    space: int
+
+    @classmethod
+    def of(cls, network: MeasuredNetwork, schedule: Schedule, *, beside: int) -> Self:
+        """Run a schedule twice; ``beside`` is there besides what it holds and keeps for its steps."""
+        inputs = network.inputs(schedule.steps)
+        program = TorchProgram(network, schedule, inputs=inputs)
+        counted, peak = program.held(), program.peak_bytes()
+        resident = -(-(byte_size(flatten(inputs)[0]) + counted.saved_bytes) // schedule.steps)
+        space = peak - counted.local_bytes - resident * schedule.steps - beside
+        return cls(peak=peak, resident=resident, space=max(0, space))
+
+
 def measure(network: MeasuredNetwork, *, counter: RunCounter, runs: SizeRuns = ALL_RUNS) -> CountedSizes:
     """Measure the bytes of a network in ``runs``, which ``counter`` counts. Raises InputError."""
     runs = runs.of(network)
@@ -86,36 +105,33 @@ def measure(network: MeasuredNetwork, *, counter: RunCounter, runs: SizeRuns = A
         counter.count()
     tape, once = _fit_tape(tapes, chunks=runs.chunks)
     _check_state(network)
-    residents: list[int] = []
-    spaces: list[int] = []
-    peaks: list[int] = []
+    state, fixed = byte_size(flatten(network.state)[0]), _fixed_bytes(network)
+    found: list[_Run] = []
     for schedule in runs.schedules:
-        inputs = network.inputs(schedule.steps)
-        program = TorchProgram(network, schedule, inputs=inputs)
-        counted = program.held()
-        peaks.append(program.peak_bytes())
-        residents.append(-(-(byte_size(flatten(inputs)[0]) + counted.saved_bytes) // schedule.steps))
-        beside = counted.local_bytes - once + residents[-1] * schedule.steps + _fixed_bytes(network)
-        spaces.append(max(0, peaks[-1] - beside))
+        found.append(_Run.of(network, schedule, beside=fixed - once))
         counter.count()
-    state = byte_size(flatten(network.state)[0])
-    singles, workspaces = spaces[:_SINGLE_RUNS], spaces[_SINGLE_RUNS:]
+    singles, several = found[:_SINGLE_RUNS], found[_SINGLE_RUNS:]
+    apart = max(one.space for one in singles) - min(one.space for one in singles)
+    if apart > _SMALL_BYTES:
+        # Something besides the steps was alive in one of them, as in a first run: two of three agree.
+        singles.append(_Run.of(network, runs.schedules[0], beside=fixed - once))
     # A state that is read from remote memory is no checkpoint.
-    single = max(singles) + state
-    residual = _compare_workspaces(workspaces, runs=runs, peak=max(peaks), state=state)
+    single = sorted(one.space for one in singles)[1] + state
+    workspaces = [one.space for one in several]
+    residual = _compare_workspaces(workspaces, runs=runs, peak=max(one.peak for one in found), state=state)
     return CountedSizes(
         state_bytes=state,
         tape_bytes=tape,
-        resident_bytes=_fixed_bytes(network),
+        resident_bytes=fixed,
         # Single steps save more spikes each: those are in their workspace.
-        resident_bytes_per_step=max(residents[_SINGLE_RUNS:]),
+        resident_bytes_per_step=max(one.resident for one in several),
         workspace_bytes=single,
         chunk_workspace_bytes=max(0, max(workspaces) - single),
         tape_bytes_once=once,
         residual=residual,
         basis={
             field: Basis(kind="measured", why=why)
-            for field, why in _explain(runs, once=once, residual=residual, singles=singles).items()
+            for field, why in _explain(runs, once=once, residual=residual, apart=apart).items()
         },
     )
 
@@ -142,10 +158,10 @@ def _compare_workspaces(workspaces: list[int], *, runs: SizeRuns, peak: int, sta
     return span / peak
 
 
-def _explain(runs: SizeRuns, *, once: int, residual: float, singles: Sequence[int]) -> dict[str, str]:
+def _explain(runs: SizeRuns, *, once: int, residual: float, apart: int) -> dict[str, str]:
     """Return how each field was counted."""
-    apart = max(singles) - min(singles)
-    larger = f"; the larger of two runs, {format_bytes(apart)} apart" if apart > _SMALL_BYTES else ""
+    middle = f"; two of three runs agree, the first two were {format_bytes(apart)} apart"
+    middle = middle if apart > _SMALL_BYTES else ""
     return {
         "state_bytes": "counted: the tensors of a state",
         "tape_bytes": f"counted in real storages, in chunks of up to {max(runs.chunks)} steps: the same for "
@@ -153,7 +169,7 @@ def _explain(runs: SizeRuns, *, once: int, residual: float, singles: Sequence[in
         "resident_bytes": "counted: parameters and buffers",
         "resident_bytes_per_step": "counted: inputs, and outputs that the cell saves (spikes as they fired)",
         "workspace_bytes": "live tensors at the peak besides the bytes above, where steps are recorded one by "
-        f"one: gradients, working states, scratch{larger}",
+        f"one: gradients, working states, scratch{middle}",
         "chunk_workspace_bytes": f"what {len(runs.peaks)} runs of up to {max(runs.peaks)[0]} steps need "
         f"besides; its range is {format_share(residual)} of the peak",
     }

@@ -1,10 +1,10 @@
-"""Times steps and messages of a cell in rounds, whose schedules hold every kind of action and several sizes."""
+"""Times steps of a cell in schedules of every kind of action and several sizes, and messages, in rounds."""
 
 from __future__ import annotations
 
 import gc
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -18,7 +18,7 @@ from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.actions import Advance, Backward, Record
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import READ, WRITE, Event, kind_of
-from ckptplan.torch.offload import time_folder
+from ckptplan.torch.offload import time_place
 from ckptplan.torch.trees import byte_size, flatten
 
 #: Steps of the chunks of the runs that are timed first, each eight chunks long. The longest runs that are short
@@ -92,8 +92,6 @@ def _seconds_of_steps(events: Sequence[Event]) -> dict[str, float]:
 #: those of plans for some MiB of memory. If steps take long, the second ones are enough.
 _CHUNKS, _QUICK_CHUNKS = ((1, 4, 16, 64, 192), (1, 2, 4, 8, 16)), ((1, 4, 16, 32), (1, 4))
 _LONG_SECONDS = 4e-3
-#: Steps between the states of a message, so that caches are in the same condition as in a plan.
-_STEPS_BETWEEN = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,47 +102,34 @@ class TorchExtent(Extent):
         {"chunks": (1, 4, 16, 64)},
         {"chunks": (1, 4, 16, 32)},
         {"rounds": LEAST_ROUNDS},
-        {"steps_between": 2},
         {"size_runs": FEWER_RUNS},
         {"chunks": (1, 4, 8)},
         {"chunks": (1, 4)},
-        {"size_runs": FEWEST_RUNS, "steps_between": 1},
+        {"size_runs": FEWEST_RUNS},
         {"chunks": (1, 2)},
         {"single_steps": 8},
     )
-    #: Steps between the states that are moved in messages; 0 if a folder is timed by itself.
-    steps_between: int = _STEPS_BETWEEN
     size_runs: SizeRuns = ALL_RUNS
     #: The least number of steps of a schedule: single steps are timed several times in each round.
     single_steps: int = 32
 
     @classmethod
-    def choose(cls, pilot: PilotTimes, *, rounds: int, quick: bool = False, moves: bool = True) -> TorchExtent:
-        """Return what is measured without a limit on the time; of no rounds, bytes alone.
-
-        Without ``moves``, no schedule times messages.
-        """
+    def choose(cls, pilot: PilotTimes, *, rounds: int, quick: bool = False) -> TorchExtent:
+        """Return what is measured without a limit on the time; of no rounds, bytes alone."""
         if not rounds:
             return cls(pilot=pilot, chunks=(), rounds=0)
         chunks = (_QUICK_CHUNKS if quick else _CHUNKS)[pilot.step_seconds >= _LONG_SECONDS]
-        between = 0 if not moves else 2 if quick else _STEPS_BETWEEN
-        sizes = FEWER_RUNS if quick else ALL_RUNS
-        return cls(pilot=pilot, chunks=chunks, rounds=rounds, steps_between=between, size_runs=sizes)
+        return cls(pilot=pilot, chunks=chunks, rounds=rounds, size_runs=FEWER_RUNS if quick else ALL_RUNS)
 
     @property
-    def schedules(self) -> tuple[list[Schedule], list[Schedule]]:
-        """The schedules of a round: those that time messages, if any do, and those that time steps."""
-        messages = make_message_schedules(self.steps_between) if self.steps_between else []
-        return messages, make_schedules(self.chunks, least=self.single_steps)
+    def schedules(self) -> list[Schedule]:
+        """The schedules of a round."""
+        return make_schedules(self.chunks, least=self.single_steps)
 
     @property
     def parts(self) -> Sequence[str]:
         counted = f"sizes in {len(self.size_runs.chunks) + 2 * len(self.size_runs.schedules)} runs"
-        if not self.chunks:
-            return (counted,)
-        messages, steps = self.schedules
-        timed = "steps and transfers" if messages else "steps"
-        return f"{self.rounds} rounds of {len(messages) + len(steps)} schedules ({timed})", counted
+        return (f"{self.rounds} rounds of {len(self.schedules)} schedules", counted)[not self.chunks :]
 
     @property
     def size_seconds(self) -> list[float]:
@@ -156,14 +141,12 @@ class TorchExtent(Extent):
 
     @property
     def round_seconds(self) -> list[float]:
-        messages, steps = self.schedules
-        return [self.pilot.run(one) for one in (*messages, *steps)]
+        return [self.pilot.run(one) for one in self.schedules]
 
     @property
     def amounts(self) -> dict[str, object]:
         return {
             **super().amounts,
-            "messages {} steps apart": self.steps_between,
             "single steps {} times": self.single_steps,
             "sizes in runs of up to {} steps": max(self.size_runs.peaks)[0],
         }
@@ -182,83 +165,57 @@ def make_schedules(chunks: tuple[int, ...], *, least: int = 32) -> list[Schedule
     return [*nested, make_schedule("base", steps=3 * chunks[-1])] if chunks else []
 
 
-#: Local checkpoints of a schedule whose messages have as many states, and how many chunks it has.
-_TOGETHER, _CHUNKS_OF_MESSAGES = 4, 17
-
-
-def make_message_schedules(chunk: int = _STEPS_BETWEEN) -> list[Schedule]:
-    """Return schedules with messages of one state and of several, ``chunk`` steps between two states."""
-    steps = chunk * _CHUNKS_OF_MESSAGES
-    return [
-        make_schedule("remote", steps=steps, chunk_size=chunk),
-        make_schedule("hierarchical", steps=steps, chunk_size=chunk, nb_local=_TOGETHER),
-    ]
-
-
 class TorchRounds(Rounds):
-    """Runs schedules in turn: some that time messages, and some that time steps.
-
-    If the remote memory of the network is a folder, it is timed by itself, as ``offload=`` times it, and local
-    saves and loads tell what actions take besides.
+    """Runs schedules in turn. Messages are timed as ``offload=`` times them, to a folder or host memory.
 
     Arguments:
-        network: the cell.
-        messages: schedules with messages of several sizes; none for a folder.
-        steps: schedules of chunks of several sizes; none where messages alone are timed.
+        network: the cell, whose folder is remote memory if it has one.
+        schedules: schedules of chunks of several sizes.
         chunks: these sizes.
-        states: how many states may be in a folder at once.
+        states: how many states may be in remote memory at once.
     """
 
     def __init__(
         self,
         network: MeasuredNetwork,
         *,
-        messages: Sequence[Schedule] = (),
-        steps: Sequence[Schedule] = (),
+        schedules: Sequence[Schedule],
         chunks: tuple[int, ...] = (),
         states: int = 1,
     ) -> None:
         self._network, self._chunks, self._states = network, chunks, states
-        leaves, structure = flatten(network.inputs(max((one.steps for one in (*messages, *steps)), default=1)))
-        self._messages, self._steps = (
-            [
-                TorchProgram(network, one, inputs=structure.fill([leaf[: one.steps] for leaf in leaves]))
-                for one in schedules
-            ]
-            for schedules in (messages, steps)
-        )
+        leaves, structure = flatten(network.inputs(max(one.steps for one in schedules)))
+        self._programs = [
+            TorchProgram(network, one, inputs=structure.fill([leaf[: one.steps] for leaf in leaves]))
+            for one in schedules
+        ]
 
     def start(self, counter: RunCounter) -> None:
-        for program in (*self._messages, *self._steps)[:1]:
-            program.timed()
-            counter.count()
+        self._programs[0].timed()
+        counter.count()
 
     def run(self, counter: RunCounter) -> Round:
-        # Steps are timed in schedules without messages, and messages in those with them.
-        moved, walked = (self._time(programs, counter) for programs in (self._messages, self._steps))
-        if self._network.remote_dir is not None:
-            moved = self._time_folder(walked)
-        return {**{name: row for name, row in moved.items() if row.moves}, **walked}
-
-    @staticmethod
-    def _time(programs: Sequence[TorchProgram], counter: RunCounter) -> Round:
         timelines = []
-        for program in programs:
+        for program in self._programs:
             timelines.append(program.timed().events)
             counter.count()
-        return read_events(*timelines)
+        steps = read_events(*timelines)
+        return {**steps, **self._time_messages(steps)}
 
-    def _time_folder(self, walked: Round) -> Round:
-        """Return the rows of a state that goes to the folder, and of one that comes back. Raises InputError."""
+    def _time_messages(self, steps: Round) -> Round:
+        """Return the rows of a message, alone, and with a state that goes or comes back. Raises InputError.
+
+        A message takes what any action does besides its state: a local checkpoint is not copied.
+        """
         network = self._network
-        assert network.remote_dir is not None  # noqa: S101 - who calls has looked
         size = byte_size(flatten(network.state)[0])
-        link = time_folder(network.remote_dir, states=self._states, state_bytes=size, device=network.device)
-        found: dict[Hashable, TimedRow] = {}
-        for way, kind, seconds in ((WRITE, "save", link.write_seconds), (READ, "load", link.read_seconds)):
-            local = walked.get(((kind, 1),))
-            found[way] = TimedRow(counts={way: 1}, seconds=seconds + (0.0 if local is None else local.seconds))
-        return found
+        link = time_place(network.remote_dir, states=self._states, state_bytes=size, device=network.device)
+        action = min(steps[((kind, 1),)].seconds for kind in ("save", "load"))
+        return {
+            "message": TimedRow(counts={"message": 1}, seconds=action),
+            WRITE: TimedRow(counts={"message": 1, WRITE: 1}, seconds=action + link.write_seconds),
+            READ: TimedRow(counts={"message": 1, READ: 1}, seconds=action + link.read_seconds),
+        }
 
     def explain(self) -> dict[str, str]:
         fitted = f"fit over chunks of {', '.join(map(str, self._chunks))} steps"
