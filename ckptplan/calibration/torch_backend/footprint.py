@@ -78,7 +78,7 @@ FEWER_RUNS = SizeRuns(chunks=(1, 2, 3, 5, 8, 16), peaks=_WHOLE_PIECES, single=32
 FEWEST_RUNS = SizeRuns(chunks=(1, 2, 5), peaks=((8, 2), (10, 5)), single=8)
 
 
-class _Run(NamedTuple):
+class _CountedRun(NamedTuple):
     """Bytes of a run: its peak, what it keeps for each step, and what it needs besides what was counted."""
 
     peak: int
@@ -106,15 +106,15 @@ def measure(network: MeasuredNetwork, *, counter: RunCounter, runs: SizeRuns = A
     tape, once = _fit_tape(tapes, chunks=runs.chunks)
     _check_state(network)
     state, fixed = byte_size(flatten(network.state)[0]), _fixed_bytes(network)
-    found: list[_Run] = []
+    found: list[_CountedRun] = []
     for schedule in runs.schedules:
-        found.append(_Run.of(network, schedule, beside=fixed - once))
+        found.append(_CountedRun.of(network, schedule, beside=fixed - once))
         counter.count()
     singles, several = found[:_SINGLE_RUNS], found[_SINGLE_RUNS:]
     apart = max(one.space for one in singles) - min(one.space for one in singles)
     if apart > _SMALL_BYTES:
         # Something besides the steps was alive in one of them, as in a first run: two of three agree.
-        singles.append(_Run.of(network, runs.schedules[0], beside=fixed - once))
+        singles.append(_CountedRun.of(network, runs.schedules[0], beside=fixed - once))
     # A state that is read from remote memory is no checkpoint.
     single = sorted(one.space for one in singles)[1] + state
     workspaces = [one.space for one in several]
