@@ -11,14 +11,15 @@ differ, the steps run a few times more, to say why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import cycle, pairwise
 from typing import Any
 
 import torch
+from torch.autograd.graph import saved_tensors_hooks
 
 from ckptplan.errors import InputError
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
@@ -27,7 +28,7 @@ from ckptplan.torch.ambient import Autocast, RandomState
 from ckptplan.torch.call import Call, Losses
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.chunk_check import StepByStep, find_active, make_reverse_error, run_chunk
-from ckptplan.torch.digests import find_rounding
+from ckptplan.torch.digests import find_rounding, is_close
 from ckptplan.torch.graphs import Gradient, as_graph_roots, compute_gradients, find_saved_tensors
 from ckptplan.torch.inputs import detach_inputs
 from ckptplan.torch.losses import check_scalar
@@ -40,8 +41,6 @@ from ckptplan.torch.trial import (
     ROUNDING,
     HiddenState,
     Reduced,
-    are_equal,
-    are_equal_terms,
     find_difference,
     gather,
     make_direction,
@@ -225,18 +224,18 @@ class Rehearsal:
     def __post_init__(self) -> None:
         self._objective = _Objective(self.call.losses, self.start)
 
-    def play(self) -> Seen:
-        """Run the steps as a plain loop, in the present surroundings."""
+    def play(self, *, graph: bool = True) -> Seen:
+        """Run the steps as a plain loop, in the present surroundings; there are gradients with a ``graph``."""
         cell, plain = self.call.cell, make_single_record(self.steps)
         if not isinstance(cell, ChunkCell):
-            return self.perform(plain, StepByStep(cell))
+            return self.perform(plain, StepByStep(cell), graph=graph)
         # Chunks run in full precision.
         with torch.autocast(device_type=self.probed.found.device.type, enabled=False):
             stop, own = self.start + self.steps, cell.for_sequence()
             states, _ = run_chunk(own, self.state, self.call.sequence, self.start, stop)
-            return self.perform(plain, StepByStep(cell, states))
+            return self.perform(plain, StepByStep(cell, states), graph=graph)
 
-    def perform(self, schedule: Schedule, cell: Any = None) -> Seen:
+    def perform(self, schedule: Schedule, cell: Any = None, *, graph: bool = True) -> Seen:
         """Run the steps under a schedule, of the call's cell or another, in the present surroundings."""
         call, probed, objective = self.call, self.probed, self._objective
         leaves, structure = flatten(self.state)
@@ -253,12 +252,13 @@ class Rehearsal:
             parameters=call.parameters,
             verify=call.verify,
         )
-        with torch.enable_grad():
+        with torch.set_grad_enabled(graph):
             total, *_ = self.execute(inner, probed)
             lost, sums, value = objective.lost, objective.sums, float(total.detach())
             if objective.share is None:
                 value = lost + objective.choose_share() * sums
             wanted = [leaf for leaf in (*roots, *inputs) if leaf.requires_grad]
+            # Without a graph there are none.
             found = compute_gradients([(total, torch.ones_like(total))], [*wanted, *probed.parameters])
         return Seen(total=value, sums=sums, gradients=_reduce(found))
 
@@ -292,15 +292,19 @@ class Rehearsal:
         return found
 
     def _find_types(self) -> set[torch.dtype]:
-        """Return the types of floats that a step computes with, be they those of its arguments or not."""
-        try:
-            with self._aside(), torch.enable_grad():
-                result = self.probed.trial.take(self.state, self.start)
-                saved = find_saved_tensors(result.tensors)
-                return {one.dtype for one in saved if one.is_floating_point()}
-        except (RuntimeError, InputError):
-            # What keeps the step from running is said where it runs.
-            return set()
+        """Return the types of floats that a step keeps, be they those of its arguments or not."""
+        found: set[torch.dtype] = set()
+
+        def note(tensor: torch.Tensor) -> torch.Tensor:
+            found.update({tensor.dtype} if tensor.is_floating_point() else ())
+            return tensor.detach()
+
+        present = self.surroundings.take()
+        # What keeps the step from running is said where it runs.
+        with suppress(RuntimeError, InputError), saved_tensors_hooks(note, lambda tensor: tensor):
+            replace(self, steps=1).play()
+        self.surroundings.put_back(present)
+        return found
 
     def _describe(self, one: Seen, other: Seen) -> str:
         pairs = list(zip(one.gradients, other.gradients, strict=True))
@@ -309,7 +313,7 @@ class Rehearsal:
             place, share = found
             return f"the gradient of {self._names[place]} differs by {share:.1%} of its norm"
         size = max(abs(one.total), abs(other.total), abs(one.sums))
-        return "" if _are_close(one.total, other.total, self._rounding * size) else "the loss differs"
+        return "" if is_close(one.total, other.total, self._rounding * size) else "the loss differs"
 
     def rehearse(self, world: Snapshot) -> None:
         """Run the steps in a world, as a plain loop and under a schedule, and compare. Raises InputError."""
@@ -368,7 +372,7 @@ class Rehearsal:
         if any(one is None or self.describe_difference(usual, one) for one in again):
             field = "cell or loss" if self.call.losses else "cell"
             return make_unfound(field, f"its steps ran again ({what})")
-        if self._sees_grad_mode():
+        if self._sees_grad_mode(world, usual):
             return InputError(
                 "returns another result under torch.no_grad(), where steps run that are run again later",
                 field="cell or loss" if self.call.losses else "cell",
@@ -382,9 +386,9 @@ class Rehearsal:
                 return "cell or loss"
             if not self.describe_difference(usual, seen):
                 return ""
-            if not _are_close(usual.sums, seen.sums, self._rounding * abs(usual.sums)):
+            if not is_close(usual.sums, seen.sums, self._rounding * abs(usual.sums)):
                 return "cell"
-            if not _are_close(usual.total, seen.total, self._rounding * abs(usual.total)):
+            if not is_close(usual.total, seen.total, self._rounding * abs(usual.total)):
                 return "loss"
             return "cell or loss" if self.call.losses else "cell"
 
@@ -395,25 +399,13 @@ class Rehearsal:
         read = [place for place in places if find_reader([place])] or places
         return make_hidden_state(self.surroundings, read, field=reader)
 
-    def _sees_grad_mode(self) -> bool:
-        """Return whether a step returns something else without a graph."""
-        found = []
-        for mode in (torch.enable_grad(), torch.no_grad()):
-            self.probed.trial.generators.restore(self.drawn)
-            with self._aside(), mode:
-                found.append(self.probed.trial.take(self.state, self.start).detach())
-        one, other = found
-        return not (are_equal(one.leaves, other.leaves) and are_equal_terms(one, other))
-
-    @contextmanager
-    def _aside(self) -> Iterator[None]:
-        """Run a step, and put back what it changes."""
-        present = self.surroundings.take()
-        try:
-            with Autocast.present(self.probed.found.device).cast_anew():
-                yield
-        finally:
-            self.surroundings.put_back(present)
+    def _sees_grad_mode(self, world: Snapshot, usual: Seen) -> bool:
+        """Return whether the steps return something else without a graph than they did in a world with one."""
+        seen = self.play_in(world, {}, [], graph=False)
+        if seen is None:
+            return True
+        near = partial(is_close, limit=self._rounding * max(abs(usual.total), abs(usual.sums)))
+        return not (near(usual.total, seen.total) and near(usual.sums, seen.sums))
 
     def _make_start_error(self, what: str) -> InputError:
         """Return the error for steps that differ for no reason that can be found in the surroundings."""
@@ -429,23 +421,21 @@ class Rehearsal:
             accepted="a cell, a loss and a backward pass that depend on their arguments alone",
         )
 
-    def play_in(self, world: Snapshot, others: Contents, places: list[Place]) -> Seen | None:
+    def play_in(
+        self, world: Snapshot, others: Contents, places: list[Place], *, graph: bool = True
+    ) -> Seen | None:
         """Run the steps as a plain loop in a world, with some places as in another one; None if they fail."""
         surroundings = self.surroundings
         surroundings.put_back(world)
         surroundings.mix_in(others, places)
         try:
-            return self.play()
+            return self.play(graph=graph)
         except (torch.OutOfMemoryError, MemoryError):
             raise
         except Exception:
             return None
         finally:
             surroundings.put_back(world)
-
-
-def _are_close(one: float, other: float, limit: float) -> bool:
-    return one == other or abs(one - other) <= limit or (one != one and other != other)  # noqa: PLR0124 - NaN
 
 
 def rehearse_first(call: Call, probed: Probed, execute: Execute, *, room: int) -> None:
