@@ -97,11 +97,9 @@ def _count_storage(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().nbytes() if tensor.layout is torch.strided else 0
 
 
-def find_saved_tensors(
-    outputs: Iterable[torch.Tensor], *, until: Iterable[torch.Tensor] = ()
-) -> Iterator[torch.Tensor]:
+def find_saved_tensors(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
     """Yield the tensors that the nodes of a graph saved."""
-    for node in walk_nodes(outputs, until=until):
+    for node in walk_nodes(outputs):
         if hasattr(node, "saved_tensors"):
             # A function written in Python, which may keep tensors as attributes, too.
             kept = (node.saved_tensors, vars(node))

@@ -119,7 +119,7 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
 
     def _know(self, call: Call) -> Probed:
         known = self._probed
-        return Probed.of(call, known.found, known.situation, known.trial, recalled=False)
+        return Probed.of(call, known.found, known.situation, known.generators, recalled=False)
 
     def _execute(self, run: Run, count: int) -> None:
         results = run.execute()

@@ -25,7 +25,13 @@ from ckptplan.torch.call import Call
 from ckptplan.torch.cell_calls import ClosedCell, SlotCell
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.chunk_check import check_chunk, refuse_backward_hooks
-from ckptplan.torch.graphs import count_saved_bytes, find_graph_leaves, find_outer_node, walk_nodes
+from ckptplan.torch.graphs import (
+    count_saved_bytes,
+    find_graph_leaves,
+    find_outer_node,
+    find_saved_tensors,
+    walk_nodes,
+)
 from ckptplan.torch.held_graphs import describe_holders, name_graphs
 from ckptplan.torch.inputs import Sequence as Inputs
 from ckptplan.torch.parameters import CalledModules, Parameters, collect_parameters, refuse_sharded
@@ -46,15 +52,16 @@ from ckptplan.torch.trial import (
     ROUNDING,
     Reduced,
     StepResult,
-    Trial,
     are_equal,
     are_equal_terms,
     find_difference,
     make_hidden_state,
     make_unfound,
     measure_slopes,
+    name_loss,
     refuse_lost_changes,
     refuse_registered_hooks,
+    take_step,
 )
 
 #: Tensors by their ids.
@@ -67,7 +74,7 @@ class FirstSteps:
 
     Arguments:
         call: the call.
-        trial: runs the steps.
+        generators: the random generators.
         surroundings: what they can reach.
         world: what they find there.
         reached: what a walk found, without what was added to watch it.
@@ -75,7 +82,7 @@ class FirstSteps:
     """
 
     call: Call
-    trial: Trial
+    generators: Generators
     surroundings: Surroundings
     world: Snapshot
     reached: Reached
@@ -83,14 +90,14 @@ class FirstSteps:
 
     def run(self) -> Findings:
         """Run the steps, and return what they show, but for the modules that they call. Raises InputError."""
-        surroundings, call, drawn = self.surroundings, self.call, self.trial.generators.state()
+        surroundings, call, drawn = self.surroundings, self.call, self.generators.state()
         first = self._examine(self._take(call.state, 0, drawn))
         _refuse_outer_graph(first.outer)
         _check_structure(call.state, first.result)
         # What the first step makes, later steps may change.
         changed = surroundings.list_changes(self.world, surroundings.take(copies=True, since=self.world))
         surroundings.find_more(changed)
-        then, between = surroundings.take(copies=True, since=self.world), self.trial.generators.state()
+        then, between = surroundings.take(copies=True, since=self.world), self.generators.state()
         graphs = _list_graphs(surroundings, surroundings.list_changes(self.world, then))
         result = self._take(first.result.after, min(1, call.plan.steps - 1), between)
         nodes = set(walk_nodes((*result.tensors, *self._list_sums(graphs)), until=call.parameters))
@@ -116,6 +123,7 @@ class FirstSteps:
             modules=(),
             temporary=len(first.uses.keys() - shared.keys()),
             tape_bytes=first.tape_bytes,
+            dtypes=first.dtypes | second.dtypes,
             device=_find_device(first.result.leaves, default=call.device),
             changed=self._hold(changed),
             with_graph=self._hold(with_graph),
@@ -137,30 +145,30 @@ class FirstSteps:
 
     def _run_first_again(self, drawn: RandomState, examined: _Examined) -> _Examined:
         """Run the first step again, with what it found. Raises InputError if it differs."""
-        call, trial, first = self.call, self.trial, examined.result
+        call, first = self.call, examined.result
         self.surroundings.put_back(self.world)
         again = self._examine(self._take(call.state, 0, drawn))
-        _check_repeated(examined, again, trial)
+        _check_repeated(examined, again, call)
         # Once may have been another thread, as one that prepares data.
         if call.replay_randomness and first.loss_draws and again.result.loss_draws:
-            raise _loss_draws_error(trial)
+            raise _loss_draws_error(call)
         self.surroundings.put_back(self.world)
-        if isinstance(trial.cell, ChunkCell):
-            check_chunk(trial.cell, call.state, trial.inputs)
+        if isinstance(call.cell, ChunkCell):
+            check_chunk(call.cell, call.state, call.sequence)
             if self.reverses:
-                refuse_backward_hooks(trial.cell)
+                refuse_backward_hooks(call.cell)
         return again
 
     def _take(self, state: Any, step: int, drawn: RandomState) -> StepResult:
-        self.trial.generators.restore(drawn)
+        self.generators.restore(drawn)
         with Autocast.present(self.call.device).cast_anew():
-            return self.trial.take(state, step)
+            return take_step(self.call, state, step, self.generators)
 
     def _examine(self, result: StepResult) -> _Examined:
         named = self.call.parameters
         uses = list_uses(result, named)
         self._refuse_doubles(uses)
-        tape_bytes = _count_tape(result)
+        tape_bytes, dtypes = _look_at_tape(result)
         outer = find_outer_node(result.tensors, before=result.begun, until=named)
         # Those of steps that run again are compared by a rehearsal; a graph from outside belongs to the caller.
         compares = self.reverses and not self.call.runs_again and outer is None
@@ -169,6 +177,7 @@ class FirstSteps:
             uses=uses,
             slopes=measure_slopes(result, uses) if compares else {},
             tape_bytes=tape_bytes,
+            dtypes=dtypes,
             outer=outer,
         )
 
@@ -207,8 +216,9 @@ class _Examined:
     uses: Uses
     #: Numbers of its gradients.
     slopes: dict[int, Reduced]
-    #: What the graph keeps.
+    #: What the graph keeps, and the types of floats in it.
     tape_bytes: int
+    dtypes: frozenset[torch.dtype]
     #: An operation that was recorded before the step.
     outer: str | None
 
@@ -237,7 +247,7 @@ def _check_structure(state: Any, result: StepResult) -> None:
         )
 
 
-def _check_repeated(before: _Examined, after: _Examined, trial: Trial) -> None:
+def _check_repeated(before: _Examined, after: _Examined, call: Call) -> None:
     """Raise InputError if the same step returns another result, though all was put back."""
     first, again = before.result, after.result
     same = are_equal(first.leaves, again.leaves) and (
@@ -251,21 +261,23 @@ def _check_repeated(before: _Examined, after: _Examined, trial: Trial) -> None:
     pairs = [(before.slopes[key], after.slopes[key]) for key in before.slopes.keys() & after.slopes.keys()]
     steeper = find_difference(pairs, rounding=ROUNDING) is not None
     if not same or steeper or not are_equal_terms(first, again):
-        raise make_unfound(trial.loss_field if same else "cell", "its first step ran again")
+        raise make_unfound(name_loss(call) if same else "cell", "its first step ran again")
 
 
-def _count_tape(result: StepResult) -> int:
-    """Return the bytes that the graph of a step keeps; none if it leads into one that is gone."""
+def _look_at_tape(result: StepResult) -> tuple[int, frozenset[torch.dtype]]:
+    """Return the bytes that the graph of a step keeps, and the types of floats; none if a part is gone."""
     try:
-        return count_saved_bytes(result.tensors, end=(), without=result.roots)
+        size = count_saved_bytes(result.tensors, end=(), without=result.roots)
+        types = {one.dtype for one in find_saved_tensors(result.tensors) if one.is_floating_point()}
     except RuntimeError:
-        return 0
+        return 0, frozenset()
+    return size, frozenset(types)
 
 
-def _loss_draws_error(trial: Trial) -> InputError:
+def _loss_draws_error(call: Call) -> InputError:
     return InputError(
         "draws random numbers, which are not replayed when steps run again",
-        field=trial.loss_field,
+        field=name_loss(call),
         accepted="a loss without dropout or noise; within the cell, whose output may be that of a readout, "
         "the same is drawn again",
     )
@@ -281,7 +293,8 @@ class Probed:
     #: Whether the findings are those of an earlier call, so that no trial was made.
     recalled: bool
     parameters: Parameters
-    trial: Trial
+    #: The random generators.
+    generators: Generators
     #: The cell and the losses, by the names of their arguments.
     things: dict[str, object]
     #: What the cell and the losses can reach, and what it holds: as before the trial.
@@ -293,7 +306,9 @@ class Probed:
     roots: tuple[torch.Tensor, ...]
 
     @classmethod
-    def of(cls, call: Call, found: Findings, situation: Situation, trial: Trial, *, recalled: bool) -> Probed:
+    def of(
+        cls, call: Call, found: Findings, situation: Situation, generators: Generators, *, recalled: bool
+    ) -> Probed:
         """Return findings for a call; the surroundings are as they are before it."""
         surroundings = Surroundings(situation.reached.holders)
         parameters = collect_parameters(found.modules, call.parameters, list(found.used))
@@ -303,7 +318,7 @@ class Probed:
             situation=situation,
             recalled=recalled,
             parameters=parameters,
-            trial=trial,
+            generators=generators,
             things=call.things,
             surroundings=surroundings,
             before=surroundings.take(copies={id(holder) for holder, _ in found.changed}),
@@ -355,15 +370,14 @@ def probe(call: Call, *, anew: bool = True) -> Probed:
         situation = _walk_call(call, inputs)
         draws = not isinstance(call.cell, ClosedCell) or call.cell.draws
         generators = Generators(call.device, wanted=draws, held=situation.reached.generators)
-        trial = Trial(cell=call.cell, inputs=inputs, losses=call.losses, generators=generators)
         if call.is_closed:
-            return Probed.of(call, _describe_closed(call), situation, trial, recalled=False)
+            return Probed.of(call, _describe_closed(call), situation, generators, recalled=False)
         findings = recall(situation)
         if not anew and findings is not None:
-            return Probed.of(call, findings, situation, trial, recalled=True)
+            return Probed.of(call, findings, situation, generators, recalled=True)
         # What makes the inputs is asked, and what it returns is checked, before any step runs.
         inputs.piece(0, 1)
-        probed = _try_first_steps(call, situation, trial, reverses=reverses)
+        probed = _try_first_steps(call, situation, generators, reverses=reverses)
     if findings is not None and findings.rehearsed and _are_alike(findings, probed.found):
         probed = replace(probed, found=replace(probed.found, rehearsed=True))
     keep(situation, probed.found)
@@ -377,6 +391,7 @@ def _describe_closed(call: Call) -> Findings:
         modules=(),
         temporary=0,
         tape_bytes=0,
+        dtypes=frozenset(),
         device=_find_device(call.leaves, default=call.device),
         changed=(),
         with_graph=(),
@@ -398,11 +413,11 @@ def _walk_call(call: Call, inputs: Inputs) -> Situation:
     return Situation(reached=reached, signature=signature, settings=settings)
 
 
-def _try_first_steps(call: Call, situation: Situation, trial: Trial, *, reverses: bool) -> Probed:
+def _try_first_steps(call: Call, situation: Situation, generators: Generators, *, reverses: bool) -> Probed:
     reached = situation.reached
     called = CalledModules([module for _, module in reached.modules], given=call.things.values())
     with ExitStack() as stack:
-        surroundings, world = stack.enter_context(aside(reached, trial.generators))
+        surroundings, world = stack.enter_context(aside(reached, generators))
         stack.enter_context(torch.enable_grad())
         if _may_compile():
             # Hooks would be compiled into compiled cells, anew in each call.
@@ -412,13 +427,13 @@ def _try_first_steps(call: Call, situation: Situation, trial: Trial, *, reverses
         stack.enter_context(called.enter())
         found = FirstSteps(
             call=call,
-            trial=trial,
+            generators=generators,
             surroundings=surroundings,
             world=world,
             reached=reached,
             reverses=reverses,
         ).run()
-    return Probed.of(call, replace(found, modules=called.modules), situation, trial, recalled=False)
+    return Probed.of(call, replace(found, modules=called.modules), situation, generators, recalled=False)
 
 
 def _are_alike(one: Findings, other: Findings) -> bool:

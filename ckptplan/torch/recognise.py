@@ -113,8 +113,9 @@ class Findings:
     temporary: int
     #: Of the results of a step.
     device: torch.device
-    #: What the graph of a step keeps.
+    #: What the graph of a step keeps, and the types of floats in it.
     tape_bytes: int
+    dtypes: frozenset[torch.dtype]
     #: What steps change, what of it holds tensors with a graph after a step, and what only the first step
     #: changes, without a graph: caches.
     changed: tuple[HeldPlace, ...]

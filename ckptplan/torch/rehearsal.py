@@ -12,14 +12,12 @@ differ, the steps run a few times more, to say why.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import cycle, pairwise
 from typing import Any
 
 import torch
-from torch.autograd.graph import saved_tensors_hooks
 
 from ckptplan.errors import InputError
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
@@ -29,7 +27,7 @@ from ckptplan.torch.call import Call, Losses
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.chunk_check import StepByStep, find_active, make_reverse_error, run_chunk
 from ckptplan.torch.digests import find_rounding, is_close
-from ckptplan.torch.graphs import Gradient, as_graph_roots, compute_gradients, find_saved_tensors
+from ckptplan.torch.graphs import Gradient, as_graph_roots, compute_gradients
 from ckptplan.torch.inputs import detach_inputs
 from ckptplan.torch.losses import check_scalar
 from ckptplan.torch.parameters import Parameters
@@ -219,7 +217,6 @@ class Rehearsal:
     surroundings: Surroundings
     drawn: RandomState
     _objective: _Objective = field(init=False)
-    _knows_types: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self._objective = _Objective(self.call.losses, self.start)
@@ -242,7 +239,7 @@ class Rehearsal:
         given, nest = call.sequence.piece(self.start, self.start + self.steps)
         inputs = detach_inputs(given, tuple(leaf.requires_grad for leaf in given))
         roots = as_graph_roots(leaves)
-        self.probed.trial.generators.restore(self.drawn)
+        self.probed.generators.restore(self.drawn)
         inner = Call(
             cell=call.cell if cell is None else cell,
             inputs=nest.fill(inputs),
@@ -277,36 +274,13 @@ class Rehearsal:
     @property
     def _rounding(self) -> float:
         leaves = (*self.call.leaves, *self.probed.parameters)
-        given = {one.dtype for one in leaves} | self._objective.dtypes
+        given = {one.dtype for one in leaves} | self._objective.dtypes | self.probed.found.dtypes
         found = _REORDERED * find_rounding((*given, *Autocast.present(self.probed.found.device).dtypes))
         # Chunks of several lengths are computed otherwise.
         return max(found, ROUNDING) if isinstance(self.call.cell, ChunkCell) else found
 
     def describe_difference(self, one: Seen, other: Seen) -> str:
         """Return what of two runs differs beyond rounding, as text; nothing if they are the same."""
-        found = self._describe(one, other)
-        if found and not self._knows_types:
-            self._knows_types = True
-            self._objective.dtypes |= self._find_types()
-            found = self._describe(one, other)
-        return found
-
-    def _find_types(self) -> set[torch.dtype]:
-        """Return the types of floats that a step keeps, be they those of its arguments or not."""
-        found: set[torch.dtype] = set()
-
-        def note(tensor: torch.Tensor) -> torch.Tensor:
-            found.update({tensor.dtype} if tensor.is_floating_point() else ())
-            return tensor.detach()
-
-        present = self.surroundings.take()
-        # What keeps the step from running is said where it runs.
-        with suppress(RuntimeError, InputError), saved_tensors_hooks(note, lambda tensor: tensor):
-            replace(self, steps=1).play()
-        self.surroundings.put_back(present)
-        return found
-
-    def _describe(self, one: Seen, other: Seen) -> str:
         pairs = list(zip(one.gradients, other.gradients, strict=True))
         found = find_difference(pairs, rounding=self._rounding)
         if found is not None:
@@ -447,7 +421,7 @@ def rehearse_first(call: Call, probed: Probed, execute: Execute, *, room: int) -
         execute: executes a call under its plan.
         room: bytes that tapes may take.
     """
-    generators, cell = probed.trial.generators, call.cell
+    generators, cell = probed.generators, call.cell
     # The trial has shown that steps leave parameters alone: a copy of them would not be within a limit.
     reached = probed.situation.reached
     with aside(reached, generators, spares_parameters=True) as (surroundings, world):

@@ -193,7 +193,7 @@ def _make_step(call: Call, probed: Probed, state: Any, start: int, drawn: Random
 
 def _execute_aside(call: Call, probed: Probed) -> tuple[torch.Tensor, ...]:
     """Return the results of another call of the same cell."""
-    found = Probed.of(call, probed.found, probed.situation, probed.trial, recalled=False)
+    found = Probed.of(call, probed.found, probed.situation, probed.generators, recalled=False)
     return Run.of(call, found, partial(SummedLoss, **call.losses)).execute()
 
 
@@ -214,7 +214,7 @@ class Run:
     def of(cls, call: Call, probed: Probed, make_outputs: MakeOutputs, *, rehearses: bool = False) -> Run:
         """Return what executes a call; ``rehearses`` says whether steps in the middle of it are rehearsed."""
         device, autocast = probed.found.device, Autocast.present(probed.found.device)
-        generators = probed.trial.generators
+        generators = probed.generators
         if device.type != "cpu":
             generators = Generators(device, wanted=generators.wanted, held=probed.situation.reached.generators)
         usable = probed.wants_gradients and not call.is_closed and isinstance(call.compile, CompiledPiece)

@@ -6,7 +6,7 @@ temperature of a straight-through estimator change gradients, and nothing that a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -15,6 +15,7 @@ import torch
 
 from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Generators
+from ckptplan.torch.call import Call
 from ckptplan.torch.cell_calls import call_cell, check_result
 from ckptplan.torch.digests import Projections, cut, measure_norm
 from ckptplan.torch.graphs import (
@@ -24,7 +25,6 @@ from ckptplan.torch.graphs import (
     read_sequence_number,
     refuse_hooks,
 )
-from ckptplan.torch.inputs import Sequence
 from ckptplan.torch.losses import SummedLoss
 from ckptplan.torch.surroundings.holders import (
     GradientHolder,
@@ -118,75 +118,70 @@ class StepResult:
         return (*self.leaves, *self.terms)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trial:
-    """Single steps of a cell with their losses, by the names of their arguments."""
+def take_step(call: Call, state: Any, step: int, generators: Generators) -> StepResult:
+    """Take a step of a call, with its losses, from copies of a state and of its input.
 
-    cell: Callable[..., Any]
-    inputs: Sequence
-    losses: Mapping[str, Any]
-    generators: Generators
-
-    def take(self, state: Any, step: int) -> StepResult:
-        """Take a step from copies of a state and an input. Raises InputError if it changes its arguments."""
-        leaves, structure = flatten(state)
-        pieces, nest = self.inputs.piece(step, step + 1)
-        begun = read_sequence_number()
-        first, inputs = copy_leaves(leaves), copy_leaves(pieces)
-        # As when steps are recorded: a cell may ask whether its state requires a gradient.
-        roots = (*(as_graph_roots(first) if torch.is_grad_enabled() else first), *inputs)
-        versions = list_versions(roots)
-        try:
-            x = next(self.inputs.iterate(inputs, nest, step, step + 1))
-            after, output = check_result(call_cell(self.cell, structure.fill(roots[: len(first)]), x))
-            refuse_other_leaves(after, field="cell")
-            if torch.is_grad_enabled():
-                refuse_hooks(roots[: len(first)])
-        except RuntimeError as error:
-            if "leaf Variable that requires grad" not in str(error):
-                raise
-            with torch.no_grad():
-                # If it is the state that it changes, this names it.
-                self.take(state, step)
+    Raises InputError if it changes its arguments.
+    """
+    leaves, structure = flatten(state)
+    pieces, nest = call.sequence.piece(step, step + 1)
+    begun = read_sequence_number()
+    first, inputs = copy_leaves(leaves), copy_leaves(pieces)
+    # As when steps are recorded: a cell may ask whether its state requires a gradient.
+    roots = (*(as_graph_roots(first) if torch.is_grad_enabled() else first), *inputs)
+    versions = list_versions(roots)
+    try:
+        x = next(call.sequence.iterate(inputs, nest, step, step + 1))
+        after, output = check_result(call_cell(call.cell, structure.fill(roots[: len(first)]), x))
+        refuse_other_leaves(after, field="cell")
+        if torch.is_grad_enabled():
+            refuse_hooks(roots[: len(first)])
+    except RuntimeError as error:
+        if "leaf Variable that requires grad" not in str(error):
             raise
-        if versions != list_versions(roots):
-            which = "state" if versions[: len(first)] != list_versions(roots[: len(first)]) else "input"
-            raise InputError(
-                f"changes its {which} in place, so that steps cannot run again from a checkpoint",
-                field="cell",
-                accepted="a cell that returns a new state, and leaves its input alone",
-            )
-        drawn = self.generators.state()
-        terms = self._take_losses(step, after, output)
-        return StepResult(
-            after=after,
-            output=output,
-            terms=terms,
-            roots=roots,
-            begun=begun,
-            loss_draws=self.generators.moved_since(drawn),
+        with torch.no_grad():
+            # If it is the state that it changes, this names it.
+            take_step(call, state, step, generators)
+        raise
+    if versions != list_versions(roots):
+        which = "state" if versions[: len(first)] != list_versions(roots[: len(first)]) else "input"
+        raise InputError(
+            f"changes its {which} in place, so that steps cannot run again from a checkpoint",
+            field="cell",
+            accepted="a cell that returns a new state, and leaves its input alone",
         )
+    drawn = generators.state()
+    terms = _take_losses(call, step, after, output)
+    return StepResult(
+        after=after,
+        output=output,
+        terms=terms,
+        roots=roots,
+        begun=begun,
+        loss_draws=generators.moved_since(drawn),
+    )
 
-    def _take_losses(self, step: int, state: Any, output: Any) -> list[torch.Tensor]:
-        """Return the losses of a step, and of a state if it were the last one. Raises InputError."""
-        if not self.losses:
-            return []
-        leaves = flatten(output)[0]
-        versions = list_versions(leaves)
-        fresh = SummedLoss(**self.losses)
-        terms = fresh.take(step, [output], first_time=True)
-        if versions != list_versions(leaves):
-            raise InputError(
-                "changes an output in place, which may be part of the next state",
-                field=self.loss_field,
-                accepted="a loss that leaves outputs alone",
-            )
-        return [*terms, *fresh.probe_final(state)]
 
-    @property
-    def loss_field(self) -> str:
-        """The argument that losses of steps are given as."""
-        return "chunk_loss" if "chunk_loss" in self.losses else "loss"
+def _take_losses(call: Call, step: int, state: Any, output: Any) -> list[torch.Tensor]:
+    """Return the losses of a step, and of a state if it were the last one. Raises InputError."""
+    if not call.losses:
+        return []
+    leaves = flatten(output)[0]
+    versions = list_versions(leaves)
+    fresh = SummedLoss(**call.losses)
+    terms = fresh.take(step, [output], first_time=True)
+    if versions != list_versions(leaves):
+        raise InputError(
+            "changes an output in place, which may be part of the next state",
+            field=name_loss(call),
+            accepted="a loss that leaves outputs alone",
+        )
+    return [*terms, *fresh.probe_final(state)]
+
+
+def name_loss(call: Call) -> str:
+    """Return the argument that losses of steps are given as."""
+    return "chunk_loss" if "chunk_loss" in call.losses else "loss"
 
 
 def measure_slopes(result: StepResult, uses: Mapping[int, torch.Tensor]) -> dict[int, Reduced]:

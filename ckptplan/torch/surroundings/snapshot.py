@@ -222,10 +222,10 @@ class Surroundings:
         )
 
 
-def _choose_copied(holders: list[Holder], most: int = _MOST_COPIED_BYTES) -> set[int]:
+def _choose_copied(holders: list[Holder]) -> set[int]:
     """Return the numbers of the tensors that are copied when all are remembered, smallest first."""
     tensors = [(number, holder) for number, holder in enumerate(holders) if isinstance(holder, TensorHolder)]
-    room, chosen = most, set()
+    room, chosen = _MOST_COPIED_BYTES, set()
     for number, holder in sorted(tensors, key=lambda pair: pair[1].thing.nbytes):
         room -= holder.thing.nbytes
         if room >= 0:
