@@ -10,16 +10,8 @@ from ckptplan import units
 from ckptplan.calibration.validation import FACTOR, REGRET, Contender, Regret, Row, Unit, Validation, Verdict
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import identify_plan
+from ckptplan.report import fields
 from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Record, Schedules, Section, Table, make_facts
-from ckptplan.report.fields import (
-    PARAMETERS,
-    STRATEGY,
-    align_seconds,
-    make_parameters_cell,
-    make_title,
-    name_job,
-    name_plan,
-)
 from ckptplan.report.formats import View
 from ckptplan.wording import Argument
 
@@ -45,10 +37,10 @@ _QUANTITIES = (
     _VERDICT,
 )
 _CONTENDERS = (
-    STRATEGY.ranked(0, wraps="late"),
-    PARAMETERS,
-    Field("predicted", form=align_seconds),
-    Field("measured", form=align_seconds),
+    fields.STRATEGY.ranked(0, wraps="late"),
+    fields.PARAMETERS,
+    Field("predicted", form=fields.align_seconds),
+    Field("measured", form=fields.align_seconds),
     _BIAS,
     _ALLOWED,
     _VERDICT,
@@ -74,7 +66,7 @@ def view_validation(plan: Plan, found: Validation) -> View:
         document=lambda: _make_document(plan, found),
         rows=lambda: _list_rows(found),
         basis=lambda: plan.estimate_basis,
-        title=f"Predicted and measured: {name_job(plan.workload, plan.profile)}",
+        title=f"Predicted and measured: {fields.name_job(plan.workload, plan.profile)}",
         lede=f"{plan.strategy} with {found.cell}, on {found.environment.machine}.",
         sections=lambda: (
             Section("numbers", "Predicted and measured", _tell(plan, found)),
@@ -87,10 +79,10 @@ def _tell(plan: Plan, found: Validation) -> Iterator[Block]:
     """Yield each quantity with its verdict, the regret, and what limits the comparison."""
     here = found.environment
     rounds = f"; {here.clock}, {found.repeats} rounds in turn" if found.repeats else ""
-    yield make_title(plan.workload, plan.profile)
+    yield fields.make_title(plan.workload, plan.profile)
     yield make_facts(
         {
-            "plan": name_plan(plan),
+            "plan": fields.name_plan(plan),
             "ran": f"{found.cell}, batch {plan.workload.batch}",
             "on": f"{here.machine}, {units.format_threads(here.threads)}{rounds}",
         }
@@ -151,7 +143,7 @@ def _tell_contender(one: Contender, *, chosen: bool) -> Record:
     given = (f"{name} {value:,}" for name, value in one.parameters.items() if not name.endswith("units"))
     return {
         "strategy": f"{one.strategy} (chosen)" if chosen else one.strategy,
-        "parameters": make_parameters_cell(", ".join(given)),
+        "parameters": fields.make_parameters_cell(", ".join(given)),
         **{name: _tell_quantity(one.row)[name] for name in ("bias", "allowed", "verdict")},
         "predicted": one.row.predicted,
         "measured": one.row.measured,
