@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 import numpy.typing as npt
 
 from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.fit import Round, count_actions
+from ckptplan.calibration.fit import Round, Times, count_actions
 from ckptplan.calibration.host import host_memory_bytes
 from ckptplan.model.network import Operations
 from ckptplan.model.plan import Plan
@@ -31,8 +31,6 @@ from ckptplan.units import format_wait
 Announce = Callable[[str], None]
 #: Called after each action of a run that is not timed.
 Tick = Callable[[], None]
-#: Steps of a round that times messages alone.
-MESSAGE_STEPS = 32
 #: A gradient in double precision, and the rounding of the type that it was computed in.
 Gradient = tuple[npt.NDArray[Any], float]
 
@@ -48,10 +46,12 @@ class Environment:
     #: Fields of a calibration: the version of what runs the cell, and the kind of tapes in JAX.
     versions: Mapping[str, Any]
     memory_bytes: int
-    #: What remote memory is and how much of it there is, and how that was found out.
+    #: What remote memory is and how much of it there is, how that was found out, and how messages of states of
+    #: '{state}' are timed.
     remote: str
     remote_bytes: int
     remote_source: str
+    messages: str
     #: What else a workload's description says of its cell.
     remark: str = ""
 
@@ -67,18 +67,20 @@ class Environment:
         return ("jax" in self.versions) == (calibration.jax is not None)
 
 
-def describe_remote(folder: Path | None, *, memory: str) -> dict[str, Any]:
+def describe_remote(folder: Path | None, *, memory: str, messages: str) -> dict[str, Any]:
     """Return the fields of an environment about remote memory: a folder, or host memory without one."""
     if folder is None:
         return {
             "remote": memory,
             "remote_bytes": host_memory_bytes(),
             "remote_source": "host memory, as the system reports",
+            "messages": messages,
         }
     return {
         "remote": f"the folder {folder}",
         "remote_bytes": find_folder_room(folder),
         "remote_source": f"free space of {folder}, less a margin for others",
+        "messages": f"states of {{state}}, written and read in {folder}",
     }
 
 
@@ -401,8 +403,8 @@ class Backend(ABC):
     def program(self, network: Any, plan: Plan | Schedule | None, *, inputs: Any, steps: int) -> Program:
         """Return a program of so many steps."""
 
-    def messages(self, network: Any) -> Rounds | None:
-        """Return rounds of messages and ``MESSAGE_STEPS``; None if they are not timed apart from runs."""
+    def messages(self, network: Any, counter: RunCounter, *, rounds: int) -> Times | None:
+        """Time messages alone; return None if they are not timed apart from runs."""
         return None
 
     def meter_seconds(self, seconds: float, *, steps: int) -> tuple[float, float]:

@@ -83,6 +83,11 @@ class TimedRow:
     counts: Counts
     seconds: float
 
+    @property
+    def moves(self) -> bool:
+        """Whether states leave or enter local memory."""
+        return _is_message(self.counts)
+
 
 #: The rows of a round, in which everything ran once; each round has the same names of rows.
 Round = Mapping[Hashable, TimedRow]
@@ -91,7 +96,8 @@ Round = Mapping[Hashable, TimedRow]
 def read_events(*timelines: Iterable[Event]) -> Round:
     """Return the rows of a round whose actions were timed one by one: one for each kind and size.
 
-    Their seconds are means, and each timeline counts as much as another.
+    Their seconds are means; those of messages are medians, as the first message of a run takes longer, and each
+    timeline counts as much as another.
     """
     found: dict[Hashable, list[TimedRow]] = defaultdict(list)
     for events in timelines:
@@ -101,12 +107,13 @@ def read_events(*timelines: Iterable[Event]) -> Round:
             if counts:
                 rows[tuple(counts.items())].append(TimedRow(counts=counts, seconds=event.end - event.start))
         for name, some in rows.items():
-            found[name].append(_take_mean(some))
-    return {name: _take_mean(some) for name, some in found.items()}
+            found[name].append(_take_middle(some))
+    return {name: _take_middle(some) for name, some in found.items()}
 
 
-def _take_mean(rows: Sequence[TimedRow]) -> TimedRow:
-    return TimedRow(counts=rows[0].counts, seconds=statistics.fmean(row.seconds for row in rows))
+def _take_middle(rows: Sequence[TimedRow]) -> TimedRow:
+    middle = statistics.median if rows[0].moves else statistics.fmean
+    return TimedRow(counts=rows[0].counts, seconds=middle(row.seconds for row in rows))
 
 
 def seconds_by_kind(events: Iterable[Event]) -> dict[str, float]:
@@ -115,6 +122,10 @@ def seconds_by_kind(events: Iterable[Event]) -> dict[str, float]:
     for event in events:
         seconds[kind_of(event)] += event.end - event.start
     return dict(seconds)
+
+
+def _is_message(counts: Counts) -> bool:
+    return WRITE in counts or READ in counts
 
 
 #: The seconds of fields of a workload and of messages (message_seconds, write_seconds, read_seconds).

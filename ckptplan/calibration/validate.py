@@ -13,15 +13,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 import ckptplan
-from ckptplan.calibration.backend import (
-    MESSAGE_STEPS,
-    Backend,
-    Environment,
-    PilotTimes,
-    Program,
-    RunCounter,
-    TimedRun,
-)
+from ckptplan.calibration.backend import Backend, Environment, PilotTimes, Program, RunCounter, TimedRun
 from ckptplan.calibration.calibrate import open_backend
 from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.compared import (
@@ -34,7 +26,6 @@ from ckptplan.calibration.compared import (
     time_rows,
 )
 from ckptplan.calibration.estimate import Estimate
-from ckptplan.calibration.fit import Fit
 from ckptplan.calibration.host import KEEPS_MEMORY
 from ckptplan.calibration.validation import Contender, Regret, Row, Tolerances, Validation, Verdict
 from ckptplan.errors import CkptplanError, InputError
@@ -52,8 +43,8 @@ from ckptplan.wording import Argument
 _MOST_SECONDS = 60.0
 #: The share of available memory that a run may be predicted to need.
 _SHARE = 0.7
-#: Rounds in which messages are timed again.
-_MESSAGE_ROUNDS = 3
+#: Rounds in which messages are timed again, and the steps of a round.
+_MESSAGE_ROUNDS, _MESSAGE_STEPS = 3, 400
 #: Seconds of touching new memory from which they are told.
 _LEAST_SHOWN = 1e-3
 #: Steps of a chunk of the schedule that plain BPTT is replaced by if it does not fit.
@@ -335,7 +326,7 @@ class _Comparison:
         if pilot.compile_seconds:
             # Neither messages nor actions of compiled programs are timed.
             return [*first, *[own, *others] * self.rounds]
-        messages = [MESSAGE_STEPS * pilot.step_seconds] * _MESSAGE_ROUNDS
+        messages = [_MESSAGE_STEPS * pilot.step_seconds] * _MESSAGE_ROUNDS
         return [*messages, *first, *[own, *others, own] * self.rounds]
 
     @cached_property
@@ -422,15 +413,9 @@ class _Comparison:
         return row
 
     def _compare_messages(self, counter: RunCounter) -> None:
-        timing = self.backend.messages(self.network)
-        if timing is None:
-            return
-        timing.start(RunCounter())
-        found = []
-        for _ in range(_MESSAGE_ROUNDS):
-            found.append(timing.run(RunCounter()))
-            counter.count()
-        self.rows += machine_rows(self.plan, Fit(found).times, state_bytes=self._state_bytes)
+        found = self.backend.messages(self.network, counter, rounds=_MESSAGE_ROUNDS)
+        if found is not None:
+            self.rows += machine_rows(self.plan, found, state_bytes=self._state_bytes)
 
     def _compare_times(self, counter: RunCounter) -> None:
         """Run all plans in turn; what is measured counts only if the round is completed."""

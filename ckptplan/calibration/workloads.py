@@ -191,7 +191,7 @@ def make_profile(
     today = calibration.date[:10]
     overlaps = environment.device == "cuda"
     shared = environment.remote_bytes == environment.memory_bytes
-    moved = f"states of {format_bytes(sizes.state_bytes)}, written and read in {environment.remote}"
+    moved = environment.messages.format(state=format_bytes(sizes.state_bytes))
     latency = times["message_seconds"]
     told, within = "once a message, either way", "contained in the latency"
     if not latency.value:

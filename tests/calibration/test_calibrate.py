@@ -405,13 +405,13 @@ def pilot(step_seconds: float) -> PilotTimes:
 
 
 def test_what_takes_too_long_is_left_out_in_the_documented_order() -> None:
-    """Shorter chunks, three rounds, fewer runs for sizes, fewer chunks."""
+    """Shorter chunks, three rounds, messages closer together, fewer runs for sizes, fewer chunks."""
     times = pilot(0.001)
     full = TorchExtent.choose(times, rounds=5)
     whole = full.seconds
     assert fit_in(full, max_seconds=None) == full
     assert fit_in(full, max_seconds=2 * whole).left_out(full) == ()
-    order = ["chunks of", "rounds instead", "sizes in runs"]
+    order = ["chunks of", "rounds instead", "messages", "sizes in runs"]
     before = 0
     for share in (0.9, 0.4, 0.2, 0.1, 0.06):
         found = fit_in(full, max_seconds=share * whole)

@@ -132,6 +132,7 @@ def made(*rows: Row, regret: Regret | None = None) -> Validation:
             remote="a copy",
             remote_bytes=2**30,
             remote_source="",
+            messages="",
         ),
         repeats=3,
         tolerances=Tolerances(),

@@ -55,7 +55,11 @@ class JaxBackend(Backend):
             clock="processor time" if self._clock is time.process_time else "wall time",
             versions={"jax": jax.__version__, "tape": self._tape},
             memory_bytes=host_memory_bytes(),
-            **describe_remote(self._folder, memory="host memory outside of the program"),
+            **describe_remote(
+                self._folder,
+                memory="host memory outside of the program",
+                messages="states of {state}, written and read by callbacks",
+            ),
             remark=f"tapes of {self._tape}",
         )
 

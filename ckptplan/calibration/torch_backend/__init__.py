@@ -12,7 +12,6 @@ from typing import Any, cast
 import torch
 
 from ckptplan.calibration.backend import (
-    MESSAGE_STEPS,
     Announce,
     Backend,
     CountedSizes,
@@ -25,6 +24,7 @@ from ckptplan.calibration.backend import (
     describe_remote,
 )
 from ckptplan.calibration.cell_spec import CellSpec
+from ckptplan.calibration.fit import Fit, Times
 from ckptplan.calibration.host import host_memory_bytes, processor_name
 from ckptplan.calibration.torch_backend import footprint
 from ckptplan.calibration.torch_backend.cells import MeasuredNetwork, build_network, check_device
@@ -32,12 +32,12 @@ from ckptplan.calibration.torch_backend.rounds import (
     TorchExtent,
     TorchRounds,
     exclude_loaded_objects,
+    make_message_schedules,
     time_few_steps,
 )
 from ckptplan.calibration.torch_backend.runs import TorchProgram, compile_pieces
 from ckptplan.calibration.torch_backend.work import count_work
 from ckptplan.model.plan import Plan
-from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.memory import available_bytes
@@ -90,7 +90,11 @@ class TorchBackend(Backend):
             memory_bytes=(
                 int(torch.cuda.get_device_properties(self.device).total_memory) if cuda else host_memory_bytes()
             ),
-            **describe_remote(self._folder, memory="pinned host memory" if cuda else "a copy"),
+            **describe_remote(
+                self._folder,
+                memory="pinned host memory" if cuda else "a copy",
+                messages="messages of 1, 2, 4 and 8 states of {state}, in the middle of a schedule",
+            ),
         )
 
     @contextmanager
@@ -121,7 +125,7 @@ class TorchBackend(Backend):
         return time_few_steps(network, most=most)
 
     def choose(self, pilot: PilotTimes, *, rounds: int, quick: bool = False) -> TorchExtent:
-        return TorchExtent.choose(pilot, rounds=rounds, quick=quick)
+        return TorchExtent.choose(pilot, rounds=rounds, quick=quick, moves=self._folder is None)
 
     def sizes(self, network: MeasuredNetwork, runs: Callable[[], tuple[Extent, RunCounter]]) -> CountedSizes:
         extent, counter = runs()
@@ -130,17 +134,23 @@ class TorchBackend(Backend):
         return replace(found, assumed=assume_times(vars(extent.pilot), why))
 
     def rounds(self, network: MeasuredNetwork, extent: Extent, sizes: CountedSizes) -> TorchRounds:
-        schedules = cast("TorchExtent", extent).schedules
-        return TorchRounds(network, schedules=schedules, chunks=extent.chunks, states=self._states)
+        messages, steps = cast("TorchExtent", extent).schedules
+        return TorchRounds(network, messages=messages, steps=steps, chunks=extent.chunks, states=self._states)
 
     def program(
         self, network: MeasuredNetwork, plan: Plan | Schedule | None, *, inputs: Any, steps: int
     ) -> TorchProgram:
         return TorchProgram(network, plan, inputs=inputs, steps=steps)
 
-    def messages(self, network: MeasuredNetwork) -> TorchRounds:
-        schedule = make_schedule("standard", steps=MESSAGE_STEPS, chunk_size=1)
-        return TorchRounds(network, schedules=[schedule], states=self._states)
+    def messages(self, network: MeasuredNetwork, counter: RunCounter, *, rounds: int) -> Times:
+        schedules = make_message_schedules() if self._folder is None else []
+        timing = TorchRounds(network, messages=schedules, states=self._states)
+        timing.start(RunCounter())
+        found = []
+        for _ in range(rounds):
+            found.append(timing.run(RunCounter()))
+            counter.count()
+        return Fit(found).times
 
     def meter_seconds(self, seconds: float, *, steps: int) -> tuple[float, float]:
         return footprint.estimate_meters(seconds, steps=steps)

@@ -1,11 +1,13 @@
-"""Times steps of a cell in schedules of every kind of action and several sizes, and messages, in rounds."""
+"""Times steps and messages of a cell in rounds, whose schedules hold every kind of action and several sizes."""
 
 from __future__ import annotations
 
 import gc
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate, pairwise
 from time import perf_counter
 
 from ckptplan.calibration.backend import Extent, PilotTimes, Rounds, RunCounter
@@ -15,7 +17,7 @@ from ckptplan.calibration.torch_backend.cells import MeasuredNetwork
 from ckptplan.calibration.torch_backend.footprint import ALL_RUNS, FEWER_RUNS, FEWEST_RUNS, SizeRuns
 from ckptplan.calibration.torch_backend.runs import TorchProgram
 from ckptplan.planning.playback import make_schedule
-from ckptplan.schedule.actions import Advance, Backward, Record
+from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import READ, WRITE, Event, kind_of
 from ckptplan.torch.offload import time_place
@@ -92,6 +94,8 @@ def _seconds_of_steps(events: Sequence[Event]) -> dict[str, float]:
 #: those of plans for some MiB of memory. If steps take long, the second ones are enough.
 _CHUNKS, _QUICK_CHUNKS = ((1, 4, 16, 64, 192), (1, 2, 4, 8, 16)), ((1, 4, 16, 32), (1, 4))
 _LONG_SECONDS = 4e-3
+#: Steps between the states of a message, so that caches are in the same condition as in a plan.
+_STEPS_BETWEEN = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,34 +106,47 @@ class TorchExtent(Extent):
         {"chunks": (1, 4, 16, 64)},
         {"chunks": (1, 4, 16, 32)},
         {"rounds": LEAST_ROUNDS},
+        {"steps_between": 2},
         {"size_runs": FEWER_RUNS},
         {"chunks": (1, 4, 8)},
         {"chunks": (1, 4)},
-        {"size_runs": FEWEST_RUNS},
+        {"size_runs": FEWEST_RUNS, "steps_between": 1},
         {"chunks": (1, 2)},
         {"single_steps": 8},
     )
+    #: Steps between the states that are moved in messages; 0 if a folder is timed by itself.
+    steps_between: int = _STEPS_BETWEEN
     size_runs: SizeRuns = ALL_RUNS
     #: The least number of steps of a schedule: single steps are timed several times in each round.
     single_steps: int = 32
 
     @classmethod
-    def choose(cls, pilot: PilotTimes, *, rounds: int, quick: bool = False) -> TorchExtent:
-        """Return what is measured without a limit on the time; of no rounds, bytes alone."""
+    def choose(cls, pilot: PilotTimes, *, rounds: int, quick: bool = False, moves: bool = True) -> TorchExtent:
+        """Return what is measured without a limit on the time; of no rounds, bytes alone.
+
+        Without ``moves``, no schedule times messages.
+        """
         if not rounds:
             return cls(pilot=pilot, chunks=(), rounds=0)
         chunks = (_QUICK_CHUNKS if quick else _CHUNKS)[pilot.step_seconds >= _LONG_SECONDS]
-        return cls(pilot=pilot, chunks=chunks, rounds=rounds, size_runs=FEWER_RUNS if quick else ALL_RUNS)
+        between = 0 if not moves else 2 if quick else _STEPS_BETWEEN
+        sizes = FEWER_RUNS if quick else ALL_RUNS
+        return cls(pilot=pilot, chunks=chunks, rounds=rounds, steps_between=between, size_runs=sizes)
 
     @property
-    def schedules(self) -> list[Schedule]:
-        """The schedules of a round."""
-        return make_schedules(self.chunks, least=self.single_steps)
+    def schedules(self) -> tuple[list[Schedule], list[Schedule]]:
+        """The schedules of a round: those that time messages, if any do, and those that time steps."""
+        messages = make_message_schedules(self.steps_between) if self.steps_between else []
+        return messages, make_schedules(self.chunks, least=self.single_steps)
 
     @property
     def parts(self) -> Sequence[str]:
         counted = f"sizes in {len(self.size_runs.chunks) + 2 * len(self.size_runs.schedules)} runs"
-        return (f"{self.rounds} rounds of {len(self.schedules)} schedules", counted)[not self.chunks :]
+        if not self.chunks:
+            return (counted,)
+        messages, steps = self.schedules
+        timed = "steps and transfers" if messages else "steps"
+        return f"{self.rounds} rounds of {len(messages) + len(steps)} schedules ({timed})", counted
 
     @property
     def size_seconds(self) -> list[float]:
@@ -141,12 +158,14 @@ class TorchExtent(Extent):
 
     @property
     def round_seconds(self) -> list[float]:
-        return [self.pilot.run(one) for one in self.schedules]
+        messages, steps = self.schedules
+        return [self.pilot.run(one) for one in (*messages, *steps)]
 
     @property
     def amounts(self) -> dict[str, object]:
         return {
             **super().amounts,
+            "messages {} steps apart": self.steps_between,
             "single steps {} times": self.single_steps,
             "sizes in runs of up to {} steps": max(self.size_runs.peaks)[0],
         }
@@ -165,57 +184,106 @@ def make_schedules(chunks: tuple[int, ...], *, least: int = 32) -> list[Schedule
     return [*nested, make_schedule("base", steps=3 * chunks[-1])] if chunks else []
 
 
+#: States of the messages that are timed; a saved or loaded state is a message of one state.
+_GROUPS = (8, 4, 2, 1)
+
+
+def make_message_schedules(chunk: int = _STEPS_BETWEEN) -> list[Schedule]:
+    """Return schedules with messages of every size, ``chunk`` steps between two states; the first warms up."""
+    steps = chunk * (sum(_GROUPS) + 1)
+    # In both orders, since the first message of a run takes longer.
+    messages = [
+        Schedule(steps=steps, actions=partial(make_grouped_actions, groups, chunk=chunk), chunk_size=chunk)
+        for groups in (_GROUPS, _GROUPS[::-1])
+    ]
+    return [make_schedule("remote", steps=steps, chunk_size=chunk), *messages]
+
+
+def make_grouped_actions(groups: Sequence[int], *, chunk: int) -> Iterator[Action]:
+    """Yield a legal schedule that moves its checkpoints out and back in messages of ``groups`` states."""
+    states = [chunk * number for number in range(sum(groups))]
+    messages = [tuple(states[low:high]) for low, high in pairwise(accumulate(groups, initial=0))]
+    for state in states:
+        yield Save(state, Tier.LOCAL)
+        yield Advance(state, state + chunk)
+    for message in messages:
+        yield Transfer(message, Tier.LOCAL, Tier.REMOTE)
+    last = states[-1] + chunk
+    yield Record(last, last + chunk)
+    yield Backward(last, last + chunk)
+    for message in reversed(messages):
+        yield Transfer(message, Tier.REMOTE, Tier.LOCAL)
+        for state in reversed(message):
+            yield Load(state, Tier.LOCAL)
+            yield Free(state, Tier.LOCAL)
+            yield Record(state, state + chunk)
+            yield Backward(state, state + chunk)
+
+
 class TorchRounds(Rounds):
-    """Runs schedules in turn. Messages are timed as ``offload=`` times them, to a folder or host memory.
+    """Runs schedules in turn: some that time messages, and some that time steps.
+
+    If the remote memory of the network is a folder, it is timed by itself, as ``offload=`` times it, and local
+    saves and loads tell what actions take besides.
 
     Arguments:
-        network: the cell, whose folder is remote memory if it has one.
-        schedules: schedules of chunks of several sizes.
+        network: the cell.
+        messages: schedules with messages of several sizes; none for a folder.
+        steps: schedules of chunks of several sizes; none where messages alone are timed.
         chunks: these sizes.
-        states: how many states may be in remote memory at once.
+        states: how many states may be in a folder at once.
     """
 
     def __init__(
         self,
         network: MeasuredNetwork,
         *,
-        schedules: Sequence[Schedule],
+        messages: Sequence[Schedule] = (),
+        steps: Sequence[Schedule] = (),
         chunks: tuple[int, ...] = (),
         states: int = 1,
     ) -> None:
         self._network, self._chunks, self._states = network, chunks, states
-        leaves, structure = flatten(network.inputs(max(one.steps for one in schedules)))
-        self._programs = [
-            TorchProgram(network, one, inputs=structure.fill([leaf[: one.steps] for leaf in leaves]))
-            for one in schedules
-        ]
+        leaves, structure = flatten(network.inputs(max((one.steps for one in (*messages, *steps)), default=1)))
+        self._messages, self._steps = (
+            [
+                TorchProgram(network, one, inputs=structure.fill([leaf[: one.steps] for leaf in leaves]))
+                for one in schedules
+            ]
+            for schedules in (messages, steps)
+        )
 
     def start(self, counter: RunCounter) -> None:
-        self._programs[0].timed()
-        counter.count()
+        for program in (*self._messages, *self._steps)[:1]:
+            program.timed()
+            counter.count()
 
     def run(self, counter: RunCounter) -> Round:
+        # Steps are timed in schedules without messages, and messages in those with them.
+        moved, walked = (self._time(programs, counter) for programs in (self._messages, self._steps))
+        if self._network.remote_dir is not None:
+            moved = self._time_folder(walked)
+        return {**{name: row for name, row in moved.items() if row.moves}, **walked}
+
+    @staticmethod
+    def _time(programs: Sequence[TorchProgram], counter: RunCounter) -> Round:
         timelines = []
-        for program in self._programs:
+        for program in programs:
             timelines.append(program.timed().events)
             counter.count()
-        steps = read_events(*timelines)
-        return {**steps, **self._time_messages(steps)}
+        return read_events(*timelines)
 
-    def _time_messages(self, steps: Round) -> Round:
-        """Return the rows of a message, alone, and with a state that goes or comes back. Raises InputError.
-
-        A message takes what any action does besides its state: a local checkpoint is not copied.
-        """
+    def _time_folder(self, walked: Round) -> Round:
+        """Return the rows of a state that goes to the folder, and of one that comes back. Raises InputError."""
         network = self._network
+        assert network.remote_dir is not None  # noqa: S101 - who calls has looked
         size = byte_size(flatten(network.state)[0])
         link = time_place(network.remote_dir, states=self._states, state_bytes=size, device=network.device)
-        action = min(steps[((kind, 1),)].seconds for kind in ("save", "load"))
-        return {
-            "message": TimedRow(counts={"message": 1}, seconds=action),
-            WRITE: TimedRow(counts={"message": 1, WRITE: 1}, seconds=action + link.write_seconds),
-            READ: TimedRow(counts={"message": 1, READ: 1}, seconds=action + link.read_seconds),
-        }
+        found: dict[Hashable, TimedRow] = {}
+        for way, kind, seconds in ((WRITE, "save", link.write_seconds), (READ, "load", link.read_seconds)):
+            local = walked.get(((kind, 1),))
+            found[way] = TimedRow(counts={way: 1}, seconds=seconds + (0.0 if local is None else local.seconds))
+        return found
 
     def explain(self) -> dict[str, str]:
         fitted = f"fit over chunks of {', '.join(map(str, self._chunks))} steps"
