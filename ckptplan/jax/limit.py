@@ -42,6 +42,9 @@ from ckptplan.units import parse_limit
 _MOST_PROGRAMS = 3
 #: A program that takes less than this share of the limit may have been planned with too little.
 _ROOMY = 0.8
+#: A program need not be compiled if the limit has room for twice its bytes, and for so many times the estimated
+#: workspace: bf16, which compilers for CPUs copy to fp32, has taken eight times of it.
+_SURELY = 10
 #: What a caller's numbers and their alignment take.
 _SMALL_BYTES = 4096
 #: Machine code is not needed to know the bytes of a program.
@@ -128,6 +131,9 @@ class _LimitSearch:
             else:
                 if best is not None and found.seconds >= best.seconds:
                     break
+                predicted, workspace = found.plan.predicted, found.footprint.workspace_bytes
+                if 2 * predicted.local_peak_bytes + _SURELY * workspace <= limit:
+                    return found
                 found = self._compile(found)
             if found.taken <= limit:
                 best = found

@@ -178,6 +178,23 @@ def test_the_plan_that_is_returned_is_one_whose_program_was_counted() -> None:
     assert ended > 10
 
 
+def test_a_limit_that_is_surely_large_enough_compiles_no_program() -> None:
+    """Nor does it choose another plan than the quickest one; closer ones are looked at."""
+    step, _, _ = trace_step(lambda _, h, x: (jnp.tanh(h * x), (), ()), jnp.zeros(8), jnp.ones((STEPS, 8)))
+    footprints = measure_step(TracedGradient(step, find_wanted(step)))
+    counted: list[int] = []
+
+    def count(one: Any) -> int:
+        counted.append(1)
+        return int(one.plan.predicted.local_peak_bytes)
+
+    for limit, programs_compiled in (("1 GB", 0), (STEPS * footprints[0].tape_bytes + 20_000, 1)):
+        counted.clear()
+        found = _LimitSearch(Job(measured=footprints, steps=STEPS, memory=limit), count).run(footprints)
+        assert found.plan.strategy == "base"
+        assert len(counted) == programs_compiled
+
+
 @pytest.mark.parametrize(("share", "told"), [(1.0, True), (3.0, False)])
 def test_a_loss_that_may_pass_the_limit_is_told_of(share: float, told: bool, caplog: Any) -> None:
     """Where outputs are much of the limit, and it has no room for one more array of all of them."""
