@@ -52,6 +52,8 @@ def are_equal_states(one: Any, other: Any) -> bool:
     """Return whether two states of the same generator are equal."""
     if one is other:
         return True
+    if type(one) is not type(other):
+        return False
     if isinstance(one, torch.Tensor):
         return torch.equal(one, other)
     if isinstance(one, dict):
@@ -183,6 +185,12 @@ class Generators:
         mine = [source for source in map(make_held_source, once) if source is not None]
         self._sources = [*list_default_sources(device), *mine] if wanted else []
         self._last: RandomState = ()
+
+    def beside(self, more: Iterable[RandomSource]) -> Generators:
+        """Return the same generators, with sources that are no random ones."""
+        made = Generators(torch.device("cpu"), wanted=False)
+        made.wanted, made._sources = self.wanted, [*self._sources, *more]
+        return made
 
     def state(self) -> RandomState:
         """Return the present state; an empty one if randomness is not replayed."""

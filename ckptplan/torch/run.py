@@ -17,7 +17,7 @@ from ckptplan.schedule.actions import Tier
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.storage.place import OffloadPlace
 from ckptplan.storage.remote_folder import check_room
-from ckptplan.torch.ambient import Autocast, Generators, RandomState
+from ckptplan.torch.ambient import Autocast, Generators, RandomSource, RandomState
 from ckptplan.torch.call import Call, OpenSchedule, RunOptions, check_losses
 from ckptplan.torch.cell_calls import SlotCell
 from ckptplan.torch.chunk_cell import ChunkCell
@@ -38,6 +38,7 @@ from ckptplan.torch.recognise import forget, keep
 from ckptplan.torch.rehearsal import Rehearsal, find_room, rehearse_first
 from ckptplan.torch.sequence_watch import SequenceWatch
 from ckptplan.torch.stores import LocalStore, Store
+from ckptplan.torch.surroundings.holders import NamedValues, SequenceHolder, TensorHolder
 from ckptplan.torch.survey import StaleSizesError, Survey
 from ckptplan.torch.trees import flatten, is_differentiable
 from ckptplan.torch.verify import Verifier
@@ -194,7 +195,8 @@ def _make_step(call: Call, probed: Probed, state: Any, start: int, drawn: Random
 def _execute_aside(call: Call, probed: Probed) -> tuple[torch.Tensor, ...]:
     """Return the results of another call of the same cell."""
     found = Probed.of(call, probed.found, probed.situation, probed.generators, recalled=False)
-    return Run.of(call, found, partial(SummedLoss, **call.losses)).execute()
+    # A step that reads a count is refused: it belongs into the state.
+    return Run.of(call, found, partial(SummedLoss, **call.losses), replays_counts=False).execute()
 
 
 @dataclass(kw_only=True)
@@ -211,12 +213,31 @@ class Run:
     actions: Lookahead
 
     @classmethod
-    def of(cls, call: Call, probed: Probed, make_outputs: MakeOutputs, *, rehearses: bool = False) -> Run:
-        """Return what executes a call; ``rehearses`` says whether steps in the middle of it are rehearsed."""
+    def of(
+        cls,
+        call: Call,
+        probed: Probed,
+        make_outputs: MakeOutputs,
+        *,
+        rehearses: bool = False,
+        replays_counts: bool = True,
+    ) -> Run:
+        """Return what executes a call.
+
+        Arguments:
+            call: the call.
+            probed: what is known of its steps.
+            make_outputs: makes what takes the outputs of the steps.
+            rehearses: whether steps in the middle of it are rehearsed.
+            replays_counts: whether steps that run again find the counts that they change as they were.
+        """
         device, autocast = probed.found.device, Autocast.present(probed.found.device)
         generators = probed.generators
         if device.type != "cpu":
             generators = Generators(device, wanted=generators.wanted, held=probed.situation.reached.generators)
+        replayed = generators if call.replay_randomness else Generators(device, wanted=False)
+        if replays_counts:
+            replayed = replayed.beside(_list_counts(probed))
         usable = probed.wants_gradients and not call.is_closed and isinstance(call.compile, CompiledPiece)
         piece = call.compile if usable and call.compile.broken is None else None
         verifier = _make_verifier(call, probed, autocast)
@@ -236,7 +257,7 @@ class Run:
             engine=_make_engine(call, probed, outputs, piece),
             outputs=outputs,
             stores={Tier.LOCAL: LocalStore(), Tier.REMOTE: _make_remote_store(call, device)},
-            generators=generators if call.replay_randomness else Generators(device, wanted=False),
+            generators=replayed,
             autocast=autocast,
             watch=watch,
             verifier=verifier,
@@ -411,6 +432,25 @@ def _make_engine(call: Call, probed: Probed, outputs: Outputs, piece: CompiledPi
     if piece is None:
         return StepEngine(**shared)
     return CompiledEngine(**shared, piece=piece, loss=call.losses.get(piece.product))
+
+
+def _list_counts(probed: Probed) -> list[RandomSource]:
+    """Return what steps may count themselves by, as sources that are set back when steps run again.
+
+    That is single numbers and lengths of records. A step may do something else only after many: detach its
+    state, or change a slope.
+    """
+    surroundings = probed.surroundings
+    found = []
+    for place in surroundings.list_places(probed.found.changed):
+        holder, key = surroundings.holders[place.holder], place.key
+        if isinstance(holder, NamedValues):
+            found.append(RandomSource(partial(holder.read_count, key), partial(holder.write_count, key)))
+        elif isinstance(holder, SequenceHolder) or (
+            isinstance(holder, TensorHolder) and holder.thing.numel() == 1
+        ):
+            found.append(RandomSource(holder.read_count, holder.write_count))
+    return found
 
 
 def _make_remote_store(call: Call, device: torch.device) -> Store[Any]:
