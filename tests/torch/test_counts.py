@@ -20,6 +20,7 @@ class Counting(torch.nn.Module):
     """A cell that truncates the graph every so many steps, by a count of its own."""
 
     t = 0.0
+    buffer: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,7 +106,7 @@ def train(make: Callable[[], Any], run: Callable[[Any, torch.Tensor, torch.Tenso
     weights = list(
         (cell if isinstance(cell, torch.nn.Module) else cell.__closure__[0].cell_contents).parameters()
     )
-    found = []
+    found: list[torch.Tensor] = []
     for _ in range(2):
         inputs, state = torch.randn(STEPS, 3, 4), torch.zeros(3, 16)
         outputs = run(cell, state, inputs)
