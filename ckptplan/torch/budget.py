@@ -43,13 +43,12 @@ from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.compiling.options import Compile
 from ckptplan.torch.compiling.steps import CompiledPiece
 from ckptplan.torch.inputs import make_sequence, refuse_layouts
-from ckptplan.torch.measurement import choose_count, count_work, measure_call
+from ckptplan.torch.measurement import choose_count, count_work, measure_call, run_twice
 from ckptplan.torch.memory import available_bytes
 from ckptplan.torch.offload import find_links
 from ckptplan.torch.piece_choice import find_piece
 from ckptplan.torch.probe import Probed, probe
 from ckptplan.torch.recognise import Recent
-from ckptplan.torch.rehearsal import make_single_record
 from ckptplan.torch.survey import Measurement, Survey
 from ckptplan.torch.trees import byte_size, flatten, refuse_other_leaves
 from ckptplan.units import format_bytes, parse_limit
@@ -69,6 +68,8 @@ _TIMED = (
 #: The regular ones that keep nothing remote. Others never fit, and would say that remote memory is missing.
 _STRATEGIES = ("base", "standard", "nested", "growing", "revolve")
 _REMOTE_STRATEGIES = ("remote", "hierarchical", "double", "double-growing", "periodic")
+#: The share by which a first call may pass its limit without a word.
+_MUCH = 0.01
 #: Kinds of calls, with their constants or without, of which something is kept, and measurements of a kind.
 _MOST, _MOST_OF_A_KIND = 256, 16
 #: Of each kind of call its measurements, by the bytes that the first step works with.
@@ -201,7 +202,7 @@ def measure(call: Call, probed: Probed, *, limit: int, scales: bool = False) -> 
     ``scales`` allows for the measurement of a call of other shapes, the first time: whoever runs the call
     watches its sizes, and shapes that come again are measured.
     """
-    count = choose_count(call.cell, call.state, steps=call.plan.steps, limit=limit)
+    count = choose_count(call, probed, limit=limit)
     described, constants = probed.describe_kind(call), probed.situation.constants
     kind = described, count
     some = _measured.find(kind) or _measured.keep(kind, Recent(_MOST_OF_A_KIND))
@@ -224,6 +225,23 @@ def measure(call: Call, probed: Probed, *, limit: int, scales: bool = False) -> 
         found = measure_call(call, probed, limit=limit)
         _alike.keep(same, (found, size))
     return some.keep(_worked.keep((kind, constants), found.step_bytes), found)
+
+
+def _warn_first(sizes: Measurement, parameters: int, limit: int) -> None:
+    """Say by how much the first call of a kind passes its limit, if that is much.
+
+    Two steps are compared with plain backpropagation, which keeps the tapes of both, and, before, beside a copy
+    of the parameters.
+    """
+    rehearsed = sizes.workspace_bytes + 2 * (sizes.tape_bytes + sizes.state_bytes)
+    excess = max(rehearsed, parameters + 3 * sizes.tape_bytes) - limit
+    if excess > _MUCH * limit:
+        _log.warning(
+            "the first call of a kind compares two steps with plain backpropagation, which takes about %s more "
+            "than memory=%s; later calls stay within it",
+            format_bytes(excess),
+            format_bytes(limit),
+        )
 
 
 def _scale(known: Measurement, before: _Size, now: _Size) -> Measurement | None:
@@ -403,7 +421,9 @@ def choose_plan(
     """
     count = count_steps(inputs, steps)
     refuse_other_leaves(state, field="state")
-    call = Call(cell=cell, inputs=inputs, state=state, plan=make_single_record(count), losses=losses, **options)
+    # As most plans do, and what is measured is rehearsed: the trial compares no gradients.
+    twice = Schedule(steps=count, actions=run_twice(count), local_states=2, chunk_size=count)
+    call = Call(cell=cell, inputs=inputs, state=state, plan=twice, losses=losses, **options)
     device = call.device
     limit = read_limit(memory, device)
     if scales and torch.is_inference_mode_enabled():
@@ -423,6 +443,8 @@ def choose_plan(
     refusal: InputError | None = None
     try:
         plan = fit(written, steps=count, take=take)
+        if not (probed.recalled and probed.found.rehearsed) and scales:
+            _warn_first(written, byte_size(probed.parameters), limit)
 
         def describe(done: Plan) -> Any:
             return key, probed.situation.constants, done.strategy, *done.parameters.items()

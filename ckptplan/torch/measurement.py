@@ -35,6 +35,8 @@ _PIECE = 64
 _STEPS = 16
 #: Steps whose bytes are counted: the fewest of which all kinds of actions run after others.
 _COUNTED = 4
+#: The same where a limit has room for so few tapes: those of single steps.
+_COUNTED_TIGHT, _TIGHT = 2, 6
 #: The same for cells that run chunks, which work on as many steps at a time as a plan has room for.
 _COUNTED_NARROW, _COUNTED_WIDE = 16, 32
 #: Room for so many states: cells that run chunks use as much working memory as they ever do.
@@ -150,7 +152,7 @@ def measure_call(call: Call, probed: Probed, *, limit: int, rounds: int = 1) -> 
     it has room for them.
     """
     cell, steps, losses = call.cell, call.plan.steps, call.losses
-    count = choose_count(cell, call.state, steps=steps, limit=limit)
+    count = choose_count(call, probed, limit=limit)
     with FirstRuns(call, probed, limit=limit) as runs:
         live = LiveBytes()
         seen = Recordings(live)
@@ -277,7 +279,7 @@ class Recordings:
         The first recording has the last step, and what a loss of the final state keeps, if the sequence
         ``ends`` in one: then the step before the others is compared with them.
         """
-        (few, least), (many, most) = self.tapes[1 if ends and len(self.tapes) > 2 else 0], self.tapes[-1]
+        (few, least), (many, most) = self.tapes[1 if ends and len(self.tapes) > 1 else 0], self.tapes[-1]
         each = -(-least // few) if len(self.tapes) < 3 else -(-(most - least) // (many - few))
         return Sizes(
             state_bytes=state, tape_bytes=max(1, each), resident_bytes_per_step=-(-self._saved // steps)
@@ -304,15 +306,18 @@ class Recordings:
         return max(0, most - shortest * sizes.tape_bytes)
 
 
-def choose_count(cell: Any, state: Any, *, steps: int, limit: int) -> int:
-    """Return how many of T ``steps`` have their bytes counted.
+def choose_count(call: Call, probed: Probed, *, limit: int) -> int:
+    """Return how many of T steps have their bytes counted.
 
-    Only for cells that run chunks it depends on the ``limit``, as the number of steps that they work on does.
+    It depends on the ``limit`` for cells that run chunks, as the number of steps that they work on does, and
+    where there is hardly room for several tapes beside the gradients of parameters.
     """
-    if not isinstance(cell, ChunkCell):
-        return min(_COUNTED, steps)
-    wide = limit >= 2 * _COUNTED_WIDE * byte_size(flatten(state)[0])
-    return min(_COUNTED_WIDE if wide else _COUNTED_NARROW, steps)
+    steps = call.plan.steps
+    if isinstance(call.cell, ChunkCell):
+        wide = limit >= 2 * _COUNTED_WIDE * byte_size(flatten(call.state)[0])
+        return min(_COUNTED_WIDE if wide else _COUNTED_NARROW, steps)
+    tight = limit < byte_size(probed.parameters) + _TIGHT * probed.found.tape_bytes
+    return min(_COUNTED_TIGHT if tight else _COUNTED, steps)
 
 
 #: Steps of which one is recorded by itself, and two after another one, when gradients are there.

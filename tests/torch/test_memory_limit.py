@@ -510,6 +510,27 @@ def test_a_first_call_runs_few_steps_besides_those_of_its_plan() -> None:
     assert calls[0] - STEPS - result.plan.predicted.recomputed_steps <= 60
 
 
+def test_a_first_call_near_the_least_limit_says_by_how_much_it_may_pass_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Two steps of a plain loop keep two tapes, where a plan has room for one."""
+    torch.manual_seed(0)
+    cell, _ = gru(dtype=torch.float32)
+    inputs, state = torch.randn(60, 64, 5), torch.zeros(64, 7)
+    _, least = refuse(partial(bptt, cell, inputs, state, squares), 1)
+    forget()
+    peaks = []
+    for _ in range(2):
+        with LiveBytes() as live:
+            bptt(cell, inputs, state, squares, memory=least).loss.backward()
+        peaks.append(live.peak)
+    assert peaks[1] <= least < peaks[0] < 1.5 * least
+    (line,) = [one for one in caplog.messages if "first call" in one]
+    assert "more than memory=" in line
+    bptt(cell, inputs, state, squares, memory=10 * least)
+    assert sum("first call" in one for one in caplog.messages) == 1
+
+
 def plan_cell(name: str, steps: int, *, needs: bool = False, loss: Any = squares) -> Callable[..., Any]:
     cell, state = CELLS[name]()
     return partial(plan_for, cell, torch.randn(steps, 8, 16, requires_grad=needs), state, loss)
