@@ -25,7 +25,7 @@ from ckptplan.torch import scan, wrap
 from ckptplan.torch.meters import LiveBytes
 
 #: Limits that are tried, as shares of what the rival takes.
-_SHARES = (0.6, 0.75, 0.9, 0.95, 1.0, 1.03, 1.06, 1.1)
+_SHARES = (0.6, 0.75, 0.9, 0.95, 0.98, 1.0, 1.03, 1.06, 1.1)
 #: How much more than the rival a step may take, for the fewest time steps, and the bytes of single numbers.
 _MORE, _NUMBERS = {16: 1.1}, 1024
 
