@@ -58,11 +58,8 @@ def parse_bytes(value: object) -> int:
     """Return a size in bytes. Raises InputError for an unknown unit or a fraction of a byte."""
     number = _parse(value, units=_BYTE_UNITS, accepted=ACCEPTED_BYTES)
     if number != number.to_integral_value():
-        raise refuse(
-            value,
-            f"is {number:f} B, not a whole number of bytes; say {math.floor(number)}",
-            accepted=ACCEPTED_BYTES,
-        )
+        say = "less than one" if 0 < number < 1 else f"not a whole number of bytes; say {math.floor(number)}"
+        raise refuse(value, f"is {number:f} B, {say}", accepted=ACCEPTED_BYTES)
     if abs(number) > MAX_BYTES:
         raise refuse(value, "is too large", accepted="sizes up to 2**62 bytes")
     return int(number)

@@ -112,7 +112,7 @@ def view_workload(workload: Workload) -> View:
     rows = []
     for field in type(workload).model_fields:
         value, basis = getattr(workload, field), workload.basis.get(field)
-        if field not in _TEXTS and value is not None:
+        if field not in _TEXTS and value is not None and value is not False:
             why = {"basis": basis.kind, "why": basis.why} if basis else {}
             rows.append({"field": field, "value": value, **why})
     network = {} if workload.network is None else workload.network.model_dump()

@@ -96,7 +96,7 @@ class Summary:
         if row["fits"]:
             return {**row, **axes, "parameters": fields.make_parameters_cell(fields.format_cells(row))}
         words = LIMITS[row["binding"]]
-        needs = f"{words.needs_in_cell} {words.short(row['need'])}"
+        needs = f"{words.needs_in_cell} {words.short(row['need'])} of {words.short(row['have'])}"
         reason = Cell(_format_reason(row), short=needs, style="faint")
         return {**row, **axes, "strategy": Cell("none", style="faint"), "parameters": reason}
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, TypeGuard, Unpack
 
 import torch
 
@@ -38,7 +38,7 @@ from ckptplan.torch.recognise import forget, keep
 from ckptplan.torch.rehearsal import Rehearsal, find_room, rehearse_first
 from ckptplan.torch.sequence_watch import SequenceWatch
 from ckptplan.torch.stores import LocalStore, Store
-from ckptplan.torch.surroundings.holders import NamedValues, SequenceHolder, TensorHolder
+from ckptplan.torch.surroundings.holders import Holder, NamedValues, SequenceHolder, TensorHolder
 from ckptplan.torch.survey import StaleSizesError, Survey
 from ckptplan.torch.trees import flatten, is_differentiable
 from ckptplan.torch.verify import Verifier
@@ -441,16 +441,22 @@ def _list_counts(probed: Probed) -> list[RandomSource]:
     state, or change a slope.
     """
     surroundings = probed.surroundings
+    # What steps leave with a graph is guarded where it lies.
+    graphs = set(surroundings.list_places(probed.found.with_graph))
     found = []
     for place in surroundings.list_places(probed.found.changed):
         holder, key = surroundings.holders[place.holder], place.key
         if isinstance(holder, NamedValues):
             found.append(RandomSource(partial(holder.read_count, key), partial(holder.write_count, key)))
-        elif isinstance(holder, SequenceHolder) or (
-            isinstance(holder, TensorHolder) and holder.thing.numel() == 1
-        ):
+        elif place not in graphs and _may_count(holder):
             found.append(RandomSource(holder.read_count, holder.write_count))
     return found
+
+
+def _may_count(holder: Holder) -> TypeGuard[SequenceHolder | TensorHolder]:
+    return isinstance(holder, SequenceHolder) or (
+        isinstance(holder, TensorHolder) and holder.thing.numel() == 1
+    )
 
 
 def _make_remote_store(call: Call, device: torch.device) -> Store[Any]:
