@@ -361,7 +361,9 @@ class Question:
         together, single = strategy.solve(task), None
         together = None if together is None else together.at(self.costs)
         alone = self.least_alone(strategy, self.budget)
-        if alone < (np.inf if together is None else together.totals(self.costs).seconds):
+        # Time tells what is best only where it is asked for first.
+        by_time = objective.first == least_time.first
+        if alone < (together.totals(self.costs).seconds if by_time and together is not None else np.inf):
             single = strategy.solve_one_by_one(dataclasses.replace(task, costs=self.costs))
         found = [
             self._with_key(one, objective)
@@ -377,7 +379,10 @@ class Question:
         if single is not None and single.least_seconds is not None:
             alone = max(alone, single.least_seconds)
         proved = together is not None and together.proved
-        proved &= single.proved if single is not None else best.totals(self.costs).seconds <= alone
+        if single is not None:
+            proved &= single.proved
+        else:
+            proved &= alone == np.inf or (by_time and best.totals(self.costs).seconds <= alone)
         return dataclasses.replace(best, least_seconds=min(least, alone), proved=proved)
 
     def _with_key(self, answer: Answer, objective: Objective) -> Answer:

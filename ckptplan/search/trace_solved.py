@@ -26,7 +26,7 @@ from ckptplan.search.question import Question
 from ckptplan.search.trace_closed import Front, drop_dominated
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.protocol import Strategy
-from ckptplan.strategies.solved import Rung, Solved
+from ckptplan.strategies.solved import Rung, Solved, Task
 
 #: With up to this many levels of memory, every budget is solved.
 _EVERY = 256
@@ -87,11 +87,10 @@ def trace_solved_front(question: Question, *, known: Front | None = None) -> Str
     costs = question.costs
     levels = costs.steps * costs.tape_bytes // math.gcd(costs.state_bytes, costs.tape_bytes)
     search = _Search(question=question, strategy=strategy, known=known)
-    answers, listed, complete = search.list_all()
+    answers, bounds, complete = search.list_all()
     if not complete:
         answers += search.walk() if levels <= _EVERY else search.spread()
     front, kept = _arrange(answers, costs=costs, names=strategy.parameter_names)
-    bounds = _collect_bounds(listed)
     return StrategyFront(
         strategy=strategy,
         front=front,
@@ -107,39 +106,45 @@ class _Search:
     strategy: Solved
     known: Front | None
 
-    def list_all(self) -> tuple[list[Answer], list[tuple[int, float]], bool]:
+    def list_all(self) -> tuple[list[Answer], LowerBounds, bool]:
         """Return the answers and bounds that the strategy lists, and whether they are those of all budgets."""
-        question, listed = self.question, list[Rung]()
-        unlimited = question.replace(local_bytes=None)
-        rungs = self.strategy.list_rungs(
-            unlimited.task(
-                self.strategy,
-                least_time,
-                progress=lambda done, total: self._report(len(listed) + done / max(1, total)),
-            ),
-            is_beaten=self._is_beaten,
+        question, strategy, listed = self.question.replace(local_bytes=None), self.strategy, list[Rung]()
+        task = question.task(strategy, least_time)
+        found = self._collect(listed, strategy.list_rungs, task)
+        alone = question.least_alone(strategy, question.budget)
+        if found is None or alone == math.inf:
+            return found or ([], NO_BOUNDS, False)
+        single = self._collect(
+            listed, strategy.list_rungs_one_by_one, dataclasses.replace(task, costs=question.costs)
         )
+        answers, bounds, complete = found
+        others, theirs, all_single = single or ([], NO_BOUNDS, True)
+        return answers + others, _join_bounds(bounds, theirs, alone=alone), complete and all_single
+
+    def _collect(
+        self, listed: list[Rung], list_rungs: Callable[..., Iterator[Rung] | None], task: Task
+    ) -> tuple[list[Answer], LowerBounds, bool] | None:
+        """Return what is listed for a task, None if nothing can be; its rungs are added to those ``listed``."""
+        question, before = self.question.replace(local_bytes=None), len(listed)
+        task = dataclasses.replace(
+            task, progress=lambda done, total: self._report(len(listed) + done / max(1, total))
+        )
+        rungs = list_rungs(task, is_beaten=self._is_beaten)
         if rungs is None:
-            return [], [], False
-        answers, bounds, complete = list[Answer](), list[tuple[int, float]](), True
+            return None
+        answers, complete = list[Answer](), True
         for rung in rungs:
             listed.append(rung)
             self._report(len(listed))
             for found in rung.answers:
                 answer = found.at(question.costs)
                 cost = answer.cost(question.costs)
-                if unlimited.limits.keeps(cost)[0]:
+                if question.limits.keeps(cost)[0]:
                     key = tuple(column[0].item() for column in least_time(cost))
                     answers.append(dataclasses.replace(answer, key=key))
-                elif not cost.within(unlimited.budget)[0]:
+                elif not cost.within(question.budget)[0]:
                     complete = False
-            bounds += [(budget, min(seconds, self._bound_alone(budget))) for budget, seconds in rung.bounds]
-        return answers, bounds, complete
-
-    def _bound_alone(self, local_bytes: int) -> float:
-        """Return a lower bound on the seconds of schedules of single steps within a budget."""
-        budget = dataclasses.replace(self.question.budget, local_bytes=local_bytes)
-        return self.question.least_alone(self.strategy, budget)
+        return answers, _collect_bounds(pair for rung in listed[before:] for pair in rung.bounds), complete
 
     def _report(self, rungs: float) -> None:
         """Report that so many rungs are done; how many follow is not known."""
@@ -235,3 +240,10 @@ def _collect_bounds(listed: Iterable[tuple[int, float]]) -> LowerBounds:
         local_bytes=np.array([budget for budget, _ in pairs], dtype=np.int64),
         seconds=np.maximum.accumulate(bounds[::-1])[::-1],
     )
+
+
+def _join_bounds(together: LowerBounds, single: LowerBounds, *, alone: float) -> LowerBounds:
+    """Return the bounds of all schedules, from those of single steps, at least ``alone``, and of the others."""
+    budgets = np.union1d(together.local_bytes, single.local_bytes)
+    seconds = np.minimum(together.within(budgets), np.maximum(single.within(budgets), alone))
+    return LowerBounds(local_bytes=budgets, seconds=seconds)

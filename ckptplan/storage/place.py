@@ -8,6 +8,7 @@ planner takes the quicker one. What was timed is kept for a day, with the place,
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import shutil
 import statistics
@@ -113,6 +114,13 @@ def read_offload(offload: object, *, plan: object, memory: object) -> OffloadPla
     limit = None if asked.limit is None else parse_limit(asked.limit, field="offload.limit")
     if asked.folder == "host":
         return OffloadPlace(folder=None, limit=limit)
+    if isinstance(asked.folder, str) and asked.folder.lower() == "host":
+        raise InputError(
+            f"is {quote_value(asked.folder)}",
+            field="offload",
+            value=asked.folder,
+            accepted=f"'host' for host memory, or './{asked.folder}' for a folder of that name",
+        )
     return OffloadPlace(folder=make_parent(asked.folder, field="offload").resolve(), limit=limit)
 
 
@@ -369,9 +377,13 @@ def _keep(key: str, rates: Rates) -> None:
 
 
 def _read_rates(key: str) -> tuple[Rates, float] | None:
-    """Return the rates of another process, and when they were kept."""
+    """Return the rates of another process, and when they were kept; None if they are no times."""
     known = recall("places", key)
     if known is None:
         return None
-    write, read = map(float, known[0].split())
-    return (write, read), known[1]
+    try:
+        write, read = map(float, known[0].split())
+    except ValueError:
+        # Another version wrote it.
+        return None
+    return ((write, read), known[1]) if all(0 < one < math.inf for one in (write, read)) else None

@@ -126,20 +126,39 @@ class Optimal(Solved):
         return None if found is None else replace(found, least_seconds=least_seconds)
 
     def solve_one_by_one(self, task: Task) -> Answer | None:
-        """Solve with chunks that cost nothing, and take them apart: each step then costs a chunk, once."""
         costs = task.costs
-        beside = costs.steps * costs.chunk_seconds
-        alike = costs.model_copy(update={"chunk_bytes": 0, "chunk_seconds": 0.0})
+        alike, beside = _spare_chunks(costs)
 
         def choose(cost: Cost) -> int | None:
             return task.choose(replace(cost, seconds=cost.seconds + beside))
 
         found = self.solve(replace(task, costs=alike, choose=choose))
-        if found is None or not isinstance(found.schedule, Tree) or found.schedule.chunk > 1:
+        answer = None if found is None else self._take_apart(found, costs)
+        if found is None or answer is None:
             return None
-        answer = self.answer_with(record_one_by_one(found.schedule), costs=costs, notes=found.notes)
         least = None if found.least_seconds is None else found.least_seconds + beside
         return replace(answer, least_seconds=least, proved=found.proved)
+
+    def list_rungs_one_by_one(self, task: Task, *, is_beaten: IsBeaten) -> Iterator[Rung]:
+        costs = task.costs
+        alike, beside = _spare_chunks(costs)
+        for rung in self._list_rungs(
+            replace(task, costs=alike),
+            is_beaten=lambda local_bytes, seconds: is_beaten(local_bytes, seconds + beside),
+        ):
+            apart = (self._take_apart(found, costs) for found in rung.answers)
+            yield _settle(
+                Rung(
+                    answers=[answer for answer in apart if answer is not None],
+                    bounds=[(local_bytes, seconds + beside) for local_bytes, seconds in rung.bounds],
+                )
+            )
+
+    def _take_apart(self, found: Answer, costs: StepCosts) -> Answer | None:
+        """Return a schedule that records each step by itself; None if its decisions are about longer chunks."""
+        if not isinstance(found.schedule, Tree) or found.schedule.chunk > 1:
+            return None
+        return self.answer_with(record_one_by_one(found.schedule), costs=costs, notes=found.notes)
 
     def _build(self, task: Task, solved: SolvedProblem) -> Answer | None:
         """Return the best schedule, however much remote memory it needs."""
@@ -201,6 +220,9 @@ class Optimal(Solved):
             price = 4 * price if high == inf else (low + high) / 2
 
     def list_rungs(self, task: Task, *, is_beaten: IsBeaten) -> Iterator[Rung]:
+        return map(_settle, self._list_rungs(task, is_beaten=is_beaten))
+
+    def _list_rungs(self, task: Task, *, is_beaten: IsBeaten) -> Iterator[Rung]:
         from ckptplan.recursion.solver import list_rungs, solve
 
         costs = task.costs
@@ -219,8 +241,6 @@ class Optimal(Solved):
                     answers = self._price_all(paid, costs, is_beaten=is_beaten)
                 else:
                     answers = self._price_all(solved, costs, is_beaten=is_beaten)
-                for one in answers:
-                    one.settle()
                 proves = remote == room and not (costs.overlaps_compute and room)
                 yield Rung(
                     answers=answers,
@@ -277,6 +297,22 @@ class Optimal(Solved):
             return False
         # Remote states that are read several times may need less remote memory; only solving shows it.
         return self.solve(replace(task, choose=_prefer_quickest(budget), front=False)) is not None
+
+
+def _settle(rung: Rung) -> Rung:
+    """Let go of the tables that the schedules of a rung were read from, before those of the next are filled."""
+    for answer in rung.answers:
+        answer.settle()
+    return rung
+
+
+def _spare_chunks(costs: StepCosts) -> tuple[StepCosts, float]:
+    """Return costs at which chunks cost nothing, and the seconds that a chunk for each step costs.
+
+    Their schedules, taken apart, are those of single steps: each step then costs a chunk, once.
+    """
+    alike = costs.model_copy(update={"chunk_bytes": 0, "chunk_seconds": 0.0})
+    return alike, costs.steps * costs.chunk_seconds
 
 
 def _prefer_quickest(budget: Budget) -> Choose:

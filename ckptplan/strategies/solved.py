@@ -115,6 +115,10 @@ class Solved(Strategy):
         """
         return None
 
+    def list_rungs_one_by_one(self, task: Task, *, is_beaten: IsBeaten) -> Iterator[Rung] | None:
+        """Do what ``list_rungs`` does for ``solve_one_by_one``; None without such schedules."""
+        return None
+
     def has_schedule(self, task: Task) -> bool:
         """Return whether ``solve`` finds a schedule within the budget, however long it takes to execute.
 

@@ -1,7 +1,7 @@
 """Law: the workspace that recording several steps at once needs is charged to schedules that do so alone."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ckptplan.model.budget import Budget
@@ -67,6 +67,47 @@ def test_the_optimum_alone_is_no_slower_than_disk_revolve(costs: StepCosts, loca
         ask(costs=costs, budget=budget, strategies=(name,)).best() for name in ("optimal", "disk-revolve")
     )
     assert other is None or (optimum is not None and optimum.key[0] <= other.key[0] * (1 + 1e-12))
+
+
+@given(costs=problems, local=st.integers(0, 20_000))
+def test_the_optimum_alone_needs_no_more_memory_than_any_other(costs: StepCosts, local: int) -> None:
+    """Though it is solved apart for schedules of single steps."""
+    budget = Budget(local_bytes=costs.resident_bytes + local)
+    optimum, *others = (
+        ask(costs=costs, budget=budget, strategies=(name,), objective="memory").best()
+        for name in ("optimal", "disk-revolve", "periodic")
+    )
+    least = min((one.key[0] for one in others if one is not None), default=np.inf)
+    assert least == np.inf or (optimum is not None and optimum.key[0] <= least)
+
+
+def test_time_does_not_decide_what_needs_least_memory() -> None:
+    """Recording one by one takes longer than all steps together, and needs a fraction of the memory."""
+    costs = plain_costs(
+        9, state_bytes=2, tape_bytes=1, chunk_bytes=40, recompute_seconds=0.1, chunk_seconds=2.5
+    )
+    budget = Budget(local_bytes=61, remote_bytes=0)
+    for objective in ("memory", "time"):
+        answer = ask(costs=costs, budget=budget, strategies=("optimal",), objective=objective).best()
+        assert answer is not None
+        totals = answer.totals(costs)
+        assert totals.local_peak_bytes == (3 if objective == "memory" else 49)
+
+
+@settings(max_examples=25)
+@given(costs=problems, spare=st.lists(st.integers(0, 5_000), min_size=1, max_size=3))
+def test_fronts_hold_the_schedules_of_single_steps(costs: StepCosts, spare: list[int]) -> None:
+    """No plan within a budget is quicker than the front there, nor quicker than its bound."""
+    asked = ask(costs=costs, strategies=("optimal",))
+    found = trace_solved_front(asked)
+    for more in spare:
+        local = costs.resident_bytes + more
+        plan = asked.replace(local_bytes=local).best()
+        place = int(np.searchsorted(found.front.local_peak_bytes, local, side="right")) - 1
+        if plan is not None:
+            assert found.front.seconds[place] <= plan.key[0] * (1 + 1e-12)
+            assert place >= 0
+            assert found.bounds.within(np.array([local]))[0] <= plan.key[0] * (1 + 1e-12)
 
 
 @given(costs=problems, more=st.integers(0, 5_000))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ckptplan import InputError
 from ckptplan.storage import place as places
-from ckptplan.storage.cache import find_cache
+from ckptplan.storage.cache import find_cache, keep
 from ckptplan.storage.place import (
     Link,
     Offload,
@@ -81,6 +81,18 @@ def test_rates_in_a_damaged_file_are_none(tmp_path: Path, content: str) -> None:
     assert file.read_text() == whole
 
 
+@pytest.mark.parametrize("content", ["1.0", "1.0 2.0 3.0", "a b", "nan 1.0", "-1.0 1.0", "1.0 inf", "0 1"])
+def test_what_is_kept_and_is_no_rates_is_timed_anew(tmp_path: Path, content: str) -> None:
+    """The file of another layout is whole."""
+    place, clock = OffloadPlace(folder=tmp_path), Clock()
+    (first,) = find(place, clock)
+    ((key, _),) = places._known.items()
+    keep("places", key, content)
+    places._known.clear()
+    assert find(place, clock) == (first,)
+    assert clock.asked == 2
+
+
 @pytest.mark.parametrize("through", [False, True])
 def test_files_are_timed_as_they_are_used(tmp_path: Path, through: bool) -> None:
     """By real writes and reads of which nothing is left."""
@@ -109,6 +121,20 @@ def test_host_memory_may_have_a_limit() -> None:
     assert place is not None
     (link,) = find_links(place, state_bytes=2**20, steps=100, room=2**40, clock=Clock())
     assert (place.folder, link.capacity) == (None, 8_000_000)
+
+
+@pytest.mark.parametrize("name", ["Host", "HOST"])
+def test_a_folder_is_not_named_like_host_memory(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless that is meant."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=f"offload: is '{name}'.*'host' for host memory, or './{name}'"):
+        read_offload(name, plan=None, memory="1 MB")
+    assert not list(tmp_path.iterdir())
+    place = read_offload(f"./{name}", plan=None, memory="1 MB")
+    assert place is not None
+    assert place.folder == tmp_path / name
 
 
 def test_host_memory_needs_to_know_what_is_free() -> None:
