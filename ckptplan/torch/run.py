@@ -298,6 +298,9 @@ class Run:
     def keep_findings(self) -> None:
         """Keep what was found for calls that find all as it is now, until the backward pass refuses it."""
         probed, situation = self.probed, self.probed.situation
+        if self.watch.is_stale:
+            forget(situation)
+            return
         changed = self.watch.swept if probed.wants_gradients else probed.found.changed
         if changed:
             situation = situation.walk_again(probed.things)

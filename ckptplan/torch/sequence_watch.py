@@ -19,7 +19,7 @@ from ckptplan.torch.held_graphs import guard_leftovers
 from ckptplan.torch.probe import Probed
 from ckptplan.torch.recognise import HeldPlace, StaleFindingsError
 from ckptplan.torch.rehearsal import Rehearsal, Seen
-from ckptplan.torch.surroundings.holders import ArrayHolder, Content, GradientHolder, TensorHolder
+from ckptplan.torch.surroundings.holders import ArrayHolder, CacheHolder, Content, GradientHolder, TensorHolder
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings, holds_graph
 from ckptplan.torch.trial import (
     HiddenState,
@@ -73,6 +73,8 @@ class SequenceWatch:
         #: What the sweep changed.
         self.swept: tuple[HeldPlace, ...] = ()
         self._swept_places: list[Place] = []
+        #: Whether the sweep changed what no earlier call had, and what could not be put back for a trial.
+        self.is_stale = False
         #: Whether all is as it was before the first step, after a refusal.
         self.restored = False
         #: Called if the backward pass refuses the sequence.
@@ -200,9 +202,23 @@ class SequenceWatch:
         self._left = _leave_out(surroundings, surroundings.take(since=now) if changed else now, changed)
 
     def _refuse_stale(self, changed: list[Place], before: Snapshot) -> None:
-        """Raise InputError for changes that an earlier call did not show, if all can be put back."""
+        """Raise InputError for changes that an earlier call did not show.
+
+        If all can be put back, the sequence begins again, with a trial; else the next call has one.
+        """
+        surroundings = self._surroundings
         unexpected = self._list_unexpected(changed)
-        if unexpected and all(self._surroundings.can_return(place, before) for place in unexpected):
+        lost = [place for place in unexpected if not surroundings.can_return(place, before)]
+        self.is_stale = bool(lost)
+        caches = [place for place in lost if isinstance(surroundings.holders[place.holder], CacheHolder)]
+        if caches:
+            raise InputError(
+                f"a step fills {list_names(caches)} without a graph, and none did in earlier calls: what it "
+                "held cannot be put back for a trial",
+                field="cell or loss",
+                accepted="caches of tensors that are empty before each call, or hold all that steps ask for",
+            )
+        if unexpected and not lost:
             raise StaleFindingsError("a step changed what none had changed before", field="cell or loss")
 
     def _list_unexpected(self, changed: list[Place]) -> list[Place]:
@@ -218,7 +234,7 @@ class SequenceWatch:
         except InputError:
             if self._before is not None:
                 self._surroundings.put_back(self._before)
-                self.restored = self._surroundings.holds_numbers(self._before)
+                self.restored = self._surroundings.is_put_back(self._before)
             self._surroundings.write_places(self._changed)
             self._generators.restore(self._drawn)
             raise

@@ -376,6 +376,150 @@ def test_a_cache_that_was_emptied_is_filled_in_a_trial() -> None:
         bptt(cell, inputs, state, squares, plan=PLAN)
 
 
+def _evict(scale: Any) -> None:
+    scale(3)
+
+
+def _empty_and_fill(scale: Any) -> None:
+    scale.cache_clear()
+    scale(3)
+
+
+@pytest.mark.parametrize("most", [1, None])
+@pytest.mark.parametrize("spoil", [_evict, _empty_and_fill])
+def test_a_cache_that_was_filled_with_another_key_gives_no_other_gradient(
+    spoil: Callable[[Any], None], most: int | None
+) -> None:
+    """Else the first step would fill it without a graph; if it still has the key, all is as before."""
+    net, weight = Net(), torch.full((7,), 0.5).double().requires_grad_()
+    scale = functools.lru_cache(maxsize=most)(lambda key: weight * key)
+    inputs, state = job(STEPS)
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
+        after, output = net(state, x)
+        return after * scale(2), output
+
+    with torch.no_grad():
+        scale(2)
+    for _ in range(2):
+        bptt(cell, inputs, state, squares, plan=PLAN).loss.backward()
+    assert weight.grad is None
+    with torch.no_grad():
+        spoil(scale)
+    if most is None and spoil is _evict:
+        bptt(cell, inputs, state, squares, plan=PLAN).loss.backward()
+        return
+    with pytest.raises(InputError, match=r"computed outside|a step fills scale without"):
+        bptt(cell, inputs, state, squares, plan=PLAN)
+
+
+def test_a_cache_that_was_filled_anew_with_a_graph_is_refused() -> None:
+    """The graph is the caller's: steps that run again would go through it more than once."""
+    net, weight = Net(), torch.full((7,), 0.5).double().requires_grad_()
+    scale = functools.lru_cache(lambda: weight * 2)
+    inputs, state = job(STEPS)
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
+        after, output = net(state, x)
+        return after * scale(), output
+
+    with torch.no_grad():
+        scale()
+    bptt(cell, inputs, state, squares, plan=PLAN).loss.backward()
+    scale.cache_clear()
+    scale()
+    with pytest.raises(InputError, match="computed outside"):
+        bptt(cell, inputs, state, squares, plan=PLAN)
+
+
+def test_a_cache_of_numbers_may_be_filled_in_any_call() -> None:
+    """Whoever asks first, they are the same."""
+    net, key = Net(), array("q", [2])
+    size = functools.lru_cache(maxsize=1)(float)
+    inputs, state = job(STEPS)
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
+        after, output = net(state, x)
+        return after * size(key[0]), output
+
+    size(2)
+    for call in range(4):
+        key[0] = 2 + call // 2
+        wanted: list[torch.Tensor] = list(net.gru.parameters())
+        ours = take_gradients(cell, inputs, state, squares, wanted, planned=True)
+        theirs = take_gradients(cell, inputs, state, squares, wanted, planned=False)
+        assert_close(ours, theirs, relative=1e-9)
+
+
+def test_a_cache_that_steps_fill_costs_a_trial_whenever_others_filled_it() -> None:
+    net = Net()
+    size = functools.lru_cache(maxsize=None)(float)
+    inputs, state = job(STEPS)
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
+        after, output = net(state, x)
+        return after * size(1), output
+
+    counts = []
+    for call in range(5):
+        if call == 3:
+            size(2)
+        bptt(cell, inputs, state, squares, plan=PLAN).loss.backward()
+        counts.append(count_of(net.calls))
+    assert [count > OWN for count in counts] == [True, False, False, True, False]
+
+
+def test_a_large_record_that_begins_later_costs_a_trial_in_the_next_call() -> None:
+    """It cannot be put back, so there is none in the call where it begins."""
+    net, switch = Net(), array("q", [0])
+    record = torch.zeros(20_000).double()
+    inputs, state = job(STEPS)
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
+        if switch[0]:
+            record[0] = switch[0]
+        return net(state, x)
+
+    counts = []
+    for call in range(5):
+        switch[0] = call // 2
+        bptt(cell, inputs, state, squares, plan=PLAN).loss.backward()
+        counts.append(count_of(net.calls))
+    assert [count > OWN for count in counts] == [True, False, False, True, False]
+
+
+class WithStatistics:
+    """A function with statistics of its own, which are no ``functools.lru_cache``."""
+
+    __slots__ = ("cache_info",)
+
+    def __init__(self) -> None:
+        self.cache_info = {"hits": 0}
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+class WithReport:
+    def cache_info(self, key: str) -> str:
+        return key
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+@pytest.mark.parametrize("kind", [WithStatistics, WithReport])
+def test_what_is_named_as_a_cache_is_none(kind: type) -> None:
+    net, change = Net(), kind()
+    inputs, state = job(STEPS)
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
+        return net(state, change(x))
+
+    for _ in range(2):
+        bptt(cell, inputs, state, squares, plan=PLAN).loss.backward()
+
+
 def test_a_record_that_begins_later_is_right() -> None:
     """Nothing shows that it will begin, so the sequence runs again after a trial, and counts each step once."""
     net, switch = Net(), array("q", [0])

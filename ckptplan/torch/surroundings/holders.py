@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ckptplan.torch.surroundings.signature import is_passed_over
+from ckptplan.torch.surroundings.signature import is_passed_over, list_kept, read_cache
 
 #: A name, a key or an index within a holder; None stands for all of its content.
 Key: TypeAlias = Any
@@ -447,8 +447,11 @@ class CacheHolder(Holder):
     """What ``functools.lru_cache`` remembers: put back by forgetting all, if it was empty."""
 
     def read(self) -> Content:
-        found = self.thing.cache_info()
-        return found.misses, found.currsize
+        return read_cache(self.thing)
+
+    def list_kept(self) -> list[Any]:
+        """Return what it remembers at present."""
+        return list_kept(self.thing)
 
     def write(self, content: Content) -> None:
         if content[1] == 0 and self.read()[1]:

@@ -12,13 +12,14 @@ Which packages and classes the search for surroundings looks into.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import sys
 import weakref
 from argparse import Namespace
 from collections import UserDict, UserList, deque
 from contextvars import ContextVar
-from functools import lru_cache, partial
+from functools import _lru_cache_wrapper, lru_cache, partial
 from types import (
     BuiltinFunctionType,
     CellType,
@@ -186,9 +187,10 @@ class Signature:
             # What it will give cannot be told.
             self.complete = False
             return None
-        if hasattr(thing, "cache_info"):
-            # A cache that was emptied is filled anew, perhaps with tensors that have a graph.
-            return self._refer(thing), thing.cache_info().currsize > 0
+        if isinstance(thing, _lru_cache_wrapper):
+            # What was filled in meanwhile may have a graph or none, and may have taken the place of something.
+            kept = [one.requires_grad for one in list_kept(thing) if isinstance(one, torch.Tensor)]
+            return self._refer(thing), *read_cache(thing), tuple(kept)
         kind: Any = type(thing)
         return None if not isinstance(thing, type) and _is_open(kind) else self._refer(thing)
 
@@ -217,6 +219,18 @@ class Signature:
             return repr(tensor.tolist())
         flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().view(-1)
         return hashlib.blake2b(flat.view(torch.uint8).numpy().tobytes(), digest_size=16).digest()
+
+
+def read_cache(cache: _lru_cache_wrapper[Any]) -> tuple[int, int]:
+    """Return how often a cache was filled, and how much it holds; nothing of one that keeps nothing."""
+    found = cache.cache_info()
+    return (0, 0) if found.maxsize == 0 else (found.misses, found.currsize)
+
+
+def list_kept(cache: _lru_cache_wrapper[Any]) -> list[Any]:
+    """Return the arguments and the results that a cache keeps, among other things that it refers to."""
+    known = gc.get_referents(cache)
+    return [*known, *(value for one in known if type(one) is dict for value in one.values())]
 
 
 def is_generator(thing: object) -> bool:

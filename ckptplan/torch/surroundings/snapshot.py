@@ -15,6 +15,7 @@ import torch
 from ckptplan.torch.surroundings.holders import (
     ABSENT,
     ArrayHolder,
+    CacheHolder,
     Content,
     Holder,
     IteratorHolder,
@@ -210,16 +211,25 @@ class Surroundings:
     def can_return(self, place: Place, before: Snapshot) -> bool:
         """Return whether a place can be put back to what it was in a snapshot."""
         holder = self.holders[place.holder]
-        kept = not isinstance(holder, TensorHolder) or before[place.holder].copy is not None
+        content = before[place.holder]
+        if isinstance(holder, CacheHolder):
+            # It is emptied if it was empty. Of others, tensors matter: they have a graph, or lack one.
+            return content[1] == 0 or not any(True for _ in find_tensors(holder.list_kept()))
+        kept = not isinstance(holder, TensorHolder) or content.copy is not None
         return kept and self.can_put_back(place)
 
-    def holds_numbers(self, before: Snapshot) -> bool:
-        """Return whether no tensor has changed whose numbers are not in a snapshot."""
-        return all(
-            content.copy is not None or holder.is_as(content)
-            for holder, content in zip(self.holders, before, strict=False)
-            if isinstance(holder, TensorHolder)
-        )
+    def is_put_back(self, before: Snapshot) -> bool:
+        """Return whether all is as in a snapshot that was put back: large tensors and caches may not be."""
+        for number, (holder, content) in enumerate(zip(self.holders, before, strict=False)):
+            if isinstance(holder, TensorHolder):
+                same = content.copy is not None or holder.is_as(content)
+            else:
+                place = Place(number, None, holder.name)
+                same = not isinstance(holder, CacheHolder) or holder.read() == content
+                same = same or self.can_return(place, before)
+            if not same:
+                return False
+        return True
 
 
 def _choose_copied(holders: list[Holder]) -> set[int]:

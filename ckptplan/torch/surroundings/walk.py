@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import _lru_cache_wrapper, lru_cache, partial
 from types import (
     BuiltinFunctionType,
     CellType,
@@ -182,7 +182,7 @@ def _visit_object(name: str, thing: object, found: Reached) -> _Found:
     if not is_searched(type(thing)):
         if hasattr(thing, "__next__"):
             found.holders.append(IteratorHolder(name, thing))
-        if hasattr(thing, "cache_info"):
+        if isinstance(thing, _lru_cache_wrapper):
             found.holders.append(CacheHolder(name, thing))
         if hasattr(thing, "__wrapped__"):
             yield name, thing.__wrapped__
