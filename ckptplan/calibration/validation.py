@@ -237,6 +237,24 @@ class Validation(Displayed):
         return self._named(Verdict.OFF)
 
     @property
+    def pace(self) -> float | None:
+        """How many times as long as predicted the plan took, if base took as many times as long.
+
+        The machine is then slower, or quicker, than when it was calibrated, and the plan is as good as before.
+        None if neither time is outside the tolerance, if they are off by different shares, or if the overhead
+        is off.
+        """
+        rows = {row.quantity: row for row in self.rows}
+        if not {"total", "base", "overhead"} <= rows.keys() or rows["overhead"].verdict is Verdict.OFF:
+            return None
+        times = [rows[name] for name in ("total", "base")]
+        own, base = (row.measured / row.predicted if row.predicted else 0.0 for row in times)
+        alike = min(own, base) > 0 and max(own, base) <= (1 + self.tolerances.tolerance) * min(own, base)
+        if not alike or (own > 1) != (base > 1) or all(row.verdict is not Verdict.OFF for row in times):
+            return None
+        return own
+
+    @property
     def noisy(self) -> list[str]:
         """The names of the quantities whose intervals are too wide to judge them."""
         return self._named(Verdict.NOISY)

@@ -154,6 +154,8 @@ def _conclude(found: Validation) -> Paragraph:
     said = []
     if found.off:
         said.append(f"Outside what is allowed: {', '.join(_with_numbers(found, name) for name in found.off)}")
+    if found.pace is not None:
+        said.append(_tell_pace(found, found.pace))
     if found.noisy:
         more = Argument("repeats")
         said.append(f"Too noisy to judge: {', '.join(found.noisy)}; calibrate again, or more {more}, may help")
@@ -169,6 +171,17 @@ def _conclude(found: Validation) -> Paragraph:
             else f"The prediction holds{part}",
         )
     return Paragraph(f"{'. '.join(said)}.", style="bad" if wrong else "caution" if found.noisy else "good")
+
+
+def _tell_pace(found: Validation, pace: float) -> str:
+    """Return what it means that the plan and base took as many times as long as predicted."""
+    (overhead,) = (row for row in found.rows if row.quantity == "overhead")
+    also = ", and the overhead is as predicted" if overhead.verdict is Verdict.OK else ""
+    how = "slower" if pace > 1 else "quicker"
+    return (
+        f"Everything took {pace:.2g} times as long as calibrated{also}: the machine is {how} than when it was "
+        "calibrated. If it stays so, calibrate again"
+    )
 
 
 def _with_numbers(found: Validation, name: str) -> str:

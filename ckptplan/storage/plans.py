@@ -11,7 +11,7 @@ from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.storage.files import MOST_CHARACTERS, parse_json, read_text, write_text
 from ckptplan.storage.schedules import KIND as SCHEDULE
-from ckptplan.storage.versions import check_kind
+from ckptplan.storage.versions import check_kind, explain_kind
 from ckptplan.strategies.registry import strategy_of
 
 #: The most characters of a plan that holds the decisions of a solved schedule.
@@ -51,7 +51,10 @@ def load_plan(path: str | Path) -> Plan:
     text = read_text(path, most=_MOST_CHARACTERS)
     if f'"{SCHEDULE}"' in text.partition("\n")[0]:
         raise InputError("is a schedule; give the plan that it was made from", source=source)
-    document = parse_json(text, source=source)
+    try:
+        document = parse_json(text, source=source)
+    except InputError as error:
+        raise explain_kind(text, wanted="plan", source=source) or error from None
     version = check_kind(document, kind="plan", source=source)
     _check_size(document, source=source)
     if version == 1:

@@ -20,7 +20,7 @@ from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile, Source
 from ckptplan.model.workload import DERIVED, Workload
 from ckptplan.storage.files import parse_toml, read_text, write_text
 from ckptplan.storage.library import locate
-from ckptplan.storage.versions import WRITTEN, Kind, drop_version
+from ckptplan.storage.versions import WRITTEN, Kind, drop_version, explain_kind
 
 #: The keys of a number with its source.
 _KEYS = ("value", *Source.model_fields)
@@ -48,11 +48,11 @@ def load_workload(name_or_path: str | Path) -> Workload:
 
 def _load(path: Path, make: Callable[[dict[str, Any]], _Model], given: str | Path, kind: Kind) -> _Model:
     source = str(given)
-    document = drop_version(parse_toml(read_text(path), source=source), kind=kind, source=source)
+    text = read_text(path)
     try:
-        return make(document)
+        return make(drop_version(parse_toml(text, source=source), kind=kind, source=source))
     except InputError as error:
-        raise error.inside(source=source) from None
+        raise explain_kind(text, wanted=kind, source=source) or error.inside(source=source) from None
 
 
 def _separate_sources(document: dict[str, Any]) -> dict[str, Any]:

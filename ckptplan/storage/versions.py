@@ -7,6 +7,10 @@ from typing import Any, Literal, TypeAlias
 
 from ckptplan.errors import InputError, quote_value
 from ckptplan.model.plan import SCHEMA_VERSION as PLAN_VERSION
+from ckptplan.model.profile import HardwareProfile
+from ckptplan.model.workload import Workload
+from ckptplan.storage.files import parse_json, parse_toml
+from ckptplan.wording import Argument
 
 #: Formats with a version: files that are read and written, and results, which are only written.
 Kind: TypeAlias = Literal["plan", "profile", "result", "schedule", "workload"]
@@ -32,6 +36,39 @@ def check_kind(document: dict[str, Any], *, kind: Kind, source: str) -> int:
             source=source,
         )
     return check_version(document.get("schema_version"), kind=kind, source=source)
+
+
+def explain_kind(text: str, *, wanted: Kind, source: str) -> InputError | None:
+    """Return the error for a text that is a file of another kind than wanted; None if it is none that is known.
+
+    It is for texts that were refused: which field is wrong says little then.
+    """
+    found = _find_kind(text, source=source)
+    if found in (None, wanted):
+        return None
+    if found in ("workload", "profile"):
+        how = f"pass it as {Argument(found)}"
+        if wanted == "plan":
+            how = "`ckptplan optimize` makes a plan with it"
+    else:
+        how = "it holds its workload and its profile" if found == "plan" else "it is none of the inputs here"
+    return InputError(f"this is a {found}: {how}", source=source, accepted=f"a {wanted}")
+
+
+def _find_kind(text: str, *, source: str) -> str | None:
+    """Return the kind of a file, by what it says itself or by the fields that only one kind has."""
+    try:
+        parse = parse_json if text.lstrip().startswith("{") else parse_toml
+        document = parse(text, source=source)
+    except InputError:
+        return None
+    named = str(document.get("kind", "")).removeprefix("ckptplan.")
+    if named in WRITTEN:
+        return named
+    fields = {"workload": set(Workload.model_fields), "profile": set(HardwareProfile.model_fields)}
+    shared = set.intersection(*fields.values())
+    kinds = [kind for kind, names in fields.items() if document.keys() & (names - shared)]
+    return kinds[0] if len(kinds) == 1 else None
 
 
 def check_version(version: object, *, kind: Kind, source: str) -> int:

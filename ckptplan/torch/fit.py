@@ -18,6 +18,7 @@ from ckptplan.errors import InputError, PlanMismatch
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import actions
 from ckptplan.schedule.simulator import play
+from ckptplan.strategies.registry import all_strategies
 from ckptplan.torch.call import Call
 from ckptplan.torch.engine import Tape
 from ckptplan.torch.recognise import Recent
@@ -41,6 +42,8 @@ _UNKNOWN = float("inf")
 _verdicts: Recent[Hashable, tuple[str | None]] = Recent(_REMEMBERED)
 #: Plans that fitted a call of their cell: a smaller one later, as the last batch of an epoch, is no mistake.
 _fitting: Recent[Hashable, None] = Recent(_REMEMBERED)
+#: What plans take beyond their own budgets, by their identities, which none has anew while they are kept.
+_excesses: Recent[int, tuple[Plan, str | None]] = Recent(_REMEMBERED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +87,7 @@ class PlanFit:
         strict: whether a plan that does not fit is an error.
         playable: whether the plan's own actions are executed.
         finishes: whether there is a loss of the final state.
+        message: what is wrong with the plan whatever the cell is, None if nothing.
     """
 
     plan: Plan
@@ -91,7 +95,7 @@ class PlanFit:
     strict: bool
     playable: bool
     finishes: bool
-    message: str | None = field(default=None, init=False)
+    message: str | None = None
     _has_seen: bool = field(default=False, init=False)
 
     def see(self, tape: Tape, state: Any) -> None:
@@ -118,9 +122,10 @@ class PlanFit:
             ends_later=self.finishes and tape.stop < self.plan.steps,
         )
         fitted = self.kind[0] in _fitting
-        self.message = describe_mismatch(self.plan, measured, playable=self.playable, fitted=fitted)
+        mismatch = describe_mismatch(self.plan, measured, playable=self.playable, fitted=fitted)
+        self.message = mismatch or self.message
         _verdicts.keep(self.kind, (self.message,))
-        if self.message is None:
+        if mismatch is None:
             _fitting.keep(self.kind[0], None)
         if self.strict and self.message is not None:
             raise _refuse(self.message)
@@ -150,18 +155,49 @@ def make_fit(call: Call, *, parameters: Leaves, casts: Hashable) -> PlanFit | No
     code = tuple(getattr(one, "__code__", type(one)) for one in (call.cell, *call.losses.values()))
     leaves = (*call.leaves, *parameters)
     shapes = tuple((leaf.shape, leaf.dtype, leaf.requires_grad) for leaf in leaves)
-    kind = ((sizes, code), (shapes, casts))
+    excess = None if call.schedule is not None else _find_excess(plan)
+    kind = ((sizes, code), (shapes, casts, excess))
     if (known := _verdicts.find(kind)) is not None:
         (message,) = known
         if call.strict and message is not None:
             raise _refuse(message)
         return None
+    if call.strict and excess is not None:
+        raise _refuse(excess)
     return PlanFit(
         plan=plan,
         kind=kind,
         strict=call.strict,
         playable=call.schedule is None,
         finishes="final_loss" in call.losses,
+        message=excess,
+    )
+
+
+def _find_excess(plan: Plan) -> str | None:
+    """Return what a plan takes beyond its own budget if its parameters were edited, None if it does not.
+
+    Only the parameters of closed forms are looked at: decisions of a solved schedule would have to be played.
+    """
+    known = _excesses.find(id(plan))
+    if known is None or known[0] is not plan:
+        known = _excesses.keep(id(plan), (plan, _describe_excess(plan)))
+    return known[1]
+
+
+def _describe_excess(plan: Plan) -> str | None:
+    strategy, budget = all_strategies().get(plan.strategy), plan.goal.local_bytes
+    if budget is None or strategy is None or not strategy.is_closed_form:
+        return None
+    costs = Case(workload=plan.workload, profile=plan.profile).costs
+    needed = strategy.totals(plan.parameters, costs=costs).local_peak_bytes
+    # Exactly its own prediction if nobody edited it, whatever model chose it.
+    if needed <= max(budget, plan.predicted.local_peak_bytes):
+        return None
+    return (
+        f"the plan takes {format_bytes(needed)} of local memory with {plan.parameters}, and its budget is "
+        f"{format_bytes(budget)}: its parameters are not those that it was planned with. Plan again with "
+        "ckptplan.optimize"
     )
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import mmap
 import os
 import platform
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +18,12 @@ import pytest
 
 import ckptplan
 from ckptplan import InputError
+from ckptplan.calibration import host
 from ckptplan.calibration.calibrate import Calibrated, calibrate, count_sizes, open_backend
 from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.fit import Fit, Round, TimedRow, count_actions
 from ckptplan.calibration.host import set_threads
+from ckptplan.calibration.jax_backend import programs
 from ckptplan.calibration.jax_backend.cells import build_jax_network
 from ckptplan.calibration.validate import validate, why_not_comparable
 from ckptplan.calibration.validation import Verdict
@@ -111,7 +116,7 @@ def test_times_of_programs_are_separated() -> None:
     assert found["forward_seconds"].value == pytest.approx(3.0 + 7.0 / 64, rel=0.01)
 
 
-def test_the_first_touch_of_new_memory_is_told_apart() -> None:
+def test_the_first_touch_of_new_memory_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """A block of more than 32 MiB goes back to the system after each run; a smaller one is kept."""
     network = build_jax_network(SPEC, batch=BATCH, seed=0)
     backend = open_backend(SPEC, thread_count=THREADS)
@@ -119,12 +124,45 @@ def test_the_first_touch_of_new_memory_is_told_apart() -> None:
     for steps in (60, 6_000):
         schedule = make_schedule("base", steps=steps)
         program = backend.program(network, schedule, inputs=network.inputs(steps), steps=steps)
+        # As with one thread, which is another number than this process has.
+        monkeypatch.setattr(program, "_clock", time.process_time)
         assert all(program.seconds() > 0 for _ in range(3))
         assert (program.peak_bytes() > 2**26) == (steps == 6_000)
         assert min(program.new_memory) >= 0
         new[steps] = program.new_memory[-1]
     if platform.libc_ver()[0] == "glibc" and "MALLOC_MMAP_MAX_" not in os.environ:
         assert new[6_000] > 10 * new[60]
+
+
+def test_pages_whose_time_is_nonsense_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And those of another clock than the processor's are not taken off."""
+    monkeypatch.setattr(programs, "count_new_pages", itertools.count(0, 10).__next__)
+    monkeypatch.setattr(programs, "time_new_page", lambda: 60.0)
+    network = build_jax_network(SPEC, batch=BATCH, seed=0)
+    program = programs.compile_gradient(network, make_schedule("base", steps=STEPS), steps=STEPS)
+    with pytest.raises(InputError, match=r"the first touch of new memory takes 600.* s of a run of"):
+        program.measure(time.process_time)
+    seconds, touching = program.measure(time.perf_counter)
+    assert seconds > 0
+    assert touching == 0
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_NOHUGEPAGE"), reason="large pages are of Linux")
+def test_a_page_is_timed_and_not_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Faults are of single pages, also where the system gives large ones to all."""
+    faults: list[int] = []
+
+    class Large(mmap.mmap):
+        """Has large pages, unless they are switched off."""
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            self.madvise(mmap.MADV_HUGEPAGE)
+            faults.append(host.count_new_pages())
+
+    monkeypatch.setattr(mmap, "mmap", Large)
+    host.time_new_page.__wrapped__()
+    each = faults[1] - faults[0]
+    assert each >= host._TOUCHED_BYTES // mmap.PAGESIZE
 
 
 def test_a_limit_of_memory_takes_calibrated_times(calibrated: Calibrated) -> None:

@@ -168,6 +168,38 @@ def test_every_plan_of_the_regret_is_judged_and_the_wrong_ones_are_named() -> No
     assert "time of wild; calibrate again, or more --repeats, may help" in shown
 
 
+@pytest.mark.parametrize(
+    ("total", "base", "told"),
+    [
+        (1.3, 1.3, "Everything took 1.3 times as long as calibrated, and the overhead is as predicted: the "
+                   "machine is slower than when it was calibrated. If it stays so, calibrate again."),
+        (0.7, 0.72, "Everything took 0.7 times as long as calibrated, and the overhead is as predicted: the "
+                    "machine is quicker"),
+        (1.3, 1.0, None),
+        (1.6, 1.3, None),
+        (1.05, 1.05, None),
+    ],
+)  # fmt: skip
+def test_a_machine_that_became_slower_is_told_from_a_wrong_prediction(
+    total: float, base: float, told: str | None
+) -> None:
+    """By the pace of the plan and of base, which differs otherwise."""
+    added = 1.2 * total / base - 1
+    found = made(
+        Row.judged("total", predicted=exactly(1.2), measured=exactly(1.2 * total), tolerance=0.1),
+        Row.judged("base", predicted=exactly(1.0), measured=exactly(base), tolerance=0.1),
+        Row.judged("overhead", predicted=exactly(0.2), measured=exactly(added), tolerance=0.04, unit="share"),
+    )
+    shown = " ".join(shown_table(small_plan(), found).split())
+    if told is None:
+        assert found.pace is None
+        assert "calibrate again" not in shown
+    else:
+        assert found.pace == pytest.approx(total)
+        assert told in shown
+        assert found.off == ["total", "base"]
+
+
 def test_a_wrong_overhead_is_named_with_its_numbers() -> None:
     """The prediction does not hold, though the times do."""
     found = made(

@@ -264,3 +264,32 @@ def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path: Path, monkeypatch: pyt
     assert read_text(tmp_path / "plan.json") == "{}"
     monkeypatch.setattr("sys.stdin", io.StringIO("\ufeff{}"))
     assert read_text("-") == "{}"
+
+
+def test_a_file_of_another_kind_is_called_by_its_name(tmp_path: Path) -> None:
+    """Which field of it is unknown would say little."""
+    workload, profile, plan = (tmp_path / name for name in ("w.toml", "p.toml", "plan.json"))
+    ckptplan.save_workload(SNN, workload)
+    ckptplan.save_profile(MK2, profile)
+    ckptplan.save_plan(PLAN, plan)
+    for load, file, told in (
+        (ckptplan.load_profile, workload, "this is a workload: pass it as workload="),
+        (ckptplan.load_workload, profile, "this is a profile: pass it as profile="),
+        (ckptplan.load_profile, plan, "this is a plan: it holds its workload and its profile"),
+        (ckptplan.load_workload, plan, "this is a plan: it holds its workload and its profile"),
+        (ckptplan.load_plan, workload, "this is a workload: `ckptplan optimize` makes a plan with it"),
+        (ckptplan.load_plan, profile, "this is a profile: `ckptplan optimize` makes a plan with it"),
+    ):
+        with pytest.raises(InputError, match=told) as refused:
+            load(file)
+        assert refused.value.source == str(file)
+
+
+def test_what_is_wrong_in_a_file_of_the_right_kind_is_told(tmp_path: Path) -> None:
+    """Also if it has a field that is of another kind of file."""
+    file = tmp_path / "w.toml"
+    ckptplan.save_workload(SNN, file)
+    for more in ("stepz = 3", "local_bytes = 3"):
+        file.write_text(f"{more}\n{file.read_text()}")
+        with pytest.raises(InputError, match="is not a field of a workload"):
+            ckptplan.load_workload(file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -199,6 +200,29 @@ def test_it_warns_once_for_a_kind_of_call(units: int) -> None:
             run(cell, plan)
         run(cell, plan, batch=2 * BATCH)
     assert [one.category for one in warned] == [PlanMismatch] * 2
+
+
+def test_a_plan_whose_parameters_were_edited_beyond_its_budget_is_told(units: int, tmp_path: Path) -> None:
+    """Its sizes are right: it takes more than its own budget by its own numbers."""
+    cell = TorchCell(torch.nn.GRUCell(CHANNELS, units))
+    inputs = torch.randn(STEPS, BATCH, CHANNELS)
+    sizes = measured_sizes(cell, inputs, None, loss=square)
+    plan = plan_for("standard", state=sizes["state_bytes"], tape=sizes["tape_bytes"])
+    file = tmp_path / "plan.json"
+    ckptplan.save_plan(plan, file)
+    document = json.loads(file.read_text())
+    document["parameters"]["chunk_size"] = STEPS
+    file.write_text(json.dumps(document))
+    edited = ckptplan.load_plan(file)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(cell, plan)
+    needed = format_bytes(ckptplan.simulate(edited).local_peak_bytes)
+    with pytest.warns(PlanMismatch, match=f"the plan takes {needed} of local memory") as warned:
+        run(cell, edited)
+    assert len(warned) == 1
+    with pytest.raises(ckptplan.InputError, match="not those that it was planned with"):
+        run(cell, edited, strict=True)
 
 
 def test_unroll_warns_too(units: int) -> None:

@@ -14,17 +14,18 @@ import numpy as np
 import numpy.typing as npt
 
 from ckptplan.calibration.backend import Counted, Gradient, Program, Tick
-from ckptplan.calibration.host import count_new_pages, time_new_page
+from ckptplan.calibration.host import KEEPS_MEMORY, count_new_pages, time_new_page
 from ckptplan.calibration.jax_backend.cells import JaxNetwork
 from ckptplan.calibration.jax_backend.sizes import count_sizes
-from ckptplan.errors import PlanMismatch
+from ckptplan.errors import InputError, PlanMismatch
 from ckptplan.jax.planning import pick_tape
 from ckptplan.jax.tapes import Tape
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
+from ckptplan.units import format_seconds
 
-#: A run takes at least this long.
-_LEAST_SECONDS = 1e-9
+#: The largest share of a run that the first touch of new memory may take.
+_MOST_TOUCHING = 0.8
 #: Seconds of a pause, the share of it in which a process at rest may compute, and the most pauses.
 _PAUSE, _REST, _MOST_PAUSES = 0.01, 0.2, 50
 
@@ -59,13 +60,25 @@ class CompiledLoop:
     def measure(self, clock: Callable[[], float]) -> tuple[float, float]:
         """Return the seconds of a run that begins with the process at rest, and those of touching new memory.
 
-        The second ones are not in the first: a run in memory that it had before does not take them.
+        The second ones are not in the first: a run in memory that it had before does not take them. They are
+        seconds of a processor, so those of a run by another clock have them, and 0 is told. Raises InputError
+        if they are most of the run: what would be left is no time.
         """
         settle()
         pages, began = count_new_pages(), clock()
         self.call()
-        whole, touching = clock() - began, (count_new_pages() - pages) * time_new_page()
-        return max(whole - touching, _LEAST_SECONDS), touching
+        whole = clock() - began
+        if clock is not time.process_time:
+            return whole, 0.0
+        touching = (count_new_pages() - pages) * time_new_page()
+        if touching > _MOST_TOUCHING * whole:
+            raise InputError(
+                f"the first touch of new memory takes {format_seconds(touching)} of a run of "
+                f"{format_seconds(whole)}, so that the time of its steps cannot be told",
+                field="environment",
+                accepted=f"{KEEPS_MEMORY} in the environment, or fewer steps",
+            )
+        return whole - touching, touching
 
 
 def compile_gradient(
