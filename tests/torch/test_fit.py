@@ -207,7 +207,7 @@ def test_a_plan_whose_parameters_were_edited_beyond_its_budget_is_told(units: in
     cell = TorchCell(torch.nn.GRUCell(CHANNELS, units))
     inputs = torch.randn(STEPS, BATCH, CHANNELS)
     sizes = measured_sizes(cell, inputs, None, loss=square)
-    plan = plan_for("standard", state=sizes["state_bytes"], tape=sizes["tape_bytes"])
+    plan = plan_for("standard", state=sizes.state_bytes, tape=sizes.tape_bytes)
     file = tmp_path / "plan.json"
     ckptplan.save_plan(plan, file)
     document = json.loads(file.read_text())
