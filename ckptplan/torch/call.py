@@ -101,6 +101,8 @@ class Call:
     compares_sizes: bool = True
     #: How pieces are compiled (``Compile``), or the piece itself; None if steps run as they are written.
     compile: Any = None
+    #: What ``last`` of a ``ChunkCell`` returned for the steps before these, None at the first step.
+    before: Any = None
     #: Watches sizes, where the plan was made for a limit.
     survey: Survey | None = None
 

@@ -6,6 +6,7 @@ the numbers that chunks leave: with others, which differ by rounding, other neur
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,10 +15,13 @@ from torch.nn.modules import module as torch_module
 from ckptplan.errors import InputError
 from ckptplan.torch.cell_calls import ClosedCell
 from ckptplan.torch.chunk_cell import ChunkCell
+from ckptplan.torch.graphs import as_graph_roots, find_graph_leaves
 from ckptplan.torch.inputs import Sequence, iterate_steps
 from ckptplan.torch.trees import Leaves, flatten, is_differentiable
 from ckptplan.torch.trial import are_equal, copy_leaves
 
+#: The steps of a chunk that is compared with steps.
+_FEW = 3
 #: The most steps that run until an output is not zero: silent neurons hide what spikes would add.
 _MOST_SILENT = 64
 
@@ -29,10 +33,13 @@ def check_chunk(cell: ChunkCell, state: Any, inputs: Sequence) -> None:
     """Raise InputError if a chunk differs from a step, e.g. because a subclass changes only the step."""
     given, nest = inputs.piece(0, 1)
     leaves, structure = flatten(state)
-    state, pieces = structure.fill(copy_leaves(leaves)), copy_leaves(given)
-    with torch.no_grad(), torch.autocast(device_type=pieces[0].device.type, enabled=False):
-        states, saved = cell.run(state, nest.fill(pieces), None)
-        after, output = cell(state, next(iterate_steps(pieces, nest, 1)))
+    roots, pieces = as_graph_roots(copy_leaves(leaves)), copy_leaves(given)
+    with torch.autocast(device_type=pieces[0].device.type, enabled=False):
+        after, output = cell(structure.fill(roots), next(iterate_steps(pieces, nest, 1)))
+        _refuse_others(cell, (*flatten((after, output))[0],), (*roots, *cell.parameters()))
+        with torch.no_grad():
+            state = structure.fill(copy_leaves(leaves))
+            states, saved = cell.run(state, nest.fill(copy_leaves(given)), None)
         chunk = tuple(leaf[0] for leaf in flatten((states, cell.dense(saved)))[0])
     if not are_equal(flatten((after, output))[0], chunk):
         raise InputError(
@@ -40,6 +47,19 @@ def check_chunk(cell: ChunkCell, state: Any, inputs: Sequence) -> None:
             field="cell",
             accepted="a ChunkCell whose methods say the same; wrap a cell in a function to change its outputs",
         )
+
+
+def _refuse_others(cell: ChunkCell, ends: Leaves, known: Leaves) -> None:
+    """Raise InputError if a step uses a tensor requiring a gradient that is not among the known ones."""
+    others = {id(one) for one in known}
+    for leaf in find_graph_leaves(ends):
+        if id(leaf) not in others:
+            raise InputError(
+                f"a step of {type(cell).__name__} uses a tensor of shape {tuple(leaf.shape)} that requires a "
+                "gradient and is none of its parameters(), which are all that reverse returns gradients of",
+                field="cell",
+                accepted=f"torch.nn.Parameter as an attribute; or {_STEP_BY_STEP}",
+            )
 
 
 def refuse_backward_hooks(cell: ChunkCell) -> None:
@@ -59,27 +79,60 @@ def refuse_backward_hooks(cell: ChunkCell) -> None:
         )
 
 
-def run_chunk(cell: ChunkCell, state: Any, inputs: Sequence, start: int, stop: int) -> tuple[Leaves, bool]:
-    """Return the leaves of the states after some steps, time first, and whether an output is not zero."""
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """Some steps that a cell has run."""
+
+    #: The leaves of the states after each step, time first.
+    states: Leaves
+    #: What the next steps need of these.
+    last: Any
+    #: Whether an output is not zero.
+    is_active: bool
+
+
+def run_chunk(cell: ChunkCell, state: Any, inputs: Sequence, start: int, stop: int, *, before: Any) -> Chunk:
+    """Run steps from a state, given what ``last`` returned for those ``before``."""
     leaves, structure = flatten(state)
     pieces, nest = inputs.piece(start, stop)
     given = copy_leaves(leaves), copy_leaves(pieces)
     with torch.no_grad(), torch.autocast(device_type=pieces[0].device.type, enabled=False):
-        states, saved = cell.run(structure.fill(given[0]), nest.fill(given[1]), None)
-        fired = any(bool(leaf.any()) for leaf in flatten(cell.dense(saved))[0])
-    return tuple(leaf.detach() for leaf in flatten(states)[0]), fired
+        states, saved = cell.run(structure.fill(given[0]), nest.fill(given[1]), before)
+        return Chunk(
+            states=tuple(leaf.detach() for leaf in flatten(states)[0]),
+            last=cell.last(saved),
+            is_active=any(bool(leaf.any()) for leaf in flatten(cell.dense(saved))[0]),
+        )
 
 
-def find_active(cell: ChunkCell, state: Any, inputs: Sequence, *, each: int, steps: int) -> tuple[int, Any]:
-    """Return a step before which neurons fired, and the state there; looked for in runs of ``each`` of T steps.
+def run_chunks(cell: ChunkCell, state: Any, inputs: Sequence, start: int, stop: int, *, before: Any) -> Leaves:
+    """Return the leaves of the states after each step, time first, of short chunks one after another.
 
-    It is the last one looked at if all are silent.
+    So what a chunk hands on to the next one is compared with steps, too. Arguments are those of ``run_chunk``.
     """
-    own, (leaves, structure), start, active = cell.for_sequence(), flatten(state), 0, False
-    while not active and start + each < min(steps, _MOST_SILENT):
-        states, active = run_chunk(own, structure.fill(leaves), inputs, start, start + each)
-        start, leaves = start + each, tuple(leaf[-1].clone() for leaf in states)
-    return start, structure.fill(leaves)
+    own, (leaves, structure), parts = cell.for_sequence(), flatten(state), []
+    for first in range(start, stop, _FEW):
+        last = min(stop, first + _FEW)
+        chunk = run_chunk(own, structure.fill(leaves), inputs, first, last, before=before)
+        parts.append(chunk.states)
+        leaves, before = tuple(leaf[-1] for leaf in chunk.states), chunk.last
+    return tuple(torch.cat(leaf) for leaf in zip(*parts, strict=True))
+
+
+def find_active(
+    cell: ChunkCell, state: Any, inputs: Sequence, *, each: int, steps: int
+) -> tuple[int, Any, Any]:
+    """Return a step before which neurons fired, the state there, and what ``last`` returned for those before.
+
+    It is looked for in runs of ``each`` of T ``steps``, and the last one looked at if all are silent.
+    """
+    own, (leaves, structure), start, before = cell.for_sequence(), flatten(state), 0, None
+    while start + each < min(steps, _MOST_SILENT):
+        found = run_chunk(own, structure.fill(leaves), inputs, start, start + each, before=before)
+        start, leaves, before = start + each, tuple(leaf[-1].clone() for leaf in found.states), found.last
+        if found.is_active:
+            break
+    return start, structure.fill(leaves), before
 
 
 class StepByStep(ClosedCell):
@@ -97,7 +150,9 @@ class StepByStep(ClosedCell):
         """Take a step. Raises InputError if a chunk left something else."""
         if not self._states:
             return self._cell(state, x)
-        after, output = self._cell(state, x)
+        # Chunks run in full precision.
+        with torch.autocast(device_type=self._states[0].device.type, enabled=False):
+            after, output = self._cell(state, x)
         leaves, structure = flatten(after)
         left = tuple(leaf[self._step] for leaf in self._states)
         if not are_equal([one.detach() for one in leaves], left):

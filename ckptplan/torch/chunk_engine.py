@@ -128,7 +128,14 @@ class ChunkEngine(Engine):
     """Runs a ``ChunkCell``, a few steps at a time."""
 
     def __init__(
-        self, *, device: torch.device, chunk: int, room: int | None, again: bool, **options: Any
+        self,
+        *,
+        device: torch.device,
+        chunk: int,
+        room: int | None,
+        again: bool,
+        before: Any,
+        **options: Any,
     ) -> None:
         super().__init__(**options)
         places = {id(one): place for place, one in enumerate(self.parameters)}
@@ -144,7 +151,14 @@ class ChunkEngine(Engine):
         self.piece = min(max(chunk, self.working), _MOST)
         self.log = SavedLog()
         self._pages = Pages()
-        self._before: Any = None
+        #: What ``last`` returned for the steps that have run, or for those before the first one.
+        self._before = before
+
+    def read_before(self, step: int) -> Any:
+        if not step:
+            return None
+        with self._plain():
+            return self.cell.last(self.log.part(self.log.block(step - 1).start, step))
 
     def advance(self, state: Any, start: int, stop: int, *, known: int) -> Any:
         for first, last in self._pieces(start, stop, known):

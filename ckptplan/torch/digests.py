@@ -78,14 +78,14 @@ class Projections:
         if size > _ROW:
             return torch.stack([_project(make_finite(_flatten(one))) for one in stacked])
         rows = make_finite(flat).view(steps, size)
-        with _full_precision(flat.device):
+        with full_precision(flat.device):
             return _multiply_rows(rows, _weigh(flat.dtype, flat.device)[:size])
 
 
 def _project(flat: torch.Tensor, level: int = 0) -> torch.Tensor:
     """Return the projection of elements; of more than a row, that of the projections of rows."""
     weights = _weigh(flat.dtype, flat.device, level)
-    with _full_precision(flat.device):
+    with full_precision(flat.device):
         if flat.numel() <= _ROW:
             return _multiply(flat, weights[: flat.numel()])
         rows = flat.numel() // _ROW
@@ -182,7 +182,8 @@ def make_finite(flat: torch.Tensor) -> torch.Tensor:
     )
 
 
-def _full_precision(device: torch.device) -> torch.autocast | nullcontext[None]:
+def full_precision(device: torch.device) -> torch.autocast | nullcontext[None]:
+    """Return a context without autocast."""
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device_type=device.type, enabled=False)
     return nullcontext()

@@ -79,6 +79,10 @@ class Engine(ABC):
         """The bytes of outputs that are kept for the whole sequence."""
         return 0
 
+    def read_before(self, step: int) -> Any:
+        """Return what a ``ChunkCell`` needs of the steps before one, in order to run from there."""
+        del step
+
     @abstractmethod
     def advance(self, state: Any, start: int, stop: int, *, known: int) -> Any:
         """Run steps without a tape, and return the state after them; steps before ``known`` have run before."""

@@ -285,7 +285,7 @@ class Executor:
     # Steps
 
     def _advance(self, start: int, stop: int) -> None:
-        self._check_before(stop)
+        self._check_before(start, stop)
         is_open = self._ends is not None and self._sweeps
         with self.autocast.cast_anew():
             if is_open and stop <= self._short:
@@ -312,7 +312,7 @@ class Executor:
         return tape
 
     def _record(self, start: int, stop: int) -> None:
-        self._check_before(stop)
+        self._check_before(start, stop)
         if self.frontier:
             self.watch.guard()
         with self.autocast.cast_anew():
@@ -324,10 +324,12 @@ class Executor:
             self._survey.see_tape(start, stop, tape.bytes)
         self._ran(stop)
 
-    def _check_before(self, stop: int) -> None:
+    def _check_before(self, start: int, stop: int) -> None:
         """Look for hidden state before the last steps run, when the plan holds least: checkpoints alone."""
         if self._ends is None and 0 < self.frontier < stop == self.steps:
-            self.watch.check(self.state, self.frontier)
+            self.watch.check(self.state, start)
+            # That is no part of the action.
+            self.began = self.clock()
 
     def _ran(self, stop: int) -> None:
         if self._ends is None and self.frontier < stop == self.steps:

@@ -15,6 +15,7 @@ import torch
 from torch.utils._pytree import tree_iter
 
 from ckptplan.errors import InputError
+from ckptplan.torch.digests import full_precision
 from ckptplan.torch.trees import Leaves, is_differentiable
 
 
@@ -210,9 +211,10 @@ def compute_gradients(pairs: GivenPairs, wanted: Sequence[torch.Tensor]) -> tupl
     if not live or not wanted:
         return (None,) * len(wanted)
     given = [gradient for _, gradient in live]
+    device = live[0][0].device
     # The gradient of a scalar need not be given. PyTorch checks given gradients with symbolic shapes, which
-    # would import sympy.
-    with torch.enable_grad(), without_hooks(wanted):
+    # would import sympy. As outside of autocast, types are those of the forward pass.
+    with torch.enable_grad(), full_precision(device), without_hooks(wanted):
         root = GivenGradients.apply(given, *(one for one, _ in live))  # type: ignore[no-untyped-call]
         del live, given
         found: tuple[Gradient, ...] = torch.autograd.grad(root, wanted, allow_unused=True)

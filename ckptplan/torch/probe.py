@@ -54,7 +54,7 @@ from ckptplan.torch.trial import (
     StepResult,
     are_equal,
     are_equal_terms,
-    find_difference,
+    list_differences,
     make_hidden_state,
     make_unfound,
     measure_slopes,
@@ -259,7 +259,7 @@ def _check_repeated(before: _Examined, after: _Examined, call: Call) -> None:
     )
     # Tensors that a step makes anew, such as initial states, do not count.
     pairs = [(before.slopes[key], after.slopes[key]) for key in before.slopes.keys() & after.slopes.keys()]
-    steeper = find_difference(pairs, rounding=ROUNDING) is not None
+    steeper = list_differences(pairs, roundings=[ROUNDING] * len(pairs))
     if not same or steeper or not are_equal_terms(first, again):
         raise make_unfound(name_loss(call) if same else "cell", "its first step ran again")
 

@@ -25,7 +25,7 @@ from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.ambient import Autocast, RandomState
 from ckptplan.torch.call import Call, Losses
 from ckptplan.torch.chunk_cell import ChunkCell
-from ckptplan.torch.chunk_check import StepByStep, find_active, make_reverse_error, run_chunk
+from ckptplan.torch.chunk_check import StepByStep, find_active, make_reverse_error, run_chunks
 from ckptplan.torch.digests import find_rounding, is_close
 from ckptplan.torch.graphs import Gradient, as_graph_roots, compute_gradients
 from ckptplan.torch.inputs import detach_inputs
@@ -39,8 +39,8 @@ from ckptplan.torch.trial import (
     ROUNDING,
     HiddenState,
     Reduced,
-    find_difference,
     gather,
+    list_differences,
     make_direction,
     make_hidden_state,
     make_unfound,
@@ -187,6 +187,8 @@ class Seen:
     sums: float
     #: Of each gradient, in the order of the wanted tensors, its norm and its product with a fixed direction.
     gradients: list[Reduced]
+    #: The positions of those that there are.
+    present: frozenset[int]
 
 
 def _reduce(gradients: Iterable[Gradient]) -> list[Reduced]:
@@ -202,6 +204,7 @@ class Rehearsal:
         probed: what is known of its steps.
         execute: executes a call under its plan.
         state: the state that the steps begin with.
+        before: what a ``ChunkCell`` needs of the steps before, None at the first step.
         start: the first one of the steps.
         steps: their number.
         surroundings: what the steps can reach.
@@ -216,6 +219,7 @@ class Rehearsal:
     steps: int
     surroundings: Surroundings
     drawn: RandomState
+    before: Any = None
     _objective: _Objective = field(init=False)
 
     def __post_init__(self) -> None:
@@ -226,11 +230,10 @@ class Rehearsal:
         cell, plain = self.call.cell, make_single_record(self.steps)
         if not isinstance(cell, ChunkCell):
             return self.perform(plain, StepByStep(cell), graph=graph)
-        # Chunks run in full precision.
-        with torch.autocast(device_type=self.probed.found.device.type, enabled=False):
-            stop, own = self.start + self.steps, cell.for_sequence()
-            states, _ = run_chunk(own, self.state, self.call.sequence, self.start, stop)
-            return self.perform(plain, StepByStep(cell, states), graph=graph)
+        self.probed.generators.restore(self.drawn)
+        given = cell, self.state, self.call.sequence
+        states = run_chunks(*given, self.start, self.start + self.steps, before=self.before)
+        return self.perform(plain, StepByStep(cell, states), graph=graph)
 
     def perform(self, schedule: Schedule, cell: Any = None, *, graph: bool = True) -> Seen:
         """Run the steps under a schedule, of the call's cell or another, in the present surroundings."""
@@ -248,6 +251,7 @@ class Rehearsal:
             losses=objective.losses,
             parameters=call.parameters,
             verify=call.verify,
+            before=self.before,
         )
         with torch.set_grad_enabled(graph):
             total, *_ = self.execute(inner, probed)
@@ -257,7 +261,8 @@ class Rehearsal:
             wanted = [leaf for leaf in (*roots, *inputs) if leaf.requires_grad]
             # Without a graph there are none.
             found = compute_gradients([(total, torch.ones_like(total))], [*wanted, *probed.parameters])
-        return Seen(total=value, sums=sums, gradients=_reduce(found))
+        present = frozenset(place for place, one in enumerate(found) if one is not None)
+        return Seen(total=value, sums=sums, gradients=_reduce(found), present=present)
 
     @cached_property
     def _names(self) -> list[str]:
@@ -279,13 +284,43 @@ class Rehearsal:
         # Chunks of several lengths are computed otherwise.
         return max(found, ROUNDING) if isinstance(self.call.cell, ChunkCell) else found
 
+    def _list_roundings(self, cell: ChunkCell) -> list[float]:
+        """Return the rounding of the gradient of each wanted tensor, where a cell runs in chunks.
+
+        Chunks are not cast, and inputs of a less precise type round their own gradients alone.
+        """
+        states, inputs = flatten(self.state)[0], self.call.sequence.leaves
+        own = [*cell.parameters()]
+        known, types = {id(one) for one in own}, {one.dtype for one in (*states, *own)} | self._objective.dtypes
+
+        def find(*more: torch.dtype) -> float:
+            return _REORDERED * find_rounding((*types, *more))
+
+        return [
+            *(find() for one in states if is_differentiable(one)),
+            *(find(one.dtype) for one in inputs if one.requires_grad and is_differentiable(one)),
+            *(find() if id(one) in known else self._rounding for one in self.probed.parameters),
+        ]
+
+    def _describe_gradients(self, one: Seen, other: Seen) -> str:
+        """Return which gradients of two runs differ beyond rounding, as text; nothing if they are the same."""
+        cell, pairs = self.call.cell, list(zip(one.gradients, other.gradients, strict=True))
+        if not isinstance(cell, ChunkCell):
+            found = list_differences(pairs, roundings=[self._rounding] * len(pairs))
+            place, share = max(found, key=lambda pair: pair[1], default=(0, 0.0))
+            return f"the gradient of {self._names[place]} differs by {share:.1%} of its norm" if found else ""
+        found = list_differences(pairs, roundings=self._list_roundings(cell), least=ROUNDING)
+        missing = [(place, 1.0) for place in one.present - other.present if one.gradients[place][0]]
+        for place, share in sorted([*found, *missing]):
+            # Those of inputs are zero where a cell returns none.
+            how = f"differs by {share:.1%} of its norm" if other.gradients[place][0] else "is missing"
+            return f"the gradient of {self._names[place]} {how}"
+        return ""
+
     def describe_difference(self, one: Seen, other: Seen) -> str:
         """Return what of two runs differs beyond rounding, as text; nothing if they are the same."""
-        pairs = list(zip(one.gradients, other.gradients, strict=True))
-        found = find_difference(pairs, rounding=self._rounding)
-        if found is not None:
-            place, share = found
-            return f"the gradient of {self._names[place]} differs by {share:.1%} of its norm"
+        if gradients := self._describe_gradients(one, other):
+            return gradients
         size = max(abs(one.total), abs(other.total), abs(one.sums))
         return "" if is_close(one.total, other.total, self._rounding * size) else "the loss differs"
 
@@ -440,8 +475,8 @@ def rehearse_first(call: Call, probed: Probed, execute: Execute, *, room: int) -
         if not isinstance(cell, ChunkCell):
             return
         surroundings.put_back(world)
-        start, state = find_active(cell, call.state, call.sequence, each=count, steps=call.plan.steps)
+        start, state, before = find_active(cell, call.state, call.sequence, each=count, steps=call.plan.steps)
         if start:
             # A gradient of a weight that nothing uses yet is zero, whatever it is computed from.
             steps = min(count, call.plan.steps - start)
-            replace(first, state=state, start=start, steps=steps).rehearse(world)
+            replace(first, state=state, before=before, start=start, steps=steps).rehearse(world)

@@ -178,13 +178,16 @@ def rehearse(call: Call, probed: Probed, *, limit: int) -> Probed:
     return replace(probed, found=found)
 
 
-def _make_step(call: Call, probed: Probed, state: Any, start: int, drawn: RandomState) -> Rehearsal:
+def _make_step(
+    call: Call, probed: Probed, state: Any, start: int, drawn: RandomState, *, engine: Engine
+) -> Rehearsal:
     """Return what takes a single step aside."""
     return Rehearsal(
         call=call,
         probed=probed,
         execute=_execute_aside,
         state=state,
+        before=engine.read_before(start),
         start=start,
         steps=1,
         surroundings=probed.surroundings,
@@ -245,16 +248,17 @@ class Run:
         compares = None if call.is_closed else verifier
         outputs = make_outputs(verifier=compares, saved=in_chunks, **_find_room(call))
         fit = make_fit(call, parameters=probed.parameters, casts=autocast) if probed.wants_gradients else None
+        engine = _make_engine(call, probed, outputs, piece)
         watch = SequenceWatch(
             probed=probed,
             generators=generators,
-            make_step=partial(_make_step, call, probed),
+            make_step=partial(_make_step, call, probed, engine=engine),
             runs_again=call.runs_again,
             rehearses=rehearses,
         )
         executor = Executor(
             call=call,
-            engine=_make_engine(call, probed, outputs, piece),
+            engine=engine,
             outputs=outputs,
             stores={Tier.LOCAL: LocalStore(), Tier.REMOTE: _make_remote_store(call, device)},
             generators=replayed,
@@ -430,6 +434,7 @@ def _make_engine(call: Call, probed: Probed, outputs: Outputs, piece: CompiledPi
             chunk=call.planned.chunk_size,
             room=call.planned.local_states,
             again=probed.wants_gradients,
+            before=call.before,
         )
     shared["temporary"] = probed.found.temporary
     if piece is None:

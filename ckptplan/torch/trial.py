@@ -65,17 +65,25 @@ def reduce_gradient(gradient: torch.Tensor) -> Reduced:
 _NOTHING = 0.1
 
 
-def find_difference(pairs: SequenceOf[tuple[Reduced, Reduced]], *, rounding: float) -> tuple[int, float] | None:
-    """Return which gradients differ most, and by which share of their norm; None if rounding may be all."""
+def list_differences(
+    pairs: SequenceOf[tuple[Reduced, Reduced]], *, roundings: Iterable[float], least: float = 0.0
+) -> list[tuple[int, float]]:
+    """Return which gradients differ, and by which share of their norm, where rounding cannot be all.
+
+    Arguments:
+        pairs: gradients of two runs.
+        roundings: for each of them, the share that rounding may change.
+        least: a share of its own norm that a gradient may differ by, however precise it is.
+    """
     largest = max((norm for pair in pairs for norm, _ in pair), default=0.0)
-    found: tuple[int, float] | None = None
-    for place, ((norm, value), (other_norm, other_value)) in enumerate(pairs):
+    found = []
+    for place, (((norm, value), (other_norm, other_value)), rounding) in enumerate(
+        zip(pairs, roundings, strict=True)
+    ):
         size = max(norm, other_norm)
         difference = max(abs(value - other_value), abs(norm - other_norm))
-        if difference > rounding * (size + _NOTHING * largest) and (
-            found is None or difference / size > found[1]
-        ):
-            found = place, difference / size
+        if difference > max(rounding, least) * size + _NOTHING * rounding * largest:
+            found.append((place, difference / size))
     return found
 
 

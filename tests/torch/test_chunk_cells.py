@@ -167,18 +167,18 @@ OTHER = "reverse is not the backward pass of its forward: the gradient of"
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (OtherSurrogate, rf"OtherSurrogate.{OTHER} .* differs by \d+.\d% of its norm"),
-        (OtherForward, f"OtherForward.{OTHER} .* differs"),
-        (ForgottenState, f"ForgottenState.{OTHER} .* differs"),
-        (ForgottenFollowing, f"ForgottenFollowing.{OTHER} .* differs"),
-        (ForgottenInputs, f"ForgottenInputs.{OTHER} the inputs differs by"),
+        (OtherSurrogate, rf"OtherSurrogate.{OTHER} the state differs by \d+.\d% of its norm"),
+        (OtherForward, f"OtherForward.{OTHER} the state differs"),
+        (ForgottenState, f"ForgottenState.{OTHER} the state is missing"),
+        (ForgottenFollowing, f"ForgottenFollowing.{OTHER} the state differs"),
+        (ForgottenInputs, f"ForgottenInputs.{OTHER} the inputs is missing"),
         (OffByOne, f"OffByOne.{OTHER} cell.recurrent_weight differs"),
-        (MissingParameter, f"MissingParameter.{OTHER} cell.bias differs by"),
+        (MissingParameter, f"MissingParameter.{OTHER} cell.bias is missing"),
         (TooFew, r"TooFew.reverse returned 2 gradients of the parameters \(weight, bias, recurrent_weight\)"),
         (OtherOrder, r"OtherOrder.reverse returned a gradient of shape \(7, 7\) for \(7, 5\)"),
         (NoGradients, "NoGradients.reverse returned tuple"),
-        (Unregistered, f"Unregistered.{OTHER} cell.gain differs by"),
-        (ForgetsSpikes, "ForgetsSpikes"),
+        (Unregistered, r"Unregistered uses a tensor of shape \(7,\) .* none of its parameters\(\)"),
+        (ForgetsSpikes, r"ForgetsSpikes.run: the state after step \d+ of a chunk is not what forward returns"),
     ],
 )
 @pytest.mark.parametrize("verify", [True, False])
@@ -188,6 +188,97 @@ def test_a_wrong_backward_pass_is_refused_by_name(kind: type[LIF], message: str,
     inputs, state = job(STEPS)
     with pytest.raises(InputError, match=message):
         bptt(cell, inputs, state, squares, plan=plan(), verify=verify)
+
+
+class SteepInputs(LIF):
+    """The gradient of a weight is a little too large."""
+
+    def reverse(self, *given: Any, **more: Any) -> ChunkGradients:
+        found = super().reverse(*given, **more)
+        weight, *others = found.parameters
+        assert weight is not None
+        return replace(found, parameters=(weight * 1.01, *others))
+
+
+class SteepBias(LIF):
+    def reverse(self, *given: Any, **more: Any) -> ChunkGradients:
+        found = super().reverse(*given, **more)
+        weight, bias, recurrent = found.parameters
+        assert bias is not None
+        return replace(found, parameters=(weight, bias * 1.5, recurrent))
+
+
+def _cast(cell: LIF, inputs: torch.Tensor, state: torch.Tensor) -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        readout = torch.ones(7, 2, requires_grad=True)
+        bptt(cell, inputs, state, lambda _, one: (one @ readout).square().sum().float(), plan=plan())
+
+
+@pytest.mark.parametrize("kind", [LIF, SteepInputs])
+def test_a_cell_that_is_not_cast_is_compared_in_its_own_precision(kind: type[LIF]) -> None:
+    """Under autocast, where a readout is cast; the cell is not."""
+    torch.manual_seed(0)
+    cell = kind(5, 7, threshold=0.3)
+    inputs, state = torch.randn(STEPS, 3, 5), torch.zeros(3, 7)
+    if kind is LIF:
+        _cast(cell, inputs, state)
+        return
+    with pytest.raises(InputError, match=f"SteepInputs.{OTHER} cell.weight differs by"):
+        _cast(cell, inputs, state)
+
+
+@pytest.mark.parametrize("kind", [LIF, SteepInputs])
+def test_inputs_that_a_cell_widens_make_it_no_less_precise(kind: type[LIF]) -> None:
+    class Widening(kind):  # type: ignore[misc, valid-type]
+        def forward(self, state: torch.Tensor, x: torch.Tensor) -> Any:
+            return super().forward(state, x.float())
+
+        def run(self, state: Any, inputs: torch.Tensor, before: Any) -> Any:
+            return super().run(state, inputs.float(), before)
+
+        def replay(self, state: Any, inputs: torch.Tensor, outputs: Any) -> Any:
+            return super().replay(state, inputs.float(), outputs)
+
+        def reverse(self, state: Any, states: Any, inputs: torch.Tensor, outputs: Any, **more: Any) -> Any:
+            found = super().reverse(state, states, inputs.float(), outputs, **more)
+            return replace(found, inputs=None if found.inputs is None else found.inputs.bfloat16())
+
+    torch.manual_seed(0)
+    cell = Widening(5, 7, threshold=0.3)
+    inputs, state = torch.randn(STEPS, 3, 5).bfloat16().requires_grad_(), torch.zeros(3, 7)
+    if kind is LIF:
+        bptt(cell, inputs, state, squares, plan=plan()).loss.backward()
+        return
+    with pytest.raises(InputError, match=f"{OTHER} cell.weight differs by"):
+        bptt(cell, inputs, state, squares, plan=plan())
+
+
+@pytest.mark.parametrize(("kind", "message"), [(MissingParameter, "is missing"), (SteepBias, "differs by")])
+@pytest.mark.parametrize(("dtype", "scale"), [(torch.float64, 1e5), (torch.float32, 1e3)])
+def test_a_gradient_that_is_much_smaller_than_others_is_compared_too(
+    kind: type[LIF], message: str, dtype: torch.dtype, scale: float
+) -> None:
+    torch.manual_seed(0)
+    cell = kind(5, 7, dtype=dtype, threshold=0.3)
+    inputs, state = job(STEPS, dtype=dtype)
+    with torch.no_grad():
+        cell.weight.div_(scale)
+    with pytest.raises(InputError, match=f"{OTHER} cell.bias {message}"):
+        bptt(cell, inputs.detach() * scale, state.detach(), squares, plan=plan())
+
+
+class SilentBefore(LIF):
+    """None stands for the first step of a sequence alone, before which no neuron has fired."""
+
+    def run(self, state: Any, inputs: Any, before: Any) -> Any:
+        return super().run(state, inputs, torch.zeros_like(state) if before is None else before)
+
+
+@every_strategy
+def test_steps_in_the_middle_know_which_neurons_fired_before(strategy: str) -> None:
+    cell = make(SilentBefore)
+    inputs, state = job(STEPS)[0], torch.zeros(3, 7).double()
+    assert_like_plain(cell, inputs, state, list(cell.parameters()), strategy)
 
 
 @pytest.mark.parametrize("kind", [OffByOne, ForgetsSpikes])
@@ -329,6 +420,21 @@ class Averages(ChunkCell):
         return ChunkGradients(
             state=nested, inputs=torch.stack(given) if wants_inputs else None, parameters=(rate,)
         )
+
+
+class NoisyLater(Averages):
+    """Draws random numbers in all steps but the first."""
+
+    def forward(self, state: Any, x: torch.Tensor) -> Any:
+        (count, average), _ = super().forward(state, x)
+        if count.min() > 1:
+            average = average + torch.rand_like(average)
+        return (count, average), average
+
+
+def test_chunks_draw_what_steps_draw() -> None:
+    inputs, state = job(STEPS)[0], (torch.zeros(3).long(), torch.randn(3, 5).double())
+    bptt(NoisyLater(), inputs, state, squares, plan=plan()).loss.backward()
 
 
 @every_strategy

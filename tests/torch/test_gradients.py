@@ -94,6 +94,27 @@ def test_a_cell_may_enter_autocast_by_itself(strategy: str) -> None:
     assert_close(gradients(ours, wanted), gradients(theirs, wanted), relative=1e-5)
 
 
+@pytest.mark.parametrize("strategy", ["base", "standard", "double", "revolve"])
+def test_a_cell_may_leave_autocast_by_itself(strategy: str) -> None:
+    """Its gradients have the precision of its steps, as those of a plain loop outside of autocast."""
+    torch.manual_seed(0)
+    module = torch.nn.GRUCell(5, 7)
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
+        with torch.autocast("cpu", enabled=False):
+            state = module(x, state)
+        return state, state
+
+    inputs, state = job(24, dtype=torch.float32)
+    plan = plan_of(24, strategy, states=1000 if strategy == "base" else 16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        outputs, _ = plain(cell, inputs, state, 24)
+        theirs = torch.stack([one.square().sum() for one in outputs]).sum()
+        ours = bptt(cell, inputs, state, lambda _, one: one.square().sum(), plan=plan).loss
+    wanted = list(module.parameters())
+    assert_close(gradients(ours, wanted), gradients(theirs, wanted), relative=1e-5)
+
+
 class Solved(torch.autograd.Function):
     """tanh(w x), whose backward pass holds another one, as that of an implicit layer."""
 

@@ -175,3 +175,31 @@ def test_actions_that_would_give_wrong_gradients_are_refused(actions: list[Any],
     inputs, state = job(STEPS)
     with pytest.raises(IllegalAction, match=message):
         bptt(gru()[0], inputs, state, lambda _, one: one.sum(), plan=Schedule(steps=STEPS, actions=actions))
+
+
+class CountedSteps:
+    """An observer whose clock is the number of steps that a cell has taken."""
+
+    def __init__(self) -> None:
+        self.taken, self.spent = 0, list[tuple[Action, int]]()
+
+    def clock(self) -> int:
+        return self.taken
+
+    def __call__(self, action: Action, executor: Any) -> None:
+        self.spent.append((action, executor.clock() - executor.began))
+
+
+def test_the_time_of_an_action_has_nothing_of_the_checks_before_it() -> None:
+    """Steps in the middle of a sequence are rehearsed before the last ones run."""
+    (net, _), observer = gru(), CountedSteps()
+    inputs, state = job(STEPS)
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
+        observer.taken += 1
+        return net(state, x)
+
+    plan = plan_of(STEPS, "revolve", states=6)
+    bptt(cell, inputs, state, lambda _, one: one.square().sum(), plan=plan, observer=observer).loss.backward()
+    runs = [(one, count) for one, count in observer.spent if isinstance(one, Advance | Record)]
+    assert [count for _, count in runs] == [one.stop - one.start for one, _ in runs]
