@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_iter
 
 from ckptplan.errors import InputError
 from ckptplan.torch.digests import full_precision
+from ckptplan.torch.meters import mark_growing
 from ckptplan.torch.trees import Leaves, is_differentiable
 
 
@@ -86,6 +87,16 @@ def count_saved_bytes(
     return sum(size for place, size in kept.items() if place not in parameters)
 
 
+def gives_sparse(outputs: Iterable[torch.Tensor]) -> bool:
+    """Return whether operations of a graph give sparse gradients."""
+    return any(
+        getattr(node, name)
+        for node in walk_nodes(outputs)
+        for name in _list_saved(type(node))
+        if name in ("_saved_sparse", "_saved_sparse_grad")
+    )
+
+
 def storage_of(tensor: torch.Tensor) -> int:
     """Return a number that identifies a tensor's storage."""
     if tensor.layout is not torch.strided:
@@ -149,12 +160,21 @@ GivenPairs: TypeAlias = list[tuple[torch.Tensor, Gradient]]
 class Gradients:
     """The gradients so far; those of the parameters are sums over the reversed steps."""
 
-    def __init__(self, *, parameters: Sequence[torch.Tensor], inputs: Leaves, wanted: Sequence[bool]) -> None:
+    def __init__(
+        self,
+        *,
+        parameters: Sequence[torch.Tensor],
+        inputs: Leaves,
+        wanted: Sequence[bool],
+        sparse: bool = False,
+    ) -> None:
         #: Gradients of the state at the end of the next steps to reverse; empty if there are none.
         self.state: list[Gradient] = []
         self.parameters: list[Gradient] = [None] * len(parameters)
         self.inputs: list[Gradient] = [None] * len(inputs)
         self._parameters, self._inputs, self._wanted = parameters, inputs, wanted
+        #: Whether gradients of parameters may be sparse, and their sums, too.
+        self._sparse = sparse
 
     def begin(self, final: Sequence[Gradient]) -> None:
         """Set the gradient of the final state, and allocate those of the inputs."""
@@ -168,12 +188,25 @@ class Gradients:
         """Return the gradients of ``wanted``, and add those of the parameters; ``pairs`` are used up.
 
         Autograd gets the sums so far, as gradients that the parameters have besides, and adds in place what it
-        finds: so there is one more gradient of a parameter at a time, and not one of each.
+        finds: so there is one more gradient of a parameter at a time, and not one of each. At first they are
+        zeros, since autograd adds to no view, as the gradient of a transposed weight is one.
         """
-        pairs += zip(self._parameters, self.parameters, strict=True)
-        self.parameters = []
+        fresh = {}
+        for place, parameter in enumerate(self._parameters):
+            total = self.parameters[place]
+            if total is None and not self._sparse and _may_grow(parameter):
+                total = torch.zeros_like(parameter)
+                fresh[place] = _tell_apart(total)
+            if total is not None:
+                mark_growing(total)
+            pairs.append((parameter, total))
+        total, self.parameters = None, []
         found = compute_gradients(pairs, (*wanted, *self._parameters))
-        self.parameters = [*found[len(wanted) :]]
+        self.parameters = [
+            # Nothing was added.
+            None if place in fresh and one is not None and _tell_apart(one) == fresh[place] else one
+            for place, one in enumerate(found[len(wanted) :])
+        ]
         return found[: len(wanted)]
 
     def add(self, place: int, gradient: torch.Tensor) -> None:
@@ -198,6 +231,17 @@ class Gradients:
         found = self.state, self.inputs, self.parameters
         self.state, self.inputs, self.parameters = [], [], []
         return found
+
+
+def _may_grow(parameter: torch.Tensor) -> bool:
+    """Return whether autograd adds in place to a sum of the gradients of a parameter."""
+    plain = type(parameter) in (torch.Tensor, torch.nn.Parameter)
+    return plain and parameter.layout is torch.strided and parameter.numel() > 0
+
+
+def _tell_apart(total: torch.Tensor) -> tuple[int, int]:
+    """Return what is another one as soon as something is added to a sum, in place or not."""
+    return total.data_ptr(), total._version
 
 
 def compute_gradients(pairs: GivenPairs, wanted: Sequence[torch.Tensor]) -> tuple[Gradient, ...]:

@@ -133,15 +133,14 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
         if not leaves:
             raise _make_no_tape()
         self.parameter_bytes = byte_size(others) + max((one.nbytes for one in others), default=0)
-        # Those that only later steps use get gradients, too.
-        used = {id(one) for one in others}
-        self.later = [one for one in run.probed.parameters if id(one) not in used]
         self.input_bytes = byte_size([one for one in run.call.sequence.leaves if one.requires_grad])
         place = len(results) - sum(run.executor.end.is_tensor)
         self.output_bytes = 0 if run.call.losses else byte_size(results[:place]) // count
         self.state_bytes = byte_size(results[place:])
         wanted = [one for one in results[:place] if one.requires_grad] or ends
-        compute_gradients([(one, torch.ones_like(one)) for one in wanted], leaves)
+        found = compute_gradients([(one, torch.ones_like(one)) for one in wanted], leaves)
+        # Those that only later steps use get gradients, too.
+        self.later = [leaf for leaf, one in zip(leaves, found, strict=True) if one is None]
 
 
 def measure_call(call: Call, probed: Probed, *, limit: int, rounds: int = 1) -> Measurement:
@@ -172,12 +171,12 @@ def measure_call(call: Call, probed: Probed, *, limit: int, rounds: int = 1) -> 
             runs.run(timed, run_twice(timed) if chunks or timed < 2 else actions, seconds)
         worked = runs.count_work()
     later = [one.nbytes for one in runs.later]
-    # As those of other parameters: the sums, and one that is added, or, of chunks, all of them.
-    more = sum(later) if chunks else max(later, default=0)
+    # There are sums of all, and one that is added; of chunks, there are those of the used ones, and all are added.
+    more = 2 * sum(later) if chunks else max(later, default=0)
     return Measurement(
         **vars(sizes),
         output_bytes=runs.output_bytes,
-        workspace_bytes=workspace + sum(later) + more,
+        workspace_bytes=workspace + more,
         parameter_bytes=runs.parameter_bytes,
         # A recorded step does all that one without a tape does; the first one that is timed may be slow.
         forward_seconds=min(seconds.a_step(Advance), seconds.a_step(Record)),

@@ -74,6 +74,11 @@ def measure_allocated(device: torch.device) -> Iterator[Allocated]:
         found.peak = max(found.peak, now)
 
 
+def mark_growing(total: torch.Tensor) -> None:
+    """Mark a sum that autograd alone holds, so that it adds in place, as a meter of tensors does then, too."""
+    total.grows_in_place = True  # type: ignore[attr-defined]
+
+
 class LiveBytes(TorchDispatchMode):
     """Counts each storage that operations create inside the context, for as long as it exists.
 
@@ -100,6 +105,10 @@ class LiveBytes(TorchDispatchMode):
         for value in tree_iter((args, kwargs)):
             for storage in _list_storages(value):
                 self._meet(storage)
+        if func is torch.ops.aten.add.Tensor and _grows(args[0]):
+            # Under a mode, autograd would add to a copy.
+            func = torch.ops.aten.add_.Tensor
+            torch.autograd.graph.increment_version(args[0])
         result = func(*args, **(kwargs or {}))
         for value in tree_iter(result):
             for storage in _list_storages(value):
@@ -125,6 +134,11 @@ class LiveBytes(TorchDispatchMode):
         self._alive[key] = weakref.ref(storage, gone)
         self.now += size
         self.peak = max(self.peak, self.now)
+
+
+def _grows(total: object) -> bool:
+    """Return whether autograd adds to a sum that it alone holds."""
+    return torch._C._current_graph_task_id() != -1 and getattr(total, "grows_in_place", False)
 
 
 def _list_storages(value: object) -> list[torch.UntypedStorage]:

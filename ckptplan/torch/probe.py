@@ -30,6 +30,7 @@ from ckptplan.torch.graphs import (
     find_graph_leaves,
     find_outer_node,
     find_saved_tensors,
+    gives_sparse,
     walk_nodes,
 )
 from ckptplan.torch.held_graphs import describe_holders, name_graphs
@@ -124,6 +125,7 @@ class FirstSteps:
             temporary=len(first.uses.keys() - shared.keys()),
             tape_bytes=first.tape_bytes,
             dtypes=first.dtypes | second.dtypes,
+            sparse=first.sparse or second.sparse,
             device=_find_device(first.result.leaves, default=call.device),
             changed=self._hold(changed),
             with_graph=self._hold(with_graph),
@@ -178,6 +180,7 @@ class FirstSteps:
             slopes=measure_slopes(result, uses) if compares else {},
             tape_bytes=tape_bytes,
             dtypes=dtypes,
+            sparse=gives_sparse(result.tensors),
             outer=outer,
         )
 
@@ -219,6 +222,8 @@ class _Examined:
     #: What the graph keeps, and the types of floats in it.
     tape_bytes: int
     dtypes: frozenset[torch.dtype]
+    #: Whether its gradients may be sparse.
+    sparse: bool
     #: An operation that was recorded before the step.
     outer: str | None
 

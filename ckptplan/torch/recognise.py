@@ -121,6 +121,8 @@ class Findings:
     changed: tuple[HeldPlace, ...]
     with_graph: tuple[HeldPlace, ...]
     made: tuple[HeldPlace, ...]
+    #: Whether gradients of a step may be sparse.
+    sparse: bool = False
     #: Whether the first steps gave under a plan what they give in a plain loop.
     rehearsed: bool = False
 

@@ -424,7 +424,9 @@ def _make_engine(call: Call, probed: Probed, outputs: Outputs, piece: CompiledPi
         "steps": call.plan.steps,
         "outputs": outputs,
         "parameters": probed.parameters,
-        "gradients": Gradients(parameters=probed.parameters, inputs=inputs.leaves, wanted=wanted),
+        "gradients": Gradients(
+            parameters=probed.parameters, inputs=inputs.leaves, wanted=wanted, sparse=probed.found.sparse
+        ),
         "input_gradients": wanted,
     }
     if isinstance(call.cell, ChunkCell) and piece is None:

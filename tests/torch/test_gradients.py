@@ -169,3 +169,24 @@ def test_one_gradient_of_a_parameter_is_alive_beside_the_sums() -> None:
         layers.zero_grad()
     size = 4 * 128 * 128
     assert (8 + 1) * size < live.peak < (8 + 3) * size
+
+
+def test_sparse_gradients_stay_sparse() -> None:
+    """As in plain backpropagation: some optimizers take no others."""
+    table, cell = torch.nn.Embedding(20, 5, sparse=True).double(), torch.nn.RNNCell(5, 7).double()
+    inputs, state = torch.randint(0, 20, (12, 3)), torch.zeros(3, 7, dtype=torch.float64)
+
+    def step(state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        state = cell(table(x), state)
+        return state, state
+
+    def loss(_: int, output: torch.Tensor) -> torch.Tensor:
+        return output.square().sum()
+
+    wanted = [table.weight, *cell.parameters()]
+    outputs, _ = plain(step, inputs, state, 12)
+    theirs = torch.autograd.grad(torch.stack(outputs).square().sum(), wanted)
+    result = bptt(step, inputs, state, loss, plan=plan_of(12, "double", states=5))
+    ours = torch.autograd.grad(result.loss, wanted)
+    assert ours[0].is_sparse
+    assert_close([ours[0].to_dense(), *ours[1:]], [theirs[0].to_dense(), *theirs[1:]], relative=1e-12)
