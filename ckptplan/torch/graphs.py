@@ -87,14 +87,17 @@ def count_saved_bytes(
     return sum(size for place, size in kept.items() if place not in parameters)
 
 
+#: Options of operations that give sparse gradients.
+_SPARSE = ("_saved_sparse", "_saved_sparse_grad")
+
+
 def gives_sparse(outputs: Iterable[torch.Tensor]) -> bool:
     """Return whether operations of a graph give sparse gradients."""
-    return any(
-        getattr(node, name)
-        for node in walk_nodes(outputs)
-        for name in _list_saved(type(node))
-        if name in ("_saved_sparse", "_saved_sparse_grad")
-    )
+    for node in walk_nodes(outputs):
+        kind: Any = type(node)
+        if any(getattr(node, name) for name in _list_saved(kind) if name in _SPARSE):
+            return True
+    return False
 
 
 def storage_of(tensor: torch.Tensor) -> int:

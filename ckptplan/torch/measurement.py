@@ -171,7 +171,7 @@ def measure_call(call: Call, probed: Probed, *, limit: int, rounds: int = 1) -> 
             runs.run(timed, run_twice(timed) if chunks or timed < 2 else actions, seconds)
         worked = runs.count_work()
     later = [one.nbytes for one in runs.later]
-    # There are sums of all, and one that is added; of chunks, there are those of the used ones, and all are added.
+    # One gradient is added to the sums; of chunks, all are, and sums of these are missing.
     more = 2 * sum(later) if chunks else max(later, default=0)
     return Measurement(
         **vars(sizes),
