@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from typing import Any
 
@@ -178,13 +179,14 @@ def test_actions_that_would_give_wrong_gradients_are_refused(actions: list[Any],
 
 
 class CountedSteps:
-    """An observer whose clock is the number of steps that a cell has taken."""
+    """An observer whose clock is the number of steps that a cell has taken, also aside."""
 
     def __init__(self) -> None:
-        self.taken, self.spent = 0, list[tuple[Action, int]]()
+        # What is changed aside is put back, but not an ``array``.
+        self.taken, self.spent = array("q", [0]), list[tuple[Action, int]]()
 
     def clock(self) -> int:
-        return self.taken
+        return self.taken[0]
 
     def __call__(self, action: Action, executor: Any) -> None:
         self.spent.append((action, executor.clock() - executor.began))
@@ -196,7 +198,7 @@ def test_the_time_of_an_action_has_nothing_of_the_checks_before_it() -> None:
     inputs, state = job(STEPS)
 
     def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
-        observer.taken += 1
+        observer.taken[0] += 1
         return net(state, x)
 
     plan = plan_of(STEPS, "revolve", states=6)
