@@ -1,9 +1,9 @@
 """Makes a plan for a call and a limit of memory: measures the call once for each kind, and keeps plans.
 
-Measurements are kept by the kind of a call, and by what its first step keeps and works with. The plain
-constants that it can reach may decide how much that is, as a depth, an option or a length does, or decide
-nothing, as a counter: a call with others counts one step, and watches its sizes. Nothing of the caller is kept
-alive. Where steps are compiled, a step of the plan may be a compiled piece.
+Measurements are kept by the kind of a call, and by the plain constants that it can reach: a depth, an option or
+a length may decide what steps take. A counter decides nothing, but nothing says so: a call with others is
+measured. What showed in all steps holds for calls with other constants whose first steps take as many bytes.
+Nothing of the caller is kept alive. Where steps are compiled, a step of the plan may be a compiled piece.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.compiling.options import Compile
 from ckptplan.torch.compiling.steps import CompiledPiece
 from ckptplan.torch.inputs import make_sequence, refuse_layouts
-from ckptplan.torch.measurement import choose_count, count_work, measure_call, run_twice
+from ckptplan.torch.measurement import choose_count, measure_call, run_twice
 from ckptplan.torch.memory import available_bytes
 from ckptplan.torch.offload import find_links
 from ckptplan.torch.piece_choice import find_piece
@@ -70,21 +70,20 @@ _STRATEGIES = ("base", "standard", "nested", "growing", "revolve")
 _REMOTE_STRATEGIES = ("remote", "hierarchical", "double", "double-growing", "periodic")
 #: The share by which a first call may pass its limit without a word.
 _MUCH = 0.01
-#: Kinds of calls, with their constants or without, of which something is kept, and measurements of a kind.
-_MOST, _MOST_OF_A_KIND = 256, 16
-#: Of each kind of call its measurements, by the bytes that the first step works with.
-_measured: Recent[Any, Recent[int, Measurement]] = Recent(_MOST)
-#: Those bytes, by the kind of a call and its constants.
-_worked: Recent[Any, int] = Recent(_MOST)
+#: Kinds of calls, with their constants or without, of which something is kept.
+_MOST = 256
+#: By the kind of a call and its constants.
+_measured: Recent[Any, Measurement] = Recent(_MOST)
 #: How far what a step keeps may differ from the proportion of the shapes, in calls that differ in these alone.
 _DEVIATION = 1.5
 #: How many times as large, or as small, such a call may be to need no measurement.
 _MOST_RATIO = 4
 #: Kinds of calls of which it was said that a place off the chip would help.
 _advised: Recent[Any, bool] = Recent(_MOST)
-#: The sizes of all steps, by the kind of a call, T and what was measured in the first steps; the constants, and
-#: strategies with their settings, with which they were seen.
+#: The sizes of all steps, by the kind of a call, T and the sizes of the first steps; their times, by constants,
+#: too; the constants, and strategies with their settings, with which sizes were seen.
 _surveyed: Recent[Any, Measurement] = Recent(_MOST)
+_timed: Recent[Any, Measurement] = Recent(_MOST)
 _seen: Recent[Any, bool] = Recent(_MOST)
 
 
@@ -204,14 +203,9 @@ def measure(call: Call, probed: Probed, *, limit: int, scales: bool = False) -> 
     """
     count = choose_count(call, probed, limit=limit)
     described, constants = probed.describe_kind(call), probed.situation.constants
-    kind = described, count
-    some = _measured.find(kind) or _measured.keep(kind, Recent(_MOST_OF_A_KIND))
-    worked = _worked.find((kind, constants))
-    if worked is None and some:
-        worked = count_work(call, probed, limit=limit)
-    known = None if worked is None else some.find(worked)
+    kind = described, count, constants
+    known = _measured.find(kind)
     if known is not None and not known.is_scaled:
-        _worked.keep((kind, constants), known.step_bytes)
         return known
     size = _Size(
         shapes=described[1],
@@ -219,12 +213,12 @@ def measure(call: Call, probed: Probed, *, limit: int, scales: bool = False) -> 
         tape=probed.found.tape_bytes,
     )
     same = described[0], count, constants
-    alike = _alike.find(same) if scales and not some and not isinstance(call.cell, ChunkCell) else None
+    alike = _alike.find(same) if scales and known is None and not isinstance(call.cell, ChunkCell) else None
     found = None if alike is None else _scale(*alike, size)
     if found is None:
         found = measure_call(call, probed, limit=limit)
         _alike.keep(same, (found, size))
-    return some.keep(_worked.keep((kind, constants), found.step_bytes), found)
+    return _measured.keep(kind, found)
 
 
 def _warn_first(sizes: Measurement, parameters: int, limit: int) -> None:
@@ -424,21 +418,23 @@ def choose_plan(
     # As most plans do, and what is measured is rehearsed: the trial compares no gradients.
     twice = Schedule(steps=count, actions=run_twice(count), local_states=2, chunk_size=count)
     call = Call(cell=cell, inputs=inputs, state=state, plan=twice, losses=losses, **options)
-    device = call.device
-    limit = read_limit(memory, device)
+    limit = read_limit(memory, call.device)
     if scales and torch.is_inference_mode_enabled():
         # Nothing is kept for a backward pass, and autograd could not be asked what it would be.
         return PlanChoice(plan=call.plan, executed=call.plan, compile=None)
     with torch.enable_grad():
         probed = probe(call, anew=False)
-    take, kind = partial(measure, call, probed), probed.describe_kind(call)
-    first = take(limit=limit, scales=scales)
-    key = kind, count, first
-    written = _surveyed.find(key) or first
+    take = partial(measure, call, probed)
+    first, kind = take(limit=limit, scales=scales), probed.describe_kind(call)
+    key = kind, count, first.sizes
+    timed = key, probed.situation.constants
+    written = (_surveyed.find(key) or first).with_times(_timed.find(timed) or first)
     kept = count_kept(written, inputs, steps=count, losses=losses) + held_states * written.state_bytes
-    links = find_links(place, state_bytes=written.state_bytes, steps=count, device=device, local_bytes=limit)
-    shape = () if callable(inputs) else tuple(flatten(inputs)[0][0].shape)
-    fit = partial(plan_within, limit=limit, kept=kept, shape=shape, links=links)
+    links = find_links(
+        place, state_bytes=written.state_bytes, steps=count, device=call.device, local_bytes=limit
+    )
+    shape = () if callable(inputs) else flatten(inputs)[0][0].shape
+    fit = partial(plan_within, limit=limit, kept=kept, shape=tuple(shape), links=links)
     plans: list[tuple[Plan, PlanChoice]] = []
     refusal: InputError | None = None
     try:
@@ -447,10 +443,10 @@ def choose_plan(
             _warn_first(written, byte_size(probed.parameters), limit)
 
         def describe(done: Plan) -> Any:
-            return key, probed.situation.constants, done.strategy, *done.parameters.items()
+            return timed, done.strategy, *done.parameters.items()
 
         def keep(sizes: Measurement, done: Plan) -> None:
-            _surveyed.keep(key, sizes)
+            _timed.keep(timed, _surveyed.keep(key, sizes))
             _seen.keep(describe(done), True)
 
         survey = Survey(
@@ -459,7 +455,7 @@ def choose_plan(
             replan=partial(fit, steps=count),
             keep=keep,
             is_open=describe(plan) not in _seen and not isinstance(cell, ChunkCell),
-            is_timed=device.type == "cpu",
+            is_timed=call.device.type == "cpu",
             # A measurement, or a rehearsal, finds out more.
             probed=probed if probed.recalled and probed.found.rehearsed else None,
         )

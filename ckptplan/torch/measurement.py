@@ -101,13 +101,6 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
                 self._execute(Run.of(call, probed, make), count)
             return found
 
-    def count_work(self) -> int:
-        """Return the most bytes that are alive while the first step runs and is reversed."""
-        live = LiveBytes()
-        with _eager():
-            self.run(1, (Record(0, 1), Backward(0, 1)), meter=lambda: live)
-        return live.peak
-
     def _cut(
         self, count: int, actions: Iterable[Action], observer: Callable[[Action, Executor], None] | None
     ) -> Call:
@@ -169,7 +162,6 @@ def measure_call(call: Call, probed: Probed, *, limit: int, rounds: int = 1) -> 
         timed = max(count, min(_PIECE, steps, limit // (2 * sizes.tape_bytes))) if chunks else count
         for _ in range(rounds):
             runs.run(timed, run_twice(timed) if chunks or timed < 2 else actions, seconds)
-        worked = runs.count_work()
     later = [one.nbytes for one in runs.later]
     # One gradient is added to the sums; of chunks, all are, and sums of these are missing.
     more = 2 * sum(later) if chunks else max(later, default=0)
@@ -186,14 +178,7 @@ def measure_call(call: Call, probed: Probed, *, limit: int, rounds: int = 1) -> 
         once_bytes=seen.find_once(sizes),
         counted=count,
         steps=timed,
-        step_bytes=worked,
     )
-
-
-def count_work(call: Call, probed: Probed, *, limit: int) -> int:
-    """Return the bytes that the first step works with, both ways, by itself. Raises InputError."""
-    with FirstRuns(call, probed, limit=limit) as runs:
-        return runs.count_work()
 
 
 def measured_sizes(cell: Any, inputs: Any, state: Any, loss: Any = None, **more: Any) -> Sizes:

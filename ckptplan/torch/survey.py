@@ -30,6 +30,8 @@ from ckptplan.units import format_bytes
 _SAMPLES = 8
 #: Sizes may be larger by this share without being others.
 _SHARE = 0.02
+#: Times of a measurement, and where they come from.
+_TIMES = ("forward_seconds", "record_seconds", "backward_seconds", "chunk_seconds", "steps", "retimed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +64,6 @@ class Measurement(Sizes):
     #: Steps whose bytes were counted, and steps that were timed.
     counted: int = 1
     steps: int = 1
-    #: What the first step works with, both ways, by itself.
-    step_bytes: int = 0
     #: Whether the times are those of a whole call, not of its first steps before it.
     retimed: bool = False
     #: How many times those of a call of other shapes they are, 0 if such a call itself was measured.
@@ -73,6 +73,15 @@ class Measurement(Sizes):
     def is_scaled(self) -> bool:
         """Whether a call of other shapes was measured."""
         return self.scaled_by > 0
+
+    @property
+    def sizes(self) -> tuple[Any, ...]:
+        """All but the times."""
+        return tuple(value for name, value in vars(self).items() if name not in _TIMES)
+
+    def with_times(self, other: Measurement) -> Measurement:
+        """Return the same with the times of another measurement."""
+        return replace(self, **{name: getattr(other, name) for name in _TIMES})
 
     def scale(self, ratio: float) -> Measurement:
         """Return the same for a call of larger shapes: all but the gradients of parameters is in proportion.
@@ -95,7 +104,6 @@ class Measurement(Sizes):
             record_seconds=ratio * self.record_seconds,
             backward_seconds=ratio * self.backward_seconds,
             once_bytes=grow(self.once_bytes),
-            step_bytes=0,
             scaled_by=ratio,
         )
 

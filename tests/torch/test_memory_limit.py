@@ -219,7 +219,7 @@ def test_made_inputs_say_how_many_steps_there_are() -> None:
 
 def forget() -> None:
     """Leave nothing of earlier calls, as in a fresh process."""
-    for kept in (budget._measured, budget._worked, budget._alike, budget._surveyed, budget._seen):
+    for kept in (budget._measured, budget._alike, budget._surveyed, budget._timed, budget._seen):
         kept.clear()
     budget._plan.cache_clear()
 
@@ -791,19 +791,20 @@ def test_another_constant_of_a_partial_is_measured_for_itself(values: tuple[int,
         assert plan.workload.tape_bytes >= depth * 8 * 64 * 4
 
 
-def test_another_attribute_of_a_module_is_measured_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = count_measurements(monkeypatch)
+def test_another_attribute_of_a_module_is_measured_for_itself() -> None:
+    forget()
     net = Deep(1)
     for depth in (1, 1, 100, 100, 1):
         net.depth = depth
         peak, plan = run_deep(net)
         assert peak <= LIMIT
         assert plan.workload.tape_bytes >= depth * 8 * 64 * 4
-    assert len(made) == 2
 
 
-def test_a_counter_and_a_record_cost_no_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Constants that change with each call, and decide nothing that the first step works with."""
+def test_calls_that_a_counter_and_a_record_tell_apart_share_their_sizes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Constants that change with each call, and decide nothing: each is measured, as nothing says so."""
     made, net, losses = count_measurements(monkeypatch), Deep(1), [0.0]
 
     def loss(t: int, output: torch.Tensor) -> torch.Tensor:
@@ -817,7 +818,8 @@ def test_a_counter_and_a_record_cost_no_measurement(monkeypatch: pytest.MonkeyPa
         bptt(net, inputs, torch.zeros(8, 64), loss, memory=LIMIT).loss.backward()
         net.count, net.record = net.count + 1, [*net.record, 0.5]
         losses.append(1.0)
-    assert len(made) == len(budget._measured) == 1
+    assert len(made) == len(budget._measured) == 7
+    assert len(budget._surveyed) == 1
 
 
 def work_aside(size: int, weights: torch.Tensor) -> Any:
@@ -881,6 +883,64 @@ def test_a_constant_that_changed_for_nothing_and_then_decides_later_steps_is_not
     # The call that finds larger tapes may pass the limit by one of these.
     assert run() <= 1.2 * 400_000
     assert run() <= 400_000
+
+
+class Scratching(torch.nn.Module):
+    """Works with much memory from a step on, of which nothing is kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru, self.start = torch.nn.GRUCell(16, 64), 1_000
+
+    def forward(self, state: Any, x: torch.Tensor) -> Any:
+        last, step = state
+        if int(step) >= self.start:
+            with torch.no_grad():
+                torch.ones(60_000).add_(1)
+        last = self.gru(x, last)
+        return (last, step + 1), last
+
+
+def test_a_constant_that_decides_what_the_second_step_works_with_is_noticed() -> None:
+    forget()
+    cell, inputs, state = Scratching(), torch.randn(100, 8, 16), (torch.zeros(8, 64), torch.tensor(0))
+    for start in (1_000, 1_000, 1):
+        cell.start = start
+        with LiveBytes() as live:
+            bptt(cell, inputs, state, squares, memory="400 kB", parameters=cell.parameters()).loss.backward()
+        cell.zero_grad()
+    assert live.peak <= 400_000
+
+
+class Repeating(torch.nn.Module):
+    """Multiplies so often that its time, and nothing else, depends on a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru, self.times = torch.nn.GRUCell(16, 64), 1
+
+    def forward(self, state: torch.Tensor, x: torch.Tensor) -> Any:
+        with torch.no_grad():
+            aside = state
+            for _ in range(self.times):
+                aside = aside @ self.gru.weight_hh[:64]
+        state = self.gru(x, state)
+        return state, state
+
+
+def test_times_are_those_of_calls_with_the_same_constants() -> None:
+    forget()
+    cell, inputs, state = Repeating(), torch.randn(60, 8, 16), torch.zeros(8, 64)
+
+    def predict(times: int) -> float:
+        cell.times = times
+        return plan_for(cell, inputs, state, squares, memory="500 kB").predicted.seconds
+
+    before = predict(1)
+    assert predict(100) != before
+    for _ in range(3):
+        bptt(cell, inputs, state, squares, memory="500 kB").loss.backward()
+    assert predict(1) == before
 
 
 class Aside(torch.nn.Module):
