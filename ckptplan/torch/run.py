@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeGuard, Unpack
+from typing import Any, Unpack
 
 import torch
 
@@ -17,13 +17,14 @@ from ckptplan.schedule.actions import Tier
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.storage.place import OffloadPlace
 from ckptplan.storage.remote_folder import check_room
-from ckptplan.torch.ambient import Autocast, Generators, RandomSource, RandomState
+from ckptplan.torch.ambient import Autocast, Generators, RandomState
 from ckptplan.torch.call import Call, OpenSchedule, RunOptions, check_losses
 from ckptplan.torch.cell_calls import SlotCell
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.chunk_engine import ChunkEngine
 from ckptplan.torch.compiling.engine import CompiledEngine
 from ckptplan.torch.compiling.steps import CompiledPiece
+from ckptplan.torch.counts import list_counts
 from ckptplan.torch.engine import Cell, Engine, StepEngine
 from ckptplan.torch.executor import Executor
 from ckptplan.torch.fit import make_fit
@@ -36,9 +37,8 @@ from ckptplan.torch.parameters import Fingerprint
 from ckptplan.torch.probe import Probed, probe
 from ckptplan.torch.recognise import forget, keep
 from ckptplan.torch.rehearsal import Rehearsal, find_room, rehearse_first
-from ckptplan.torch.sequence_watch import SequenceWatch
+from ckptplan.torch.sequence_watch import LateCountsError, SequenceWatch
 from ckptplan.torch.stores import LocalStore, Store
-from ckptplan.torch.surroundings.holders import Holder, NamedValues, SequenceHolder, TensorHolder
 from ckptplan.torch.survey import StaleSizesError, Survey
 from ckptplan.torch.trees import flatten, is_differentiable
 from ckptplan.torch.verify import Verifier
@@ -123,9 +123,13 @@ def run_call(call: Call, make_outputs: MakeOutputs) -> tuple[Run, tuple[torch.Te
     anew = not call.runs_as_planned
     if call.place.folder is not None and isinstance(call.plan, Plan) and torch.is_grad_enabled():
         check_room(call.place.folder, call.plan.predicted.remote_peak_bytes, field=call.place.field)
+    late: Probed | None = None
     while True:
-        known = None if call.survey is None else call.survey.take_probed()
-        probed = known if known is not None and torch.is_grad_enabled() and not anew else probe(call, anew=anew)
+        if late is not None:
+            probed = late
+        else:
+            known = None if call.survey is None or anew else call.survey.take_probed()
+            probed = known if known is not None and torch.is_grad_enabled() else probe(call, anew=anew)
         # Chunks have a backward pass of their own.
         differs = call.runs_again or isinstance(call.cell, ChunkCell)
         needed = differs and not call.is_closed and probed.wants_gradients
@@ -133,8 +137,13 @@ def run_call(call: Call, make_outputs: MakeOutputs) -> tuple[Run, tuple[torch.Te
         if rehearses:
             probed = rehearse(call, probed, limit=_find_limit(call, probed))
         run = Run.of(call, probed, make_outputs, rehearses=rehearses)
+        run.watch.may_begin_again = late is None
         try:
             results = run.execute()
+        except LateCountsError as error:
+            found = replace(probed.found, changed=(*probed.found.changed, *error.places))
+            late = Probed.of(call, found, probed.situation, probed.generators, recalled=False)
+            continue
         except StaleSizesError:
             if call.survey is None or not run.watch.restored:
                 raise
@@ -240,7 +249,9 @@ class Run:
             generators = Generators(device, wanted=generators.wanted, held=probed.situation.reached.generators)
         replayed = generators if call.replay_randomness else Generators(device, wanted=False)
         if replays_counts:
-            replayed = replayed.beside(_list_counts(probed))
+            around, found = probed.surroundings, probed.found
+            changed, graphs = around.list_places(found.changed), around.list_places(found.with_graph)
+            replayed = replayed.beside(list_counts(around, changed, with_graph=graphs))
         usable = probed.wants_gradients and not call.is_closed and isinstance(call.compile, CompiledPiece)
         piece = call.compile if usable and call.compile.broken is None else None
         verifier = _make_verifier(call, probed, autocast)
@@ -442,31 +453,6 @@ def _make_engine(call: Call, probed: Probed, outputs: Outputs, piece: CompiledPi
     if piece is None:
         return StepEngine(**shared)
     return CompiledEngine(**shared, piece=piece, loss=call.losses.get(piece.product))
-
-
-def _list_counts(probed: Probed) -> list[RandomSource]:
-    """Return what steps may count themselves by, as sources that are set back when steps run again.
-
-    That is single numbers and lengths of records. A step may do something else only after many: detach its
-    state, or change a slope.
-    """
-    surroundings = probed.surroundings
-    # What steps leave with a graph is guarded where it lies.
-    graphs = set(surroundings.list_places(probed.found.with_graph))
-    found = []
-    for place in surroundings.list_places(probed.found.changed):
-        holder, key = surroundings.holders[place.holder], place.key
-        if isinstance(holder, NamedValues):
-            found.append(RandomSource(partial(holder.read_count, key), partial(holder.write_count, key)))
-        elif place not in graphs and _may_count(holder):
-            found.append(RandomSource(holder.read_count, holder.write_count))
-    return found
-
-
-def _may_count(holder: Holder) -> TypeGuard[SequenceHolder | TensorHolder]:
-    return isinstance(holder, SequenceHolder) or (
-        isinstance(holder, TensorHolder) and holder.thing.numel() == 1
-    )
 
 
 def _make_remote_store(call: Call, device: torch.device) -> Store[Any]:

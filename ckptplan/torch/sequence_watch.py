@@ -15,6 +15,7 @@ import torch
 
 from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Generators, RandomState
+from ckptplan.torch.counts import has_number, is_set_back
 from ckptplan.torch.held_graphs import guard_leftovers
 from ckptplan.torch.probe import Probed
 from ckptplan.torch.recognise import HeldPlace, StaleFindingsError
@@ -40,6 +41,12 @@ class _Taken:
     step: Rehearsal
     seen: Seen
     world: Snapshot
+
+
+class LateCountsError(InputError):
+    """A step changed numbers in some places that the first steps had left alone."""
+
+    places: tuple[HeldPlace, ...]
 
 
 class SequenceWatch:
@@ -70,6 +77,10 @@ class SequenceWatch:
         self._with_graph = set(self._surroundings.list_places(found.with_graph))
         #: What steps changed in earlier calls, if there was no trial in this one and all must be known.
         self._expected = _identify(found.changed) if probed.recalled and runs_again else None
+        #: What steps are known to change; None if no step runs again.
+        self._known = _identify(found.changed) if runs_again else None
+        #: Whether a sequence in which steps begin to count late may begin again.
+        self.may_begin_again = True
         #: What the sweep changed.
         self.swept: tuple[HeldPlace, ...] = ()
         self._swept_places: list[Place] = []
@@ -114,7 +125,8 @@ class SequenceWatch:
                 seen = taken.play()
                 self._with_graph |= {one for one in places if holds_graph(surroundings.value_of(one))}
                 # What the first step alone makes is there for all later ones.
-                others = [one for one in places if surroundings.identify(one) not in self._made]
+                others = self._leave_out_counts(places)
+                others = [one for one in others if surroundings.identify(one) not in self._made]
                 if others:
                     contents = dict(enumerate(before))
                     taken.compare(world=now, others=contents, usual=seen, places=others)
@@ -148,7 +160,7 @@ class SequenceWatch:
                 if taken is not None:
                     # Also if nothing changed that can be found.
                     end = surroundings.take(copies=True, since=taken.world)
-                    places = surroundings.list_changes(taken.world, end)
+                    places = self._leave_out_counts(surroundings.list_changes(taken.world, end))
                     contents = dict(enumerate(end))
                     taken.step.compare(world=taken.world, others=contents, usual=taken.seen, places=places)
             except HiddenState as error:
@@ -184,6 +196,7 @@ class SequenceWatch:
         known = len(before)
         changed = surroundings.list_changes(before, now)
         self._refuse_stale(changed, before)
+        self._begin_again(changed, before)
         if surroundings.find_more(changed):
             now = surroundings.take(since=now)
         refuse_changed_parameters(surroundings, changed)
@@ -220,6 +233,25 @@ class SequenceWatch:
             )
         if unexpected and not lost:
             raise StaleFindingsError("a step changed what none had changed before", field="cell or loss")
+
+    def _begin_again(self, changed: list[Place], before: Snapshot) -> None:
+        """Raise LateCountsError if a later step began to count: checkpoints have to know where it stood."""
+        if self._known is None or not self.may_begin_again or not self._surroundings.holds_numbers(before):
+            return
+        late = [place for place in changed if self._surroundings.identify(place) not in self._known]
+        if found := [place for place in late if has_number(self._surroundings, place)]:
+            error = LateCountsError("counts in a later step", field="cell or loss")
+            error.places = tuple((self._surroundings.holders[one.holder], one.key) for one in found)
+            raise error
+
+    def _leave_out_counts(self, places: Iterable[Place]) -> list[Place]:
+        """Return places without those that steps find as they were when they run again."""
+        known = self._known or ()
+        return [
+            place
+            for place in places
+            if not (self._surroundings.identify(place) in known and is_set_back(self._surroundings, place))
+        ]
 
     def _list_unexpected(self, changed: list[Place]) -> list[Place]:
         if self._expected is None:

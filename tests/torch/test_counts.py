@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -68,6 +69,70 @@ class Record(Counting):
         return len(self.record) % EVERY == 0
 
 
+class BoundThenWritten(Counting):
+    """A tensor that the first step makes."""
+
+    made: Any = None
+
+    def count(self) -> bool:
+        self.made = torch.zeros(()) if self.made is None else self.made
+        self.made += 1
+        # Not in steps that are rehearsed: a count that is read there is refused.
+        return int(self.made) in (50, 160)
+
+
+class Element(Counting):
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = {"of": torch.zeros(3), "list": [0], "array": np.zeros(2)}
+
+    def count(self) -> bool:
+        for one in self.numbers.values():
+            one[0] += 1  # type: ignore[index]
+        return any(int(one[0]) % EVERY == 0 for one in self.numbers.values())  # type: ignore[index]
+
+
+class Pair(Counting):
+    def __init__(self) -> None:
+        super().__init__()
+        self.pair = (0, "steps")
+
+    def count(self) -> bool:
+        self.pair = self.pair[0] + 1, "steps"
+        return self.pair[0] % EVERY == 0
+
+
+class Window(Counting):
+    """A record that is emptied when it is full."""
+
+    def count(self) -> bool:
+        self.record.append(1)
+        if len(self.record) < EVERY:
+            return False
+        self.record.clear()
+        return True
+
+
+class Down(Counting):
+    def __init__(self) -> None:
+        super().__init__()
+        self.record = list(range(4 * STEPS))
+
+    def count(self) -> bool:
+        self.record.pop()
+        return 4 * STEPS - len(self.record) in (50, 160)
+
+
+class LateCount(Counting):
+    """It begins to count after the steps that are looked at first."""
+
+    def forward(self, state: torch.Tensor, x: torch.Tensor) -> Any:
+        if float(x[0, -1]) > 30:
+            self.steps += 1
+        state = self.inner(x.clamp(-1, 1), state.detach() if self.steps % EVERY == EVERY - 1 else state)
+        return state, state
+
+
 class Anneal(Counting):
     """A part of the gradient stops from a late step on."""
 
@@ -109,6 +174,7 @@ def train(make: Callable[[], Any], run: Callable[[Any, torch.Tensor, torch.Tenso
     found: list[torch.Tensor] = []
     for _ in range(2):
         inputs, state = torch.randn(STEPS, 3, 4), torch.zeros(3, 16)
+        inputs[..., -1] = torch.arange(STEPS)[:, None]
         outputs = run(cell, state, inputs)
         loss = (outputs * torch.linspace(0, 1, STEPS)[:, None, None]).square().sum()
         found += torch.autograd.grad(loss, weights)
@@ -125,7 +191,13 @@ def loop(cell: Any, state: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("memory", ["70 kB", "120 kB"])
-@pytest.mark.parametrize("make", [Attribute, FloatClock, Buffer, Bound, Record, Anneal, Late, in_closure])
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(Attribute, FloatClock, Buffer, Bound, BoundThenWritten, Element, Pair, Record, Window, Down),
+        *(Anneal, Late, LateCount, in_closure),
+    ],
+)
 def test_what_a_count_decides_late_is_decided_alike_when_steps_run_again(make: Any, memory: str) -> None:
     theirs, counted = train(make, loop)
     ours, left = train(make, lambda cell, state, inputs: scan(cell, state, inputs, memory=memory)[1])

@@ -90,22 +90,15 @@ class NamedValues(Holder):
             else:
                 self._set(key, value)
 
-    def read_count(self, key: Key) -> Any:
-        """Return the value of a key if it is a single number, ``ABSENT`` if there is none, else None."""
-        value = self._get(key)
-        if isinstance(value, torch.Tensor):
-            # Bound anew in each step.
-            return value if value.numel() == 1 and value.grad_fn is None else None
-        return value if value is ABSENT or isinstance(value, Number) else None
-
-    def write_count(self, key: Key, count: Any) -> None:
-        """Give a key the value that ``read_count`` returned."""
-        if count is not ABSENT and count is not None:
-            self._set(key, count)
-        elif count is ABSENT and self._get(key) is not ABSENT:
+    def give(self, key: Key, value: Any) -> None:
+        """Give a key a value; ``ABSENT`` removes it."""
+        if value is not ABSENT:
+            self._set(key, value)
+        elif self.get(key) is not ABSENT:
             self._remove(key)
 
-    def _get(self, key: Key) -> Any:
+    def get(self, key: Key) -> Any:
+        """Return the value of a key, ``ABSENT`` if there is none."""
         return self.read().get(key, ABSENT)
 
     @abstractmethod
@@ -189,7 +182,7 @@ class MappingHolder(NamedValues):
             self.thing.clear()
             self.thing.update(content)
 
-    def _get(self, key: Key) -> Any:
+    def get(self, key: Key) -> Any:
         # A copy of a large dict takes time.
         return self.thing.get(key, ABSENT)
 
@@ -287,15 +280,6 @@ def read_variable(variable: CellType | ContextVar[Any]) -> Any:
 class SequenceHolder(Holder):
     """A list or a deque."""
 
-    def read_count(self) -> int:
-        """Return the length."""
-        return len(self.thing)
-
-    def write_count(self, count: int) -> None:
-        """Drop what was added since ``read_count`` returned that."""
-        while len(self.thing) > count:
-            self.thing.pop()
-
     def read(self) -> Content:
         return list(self.thing)
 
@@ -389,15 +373,6 @@ class TensorHolder(Holder):
         copied = before.copy is not None and after.copy is not None
         if before.version != after.version or (copied and not equal_numbers(before.copy, after.copy)):
             yield None
-
-    def read_count(self) -> torch.Tensor:
-        """Return a copy."""
-        copy: torch.Tensor = self.thing.detach().clone()
-        return copy
-
-    def write_count(self, count: torch.Tensor) -> None:
-        """Write what ``read_count`` returned."""
-        self.write(_Numbers(0, count, has_graph=False))
 
     def write(self, content: Content) -> None:
         if content.copy is None or self.thing.is_inference():
