@@ -80,7 +80,7 @@ class SequenceWatch:
         #: What steps are known to change; None if no step runs again.
         self._known = _identify(found.changed) if runs_again else None
         #: Whether a sequence in which steps begin to count late may begin again.
-        self.may_begin_again = True
+        self.may_begin_again = False
         #: What the sweep changed.
         self.swept: tuple[HeldPlace, ...] = ()
         self._swept_places: list[Place] = []
@@ -236,7 +236,12 @@ class SequenceWatch:
 
     def _begin_again(self, changed: list[Place], before: Snapshot) -> None:
         """Raise LateCountsError if a later step began to count: checkpoints have to know where it stood."""
-        if self._known is None or not self.may_begin_again or not self._surroundings.holds_numbers(before):
+        can_return = self._surroundings.can_return
+        if (
+            self._known is None
+            or not self.may_begin_again
+            or not all(can_return(one, before) for one in changed)
+        ):
             return
         late = [place for place in changed if self._surroundings.identify(place) not in self._known]
         if found := [place for place in late if has_number(self._surroundings, place)]:
