@@ -201,6 +201,12 @@ def measure(call: Call, probed: Probed, *, limit: int, scales: bool = False) -> 
     ``scales`` allows for the measurement of a call of other shapes, the first time: whoever runs the call
     watches its sizes, and shapes that come again are measured.
     """
+    if probed.found.sparse:
+        raise InputError(
+            "is given for steps with sparse gradients, whose sums grow with each step without a bound",
+            field="memory",
+            accepted="dense gradients, as of Embedding(sparse=False), or a plan in place of a limit",
+        )
     count = choose_count(call, probed, limit=limit)
     described, constants = probed.describe_kind(call), probed.situation.constants
     kind = described, count, constants

@@ -373,6 +373,8 @@ def probe(call: Call, *, anew: bool = True) -> Probed:
     # Without gradients, there is nothing to reduce.
     with refuse_sharded((call.cell, *call.losses.values())) if reverses else nullcontext():
         situation = _walk_call(call, inputs)
+        if reverses:
+            _refuse_computed(call.parameters, situation)
         draws = not isinstance(call.cell, ClosedCell) or call.cell.draws
         generators = Generators(call.device, wanted=draws, held=situation.reached.generators)
         if call.is_closed:
@@ -387,6 +389,28 @@ def probe(call: Call, *, anew: bool = True) -> Probed:
         probed = replace(probed, found=replace(probed.found, rehearsed=True))
     keep(situation, probed.found)
     return probed
+
+
+def _refuse_computed(named: Parameters, situation: Situation) -> None:
+    """Raise InputError for a named tensor that was computed with hooks, or from another named one."""
+    names = {id(one.thing): one.name for one in situation.reached.holders if isinstance(one, TensorHolder)}
+    ends = {id(one if one.grad_fn is None else one.grad_fn) for one in named}
+    for one in named:
+        before = walk_nodes((one,)) if one.grad_fn is not None else ()
+        leads = any(node is not one.grad_fn and id(getattr(node, "variable", node)) in ends for node in before)
+        if leads or (one.grad_fn is not None and one._backward_hooks):
+            name = names.get(id(one), f"of shape {tuple(one.shape)}")
+            why = (
+                "from another one that is named"
+                if leads
+                else "and has hooks, which each run of steps would call"
+            )
+            raise InputError(
+                f"names the tensor {name}, which was computed {why}",
+                field="parameters",
+                accepted="tensors without hooks, of which none was computed from another; or what they were "
+                "computed from, and a cell that computes them in each step",
+            )
 
 
 def _describe_closed(call: Call) -> Findings:

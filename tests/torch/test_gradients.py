@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ckptplan import Infeasible
+from ckptplan import Infeasible, InputError
 from ckptplan.planning.playback import make_schedule
 from ckptplan.strategies.registry import all_strategies
 from ckptplan.torch import bptt, unroll
@@ -190,3 +190,26 @@ def test_sparse_gradients_stay_sparse() -> None:
     ours = torch.autograd.grad(result.loss, wanted)
     assert ours[0].is_sparse
     assert_close([ours[0].to_dense(), *ours[1:]], [theirs[0].to_dense(), *theirs[1:]], relative=1e-12)
+
+
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("case", ["hook", "chain", "leaf"])
+def test_named_tensors_that_were_computed_with_hooks_or_from_others_are_refused(
+    case: str, *, verify: bool
+) -> None:
+    """Each run of steps would call the hooks, and backpropagate from one to the other, again."""
+    weight = torch.randn(5, 5, dtype=torch.float64).requires_grad_()
+    first = 2 * weight
+    second = first + 1
+    if case == "hook":
+        first.register_hook(lambda gradient: 2 * gradient)
+    named = {"hook": [first], "chain": [second, first], "leaf": [first, weight]}[case]
+
+    def step(state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        state = torch.tanh(state @ named[0] + x)
+        return state, state
+
+    inputs, state = torch.randn(12, 3, 5, dtype=torch.float64), torch.zeros(3, 5, dtype=torch.float64)
+    plan = plan_of(12, "double", states=5)
+    with pytest.raises(InputError, match=r"parameters: names the tensor .* which was computed"):
+        bptt(step, inputs, state, lambda _, one: one.sum(), plan=plan, parameters=named, verify=verify)

@@ -943,6 +943,21 @@ def test_times_are_those_of_calls_with_the_same_constants() -> None:
     assert predict(1) == before
 
 
+def test_sparse_gradients_are_refused_with_a_limit() -> None:
+    """Their sums grow with each step, as long as there are other rows."""
+    table, cell = torch.nn.Embedding(2_000, 16, sparse=True), torch.nn.GRUCell(16, 64)
+
+    def step(state: torch.Tensor, x: torch.Tensor) -> Any:
+        state = cell(table(x), state)
+        return state, state
+
+    inputs, state = torch.randint(0, 2_000, (60, 8)), torch.zeros(8, 64)
+    with pytest.raises(InputError, match="memory: is given for steps with sparse gradients"):
+        bptt(step, inputs, state, squares, memory="2 MB")
+    table.sparse = False
+    bptt(step, inputs, state, squares, memory="2 MB").loss.backward()
+
+
 class Aside(torch.nn.Module):
     """Has no parameters, and works with much memory, if it trains."""
 
