@@ -231,10 +231,10 @@ def _warn_first(sizes: Measurement, parameters: int, limit: int) -> None:
     """Say by how much the first call of a kind passes its limit, if that is much.
 
     Two steps are compared with plain backpropagation, which keeps the tapes of both, and, before, beside a copy
-    of the parameters.
+    of the parameters. Gradients are reduced to numbers, which takes up to twice their size in kernels.
     """
     rehearsed = sizes.workspace_bytes + 2 * (sizes.tape_bytes + sizes.state_bytes)
-    excess = max(rehearsed, parameters + 3 * sizes.tape_bytes) - limit
+    excess = max(rehearsed, parameters + 3 * sizes.tape_bytes, 3 * parameters) - limit
     if excess > _MUCH * limit:
         _log.warning(
             "the first call of a kind compares two steps with plain backpropagation, which takes about %s more "

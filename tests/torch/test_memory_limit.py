@@ -567,6 +567,19 @@ def test_a_first_call_near_the_least_limit_says_by_how_much_it_may_pass_it(
     assert sum("first call" in one for one in caplog.messages) == 1
 
 
+def test_a_first_call_of_large_weights_says_so_too(caplog: pytest.LogCaptureFixture) -> None:
+    forget()
+    torch.manual_seed(0)
+    cell = TorchCell(torch.nn.GRUCell(16, 250))
+    limit = int(2.1 * sum(one.nbytes for one in cell.parameters()))
+    for _ in range(2):
+        with measure_allocated(torch.device("cpu")) as allocated:
+            bptt(cell, torch.randn(40, 1, 16), torch.zeros(1, 250), squares, memory=limit).loss.backward()
+        cell.zero_grad()
+    assert allocated.peak <= limit
+    assert [one for one in caplog.messages if "first call" in one]
+
+
 def plan_cell(name: str, steps: int, *, needs: bool = False, loss: Any = squares) -> Callable[..., Any]:
     cell, state = CELLS[name]()
     return partial(plan_for, cell, torch.randn(steps, 8, 16, requires_grad=needs), state, loss)
