@@ -208,7 +208,7 @@ def measure(call: Call, probed: Probed, *, limit: int, scales: bool = False) -> 
             accepted="dense gradients, as of Embedding(sparse=False), or a plan in place of a limit",
         )
     count = choose_count(call, probed, limit=limit)
-    described, constants = probed.describe_kind(call), probed.situation.constants
+    described, constants = probed.describe_kind(call), probed.constants
     kind = described, count, constants
     known = _measured.find(kind)
     if known is not None and not known.is_scaled:
@@ -433,7 +433,7 @@ def choose_plan(
     take = partial(measure, call, probed)
     first, kind = take(limit=limit, scales=scales), probed.describe_kind(call)
     key = kind, count, first.sizes
-    timed = key, probed.situation.constants
+    timed = key, probed.constants
     written = (_surveyed.find(key) or first).with_times(_timed.find(timed) or first)
     kept = count_kept(written, inputs, steps=count, losses=losses) + held_states * written.state_bytes
     links = find_links(

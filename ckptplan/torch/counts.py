@@ -64,11 +64,16 @@ def _make_source(holder: Holder, key: Any) -> RandomSource | None:
         return RandomSource(partial(_read_value, holder, key), partial(_give, holder, key))
     if isinstance(holder, SequenceHolder):
         return RandomSource(partial(_read_list, holder), partial(_write_list, holder))
-    if isinstance(holder, TensorHolder) and holder.thing.numel() <= _MOST:
+    if isinstance(holder, TensorHolder) and _is_small(holder.thing):
         return RandomSource(holder.thing.detach().clone, holder.thing.data.copy_)
     if isinstance(holder, ArrayHolder) and holder.thing.size <= _MOST:
         return RandomSource(holder.thing.copy, partial(holder.thing.__setitem__, ...))
     return None
+
+
+def _is_small(tensor: torch.Tensor) -> bool:
+    # A step that asks a GPU for a count waits for it; checkpoints do not.
+    return tensor.numel() <= _MOST and tensor.device.type == "cpu"
 
 
 def _is_plain(value: Any) -> bool:
@@ -81,7 +86,7 @@ def _read_value(holder: NamedValues, key: Any) -> Any:
     value = holder.get(key)
     if isinstance(value, torch.Tensor):
         # It may be bound anew in each step, or changed in place.
-        return value.clone() if value.numel() <= _MOST and not value.requires_grad else _LEFT
+        return value.clone() if _is_small(value) and not value.requires_grad else _LEFT
     return value if value is ABSENT or _is_plain(value) else _LEFT
 
 

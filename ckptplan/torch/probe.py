@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import torch
@@ -341,6 +341,14 @@ class Probed:
         used = tuple((one.shape, one.dtype) for one in self.parameters)
         modules = tuple((type(one), one.training) for _, one in self.situation.reached.modules)
         return (tuple(others), code, used, modules), shapes, self.found.tape_bytes
+
+    @cached_property
+    def constants(self) -> int:
+        """What is equal for equal numbers and texts, but for those that steps change.
+
+        A counter is another one in each step: it tells no call from others.
+        """
+        return self.situation.hash_constants(but={holder.name_of(key) for holder, key in self.found.changed})
 
     def list_parameter_names(self) -> list[str]:
         """Return the name of each parameter, as a user would write it."""

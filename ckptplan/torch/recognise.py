@@ -159,10 +159,12 @@ class Situation:
         """What is equal for situations with the same findings, None if it cannot be told."""
         return (self.settings, self.signature.entries) if self.signature.complete else None
 
-    @cached_property
-    def constants(self) -> int:
-        """What is equal for equal numbers and texts."""
-        return hash(tuple(self.signature.constants))
+    def hash_constants(self, *, but: Iterable[str]) -> int:
+        """Return what is equal for equal numbers and texts, ``but`` those that some names hold."""
+        names = tuple(but)
+        held = tuple(name + sign for name in names for sign in ".[")
+        constants = self.signature.constants
+        return hash(tuple(one for one in constants if one[0] not in names and not one[0].startswith(held)))
 
     def walk_again(self, things: Mapping[str, object]) -> Situation:
         """Return the situation after a sequence."""

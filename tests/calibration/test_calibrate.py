@@ -348,12 +348,14 @@ def test_plans_of_single_steps_are_not_charged_the_workspace_of_longer_chunks(na
     spec = CellSpec(name=name, inputs=64, neurons=256)
     one = build_network(spec, batch=32, device="cpu", seed=0)
     found = measured(one)
-    assert found.chunk_workspace_bytes > 0
+    # A chunk of a LIF works with more than its steps; gradients of a GRU's chunk grow where they are.
+    assert (found.chunk_workspace_bytes > 0) == (name == "lif")
     program = TorchProgram(one, make_schedule("revolve", steps=150, chunk_size=1, nb_local=50))
     predicted = program.counted().local_bytes + found.workspace_bytes + found.resident_bytes
     predicted += found.resident_bytes_per_step * 150
     assert program.peak_bytes() == pytest.approx(predicted, rel=0.05)
-    assert program.peak_bytes() < 0.98 * (predicted + found.chunk_workspace_bytes)
+    if found.chunk_workspace_bytes:
+        assert program.peak_bytes() < 0.98 * (predicted + found.chunk_workspace_bytes)
 
 
 class Stop(BaseException):

@@ -835,6 +835,28 @@ def test_calls_that_a_counter_and_a_record_tell_apart_share_their_sizes(
     assert len(budget._surveyed) == 1
 
 
+def test_what_steps_count_by_tells_no_call_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, inner = count_measurements(monkeypatch), torch.nn.GRUCell(64, 64)
+
+    class Counting(torch.nn.Module):
+        calls = 0
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.record = inner, [0]
+
+        def forward(self, state: torch.Tensor, x: torch.Tensor) -> Any:
+            self.calls += 1
+            self.record.append(self.calls)
+            state = self.inner(x, state)
+            return state, state
+
+    cell = Counting()
+    for _ in range(5):
+        bptt(cell, torch.randn(40, 8, 64), torch.zeros(8, 64), squares, memory=LIMIT).loss.backward()
+    assert len(made) <= 2
+
+
 def work_aside(size: int, weights: torch.Tensor) -> Any:
     """A cell with a temporary of ``size`` rows, of which no step keeps anything."""
 
