@@ -1,8 +1,8 @@
 """Makes a plan for a call and a limit of memory: measures the call once for each kind, and keeps plans.
 
 Measurements are kept by the kind of a call, and by the plain constants that it can reach: a depth, an option or
-a length may decide what steps take. A counter decides nothing, but nothing says so: a call with others is
-measured. What showed in all steps holds for calls with other constants whose first steps take as many bytes.
+a length may decide what steps take. What steps themselves count by tells no call from others. What showed in
+all steps holds for calls with other constants whose first steps take as many bytes.
 Nothing of the caller is kept alive. Where steps are compiled, a step of the plan may be a compiled piece.
 """
 

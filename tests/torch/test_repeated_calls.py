@@ -357,16 +357,22 @@ def test_a_parameter_that_appears_where_nothing_looks_gets_its_gradient() -> Non
         assert_close(ours, theirs, relative=1e-9)
 
 
-def test_a_cache_that_was_emptied_is_filled_in_a_trial() -> None:
-    """Else the first step would fill it without a graph, and the weight would get no gradient."""
+def make_scaled() -> tuple[torch.Tensor, Any, Any]:
+    """Return a weight, a cache of twice the weight, and a cell that asks it."""
     net, weight = Net(), torch.full((7,), 0.5).double().requires_grad_()
     scale = functools.lru_cache(lambda: weight * 2)
-    inputs, state = job(STEPS)
 
     def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
         after, output = net(state, x)
         return after * scale(), output
 
+    return weight, scale, cell
+
+
+def test_a_cache_that_was_emptied_is_filled_in_a_trial() -> None:
+    """Else the first step would fill it without a graph, and the weight would get no gradient."""
+    weight, scale, cell = make_scaled()
+    inputs, state = job(STEPS)
     with torch.no_grad():
         scale()
     bptt(cell, inputs, state, squares, plan=PLAN).loss.backward()
@@ -415,14 +421,8 @@ def test_a_cache_that_was_filled_with_another_key_gives_no_other_gradient(
 
 def test_a_cache_that_was_filled_anew_with_a_graph_is_refused() -> None:
     """The graph is the caller's: steps that run again would go through it more than once."""
-    net, weight = Net(), torch.full((7,), 0.5).double().requires_grad_()
-    scale = functools.lru_cache(lambda: weight * 2)
+    _, scale, cell = make_scaled()
     inputs, state = job(STEPS)
-
-    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
-        after, output = net(state, x)
-        return after * scale(), output
-
     with torch.no_grad():
         scale()
     bptt(cell, inputs, state, squares, plan=PLAN).loss.backward()

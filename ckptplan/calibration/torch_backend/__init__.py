@@ -130,7 +130,7 @@ class TorchBackend(Backend):
     def sizes(self, network: MeasuredNetwork, runs: Callable[[], tuple[Extent, RunCounter]]) -> CountedSizes:
         extent, counter = runs()
         found = footprint.measure(network, counter=counter, runs=cast("TorchExtent", extent).size_runs)
-        why = f"timed once over {extent.pilot.steps} steps, not a calibration"
+        why = f"timed once on this machine over {extent.pilot.steps} steps, not a calibration"
         return replace(found, assumed=assume_times(vars(extent.pilot), why))
 
     def rounds(self, network: MeasuredNetwork, extent: Extent, sizes: CountedSizes) -> TorchRounds:
