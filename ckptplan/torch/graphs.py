@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch.utils._pytree import tree_iter
+from torch.utils.weak import TensorWeakRef
 
 from ckptplan.errors import InputError
 from ckptplan.torch.digests import full_precision
@@ -194,20 +195,19 @@ class Gradients:
         finds: so there is one more gradient of a parameter at a time, and not one of each. At first they are
         zeros, since autograd adds to no view, as the gradient of a transposed weight is one.
         """
-        fresh = {}
+        fresh: dict[int, TensorWeakRef] = {}
         for place, parameter in enumerate(self._parameters):
             total = self.parameters[place]
             if total is None and not self._sparse and _may_grow(parameter):
                 total = torch.zeros_like(parameter)
-                fresh[place] = _tell_apart(total)
+                fresh[place] = TensorWeakRef(total)
             if total is not None:
                 mark_growing(total)
             pairs.append((parameter, total))
         total, self.parameters = None, []
         found = compute_gradients(pairs, (*wanted, *self._parameters))
         self.parameters = [
-            # Nothing was added.
-            None if place in fresh and one is not None and _tell_apart(one) == fresh[place] else one
+            None if place in fresh and _is_untouched(one, fresh[place]) else one
             for place, one in enumerate(found[len(wanted) :])
         ]
         return found[: len(wanted)]
@@ -242,9 +242,13 @@ def _may_grow(parameter: torch.Tensor) -> bool:
     return plain and parameter.layout is torch.strided and parameter.numel() > 0
 
 
-def _tell_apart(total: torch.Tensor) -> tuple[int, int]:
-    """Return what is another one as soon as something is added to a sum, in place or not."""
-    return total.data_ptr(), total._version
+def _is_untouched(found: Gradient, zeros: TensorWeakRef) -> bool:
+    """Return whether a gradient is the zeros that autograd was given, to which it added nothing.
+
+    An address would not tell: where something watches operations, autograd adds out of place, and a later sum may
+    lie where the zeros did.
+    """
+    return found is not None and found is zeros() and found._version == 0
 
 
 def compute_gradients(pairs: GivenPairs, wanted: Sequence[torch.Tensor]) -> tuple[Gradient, ...]:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ckptplan import Infeasible, InputError
 from ckptplan.planning.playback import make_schedule
@@ -169,6 +170,32 @@ def test_one_gradient_of_a_parameter_is_alive_beside_the_sums() -> None:
         layers.zero_grad()
     size = 4 * 128 * 128
     assert (8 + 1) * size < live.peak < (8 + 3) * size
+
+
+class Watching(TorchDispatchMode):
+    """Sees each operation."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("steps", [2, 3, 6])
+def test_gradients_are_the_same_while_something_watches_operations(steps: int) -> None:
+    """A mode makes autograd add out of place: sums may come to lie where others did, and count all the same."""
+    for size in range(1001, 1021):
+        cell, parameters = gru(seed=size)
+        shift = torch.nn.Parameter(torch.ones(size, dtype=torch.float64))
+
+        def shifted(state: torch.Tensor, x: torch.Tensor, *, shift: Any = shift, cell: Any = cell) -> Any:
+            return cell(state, x + shift.mean())
+
+        inputs, state = job(steps)
+        wanted = [shift, *parameters]
+        expected = gradients(plain(shifted, inputs, state, steps)[1].sum(), wanted)
+        with Watching():
+            _, final = unroll(shifted, inputs, state, plan=plan_of(steps, "base", states=100, alpha=1))
+            found = gradients(final.sum(), wanted)
+        assert_close(found, expected, relative=1e-12)
 
 
 def test_sparse_gradients_stay_sparse() -> None:
