@@ -245,8 +245,8 @@ def _may_grow(parameter: torch.Tensor) -> bool:
 def _is_untouched(found: Gradient, zeros: TensorWeakRef) -> bool:
     """Return whether a gradient is the zeros that autograd was given, to which it added nothing.
 
-    An address would not tell: where something watches operations, autograd adds out of place, and a later sum may
-    lie where the zeros did.
+    An address would not tell: where something watches operations, autograd adds out of place, and a later sum
+    may lie where the zeros did.
     """
     return found is not None and found is zeros() and found._version == 0
 
