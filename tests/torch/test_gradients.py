@@ -192,7 +192,7 @@ def test_gradients_are_the_same_while_something_watches_operations(steps: int) -
         inputs, state = job(steps)
         wanted = [shift, *parameters]
         expected = gradients(plain(shifted, inputs, state, steps)[1].sum(), wanted)
-        with Watching():
+        with Watching():  # type: ignore[no-untyped-call]
             _, final = unroll(shifted, inputs, state, plan=plan_of(steps, "base", states=100, alpha=1))
             found = gradients(final.sum(), wanted)
         assert_close(found, expected, relative=1e-12)
