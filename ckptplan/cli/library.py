@@ -355,8 +355,8 @@ def _measure_folder(folder: str, state_bytes: int) -> tuple[dict[str, Any], dict
     within = Source(grade="M", source=f"{link.source.source}; contained in the rates")
     numbers = {
         "remote_bytes": (link.capacity, margin),
-        "write_bytes_per_second": (_round(state_bytes / link.write_seconds), link.source),
-        "read_bytes_per_second": (_round(state_bytes / link.read_seconds), link.source),
+        "write_bytes_per_second": (_round(state_bytes / link.rates.write), link.source),
+        "read_bytes_per_second": (_round(state_bytes / link.rates.read), link.source),
         **dict.fromkeys(("latency_seconds", "synchronisation_seconds"), (0.0, within)),
     }
     # A profile that says what a state takes would not use the rates.

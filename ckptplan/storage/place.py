@@ -14,10 +14,11 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ckptplan.errors import CkptplanError, InputError, quote_value
 from ckptplan.model.profile import HardwareProfile, Source
@@ -34,11 +35,17 @@ _DAY = 86_400
 _KIB = 1024
 #: What ``offload=`` takes.
 OffloadTo: TypeAlias = "str | os.PathLike[str] | Offload | None"
-#: The median seconds of writing a state, and of reading it.
-Rates: TypeAlias = tuple[float, float]
 #: The rate of a folder that nobody has timed, in bytes per second.
 ASSUMED_RATE = 1e9
 _ACCEPTED = "'host', a folder, or Offload(folder, limit='50 GB')"
+
+
+class Rates(NamedTuple):
+    """The median seconds of writing a state and of reading it, and those of handing a message to a thread."""
+
+    write: float
+    read: float
+    handoff: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -73,22 +80,24 @@ class Link:
     through: bool = False
     capacity: int
     state_bytes: int
-    write_seconds: float
-    read_seconds: float
+    rates: Rates
     source: Source
     #: Whether states can move while compute runs.
     overlaps: bool = True
 
     def make_profile(self, local_bytes: int, *, overlaps: bool) -> HardwareProfile:
         """Return the machine of a call: its limit, and the place as remote memory."""
+        timed = ("write_bytes_per_second", "read_bytes_per_second", "latency_seconds")
         return HardwareProfile(
             name="memory-limit",
             local_bytes=local_bytes,
             remote_bytes=self.capacity,
-            write_bytes_per_second=self.state_bytes / self.write_seconds,
-            read_bytes_per_second=self.state_bytes / self.read_seconds,
+            write_bytes_per_second=self.state_bytes / self.rates.write,
+            read_bytes_per_second=self.state_bytes / self.rates.read,
+            # A transfer beside compute begins when its thread does.
+            latency_seconds=self.rates.handoff if overlaps else 0.0,
             overlaps_compute=overlaps,
-            sources=dict.fromkeys(("write_bytes_per_second", "read_bytes_per_second"), self.source),
+            sources=dict.fromkeys(timed, self.source),
         )
 
 
@@ -132,8 +141,7 @@ def assume_link(state_bytes: int, steps: int) -> Link:
         place="a folder",
         capacity=steps * state_bytes,
         state_bytes=state_bytes,
-        write_seconds=state_bytes / ASSUMED_RATE,
-        read_seconds=state_bytes / ASSUMED_RATE,
+        rates=Rates(state_bytes / ASSUMED_RATE, state_bytes / ASSUMED_RATE),
         source=Source(grade="X", assumption=text),
     )
 
@@ -320,8 +328,7 @@ def find_links(
                 through=through,
                 capacity=held,
                 state_bytes=state_bytes,
-                write_seconds=rates[0],
-                read_seconds=rates[1],
+                rates=rates,
                 source=Source(grade="M", source=timed),
             )
         )
@@ -345,7 +352,7 @@ def time_files(place: OffloadPlace, state_bytes: int, *, through: bool, most: in
 def time_moves(
     write: Callable[[int], object], read: Callable[[int], object], *, state_bytes: int, most: int
 ) -> Rates:
-    """Return the median seconds of writing a state by its number, and of reading it, of at most so many."""
+    """Time writing a state by its number, and reading it, of at most so many."""
     count = min(_MOST, max(_LEAST, _BYTES // state_bytes), most)
     seconds: list[float] = []
     for move, numbers in ((write, range(count)), (read, reversed(range(count)))):
@@ -355,7 +362,24 @@ def time_moves(
             move(number)
             taken.append(max(time.perf_counter() - began, 1e-9))
         seconds.append(statistics.median(taken))
-    return seconds[0], seconds[1]
+    return Rates(*seconds)
+
+
+def time_handoff(place: OffloadPlace, compute: Callable[[], object]) -> float:
+    """Return by how much longer a message of a byte takes in a thread, while this one computes."""
+    assert place.folder is not None  # noqa: S101 - host memory needs no thread
+    with closing(StateFiles(place.folder, field=place.field)) as files, ThreadPoolExecutor(1) as thread:
+        alone, beside = [], []
+        for _ in range(_MOST):
+            began = time.perf_counter()
+            files.write(0, [memoryview(b"\1")])
+            alone.append(time.perf_counter() - began)
+            began = time.perf_counter()
+            job = thread.submit(files.write, 0, [memoryview(b"\1")])
+            while not job.done():
+                compute()
+            beside.append(time.perf_counter() - began)
+    return max(0.0, statistics.median(beside) - statistics.median(alone))
 
 
 #: What was timed in this process or another one, and when.
@@ -373,7 +397,7 @@ def _recall(key: str) -> Rates | None:
 
 def _keep(key: str, rates: Rates) -> None:
     _known[key] = rates, time.time()
-    keep("places", key, f"{rates[0]!r} {rates[1]!r}\n")
+    keep("places", key, " ".join(map(repr, rates)))
 
 
 def _read_rates(key: str) -> tuple[Rates, float] | None:
@@ -382,8 +406,9 @@ def _read_rates(key: str) -> tuple[Rates, float] | None:
     if known is None:
         return None
     try:
-        write, read = map(float, known[0].split())
-    except ValueError:
+        rates = Rates._make(map(float, known[0].split()))
+    except (TypeError, ValueError):
         # Another version wrote it.
         return None
-    return ((write, read), known[1]) if all(0 < one < math.inf for one in (write, read)) else None
+    usable = all(0 < one < math.inf for one in rates[:2]) and 0 <= rates.handoff < math.inf
+    return (rates, known[1]) if usable else None

@@ -12,11 +12,14 @@ from typing import Any
 import torch
 
 from ckptplan.storage import place as places
-from ckptplan.storage.place import Link, OffloadPlace, Rates, find_cached_room, time_moves
+from ckptplan.storage.place import Link, OffloadPlace, Rates, find_cached_room, time_handoff, time_moves
 from ckptplan.storage.remote_folder import StateFiles, make_parent
 from ckptplan.torch.remote_store import FileStore, HostStore
 from ckptplan.torch.stores import Checkpoint, Store
 from ckptplan.torch.trees import flatten
+
+#: Elements of the operation that computes beside a thread: small ones keep it waiting most.
+_SMALL = 2**12
 
 
 def at_place(place: OffloadPlace | None, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,7 +81,7 @@ def make_store(place: OffloadPlace, device: torch.device, *, ahead: bool, throug
 def _time_states(
     device: torch.device, place: OffloadPlace, state_bytes: int, *, through: bool, most: int
 ) -> Rates:
-    """Return the seconds of writing a state to a place, and of reading it, of at most so many."""
+    """Time states that go to a place and come back, of at most so many, and threads beside small operations."""
     leaves, structure = flatten(torch.ones(state_bytes, dtype=torch.uint8, device=device))
     state = Checkpoint(leaves, structure, ())
 
@@ -88,9 +91,13 @@ def _time_states(
             torch.cuda.synchronize(device)
 
     with closing(make_store(place, device, ahead=False, through=through)) as store:
-        return time_moves(
+        rates = time_moves(
             lambda number: move(store.put, number, state),
             lambda number: move(store.get, number),
             state_bytes=state_bytes,
             most=most,
         )
+    if place.folder is None:
+        return rates
+    small = torch.ones(_SMALL)
+    return rates._replace(handoff=time_handoff(place, lambda: small.add_(1)))

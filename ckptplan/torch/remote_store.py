@@ -6,9 +6,10 @@ compute that made the state, a read for the write of its buffer, and compute for
 one read are in progress, for which the host waits before it begins the next.
 
 If a plan's transfers overlap compute, the next message is read as soon as it is announced, and one thread
-writes files and one reads them. Then each direction has as many buffers as its largest message has states,
-allocated once: those that docs/equations.md counts. Otherwise compute waits for each transfer, and states on
-the host go to files and come back without buffers. A copy within host memory is compute's own work in any case.
+writes files and one reads them. Each direction then has at most as many states on their way as its largest
+message has: those that docs/equations.md counts. Otherwise compute waits for each transfer. States on the host
+go to files as they are and are read into new memory, without a copy by the thread that computes; a copy within
+host memory is compute's own work in any case.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ import torch
 
 from ckptplan.storage.remote_folder import StateFiles
 from ckptplan.torch.memory import number_device
-from ckptplan.torch.stores import Store
-from ckptplan.torch.trees import Leaves
+from ckptplan.torch.stores import Store, check_unchanged, read_versions
+from ckptplan.torch.trees import Leaves, compact
 
 
 class LeafLayout(NamedTuple):
@@ -94,10 +95,6 @@ class _Pool:
             self.count -= 1
         self.count += 1
         return _Buffer.allocate(layouts, pinned=self._pinned)
-
-    def has_room(self, most: int) -> bool:
-        """Return whether a buffer can be taken with no more than ``most`` in all."""
-        return bool(self._free) or self.count < most
 
     def give(self, buffer: _Buffer) -> None:
         """Take a buffer back."""
@@ -214,7 +211,7 @@ class HostStore(Store[_Buffer]):
         if self.ahead and self._fetched is None and states[0] in self._kept:
             self._fetched = states[0], self._copies.read(self._kept[states[0]][0])
 
-    def _write(self, leaves: Leaves, together: int) -> _Buffer:
+    def _write(self, state: int, leaves: Leaves, together: int) -> _Buffer:
         buffer = self._pool.take(tuple(map(LeafLayout.of, leaves)))
         self._copies.write(leaves, buffer)
         return buffer
@@ -257,51 +254,51 @@ class FileStore(Store[_Filed]):
         self.ahead, self._files, self._on_device = ahead, files, device.type == "cuda"
         self._copies = _make_copies(device, overlaps=ahead)
         self._free: list[int] = []
-        self._out, self._in = (_Pool(pinned=self._on_device) for _ in range(2))
-        #: Writes and reads in progress, with their buffers.
+        self._out, self._in = (_Pool(pinned=True) for _ in range(2))
+        #: Writes and reads in progress, with what they are from and to.
         self._writing: deque[tuple[Future[None], _Buffer]] = deque()
         self._reading: dict[int, tuple[Future[None], _Buffer]] = {}
         self._writer = ThreadPoolExecutor(1, "ckptplan-write")
         self._reader = ThreadPoolExecutor(1, "ckptplan-read")
 
-    @property
-    def buffers(self) -> int:
-        """The number of buffers, of both directions."""
-        return self._out.count + self._in.count
-
-    def _write(self, leaves: Leaves, together: int) -> _Filed:
+    def _write(self, state: int, leaves: Leaves, together: int) -> _Filed:
         layouts = tuple(map(LeafLayout.of, leaves))
         file = self._free.pop() if self._free else len(self._kept)
-        if not self.ahead and not self._on_device:
-            self._fill(file, _Buffer(layouts, tuple(map(_close_gaps, leaves, layouts))))
-            return _Filed(file, layouts)
-        buffer = self._take_free(layouts, together)
-        self._copies.write(leaves, buffer)
-        job = self._writer.submit(self._fill, file, buffer)
-        self._writing.append((job, buffer))
-        if not self.ahead:
-            job.result()
-        return _Filed(file, layouts, job)
-
-    def _take_free(self, layouts: Layouts, together: int) -> _Buffer:
-        """Return a buffer to write from; if all are in use, that of the oldest write when it is done."""
-        while self._writing and (self._writing[0][0].done() or not self._out.has_room(together)):
+        while self._writing and (self._writing[0][0].done() or len(self._writing) >= together):
             job, buffer = self._writing.popleft()
             job.result()
-            self._out.give(buffer)
-        return self._out.take(layouts)
+            self._give_back(self._out, buffer)
+        if self._on_device:
+            buffer = self._out.take(layouts)
+            self._copies.write(leaves, buffer)
+        else:
+            buffer = _Buffer(layouts, tuple(map(_close_gaps, leaves, layouts)))
+        if not self.ahead:
+            self._files.write(file, buffer.wait())
+            self._give_back(self._out, buffer)
+            return _Filed(file, layouts)
+        job = self._writer.submit(self._fill, file, buffer, state, read_versions(buffer.leaves))
+        self._writing.append((job, buffer))
+        return _Filed(file, layouts, job)
 
-    def _fill(self, file: int, buffer: _Buffer) -> None:
+    def _fill(self, file: int, buffer: _Buffer, state: int, versions: tuple[int, ...]) -> None:
         self._files.write(file, buffer.wait())
+        check_unchanged(state, buffer.leaves, versions)
+
+    def _take_empty(self, layouts: Layouts) -> _Buffer:
+        """Return what a state is read into: on the host the state itself."""
+        return self._in.take(layouts) if self._on_device else _Buffer.allocate(layouts, pinned=False)
+
+    def _give_back(self, pool: _Pool, buffer: _Buffer) -> None:
+        if self._on_device:
+            pool.give(buffer)
 
     def expect(self, states: tuple[int, ...]) -> None:
-        """Begin to read the states of a message that are there, as far as there are buffers."""
+        """Begin to read the states of a message that are there, no more at a time than it has."""
         for state in states if self.ahead else ():
-            if state in self._kept and state not in self._reading:
-                if not self._in.has_room(len(states)):
-                    return
+            if state in self._kept and state not in self._reading and len(self._reading) < len(states):
                 filed = self._kept[state][0]
-                buffer = self._in.take(filed.layouts)
+                buffer = self._take_empty(filed.layouts)
                 self._reading[state] = self._reader.submit(self._fetch, filed, buffer), buffer
 
     def _fetch(self, filed: _Filed, buffer: _Buffer) -> None:
@@ -313,15 +310,13 @@ class FileStore(Store[_Filed]):
         if state in self._reading:
             job, buffer = self._reading.pop(state)
             job.result()
-        elif self._on_device:
-            buffer = self._in.take(kept.layouts)
-            self._fetch(kept, buffer)
         else:
-            buffer = _Buffer.allocate(kept.layouts, pinned=False)
+            buffer = self._take_empty(kept.layouts)
             self._fetch(kept, buffer)
+        if not self._on_device:
             return buffer.leaves
         leaves = self._copies.arrive(self._copies.read(buffer))
-        self._in.give(buffer)
+        self._give_back(self._in, buffer)
         return leaves
 
     def _release(self, state: int, kept: _Filed) -> None:
@@ -329,7 +324,7 @@ class FileStore(Store[_Filed]):
             # Announced, and not needed after all: what is written there next must not meet the read.
             job, buffer = self._reading.pop(state)
             job.result()
-            self._in.give(buffer)
+            self._give_back(self._in, buffer)
         # What is written there next is written later: there is one writer.
         self._free.append(kept.file)
 
@@ -346,9 +341,12 @@ class FileStore(Store[_Filed]):
 
 
 def _close_gaps(leaf: torch.Tensor, layout: LeafLayout) -> torch.Tensor:
-    """Return a leaf, or a copy in host memory without gaps whose values are as they read."""
+    """Return a leaf, or a copy in host memory without gaps whose values are as they read.
+
+    A view of a larger storage, which would stay alive until it is written, is copied, too.
+    """
     if leaf.stride() == layout.stride and not (leaf.is_conj() or leaf.is_neg()):
-        return leaf
+        return compact(leaf)
     copy = _Buffer.allocate((layout,), pinned=False)
     _Copies().write((leaf,), copy)
     return copy.leaves[0]

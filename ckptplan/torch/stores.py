@@ -41,7 +41,8 @@ class Store(ABC, Generic[_K]):
     def put(self, state: int, checkpoint: Checkpoint, *, together: int = 1) -> None:
         """Keep a checkpoint, one of so many that move in one message."""
         size = byte_size(checkpoint.leaves)
-        self._kept[state] = self._write(checkpoint.leaves, together), checkpoint.with_leaves(()), size
+        kept = self._write(state, checkpoint.leaves, together)
+        self._kept[state] = kept, checkpoint.with_leaves(()), size
         self.bytes += size
 
     def get(self, state: int) -> Checkpoint:
@@ -59,7 +60,7 @@ class Store(ABC, Generic[_K]):
         """Announce the checkpoints of the next message, so that they may be fetched while compute runs."""
 
     @abstractmethod
-    def _write(self, leaves: Leaves, together: int) -> _K: ...
+    def _write(self, state: int, leaves: Leaves, together: int) -> _K: ...
 
     @abstractmethod
     def _read(self, state: int, kept: _K) -> Leaves: ...
@@ -76,17 +77,27 @@ class Store(ABC, Generic[_K]):
 class LocalStore(Store[tuple[Leaves, tuple[int, ...]]]):
     """Keeps tensors without copying; a change in place after they were stored is detected."""
 
-    def _write(self, leaves: Leaves, together: int) -> tuple[Leaves, tuple[int, ...]]:
+    def _write(self, state: int, leaves: Leaves, together: int) -> tuple[Leaves, tuple[int, ...]]:
         leaves = tuple(compact(leaf) for leaf in leaves)
-        return leaves, tuple(leaf._version for leaf in leaves)
+        return leaves, read_versions(leaves)
 
     def _read(self, state: int, kept: tuple[Leaves, tuple[int, ...]]) -> Leaves:
         leaves, versions = kept
-        if versions != tuple(leaf._version for leaf in leaves):
-            raise InputError(
-                f"state {state} was changed in place after it was stored, so that steps cannot be run again "
-                "from it",
-                field="cell" if state else "state",
-                accepted="a cell that returns new tensors, and an initial state that is left alone",
-            )
+        check_unchanged(state, leaves, versions)
         return leaves
+
+
+def read_versions(leaves: Leaves) -> tuple[int, ...]:
+    """Return numbers that grow as tensors are changed in place."""
+    return tuple(leaf._version for leaf in leaves)
+
+
+def check_unchanged(state: int, leaves: Leaves, versions: tuple[int, ...]) -> None:
+    """Raise InputError if a state that was not copied was changed since its versions were read."""
+    if versions != read_versions(leaves):
+        raise InputError(
+            f"state {state} was changed in place after it was stored, so that steps cannot be run again "
+            "from it",
+            field="cell" if state else "state",
+            accepted="a cell that returns new tensors, and an initial state that is left alone",
+        )

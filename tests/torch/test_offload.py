@@ -48,10 +48,10 @@ def rate(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
     def time_states(
         _: object, place: places.OffloadPlace, __: int, *, through: bool, most: int
-    ) -> tuple[float, float]:
+    ) -> places.Rates:
         assert most >= 2
         found.timed.append((place.name, through))
-        return found.seconds, found.seconds
+        return places.Rates(found.seconds, found.seconds)
 
     monkeypatch.setattr(offload, "_time_states", time_states)
     return found
@@ -176,7 +176,7 @@ def test_what_finds_no_room_in_memory_is_timed_at_the_rate_of_the_device(
 def test_a_place_is_timed_as_it_is_used(tmp_path: Path, through: bool) -> None:
     """By real writes and reads of which nothing is left."""
     place = places.OffloadPlace(folder=tmp_path)
-    write, read = offload._time_states(torch.device("cpu"), place, 2**20, through=through, most=4)
+    write, read, _ = offload._time_states(torch.device("cpu"), place, 2**20, through=through, most=4)
     assert write > 0
     assert read > 0
     assert not list(tmp_path.iterdir())
@@ -327,7 +327,7 @@ _RUN = """
 import sys, torch
 from ckptplan.torch import bptt, offload
 from ckptplan.torch.adapters import TorchCell
-offload._time_states = lambda *_, through, most: (1e-7, 1e-7)
+offload._time_states = lambda *_, through, most: offload.Rates(1e-7, 1e-7)
 def cell(state, x):
     state = torch.tanh(state + x * weight)
     return state, state

@@ -1,4 +1,4 @@
-"""Law: a state comes back from a place as it went, whatever moves meanwhile, through counted buffers."""
+"""Law: a state comes back from a place as it went, whatever moves meanwhile, and few are on their way."""
 
 from __future__ import annotations
 
@@ -90,18 +90,43 @@ def test_slots_are_used_again(make: Make, ahead: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-def test_a_state_may_change_as_soon_as_it_is_put(make: Make, ahead: bool) -> None:
+def test_a_state_may_change_when_it_has_been_put(make: Make, ahead: bool) -> None:
     store = make(ahead)
     kept = torch.full((2**20,), 1.0)
     store.put(0, checkpoint(kept))
+    store.get(0)
     kept.fill_(2.0)
     assert store.get(0).leaves[0].eq(1.0).all()
     store.close()
 
 
+def test_a_state_that_changes_while_it_is_written_is_found_out(tmp_path: Path) -> None:
+    """It goes to the file as it is, without a copy."""
+    gate = Gate(tmp_path)
+    store = FileStore(gate, _CPU, ahead=True)
+    kept = torch.full((5,), 1.0)
+    store.put(3, checkpoint(kept))
+    kept.fill_(2.0)
+    gate.open.set()
+    with pytest.raises(InputError, match="state 3 was changed in place after it was stored"):
+        store.get(3)
+    store.close()
+
+
+def test_a_view_that_waits_to_be_written_does_not_keep_its_storage(tmp_path: Path) -> None:
+    gate = Gate(tmp_path)
+    with LiveBytes() as live:
+        store = FileStore(gate, _CPU, ahead=True)
+        store.put(0, checkpoint(torch.ones(100, 50)[0]))
+        assert live.now == 200
+        gate.open.set()
+        assert store.get(0).leaves[0].tolist() == [1.0] * 50
+    store.close()
+
+
 @pytest.mark.parametrize("ahead", [False, True])
-def test_a_state_that_was_read_is_no_buffer(make: Make, ahead: bool) -> None:
-    """It can be changed, or live on when the buffer is filled anew."""
+def test_a_state_that_was_read_is_the_caller_s(make: Make, ahead: bool) -> None:
+    """It can be changed, or live on when the next one is read."""
     store = make(ahead)
     store.put(0, full(1))
     store.put(1, full(2))
@@ -125,10 +150,10 @@ def test_states_are_on_the_host_whatever_the_default_device(make: Make) -> None:
 
 
 @pytest.mark.parametrize("together", [1, 3])
-def test_each_direction_has_as_many_buffers_as_its_largest_message_has_states(
+def test_each_direction_has_as_many_states_on_their_way_as_its_largest_message(
     tmp_path: Path, together: int
 ) -> None:
-    """They are allocated once, and nothing else is alive beside the state that compute works with."""
+    """Nothing else is alive beside the state that compute works with."""
     size = 2**16
     with LiveBytes() as live:
         store = FileStore(StateFiles(tmp_path), _CPU, ahead=True)
@@ -140,7 +165,6 @@ def test_each_direction_has_as_many_buffers_as_its_largest_message_has_states(
             assert [store.get(state).leaves[0][0].item() for state in numbers] == list(numbers)
             for state in numbers:
                 store.drop(state)
-        assert store.buffers <= 2 * together
         assert live.peak <= (2 * together + 1) * size + 64
         store.close()
 

@@ -177,8 +177,8 @@ class JaxRounds(Rounds):
             counter.count()
         folder, size = self._network.remote_dir, self._sizes.state_bytes
         link = time_place(folder, state_bytes=size, states=self._states)
-        rows[WRITE] = TimedRow(counts={WRITE: 1}, seconds=link.write_seconds)
-        rows[READ] = TimedRow(counts={READ: 1}, seconds=link.read_seconds)
+        rows[WRITE] = TimedRow(counts={WRITE: 1}, seconds=link.rates.write)
+        rows[READ] = TimedRow(counts={READ: 1}, seconds=link.rates.read)
         return rows
 
     def explain(self) -> dict[str, str]:

@@ -280,7 +280,7 @@ class TorchRounds(Rounds):
         size = byte_size(flatten(network.state)[0])
         link = time_place(network.remote_dir, states=self._states, state_bytes=size, device=network.device)
         found: dict[Hashable, TimedRow] = {}
-        for way, kind, seconds in ((WRITE, "save", link.write_seconds), (READ, "load", link.read_seconds)):
+        for way, kind, seconds in ((WRITE, "save", link.rates.write), (READ, "load", link.rates.read)):
             local = walked.get(((kind, 1),))
             found[way] = TimedRow(counts={way: 1}, seconds=seconds + (0.0 if local is None else local.seconds))
         return found
