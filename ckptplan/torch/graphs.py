@@ -195,19 +195,19 @@ class Gradients:
         finds: so there is one more gradient of a parameter at a time, and not one of each. At first they are
         zeros, since autograd adds to no view, as the gradient of a transposed weight is one.
         """
-        fresh: dict[int, TensorWeakRef] = {}
+        fresh: dict[int, tuple[TensorWeakRef, int]] = {}
         for place, parameter in enumerate(self._parameters):
             total = self.parameters[place]
             if total is None and not self._sparse and _may_grow(parameter):
                 total = torch.zeros_like(parameter)
-                fresh[place] = TensorWeakRef(total)
+                fresh[place] = TensorWeakRef(total), total._version
             if total is not None:
                 mark_growing(total)
             pairs.append((parameter, total))
         total, self.parameters = None, []
         found = compute_gradients(pairs, (*wanted, *self._parameters))
         self.parameters = [
-            None if place in fresh and _is_untouched(one, fresh[place]) else one
+            None if place in fresh and _is_untouched(one, *fresh[place]) else one
             for place, one in enumerate(found[len(wanted) :])
         ]
         return found[: len(wanted)]
@@ -242,13 +242,13 @@ def _may_grow(parameter: torch.Tensor) -> bool:
     return plain and parameter.layout is torch.strided and parameter.numel() > 0
 
 
-def _is_untouched(found: Gradient, zeros: TensorWeakRef) -> bool:
+def _is_untouched(found: Gradient, zeros: TensorWeakRef, version: int) -> bool:
     """Return whether a gradient is the zeros that autograd was given, to which it added nothing.
 
     An address would not tell: where something watches operations, autograd adds out of place, and a later sum
     may lie where the zeros did.
     """
-    return found is not None and found is zeros() and found._version == 0
+    return found is not None and found is zeros() and found._version == version
 
 
 def compute_gradients(pairs: GivenPairs, wanted: Sequence[torch.Tensor]) -> tuple[Gradient, ...]:
