@@ -3,7 +3,7 @@
 Calibrate, plan, validate and train, ten times in a row, while two other processes compute without pause. Then,
 on the machine at rest, each plan that was chosen is validated once more, which measures its time. Printed are
 the exit codes, the interval of each plan's time, whether it has the time at rest, and the strategy. It takes
-about 40 minutes on two cores, and three with ``--small``, which calibrates quickly and twice.
+about 15 minutes on two cores, and three with ``--small``, which calibrates quickly and twice.
 """
 
 from __future__ import annotations
