@@ -206,9 +206,11 @@ class ChunkEngine(Engine):
                 return _detach(self.cell.replay(state, inputs, self.log.part(start, stop)))
             states, made = self.cell.run(state, inputs, self._before)
             states = _detach(states)
-            self._before = self.cell.last(made)
+            saved = made.moved(self._pages.keep) if self.again else made
+            # What it tells of the last step may lie in the memory of the outputs that are kept.
+            self._before = self.cell.last(saved)
             if self.again:
-                self.log.add(start, stop, made.moved(self._pages.keep))
+                self.log.add(start, stop, saved)
         for first in range(start, stop, self.working):
             last = min(stop, first + self.working)
             with self._plain():

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -26,10 +26,19 @@ from ckptplan.torch.spikes import Spikes
 _FEW_STEPS = 16
 
 
+class LIFBefore(NamedTuple):
+    """The spikes of a step, as booleans and as they are stored."""
+
+    fired: torch.Tensor
+    spikes: Spikes
+
+
 @dataclass(frozen=True)
 class LIFOutputs:
-    """Spikes of the step before and of some steps, and the inputs of these steps if they are spikes."""
+    """Spikes of some steps and of the step before, and the inputs of these steps if they are spikes."""
 
+    #: Of the step before, in the memory of its own outputs; None at the first step of all, whose state tells.
+    first: Spikes | None
     spikes: Spikes
     inputs: Spikes | None
     #: The spikes as booleans, as long as few of them are at hand: losses need them next. They are never saved.
@@ -42,13 +51,15 @@ class LIFOutputs:
 
     def part(self, start: int, stop: int) -> LIFOutputs:
         """Return the outputs of steps start..stop-1, counted from the first step here."""
+        first = self.spikes.part(start - 1, start) if start else self.first
         inputs = None if self.inputs is None else self.inputs.part(start, stop)
-        fired = None if self.fired is None else self.fired[start : stop + 1]
-        return LIFOutputs(self.spikes.part(start, stop + 1), inputs, fired)
+        fired = None if self.fired is None else self.fired[start:stop]
+        return LIFOutputs(first, self.spikes.part(start, stop), inputs, fired)
 
     def moved(self, keep: Callable[[torch.Tensor], torch.Tensor]) -> LIFOutputs:
-        """Return the same outputs with each tensor replaced by what ``keep`` returns for it."""
-        return LIFOutputs(self.spikes.moved(keep), None if self.inputs is None else self.inputs.moved(keep))
+        """Return the same outputs with each tensor of their own replaced by what ``keep`` returns for it."""
+        inputs = None if self.inputs is None else self.inputs.moved(keep)
+        return LIFOutputs(self.first, self.spikes.moved(keep), inputs)
 
 
 class LIF(ChunkCell):
@@ -133,7 +144,7 @@ class LIF(ChunkCell):
         return state, Spike.apply(state - self.threshold, self.slope)  # type: ignore[no-untyped-call]
 
     def run(
-        self, state: torch.Tensor, inputs: torch.Tensor, before: torch.Tensor | None
+        self, state: torch.Tensor, inputs: torch.Tensor, before: LIFBefore | None
     ) -> tuple[torch.Tensor, LIFOutputs]:
         """Run steps for the first time, with dense products, and pack the spikes."""
         self._check_weights()
@@ -143,19 +154,20 @@ class LIF(ChunkCell):
             )
         feedback = self._feedback()
         states = torch.nn.functional.linear(inputs, self.weight, self.bias)
-        fired = torch.empty(len(inputs) + 1, *state.shape, dtype=torch.bool, device=state.device)
-        fired[0] = state > self.threshold if before is None else before
-        spikes, membranes = self._rows(fired[0].to(state.dtype)), self._rows(state)
-        for current, fires in zip(self._steps(states), self._steps(fired[1:]), strict=True):
+        fired = torch.empty(len(inputs), *state.shape, dtype=torch.bool, device=state.device)
+        start = state > self.threshold if before is None else before.fired
+        spikes, membranes = self._rows(start.to(state.dtype)), self._rows(state)
+        for current, fires in zip(self._steps(states), self._steps(fired), strict=True):
             membranes = current.addmm_(spikes, feedback).add_(membranes, alpha=self.decay)
             torch.gt(membranes, self.threshold, out=fires)
             spikes.copy_(fires)
         came = Spikes.pack(inputs) if self.spiking_inputs else None
-        return states, LIFOutputs(Spikes.pack(fired), came, fired if len(inputs) <= _FEW_STEPS else None)
+        first = None if before is None else before.spikes
+        return states, LIFOutputs(first, Spikes.pack(fired), came, fired if len(inputs) < _FEW_STEPS else None)
 
     def replay(self, state: torch.Tensor, inputs: torch.Tensor, outputs: LIFOutputs) -> torch.Tensor:
         """Return the membranes, from one sparse product for the feedback of all steps, and the leak."""
-        states = outputs.spikes.part(0, outputs.spikes.steps - 1).product(self._feedback())
+        states = self._read(state, outputs).product(self._feedback())
         if outputs.inputs is None:
             self._rows(states).addmm_(inputs.reshape(-1, self.inputs), self.weight.t())
         else:
@@ -167,17 +179,26 @@ class LIF(ChunkCell):
             membranes = current.add_(membranes, alpha=self.decay)
         return states
 
-    def last(self, outputs: LIFOutputs) -> torch.Tensor:
-        """Return the last step's spikes as booleans."""
-        if outputs.fired is not None:
-            return outputs.fired[-1].clone()
-        return outputs.spikes.part(outputs.spikes.steps - 1, outputs.spikes.steps).dense(torch.bool)[0]
+    def last(self, outputs: LIFOutputs) -> LIFBefore:
+        """Return the last step's spikes."""
+        steps = outputs.spikes.steps
+        spikes = outputs.spikes.part(steps - 1, steps)
+        fired = spikes.dense(torch.bool)[0] if outputs.fired is None else outputs.fired[-1].clone()
+        return LIFBefore(fired, spikes)
 
     def dense(self, outputs: LIFOutputs) -> torch.Tensor:
         """Return the spikes as zeros and ones."""
         if outputs.fired is not None:
-            return outputs.fired[1:].to(self.weight.dtype)
-        return outputs.spikes.part(1, outputs.spikes.steps).dense(self.weight.dtype)
+            return outputs.fired.to(self.weight.dtype)
+        return outputs.spikes.dense(self.weight.dtype)
+
+    def _read(self, state: torch.Tensor, outputs: LIFOutputs) -> Spikes:
+        """Return the spikes that each step reads: those of the step before."""
+        first = outputs.first
+        if first is None:
+            first = Spikes.pack((state > self.threshold).unsqueeze(0))
+        steps = outputs.spikes.steps
+        return first if steps == 1 else first.join(outputs.spikes.part(0, steps - 1))
 
     def reverse(
         self,
@@ -201,7 +222,7 @@ class LIF(ChunkCell):
         if bias is not None and bias.requires_grad:
             parts.append((bias, flat.sum(0)))
         if self.recurrent_weight is not None and self.recurrent_weight.requires_grad:
-            read = outputs.spikes.part(0, outputs.spikes.steps - 1).dense(states.dtype)
+            read = self._read(state, outputs).dense(states.dtype)
             parts.append((self.recurrent_weight, flat.t() @ self._rows(read)))
         gradients: dict[int, torch.Tensor] = {}
         for one, part in parts:

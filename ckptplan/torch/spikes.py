@@ -81,6 +81,17 @@ class Spikes:
             bounds=tuple(bound - low for bound in self.bounds[start : stop + 1]),
         )
 
+    def join(self, other: Spikes) -> Spikes:
+        """Return these spikes and those of the steps after them."""
+        if self.form != other.form:
+            return Spikes.pack(torch.cat([self.dense(torch.bool), other.dense(torch.bool)]))
+        return replace(
+            self,
+            data=torch.cat([self.data, other.data]),
+            counts=torch.cat([self.counts, other.counts]),
+            bounds=(*self.bounds, *(self.bounds[-1] + bound for bound in other.bounds[1:])),
+        )
+
     def moved(self, keep: Callable[[torch.Tensor], torch.Tensor]) -> Spikes:
         """Return the same spikes with each tensor replaced by what ``keep`` returns for it."""
         return replace(self, data=keep(self.data), counts=keep(self.counts))

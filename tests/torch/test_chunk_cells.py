@@ -14,8 +14,9 @@ from torch.nn.modules.module import register_module_full_backward_hook
 from ckptplan import InputError
 from ckptplan.torch import LIF, ChunkCell, bptt, unroll
 from ckptplan.torch.chunk_cell import ChunkGradients
-from ckptplan.torch.lif import LIFOutputs
+from ckptplan.torch.lif import LIFBefore, LIFOutputs
 from ckptplan.torch.rehearsal import rehearse_first
+from ckptplan.torch.spikes import Spikes
 from tests.torch.support import assert_close, gradients, job, plain, plan_of
 
 STEPS = 24
@@ -118,7 +119,7 @@ class ForgottenInputs(LIF):
 class OffByOne(LIF):
     def reverse(self, state: Any, states: Any, inputs: Any, outputs: LIFOutputs, **more: Any) -> ChunkGradients:
         found = super().reverse(state, states, inputs, outputs, **more)
-        spikes = outputs.spikes.part(1, outputs.spikes.steps).dense(states.dtype)
+        spikes = outputs.spikes.dense(states.dtype)
         late = self._rows(states).t() @ self._rows(spikes)
         return replace(found, parameters=(*found.parameters[:2], late))
 
@@ -157,8 +158,9 @@ class Unregistered(LIF):
 
 
 class ForgetsSpikes(LIF):
-    def last(self, outputs: LIFOutputs) -> torch.Tensor:
-        return torch.zeros_like(super().last(outputs))
+    def last(self, outputs: LIFOutputs) -> LIFBefore:
+        found = super().last(outputs)
+        return found._replace(fired=torch.zeros_like(found.fired))
 
 
 OTHER = "reverse is not the backward pass of its forward: the gradient of"
@@ -271,7 +273,9 @@ class SilentBefore(LIF):
     """None stands for the first step of a sequence alone, before which no neuron has fired."""
 
     def run(self, state: Any, inputs: Any, before: Any) -> Any:
-        return super().run(state, inputs, torch.zeros_like(state) if before is None else before)
+        silent = torch.zeros_like(state, dtype=torch.bool)
+        none = LIFBefore(silent, Spikes.pack(silent.unsqueeze(0)))
+        return super().run(state, inputs, none if before is None else before)
 
 
 @every_strategy

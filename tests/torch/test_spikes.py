@@ -31,6 +31,16 @@ def test_nothing_is_lost(spikes: torch.Tensor, data: st.DataObject) -> None:
     assert torch.equal(part.part(0, 1).dense(torch.bool), spikes[start : start + 1])
 
 
+@given(spikes=dense(), data=st.data())
+def test_parts_join_again(spikes: torch.Tensor, data: st.DataObject) -> None:
+    """Whichever form each has."""
+    middle = data.draw(st.integers(1, len(spikes)))
+    rest = spikes[middle:] if middle < len(spikes) else ~spikes
+    joined = Spikes.pack(spikes[:middle]).join(Spikes.pack(rest))
+    assert torch.equal(joined.dense(torch.bool), torch.cat([spikes[:middle], rest]))
+    assert joined.steps == middle + len(rest)
+
+
 @given(spikes=dense(), columns=st.integers(1, 5))
 def test_the_sparse_product_is_the_dense_one(spikes: torch.Tensor, columns: int) -> None:
     table = torch.randn(spikes.shape[-1], columns, dtype=torch.float64)
