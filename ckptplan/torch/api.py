@@ -15,13 +15,13 @@ from ckptplan.schedule.actions import Action
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.storage.place import OffloadTo, read_offload
 from ckptplan.torch.budget import choose_plan, settle_plan
-from ckptplan.torch.call import Verify, check_losses, refuse_ignored
+from ckptplan.torch.call import Verify, check_losses, list_measured, refuse_ignored
 from ckptplan.torch.compiling.options import Compile, read_compile
 from ckptplan.torch.engine import Cell, Observer
 from ckptplan.torch.offload import at_place
 from ckptplan.torch.online import bptt_online, refuse_unknown_length
 from ckptplan.torch.parameters import list_parameters
-from ckptplan.torch.run import Result, bptt_planned, unroll_planned
+from ckptplan.torch.run import Result, bptt_call, unroll_call
 
 
 def unroll(
@@ -80,26 +80,16 @@ def unroll(
         "parameters": list_parameters(parameters),
         "replay_randomness": replay_randomness,
         "verify": verify,
-    }
-    execution: dict[str, Any] = {
         "remote_dir": remote_dir,
         "schedule": schedule,
         "observer": observer,
         "strict": strict,
     }
-    refuse_ignored(plan, memory, execution)
+    measured = list_measured(options)
+    refuse_ignored(plan, memory, options)
     wanted, place = read_compile(compile), read_offload(offload, plan=plan, memory=memory)
-    chosen = settle_plan(plan, memory, cell, inputs, state, losses={}, place=place, compile_=wanted, **options)
-    return unroll_planned(
-        cell,
-        inputs,
-        state,
-        plan=chosen.executed,
-        compile=chosen.compile,
-        survey=chosen.survey,
-        **at_place(place, execution),
-        **options,
-    )
+    chosen = settle_plan(plan, memory, cell, inputs, state, losses={}, place=place, compile_=wanted, **measured)
+    return unroll_call(chosen.make_call(cell, inputs, state, **at_place(place, options)))
 
 
 def bptt(
@@ -159,14 +149,13 @@ def bptt(
         "parameters": list_parameters(parameters),
         "replay_randomness": replay_randomness,
         "verify": verify,
-    }
-    execution: dict[str, Any] = {
         "remote_dir": remote_dir,
         "schedule": schedule,
         "observer": observer,
         "strict": strict,
     }
-    refuse_ignored(plan, memory, execution)
+    measured = list_measured(options)
+    refuse_ignored(plan, memory, options)
     if until is not None or isinstance(plan, OnlineSchedule):
         refuse_unknown_length(
             schedule=schedule, strict=strict or None, compile=compile or None, offload=offload
@@ -181,23 +170,13 @@ def bptt(
             losses=losses,
             remote_dir=remote_dir,
             observer=observer,
-            **options,
+            **measured,
         )
     wanted, place = read_compile(compile), read_offload(offload, plan=plan, memory=memory)
     chosen = settle_plan(
-        plan, memory, cell, inputs, state, losses=losses, place=place, compile_=wanted, **options
+        plan, memory, cell, inputs, state, losses=losses, place=place, compile_=wanted, **measured
     )
-    result = bptt_planned(
-        cell,
-        inputs,
-        state,
-        plan=chosen.executed,
-        compile=chosen.compile,
-        survey=chosen.survey,
-        **losses,
-        **at_place(place, execution),
-        **options,
-    )
+    result = bptt_call(chosen.make_call(cell, inputs, state, losses=losses, **at_place(place, options)))
     # Of compiled pieces, the plan that counts them.
     return result if chosen.survey is not None else replace(result, plan=chosen.plan)
 

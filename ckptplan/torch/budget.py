@@ -360,6 +360,11 @@ class PlanChoice:
     #: Watches the sizes of all steps; None if a step of the plan is a compiled piece, or the plan was given.
     survey: Survey | None = None
 
+    def make_call(self, cell: Any, inputs: Any, state: Any, **options: Any) -> Call:
+        """Return the call that executes the plan; ``options`` are its other fields."""
+        own: dict[str, Any] = {"plan": self.executed, "compile": self.compile, "survey": self.survey}
+        return Call(cell=cell, inputs=inputs, state=state, **own, **options)
+
 
 def settle_plan(
     plan: Plan | Schedule | None,
@@ -473,9 +478,9 @@ def choose_plan(
         try:
             # The actions of pieces do not say that states are written through.
             cached = tuple(link for link in links if not link.through)
-            plan = fit(built.measurement, steps=-(-count // built.piece.steps), links=cached)
-            stretched = stretch(schedule_of(plan), built.piece.steps, count)
-            plans.append((plan, PlanChoice(plan=plan, executed=stretched, compile=built.piece)))
+            plan = fit(built.measurement, steps=-(-count // built.steps), links=cached)
+            stretched = stretch(schedule_of(plan), built.steps, count)
+            plans.append((plan, PlanChoice(plan=plan, executed=stretched, compile=built)))
         except InputError as error:
             refusal = refusal or error
     if refusal is not None and not plans:
@@ -531,7 +536,7 @@ def place_plan(
     if compile_ is not None:
         call = Call(cell=cell, inputs=inputs, state=state, plan=executed, **options)
         built = find_piece(call, compile_)
-    return PlanChoice(plan=plan, executed=executed, compile=None if built is None else built.piece)
+    return PlanChoice(plan=plan, executed=executed, compile=built)
 
 
 def stretch(schedule: Schedule, piece: int, steps: int) -> Schedule:

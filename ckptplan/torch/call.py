@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias
 
 import torch
 
@@ -29,19 +29,6 @@ from ckptplan.torch.trees import Leaves, flatten
 Verify: TypeAlias = bool | Literal["always"]
 #: The losses that are given, by the names of their arguments.
 Losses: TypeAlias = Mapping[str, Any]
-
-
-class RunOptions(TypedDict, total=False):
-    """The arguments of ``unroll`` and ``bptt`` that say how a plan is executed."""
-
-    parameters: Iterable[torch.Tensor]
-    remote_dir: str | os.PathLike[str] | OffloadPlace | None
-    replay_randomness: bool
-    verify: Verify
-    schedule: Iterable[Action] | None
-    observer: Observer | None
-    strict: bool
-    compile: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +192,11 @@ class Call:
     def runs_as_planned(self) -> bool:
         """Whether it can run twice: an observer sees each action once, a schedule is given once."""
         return self.schedule is None and self.observer is None
+
+
+def list_measured(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of ``unroll`` that a measurement depends on, too."""
+    return {name: options[name] for name in ("parameters", "replay_randomness", "verify") if name in options}
 
 
 def refuse_ignored(plan: object, memory: object, options: Mapping[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
@@ -11,7 +11,7 @@ import torch
 
 from ckptplan.errors import InputError
 from ckptplan.torch.graphs import Gradient
-from ckptplan.torch.trees import Leaves, Structure, flatten
+from ckptplan.torch.trees import Leaves
 
 
 class SavedOutputs(Protocol):
@@ -103,74 +103,37 @@ class ChunkCell(torch.nn.Module, ABC):
         """
 
 
-@dataclass(frozen=True, kw_only=True)
-class LeafGradients:
-    """Gradients of a chunk, one for each leaf; None where there is none."""
-
-    state: list[Gradient]
-    inputs: list[Gradient]
-    parameters: list[Gradient]
-
-
-def reverse_chunk(
-    cell: ChunkCell,
-    state: Any,
-    states: Any,
-    inputs: tuple[Leaves, Structure],
-    outputs: Any,
-    *,
-    output_gradients: Any | None,
-    state_gradients: Sequence[Gradient],
-    wants_inputs: bool,
-) -> LeafGradients:
-    """Return the gradients of a chunk, leaf by leaf.
-
-    Arguments are those of ``ChunkCell.reverse``; inputs come as their leaves and how these nest, gradients of
-    the state as a list. Raises InputError if there are too few or too many gradients, or of other shapes.
-    """
-    begins, nest = flatten(state)
-    leaves, structure = inputs
-    found = cell.reverse(
-        state,
-        states,
-        structure.fill(tuple(leaf.detach() for leaf in leaves)),
-        outputs,
-        output_gradients=output_gradients,
-        state_gradients=nest.fill(state_gradients),  # type: ignore[arg-type]
-        wants_inputs=wants_inputs,
-    )
-    if not isinstance(found, ChunkGradients):
-        raise _make_error(cell, f"returned {type(found).__name__}")
-    named = dict(cell.named_parameters())
-    return LeafGradients(
-        state=_read(cell, nest.pick, found.state, begins, "the state"),
-        inputs=_read(cell, structure.pick, found.inputs, leaves, "the inputs") if wants_inputs else [],
-        parameters=_read(
-            cell, list, found.parameters, tuple(named.values()), f"the parameters ({', '.join(named)})"
-        ),
-    )
-
-
-def _read(
+def read_gradients(
     cell: ChunkCell, pick: Callable[[Any], list[Any]], given: Any, of: Leaves, name: str
 ) -> list[Gradient]:
-    """Return the gradients of some tensors. Raises InputError if they are not as many, or of other shapes."""
+    """Return the gradients of some tensors that a cell returned, as a list with None where there is none.
+
+    Arguments:
+        cell: the cell.
+        pick: lists what ``given`` holds, nested as it is to be.
+        given: the gradients.
+        of: the tensors.
+        name: what these are, for errors.
+
+    Raises InputError if there are too few or too many gradients, or of other shapes.
+    """
     try:
         gradients = pick(given)
     except (TypeError, ValueError):
-        raise _make_error(cell, f"returned {type(given).__name__} as gradients of {name}") from None
+        raise make_gradients_error(cell, f"returned {type(given).__name__} as gradients of {name}") from None
     if len(gradients) != len(of):
-        raise _make_error(cell, f"returned {len(gradients)} gradients of {name}, which are {len(of)}")
+        raise make_gradients_error(cell, f"returned {len(gradients)} gradients of {name}, which are {len(of)}")
     for gradient, tensor in zip(gradients, of, strict=True):
         if gradient is not None and getattr(gradient, "shape", None) != tensor.shape:
             shape = tuple(getattr(gradient, "shape", ()))
-            raise _make_error(
+            raise make_gradients_error(
                 cell, f"returned a gradient of shape {shape} for {tuple(tensor.shape)}, one of {name}"
             )
     return gradients
 
 
-def _make_error(cell: ChunkCell, problem: str) -> InputError:
+def make_gradients_error(cell: ChunkCell, problem: str) -> InputError:
+    """Return the error for what ``reverse`` of a cell returned."""
     return InputError(
         f"{type(cell).__name__}.reverse {problem}",
         field="cell",

@@ -31,17 +31,13 @@ _ACCEPTED = f"a ChunkCell whose methods say the same as its forward; or {_STEP_B
 
 def check_chunk(cell: ChunkCell, state: Any, inputs: Sequence) -> None:
     """Raise InputError if a chunk differs from a step, e.g. because a subclass changes only the step."""
-    given, nest = inputs.piece(0, 1)
-    leaves, structure = flatten(state)
+    chunk = run_chunk(cell, state, inputs, 0, 1, before=None)
+    (given, nest), (leaves, structure) = inputs.piece(0, 1), flatten(state)
     roots, pieces = as_graph_roots(copy_leaves(leaves)), copy_leaves(given)
     with torch.autocast(device_type=pieces[0].device.type, enabled=False):
-        after, output = cell(structure.fill(roots), next(iterate_steps(pieces, nest, 1)))
-        _refuse_others(cell, (*flatten((after, output))[0],), (*roots, *cell.parameters()))
-        with torch.no_grad():
-            state = structure.fill(copy_leaves(leaves))
-            states, saved = cell.run(state, nest.fill(copy_leaves(given)), None)
-        chunk = tuple(leaf[0] for leaf in flatten((states, cell.dense(saved)))[0])
-    if not are_equal(flatten((after, output))[0], chunk):
+        step, _ = flatten(cell(structure.fill(roots), next(iterate_steps(pieces, nest, 1))))
+    _refuse_others(cell, step, (*roots, *cell.parameters()))
+    if not are_equal(step, [leaf[0] for leaf in (*chunk.states, *chunk.outputs)]):
         raise InputError(
             f"{type(cell).__name__}: a chunk of one step, by run, is not what its step returns, by forward",
             field="cell",
@@ -83,12 +79,11 @@ def refuse_backward_hooks(cell: ChunkCell) -> None:
 class Chunk:
     """Some steps that a cell has run."""
 
-    #: The leaves of the states after each step, time first.
+    #: The leaves of the states after each step, time first, and of the outputs.
     states: Leaves
+    outputs: Leaves
     #: What the next steps need of these.
     last: Any
-    #: Whether an output is not zero.
-    is_active: bool
 
 
 def run_chunk(cell: ChunkCell, state: Any, inputs: Sequence, start: int, stop: int, *, before: Any) -> Chunk:
@@ -100,8 +95,8 @@ def run_chunk(cell: ChunkCell, state: Any, inputs: Sequence, start: int, stop: i
         states, saved = cell.run(structure.fill(given[0]), nest.fill(given[1]), before)
         return Chunk(
             states=tuple(leaf.detach() for leaf in flatten(states)[0]),
+            outputs=flatten(cell.dense(saved))[0],
             last=cell.last(saved),
-            is_active=any(bool(leaf.any()) for leaf in flatten(cell.dense(saved))[0]),
         )
 
 
@@ -130,7 +125,7 @@ def find_active(
     while start + each < min(steps, _MOST_SILENT):
         found = run_chunk(own, structure.fill(leaves), inputs, start, start + each, before=before)
         start, leaves, before = start + each, tuple(leaf[-1].clone() for leaf in found.states), found.last
-        if found.is_active:
+        if any(bool(leaf.any()) for leaf in found.outputs):
             break
     return start, structure.fill(leaves), before
 

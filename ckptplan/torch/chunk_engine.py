@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ckptplan.torch.chunk_cell import SavedOutputs, reverse_chunk
+from ckptplan.torch.ambient import Autocast
+from ckptplan.torch.chunk_cell import (
+    ChunkGradients,
+    SavedOutputs,
+    make_gradients_error,
+    read_gradients,
+)
 from ckptplan.torch.engine import Engine, Incoming, Tape
 from ckptplan.torch.graphs import Gradient, as_graph_roots, compute_gradients
+from ckptplan.torch.inputs import iterate_steps
 from ckptplan.torch.losses import Terms
 from ckptplan.torch.parameters import check_reached
-from ckptplan.torch.trees import Leaves, byte_size, flatten
+from ckptplan.torch.trees import Leaves, Structure, flatten, is_differentiable
+from ckptplan.torch.trial import detach_state
 
 _PAGE = 2**18
 _ALIGNMENT = 8
@@ -43,46 +51,11 @@ class Pages:
         self._used += -(-size // _ALIGNMENT) * _ALIGNMENT
         return place.view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
-    def close(self) -> None:
-        """Start a new page; existing copies remain valid."""
-        self._page = None
-
 
 #: The most steps run at a time, and the most whose outputs and adjoints exist at a time.
 _MOST, MOST_WORKING = 64, 16
 #: One in this many of the states that a plan has room for may be used as working memory in addition.
 _SHARE = 8
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Piece:
-    start: int
-    stop: int
-    begin: Any
-    states: Any
-
-    def part(self, start: int, stop: int) -> _Piece:
-        """Return some of its steps; memory is shared."""
-        leaves, structure = flatten(self.states)
-        first, last = start - self.start, stop - self.start
-        return _Piece(
-            start=start,
-            stop=stop,
-            begin=structure.fill([leaf[first - 1] for leaf in leaves]) if first else self.begin,
-            states=structure.fill([leaf[first:last] for leaf in leaves]),
-        )
-
-
-class ChunkTape(Tape):
-    """The states of a recorded chunk, in pieces."""
-
-    def __init__(self, *, start: int, stop: int, pieces: list[_Piece], end: Leaves, final: Terms) -> None:
-        super().__init__(start=start, stop=stop)
-        self.pieces, self.end, self.final = pieces, end, final
-
-    @property
-    def bytes(self) -> int:
-        return sum(byte_size(flatten(piece.states)[0]) for piece in self.pieces)
 
 
 @dataclass(frozen=True)
@@ -97,10 +70,13 @@ class SavedLog:
 
     def __init__(self) -> None:
         self._blocks: list[_Block] = []
+        self._pages = Pages()
 
-    def add(self, start: int, stop: int, saved: SavedOutputs) -> None:
-        """Keep the outputs of the next steps."""
-        self._blocks.append(_Block(start, stop, saved))
+    def add(self, start: int, stop: int, saved: SavedOutputs) -> SavedOutputs:
+        """Keep the outputs of the next steps, and return what is kept."""
+        kept = saved.moved(self._pages.keep)
+        self._blocks.append(_Block(start, stop, kept))
+        return kept
 
     def block(self, step: int) -> _Block:
         """Return the block that a step is in."""
@@ -124,8 +100,39 @@ class SavedLog:
         return sum(block.saved.bytes for block in self._blocks)
 
 
+class _Part(torch.autograd.Function):
+    """Some steps that have run: their backward pass is that of the cell.
+
+    Its arguments are the engine; where the steps begin and end, the state before them, the leaves of the states
+    after each one and how these nest, all outside of any graph; and what has gradients: the leaves of the state
+    before, inputs and parameters. It returns the leaves of the state after them, and a scalar that stands for
+    their outputs.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, engine: ChunkEngine, ran: tuple[Any, ...], *_: Any) -> tuple[torch.Tensor, ...]:
+        """Return copies of what the steps left, which do not keep the other states alive."""
+        ctx.set_materialize_grads(False)
+        ctx.engine, (ctx.cut, ctx.begin, ctx.states, ctx.nest) = engine, ran
+        end = tuple(leaf[-1].clone() for leaf in ctx.states)
+        ctx.mark_non_differentiable(*(leaf for leaf in end if not is_differentiable(leaf)))
+        return *end, torch.zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Gradient) -> Any:
+        """Return the gradients of the state and of the parameters; those of inputs lie where they belong."""
+        begin, states, ctx.begin, ctx.states = ctx.begin, ctx.states, None, None
+        engine: ChunkEngine = ctx.engine
+        state, parameters = engine.reverse_part(ctx.cut, begin, ctx.nest.fill(states), gradients[:-1])
+        inputs = [None] * len(engine.inputs.leaves)
+        return None, None, *state, *inputs, *parameters
+
+
 class ChunkEngine(Engine):
     """Runs a ``ChunkCell``, a few steps at a time."""
+
+    #: It is a copy.
+    holds_end = False
 
     def __init__(
         self,
@@ -150,9 +157,11 @@ class ChunkEngine(Engine):
         # The states of a piece become the tape or are dropped, so a piece may be as large as a chunk's tape.
         self.piece = min(max(chunk, self.working), _MOST)
         self.log = SavedLog()
-        self._pages = Pages()
         #: What ``last`` returned for the steps that have run, or for those before the first one.
         self._before = before
+        #: What the backward pass of a tape was given, and the autocast settings that it began with.
+        self._incoming: Incoming = ()
+        self._autocast = Autocast.present(device)
 
     def read_before(self, step: int) -> Any:
         if not step:
@@ -160,42 +169,42 @@ class ChunkEngine(Engine):
         with self._plain():
             return self.cell.last(self.log.part(self.log.block(step - 1).start, step))
 
-    def advance(self, state: Any, start: int, stop: int, *, known: int) -> Any:
-        for first, last in self._pieces(start, stop, known):
-            state = _copy_last(self._states(state, first, last, known))
-        return state
-
-    def record(self, state: Any, start: int, stop: int, *, known: int) -> tuple[Tape, Any]:
-        pieces = []
-        for first, last in self._pieces(start, stop, known):
-            states = self._states(state, first, last, known)
-            pieces.append(_Piece(start=first, stop=last, begin=state, states=states))
-            state = _copy_last(states)
-        leaves, structure = flatten(state)
-        end: Leaves = ()
-        final: Terms = []
-        if stop == self.steps:
-            with torch.enable_grad():
-                end = as_graph_roots(leaves)
-                final = self.outputs.finish(structure.fill(end))
-            check_reached(tuple(final), end, parameters=self.parameters)
-        tape = ChunkTape(start=start, stop=stop, pieces=pieces, end=end, final=final)
-        return tape, state
-
     @contextmanager
     def _plain(self) -> Iterator[None]:
         """Disable autograd and autocast."""
         with torch.no_grad(), torch.autocast(device_type=self.device.type, enabled=False):
             yield
 
-    def _pieces(self, start: int, stop: int, known: int) -> Iterator[tuple[int, int]]:
-        """Cut steps into pieces; known steps are cut where their outputs were saved."""
-        while start < stop:
-            end = min(stop, start + self.piece)
-            if start < known:
-                end = min(end, known, self.log.block(start).stop)
-            yield start, end
-            start = end
+    def _find_end(self, start: int, stop: int, known: int) -> int:
+        end = min(stop, start + self.piece)
+        # Known steps are cut where their outputs were saved.
+        return min(end, known, self.log.block(start).stop) if start < known else end
+
+    def _read(self, start: int, stop: int) -> tuple[Leaves, Structure]:
+        # Inputs that are made have no gradients, and are made when they are needed.
+        return flatten(tuple(leaf[start:stop] for leaf in self.inputs.leaves))
+
+    def _run(
+        self, state: Any, inputs: Leaves, nest: Structure, cut: tuple[int, int], *, known: int
+    ) -> tuple[Any, Terms]:
+        graph, terms = torch.is_grad_enabled(), []
+        begin = detach_state(state)
+        for start, stop in self._cut(*cut, known):
+            found, structure = flatten(self._states(detach_state(state), start, stop, known))
+            if not graph:
+                state = structure.fill([leaf[-1].clone() for leaf in found])
+                # Before those of the next steps are there.
+                del found
+                continue
+            for first in range(start, stop, self.working):
+                last = min(stop, first + self.working)
+                some = tuple(leaf[first - start : last - start] for leaf in found)
+                ran = (first, last), begin, some, structure
+                roots = (*flatten(state)[0], *inputs, *self.parameters)
+                *end, term = _Part.apply(self, ran, *roots)  # type: ignore[no-untyped-call]
+                begin, state = structure.fill([leaf[-1] for leaf in some]), structure.fill(end)
+                terms.append(term)
+        return state, terms
 
     def _states(self, state: Any, start: int, stop: int, known: int) -> Any:
         """Return the states after each step."""
@@ -203,125 +212,88 @@ class ChunkEngine(Engine):
         inputs = structure.fill(tuple(leaf.detach() for leaf in leaves))
         with self._plain():
             if start < known:
-                return _detach(self.cell.replay(state, inputs, self.log.part(start, stop)))
+                return detach_state(self.cell.replay(state, inputs, self.log.part(start, stop)))
             states, made = self.cell.run(state, inputs, self._before)
-            states = _detach(states)
-            saved = made.moved(self._pages.keep) if self.again else made
+            states = detach_state(states)
+            saved = self.log.add(start, stop, made) if self.again else made
             # What it tells of the last step may lie in the memory of the outputs that are kept.
             self._before = self.cell.last(saved)
-            if self.again:
-                self.log.add(start, stop, saved)
         for first in range(start, stop, self.working):
             last = min(stop, first + self.working)
             with self._plain():
-                outputs = _unstack(self.cell.dense(made.part(first - start, last - start)))
+                outputs = [*iterate_steps(*flatten(self.cell.dense(made.part(first - start, last - start))), 0)]
             with torch.no_grad():
-                self._take(first, outputs, first_time=True)
+                self.outputs.take_some(first, outputs, first_time=True)
         return states
 
     def reverse(self, tape: Tape, incoming: Incoming) -> None:
-        assert isinstance(tape, ChunkTape)  # noqa: S101 - this engine's own
-        self._reverse_final(tape, incoming)
-        while tape.pieces:
-            piece = tape.pieces.pop()
-            for first in range(piece.start, piece.stop, self.working)[::-1]:
-                self._reverse_piece(piece.part(first, min(piece.stop, first + self.working)), incoming)
+        self._incoming, self._autocast = incoming, Autocast.present(self.device)
+        super().reverse(tape, incoming)
         self.log.forget(tape.start)
 
-    def _reverse_final(self, tape: ChunkTape, incoming: Incoming) -> None:
-        """Add the gradients of the final state's loss."""
-        if not tape.final or not incoming or incoming[0] is None:
-            return
-        found = self._grad(tape.final, [incoming[0]], tape.end)
-        given = self.gradients.state or [None] * len(tape.end)
-        self.gradients.state = [_add(one, other) for one, other in zip(given, found, strict=True)]
+    def _incoming_pairs(self, tape: Tape, incoming: Incoming) -> list[tuple[torch.Tensor, Gradient]]:
+        if all(gradient is None for gradient in incoming):
+            return []
+        # Parts ask for the gradients of their outputs themselves.
+        return [
+            *((term, torch.zeros(())) for term in tape.terms),
+            *((term, incoming[0]) for term in tape.final),
+        ]
 
-    def _reverse_piece(self, piece: _Piece, incoming: Incoming) -> None:
-        saved = self.log.part(piece.start, piece.stop)
-        gradients = self.gradients.state or [None] * len(flatten(piece.begin)[0])
-        output_gradients = self._output_gradients(piece, saved, incoming)
-        inputs = self.inputs.piece(piece.start, piece.stop)
+    def reverse_part(
+        self, cut: tuple[int, int], begin: Any, states: Any, gradients: Sequence[Gradient]
+    ) -> tuple[list[Gradient], list[Gradient]]:
+        """Return the gradients of the state before some steps, and of the parameters; put those of inputs.
+
+        ``begin`` is the state before them, ``states`` that after each one, time first, and ``gradients`` those
+        of the last one. States may be overwritten. Raises InputError for what a cell may not return.
+        """
+        cell, saved, (leaves, structure) = self.cell, self.log.part(*cut), self.inputs.piece(*cut)
+        (begins, nest), named = flatten(begin), dict(self.cell.named_parameters())
+        output_gradients, parameters = self._reverse_outputs(cut, saved)
         with self._plain():
-            found = reverse_chunk(
-                self.cell,
-                piece.begin,
-                piece.states,
-                inputs,
+            found = cell.reverse(
+                begin,
+                states,
+                structure.fill(tuple(leaf.detach() for leaf in leaves)),
                 saved,
                 output_gradients=output_gradients,
-                state_gradients=gradients,
+                state_gradients=nest.fill(gradients),  # type: ignore[arg-type]
                 wants_inputs=self.wants_inputs,
             )
-        self.gradients.state = found.state
-        for place, gradient in zip(self._places, found.parameters, strict=True):
-            if place is not None and gradient is not None:
-                self.gradients.add(place, gradient)
+        if not isinstance(found, ChunkGradients):
+            raise make_gradients_error(cell, f"returned {type(found).__name__}")
+        state = read_gradients(cell, nest.pick, found.state, begins, "the state")
         if self.wants_inputs:
-            self.gradients.put(piece.start, piece.stop, found.inputs)
+            self.gradients.put(*cut, read_gradients(cell, structure.pick, found.inputs, leaves, "the inputs"))
+        name = f"the parameters ({', '.join(named)})"
+        own = read_gradients(cell, list, found.parameters, tuple(named.values()), name)
+        for place, gradient in zip(self._places, own, strict=True):
+            if place is not None and gradient is not None:
+                other = parameters[place]
+                parameters[place] = gradient if other is None else other + gradient
+        return state, parameters
 
-    def _output_gradients(self, piece: _Piece, saved: Any, incoming: Incoming) -> Any | None:
-        """Return the gradients of the outputs, by computing the loss of the saved outputs again."""
-        if not incoming or all(gradient is None for gradient in incoming):
-            return None
-        leaves, structure = flatten(self.cell.dense(saved))
-        with torch.enable_grad():
+    def _reverse_outputs(self, cut: tuple[int, int], saved: Any) -> tuple[Any | None, list[Gradient]]:
+        """Return the gradients of outputs and of parameters, by computing the loss of saved outputs again."""
+        if all(gradient is None for gradient in self._incoming):
+            return None, [None] * len(self.parameters)
+        with self._plain():
+            leaves, structure = flatten(self.cell.dense(saved))
+        with torch.enable_grad(), self._autocast.enter():
             leaves = as_graph_roots(leaves)
-            terms = self._take(piece.start, _unstack(structure.fill(leaves)), first_time=False)
+            terms = self.outputs.take_some(cut[0], [*iterate_steps(leaves, structure, 0)], first_time=False)
         check_reached(tuple(terms), leaves, parameters=self.parameters)
-        gradients = self.outputs.gradients(piece.start, piece.stop, incoming, terms=len(terms))
-        found = self._grad(terms, gradients, leaves)
-        return structure.fill(found)  # type: ignore[arg-type]
-
-    def _take(self, start: int, outputs: list[Any], *, first_time: bool) -> Terms:
-        terms: Terms = []
-        for first in range(0, len(outputs), self.outputs.at_once):
-            some = outputs[first : first + self.outputs.at_once]
-            found = self.outputs.take(start + first, some, first_time=first_time)
-            if not first_time:
-                # The first time they are not needed, and a loss may be a view that keeps its outputs alive.
-                terms += found
-        return terms
-
-    def _grad(self, terms: Terms, gradients: Any, leaves: Leaves) -> list[Gradient]:
-        """Return the gradients of leaves, and accumulate those of parameters."""
+        gradients = self.outputs.gradients(*cut, self._incoming, terms=len(terms))
         wanted = [leaf for leaf in leaves if leaf.requires_grad]
-        pairs = [*zip(terms, gradients, strict=True)]
-        found = iter(compute_gradients(pairs, (*wanted, *self.parameters)))
-        own = [next(found) if leaf.requires_grad else None for leaf in leaves]
-        for place, gradient in enumerate(found):
-            if gradient is not None:
-                self.gradients.add(place, gradient)
-        return own
+        found = compute_gradients([*zip(terms, gradients, strict=True)], (*wanted, *self.parameters))
+        parts = iter(found)
+        own = structure.fill([next(parts) if leaf.requires_grad else None for leaf in leaves])  # type: ignore[misc]
+        return own, list(parts)
 
     @property
     def saved_bytes(self) -> int:
         return self.log.bytes
 
     def close(self) -> None:
-        self.log.forget(0)
-        self._pages.close()
-        self._before = None
-
-
-def _detach(states: Any) -> Any:
-    """Return states without a graph, which a cell may have recorded in spite of all (``enable_grad``)."""
-    leaves, structure = flatten(states)
-    return structure.fill([leaf.detach() for leaf in leaves])
-
-
-def _copy_last(states: Any) -> Any:
-    """Return a copy of the last state, which does not keep the others alive."""
-    leaves, structure = flatten(states)
-    return structure.fill([leaf[-1].clone() for leaf in leaves])
-
-
-def _unstack(outputs: Any) -> list[Any]:
-    """Return a list of the outputs of each step."""
-    leaves, structure = flatten(outputs)
-    return [structure.fill(step) for step in zip(*(leaf.unbind(0) for leaf in leaves), strict=True)]
-
-
-def _add(one: Gradient, other: Gradient) -> Gradient:
-    if one is None or other is None:
-        return one if other is None else other
-    return one + other
+        self.log, self._before = SavedLog(), None

@@ -1,9 +1,8 @@
-"""Engines run, record and reverse steps; the usual one runs any cell step by step under autograd."""
+"""Runs, records and reverses steps: those of any cell, one by one under autograd."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from ckptplan.torch.graphs import (
 from ckptplan.torch.inputs import Sequence, detach_inputs
 from ckptplan.torch.losses import Outputs, Terms
 from ckptplan.torch.parameters import Parameters, check_reached
-from ckptplan.torch.trees import Leaves, Structure, flatten, is_differentiable
+from ckptplan.torch.trees import Leaves, Structure, flatten
 
 Cell = Callable[[Any, Any], tuple[Any, Any]]
 #: Called with each action when it is done, and with its executor.
@@ -30,25 +29,45 @@ Observer = Callable[[Action, Any], None]
 Incoming = tuple[torch.Tensor | None, ...]
 
 
-class Tape(ABC):
-    """The data that the backward pass of some steps needs."""
+class Tape:
+    """The graph of recorded steps: where it begins and ends, and where gradients enter."""
 
-    def __init__(self, *, start: int, stop: int) -> None:
-        self.start, self.stop = start, stop
+    def __init__(
+        self,
+        *,
+        start: int,
+        stop: int,
+        begin: Leaves,
+        end: Leaves,
+        inputs: Leaves,
+        terms: Terms,
+        final: Terms,
+        holds_end: bool,
+    ) -> None:
+        self.start, self.stop, self.begin, self.end, self.inputs = start, stop, begin, end, inputs
+        self.terms, self.final, self._holds_end = terms, final, holds_end
 
     @property
-    @abstractmethod
     def bytes(self) -> int:
         """The bytes it keeps alive, excluding its initial state, parameters and inputs."""
+        return self._count((*self.end, *self.terms, *self.final))
 
     @property
     def least_bytes(self) -> int:
         """Those of its steps, without the last loss, which may keep more than others do."""
-        return self.bytes
+        return self._count((*self.end, *self.terms[:-1]))
+
+    def _count(self, outputs: Leaves) -> int:
+        end = self.end if self._holds_end else ()
+        return count_saved_bytes(outputs, end=end, without=(*self.begin, *self.inputs))
 
 
-class Engine(ABC):
-    """Runs steps. States passed in and returned belong to no graph.
+#: Steps whose inputs are made or unbound at a time, if nothing is recorded.
+_PIECE = 64
+
+
+class Engine:
+    """Runs any cell, one step at a time. States passed in and returned belong to no graph.
 
     Arguments:
         cell: the cell.
@@ -58,7 +77,11 @@ class Engine(ABC):
         parameters: the tensors that gradients are wanted of, besides the state and the inputs.
         gradients: takes the gradients.
         input_gradients: for each tensor of the inputs, whether its gradient is wanted.
+        temporary: the tensors requiring a gradient that each step creates, at most.
     """
+
+    #: Whether the state after recorded steps is a part of their tape.
+    holds_end = True
 
     def __init__(
         self,
@@ -70,9 +93,15 @@ class Engine(ABC):
         parameters: Parameters,
         gradients: Gradients,
         input_gradients: tuple[bool, ...],
+        temporary: int = 0,
     ) -> None:
         self.cell, self.inputs, self.steps, self.outputs = cell, inputs, steps, outputs
         self.parameters, self.gradients, self.input_gradients = parameters, gradients, input_gradients
+        self.temporary = temporary
+        #: Where the present recording begins besides the state and the inputs: leaves that need no gradient.
+        self.roots: Terms = []
+        #: Whether a step that runs without a tape has returned a state with a graph (by ``enable_grad``).
+        self._leaks = False
 
     @property
     def saved_bytes(self) -> int:
@@ -83,94 +112,68 @@ class Engine(ABC):
         """Return what a ``ChunkCell`` needs of the steps before one, in order to run from there."""
         del step
 
-    @abstractmethod
     def advance(self, state: Any, start: int, stop: int, *, known: int) -> Any:
         """Run steps without a tape, and return the state after them; steps before ``known`` have run before."""
-
-    @abstractmethod
-    def record(self, state: Any, start: int, stop: int, *, known: int) -> tuple[Tape, Any]:
-        """Run steps, and return their tape and the state after them."""
-
-    @abstractmethod
-    def reverse(self, tape: Tape, incoming: Incoming) -> None:
-        """Backpropagate through a tape; the state's gradients become those of the tape's initial state."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Release everything."""
-
-
-#: Steps whose inputs are made or unbound at a time, if nothing is recorded.
-_PIECE = 64
-
-
-class Graph(Tape):
-    """The graph of a recorded chunk: where it begins and ends, and where gradients enter."""
-
-    def __init__(
-        self, *, start: int, stop: int, begin: Leaves, end: Leaves, inputs: Leaves, terms: Terms, final: Terms
-    ) -> None:
-        super().__init__(start=start, stop=stop)
-        self.begin, self.end, self.inputs, self.terms, self.final = begin, end, inputs, terms, final
-
-    @property
-    def bytes(self) -> int:
-        return self._count((*self.end, *self.terms, *self.final))
-
-    @property
-    def least_bytes(self) -> int:
-        return self._count((*self.end, *self.terms[:-1]))
-
-    def _count(self, outputs: Leaves) -> int:
-        return count_saved_bytes(outputs, end=self.end, without=(*self.begin, *self.inputs))
-
-
-class StepEngine(Engine):
-    """Runs any cell, one step at a time."""
-
-    def __init__(self, *, temporary: int, **options: Any) -> None:
-        super().__init__(**options)
-        self.temporary = temporary
-        #: Whether a step that runs without a tape has returned a state with a graph (by ``enable_grad``).
-        self._leaks = False
-
-    def advance(self, state: Any, start: int, stop: int, *, known: int) -> Any:
         with torch.no_grad():
-            for first in range(start, stop, _PIECE):
-                last = min(stop, first + _PIECE)
-                leaves, structure = self.inputs.piece(first, last)
-                steps = self.inputs.iterate(leaves, structure, first, last)
-                state, _ = self._run(state, first, steps, known=known)
+            for cut in self._cut(start, stop, known):
+                state, _ = self._run(state, *self._read(*cut), cut, known=known)
         return state
 
     def record(self, state: Any, start: int, stop: int, *, known: int) -> tuple[Tape, Any]:
+        """Run steps, and return their tape and the state after them."""
         leaves, structure = flatten(state)
         with torch.enable_grad():
             first = as_graph_roots(leaves)
-            pieces, nest = self.inputs.piece(start, stop)
+            pieces, nest = self._read(start, stop)
             inputs = detach_inputs(pieces, self.input_gradients)
-            given = structure.fill(first)
-            state, terms, roots = self._record(given, inputs, nest, (start, stop), known=known)
+            state, terms = self._run(structure.fill(first), inputs, nest, (start, stop), known=known)
             final = self.outputs.finish(state) if stop == self.steps else []
         end, after = flatten(state)
-        tape = Graph(start=start, stop=stop, begin=first, end=end, inputs=inputs, terms=terms, final=final)
-        self._check(tape, roots)
+        tape = Tape(
+            start=start,
+            stop=stop,
+            begin=first,
+            end=end,
+            inputs=inputs,
+            terms=terms,
+            final=final,
+            holds_end=self.holds_end,
+        )
+        self._check(tape)
+        self.roots = []
         return tape, after.fill(tuple(leaf.detach() for leaf in end))
 
-    def _record(
-        self, state: Any, inputs: Leaves, nest: Structure, cut: tuple[int, int], *, known: int
-    ) -> tuple[Any, Terms, Terms]:
-        """Return the state after steps, the terms through which gradients enter, and roots that need none."""
-        steps = self.inputs.iterate(inputs, nest, *cut)
-        return *self._run(state, cut[0], steps, known=known), []
+    def close(self) -> None:
+        """Release everything but graphs, which are released with their tapes."""
 
-    def _run(self, state: Any, step: int, inputs: Any, *, known: int) -> tuple[Any, Terms]:
-        """Run steps; pass outputs on as soon as possible, so that few of them exist at a time."""
+    def _cut(self, start: int, stop: int, known: int) -> Iterator[tuple[int, int]]:
+        """Cut steps into runs; those before ``known`` have run before."""
+        while start < stop:
+            end = self._find_end(start, stop, known)
+            yield start, end
+            start = end
+
+    def _find_end(self, start: int, stop: int, known: int) -> int:
+        """Return where a run ends that begins with a step."""
+        del known
+        return min(stop, start + _PIECE)
+
+    def _read(self, start: int, stop: int) -> tuple[Leaves, Structure]:
+        """Return the inputs of some steps."""
+        return self.inputs.piece(start, stop)
+
+    def _run(
+        self, state: Any, inputs: Leaves, nest: Structure, cut: tuple[int, int], *, known: int
+    ) -> tuple[Any, Terms]:
+        """Run steps; return the state after them, and the terms through which gradients enter.
+
+        Outputs are passed on as soon as possible, so that few of them exist at a time.
+        """
         cell, outputs, graph = self.cell, self.outputs, torch.is_grad_enabled()
         terms: Terms = []
         waiting: list[Any] = []
-        begun = step
-        for x in inputs:
+        begun = step = cut[0]
+        for x in self.inputs.iterate(inputs, nest, *cut):
             state, output = check_result(cell(state, x))
             if not graph and (
                 self._leaks or step == begun or (state.__class__ is Tensor and state.requires_grad)
@@ -199,35 +202,29 @@ class StepEngine(Engine):
         self._leaks = True
         return structure.fill([leaf.detach() for leaf in leaves])
 
-    def _check(self, tape: Graph, roots: Terms) -> None:
+    def _check(self, tape: Tape) -> None:
         """Raise InputError if a chunk reaches an unknown parameter, or its initial state has a hook."""
         if isinstance(self.cell, ClosedCell):
             return
         refuse_hooks(tape.begin)
         check_reached(
             (*tape.end, *tape.terms, *tape.final),
-            (*tape.begin, *tape.inputs, *roots),
+            (*tape.begin, *tape.inputs, *self.roots),
             parameters=self.parameters,
             temporary=self.temporary * (tape.stop - tape.start),
         )
 
     def reverse(self, tape: Tape, incoming: Incoming) -> None:
-        assert isinstance(tape, Graph)  # noqa: S101 - this engine's own
+        """Backpropagate through a tape; the state's gradients become those of the tape's initial state."""
         pairs = [
             *zip(tape.end, self.gradients.state or [None] * len(tape.end), strict=True),
             *self._incoming_pairs(tape, incoming),
         ]
-        begins = [leaf for leaf in tape.begin if leaf.requires_grad]
-        inputs = [leaf for leaf in tape.inputs if leaf.requires_grad]
+        wanted = [leaf for leaf in (*tape.begin, *tape.inputs) if leaf.requires_grad]
         self.gradients.state = []
-        found = self.gradients.backpropagate(pairs, [*begins, *inputs])
-        self._keep(tape, found, begins=len(begins), inputs=len(inputs))
+        self._keep(tape, self.gradients.backpropagate(pairs, wanted))
 
-    def close(self) -> None:
-        # Graphs are released with their tapes.
-        pass
-
-    def _incoming_pairs(self, tape: Graph, incoming: Incoming) -> list[tuple[torch.Tensor, Gradient]]:
+    def _incoming_pairs(self, tape: Tape, incoming: Incoming) -> list[tuple[torch.Tensor, Gradient]]:
         """Return the terms of a chunk with their gradients."""
         if not incoming:
             return []
@@ -237,9 +234,9 @@ class StepEngine(Engine):
             *((term, incoming[0]) for term in tape.final),
         ]
 
-    def _keep(self, tape: Graph, found: tuple[Gradient, ...], *, begins: int, inputs: int) -> None:
-        states = iter(found[:begins])
-        self.gradients.state = [next(states) if is_differentiable(leaf) else None for leaf in tape.begin]
-        parts = iter(found[begins : begins + inputs])
+    def _keep(self, tape: Tape, found: Iterable[Gradient]) -> None:
+        """Keep the gradients of the state and the inputs with which a tape begins."""
+        each = iter(found)
+        self.gradients.state = [next(each) if leaf.requires_grad else None for leaf in tape.begin]
         rows = self.inputs.rows(tape.start, tape.stop)
-        self.gradients.put(*rows, [next(parts) if leaf.requires_grad else None for leaf in tape.inputs])
+        self.gradients.put(*rows, [next(each) if leaf.requires_grad else None for leaf in tape.inputs])

@@ -212,17 +212,6 @@ class Gradients:
         ]
         return found[: len(wanted)]
 
-    def add(self, place: int, gradient: torch.Tensor) -> None:
-        """Add a gradient of the parameter at a place, if none is found by ``backpropagate``."""
-        total = self.parameters[place]
-        if total is None:
-            # It may share memory with others, or with itself (an expanded scalar).
-            self.parameters[place] = gradient.clone()
-        elif total.layout is torch.strided:
-            total += gradient
-        else:
-            self.parameters[place] = total + gradient
-
     def put(self, start: int, stop: int, parts: Sequence[Gradient]) -> None:
         """Store the gradients of the inputs of some steps, given where these lie along the first axis."""
         for whole, part in zip(self.inputs, parts, strict=False):

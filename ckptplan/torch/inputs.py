@@ -25,10 +25,6 @@ class Sequence(ABC):
     def piece(self, start: int, stop: int) -> tuple[Leaves, Structure]:
         """Return the inputs of some steps, time first."""
 
-    @abstractmethod
-    def device(self) -> torch.device | None:
-        """Return the device of the inputs; None if it is known only when they are made."""
-
     def iterate(self, leaves: Leaves, structure: Structure, start: int, stop: int) -> Iterator[Any]:
         """Yield the input of each step, cut from what ``piece`` returned for these steps, or a copy of it."""
         return iterate_steps(leaves, structure, stop - start)
@@ -62,9 +58,6 @@ class GivenInputs(Sequence):
 
     def piece(self, start: int, stop: int) -> tuple[Leaves, Structure]:
         return tuple(leaf[start:stop] for leaf in self.leaves), self.structure
-
-    def device(self) -> torch.device:
-        return self.leaves[0].device
 
 
 def refuse_layouts(leaves: Leaves) -> None:
@@ -127,9 +120,6 @@ class MadeInputs(Sequence):
                     accepted=f"tensors of shape ({stop - start}, ...)",
                 )
         return leaves, structure
-
-    def device(self) -> None:
-        return None
 
 
 def make_sequence(inputs: Any, *, steps: int, asked_by: str = "plan") -> Sequence:

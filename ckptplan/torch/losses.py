@@ -49,6 +49,14 @@ class Outputs(ABC):
         Returns the tensors through which gradients enter, in the order of ``gradients``.
         """
 
+    def take_some(self, start: int, outputs: Sequence[Any], *, first_time: bool) -> Terms:
+        """Take the outputs of a run of steps, as many at a time as is preferred."""
+        terms: Terms = []
+        for first in range(0, len(outputs), self.at_once):
+            some = outputs[first : first + self.at_once]
+            terms += self.take(start + first, some, first_time=first_time)
+        return terms
+
     @abstractmethod
     def gradients(
         self, start: int, stop: int, incoming: Sequence[torch.Tensor | None], *, terms: int

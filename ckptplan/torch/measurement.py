@@ -16,7 +16,7 @@ import torch
 from ckptplan.errors import InputError
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.torch.call import Call
+from ckptplan.torch.call import Call, check_losses
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.executor import Executor
 from ckptplan.torch.graphs import compute_gradients, find_graph_leaves
@@ -24,7 +24,7 @@ from ckptplan.torch.inputs import make_sequence
 from ckptplan.torch.losses import RUN, StackedOutputs, SummedLoss
 from ckptplan.torch.meters import LiveBytes
 from ckptplan.torch.probe import Probed
-from ckptplan.torch.run import Run, bptt_planned, rehearse
+from ckptplan.torch.run import Run, bptt_call, rehearse
 from ckptplan.torch.surroundings.aside import leave_as_found
 from ckptplan.torch.survey import Measurement, Sizes
 from ckptplan.torch.trees import Leaves, byte_size, flatten
@@ -197,9 +197,10 @@ def measured_sizes(cell: Any, inputs: Any, state: Any, loss: Any = None, **more:
     if loss is None and not any(name.endswith("loss") for name in more):
         loss = _sum
     at_once = Schedule(steps=steps, actions=(Record(0, steps), Backward(0, steps)), local_states=steps)
-    things = {"cell": cell, "loss": loss, **more}
-    with torch.enable_grad(), leave_as_found(things, device=pieces[0].device if pieces else None):
-        result = bptt_planned(cell, first, state, loss, plan=at_once, observer=seen, **more)
+    losses = check_losses(loss=loss, **{name: more.pop(name, None) for name in ("chunk_loss", "final_loss")})
+    call = Call(cell=cell, inputs=first, state=state, plan=at_once, losses=losses, observer=seen, **more)
+    with torch.enable_grad(), leave_as_found(call.things, device=pieces[0].device if pieces else None):
+        result = bptt_call(call)
     if not seen.tapes:
         raise _make_no_tape()
     _refuse_empty(pieces, seen)

@@ -69,7 +69,10 @@ def bptt_online(
     **options: Any,
 ) -> Result:
     """Return the loss of a sequence of unknown length, as ``ckptplan.torch.bptt``. Raises InputError."""
-    _check(cell, until, plan, memory)
+    _check(until, plan, memory)
+    if isinstance(cell, ChunkCell):
+        # A sequence that may end after any of its steps runs them one by one.
+        cell = partial(cell)
     sequence, has = _open_inputs(inputs, until)
     if not has(0):
         raise InputError("have no steps", field="inputs", accepted="at least one step")
@@ -109,14 +112,8 @@ def refuse_unknown_length(**given: object) -> None:
             )
 
 
-def _check(cell: Cell, until: object, plan: object, memory: object) -> None:
+def _check(until: object, plan: object, memory: object) -> None:
     """Raise InputError for what does not go together with an unknown length."""
-    if isinstance(cell, ChunkCell):
-        raise InputError(
-            "runs its steps in chunks, and a sequence that may end after any of them runs them one by one",
-            field="cell",
-            accepted="the same cell as (state, x) -> (state, output)",
-        )
     if until is not None and not callable(until):
         raise InputError(f"{quote_value(until)} cannot be called", field="until", accepted="until(state)")
     if plan is not None and not isinstance(plan, OnlineSchedule):

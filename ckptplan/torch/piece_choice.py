@@ -19,9 +19,9 @@ import torch
 from ckptplan.schedule.actions import Advance, Backward, Record
 from ckptplan.torch.call import Call
 from ckptplan.torch.chunk_cell import ChunkCell
-from ckptplan.torch.compiling.build import PieceRequest, build_piece
+from ckptplan.torch.compiling.build import build_piece, choose_product, walk_code
 from ckptplan.torch.compiling.options import Compile, CompileProgress
-from ckptplan.torch.compiling.steps import SHIFT, CompiledPiece, NotCompiled, Product, run_with_outputs
+from ckptplan.torch.compiling.steps import CompiledPiece, NotCompiled, Product, warn_uncompiled
 from ckptplan.torch.measurement import (
     ActionSeconds,
     FirstRuns,
@@ -31,8 +31,7 @@ from ckptplan.torch.measurement import (
 )
 from ckptplan.torch.meters import measure_allocated
 from ckptplan.torch.probe import Probed, probe
-from ckptplan.torch.recognise import Recent
-from ckptplan.torch.surroundings.aside import leave_as_found
+from ckptplan.torch.recognise import Recent, Situation
 from ckptplan.torch.survey import Measurement
 
 _log = logging.getLogger("ckptplan.torch")
@@ -47,34 +46,22 @@ _MOST = 64
 #: Calls of another shape that run uncompiled before a piece is compiled for them, too: the last batch of an
 #: epoch is smaller, and takes less than the compiler.
 _PATIENCE = 2
-
-
 #: Bytes that the measured steps may take.
 _LIMIT = 2**26
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeasuredPiece:
-    """A compiled piece, and what it takes as a step of a plan."""
-
-    piece: CompiledPiece
-    measurement: Measurement
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of a time step that runs without a tape, again with one, and is reversed."""
-        one = self.measurement
-        return (one.forward_seconds + one.record_seconds + one.backward_seconds) / self.piece.steps
+_INCOMPLETE = (
+    "the cell or the loss reaches something whose changes could not be noticed (an iterator, a module of "
+    "torch.jit, hooks of all modules, more than 4,000 objects)"
+)
 
 
 @dataclass
 class _Known:
-    """What is known of a call: the piece, or why there is none."""
+    """What is known of a call: the piece, if there is one, and what is yet to be said of steps as written."""
 
-    found: MeasuredPiece | NotCompiled
+    found: CompiledPiece | None = None
+    why: str = ""
     #: Weak references whose ids are a part of the key.
-    references: tuple[Any, ...]
-    said: bool = False
+    references: tuple[Any, ...] = ()
 
 
 @dataclass
@@ -89,11 +76,9 @@ class _Code:
 _lock = threading.RLock()
 _known: Recent[Any, _Known] = Recent(_MOST)
 _codes: Recent[Any, _Code] = Recent(_MOST)
-#: Kinds of cells and losses whose changes could not be noticed, which was said.
-_incomplete: Recent[Any, None] = Recent(_MOST)
 
 
-def find_piece(call: Call, compile_: Compile | None) -> MeasuredPiece | None:
+def find_piece(call: Call, compile_: Compile | None) -> CompiledPiece | None:
     """Return the compiled piece for a call, made now if there is none; None if it runs as it is written.
 
     The reason is said once for each kind of call. ``compile_`` is None for no pieces. Raises InputError if the
@@ -101,102 +86,81 @@ def find_piece(call: Call, compile_: Compile | None) -> MeasuredPiece | None:
     """
     if compile_ is None or call.is_closed or not torch.is_grad_enabled():
         return None
-    request = PieceRequest(call=call)
-    if not request.is_complete:
-        _refuse_incomplete(request)
-        return None
     with _lock:
-        known = _find(request, compile_)
+        known = _find(call, walk_code(call), compile_)
         if known is None:
             return None
-        found = known.found
-        if isinstance(found, MeasuredPiece):
-            return None if found.piece.broken is not None else found
-        if not known.said:
-            known.said = True
-            found.warn()
-        return None
+        why, known.why = known.why, ""
+        if why:
+            warn_uncompiled(why)
+        return None if known.found is None or known.found.broken else known.found
 
 
-def _refuse_incomplete(request: PieceRequest) -> None:
-    """Say that changes of a cell could not be noticed, once for each kind of cell."""
-    kind = tuple(getattr(one, "__code__", type(one)) for one in request.things.values())
-    if kind in _incomplete:
-        return
-    _incomplete.keep(kind, None)
-    NotCompiled(
-        text="the cell or the loss reaches something whose changes could not be noticed (an iterator, a module "
-        "of torch.jit, hooks of all modules, more than 4,000 objects)",
-    ).warn()
-
-
-def _key(request: PieceRequest, compile_: Compile) -> Any:
-    return compile_.steps, compile_.mode, request.settings, request.entries, _list_lengths(request, compile_)
-
-
-def _find(request: PieceRequest, compile_: Compile) -> _Known | None:
-    """Return what is known of a call, found out now if nothing is; None if it wants no gradients."""
-    key = _key(request, compile_)
-    known = _known.find(key)
+def _find(call: Call, situation: Situation, compile_: Compile) -> _Known | None:
+    """Return what is known of a call, found out now if nothing is; None if there is nothing to be said."""
+    if situation.key is None:
+        kind = tuple(getattr(one, "__code__", type(one)) for one in (call.cell, *call.losses.values()))
+        return _known.find(kind) or _known.keep(kind, _Known(why=_INCOMPLETE))
+    lengths = _list_lengths(call, compile_)
+    known = _known.find(key := (compile_.steps, compile_.mode, lengths, situation.key))
     if known is not None:
         return known
-    same = compile_.steps, compile_.mode, request.entries
+    same = compile_.steps, compile_.mode, situation.signature.entries
     code = _codes.find(same) or _codes.keep(same, _Code())
-    calls = code.calls[request.settings] = code.calls.get(request.settings, 0) + 1
-    if code.built and calls <= _PATIENCE and _list_lengths(request, compile_):
-        why = NotCompiled(text="the shapes are new, and may be those of a single batch")
-        return _Known(found=why, references=(), said=True)
+    calls = code.calls[situation.settings] = code.calls.get(situation.settings, 0) + 1
+    if code.built and calls <= _PATIENCE and lengths:
+        return None
     # Code has to pass the trial before it is compiled.
-    probed = probe(request.call, anew=False)
+    probed = probe(call, anew=False)
     if not probed.wants_gradients:
         return None
-    found = _build(request, probed, compile_)
-    code.built |= isinstance(found, MeasuredPiece)
-    return _known.keep(key, _Known(found=found, references=request.references))
+    found = _Known(references=tuple(situation.signature.references))
+    try:
+        found.found, code.built = _build(call, probed, compile_, lengths), True
+    except NotCompiled as error:
+        found.why = error.text
+    return _known.keep(key, found)
 
 
-def _build(request: PieceRequest, probed: Probed, compile_: Compile) -> MeasuredPiece | NotCompiled:
-    """Compile the piece that was asked for, or the quickest of a few."""
-    call, lengths = request.call, _list_lengths(request, compile_)
+def _build(call: Call, probed: Probed, compile_: Compile, lengths: tuple[int, ...]) -> CompiledPiece:
+    """Compile the piece that was asked for, or the quickest of a few. Raises NotCompiled."""
     if not lengths:
-        return NotCompiled(
-            text=f"a sequence of {call.plan.steps} steps is too short for pieces of "
-            f"{compile_.steps or _LENGTHS[0]}",
+        raise NotCompiled(
+            f"a sequence of {call.plan.steps} steps is too short for pieces of {compile_.steps or _LENGTHS[0]}"
         )
     if isinstance(call.cell, ChunkCell) and torch.is_autocast_enabled(call.device.type):
-        return NotCompiled(
-            text="under autocast, the kernels of a ChunkCell keep the precision of its parameters, which "
-            "compiled steps would not",
+        raise NotCompiled(
+            "under autocast, the kernels of a ChunkCell keep the precision of its parameters, which compiled "
+            "steps would not"
         )
-    # Of a cell with kernels for chunks, these.
+    # Of a cell with kernels for chunks, these. Its steps are rehearsed then.
     written = measure_call(call, probed, limit=_LIMIT)
-    best: MeasuredPiece | None = None
+    probed = replace(probed, found=replace(probed.found, rehearsed=True))
+    best: CompiledPiece | None = None
     for steps in lengths:
-        piece = _build_one(request, steps, compile_)
-        if isinstance(piece, NotCompiled):
-            return best or piece
-        found = MeasuredPiece(piece=piece, measurement=_measure(piece, call, probed, written))
-        if best is None or found.seconds < best.seconds:
-            best = found
+        try:
+            piece, state = _build_one(call, probed, steps, compile_)
+        except NotCompiled:
+            if best is None:
+                raise
+            break
+        piece.measurement = _measure(piece.steps, replace(call, state=state, compile=piece), probed, written)
+        if best is None or piece.seconds < best.seconds:
+            best = piece
     assert best is not None  # noqa: S101 - there was a length
     usual = written.forward_seconds + written.record_seconds + written.backward_seconds
     if compile_.steps is None and best.seconds > _WORTH * usual:
-        return NotCompiled(
-            text=f"a step takes {best.seconds:.2g} s in compiled pieces of {best.piece.steps}, and {usual:.2g} "
-            "s as it is written",
+        raise NotCompiled(
+            f"a step takes {best.seconds:.2g} s in compiled pieces of {best.steps}, and {usual:.2g} s as "
+            "it is written"
         )
     return best
 
 
-def _measure(piece: CompiledPiece, call: Call, probed: Probed, written: Measurement) -> Measurement:
-    """Return what a piece takes as a step of a plan."""
-    count, seen, seconds = piece.steps, Recordings(), ActionSeconds(call.device)
-    pieces, nest = call.sequence.piece(0, count)
-    with torch.no_grad(), leave_as_found({"cell": call.cell, **call.losses}, device=call.device):
-        inputs = nest.fill([leaf.detach() for leaf in pieces])
-        # The state after some steps is of the form that was compiled.
-        state = run_with_outputs(call.cell, None, SHIFT, call.state, inputs)[1]
-    with FirstRuns(replace(call, state=state, compile=piece), probed, limit=0) as runs:
+def _measure(count: int, call: Call, probed: Probed, written: Measurement) -> Measurement:
+    """Return what a piece of so many steps takes as a step of a plan, in a call from a state of its form."""
+    seen, seconds = Recordings(), ActionSeconds(call.device)
+    with FirstRuns(call, probed, limit=0) as runs:
         runs.run(count, run_twice(count), seen)
         for _ in range(_ROUNDS):
             runs.run(count, run_twice(count), seconds)
@@ -216,38 +180,39 @@ def _measure(piece: CompiledPiece, call: Call, probed: Probed, written: Measurem
     )
 
 
-def _list_lengths(request: PieceRequest, compile_: Compile) -> tuple[int, ...]:
+def _list_lengths(call: Call, compile_: Compile) -> tuple[int, ...]:
     """Return the lengths of pieces that come into question: a chosen one is to run at least twice."""
     if compile_.steps is not None:
-        return (compile_.steps,) if compile_.steps <= request.call.plan.steps else ()
-    return tuple(one for one in _LENGTHS if 2 * one <= request.call.plan.steps)
+        return (compile_.steps,) if compile_.steps <= call.plan.steps else ()
+    return tuple(one for one in _LENGTHS if 2 * one <= call.plan.steps)
 
 
-def _build_one(request: PieceRequest, steps: int, compile_: Compile) -> CompiledPiece | NotCompiled:
-    """Compile a piece with its loss; if that cannot be compiled, without."""
-    found = _compile(request, steps, compile_, request.product)
-    if isinstance(found, CompiledPiece) or request.product == "outputs" or found.whatever_loss:
-        return found
-    without = _compile(request, steps, compile_, "outputs")
-    if isinstance(without, CompiledPiece):
-        found.warn(what="losses")
-    return without
+def _build_one(call: Call, probed: Probed, steps: int, compile_: Compile) -> tuple[CompiledPiece, Any]:
+    """Compile a piece with its loss; if that cannot be compiled, without. Raises NotCompiled."""
+    product = choose_product(call)
+    try:
+        return _compile(call, probed, steps, compile_, product)
+    except NotCompiled as error:
+        if product == "outputs" or error.whatever_loss:
+            raise
+        without = _compile(call, probed, steps, compile_, "outputs", what=f", without the {product}")
+        warn_uncompiled(error.text, what="losses")
+        return without
 
 
 def _compile(
-    request: PieceRequest, steps: int, compile_: Compile, product: Product
-) -> CompiledPiece | NotCompiled:
-    what = f"pieces of {steps} steps" + (
-        "" if product == request.product else f", without the {request.product}"
-    )
+    call: Call, probed: Probed, steps: int, compile_: Compile, product: Product, *, what: str = ""
+) -> tuple[CompiledPiece, Any]:
+    what = f"pieces of {steps} steps{what}"
     report: CompileProgress = compile_.progress or report_on_terminal
     report(what, None)
-    begun = perf_counter()
-    found = build_piece(request, steps, product, mode=compile_.mode)
-    seconds = perf_counter() - begun if isinstance(found, CompiledPiece) else 0.0
-    report(what, seconds)
-    if seconds:
-        _log.info("compiled %s in %.1f s", what, seconds)
+    begun, seconds = perf_counter(), 0.0
+    try:
+        found = build_piece(call, probed, steps, product, mode=compile_.mode)
+        seconds = perf_counter() - begun
+    finally:
+        report(what, seconds)
+    _log.info("compiled %s in %.1f s", what, seconds)
     return found
 
 

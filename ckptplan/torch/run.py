@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 
@@ -18,14 +18,14 @@ from ckptplan.schedule.schedule import Schedule
 from ckptplan.storage.place import OffloadPlace
 from ckptplan.storage.remote_folder import check_room
 from ckptplan.torch.ambient import Autocast, Generators, RandomState
-from ckptplan.torch.call import Call, OpenSchedule, RunOptions, check_losses
+from ckptplan.torch.call import Call, OpenSchedule
 from ckptplan.torch.cell_calls import SlotCell
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.chunk_engine import ChunkEngine
 from ckptplan.torch.compiling.engine import CompiledEngine
 from ckptplan.torch.compiling.steps import CompiledPiece
 from ckptplan.torch.counts import list_counts
-from ckptplan.torch.engine import Cell, Engine, StepEngine
+from ckptplan.torch.engine import Engine
 from ckptplan.torch.executor import Executor
 from ckptplan.torch.fit import make_fit
 from ckptplan.torch.graphs import Gradients
@@ -39,7 +39,7 @@ from ckptplan.torch.recognise import forget, keep
 from ckptplan.torch.rehearsal import Rehearsal, find_room, rehearse_first
 from ckptplan.torch.sequence_watch import LateCountsError, SequenceWatch
 from ckptplan.torch.stores import LocalStore, Store
-from ckptplan.torch.survey import StaleSizesError, Survey
+from ckptplan.torch.survey import StaleSizesError
 from ckptplan.torch.trees import flatten, is_differentiable
 from ckptplan.torch.verify import Verifier
 
@@ -63,18 +63,9 @@ class Result:
     piece: int | None = None
 
 
-def unroll_planned(
-    cell: Cell,
-    inputs: Any,
-    state: Any,
-    *,
-    plan: Plan | Schedule,
-    survey: Survey | None = None,
-    **options: Unpack[RunOptions],
-) -> tuple[Any, Any]:
-    """Return the outputs of all steps and the final state, as ``ckptplan.torch.unroll`` under a plan."""
-    call = Call(cell=cell, inputs=inputs, state=state, plan=plan, survey=survey, **options)  # type: ignore[arg-type]
-    run, tensors = run_call(call, partial(StackedOutputs, steps=plan.steps))
+def unroll_call(call: Call) -> tuple[Any, Any]:
+    """Return the outputs of all steps of a call, and the final state. Raises InputError."""
+    run, tensors = run_call(call, partial(StackedOutputs, steps=call.plan.steps))
     assert isinstance(run.outputs, StackedOutputs)  # noqa: S101 - as asked for
     structure = run.outputs.structure
     assert structure is not None  # noqa: S101 - a plan has a step
@@ -82,36 +73,15 @@ def unroll_planned(
     return structure.fill(tensors[:count]), run.executor.end.fill(tensors[count:])
 
 
-def bptt_planned(
-    cell: Cell,
-    inputs: Any,
-    state: Any,
-    loss: Callable[[int, Any], torch.Tensor] | None = None,
-    *,
-    plan: Plan | Schedule,
-    chunk_loss: Callable[[int, Any], torch.Tensor] | None = None,
-    final_loss: Callable[[Any], torch.Tensor] | None = None,
-    survey: Survey | None = None,
-    **options: Unpack[RunOptions],
-) -> Result:
-    """Return the loss of a sequence, as ``ckptplan.torch.bptt`` under a plan. Raises InputError."""
-    losses = check_losses(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
-    call = Call(
-        cell=cell,
-        inputs=inputs,
-        state=state,
-        plan=plan,
-        losses=losses,
-        survey=survey,
-        **options,  # type: ignore[arg-type]
-    )
-    run, (value, *final) = run_call(call, partial(SummedLoss, **losses))
+def bptt_call(call: Call) -> Result:
+    """Return the loss of a call, and the final state. Raises InputError."""
+    run, (value, *final) = run_call(call, partial(SummedLoss, **call.losses))
     piece = run.piece
     return Result(
         loss=value,
         state=run.executor.end.fill([leaf.detach() for leaf in final]),
         plan=run.call.plan,
-        piece=None if piece is None or piece.broken is not None else piece.steps,
+        piece=None if piece is None or piece.broken else piece.steps,
     )
 
 
@@ -191,6 +161,9 @@ def _make_step(
     call: Call, probed: Probed, state: Any, start: int, drawn: RandomState, *, engine: Engine
 ) -> Rehearsal:
     """Return what takes a single step aside."""
+    if isinstance(call.cell, ChunkCell) and not isinstance(engine, ChunkEngine):
+        # In compiled pieces, steps run as forward says, and nothing is kept that a chunk could go on from.
+        call = replace(call, cell=partial(call.cell))
     return Rehearsal(
         call=call,
         probed=probed,
@@ -253,7 +226,7 @@ class Run:
             changed, graphs = around.list_places(found.changed), around.list_places(found.with_graph)
             replayed = replayed.beside(list_counts(around, changed, with_graph=graphs))
         usable = probed.wants_gradients and not call.is_closed and isinstance(call.compile, CompiledPiece)
-        piece = call.compile if usable and call.compile.broken is None else None
+        piece = call.compile if usable and not call.compile.broken else None
         verifier = _make_verifier(call, probed, autocast)
         in_chunks = isinstance(call.cell, ChunkCell) and piece is None
         compares = None if call.is_closed else verifier
@@ -331,7 +304,7 @@ class Run:
     def distrust(self) -> None:
         """Keep what was refused from running compiled again: another call shows whether that was the reason."""
         if self.piece is not None:
-            self.piece.distrust()
+            self.piece.broken = True
 
     @contextmanager
     def explain(self) -> Iterator[None]:
@@ -451,7 +424,7 @@ def _make_engine(call: Call, probed: Probed, outputs: Outputs, piece: CompiledPi
         )
     shared["temporary"] = probed.found.temporary
     if piece is None:
-        return StepEngine(**shared)
+        return Engine(**shared)
     return CompiledEngine(**shared, piece=piece, loss=call.losses.get(piece.product))
 
 

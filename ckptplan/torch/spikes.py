@@ -34,25 +34,14 @@ class Spikes:
         each = [int(one) for one in counts.view(steps, -1).sum(1).tolist()]
         bounds = tuple(accumulate(each, initial=0))
         kind, count = _index_type(neurons), _index_type(neurons + 1)
+        form: Literal["indices", "bits"] = "bits"
         if bounds[-1] * kind.itemsize + len(rows) * count.itemsize <= len(rows) * _bytes(neurons):
             flat = _find_ones(rows)
             data = (flat % neurons if neurons & (neurons - 1) else flat & (neurons - 1)).to(kind)
-            return cls(
-                form="indices",
-                batch=tuple(batch),
-                neurons=neurons,
-                data=data,
-                counts=counts.to(count),
-                bounds=bounds,
-            )
-        return cls(
-            form="bits",
-            batch=tuple(batch),
-            neurons=neurons,
-            data=_pack_bits(rows),
-            counts=counts.new_empty(0),
-            bounds=bounds,
-        )
+            form, counts = "indices", counts.to(count)
+        else:
+            data, counts = _pack_bits(rows), counts.new_empty(0)
+        return cls(form=form, batch=tuple(batch), neurons=neurons, data=data, counts=counts, bounds=bounds)
 
     @property
     def steps(self) -> int:
@@ -66,20 +55,15 @@ class Spikes:
 
     def part(self, start: int, stop: int) -> Spikes:
         """Return the spikes of steps start..stop-1, counted from the first step here; memory is shared."""
-        rows = len(self.counts) // self.steps if self.form == "indices" else len(self.data) // self.steps
-        low = self.bounds[start]
+        low, counts = self.bounds[start], self.counts
         if self.form == "indices":
-            data = self.data[low : self.bounds[stop]]
+            rows, data = len(counts) // self.steps, self.data[low : self.bounds[stop]]
+            counts = counts[start * rows : stop * rows]
         else:
+            rows = len(self.data) // self.steps
             data = self.data[start * rows : stop * rows]
-        return Spikes(
-            form=self.form,
-            batch=self.batch,
-            neurons=self.neurons,
-            data=data,
-            counts=self.counts[start * rows : stop * rows] if self.form == "indices" else self.counts,
-            bounds=tuple(bound - low for bound in self.bounds[start : stop + 1]),
-        )
+        bounds = tuple(bound - low for bound in self.bounds[start : stop + 1])
+        return replace(self, data=data, counts=counts, bounds=bounds)
 
     def join(self, other: Spikes) -> Spikes:
         """Return these spikes and those of the steps after them."""

@@ -82,5 +82,5 @@ def assert_close(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor], *
 
 def forget_pieces() -> None:
     """Forget all compiled pieces, so that each call compiles anew."""
-    for kept in (piece_choice._known, piece_choice._codes, piece_choice._incomplete):
+    for kept in (piece_choice._known, piece_choice._codes):
         kept.clear()

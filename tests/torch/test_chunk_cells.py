@@ -17,7 +17,7 @@ from ckptplan.torch.chunk_cell import ChunkGradients
 from ckptplan.torch.lif import LIFBefore, LIFOutputs
 from ckptplan.torch.rehearsal import rehearse_first
 from ckptplan.torch.spikes import Spikes
-from tests.torch.support import assert_close, gradients, job, plain, plan_of
+from tests.torch.support import assert_close, forget_pieces, gradients, job, plain, plan_of
 
 STEPS = 24
 every_strategy = pytest.mark.parametrize("strategy", ["base", "standard", "revolve"])
@@ -283,6 +283,24 @@ def test_steps_in_the_middle_know_which_neurons_fired_before(strategy: str) -> N
     cell = make(SilentBefore)
     inputs, state = job(STEPS)[0], torch.zeros(3, 7).double()
     assert_like_plain(cell, inputs, state, list(cell.parameters()), strategy)
+
+
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore:The .grad attribute of a Tensor that is not a leaf"
+)
+def test_in_compiled_pieces_steps_in_the_middle_run_as_forward_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No chunk keeps there which neurons fired before."""
+    forget_pieces()
+    torch._dynamo.reset()
+    monkeypatch.setattr("ckptplan.torch.compiling.backend.compile_fx", lambda graph, *_, **__: graph.forward)
+    cell = make(SilentBefore)
+    inputs, state = job(STEPS)[0], torch.zeros(3, 7).double()
+    outputs, _ = plain(cell, inputs, state, STEPS)
+    wanted = list(cell.parameters())
+    theirs = gradients(torch.stack([squares(0, one) for one in outputs]).sum(), wanted)
+    result = bptt(cell, inputs, state, squares, plan=plan(), compile=4, verify="always")
+    assert result.piece == 4
+    assert_close(gradients(result.loss, wanted), theirs, relative=1e-9)
 
 
 @pytest.mark.parametrize("kind", [OffByOne, ForgetsSpikes])

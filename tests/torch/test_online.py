@@ -15,7 +15,8 @@ import torch
 import ckptplan
 from ckptplan import InputError, online
 from ckptplan.schedule.actions import Advance, Backward, Record, Tier
-from ckptplan.torch import bptt
+from ckptplan.torch import LIF, bptt
+from tests.torch.support import assert_close
 
 STEPS = 300
 
@@ -266,6 +267,22 @@ def test_steps_after_the_end_never_run() -> None:
     result = bptt(cell, inputs, state, loss, plan=online(2), until=ends_at(5))
     result.loss.backward()
     assert result.plan.steps == 5
+
+
+def test_a_cell_that_runs_chunks_runs_step_by_step() -> None:
+    """The sequence may end after any of them."""
+    torch.manual_seed(3)
+    cell = LIF(2, 6, dtype=torch.float64, threshold=0.3)
+    inputs, state = torch.randn(STEPS, 3, 2, dtype=torch.float64), cell.initial_state(3)
+    outputs = []
+    present = state
+    for x in inputs:
+        present, output = cell(present, x)
+        outputs.append(output)
+    wanted = list(cell.parameters())
+    theirs = torch.autograd.grad(torch.stack([*map(loss, range(STEPS), outputs)]).sum(), wanted)
+    result = bptt(cell, list(inputs), state, loss, plan=online(4))
+    assert_close(torch.autograd.grad(result.loss, wanted), theirs, relative=1e-9)
 
 
 @pytest.mark.parametrize(

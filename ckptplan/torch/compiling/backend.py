@@ -23,7 +23,6 @@ from ckptplan.torch.compiling.merge import MergeProducts
 from ckptplan.torch.compiling.steps import (
     VARIABLE,
     NotCompiled,
-    PieceError,
     PieceFunction,
     copy_from_graph,
     copy_function,
@@ -70,7 +69,7 @@ _MOST_GRAPHS = 3
 class CompiledFunction:
     """A function that is compiled when it is called, and again if it finds something else than before.
 
-    Raises PieceError in place of errors of the compiler, when nothing has run.
+    Raises NotCompiled in place of errors of the compiler, when nothing has run.
     """
 
     def __init__(self, function: PieceFunction, *, mode: str) -> None:
@@ -90,14 +89,16 @@ class CompiledFunction:
         try:
             made = self._run(*args)
         except TorchDynamoException as error:
-            raise PieceError(explain_error(error)) from error
+            raise explain_error(error) from error
         # Checkpoints live longer than until the next run, and the state is the input of that.
         return tree_map_only(torch.Tensor, copy_from_graph, made) if self.reuses_memory else made
 
     def _compile(self, graph: Any, examples: Sequence[Any]) -> Any:
         self.graphs += 1
         if self.graphs > _MOST_GRAPHS:
-            raise TooManyGraphsError(f"{self.graphs} graphs")
+            raise NotCompiled(
+                "pieces were compiled again and again, since a number that is to be a tensor differs"
+            )
         return compile_fx(graph, list(examples), config_patches=self._options)
 
 
@@ -124,34 +125,28 @@ _DATA = re.compile(
 _PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
 
 
-class TooManyGraphsError(RuntimeError):
-    """A piece is compiled again and again."""
-
-
 def explain_error(error: BaseException) -> NotCompiled:
     """Return what an error of the compiler means."""
     chain = list(_list_causes(error))
     text = str(error)
     place = _find_place(text)
     where = f" at {place}" if place else ""
-    if any(isinstance(one, TooManyGraphsError) for one in chain):
-        return NotCompiled(
-            text="pieces were compiled again and again, since something that steps read differs"
-            f"{where}: a number that changes is to be a tensor",
-        )
+    known = next((one for one in chain if isinstance(one, NotCompiled)), None)
+    if known is not None:
+        return NotCompiled(known.text + where)
     if any(isinstance(one, InvalidCxxCompiler) for one in chain) or "InvalidCxxCompiler" in text:
         return NotCompiled(
-            whatever_loss=True,
-            text="there is no C++ compiler on this machine, which PyTorch's compiler needs (install g++ or "
+            "there is no C++ compiler on this machine, which PyTorch's compiler needs (install g++ or "
             "clang, or name one in the environment variable CXX)",
+            whatever_loss=True,
         )
     if isinstance(error, Unsupported | UserError):
         depends = "shapes or branches depend on numbers in tensors"
         what = depends if _DATA.search(text) else "graph break"
-        return NotCompiled(text=f"{what}{where} ({_first_line(text)})")
+        return NotCompiled(f"{what}{where} ({_first_line(text)})")
     if isinstance(error, BackendCompilerFailed) and chain[-1] is not error:
         text = str(chain[-1])
-    return NotCompiled(text=f"PyTorch's compiler failed{where} ({_first_line(text)})")
+    return NotCompiled(f"PyTorch's compiler failed{where} ({_first_line(text)})")
 
 
 def _list_causes(error: BaseException | None) -> list[BaseException]:

@@ -4,7 +4,7 @@ The compiler unrolls the loops. It takes the number of the first step as a varia
 argument: another number would be a part of what is compiled, and each piece would be compiled anew. It is
 ``SHIFT`` too large, since the compiler knows 0 and 1 by themselves.
 
-Why steps run as they are written although ``compile`` was asked for.
+Steps may run as they are written although ``compile`` was asked for: then it is said why.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, Literal, TypeAlias
 
@@ -20,7 +20,7 @@ import torch
 from torch.utils import _pytree
 
 from ckptplan.torch.losses import check_scalar, stack_outputs
-from ckptplan.torch.survey import count_frames
+from ckptplan.torch.survey import Measurement, count_frames
 from ckptplan.torch.trees import Leaves, Structure, is_differentiable
 
 
@@ -28,31 +28,22 @@ class CompileFallback(UserWarning):
     """Steps run as they are written, though ``compile`` was asked for; the message says why."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class NotCompiled:
-    """Why a call is not compiled."""
+class NotCompiled(RuntimeError):  # noqa: N818 - what it is, not what it says
+    """Steps cannot run compiled; nothing has changed, so that they can run as they are written.
 
-    #: The whole story, for people.
-    text: str
-    #: Whether the loss has no part in it, so that pieces without the loss could not be compiled either.
-    whatever_loss: bool = False
+    Arguments:
+        text: why, for people.
+        whatever_loss: whether pieces without the loss could not be compiled either.
+    """
 
-    def warn(self, *, what: str = "steps") -> None:
-        """Say what runs uncompiled, and why, where code outside of ckptplan and PyTorch called."""
-        text = f"the {what} run uncompiled: {self.text}"
-        warnings.warn(text, CompileFallback, stacklevel=count_frames())
+    def __init__(self, text: str, *, whatever_loss: bool = False) -> None:
+        super().__init__(text)
+        self.text, self.whatever_loss = text, whatever_loss
 
 
-#: Of a piece in a sequence that was refused: it never runs compiled again.
-REFUSED = NotCompiled(text="a sequence that ran in compiled pieces was refused")
-
-
-class PieceError(RuntimeError):
-    """A compiled piece cannot run; nothing has changed, so that its steps can run uncompiled."""
-
-    def __init__(self, why: NotCompiled) -> None:
-        self.why = why
-        super().__init__(why.text)
+def warn_uncompiled(why: str, *, what: str = "steps") -> None:
+    """Say what runs uncompiled, and why, where code outside of ckptplan and PyTorch called."""
+    warnings.warn(f"the {what} run uncompiled: {why}", CompileFallback, stacklevel=count_frames())
 
 
 #: Added to the numbers of steps.
@@ -116,22 +107,9 @@ def copy_function(function: Any) -> PieceFunction:
 Product: TypeAlias = Literal["loss", "chunk_loss", "outputs"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Form:
-    """What all states that a piece is called with have in common."""
-
-    spec: Any
-    plain: tuple[Any, ...]
-    leaves: tuple[tuple[torch.Size, torch.dtype, torch.device], ...]
-
-    @classmethod
-    def of(cls, leaves: Leaves, structure: Structure) -> Form:
-        """Return the form of a state."""
-        return cls(
-            spec=structure.spec,
-            plain=structure.plain,
-            leaves=tuple((leaf.shape, leaf.dtype, leaf.device) for leaf in leaves),
-        )
+def describe_form(leaves: Leaves, structure: Structure) -> Any:
+    """Return what all states that a piece is called with have in common."""
+    return structure, tuple((leaf.shape, leaf.dtype, leaf.device) for leaf in leaves)
 
 
 @dataclass(kw_only=True)
@@ -141,7 +119,7 @@ class CompiledPiece:
     Arguments:
         steps: K.
         product: what it returns besides the state.
-        form: of the states it is called with.
+        form: of the states it is called with (``describe_form``).
         advance: runs without a tape.
         record: runs with one.
         settings: how PyTorch's compiler is set while they run: it may compile again.
@@ -150,30 +128,21 @@ class CompiledPiece:
 
     steps: int
     product: Product
-    form: Form
+    form: Any
     advance: PieceFunction
     record: PieceFunction
     settings: Callable[[], AbstractContextManager[None]]
     reuses_memory: bool = False
-    #: Set when it turned out that it cannot run, or must not.
-    broken: NotCompiled | None = None
+    #: What it takes as a step of a plan.
+    measurement: Measurement = field(init=False)
+    #: Whether it turned out that it cannot run, or must not, as a sequence of it was refused.
+    broken: bool = False
 
-    def distrust(self) -> None:
-        """Keep it from running: a sequence of it was refused."""
-        self.broken = self.broken or REFUSED
-
-    def accepts(self, leaves: Leaves, structure: Structure) -> bool:
-        """Return whether a state is of the form that was compiled."""
-        form = self.form
-        return (
-            len(leaves) == len(form.leaves)
-            and all(
-                leaf.dtype == dtype and leaf.shape == shape and leaf.device == device
-                for leaf, (shape, dtype, device) in zip(leaves, form.leaves, strict=True)
-            )
-            and structure.plain == form.plain
-            and structure.spec == form.spec
-        )
+    @property
+    def seconds(self) -> float:
+        """Seconds of a time step that runs without a tape, again with one, and is reversed."""
+        one = self.measurement
+        return (one.forward_seconds + one.record_seconds + one.backward_seconds) / self.steps
 
 
 def copy_from_graph(tensor: torch.Tensor) -> torch.Tensor:

@@ -214,9 +214,6 @@ class PieceInputs(Inputs):
             start, stop = self.count - stop, self.count - start
         return self.bounds[start], self.bounds[stop]
 
-    def device(self) -> torch.device:
-        return self.leaves[0].device
-
 
 class PieceOutputs(StackedOutputs):
     """Keeps the outputs of all pieces, joined along the first axis."""

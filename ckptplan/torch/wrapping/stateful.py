@@ -11,7 +11,7 @@ import torch
 from ckptplan.errors import InputError, quote_value
 from ckptplan.torch.adapters.adapter import find_class
 from ckptplan.torch.budget import count_steps
-from ckptplan.torch.call import Call, check_losses
+from ckptplan.torch.call import Call, check_losses, list_measured
 from ckptplan.torch.inputs import iterate_steps, make_sequence
 from ckptplan.torch.measurement import FirstRuns
 from ckptplan.torch.probe import Probed, probe
@@ -29,7 +29,7 @@ from ckptplan.torch.wrapping.slots import (
     has_gradient,
     map_tensors,
 )
-from ckptplan.torch.wrapping.wrapped import Wrapped, list_measured
+from ckptplan.torch.wrapping.wrapped import Wrapped
 
 #: How often a sequence is begun with what was found of the state meanwhile.
 _MOST_TRIES = 16

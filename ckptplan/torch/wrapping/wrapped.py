@@ -12,18 +12,16 @@ from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.storage.place import OffloadTo, read_offload
 from ckptplan.torch.budget import PlanChoice, read_limit, settle_plan
-from ckptplan.torch.call import RunOptions, refuse_ignored
+from ckptplan.torch.call import Call, list_measured, refuse_ignored
 from ckptplan.torch.compiling.options import read_compile
 from ckptplan.torch.offload import at_place
 from ckptplan.torch.parameters import list_parameters
-from ckptplan.torch.run import Result, bptt_planned, unroll_planned
+from ckptplan.torch.run import Result, bptt_call, unroll_call
 
-_OPTIONS = frozenset(RunOptions.__annotations__)
-
-
-def list_measured(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of ``unroll`` that a measurement depends on, too."""
-    return {name: options[name] for name in ("parameters", "replay_randomness", "verify") if name in options}
+#: Arguments of ``unroll`` that say how a plan is executed.
+_OPTIONS = frozenset(
+    ("parameters", "remote_dir", "replay_randomness", "verify", "schedule", "observer", "strict", "compile")
+)
 
 
 class Wrapped(torch.nn.Module):
@@ -84,23 +82,22 @@ class Wrapped(torch.nn.Module):
 
     def _unroll(self, cell: Any, inputs: Any, state: Any, **more: Any) -> tuple[Any, Any]:
         """Return the outputs and the final state of a sequence; options given here win."""
-        chosen, options = self._choose_plan(cell, inputs, state, {}, more)
-        found = unroll_planned(cell, inputs, state, plan=chosen.executed, survey=chosen.survey, **options)
+        chosen, call = self._choose_plan(cell, inputs, state, {}, more)
+        found = unroll_call(call)
         self.plan = chosen.plan if chosen.survey is None else chosen.survey.plan
         return found
 
     def _bptt(self, cell: Any, inputs: Any, state: Any, losses: Mapping[str, Any], **more: Any) -> Result:
         """Return the loss of a sequence, computed step by step, and its final state, without a graph."""
-        chosen, options = self._choose_plan(cell, inputs, state, losses, more)
-        plan, survey = chosen.executed, chosen.survey
-        result = bptt_planned(cell, inputs, state, plan=plan, survey=survey, **losses, **options)
-        self.plan = chosen.plan if survey is None else result.plan
+        chosen, call = self._choose_plan(cell, inputs, state, losses, more)
+        result = bptt_call(call)
+        self.plan = chosen.plan if chosen.survey is None else result.plan
         return result
 
     def _choose_plan(
         self, cell: Any, inputs: Any, state: Any, losses: Mapping[str, Any], more: Mapping[str, Any]
-    ) -> tuple[PlanChoice, dict[str, Any]]:
-        """Return the plan for a sequence, and the options that it is executed with."""
+    ) -> tuple[PlanChoice, Call]:
+        """Return the plan for a sequence, and the call that executes it."""
         options = {**self._options, **more}
         measured = {"losses": losses, **list_measured(options)}
         chosen = settle_plan(
@@ -109,13 +106,14 @@ class Wrapped(torch.nn.Module):
             cell,
             inputs,
             state,
-            compile_=options["compile"],
+            compile_=options.pop("compile"),
             held_states=self._held_states,
             place=self._place,
             **measured,
         )
         self.plan = chosen.plan
-        return chosen, at_place(self._place, {**options, "compile": chosen.compile})
+        options = at_place(self._place, {**options, "losses": losses})
+        return chosen, chosen.make_call(cell, inputs, state, **options)
 
     def __getattr__(self, name: str) -> Any:
         net = self.__dict__.get("net")
