@@ -100,7 +100,7 @@ class SavedLog:
         return sum(block.saved.bytes for block in self._blocks)
 
 
-class _Part(torch.autograd.Function):
+class _ChunkPart(torch.autograd.Function):
     """Some steps that have run: their backward pass is that of the cell.
 
     Its arguments are the engine; where the steps begin and end, the state before them, the leaves of the states
@@ -201,7 +201,7 @@ class ChunkEngine(Engine):
                 some = tuple(leaf[first - start : last - start] for leaf in found)
                 ran = (first, last), begin, some, structure
                 roots = (*flatten(state)[0], *inputs, *self.parameters)
-                *end, term = _Part.apply(self, ran, *roots)  # type: ignore[no-untyped-call]
+                *end, term = _ChunkPart.apply(self, ran, *roots)  # type: ignore[no-untyped-call]
                 begin, state = structure.fill([leaf[-1] for leaf in some]), structure.fill(end)
                 terms.append(term)
         return state, terms
