@@ -38,10 +38,6 @@ class Tally(NamedTuple):
         return self.remote_writes + self.remote_reads
 
 
-#: The counts come first in a tally, the peaks last.
-COUNTED = Tally._fields[:-2]
-
-
 #: What a part consists of, each with how often.
 _Items: TypeAlias = list[tuple[Action | Piece, int]]
 
@@ -52,7 +48,8 @@ def tally(tree: Tree, *, state_bytes: int, tape_bytes: int) -> Tally:
     Raises KeyError for a part without a decision.
     """
     counter = _TreeCounter(tree, state_bytes, tape_bytes)
-    known, root = counter.known, _count_from(tree)
+    # It begins at step 0 only if its first chunk is ragged.
+    known, root = counter.known, Piece(tree.root, start=0 if counter.missing else 1)
     # A piece waits twice: until it is looked at, and until the pieces after it are known.
     waiting: list[tuple[Piece, _Items, list[Piece]]] = [(root, [], [])]
     while waiting:
@@ -68,16 +65,6 @@ def tally(tree: Tree, *, state_bytes: int, tape_bytes: int) -> Tally:
         waiting.append((piece, items, after))
         waiting += [(one, [], []) for one in after if one not in known]
     return known[root]
-
-
-def know_counts(tree: Tree, counts: Tally, *, state_bytes: int, tape_bytes: int) -> None:
-    """Tell the counts of a whole schedule, so that ``tally`` need not go through its parts."""
-    tree.counted.setdefault((state_bytes, tape_bytes), {})[_count_from(tree)] = counts
-
-
-def _count_from(tree: Tree) -> Piece:
-    """Return the whole schedule as a piece, which begins at step 0 only if its first chunk is ragged."""
-    return Piece(tree.root, start=0 if tree.root.steps * tree.chunk > tree.steps else 1)
 
 
 class _TreeCounter:

@@ -45,7 +45,7 @@ from ckptplan.cost.overlap import wait_for
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import revolve
-from ckptplan.recursion.pricing import COUNTED, MOST_PLAYED, Tally, know_counts
+from ckptplan.recursion.pricing import MOST_PLAYED
 from ckptplan.recursion.problem import Family
 from ckptplan.recursion.tree import Tree
 
@@ -231,8 +231,7 @@ def find_segments(costs: StepCosts, budget: Budget) -> Family:
         free = budget.local_bytes - costs.resident_bytes - costs.tape_bytes
         most = max(-1, min(most, free // costs.state_bytes))
     slots, segments = _combine(costs, most=most, room=min(_count_room(costs, budget), steps - 1))
-    counts_matter = costs.overlaps_compute or costs.save_seconds > 0
-    parts = _part_segments(segments, slots, counted=counts_matter)
+    parts = _part_segments(segments, slots, counted=costs.overlaps_compute or costs.save_seconds > 0)
     cost = parts.price(costs)
     keeps = cost.within(budget) & (segments.recomputed_steps <= _COUNTABLE)
     keeps &= revolve.is_listable(parts.most_pieces(), slots=slots, sweeps=segments.runs)
@@ -241,19 +240,7 @@ def find_segments(costs: StepCosts, budget: Budget) -> Family:
     def build(place: int) -> Tree:
         number, length, longer = (int(column[place]) for column in segments[:3])
         cuts = [(length, number - longer), (length + 1, longer)]
-        tree = revolve.make_revolve_tree(int(slots[place]), cuts, steps=steps)
-        one = [place]
-        counts = _part_segments(Segments(*(column[one] for column in segments)), slots[one]).count_actions(
-            steps
-        )
-        # They are told, so that nobody goes through the parts of the tree.
-        known = Tally(
-            **{name: int(getattr(counts, name)[0]) for name in COUNTED},
-            local_bytes=int(counts.local_checkpoints[0]) * costs.state_bytes + costs.tape_bytes,
-            remote_states=number,
-        )
-        know_counts(tree, known, state_bytes=costs.state_bytes, tape_bytes=costs.tape_bytes)
-        return tree
+        return revolve.make_revolve_tree(int(slots[place]), cuts, steps=steps)
 
     return Family(
         cost=cost.take(keeps),
@@ -270,7 +257,7 @@ def _count_room(costs: StepCosts, budget: Budget) -> int:
     return costs.steps if remote is None else remote // costs.remote_state_bytes
 
 
-def _part_segments(segments: Segments, slots: Integers, *, counted: bool = True) -> _Parts:
+def _part_segments(segments: Segments, slots: Integers, *, counted: bool) -> _Parts:
     """Return the parts, with their actions if these are to be ``counted``."""
     steps = np.stack([segments.last, segments.length, segments.length + 1])
     one, zeros = np.ones_like(slots), np.zeros_like(steps)
