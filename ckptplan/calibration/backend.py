@@ -342,15 +342,10 @@ class Program(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Roofline:
-    """Peak rates of a machine, in SI base units, and what a step computes on it."""
+    """Peaks of a machine, and what a step computes on it."""
 
-    flops_per_second: dict[str, float]
-    local_bytes_per_second: float
-    launch_seconds: float
-    #: How each rate was measured.
-    product: str
-    copied: str
-    started: str
+    #: Field of a profile -> its number in SI base units, and how it was measured.
+    peaks: Mapping[str, tuple[float, str]]
     #: The operations of a step, None if they were not counted; how they were, or why they were not.
     operations: Operations | None
     why: str

@@ -12,13 +12,8 @@ from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.fit import Fit
 from ckptplan.calibration.host import set_threads
 from ckptplan.calibration.measuring import LEAST_ROUNDS, Measuring
-from ckptplan.calibration.workloads import (
-    complete_times,
-    make_calibration,
-    make_counted,
-    make_measured,
-    make_profile,
-)
+from ckptplan.calibration.workloads import make_calibration, make_counted, make_measured, make_profile
+from ckptplan.cost.roofline import complete_times
 from ckptplan.errors import CkptplanError
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress

@@ -1,7 +1,4 @@
-"""Makes what a calibration writes: a workload of counted sizes with its times, and the profile of a machine.
-
-Times of steps of which only some were given are completed.
-"""
+"""Makes what a calibration writes: a workload of counted sizes with its times, and the profile of a machine."""
 
 from __future__ import annotations
 
@@ -13,19 +10,12 @@ from ckptplan.calibration.backend import CountedSizes, Environment, Roofline
 from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.estimate import Estimate
 from ckptplan.calibration.fit import STEPS, Times, state_rate
-from ckptplan.cost.roofline import find_ideal, name_peak
-from ckptplan.errors import InputError
+from ckptplan.cost.roofline import find_ideal, split_origins
 from ckptplan.model.profile import HardwareProfile, Source
 from ckptplan.model.workload import ACTION_TIMES, TIMES, Basis, Calibration, Measured, Workload
 from ckptplan.schedule.timeline import READ, WRITE
 from ckptplan.units import format_bytes, format_share
 
-#: A time that is not given -> how many times a given ``forward_seconds`` it is, and in words.
-_RATIOS = {
-    "recompute_seconds": (1.0, "as forward_seconds"),
-    "record_overhead_seconds": (0.0, "recording is free"),
-    "backward_seconds": (2.0, "twice forward_seconds"),
-}
 #: A step takes at least a nanosecond: these times must be above zero.
 _LEAST_SECONDS, _POSITIVE = 1e-9, ("forward_seconds", "recompute_seconds", "backward_seconds")
 #: Share of a measured machine's memory that plans leave free, and why.
@@ -33,24 +23,6 @@ _HEADROOM = 0.1
 _HEADROOM_ASSUMPTION = (
     "10 %: other programs, the driver and holes of the allocator take a part that was not measured."
 )
-
-
-def complete_times(given: Mapping[str, float]) -> dict[str, tuple[float, str]]:
-    """Return all times with their origin. Raises InputError unless those given are enough."""
-    if "forward_seconds" not in given:
-        raise InputError(
-            "is missing, and the other times are for the same machine",
-            field="forward_seconds",
-            accepted="a time above 0 s, from which those that are not given follow",
-        )
-    times = {"forward_seconds": (given["forward_seconds"], "given")}
-    for field, (ratio, text) in _RATIOS.items():
-        times[field] = (
-            (given[field], "given")
-            if field in given
-            else (ratio * given["forward_seconds"], f"{text}, for want of a measurement")
-        )
-    return times
 
 
 def make_counted(
@@ -63,8 +35,7 @@ def make_counted(
     name: str,
 ) -> Workload:
     """Return a workload of counted sizes and assumed times; each time comes with its origin."""
-    seconds: dict[str, Any] = {field: value for field, (value, _) in times.items()}
-    assumed = {field: Basis(kind="assumed", why=why) for field, (_, why) in times.items()}
+    seconds, basis = split_origins(times)
     return Workload(
         name=name,
         description=f"{spec}, batch {batch}: sizes counted, times assumed",
@@ -72,9 +43,9 @@ def make_counted(
         batch=batch,
         units=1,
         **sizes.fields(),
-        **seconds,
+        **seconds,  # type: ignore[arg-type] # by their names
         cell=str(spec),
-        basis={**sizes.basis, **assumed},
+        basis={**sizes.basis, **basis},
     )
 
 
@@ -222,14 +193,8 @@ def make_profile(
         sources[field] = source(moved, "effective at this size", moving)
     sources["latency_seconds"] = source(moved, told, latency)
     sources["synchronisation_seconds"] = source(moved, within)
-    if roofline is not None:
-        for dtype, rate in roofline.flops_per_second.items():
-            numbers[name_peak(dtype)] = _round_digits(rate)
-            sources[name_peak(dtype)] = source(roofline.product)
-        numbers["local_bytes_per_second"] = _round_digits(roofline.local_bytes_per_second)
-        sources["local_bytes_per_second"] = source(roofline.copied)
-        numbers["launch_seconds"] = _round_digits(roofline.launch_seconds)
-        sources["launch_seconds"] = source(roofline.started)
+    for field, (peak, how) in {} if roofline is None else roofline.peaks.items():
+        numbers[field], sources[field] = _round_digits(peak), source(how)
     return HardwareProfile(
         name=name,
         description=f"{calibration.machine}, {calibration.threads_text}, {calibration.framework}; "

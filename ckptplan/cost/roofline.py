@@ -26,8 +26,12 @@ _ASSUMED, _ASSUMED_SPREAD = 1 / 3, 3.0
 _CARRIED_SPREAD = 2.0
 #: The least time of a step that a workload can have, seconds.
 _LEAST = 1e-18
-#: In a workload to start from: a time that is not given -> how many times a given ``forward_seconds`` it is.
-_RATIOS = {"backward_seconds": 2.0, "recompute_seconds": 1.0, "record_overhead_seconds": 0.0}
+#: A time that is not given -> how many times a given ``forward_seconds`` it is, and in words.
+_RATIOS = {
+    "backward_seconds": (2.0, "twice forward_seconds"),
+    "recompute_seconds": (1.0, "as forward_seconds"),
+    "record_overhead_seconds": (0.0, "recording is free"),
+}
 #: What stands there in place of the machine until the times are estimated.
 _NO_MACHINE = "no machine"
 
@@ -183,7 +187,7 @@ def make_workload(
         recompute_seconds=1.0,
         timed_on=_NO_MACHINE,
     )
-    seconds, basis = _read_times(times) if times else _estimate_starters(bare, profile)
+    seconds, basis = split_origins(complete_times(times)) if times else _estimate_starters(bare, profile)
     return bare.retimed(seconds, basis=basis, timed_on=profile.name)
 
 
@@ -196,21 +200,28 @@ def describe_network(network: Network) -> str:
     return f"{kind}, {layers}, {network.neurons:,} {what}{image}, batch {network.batch}, {network.dtype}"
 
 
-def _read_times(times: Mapping[str, float]) -> tuple[dict[str, float], dict[str, Basis]]:
-    """Return the times that are given, and those that follow from a forward step. Raises InputError."""
-    if "forward_seconds" not in times:
+def complete_times(given: Mapping[str, float]) -> dict[str, tuple[float, str]]:
+    """Return all times with their origin. Raises InputError unless those given are enough."""
+    if "forward_seconds" not in given:
         raise InputError(
             "is missing, and the other times are for the same machine",
             field="forward_seconds",
             accepted="a time above 0 s, from which those that are not given follow",
         )
-    forward = times["forward_seconds"]
-    follow = {"forward_seconds": forward} | {field: ratio * forward for field, ratio in _RATIOS.items()}
-    basis = {
-        field: Basis(kind="assumed", why="given" if field in times else f"{_RATIOS[field]:g} x forward_seconds")
-        for field in follow
+    forward = given["forward_seconds"]
+    follow = {
+        field: (ratio * forward, f"{text}, for want of a measurement")
+        for field, (ratio, text) in _RATIOS.items()
     }
-    return {field: times.get(field, seconds) for field, seconds in follow.items()}, basis
+    return {"forward_seconds": (forward, "given")} | {
+        field: (given[field], "given") if field in given else one for field, one in follow.items()
+    }
+
+
+def split_origins(times: Mapping[str, tuple[float, str]]) -> tuple[dict[str, float], dict[str, Basis]]:
+    """Return times without, and as a basis, the origin that each comes with."""
+    basis = {field: Basis(kind="assumed", why=why) for field, (_, why) in times.items()}
+    return {field: value for field, (value, _) in times.items()}, basis
 
 
 def _estimate_starters(

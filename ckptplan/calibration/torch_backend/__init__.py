@@ -37,6 +37,7 @@ from ckptplan.calibration.torch_backend.rounds import (
 )
 from ckptplan.calibration.torch_backend.runs import TorchProgram, compile_pieces
 from ckptplan.calibration.torch_backend.work import count_work
+from ckptplan.cost.roofline import name_peak
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.chunk_cell import ChunkCell
@@ -170,15 +171,17 @@ class TorchBackend(Backend):
         operations, why = count_work(network, pilot=pilot)
         dtypes = {"float32"} if operations is None else {operations.dtype, "float32"}
         rows, size = _ROWS[self.device.type], _COPIED[self.device.type]
-        rates = {}
+        peaks = {}
         with torch.no_grad():
             for name in sorted(dtypes):
                 factor = torch.ones(rows, rows, dtype=getattr(torch, name), device=self.device)
                 out = torch.empty_like(factor)
-                rates[name] = 2 * rows**3 / self._time(lambda a=factor, b=out: torch.mm(a, a, out=b))  # type: ignore[misc]
+                rate = 2 * rows**3 / self._time(lambda a=factor, b=out: torch.mm(a, a, out=b))  # type: ignore[misc]
+                peaks[name_peak(name)] = rate, f"product of two matrices of {rows:,} x {rows:,}"
             source = torch.zeros(size, dtype=torch.uint8, device=self.device)
             target = torch.empty_like(source)
-            copying = self._time(lambda: target.copy_(source))
+            rate = 2 * size / self._time(lambda: target.copy_(source))
+            peaks["local_bytes_per_second"] = rate, f"copy of {size // 2**20:,} MiB, read and written"
             one = torch.zeros(1, device=self.device)
 
             def start_many() -> None:
@@ -186,16 +189,9 @@ class TorchBackend(Backend):
                     torch.add(one, one)
 
             starting = self._time(start_many) / _KERNELS
-        return Roofline(
-            flops_per_second=rates,
-            local_bytes_per_second=2 * size / copying,
-            launch_seconds=starting,
-            product=f"product of two matrices of {rows:,} x {rows:,}, the quickest of {_RUNS}",
-            copied=f"copy of {size // 2**20:,} MiB, read and written, the quickest of {_RUNS}",
-            started=f"a sum of two numbers, {_KERNELS:,} in a row, the quickest of {_RUNS}",
-            operations=operations,
-            why=why,
-        )
+            peaks["launch_seconds"] = starting, f"a sum of two numbers, {_KERNELS:,} in a row"
+        told = {field: (peak, f"{how}, the quickest of {_RUNS}") for field, (peak, how) in peaks.items()}
+        return Roofline(peaks=told, operations=operations, why=why)
 
     def _time(self, run: Callable[[], object]) -> float:
         """Return the seconds of the quickest run after one that warms up."""

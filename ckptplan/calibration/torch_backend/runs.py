@@ -197,22 +197,17 @@ class TorchProgram(Program):
         On a CPU, storages are counted one by one; on a CUDA device, and of compiled pieces, PyTorch's
         allocators count them.
         """
-        network = self._network
+        network, cuda = self._network, self._network.device.type == "cuda"
         _prepare(network)
-        before = network.bytes_before(self._inputs)
-        if network.device.type == "cuda":
-            present = torch.cuda.memory_allocated(network.device)
-            torch.cuda.reset_peak_memory_stats(network.device)
-            self._run(_ticking(tick))
-            return before + torch.cuda.max_memory_allocated(network.device) - present
         # On a CPU, remote memory would be counted as well, so remote checkpoints are kept in files.
+        folder = None if cuda else network.remote_dir or Path(gettempdir())
         with (
             _interrupts_between_actions(tick) as observer,
             # Inside compiled graphs, no operation is dispatched.
-            LiveBytes() if network.piece is None else measure_allocated(network.device) as meter,
+            measure_allocated(network.device) if cuda or network.piece is not None else LiveBytes() as meter,
         ):
-            self._run(observer, remote_dir=self._network.remote_dir or Path(gettempdir()))
-        return before + meter.peak
+            self._run(observer, remote_dir=folder)
+        return network.bytes_before(self._inputs) + meter.peak
 
     def gradients(self, tick: Tick | None = None) -> list[Gradient]:
         _prepare(self._network)
