@@ -100,8 +100,9 @@ class CountedSizes:
     #: Range of the measured workspaces, as a share of the peak.
     residual: float = 0.0
     basis: Mapping[str, Basis]
-    #: Times of a step before any was measured, each with its origin.
+    #: Times of a step before any was measured, each with its origin, and the machine that they are of, if any.
     assumed: Mapping[str, tuple[float, str]] = field(default_factory=dict)
+    timed_on: str | None = None
 
     def fields(self) -> dict[str, Any]:
         """Return the bytes by the fields of a workload."""

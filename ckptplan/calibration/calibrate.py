@@ -166,7 +166,7 @@ def calibrate(
         )
         sizes = measuring.count_sizes()
         if keep is not None:
-            keep(make_counted(spec, sizes, sizes.assumed, batch=batch, steps=steps, name=name))
+            keep(make_counted(spec, sizes, batch=batch, steps=steps, name=name))
         roofline = backend.roofline(network, measuring.pilot)
         rounds = measuring.time_rounds(sizes)
         environment = backend.environment
@@ -242,4 +242,4 @@ def count_sizes(
             announce=announce,
             progress=progress,
         ).count_sizes()
-    return make_counted(spec, sizes, given or sizes.assumed, batch=batch, steps=steps, name=name)
+    return make_counted(spec, sizes, given, batch=batch, steps=steps, name=name)

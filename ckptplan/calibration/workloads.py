@@ -28,14 +28,14 @@ _HEADROOM_ASSUMPTION = (
 def make_counted(
     spec: CellSpec,
     sizes: CountedSizes,
-    times: Mapping[str, tuple[float, str]],
+    given: Mapping[str, tuple[float, str]] | None = None,
     *,
     batch: int,
     steps: int,
     name: str,
 ) -> Workload:
-    """Return a workload of counted sizes and assumed times; each time comes with its origin."""
-    seconds, basis = split_origins(times)
+    """Return a workload of counted sizes and of times that are given, or those of the sizes."""
+    seconds, basis = split_origins(given or sizes.assumed)
     return Workload(
         name=name,
         description=f"{spec}, batch {batch}: sizes counted, times assumed",
@@ -44,6 +44,7 @@ def make_counted(
         units=1,
         **sizes.fields(),
         **seconds,  # type: ignore[arg-type] # by their names
+        timed_on=None if given else sizes.timed_on,
         cell=str(spec),
         basis={**sizes.basis, **basis},
     )

@@ -304,11 +304,10 @@ def _describe_local(plan: Plan) -> blocks.Cell:
 def _describe_time(plan: Plan) -> str:
     seconds, overhead = plan.predicted.seconds, plan.predicted.overhead
     base = format_seconds(seconds / (1 + overhead))
-    carried = was_resized(plan.workload) or belongs_elsewhere(plan.workload, plan.profile)
-    return (
-        f"{format_seconds(seconds)} a batch, {format_percent(overhead)} over base ({base})"
-        f"{'; step times carried over, not rescaled' if carried else ''}"
-    )
+    told = f"{format_seconds(seconds)} a batch, {format_percent(overhead)} over base ({base})"
+    if belongs_elsewhere(plan.workload, plan.profile):
+        return f"{told}; step times carried over from {plan.workload.timed_on}, not rescaled"
+    return f"{told}; step times carried over, not rescaled" if was_resized(plan.workload) else told
 
 
 def chart_comparison(plans: Sequence[Plan]) -> blocks.Chart:

@@ -15,6 +15,7 @@ from ckptplan import InputError
 from ckptplan.calibration.backend import CountedSizes, PilotTimes, RunCounter
 from ckptplan.calibration.calibrate import Calibrated, calibrate, count_sizes
 from ckptplan.calibration.cell_spec import CellSpec
+from ckptplan.calibration.host import processor_name
 from ckptplan.calibration.measuring import fit_in
 from ckptplan.calibration.torch_backend import footprint
 from ckptplan.calibration.torch_backend.cells import MeasuredNetwork, build_network
@@ -389,7 +390,7 @@ def test_sizes_survive_an_interruption_before_three_rounds() -> None:
     counted = count_sizes(TINY, batch=1, steps=10)
     sizes = ("state_bytes", "tape_bytes", "resident_bytes", "resident_bytes_per_step", "workspace_bytes")
     assert [getattr(workload, field) for field in sizes] == [getattr(counted, field) for field in sizes]
-    assert (workload.timed_on, workload.calibration) == (None, None)
+    assert (workload.timed_on, workload.calibration) == (processor_name(), None)
     assert {workload.basis[field].kind for field in sizes} == {"measured"}
     assert workload.basis["forward_seconds"].kind == "assumed"
     assert "not a calibration" in workload.basis["forward_seconds"].why

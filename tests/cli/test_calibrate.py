@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import ckptplan
+from ckptplan.calibration.host import processor_name
 from tests.support import run, run_process, started
 
 #: It measures.
@@ -174,10 +175,13 @@ def test_sizes_alone_are_the_same_by_both_commands_and_plan_at_once(tmp_path: Pa
     sizes = [name for name, number in one.numbers().items() if "bytes" in name and number]
     assert len(sizes) == 6
     assert all(getattr(one, name) == getattr(other, name) for name in sizes)
-    assert (one.timed_on, one.calibration) == (None, None)
+    assert (one.timed_on, one.calibration) == (processor_name(), None)
     plan = ckptplan.optimize(other, ckptplan.load_profile("nvidia-h200"), objective="memory")
     assumed = {entry.field for entry in plan.estimate_basis if entry.kind == "assumed"}
     assert "workload.forward_seconds" in assumed
+    # A plan for another machine says whose times it shows.
+    shown = run("optimize", "--workload", "workloads.toml", "--profile", "nvidia-h200", cwd=tmp_path).stdout
+    assert f"step times carried over from {processor_name()}, not" in " ".join(shown.split())
 
 
 def test_times_of_a_new_workload_are_those_given(tmp_path: Path) -> None:

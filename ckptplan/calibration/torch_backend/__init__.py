@@ -132,7 +132,8 @@ class TorchBackend(Backend):
         extent, counter = runs()
         found = footprint.measure(network, counter=counter, runs=cast("TorchExtent", extent).size_runs)
         why = f"timed once on this machine over {extent.pilot.steps} steps, not a calibration"
-        return replace(found, assumed=assume_times(vars(extent.pilot), why))
+        assumed = assume_times(vars(extent.pilot), why)
+        return replace(found, assumed=assumed, timed_on=self.environment.machine)
 
     def rounds(self, network: MeasuredNetwork, extent: Extent, sizes: CountedSizes) -> TorchRounds:
         messages, steps = cast("TorchExtent", extent).schedules
