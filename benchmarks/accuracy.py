@@ -27,9 +27,8 @@ from ckptplan import Plan
 from ckptplan.calibration.backend import Backend, Program
 from ckptplan.calibration.calibrate import calibrate, open_backend
 from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.compared import byte_rows
 from ckptplan.calibration.estimate import Estimate
-from ckptplan.calibration.validation import Verdict
+from ckptplan.calibration.validation import Verdict, byte_rows
 from ckptplan.planning.playback import group_same_schedules, make_schedule
 
 #: Networks and, in JAX, the kinds of their tapes; 64 inputs as in docs/measured.md.

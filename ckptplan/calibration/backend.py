@@ -31,6 +31,8 @@ from ckptplan.units import format_wait
 Announce = Callable[[str], None]
 #: Called after each action of a run that is not timed.
 Tick = Callable[[], None]
+#: An interval needs at least this many rounds.
+LEAST_ROUNDS = 3
 #: A gradient in double precision, and the rounding of the type that it was computed in.
 Gradient = tuple[npt.NDArray[Any], float]
 

@@ -16,8 +16,16 @@ import ckptplan
 from ckptplan.calibration.backend import Backend, Environment, PilotTimes, Program, RunCounter, TimedRun
 from ckptplan.calibration.calibrate import open_backend
 from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.compared import (
+from ckptplan.calibration.estimate import Estimate
+from ckptplan.calibration.host import KEEPS_MEMORY
+from ckptplan.calibration.validation import (
+    Contender,
     Prediction,
+    Regret,
+    Row,
+    Tolerances,
+    Validation,
+    Verdict,
     base_rows,
     byte_rows,
     gradient_row,
@@ -25,9 +33,6 @@ from ckptplan.calibration.compared import (
     note_meter,
     time_rows,
 )
-from ckptplan.calibration.estimate import Estimate
-from ckptplan.calibration.host import KEEPS_MEMORY
-from ckptplan.calibration.validation import Contender, Regret, Row, Tolerances, Validation, Verdict
 from ckptplan.errors import CkptplanError, InputError
 from ckptplan.model.checked import CheckedModel
 from ckptplan.model.plan import Plan

@@ -13,10 +13,9 @@ import torch
 import ckptplan
 from ckptplan import InputError
 from ckptplan.calibration.backend import CountedSizes, PilotTimes, RunCounter
-from ckptplan.calibration.calibrate import Calibrated, calibrate, count_sizes
+from ckptplan.calibration.calibrate import Calibrated, calibrate, count_sizes, fit_in
 from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.host import processor_name
-from ckptplan.calibration.measuring import fit_in
 from ckptplan.calibration.torch_backend import footprint
 from ckptplan.calibration.torch_backend.cells import MeasuredNetwork, build_network
 from ckptplan.calibration.torch_backend.footprint import FEWER_RUNS, FEWEST_RUNS

@@ -13,11 +13,10 @@ from ckptplan import HardwareProfile, InputError, Plan, Workload
 from ckptplan.calibration.backend import Gradient
 from ckptplan.calibration.calibrate import Calibrated, calibrate
 from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.compared import gradient_row
 from ckptplan.calibration.torch_backend.cells import MeasuredNetwork, build_network
 from ckptplan.calibration.torch_backend.runs import TorchProgram
 from ckptplan.calibration.validate import validate
-from ckptplan.calibration.validation import Row, Validation, Verdict
+from ckptplan.calibration.validation import Row, Validation, Verdict, gradient_row
 from ckptplan.model.workload import ACTION_TIMES
 from ckptplan.planning.playback import make_schedule
 from ckptplan.report.formats import json_text

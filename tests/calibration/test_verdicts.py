@@ -3,10 +3,9 @@
 import pytest
 
 from ckptplan.calibration.backend import Environment, PilotTimes, TimedRun
-from ckptplan.calibration.compared import note_meter
 from ckptplan.calibration.estimate import Estimate
 from ckptplan.calibration.fit import count_actions
-from ckptplan.calibration.validation import Contender, Regret, Row, Tolerances, Validation, Verdict
+from ckptplan.calibration.validation import Contender, Regret, Row, Tolerances, Validation, Verdict, note_meter
 from ckptplan.planning.playback import make_schedule, schedule_of
 from ckptplan.report.validation import view_validation
 from tests.calibration.shown import shown_table

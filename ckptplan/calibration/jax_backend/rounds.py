@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ckptplan.calibration.backend import CountedSizes, Extent, PilotTimes, Rounds, RunCounter
+from ckptplan.calibration.backend import LEAST_ROUNDS, CountedSizes, Extent, PilotTimes, Rounds, RunCounter
 from ckptplan.calibration.fit import Round, TimedRow, count_actions
 from ckptplan.calibration.jax_backend.cells import JaxNetwork
 from ckptplan.calibration.jax_backend.programs import (
@@ -18,7 +18,6 @@ from ckptplan.calibration.jax_backend.programs import (
     compile_sweep,
 )
 from ckptplan.calibration.jax_backend.sizes import CompiledSizes
-from ckptplan.calibration.measuring import LEAST_ROUNDS
 from ckptplan.jax.remote import time_place
 from ckptplan.model.workload import ACTION_TIMES, TIMES
 from ckptplan.planning.playback import make_schedule

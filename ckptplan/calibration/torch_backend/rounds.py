@@ -10,9 +10,8 @@ from functools import partial
 from itertools import accumulate, pairwise
 from time import perf_counter
 
-from ckptplan.calibration.backend import Extent, PilotTimes, Rounds, RunCounter
+from ckptplan.calibration.backend import LEAST_ROUNDS, Extent, PilotTimes, Rounds, RunCounter
 from ckptplan.calibration.fit import Round, TimedRow, read_events, seconds_by_kind
-from ckptplan.calibration.measuring import LEAST_ROUNDS
 from ckptplan.calibration.torch_backend.cells import MeasuredNetwork
 from ckptplan.calibration.torch_backend.footprint import ALL_RUNS, FEWER_RUNS, FEWEST_RUNS, SizeRuns
 from ckptplan.calibration.torch_backend.runs import TorchProgram
