@@ -17,16 +17,12 @@ from time import process_time
 import numpy as np
 
 from ckptplan.errors import InputError
+from ckptplan.studies.workers import count_cores
 
 
 def processor_name() -> str:
     """Return the name of the processor with the number of usable cores."""
-    return f"{_read_processor()}, {usable_cores()} cores"
-
-
-def usable_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return f"{_read_processor()}, {count_cores()} cores"
 
 
 def host_memory_bytes() -> int:
@@ -78,7 +74,7 @@ def _read_threads() -> int:
     if _ONE_THREAD in os.environ.get("XLA_FLAGS", "").split():
         return 1
     given = os.environ.get("NPROC", "")
-    return int(given) if given.isdecimal() and int(given) > 0 else usable_cores()
+    return int(given) if given.isdecimal() and int(given) > 0 else count_cores()
 
 
 #: What a process has in its environment to keep what it frees, with the C library of GNU. Otherwise each block
