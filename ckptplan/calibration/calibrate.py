@@ -25,7 +25,7 @@ from ckptplan.calibration.backend import (
 from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.fit import Fit, Round
 from ckptplan.calibration.host import set_threads
-from ckptplan.calibration.workloads import make_calibration, make_counted, make_measured, make_profile
+from ckptplan.calibration.workloads import MeasuredCell, make_counted
 from ckptplan.cost.roofline import complete_times
 from ckptplan.errors import CkptplanError, InputError
 from ckptplan.model.profile import HardwareProfile
@@ -381,28 +381,25 @@ def calibrate(
     if quick or measuring.fewer_chunks:
         low, high = 1 - _QUICK_UNCERTAINTY, 1 + _QUICK_UNCERTAINTY
         times = {field: one.widened(low, high) for field, one in times.items()}
-    calibration = make_calibration(environment, sizes, times, repeats=len(measuring.rounds), seed=seed)
-    profile = make_profile(environment, sizes, times, calibration, roofline, name=profile_name)
     left_out = measuring.left_out
     if quick:
         left_out = (f"quick: {len(measuring.rounds)} rounds of few sizes", *left_out)
-    workload = make_measured(
-        spec,
-        sizes,
-        times,
-        calibration,
-        ways=rounds.explain(),
-        profile=profile,
-        roofline=roofline,
-        left_out=left_out,
+    found = MeasuredCell(
+        spec=spec,
         batch=batch,
-        steps=steps,
-        name=name,
-        remark=environment.remark,
+        seed=seed,
+        environment=environment,
+        sizes=sizes,
+        times=times,
+        roofline=roofline,
+        rounds=len(measuring.rounds),
+        ways=rounds.explain(),
+        left_out=left_out,
     )
+    profile = found.make_profile(profile_name)
     uncounted = (roofline.why,) if roofline is not None and roofline.operations is None else ()
     return Calibrated(
-        workload=workload,
+        workload=found.make_workload(name=name, steps=steps, profile=profile),
         profile=profile,
         workspace_residual=sizes.residual,
         # A quick calibration promises little, and its uncertainty says how little.
