@@ -172,6 +172,7 @@ class Question:
             effort=self.goal.effort,
             front=front,
             progress=progress,
+            single=self.costs if self.costs.chunk_bytes and not strategy.has_single_steps else None,
         )
 
     def may_fit(self) -> bool:
@@ -186,17 +187,6 @@ class Question:
     def _least_costs(self, strategy: Solved) -> StepCosts:
         """Return the costs at which a strategy has a schedule if it has one at all, of single steps maybe."""
         return self.costs if strategy.has_single_steps or strategy.adopts_others else self.costs.charged
-
-    def least_alone(self, strategy: Solved, budget: Budget) -> float:
-        """Return a lower bound on the seconds of schedules that ``task`` charges too much: of single steps.
-
-        They may hold as many tapes as the budget has room for, each recorded by itself, as a chunk.
-        """
-        costs = self.costs
-        if strategy.has_single_steps or not costs.chunk_bytes:
-            return np.inf
-        alike = costs.model_copy(update={"chunk_seconds": 0.0})
-        return strategy.bound_seconds(alike, budget) + costs.steps * costs.chunk_seconds
 
     def least_remote_bytes(self) -> int | None:
         """Return the remote memory needed within the other limits, None if no amount is enough."""
@@ -358,36 +348,13 @@ class Question:
         # The schedules of smaller budgets are of no use if time comes first, and is all that is asked for.
         task = self.task(strategy, objective, front=objective.first != least_time.first, progress=progress)
         task = dataclasses.replace(task, alone=not task.front and self.goal.objective == "time")
-        together, single = strategy.solve(task), None
-        together = None if together is None else together.at(self.costs)
-        alone = self.least_alone(strategy, self.budget)
-        # Time tells what is best only where it is asked for first.
-        by_time = objective.first == least_time.first
-        if alone < (together.totals(self.costs).seconds if by_time and together is not None else np.inf):
-            single = strategy.solve_one_by_one(dataclasses.replace(task, costs=self.costs))
-        found = [
-            self._with_key(one, objective)
-            for one in (together, single)
-            if one is not None and self.limits.keeps(one.cost(self.costs))[0]
-        ]
-        best = min(found, key=rank_of, default=None)
-        if best is None or best.least_seconds is None:
-            return best
-        least = strategy.bound_seconds(self.costs, self.budget)
-        if together is not None and together.least_seconds is not None:
-            least = together.least_seconds
-        if single is not None and single.least_seconds is not None:
-            alone = max(alone, single.least_seconds)
-        proved = together is not None and together.proved
-        if single is not None:
-            proved &= single.proved
-        else:
-            proved &= alone == np.inf or (by_time and best.totals(self.costs).seconds <= alone)
-        return dataclasses.replace(best, least_seconds=min(least, alone), proved=proved)
-
-    def _with_key(self, answer: Answer, objective: Objective) -> Answer:
-        key = tuple(column[0].item() for column in objective(answer.cost(self.costs)))
-        return dataclasses.replace(answer, key=key)
+        found = strategy.solve(task)
+        if found is None:
+            return None
+        answer = found.at(self.costs)
+        cost = answer.cost(self.costs)
+        key = tuple(column[0].item() for column in objective(cost))
+        return dataclasses.replace(answer, key=key) if self.limits.keeps(cost)[0] else None
 
     def _adopt_best(
         self, strategy: Solved, own: Answer | None, objective: Objective, *, answers: Sequence[Answer]

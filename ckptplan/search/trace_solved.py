@@ -26,7 +26,7 @@ from ckptplan.search.question import Question
 from ckptplan.search.trace_closed import Front, drop_dominated
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.protocol import Strategy
-from ckptplan.strategies.solved import Rung, Solved, Task
+from ckptplan.strategies.solved import Rung, Solved
 
 #: With up to this many levels of memory, every budget is solved.
 _EVERY = 256
@@ -108,34 +108,18 @@ class _Search:
 
     def list_all(self) -> tuple[list[Answer], LowerBounds, bool]:
         """Return the answers and bounds that the strategy lists, and whether they are those of all budgets."""
-        question, strategy, listed = self.question.replace(local_bytes=None), self.strategy, list[Rung]()
-        task = question.task(strategy, least_time)
-        found = self._collect(listed, strategy.list_rungs, task)
-        alone = question.least_alone(strategy, question.budget)
-        if found is None or alone == math.inf:
-            return found or ([], NO_BOUNDS, False)
-        single = self._collect(
-            listed, strategy.list_rungs_one_by_one, dataclasses.replace(task, costs=question.costs)
-        )
-        answers, bounds, complete = found
-        others, theirs, all_single = single or ([], NO_BOUNDS, True)
-        return answers + others, _join_bounds(bounds, theirs, alone=alone), complete and all_single
-
-    def _collect(
-        self, listed: list[Rung], list_rungs: Callable[..., Iterator[Rung] | None], task: Task
-    ) -> tuple[list[Answer], LowerBounds, bool] | None:
-        """Return what is listed for a task, None if nothing can be; its rungs are added to those ``listed``."""
-        question, before = self.question.replace(local_bytes=None), len(listed)
+        question, rungs = self.question.replace(local_bytes=None), list[Rung]()
         task = dataclasses.replace(
-            task, progress=lambda done, total: self._report(len(listed) + done / max(1, total))
+            question.task(self.strategy, least_time),
+            progress=lambda done, total: self._report(len(rungs) + done / max(1, total)),
         )
-        rungs = list_rungs(task, is_beaten=self._is_beaten)
-        if rungs is None:
-            return None
+        listed = self.strategy.list_rungs(task, is_beaten=self._is_beaten)
+        if listed is None:
+            return [], NO_BOUNDS, False
         answers, complete = list[Answer](), True
-        for rung in rungs:
-            listed.append(rung)
-            self._report(len(listed))
+        for rung in listed:
+            rungs.append(rung)
+            self._report(len(rungs))
             for found in rung.answers:
                 answer = found.at(question.costs)
                 cost = answer.cost(question.costs)
@@ -144,7 +128,7 @@ class _Search:
                     answers.append(dataclasses.replace(answer, key=key))
                 elif not cost.within(question.budget)[0]:
                     complete = False
-        return answers, _collect_bounds(pair for rung in listed[before:] for pair in rung.bounds), complete
+        return answers, _bound_rungs(rungs), complete
 
     def _report(self, rungs: float) -> None:
         """Report that so many rungs are done; how many follow is not known."""
@@ -242,8 +226,15 @@ def _collect_bounds(listed: Iterable[tuple[int, float]]) -> LowerBounds:
     )
 
 
-def _join_bounds(together: LowerBounds, single: LowerBounds, *, alone: float) -> LowerBounds:
-    """Return the bounds of all schedules, from those of single steps, at least ``alone``, and of the others."""
+def _bound_rungs(rungs: Sequence[Rung]) -> LowerBounds:
+    """Return the bounds of all schedules, from those of single steps, and of the others."""
+    alone = max((rung.alone for rung in rungs if rung.alone is not None), default=None)
+    together, single = (
+        _collect_bounds(pair for rung in rungs if (rung.alone is None) is others for pair in rung.bounds)
+        for others in (True, False)
+    )
+    if alone is None:
+        return together
     budgets = np.union1d(together.local_bytes, single.local_bytes)
     seconds = np.minimum(together.within(budgets), np.maximum(single.within(budgets), alone))
     return LowerBounds(local_bytes=budgets, seconds=seconds)

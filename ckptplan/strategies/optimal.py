@@ -98,6 +98,31 @@ class Optimal(Solved):
         ]
 
     def solve(self, task: Task) -> Answer | None:
+        together, single = self._optimise(task), None
+        if task.single is None:
+            return together
+        costs, budget = task.single, task.budget
+        together = None if together is None else together.at(costs)
+        alone = self._bound_alone(costs, budget)
+        # Time tells what is best only where it is asked for first.
+        by_time = not task.front
+        if alone < (together.totals(costs).seconds if by_time and together is not None else inf):
+            single = self._solve_one_by_one(task, costs)
+        both = [one for one in (together, single) if one is not None]
+        best = replace(task, costs=costs).best_of(both)
+        if best is None:
+            return None
+        least = self.bound_seconds(costs, budget)
+        if together is not None and together.least_seconds is not None:
+            least = together.least_seconds
+        if single is not None and single.least_seconds is not None:
+            alone = max(alone, single.least_seconds)
+        settled = alone == inf or (by_time and best.totals(costs).seconds <= alone)
+        proved = together is not None and together.proved and (settled if single is None else single.proved)
+        return replace(best, least_seconds=min(least, alone), proved=proved)
+
+    def _optimise(self, task: Task) -> Answer | None:
+        """Return the schedule at the costs of the task, whatever its chunks."""
         costs, budget = task.costs, task.budget
         room = _has_room(costs, budget)
         solved = {
@@ -125,34 +150,27 @@ class Optimal(Solved):
         found = task.best_of(fitting)
         return None if found is None else replace(found, least_seconds=least_seconds)
 
-    def solve_one_by_one(self, task: Task) -> Answer | None:
-        costs = task.costs
+    def _bound_alone(self, costs: StepCosts, budget: Budget) -> float:
+        """Return a lower bound on the seconds of schedules that record each step by itself.
+
+        They may hold as many tapes as the budget has room for, each recorded as a chunk.
+        """
+        alike, beside = _spare_chunks(costs)
+        return self.bound_seconds(alike, budget) + beside
+
+    def _solve_one_by_one(self, task: Task, costs: StepCosts) -> Answer | None:
+        """Return the schedule among those that record each step by itself; its proof is about these alone."""
         alike, beside = _spare_chunks(costs)
 
         def choose(cost: Cost) -> int | None:
             return task.choose(replace(cost, seconds=cost.seconds + beside))
 
-        found = self.solve(replace(task, costs=alike, choose=choose))
+        found = self._optimise(replace(task, costs=alike, choose=choose))
         answer = None if found is None else self._take_apart(found, costs)
         if found is None or answer is None:
             return None
         least = None if found.least_seconds is None else found.least_seconds + beside
         return replace(answer, least_seconds=least, proved=found.proved)
-
-    def list_rungs_one_by_one(self, task: Task, *, is_beaten: IsBeaten) -> Iterator[Rung]:
-        costs = task.costs
-        alike, beside = _spare_chunks(costs)
-        for rung in self._list_rungs(
-            replace(task, costs=alike),
-            is_beaten=lambda local_bytes, seconds: is_beaten(local_bytes, seconds + beside),
-        ):
-            apart = (self._take_apart(found, costs) for found in rung.answers)
-            yield _settle(
-                Rung(
-                    answers=[answer for answer in apart if answer is not None],
-                    bounds=[(local_bytes, seconds + beside) for local_bytes, seconds in rung.bounds],
-                )
-            )
 
     def _take_apart(self, found: Answer, costs: StepCosts) -> Answer | None:
         """Return a schedule that records each step by itself; None if its decisions are about longer chunks."""
@@ -220,7 +238,24 @@ class Optimal(Solved):
             price = 4 * price if high == inf else (low + high) / 2
 
     def list_rungs(self, task: Task, *, is_beaten: IsBeaten) -> Iterator[Rung]:
-        return map(_settle, self._list_rungs(task, is_beaten=is_beaten))
+        yield from map(_settle, self._list_rungs(task, is_beaten=is_beaten))
+        costs = task.single
+        alone = inf if costs is None else self._bound_alone(costs, task.budget)
+        if costs is None or alone == inf:
+            return
+        alike, beside = _spare_chunks(costs)
+        for rung in self._list_rungs(
+            replace(task, costs=alike),
+            is_beaten=lambda local_bytes, seconds: is_beaten(local_bytes, seconds + beside),
+        ):
+            apart = (self._take_apart(found, costs) for found in rung.answers)
+            yield _settle(
+                Rung(
+                    answers=[answer for answer in apart if answer is not None],
+                    bounds=[(local_bytes, seconds + beside) for local_bytes, seconds in rung.bounds],
+                    alone=alone,
+                )
+            )
 
     def _list_rungs(self, task: Task, *, is_beaten: IsBeaten) -> Iterator[Rung]:
         from ckptplan.recursion.solver import list_rungs, solve
@@ -296,7 +331,7 @@ class Optimal(Solved):
             # With unlimited remote memory, the closed forms fit if any schedule does.
             return False
         # Remote states that are read several times may need less remote memory; only solving shows it.
-        return self.solve(replace(task, choose=_prefer_quickest(budget), front=False)) is not None
+        return self._optimise(replace(task, choose=_prefer_quickest(budget), front=False)) is not None
 
 
 def _settle(rung: Rung) -> Rung:

@@ -38,13 +38,14 @@ class Task:
     """A schedule to find: the one that ``choose`` prefers within ``budget``.
 
     Arguments:
-        costs: the costs of the elementary actions.
+        costs: the costs of the elementary actions, with the workspace of chunks of several steps.
         budget: the limits of both memories.
         choose: selects among schedules by their cost.
         effort: how much work to allow: 'quick' or 'thorough'.
         front: whether ``choose`` may prefer less memory to less time.
         alone: whether no other budget or choice follows at these costs, for which tables would be kept.
         progress: called with the work done and the total work.
+        single: the costs of schedules that record each step by itself; None if ``costs`` hold for them, too.
     """
 
     costs: StepCosts
@@ -54,6 +55,7 @@ class Task:
     front: bool = False
     alone: bool = False
     progress: Progress | None = None
+    single: StepCosts | None = None
 
     def best_of(self, answers: Sequence[Answer]) -> Answer | None:
         """Return the answer that is chosen by the actual costs, None if none is acceptable."""
@@ -68,11 +70,13 @@ class Rung:
     """Schedules of some local budgets.
 
     ``bounds`` are local budgets and the seconds that no schedule within them is faster than; the bound of a
-    budget is that of the next larger one that any rung lists.
+    budget is that of the next larger one that any rung lists. If they are about schedules that record each step
+    by itself, ``alone`` is what none of these is faster than, within any budget.
     """
 
     answers: Iterable[Answer]
     bounds: Iterable[tuple[int, float]] = ()
+    alone: float | None = None
 
 
 class Solved(Strategy):
@@ -92,13 +96,6 @@ class Solved(Strategy):
         """Return the schedule that the task asks for, None if none fits."""
         return self.build_best(self.find(task), task)
 
-    def solve_one_by_one(self, task: Task) -> Answer | None:
-        """Return what the task asks for among schedules that record each step by itself, None without any.
-
-        Its bound and proof are about these schedules alone.
-        """
-        return None
-
     def least_local_bytes(self, costs: StepCosts) -> int:
         """Return the least local memory in bytes with which any schedule exists, whatever the other limits."""
         least = costs.tape_bytes
@@ -113,10 +110,6 @@ class Solved(Strategy):
         They may need more remote memory than there is. Schedules for which ``is_beaten`` is true may be left
         out. Returns None if the schedules of one budget are no help for another, unless overridden.
         """
-        return None
-
-    def list_rungs_one_by_one(self, task: Task, *, is_beaten: IsBeaten) -> Iterator[Rung] | None:
-        """Do what ``list_rungs`` does for ``solve_one_by_one``; None without such schedules."""
         return None
 
     def has_schedule(self, task: Task) -> bool:
