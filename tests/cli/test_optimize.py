@@ -254,7 +254,9 @@ def test_a_narrow_terminal_is_respected() -> None:
 def test_what_was_asked_for_is_shown() -> None:
     text = run("optimize", "--objective", "memory", "--max-overhead", "50%", "--batch", "60").stdout
     assert "least local memory, at most +50.0 % over base" in text
-    assert "step times carried over" in text
+    assert "step times carried over, not rescaled" in text
+    other = run("optimize", "--T", "256", "--profile", "cpu-nvme", "--strategies", "standard").stdout
+    assert "step times carried over from ipu-mk2, not rescaled" in " ".join(other.split())
     assert "by the paper's equations" in run("optimize", "--model", "paper").stdout
 
 
