@@ -115,7 +115,7 @@ _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 class ModelPart(BaseModel):
     """A part of a model: frozen, without unknown fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 class CheckedModel(ModelPart):
