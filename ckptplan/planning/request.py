@@ -162,7 +162,7 @@ class Request:
         workload, profile = self.case.timed, self.case.profile
         predicted = answer.predicted(self.case.costs)
         searched = (BasisEntry(field="search", kind="stated", text=note) for note in answer.notes)
-        # Not validated again: each part was, and the validator of all of them takes as long to build as a search.
+        # Not validated again: each part was, and the validator of them all takes as long to build as a search.
         return Plan.model_construct(
             strategy=answer.strategy.name,
             parameters=answer.parameters,
