@@ -14,7 +14,6 @@ from ckptplan.report.gantt import TooLongToDraw
 from ckptplan.schedule.simulator import IllegalAction
 from ckptplan.torch.memory import OutOfMemory
 from ckptplan.torch.recognise import StaleFindingsError
-from ckptplan.torch.sequence_watch import LateCountsError
 from ckptplan.torch.survey import StaleSizesError
 from ckptplan.torch.trial import HiddenState
 from ckptplan.torch.wrapping.slots import LateFinding
@@ -77,7 +76,6 @@ ERRORS = [
     LateFinding("has a gradient", field="net"),
     HiddenState("is hidden", field="cell"),
     StaleFindingsError("is not known"),
-    LateCountsError("counts in a later step"),
     StaleSizesError("keeps more", field="cell"),
     TooLongToDraw(100_000),
 ]

@@ -15,8 +15,7 @@ from torch.nn.modules import module as torch_module
 from ckptplan.errors import InputError
 from ckptplan.torch.cell_calls import ClosedCell
 from ckptplan.torch.chunk_cell import ChunkCell
-from ckptplan.torch.graphs import as_graph_roots, find_graph_leaves
-from ckptplan.torch.inputs import Sequence, iterate_steps
+from ckptplan.torch.inputs import Sequence
 from ckptplan.torch.trees import Leaves, flatten, is_differentiable
 from ckptplan.torch.trial import are_equal, copy_leaves
 
@@ -27,35 +26,6 @@ _MOST_SILENT = 64
 
 _STEP_BY_STEP = "cell=lambda state, x: cell(state, x), which runs step by step under autograd"
 _ACCEPTED = f"a ChunkCell whose methods say the same as its forward; or {_STEP_BY_STEP}"
-
-
-def check_chunk(cell: ChunkCell, state: Any, inputs: Sequence) -> None:
-    """Raise InputError if a chunk differs from a step, e.g. because a subclass changes only the step."""
-    chunk = run_chunk(cell, state, inputs, 0, 1, before=None)
-    (given, nest), (leaves, structure) = inputs.piece(0, 1), flatten(state)
-    roots, pieces = as_graph_roots(copy_leaves(leaves)), copy_leaves(given)
-    with torch.autocast(device_type=pieces[0].device.type, enabled=False):
-        step, _ = flatten(cell(structure.fill(roots), next(iterate_steps(pieces, nest, 1))))
-    _refuse_others(cell, step, (*roots, *cell.parameters()))
-    if not are_equal(step, [leaf[0] for leaf in (*chunk.states, *chunk.outputs)]):
-        raise InputError(
-            f"{type(cell).__name__}: a chunk of one step, by run, is not what its step returns, by forward",
-            field="cell",
-            accepted="a ChunkCell whose methods say the same; wrap a cell in a function to change its outputs",
-        )
-
-
-def _refuse_others(cell: ChunkCell, ends: Leaves, known: Leaves) -> None:
-    """Raise InputError if a step uses a tensor requiring a gradient that is not among the known ones."""
-    others = {id(one) for one in known}
-    for leaf in find_graph_leaves(ends):
-        if id(leaf) not in others:
-            raise InputError(
-                f"a step of {type(cell).__name__} uses a tensor of shape {tuple(leaf.shape)} that requires a "
-                "gradient and is none of its parameters(), which are all that reverse returns gradients of",
-                field="cell",
-                accepted=f"torch.nn.Parameter as an attribute; or {_STEP_BY_STEP}",
-            )
 
 
 def refuse_backward_hooks(cell: ChunkCell) -> None:

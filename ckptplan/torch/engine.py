@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 
 from ckptplan.schedule.actions import Action
-from ckptplan.torch.cell_calls import ClosedCell, check_result
+from ckptplan.torch.cell_calls import ClosedCell, call_cell, check_result
 from ckptplan.torch.graphs import (
     Gradient,
     Gradients,
+    Hooks,
     as_graph_roots,
     count_saved_bytes,
-    refuse_hooks,
+    hand_over_hooks,
+    list_hooks,
 )
 from ckptplan.torch.inputs import Sequence, detach_inputs
 from ckptplan.torch.losses import Outputs, Terms
@@ -102,6 +104,8 @@ class Engine:
         self.roots: Terms = []
         #: Whether a step that runs without a tape has returned a state with a graph (by ``enable_grad``).
         self._leaks = False
+        #: Hooks on the state that the steps reversed last began with.
+        self.hooks: list[Hooks] = []
 
     @property
     def saved_bytes(self) -> int:
@@ -174,7 +178,8 @@ class Engine:
         waiting: list[Any] = []
         begun = step = cut[0]
         for x in self.inputs.iterate(inputs, nest, *cut):
-            state, output = check_result(cell(state, x))
+            # The first one tells what is wrong with the call.
+            state, output = check_result(cell(state, x) if step else call_cell(cell, state, x))
             if not graph and (
                 self._leaks or step == begun or (state.__class__ is Tensor and state.requires_grad)
             ):
@@ -203,10 +208,9 @@ class Engine:
         return structure.fill([leaf.detach() for leaf in leaves])
 
     def _check(self, tape: Tape) -> None:
-        """Raise InputError if a chunk reaches an unknown parameter, or its initial state has a hook."""
+        """Raise InputError if a chunk reaches an unknown parameter."""
         if isinstance(self.cell, ClosedCell):
             return
-        refuse_hooks(tape.begin)
         check_reached(
             (*tape.end, *tape.terms, *tape.final),
             (*tape.begin, *tape.inputs, *self.roots),
@@ -216,6 +220,8 @@ class Engine:
 
     def reverse(self, tape: Tape, incoming: Incoming) -> None:
         """Backpropagate through a tape; the state's gradients become those of the tape's initial state."""
+        hand_over_hooks(self.hooks, tape.end)
+        self.hooks = list_hooks(tape.begin)
         pairs = [
             *zip(tape.end, self.gradients.state or [None] * len(tape.end), strict=True),
             *self._incoming_pairs(tape, incoming),

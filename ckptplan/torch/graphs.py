@@ -6,7 +6,7 @@ accumulated while a sequence is reversed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -141,18 +141,34 @@ def as_graph_roots(leaves: Leaves) -> Leaves:
     return detached
 
 
-def refuse_hooks(roots: Leaves) -> None:
-    """Raise InputError if a step registered a hook on the state that it was given, where a graph begins.
+#: Hooks on the gradient of a tensor.
+Hooks: TypeAlias = tuple[Callable[[torch.Tensor], Any], ...]
+
+
+def list_hooks(roots: Leaves) -> list[Hooks]:
+    """Return the hooks that steps registered on the state that they were given, where a graph begins.
 
     In plain backpropagation such a hook sees the whole gradient of that state, also what the loss of the step
-    before adds. Where a graph begins, that part is missing, since it belongs to the graph before.
+    before adds, which belongs to the graph before.
     """
-    if any(root._backward_hooks or root._post_accumulate_grad_hooks for root in roots):
+    return [tuple((root._backward_hooks or {}).values()) for root in roots]
+
+
+def hand_over_hooks(hooks: Iterable[Hooks], ends: Leaves) -> None:
+    """Register hooks of the state where a graph begins on the same state where the graph before ends."""
+    for some, end in zip(hooks, ends, strict=False):
+        if end.requires_grad:
+            for hook in some:
+                end.register_hook(hook)
+
+
+def refuse_hooks(roots: Leaves) -> None:
+    """Raise InputError if steps that were compiled registered hooks where their graph begins."""
+    if any(list_hooks(roots)):
         raise InputError(
-            "registers a hook on the state that it is given, which would miss a part of the gradient where a "
-            "recorded run of steps begins",
+            "registers a hook on the state that it is given, which compiled steps do not hand on",
             field="cell",
-            accepted="a hook on the state that the step returns: it sees the whole gradient",
+            accepted="a hook on the state that the step returns, or compile=None",
         )
 
 

@@ -9,7 +9,8 @@ graph is gone, or reaches back to the last chunk only.
 from __future__ import annotations
 
 import sys
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,9 +18,10 @@ import torch
 
 from ckptplan.errors import InputError
 from ckptplan.torch.surroundings.holders import TensorHolder
-from ckptplan.torch.surroundings.snapshot import Place, Surroundings, holds_graph, replace_tensors
+from ckptplan.torch.surroundings.snapshot import Place
 from ckptplan.torch.surroundings.walk import Reached, walk
-from ckptplan.torch.trees import is_differentiable
+from ckptplan.torch.trees import DEPTH, holds_graph, is_differentiable, is_plain_object
+from ckptplan.torch.trial import list_names
 
 
 def name_graphs(things: Mapping[str, object]) -> list[str]:
@@ -45,8 +47,7 @@ def _name_cached(reached: Reached) -> Iterator[str]:
 _FREED = "backward through the graph a second time"
 _CHANGED = "modified by an inplace operation"
 _REENTRANT = "use_reentrant=True"
-#: Names in one message.
-_NAMED = 3
+_WATCHED = "_will_engine_execute_node"
 _ACCEPTED = (
     "what steps pass on as a part of the state (ckptplan.torch.adapters does it for many neurons), what is "
     "computed from weights made anew in each step, detach() for what is only looked at, and bptt and backward "
@@ -69,6 +70,14 @@ def explain_held_graphs(things: Mapping[str, object]) -> Iterator[None]:
                 "uses torch.utils.checkpoint with use_reentrant=True, which gives no gradients of some tensors",
                 field="cell or loss",
                 accepted="use_reentrant=False, or steps without it: tapes are freed anyhow",
+            ) from error
+        if _WATCHED in text:
+            raise InputError(
+                "is under a hook for the gradients of several tensors (register_multi_grad_hook, as "
+                "FlopCounterMode has one for each module), of which one is the state that a step is given: "
+                "autograd cannot tell there when all are known",
+                field="cell",
+                accepted="modules that get the state and no other computed tensor, or the forward pass alone",
             ) from error
         if _FREED in text:
             what = (
@@ -99,9 +108,7 @@ def explain_held_graphs(things: Mapping[str, object]) -> Iterator[None]:
 
 def describe_holders(names: Sequence[str]) -> str:
     """Return names with their verb, as text."""
-    more = len(names) - _NAMED
-    text = ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-    return f"{text} {'hold' if len(names) > 1 else 'holds'}"
+    return f"{list_names(names, most=3)} {'hold' if len(names) > 1 else 'holds'}"
 
 
 class LeftoverTensor(torch.autograd.Function):
@@ -136,11 +143,7 @@ def guard_tensor(tensor: torch.Tensor, name: str, roots: Sequence[torch.Tensor])
 
 
 def guard_leftovers(
-    surroundings: Surroundings,
-    places: Iterable[Place],
-    *,
-    with_graph: Container[Place],
-    roots: Sequence[torch.Tensor],
+    places: Iterable[Place], *, with_graph: Container[Place], roots: Sequence[torch.Tensor]
 ) -> None:
     """Replace the tensors that steps left in some places by the same numbers with a guard.
 
@@ -149,9 +152,7 @@ def guard_leftovers(
     operations that lead to none of the tensors it is asked for.
     """
     for place in places:
-        holder = surroundings.holders[place.holder]
-        value = holder.value_of(place.key)
-        always = place in with_graph
+        holder, value, always = place.holder, place.value, place in with_graph
         if isinstance(holder.thing, torch.Tensor) or not (always or holds_graph(value)):
             continue
 
@@ -159,7 +160,32 @@ def guard_leftovers(
             return guard_tensor(tensor, name, roots) if always or tensor.grad_fn is not None else tensor
 
         with torch.enable_grad():
-            changed = replace_tensors(value, guard)
+            changed = _replace_tensors(value, guard)
         if changed is not value:
-            content = holder.read()
-            holder.write({**content, place.key: changed})
+            holder.write({**holder.read(), place.key: changed})
+
+
+def _replace_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor], depth: int = DEPTH) -> Any:
+    """Return a value with its tensors replaced; lists, dicts and objects are changed in place."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if not depth:
+        return value
+
+    def replace(one: Any) -> Any:
+        return _replace_tensors(one, change, depth - 1)
+
+    if isinstance(value, list | deque):
+        for place, one in enumerate(value):
+            value[place] = replace(one)
+    elif isinstance(value, tuple) and hasattr(value, "_replace"):
+        return type(value)(*map(replace, value))
+    elif type(value) is tuple:
+        return tuple(map(replace, value))
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            value[key] = replace(one)
+    elif is_plain_object(value):
+        for key, one in vars(value).items():
+            object.__setattr__(value, key, replace(one))
+    return value

@@ -10,7 +10,9 @@ from typing import Any
 import torch
 
 from ckptplan.errors import InputError, quote_value
+from ckptplan.torch.ambient import Generators
 from ckptplan.torch.graphs import as_graph_roots
+from ckptplan.torch.recognise import StaleFindingsError
 from ckptplan.torch.trees import Leaves, Structure, byte_size, flatten, is_differentiable
 from ckptplan.torch.verify import MeasureScale, RunNumbers, Verifier
 
@@ -189,9 +191,12 @@ class SummedLoss(Outputs):
         chunk_loss: Callable[[int, Any], torch.Tensor] | None = None,
         final_loss: Callable[[Any], torch.Tensor] | None = None,
         at_once: int = RUN,
+        watched: Generators | None = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
+        #: The random generators, until it is known that the first loss draws nothing from them.
+        self._watched = watched
         self.loss, self.chunk_loss, self.final_loss = loss, chunk_loss, final_loss
         if chunk_loss is not None:
             # Cells that run chunks are measured with runs.
@@ -200,6 +205,16 @@ class SummedLoss(Outputs):
         self._numbers: RunNumbers | None = None
 
     def take(self, start: int, outputs: Sequence[Any], *, first_time: bool) -> Terms:
+        if self._watched is None:
+            return self._take(start, outputs, first_time=first_time)
+        watched, self._watched = self._watched, None
+        drawn = watched.state()
+        terms = self._take(start, outputs, first_time=first_time)
+        if watched.moved_since(drawn):
+            raise StaleFindingsError("draws random numbers, and did not in earlier calls", field="loss")
+        return terms
+
+    def _take(self, start: int, outputs: Sequence[Any], *, first_time: bool) -> Terms:
         if self.loss is not None:
             terms: Terms = []
             for step, output in enumerate(outputs, start=start):

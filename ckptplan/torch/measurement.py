@@ -25,7 +25,7 @@ from ckptplan.torch.losses import RUN, StackedOutputs, SummedLoss
 from ckptplan.torch.meters import LiveBytes
 from ckptplan.torch.probe import Probed
 from ckptplan.torch.run import Run, bptt_call, rehearse
-from ckptplan.torch.surroundings.aside import leave_as_found
+from ckptplan.torch.surroundings.snapshot import leave_as_found
 from ckptplan.torch.survey import Measurement, Sizes
 from ckptplan.torch.trees import Leaves, byte_size, flatten
 

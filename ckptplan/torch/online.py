@@ -26,7 +26,7 @@ from ckptplan.torch.losses import SummedLoss, stack_outputs
 from ckptplan.torch.probe import walk_made
 from ckptplan.torch.rehearsal import MOST
 from ckptplan.torch.run import Result, run_call
-from ckptplan.torch.surroundings.aside import aside
+from ckptplan.torch.surroundings.snapshot import aside
 from ckptplan.torch.survey import Measurement, Survey
 from ckptplan.torch.trees import flatten
 from ckptplan.units import MAX_STEPS

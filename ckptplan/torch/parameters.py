@@ -19,6 +19,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from ckptplan.errors import InputError, quote_value
 from ckptplan.torch.ambient import read_settings
 from ckptplan.torch.graphs import find_graph_leaves
+from ckptplan.torch.surroundings.snapshot import Place
 from ckptplan.torch.trees import Leaves
 
 Parameters: TypeAlias = tuple[torch.Tensor, ...]
@@ -66,10 +67,15 @@ def check_reached(outputs: Leaves, inner: Leaves, *, parameters: Parameters, tem
 
 
 class CalledModules:
-    """The given modules, those called inside the context, and other members of lists that hold these."""
+    """The given modules, those called inside the context, and other members of lists that hold these.
+
+    Raises InputError before one is called that is sharded by itself, so that FSDP's state stays as it was.
+    """
 
     def __init__(self, reachable: Iterable[torch.nn.Module], *, given: Iterable[object]) -> None:
         self._modules = {id(one): one for one in given if isinstance(one, torch.nn.Module)}
+        parts = (pair for one in self._modules.values() for pair in one.named_modules())
+        self._names = {id(part): name for name, part in parts}
         self._lists = [one for one in reachable if isinstance(one, torch.nn.ModuleList | torch.nn.ModuleDict)]
 
     @property
@@ -89,8 +95,11 @@ class CalledModules:
 
         def meet(module: torch.nn.Module, _: object) -> None:
             # PyTorch's compiler, which takes this into what it compiles, knows no threads.
-            if torch.compiler.is_compiling() or threading.get_ident() == here:
+            compiles = torch.compiler.is_compiling()
+            if compiles or threading.get_ident() == here:
                 self._modules.setdefault(id(module), module)
+            if not compiles:
+                _refuse_shard(module, self._names.get(id(module)) or type(module).__name__)
 
         hook = register_module_forward_pre_hook(meet)
         try:
@@ -117,8 +126,8 @@ class Fingerprint:
     Arguments:
         modules: the modules.
         others: other parameters, by their names.
-        without: the ids of tensors that may: statistics that steps write and never read.
-        places: buffers that may, by the ids of the dicts that hold them and their names: a part of the state.
+        swept: places that may: statistics that steps write and never read, and other calls, too.
+        slots: buffers that may, by the ids of the dicts that hold them and their names: a part of the state.
     """
 
     def __init__(
@@ -126,29 +135,29 @@ class Fingerprint:
         modules: tuple[torch.nn.Module, ...],
         *,
         others: Mapping[str, torch.Tensor],
-        without: frozenset[int] = frozenset(),
-        places: frozenset[tuple[int, Any]] = frozenset(),
+        swept: tuple[Place, ...],
+        slots: frozenset[tuple[int, Any]] = frozenset(),
     ) -> None:
-        self._modules, self._others, self._without, self._places = modules, others, without, places
+        self._modules, self._others = modules, others
+        self._without = {id(one.value) for one in swept if isinstance(one.value, torch.Tensor)}
+        self._places = slots | {(id(one.holder.thing), one.key) for one in swept}
         self._tensors, self._set = self._list_tensors(), self._read_settings()
 
     def check(self) -> list[str]:
         """Return the names of parameters that are trained only since. Raises RuntimeError for other changes."""
-        now = self._list_tensors()
+        now, settings = self._list_tensors(), self._read_settings()
+        changes = [what for what, then in self._set.items() if then != settings[what]]
         for name in {**now, **self._tensors}:
             before, after = self._tensors.get(name), now.get(name)
             how = _name_change(before, after)
             if how and not (after is not None and after.id in self._without):
-                raise RuntimeError(
-                    f"{name.partition('.')[2]} was {how} between the forward and the backward pass, so that "
-                    "steps cannot be run again as they were"
-                )
-        for (what, then), since in zip(self._set.items(), self._read_settings().values(), strict=True):
-            if then != since:
-                raise RuntimeError(
-                    f"{what} between the forward and the backward pass, so that steps cannot be run again as "
-                    "they were"
-                )
+                changes = [f"{name.partition('.')[2]} was {how}"]
+                break
+        if changes:
+            raise RuntimeError(
+                f"{changes[0]} between the forward and the backward pass, so that steps cannot be run again as "
+                "they were"
+            )
         trained = [
             name for name, one in self._tensors.items() if name in now and now[name].trained > one.trained
         ]
@@ -201,29 +210,11 @@ _AROUND = (
 )
 
 
-@contextmanager
-def refuse_sharded(things: Iterable[object]) -> Iterator[None]:
-    """Raise InputError if one of the modules, or one that is called inside the context, is sharded by itself.
-
-    A call is refused before any hook of the module runs, so that FSDP's state stays as it was.
-    ``things`` are the cell and the losses; those that are no modules are left out.
-    """
-    modules = [one for one in things if isinstance(one, torch.nn.Module)]
-    for module in modules:
-        for name, part in module.named_modules():
+def refuse_sharded(things: Iterable[object]) -> None:
+    """Raise InputError if the cell or a loss is a module of which a part is sharded by itself."""
+    for module in things:
+        for name, part in module.named_modules() if isinstance(module, torch.nn.Module) else ():
             _refuse_shard(part, f"{type(module).__name__}.{name}" if name else type(module).__name__)
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        # Nothing is sharded then. A hook would be compiled into compiled cells, anew in each call.
-        yield
-        return
-    names = {id(part): name for module in modules for name, part in module.named_modules()}
-    hook = register_module_forward_pre_hook(
-        lambda module, _: _refuse_shard(module, names.get(id(module)) or type(module).__name__)
-    )
-    try:
-        yield
-    finally:
-        hook.remove()
 
 
 def _refuse_shard(module: torch.nn.Module, name: str) -> None:

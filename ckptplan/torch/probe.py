@@ -1,9 +1,9 @@
 """Runs the first steps aside, to find what they use, what they change, and whether steps can run again.
 
-The first step and its loss run, then the second step, and the first one again, which must return the same: if
-not, it depends on something that could not be found, and that the trial itself may have changed. A tensor
-that it leaves behind with its graph, and that the second step uses, is hidden state. What only the first step
-changes, without a graph, is a cache. Whether steps read what earlier ones changed, a rehearsal finds.
+The first step and its loss run, then the second step, and the first one again: of the tensors that it uses,
+others are those that it makes. A tensor that it leaves behind with its graph, and that the second step uses, is
+hidden state. What only the first step changes, without a graph, is a cache. Whether steps return the same when
+they run again, and whether they read what earlier ones changed, a rehearsal finds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, TypeAlias
@@ -24,7 +24,7 @@ from ckptplan.torch.ambient import Autocast, Generators, RandomState
 from ckptplan.torch.call import Call
 from ckptplan.torch.cell_calls import ClosedCell, SlotCell
 from ckptplan.torch.chunk_cell import ChunkCell
-from ckptplan.torch.chunk_check import check_chunk, refuse_backward_hooks
+from ckptplan.torch.chunk_check import refuse_backward_hooks
 from ckptplan.torch.graphs import (
     count_saved_bytes,
     find_graph_leaves,
@@ -36,32 +36,26 @@ from ckptplan.torch.graphs import (
 from ckptplan.torch.held_graphs import describe_holders, name_graphs
 from ckptplan.torch.inputs import Sequence as Inputs
 from ckptplan.torch.parameters import CalledModules, Parameters, collect_parameters, refuse_sharded
-from ckptplan.torch.recognise import Findings, HeldPlace, Situation, describe_call, keep, recall
-from ckptplan.torch.surroundings.aside import aside
+from ckptplan.torch.recognise import Findings, Situation, describe_call, keep, recall
 from ckptplan.torch.surroundings.holders import TensorHolder
 from ckptplan.torch.surroundings.signature import Signature
-from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings, find_tensors, holds_graph
+from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings, aside, list_changes, put_back
 from ckptplan.torch.surroundings.walk import Reached, walk
 from ckptplan.torch.trees import (
     Leaves,
-    are_equal_constants,
+    find_tensors,
     flatten,
+    holds_graph,
     refuse_inference_tensors,
     refuse_other_leaves,
 )
 from ckptplan.torch.trial import (
-    ROUNDING,
-    Reduced,
     StepResult,
-    are_equal,
-    are_equal_terms,
-    list_differences,
+    detach_state,
     make_hidden_state,
-    make_unfound,
-    measure_slopes,
     name_loss,
+    refuse_changed_parameters,
     refuse_lost_changes,
-    refuse_registered_hooks,
     take_step,
 )
 
@@ -79,7 +73,6 @@ class FirstSteps:
         surroundings: what they can reach.
         world: what they find there.
         reached: what a walk found, without what was added to watch it.
-        reverses: whether there may be a backward pass.
     """
 
     call: Call
@@ -87,38 +80,36 @@ class FirstSteps:
     surroundings: Surroundings
     world: Snapshot
     reached: Reached
-    reverses: bool
 
     def run(self) -> Findings:
         """Run the steps, and return what they show, but for the modules that they call. Raises InputError."""
         surroundings, call, drawn = self.surroundings, self.call, self.generators.state()
         first = self._examine(self._take(call.state, 0, drawn))
         _refuse_outer_graph(first.outer)
-        _check_structure(call.state, first.result)
+        _check_structure(call.state, first.after)
         # What the first step makes, later steps may change.
-        changed = surroundings.list_changes(self.world, surroundings.take(copies=True, since=self.world))
-        surroundings.find_more(changed)
+        surroundings.find_more(list_changes(self.world, surroundings.take(copies=True, since=self.world)))
         then, between = surroundings.take(copies=True, since=self.world), self.generators.state()
-        graphs = _list_graphs(surroundings, surroundings.list_changes(self.world, then))
-        result = self._take(first.result.after, min(1, call.plan.steps - 1), between)
+        graphs = _list_graphs(list_changes(self.world, then))
+        result = self._take(first.after, min(1, call.plan.steps - 1), between)
         nodes = set(walk_nodes((*result.tensors, *self._list_sums(graphs)), until=call.parameters))
         read = [place for place, operations in graphs.items() if operations & nodes]
         second = self._examine(result)
         # They hold the graphs.
         del result, nodes, graphs
         end = surroundings.take(copies=True, since=then)
-        made, lasting = surroundings.list_changes(self.world, then), surroundings.list_changes(then, end)
+        made, lasting = list_changes(self.world, then), list_changes(then, end)
         changed = list(dict.fromkeys((*made, *lasting)))
-        with_graph = {place for place in changed if holds_graph(surroundings.value_of(place))}
+        with_graph = {place for place in changed if holds_graph(place.value)}
         refuse_lost_changes(surroundings, changed)
-        refuse_registered_hooks(surroundings, lasting)
+        refuse_changed_parameters(lasting, hooks=True)
         again = self._run_first_again(drawn, first)
         if read:
             raise make_hidden_state(surroundings, read, field="cell or loss" if call.losses else "cell")
-        surroundings.put_back(end)
+        put_back(end)
         _refuse_outer_graph(second.outer, name_graphs(call.things))
         # A cell may create tensors that require a gradient, as initial states; each run creates new ones.
-        shared = {key: leaf for key, leaf in {**first.uses, **second.uses}.items() if key in again.uses}
+        shared = {key: leaf for key, leaf in first.uses.items() if key in again}
         return Findings(
             used=tuple(shared.values()),
             modules=(),
@@ -126,7 +117,7 @@ class FirstSteps:
             tape_bytes=first.tape_bytes,
             dtypes=first.dtypes | second.dtypes,
             sparse=first.sparse or second.sparse,
-            device=_find_device(first.result.leaves, default=call.device),
+            device=first.device,
             changed=self._hold(changed),
             with_graph=self._hold(with_graph),
             # With a graph, such a cache would be part of each chunk's graph.
@@ -137,29 +128,25 @@ class FirstSteps:
         """Return what goes on in the places of a ``SlotCell``: a sum over time may be added to a loss later."""
         if not isinstance(self.call.cell, SlotCell):
             return []
-        values = (self.surroundings.value_of(place) for place in places)
-        return [value for value in values if isinstance(value, torch.Tensor)]
+        return [place.value for place in places if isinstance(place.value, torch.Tensor)]
 
-    def _hold(self, places: Iterable[Place]) -> tuple[HeldPlace, ...]:
+    def _hold(self, places: Iterable[Place]) -> tuple[Place, ...]:
         # What the steps made is gone: the sequence makes it anew.
-        known = self.reached.holders
-        return tuple((known[one.holder], one.key) for one in places if one.holder < len(known))
+        known = set(self.reached.holders)
+        return tuple(one for one in places if one.holder in known)
 
-    def _run_first_again(self, drawn: RandomState, examined: _Examined) -> _Examined:
-        """Run the first step again, with what it found. Raises InputError if it differs."""
-        call, first = self.call, examined.result
-        self.surroundings.put_back(self.world)
-        again = self._examine(self._take(call.state, 0, drawn))
-        _check_repeated(examined, again, call)
+    def _run_first_again(self, drawn: RandomState, first: _Examined) -> Uses:
+        """Run the first step again, with what it found, and return what it uses. Raises InputError."""
+        call = self.call
+        put_back(self.world)
+        again = self._take(call.state, 0, drawn)
         # Once may have been another thread, as one that prepares data.
-        if call.replay_randomness and first.loss_draws and again.result.loss_draws:
+        if call.replay_randomness and first.loss_draws and again.loss_draws:
             raise _loss_draws_error(call)
-        self.surroundings.put_back(self.world)
+        put_back(self.world)
         if isinstance(call.cell, ChunkCell):
-            check_chunk(call.cell, call.state, call.sequence)
-            if self.reverses:
-                refuse_backward_hooks(call.cell)
-        return again
+            refuse_backward_hooks(call.cell)
+        return list_uses(again, call.parameters)
 
     def _take(self, state: Any, step: int, drawn: RandomState) -> StepResult:
         self.generators.restore(drawn)
@@ -169,37 +156,49 @@ class FirstSteps:
     def _examine(self, result: StepResult) -> _Examined:
         named = self.call.parameters
         uses = list_uses(result, named)
-        self._refuse_doubles(uses)
+        self._refuse_computed(uses)
         tape_bytes, dtypes = _look_at_tape(result)
         outer = find_outer_node(result.tensors, before=result.begun, until=named)
-        # Those of steps that run again are compared by a rehearsal; a graph from outside belongs to the caller.
-        compares = self.reverses and not self.call.runs_again and outer is None
         return _Examined(
-            result=result.detach(),
+            after=detach_state(result.after),
+            device=_find_device(result.leaves, default=self.call.device),
+            loss_draws=result.loss_draws,
             uses=uses,
-            slopes=measure_slopes(result, uses) if compares else {},
             tape_bytes=tape_bytes,
             dtypes=dtypes,
             sparse=gives_sparse(result.tensors),
             outer=outer,
         )
 
-    def _refuse_doubles(self, used: Uses) -> None:
-        """Raise InputError if a named tensor was computed from one that the step uses, too."""
-        computed = [one for one in self.call.parameters if one.grad_fn is not None]
-        if any(id(leaf) in used for leaf in find_graph_leaves(computed)):
-            raise InputError(
-                "names a tensor that was computed from a parameter which the cell or the loss also uses",
-                field="parameters",
-                accepted="one of the two, so that no gradient is counted twice",
-            )
+    def _refuse_computed(self, used: Uses) -> None:
+        """Raise InputError for a named tensor that was computed with hooks, or from another parameter."""
+        named = self.call.parameters
+        ends = {*used, *(id(one if one.grad_fn is None else one.grad_fn) for one in named)}
+        for one in named:
+            if one.grad_fn is None:
+                continue
+            before = (node for node in walk_nodes((one,)) if node is not one.grad_fn)
+            leads = any(id(getattr(node, "variable", node)) in ends for node in before)
+            if leads or one._backward_hooks:
+                names = {id(holder.thing): holder.name for holder in self.reached.holders}
+                name = names.get(id(one), f"of shape {tuple(one.shape)}")
+                why = (
+                    "from a parameter that is named or used, too"
+                    if leads
+                    else "and has hooks, which each run of steps would call"
+                )
+                raise InputError(
+                    f"names the tensor {name}, which was computed {why}",
+                    field="parameters",
+                    accepted="tensors without hooks, of which none was computed from another; or what they "
+                    "were computed from, and a cell that computes them in each step",
+                )
 
 
-def _list_graphs(surroundings: Surroundings, places: Iterable[Place]) -> dict[Place, set[Any]]:
+def _list_graphs(places: Iterable[Place]) -> dict[Place, set[Any]]:
     """Return the operations that made the tensors in each place, without the places that hold none."""
     found = {
-        place: {one.grad_fn for one in find_tensors(surroundings.value_of(place)) if one.grad_fn is not None}
-        for place in places
+        place: {one.grad_fn for one in find_tensors(place.value) if one.grad_fn is not None} for place in places
     }
     return {place: operations for place, operations in found.items() if operations}
 
@@ -213,12 +212,13 @@ def list_uses(result: StepResult, named: Parameters) -> Uses:
 
 @dataclass(frozen=True, kw_only=True)
 class _Examined:
-    """The result of a step outside of its graph, and what its graph led to."""
+    """What a step showed: nothing of its graph is kept."""
 
-    result: StepResult
+    #: The state after it, and the device of what it returned.
+    after: Any
+    device: torch.device
+    loss_draws: bool
     uses: Uses
-    #: Numbers of its gradients.
-    slopes: dict[int, Reduced]
     #: What the graph keeps, and the types of floats in it.
     tape_bytes: int
     dtypes: frozenset[torch.dtype]
@@ -241,32 +241,15 @@ def _refuse_outer_graph(node: str | None, holders: Sequence[str] = ()) -> None:
         )
 
 
-def _check_structure(state: Any, result: StepResult) -> None:
+def _check_structure(state: Any, after: Any) -> None:
     """Raise InputError if a step returns a state of another number of tensors."""
-    given, returned = len(flatten(state)[0]), len(flatten(result.after)[0])
+    given, returned = len(flatten(state)[0]), len(flatten(after)[0])
     if given and returned != given:
         raise InputError(
             f"takes a state of {given} tensors and returns one of {returned}",
             field="cell",
             accepted="a state that is the same structure at every step",
         )
-
-
-def _check_repeated(before: _Examined, after: _Examined, call: Call) -> None:
-    """Raise InputError if the same step returns another result, though all was put back."""
-    first, again = before.result, after.result
-    same = are_equal(first.leaves, again.leaves) and (
-        are_equal_constants(
-            flatten((first.after, first.output))[1].plain,
-            flatten((again.after, again.output))[1].plain,
-            ROUNDING,
-        )
-    )
-    # Tensors that a step makes anew, such as initial states, do not count.
-    pairs = [(before.slopes[key], after.slopes[key]) for key in before.slopes.keys() & after.slopes.keys()]
-    steeper = list_differences(pairs, roundings=[ROUNDING] * len(pairs))
-    if not same or steeper or not are_equal_terms(first, again):
-        raise make_unfound(name_loss(call) if same else "cell", "its first step ran again")
 
 
 def _look_at_tape(result: StepResult) -> tuple[int, frozenset[torch.dtype]]:
@@ -300,8 +283,6 @@ class Probed:
     parameters: Parameters
     #: The random generators.
     generators: Generators
-    #: The cell and the losses, by the names of their arguments.
-    things: dict[str, object]
     #: What the cell and the losses can reach, and what it holds: as before the trial.
     surroundings: Surroundings
     before: Snapshot
@@ -324,9 +305,8 @@ class Probed:
             recalled=recalled,
             parameters=parameters,
             generators=generators,
-            things=call.things,
             surroundings=surroundings,
-            before=surroundings.take(copies={id(holder) for holder, _ in found.changed}),
+            before=surroundings.take(copies={one.holder for one in found.changed}),
             wants_gradients=torch.is_grad_enabled() and bool(wanted),
             roots=tuple(one for one in wanted if one.is_leaf),
         )
@@ -348,16 +328,12 @@ class Probed:
 
         A counter is another one in each step: it tells no call from others.
         """
-        return self.situation.hash_constants(but={holder.name_of(key) for holder, key in self.found.changed})
+        return self.situation.hash_constants(but={one.name for one in self.found.changed})
 
     def list_parameter_names(self) -> list[str]:
         """Return the name of each parameter, as a user would write it."""
         names = {id(one.thing): one.name for one in self.surroundings.holders if isinstance(one, TensorHolder)}
         return [names.get(id(one), f"a parameter of shape {tuple(one.shape)}") for one in self.parameters]
-
-    def name_parameters(self) -> dict[str, torch.Tensor]:
-        """Return the parameters by their names."""
-        return dict(zip(self.list_parameter_names(), self.parameters, strict=True))
 
 
 def _find_code(thing: Any) -> Any:
@@ -370,59 +346,35 @@ def _find_code(thing: Any) -> Any:
 def probe(call: Call, *, anew: bool = True) -> Probed:
     """Run the first two steps and their losses, and restore everything. Raises InputError.
 
-    If nothing has changed since an earlier call, what was found then is returned, unless ``anew``.
+    If nothing has changed since an earlier call, what was found then is returned, unless ``anew``. No step is
+    tried without gradients, where each runs once as in a plain loop, nor of a closed cell.
     """
-    inputs = call.sequence
+    inputs, reverses = call.sequence, torch.is_grad_enabled()
     refuse_other_leaves(call.state, field="state")
-    reverses = torch.is_grad_enabled()
     if reverses:
         refuse_inference_tensors(flatten(call.state)[0], field="state")
         refuse_inference_tensors(call.sequence.leaves, field="inputs")
-    # Without gradients, there is nothing to reduce.
-    with refuse_sharded((call.cell, *call.losses.values())) if reverses else nullcontext():
-        situation = _walk_call(call, inputs)
-        if reverses:
-            _refuse_computed(call.parameters, situation)
-        draws = not isinstance(call.cell, ClosedCell) or call.cell.draws
-        generators = Generators(call.device, wanted=draws, held=situation.reached.generators)
-        if call.is_closed:
-            return Probed.of(call, _describe_closed(call), situation, generators, recalled=False)
-        findings = recall(situation)
-        if not anew and findings is not None:
-            return Probed.of(call, findings, situation, generators, recalled=True)
-        # What makes the inputs is asked, and what it returns is checked, before any step runs.
-        inputs.piece(0, 1)
-        probed = _try_first_steps(call, situation, generators, reverses=reverses)
+        # Without gradients, there is nothing to reduce.
+        refuse_sharded((call.cell, *call.losses.values()))
+    situation = _walk_call(call, inputs)
+    draws = not isinstance(call.cell, ClosedCell) or call.cell.draws
+    generators = Generators(call.device, wanted=draws, held=situation.reached.generators)
+    if call.is_closed or not reverses:
+        return Probed.of(call, _describe_untried(call), situation, generators, recalled=not reverses)
+    findings = recall(situation)
+    if not anew and findings is not None:
+        return Probed.of(call, findings, situation, generators, recalled=True)
+    # What makes the inputs is asked, and what it returns is checked, before any step runs.
+    inputs.piece(0, 1)
+    probed = _try_first_steps(call, situation, generators)
     if findings is not None and findings.rehearsed and _are_alike(findings, probed.found):
         probed = replace(probed, found=replace(probed.found, rehearsed=True))
     keep(situation, probed.found)
     return probed
 
 
-def _refuse_computed(named: Parameters, situation: Situation) -> None:
-    """Raise InputError for a named tensor that was computed with hooks, or from another named one."""
-    names = {id(one.thing): one.name for one in situation.reached.holders if isinstance(one, TensorHolder)}
-    ends = {id(one if one.grad_fn is None else one.grad_fn) for one in named}
-    for one in named:
-        before = walk_nodes((one,)) if one.grad_fn is not None else ()
-        leads = any(node is not one.grad_fn and id(getattr(node, "variable", node)) in ends for node in before)
-        if leads or (one.grad_fn is not None and one._backward_hooks):
-            name = names.get(id(one), f"of shape {tuple(one.shape)}")
-            why = (
-                "from another one that is named"
-                if leads
-                else "and has hooks, which each run of steps would call"
-            )
-            raise InputError(
-                f"names the tensor {name}, which was computed {why}",
-                field="parameters",
-                accepted="tensors without hooks, of which none was computed from another; or what they were "
-                "computed from, and a cell that computes them in each step",
-            )
-
-
-def _describe_closed(call: Call) -> Findings:
-    """Return the findings of a cell that reaches nothing but its arguments: no step has to show them."""
+def _describe_untried(call: Call) -> Findings:
+    """Return the findings where no step has to show them."""
     return Findings(
         used=(),
         modules=(),
@@ -450,12 +402,11 @@ def _walk_call(call: Call, inputs: Inputs) -> Situation:
     return Situation(reached=reached, signature=signature, settings=settings)
 
 
-def _try_first_steps(call: Call, situation: Situation, generators: Generators, *, reverses: bool) -> Probed:
+def _try_first_steps(call: Call, situation: Situation, generators: Generators) -> Probed:
     reached = situation.reached
     called = CalledModules([module for _, module in reached.modules], given=call.things.values())
     with ExitStack() as stack:
         surroundings, world = stack.enter_context(aside(reached, generators))
-        stack.enter_context(torch.enable_grad())
         if _may_compile():
             # Hooks would be compiled into compiled cells, anew in each call.
             stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -463,23 +414,14 @@ def _try_first_steps(call: Call, situation: Situation, generators: Generators, *
             warnings.filterwarnings("ignore", message="Using `torch.compile\\(module\\)` when there are global")
         stack.enter_context(called.enter())
         found = FirstSteps(
-            call=call,
-            generators=generators,
-            surroundings=surroundings,
-            world=world,
-            reached=reached,
-            reverses=reverses,
+            call=call, generators=generators, surroundings=surroundings, world=world, reached=reached
         ).run()
     return Probed.of(call, replace(found, modules=called.modules), situation, generators, recalled=False)
 
 
 def _are_alike(one: Findings, other: Findings) -> bool:
     """Return whether steps use the same tensors and change the same places."""
-    known = [
-        ({id(tensor) for tensor in found.used}, {(holder.identity, key) for holder, key in found.changed})
-        for found in (one, other)
-    ]
-    return known[0] == known[1]
+    return set(map(id, one.used)) == set(map(id, other.used)) and set(one.changed) == set(other.changed)
 
 
 def _may_compile() -> bool:
@@ -512,7 +454,7 @@ def walk_made(
     finally:
         for module, mode in zip(modules, modes, strict=True):
             module.training = mode
-        surroundings.put_back(before, but=lazy)
+        put_back(before, but=lazy)
     return walk(things)
 
 

@@ -23,7 +23,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch.nn.modules import module as torch_module
@@ -31,8 +31,8 @@ from torch.nn.modules import module as torch_module
 from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Autocast, read_settings
 from ckptplan.torch.inputs import GivenInputs, Sequence
-from ckptplan.torch.surroundings.holders import Holder
 from ckptplan.torch.surroundings.signature import Signature
+from ckptplan.torch.surroundings.snapshot import Place
 from ckptplan.torch.surroundings.walk import Reached, walk
 from ckptplan.torch.trees import flatten
 
@@ -45,8 +45,6 @@ _HOOKS_OF_ALL = tuple(
     if name.startswith("_global_") and isinstance(value, dict)
 )
 _SIMPLE = (bool, int, float, str, type(None))
-#: Where steps write: a holder, and a key within.
-HeldPlace: TypeAlias = tuple[Holder, Any]
 
 
 _K = TypeVar("_K", bound=Hashable)
@@ -95,7 +93,10 @@ class Recent(Generic[_K, _V]):
 
 
 class StaleFindingsError(InputError):
-    """A sequence did what the findings that were kept for it do not know: a trial has to find out."""
+    """A sequence did what its findings do not know: those of an earlier call, or of the first steps."""
+
+    #: Where later steps begin to count.
+    places: tuple[Place, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,23 +119,23 @@ class Findings:
     dtypes: frozenset[torch.dtype]
     #: What steps change, what of it holds tensors with a graph after a step, and what only the first step
     #: changes, without a graph: caches.
-    changed: tuple[HeldPlace, ...]
-    with_graph: tuple[HeldPlace, ...]
-    made: tuple[HeldPlace, ...]
+    changed: tuple[Place, ...]
+    with_graph: tuple[Place, ...]
+    made: tuple[Place, ...]
     #: Whether gradients of a step may be sparse.
     sparse: bool = False
     #: Whether the first steps gave under a plan what they give in a plain loop.
     rehearsed: bool = False
 
-    def with_changes(self, changed: Iterable[HeldPlace], with_graph: Iterable[HeldPlace]) -> Findings:
+    def with_changes(self, changed: Iterable[Place], with_graph: Iterable[Place]) -> Findings:
         """Return the findings with what a sequence has changed besides."""
         return replace(self, changed=(*self.changed, *changed), with_graph=tuple(with_graph))
 
-    def with_others(self, thing: Callable[[Any], Any], place: Callable[[Any, Any], Any]) -> Findings:
-        """Return the findings with others in the place of each object, and of each holder with its key."""
+    def with_others(self, thing: Callable[[Any], Any], place: Callable[[Any], Any]) -> Findings:
+        """Return the findings with others in place of each object, and of each place."""
 
         def convert(places: Iterable[Any]) -> Any:
-            return tuple(dict.fromkeys(place(*one) for one in places))
+            return tuple(dict.fromkeys(map(place, places)))
 
         return replace(
             self,
@@ -185,7 +186,7 @@ def recall(situation: Situation) -> Findings | None:
         return None
     numbered, _ = kept
     things, holders = situation.signature.things, situation.reached.holders
-    return numbered.with_others(things.__getitem__, lambda number, key: (holders[number], key))
+    return numbered.with_others(things.__getitem__, lambda one: Place(holders[one[0]], one[1]))
 
 
 def keep(situation: Situation, findings: Findings) -> None:
@@ -197,11 +198,11 @@ def keep(situation: Situation, findings: Findings) -> None:
     known = (
         all(id(one) in numbers for one in (*findings.used, *findings.modules))
         # Other keys would be kept alive.
-        and all(one.identity in holders and type(key) in _SIMPLE for one, key in places)
+        and all(one.holder.identity in holders and type(one.key) in _SIMPLE for one in places)
     )
     if key is not None and known:
         numbered = findings.with_others(
-            lambda one: numbers[id(one)], lambda one, key: (holders[one.identity], key)
+            lambda one: numbers[id(one)], lambda one: (holders[one.holder.identity], one.key)
         )
         _kept.keep(key, (numbered, tuple(situation.signature.references)))
 

@@ -32,9 +32,16 @@ from ckptplan.torch.inputs import detach_inputs
 from ckptplan.torch.losses import check_scalar
 from ckptplan.torch.parameters import Parameters
 from ckptplan.torch.probe import Probed
-from ckptplan.torch.surroundings.aside import aside
-from ckptplan.torch.surroundings.snapshot import Contents, Place, Snapshot, Surroundings
-from ckptplan.torch.trees import byte_size, flatten, is_differentiable
+from ckptplan.torch.surroundings.snapshot import (
+    Place,
+    Snapshot,
+    Surroundings,
+    aside,
+    list_changes,
+    mix_in,
+    put_back,
+)
+from ckptplan.torch.trees import are_equal_constants, byte_size, flatten, is_differentiable
 from ckptplan.torch.trial import (
     ROUNDING,
     HiddenState,
@@ -114,6 +121,8 @@ class _Objective:
         self.lost = self.sums = 0.0
         #: What the sum is multiplied by in the present run; in the first one, its gradient knows better.
         self.factor = 1.0
+        #: What has no gradient: the constants, and numbers of the integers, each time.
+        self.whole: list[Any] = []
 
     def choose_share(self) -> float:
         """Return the share of the sum, given what the losses and the sum are in the first run."""
@@ -125,7 +134,7 @@ class _Objective:
     @property
     def losses(self) -> dict[str, Any]:
         """Losses to execute a call with; they begin to count anew."""
-        self.lost = self.sums = 0.0
+        self.lost, self.sums, self.whole = 0.0, 0.0, []
         self.factor = 1.0 if self.share is None else self.share
         return {self._name: self._take, "final_loss": self._finish}
 
@@ -141,14 +150,17 @@ class _Objective:
         self.sums += float(part.detach())
         total: torch.Tensor = _Weighed.apply(part, self)  # type: ignore[no-untyped-call]
         if name in self._given:
-            term = check_scalar(self._given[name](*given), name)
+            term = gather(check_scalar(self._given[name](*given), name))
             self.lost += float(term.detach())
             total = total + term
         return total
 
     def _add_up(self, tree: Any, *, stacked: bool = False) -> torch.Tensor:
         """Return the mean of all elements in a fixed direction, as a number of at least fp32."""
-        floats = [gather(one) for one in flatten(tree)[0] if is_differentiable(one) and one.numel()]
+        given, nest = flatten(tree)
+        floats = [gather(one) for one in given if is_differentiable(one) and one.numel()]
+        self.whole += nest.plain
+        self.whole += [reduce_gradient(one) for one in given if not is_differentiable(one) and one.numel()]
         leaves = [torch.view_as_real(one) if one.is_complex() else one for one in floats]
         self.dtypes |= {leaf.dtype for leaf in leaves}
         if not leaves:
@@ -189,6 +201,8 @@ class Seen:
     gradients: list[Reduced]
     #: The positions of those that there are.
     present: frozenset[int]
+    #: The constants and integers among what steps return.
+    whole: list[Any]
 
 
 def _reduce(gradients: Iterable[Gradient]) -> list[Reduced]:
@@ -262,7 +276,7 @@ class Rehearsal:
             # Without a graph there are none.
             found = compute_gradients([(total, torch.ones_like(total))], [*wanted, *probed.parameters])
         present = frozenset(place for place, one in enumerate(found) if one is not None)
-        return Seen(total=value, sums=sums, gradients=_reduce(found), present=present)
+        return Seen(total=value, sums=sums, gradients=_reduce(found), present=present, whole=objective.whole)
 
     @cached_property
     def _names(self) -> list[str]:
@@ -329,10 +343,10 @@ class Rehearsal:
         surroundings = self.surroundings
         usual = self.play()
         late = surroundings.take(copies=True, since=world)
-        places = surroundings.list_changes(world, late)
+        places = list_changes(world, late)
         surroundings.find_more(places)
         refuse_lost_changes(surroundings, places)
-        surroundings.put_back(world)
+        put_back(world)
         seen: Seen | None = None
         error: Exception | None = None
         try:
@@ -343,16 +357,33 @@ class Rehearsal:
             error = other
         what = str(error) if seen is None else self.describe_difference(usual, seen)
         if what or seen is None:
-            others = dict(enumerate(late))
-            found = self.explain(world=world, others=others, usual=usual, places=places, what=what)
+            found = self.explain(world=world, others=late, usual=usual, places=places, what=what)
             cell = self.call.cell
             if isinstance(cell, ChunkCell):
                 raise found or error or make_reverse_error(cell, what)
             # Noise is forgiven where nothing is compared.
             if self.call.verify or isinstance(found, HiddenState):
                 raise found or error or self._make_start_error(what)
+        # The sweep of a schedule takes each step first in order.
+        if (
+            seen is None
+            or what
+            or not are_equal_constants(usual.whole, seen.whole[: len(usual.whole)], ROUNDING)
+        ):
+            replace(self, steps=min(_LEAST, self.steps)).repeat(world)
 
-    def compare(self, *, world: Snapshot, others: Contents, usual: Seen, places: list[Place]) -> None:
+    def repeat(self, world: Snapshot) -> None:
+        """Run the steps twice in a world, as a plain loop, and compare. Raises InputError."""
+        put_back(world)
+        usual = self.play()
+        put_back(world)
+        again = self.play()
+        what = self.describe_difference(usual, again)
+        if what or not are_equal_constants(usual.whole, again.whole, ROUNDING):
+            field = "cell or loss" if self.call.losses else "cell"
+            raise make_unfound(field, f"its first steps ran again ({what or 'a constant differs'})")
+
+    def compare(self, *, world: Snapshot, others: Snapshot, usual: Seen, places: list[Place]) -> None:
         """Run the steps in other surroundings; raise InputError if they give something else than ``usual``.
 
         The arguments are those of ``explain``.
@@ -365,7 +396,7 @@ class Rehearsal:
                 raise found or self._make_start_error(what)
 
     def explain(
-        self, *, world: Snapshot, others: Contents, usual: Seen, places: list[Place], what: str
+        self, *, world: Snapshot, others: Snapshot, usual: Seen, places: list[Place], what: str
     ) -> InputError | None:
         """Return why steps differ, None if nothing tells.
 
@@ -431,12 +462,11 @@ class Rehearsal:
         )
 
     def play_in(
-        self, world: Snapshot, others: Contents, places: list[Place], *, graph: bool = True
+        self, world: Snapshot, others: Snapshot, places: list[Place], *, graph: bool = True
     ) -> Seen | None:
         """Run the steps as a plain loop in a world, with some places as in another one; None if they fail."""
-        surroundings = self.surroundings
-        surroundings.put_back(world)
-        surroundings.mix_in(others, places)
+        put_back(world)
+        mix_in(others, places)
         try:
             return self.play(graph=graph)
         except (torch.OutOfMemoryError, MemoryError):
@@ -444,10 +474,10 @@ class Rehearsal:
         except Exception:
             return None
         finally:
-            surroundings.put_back(world)
+            put_back(world)
 
 
-def rehearse_first(call: Call, probed: Probed, execute: Execute, *, room: int) -> None:
+def rehearse_first(call: Call, probed: Probed, execute: Execute, *, room: int, repeats: bool = False) -> None:
     """Rehearse the first steps of a call, and leave everything as it was. Raises InputError.
 
     Arguments:
@@ -455,12 +485,13 @@ def rehearse_first(call: Call, probed: Probed, execute: Execute, *, room: int) -
         probed: what is known of its steps.
         execute: executes a call under its plan.
         room: bytes that tapes may take.
+        repeats: whether steps run twice as a plain loop, for a plan that runs none again.
     """
     generators, cell = probed.generators, call.cell
     # The trial has shown that steps leave parameters alone: a copy of them would not be within a limit.
     reached = probed.situation.reached
     with aside(reached, generators, spares_parameters=True) as (surroundings, world):
-        count = count_steps(probed, steps=call.plan.steps, room=room)
+        count = count_steps(probed, steps=call.plan.steps, room=0 if repeats else room)
         first = Rehearsal(
             call=call,
             probed=probed,
@@ -471,10 +502,13 @@ def rehearse_first(call: Call, probed: Probed, execute: Execute, *, room: int) -
             surroundings=surroundings,
             drawn=generators.state(),
         )
+        if repeats:
+            first.repeat(world)
+            return
         first.rehearse(world)
         if not isinstance(cell, ChunkCell):
             return
-        surroundings.put_back(world)
+        put_back(world)
         start, state, before = find_active(cell, call.state, call.sequence, each=count, steps=call.plan.steps)
         if start:
             # A gradient of a weight that nothing uses yet is zero, whatever it is computed from.

@@ -24,21 +24,21 @@ from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.chunk_engine import ChunkEngine
 from ckptplan.torch.compiling.engine import CompiledEngine
 from ckptplan.torch.compiling.steps import CompiledPiece
-from ckptplan.torch.counts import list_counts
 from ckptplan.torch.engine import Engine
 from ckptplan.torch.executor import Executor
 from ckptplan.torch.fit import make_fit
-from ckptplan.torch.graphs import Gradients
+from ckptplan.torch.graphs import Gradients, hand_over_hooks
 from ckptplan.torch.held_graphs import explain_held_graphs
 from ckptplan.torch.losses import RUN, Outputs, StackedOutputs, SummedLoss
 from ckptplan.torch.memory import explain_exhaustion
 from ckptplan.torch.offload import find_host_room, make_store
 from ckptplan.torch.parameters import Fingerprint
 from ckptplan.torch.probe import Probed, probe
-from ckptplan.torch.recognise import forget, keep
+from ckptplan.torch.recognise import StaleFindingsError, forget, keep
 from ckptplan.torch.rehearsal import Rehearsal, find_room, rehearse_first
-from ckptplan.torch.sequence_watch import LateCountsError, SequenceWatch
+from ckptplan.torch.sequence_watch import SequenceWatch
 from ckptplan.torch.stores import LocalStore, Store
+from ckptplan.torch.surroundings.snapshot import Place, list_counts
 from ckptplan.torch.survey import StaleSizesError
 from ckptplan.torch.trees import flatten, is_differentiable
 from ckptplan.torch.verify import Verifier
@@ -95,24 +95,22 @@ def run_call(call: Call, make_outputs: MakeOutputs) -> tuple[Run, tuple[torch.Te
         check_room(call.place.folder, call.plan.predicted.remote_peak_bytes, field=call.place.field)
     late: Probed | None = None
     while True:
-        if late is not None:
-            probed = late
-        else:
-            known = None if call.survey is None or anew else call.survey.take_probed()
-            probed = known if known is not None and torch.is_grad_enabled() else probe(call, anew=anew)
-        # Chunks have a backward pass of their own.
-        differs = call.runs_again or isinstance(call.cell, ChunkCell)
-        needed = differs and not call.is_closed and probed.wants_gradients
-        rehearses = needed and (call.verify == "always" or not probed.found.rehearsed)
+        probed = _find_out(call, anew=anew) if late is None else late
+        rehearses = _needs_rehearsal(call, probed)
         if rehearses:
             probed = rehearse(call, probed, limit=_find_limit(call, probed))
+        elif late is None and not (call.is_closed or probed.recalled):
+            # The steps of the trial must return the same when they run again.
+            rehearse(call, probed, limit=0, repeats=True)
         run = Run.of(call, probed, make_outputs, rehearses=rehearses)
         run.watch.may_begin_again = late is None
         try:
             results = run.execute()
-        except LateCountsError as error:
-            found = replace(probed.found, changed=(*probed.found.changed, *error.places))
-            late = Probed.of(call, found, probed.situation, probed.generators, recalled=False)
+        except StaleFindingsError as error:
+            if not run.watch.restored:
+                raise
+            forget(probed.situation)
+            anew, late = True, None if probed.recalled else _add_counts(call, probed, error.places)
             continue
         except StaleSizesError:
             if call.survey is None or not run.watch.restored:
@@ -134,6 +132,23 @@ def run_call(call: Call, make_outputs: MakeOutputs) -> tuple[Run, tuple[torch.Te
         return run, results
 
 
+def _find_out(call: Call, *, anew: bool) -> Probed:
+    known = None if call.survey is None or anew else call.survey.take_probed()
+    return known if known is not None and torch.is_grad_enabled() else probe(call, anew=anew)
+
+
+def _add_counts(call: Call, probed: Probed, places: tuple[Place, ...]) -> Probed:
+    found = replace(probed.found, changed=(*probed.found.changed, *places))
+    return Probed.of(call, found, probed.situation, probed.generators, recalled=False)
+
+
+def _needs_rehearsal(call: Call, probed: Probed) -> bool:
+    # Chunks have a backward pass of their own.
+    differs = call.runs_again or isinstance(call.cell, ChunkCell)
+    known = probed.found.rehearsed and call.verify != "always"
+    return differs and not call.is_closed and probed.wants_gradients and not known
+
+
 def _find_limit(call: Call, probed: Probed) -> int:
     """Return the bytes that a plan takes, if it was made for steps like these, or a schedule, about."""
     if isinstance(call.plan, Schedule):
@@ -144,14 +159,16 @@ def _find_limit(call: Call, probed: Probed) -> int:
     return _LIMIT
 
 
-def rehearse(call: Call, probed: Probed, *, limit: int) -> Probed:
+def rehearse(call: Call, probed: Probed, *, limit: int, repeats: bool = False) -> Probed:
     """Rehearse the first steps of a call, within a ``limit`` of bytes, and return what is known then.
 
-    Raises InputError.
+    ``repeats`` says that the very first ones run twice as a plain loop, and no more. Raises InputError.
     """
-    with explain_exhaustion(call.plan, probed.found.device), explain_held_graphs(probed.things):
+    with explain_exhaustion(call.plan, probed.found.device), explain_held_graphs(call.things):
         room = find_room(limit, probed.parameters)
-        rehearse_first(call, probed, _execute_aside, room=room)
+        rehearse_first(call, probed, _execute_aside, room=room, repeats=repeats)
+    if repeats:
+        return probed
     found = replace(probed.found, rehearsed=True)
     keep(probed.situation, found)
     return replace(probed, found=found)
@@ -222,15 +239,18 @@ class Run:
             generators = Generators(device, wanted=generators.wanted, held=probed.situation.reached.generators)
         replayed = generators if call.replay_randomness else Generators(device, wanted=False)
         if replays_counts:
-            around, found = probed.surroundings, probed.found
-            changed, graphs = around.list_places(found.changed), around.list_places(found.with_graph)
-            replayed = replayed.beside(list_counts(around, changed, with_graph=graphs))
+            found = probed.found
+            replayed = replayed.beside(list_counts(found.changed, with_graph=found.with_graph))
         usable = probed.wants_gradients and not call.is_closed and isinstance(call.compile, CompiledPiece)
         piece = call.compile if usable and not call.compile.broken else None
         verifier = _make_verifier(call, probed, autocast)
         in_chunks = isinstance(call.cell, ChunkCell) and piece is None
         compares = None if call.is_closed else verifier
-        outputs = make_outputs(verifier=compares, saved=in_chunks, **_find_room(call))
+        watched: dict[str, Any] = {}
+        if call.losses and probed.recalled and probed.wants_gradients and call.replay_randomness:
+            # What a loss draws is not replayed. There is no trial to find that it began to draw.
+            watched = {"watched": generators}
+        outputs = make_outputs(verifier=compares, saved=in_chunks, **watched, **_find_room(call))
         fit = make_fit(call, parameters=probed.parameters, casts=autocast) if probed.wants_gradients else None
         engine = _make_engine(call, probed, outputs, piece)
         watch = SequenceWatch(
@@ -291,7 +311,7 @@ class Run:
             return
         changed = self.watch.swept if probed.wants_gradients else probed.found.changed
         if changed:
-            situation = situation.walk_again(probed.things)
+            situation = situation.walk_again(self.call.things)
         if changed or not probed.recalled:
             keep(situation, probed.found.with_changes(changed, self.watch.with_graph))
 
@@ -311,7 +331,7 @@ class Run:
         """Turn errors of the block into what they mean for a run. The block must release what it holds."""
         with (
             explain_exhaustion(self.call.plan, self.probed.found.device),
-            explain_held_graphs(self.probed.things),
+            explain_held_graphs(self.call.things),
         ):
             try:
                 yield
@@ -346,14 +366,12 @@ class PlannedSequence(torch.autograd.Function):
         ctx.tensors = [tensor.detach() for tensor in tensors]
         run.sweep()
         cell: object = run.call.cell
-        # What steps write and do not read, other calls may write, too.
-        places = frozenset((id(holder.thing), key) for holder, key in run.watch.swept)
         # Taken after the sweep: steps may replace buffers, e.g. in neurons that keep their last state.
         ctx.modules = Fingerprint(
             run.probed.found.modules,
-            others=run.probed.name_parameters(),
-            without=run.watch.written,
-            places=places | cell.places if isinstance(cell, SlotCell) else places,
+            others=dict(zip(run.probed.list_parameter_names(), run.probed.parameters, strict=True)),
+            swept=run.watch.swept,
+            slots=cell.places if isinstance(cell, SlotCell) else frozenset(),
         )
         # The results refer to this function, so the run must not refer to them.
         final, run.executor.final = run.executor.final, ()
@@ -393,7 +411,9 @@ class PlannedSequence(torch.autograd.Function):
             # It refers to the run, which would wait for the collector of cycles.
             run.watch.when_refused = int
         states, inputs, parameters = run.executor.engine.gradients.release()
-        given = len(flatten(run.call.state)[0])
+        leaves = flatten(run.call.state)[0]
+        hand_over_hooks(run.executor.engine.hooks, leaves)
+        given = len(leaves)
         states = (states or [None] * given)[:given]
         states += [None] * (given - len(states))
         return (None, *states, *inputs, *parameters)

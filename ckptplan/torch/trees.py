@@ -3,7 +3,7 @@
 They are flattened and rebuilt, dataclass objects opened, so that the tensors in their fields are found and the
 objects rebuilt. The class of the caller is not registered in PyTorch's pytree, which would be global; where the
 caller has registered it, pytree opens it and this module never sees it. Values that are not tensors: which of
-them a checkpoint can hold, and whether two are equal.
+them a checkpoint can hold, and whether two are equal. Values that steps leave behind: which tensors they hold.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import functools
 import numbers
 import pathlib
 import types
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -35,13 +36,6 @@ class OpenRecord:
     kind: type
     names: tuple[str, ...]
     values: list[Any]
-
-    def close(self) -> Any:
-        """Return an object with these values, made without its constructor, which may compute others."""
-        made: Any = object.__new__(self.kind)
-        for name, value in zip(self.names, self.values, strict=True):
-            object.__setattr__(made, name, value)
-        return made
 
 
 def is_record(value: object) -> bool:
@@ -80,8 +74,12 @@ def _flatten(record: OpenRecord) -> tuple[list[Any], tuple[type, tuple[str, ...]
 
 
 def _unflatten(values: Iterable[Any], context: tuple[type, tuple[str, ...]]) -> Any:
+    """Return an object with these values, made without its constructor, which may compute others."""
     kind, names = context
-    return OpenRecord(kind=kind, names=names, values=list(values)).close()
+    made: Any = object.__new__(kind)
+    for name, value in zip(names, values, strict=True):
+        object.__setattr__(made, name, value)
+    return made
 
 
 def _flatten_with_names(record: OpenRecord) -> tuple[list[Any], tuple[type, tuple[str, ...]]]:
@@ -183,6 +181,38 @@ def refuse_inference_tensors(leaves: Sequence[torch.Tensor], *, field: str) -> N
             field=field,
             accepted="tensors made under torch.no_grad()",
         )
+
+
+#: How far into nested values tensors are looked for.
+DEPTH = 4
+
+
+def find_tensors(value: Any, depth: int = DEPTH) -> Iterator[torch.Tensor]:
+    """Yield the tensors in a value: itself, or in containers and in the attributes of plain objects."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif depth:
+        if isinstance(value, dict):
+            parts: Iterable[Any] = value.values()
+        elif isinstance(value, list | tuple | deque | set):
+            parts = value
+        else:
+            parts = vars(value).values() if is_plain_object(value) else ()
+        for one in parts:
+            yield from find_tensors(one, depth - 1)
+
+
+def holds_graph(value: Any) -> bool:
+    """Return whether a value holds a tensor that was computed, with its graph."""
+    return any(tensor.grad_fn is not None for tensor in find_tensors(value))
+
+
+def is_plain_object(value: Any) -> bool:
+    """Return whether a value is an object with attributes, and no module, class or function."""
+    attributes = getattr(value, "__dict__", None)
+    return (
+        isinstance(attributes, dict) and not isinstance(value, torch.nn.Module | type) and not callable(value)
+    )
 
 
 #: Types of values that are the same whenever a checkpoint is read.

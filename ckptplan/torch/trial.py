@@ -1,14 +1,10 @@
-"""Runs single steps aside, compares them, and refuses hidden state by name.
-
-Gradients of single steps are compared, too: the slope of a surrogate gradient, a factor in a hook and the
-temperature of a straight-through estimator change gradients, and nothing that a step returns.
-"""
+"""Runs single steps aside, compares them, and refuses hidden state by name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -18,22 +14,11 @@ from ckptplan.torch.ambient import Generators
 from ckptplan.torch.call import Call
 from ckptplan.torch.cell_calls import call_cell, check_result
 from ckptplan.torch.digests import Projections, cut, measure_norm
-from ckptplan.torch.graphs import (
-    GivenPairs,
-    as_graph_roots,
-    compute_gradients,
-    read_sequence_number,
-    refuse_hooks,
-)
+from ckptplan.torch.graphs import as_graph_roots, read_sequence_number
 from ckptplan.torch.losses import SummedLoss
-from ckptplan.torch.surroundings.holders import (
-    GradientHolder,
-    HooksHolder,
-    IteratorHolder,
-    TensorHolder,
-)
+from ckptplan.torch.surroundings.holders import GradientHolder, IteratorHolder, TensorHolder
 from ckptplan.torch.surroundings.snapshot import Place, Surroundings
-from ckptplan.torch.trees import Leaves, flatten, is_differentiable, refuse_other_leaves
+from ckptplan.torch.trees import Leaves, flatten, refuse_other_leaves
 
 
 def make_direction(tensor: torch.Tensor, place: int) -> torch.Tensor:
@@ -105,16 +90,6 @@ class StepResult:
     #: Whether the loss drew random numbers.
     loss_draws: bool
 
-    def detach(self) -> StepResult:
-        """Return the same results outside of any graph."""
-        return replace(
-            self,
-            after=detach_state(self.after),
-            output=detach_state(self.output),
-            terms=[term.detach() for term in self.terms],
-            roots=(),
-        )
-
     @property
     def leaves(self) -> Leaves:
         """The tensors of the new state and the output."""
@@ -142,8 +117,6 @@ def take_step(call: Call, state: Any, step: int, generators: Generators) -> Step
         x = next(call.sequence.iterate(inputs, nest, step, step + 1))
         after, output = check_result(call_cell(call.cell, structure.fill(roots[: len(first)]), x))
         refuse_other_leaves(after, field="cell")
-        if torch.is_grad_enabled():
-            refuse_hooks(roots[: len(first)])
     except RuntimeError as error:
         if "leaf Variable that requires grad" not in str(error):
             raise
@@ -192,25 +165,6 @@ def name_loss(call: Call) -> str:
     return "chunk_loss" if "chunk_loss" in call.losses else "loss"
 
 
-def measure_slopes(result: StepResult, uses: Mapping[int, torch.Tensor]) -> dict[int, Reduced]:
-    """Return numbers of the gradients of a step in a fixed direction.
-
-    They are by the ids of the tensors that it ``uses``; those of the state and the inputs by their positions
-    below zero. There are none if autograd has none: the sequence will say why.
-    """
-    ends = [one for one in result.tensors if one.requires_grad and is_differentiable(one)]
-    begins = {-1 - place: root for place, root in enumerate(result.roots) if root.requires_grad}
-    pairs: GivenPairs = [(one, make_direction(one, place)) for place, one in enumerate(ends)]
-    try:
-        found = compute_gradients(pairs, [*begins.values(), *uses.values()])
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError:
-        return {}
-    by_key = zip((*begins, *uses), found, strict=True)
-    return {key: (0.0, 0.0) if one is None else reduce_gradient(one) for key, one in by_key}
-
-
 def copy_leaves(leaves: Leaves) -> Leaves:
     """Return copies outside of any graph."""
     return tuple(leaf.detach().clone() for leaf in leaves)
@@ -254,21 +208,6 @@ def _widen(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
-def are_equal_terms(one: StepResult, other: StepResult) -> bool:
-    """Return whether losses are equal except for rounding, be it that of the outputs they were taken of."""
-    floats = [leaf.detach() for leaf in flatten(one.output)[0] if leaf.is_floating_point() and leaf.numel()]
-    sizes = [float(leaf.abs().nan_to_num(0.0, posinf=0.0).max()) for leaf in floats]
-    for first, second in zip(one.terms, other.terms, strict=True):
-        # As the mean of what a LayerNorm returns: nothing but rounding.
-        least = 1_000 * torch.finfo(first.dtype).eps * max(sizes, default=0.0)
-        near = abs(float(first.detach()) - float(second.detach())) <= least
-        if not near and not are_equal((first,), (second,)):
-            return False
-    return True
-
-
-#: Names in one message.
-_MOST_NAMES = 4
 ACCEPTED = (
     "a cell and a loss that depend on their arguments alone: make it part of the state (return it from the "
     "cell, and take it as an argument), as ckptplan.torch.adapters do for other packages"
@@ -282,22 +221,17 @@ class HiddenState(InputError):  # noqa: N818 - what it is, not what it says
     places: list[Place]
 
 
-def make_hidden_state(surroundings: Surroundings, places: list[Place], *, field: str) -> HiddenState:
-    """Return the error for places that steps change and read."""
-    change, them = ("change", "them") if len({place.name for place in places}) > 1 else ("changes", "it")
-    return _make_hidden_state(
-        f"{list_names(places)} {change} in a step, and later steps read {them}: steps that run again would "
-        "find what later steps left there",
-        surroundings,
-        places,
-        field=field,
-    )
-
-
-def _make_hidden_state(
-    message: str, surroundings: Surroundings, places: list[Place], *, field: str
+def make_hidden_state(
+    surroundings: Surroundings, places: list[Place], *, field: str, message: str = ""
 ) -> HiddenState:
-    error = HiddenState(message, field=field, accepted=ACCEPTED)
+    """Return the error for places that steps change and read, or for what else a ``message`` says of them."""
+    names = {place.name: None for place in places}
+    change, them = ("change", "them") if len(names) > 1 else ("changes", "it")
+    usual = (
+        f"{list_names(names)} {change} in a step, and later steps read {them}: steps that run again would "
+        "find what later steps left there"
+    )
+    error = HiddenState(message or usual, field=field, accepted=ACCEPTED)
     error.surroundings, error.places = surroundings, places
     return error
 
@@ -315,56 +249,55 @@ def make_unfound(field: str, when: str) -> InputError:
 
 def refuse_lost_changes(surroundings: Surroundings, changed: Iterable[Place]) -> None:
     """Raise InputError for places that change and cannot be put back."""
-    refuse_changed_parameters(surroundings, changed)
+    refuse_changed_parameters(changed)
     for place in changed:
-        holder = surroundings.holders[place.holder]
-        if isinstance(holder, IteratorHolder):
+        if isinstance(place.holder, IteratorHolder):
             raise InputError(
                 f"a step takes values from {place.name}, an iterator, which cannot be set back",
                 field="cell or loss",
                 accepted="what it gives as inputs, or computed from a number of the step in the state",
             )
-        if not surroundings.can_put_back(place):
-            raise _make_hidden_state(
-                f"a step changes {place.name} in place, which is too large to be put back, and steps run again",
+        if not place.holder.can_put_back:
+            raise make_hidden_state(
                 surroundings,
                 [place],
                 field="cell or loss",
+                message=f"a step changes {place.name} in place, which is too large to be put back, and steps "
+                "run again",
             )
 
 
-def refuse_registered_hooks(surroundings: Surroundings, changed: Iterable[Place]) -> None:
-    """Raise InputError for parameters on which steps register hooks."""
-    for place in changed:
-        if isinstance(surroundings.holders[place.holder], HooksHolder):
-            raise InputError(
-                f"a step registers a hook on the parameter {place.name}, and would do so again when steps run "
-                "again",
-                field="cell or loss",
-                accepted="hooks that are registered once, before the sequence",
-            )
+_AGAIN = "and would do so again when steps run again"
 
 
-def refuse_changed_parameters(surroundings: Surroundings, changed: Iterable[Place]) -> None:
-    """Raise InputError for parameters, and gradients of these, among the places that change."""
+def refuse_changed_parameters(changed: Iterable[Place], *, hooks: bool = False) -> None:
+    """Raise InputError for parameters among the places that change, and for what belongs to their gradients.
+
+    ``hooks`` says whether one may not even register a hook: more than the first step does.
+    """
     for place in changed:
-        holder = surroundings.holders[place.holder]
+        holder = place.holder
+        refusal: tuple[str, str] | None = None
         if isinstance(holder, GradientHolder):
-            raise InputError(
-                f"a step writes {place.name}, and would do so again when steps run again",
-                field="cell or loss",
-                accepted="gradients that result.loss.backward() computes",
+            if place.key == holder.GRADIENT:
+                refusal = f"writes {place.name}, {_AGAIN}", "gradients that result.loss.backward() computes"
+            elif hooks:
+                refusal = (
+                    f"registers a hook on the parameter {place.name}, {_AGAIN}",
+                    "hooks that are registered once, before the sequence",
+                )
+        elif isinstance(holder, TensorHolder) and isinstance(holder.thing, torch.nn.Parameter):
+            refusal = (
+                f"changes the parameter {place.name} in place, and steps run again with what it was",
+                "parameters that change between sequences only; fast weights as a part of the state",
             )
-        if isinstance(holder, TensorHolder) and isinstance(holder.thing, torch.nn.Parameter):
-            raise InputError(
-                f"a step changes the parameter {place.name} in place, and steps run again with what it was",
-                field="cell or loss",
-                accepted="parameters that change between sequences only; fast weights as a part of the state",
-            )
+        if refusal is not None:
+            how, accepted = refusal
+            raise InputError(f"a step {how}", field="cell or loss", accepted=accepted)
 
 
-def list_names(places: Iterable[Place]) -> str:
-    """Return the names of places, as text; of many only the first."""
-    names = list(dict.fromkeys(place.name for place in places))
-    more = len(names) - _MOST_NAMES
-    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+def list_names(names: Iterable[str], *, most: int = 4) -> str:
+    """Return names as text; of many only the first."""
+    found = list(dict.fromkeys(names))
+    more = len(found) - most
+    return ", ".join(found[:most]) + (f" and {more} more" if more > 0 else "")

@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -29,11 +28,10 @@ from ckptplan.torch.digests import (
     Projections,
     can_project,
     find_rounding,
-    is_close,
     make_finite,
     measure_norm,
 )
-from ckptplan.torch.trees import Leaves, Structure, are_equal_constants, flatten, is_differentiable
+from ckptplan.torch.trees import Leaves, Structure, are_equal_constants, compact, flatten, is_differentiable
 
 #: A number of Python, or a scalar that stays on its device.
 Number: TypeAlias = float | torch.Tensor
@@ -43,70 +41,46 @@ MakeError: TypeAlias = Callable[[float], InputError]
 _AT_ONCE = 64
 
 
-@dataclass(frozen=True)
-class _Waiting:
-    numbers: tuple[Number, Number, Number]
-    rounding: float
-    error: MakeError
-
-
 class Comparisons:
-    """Compares numbers, now or later; raises InputError for a difference beyond rounding.
+    """Refuses differences beyond rounding, now or later.
 
     ``waits`` makes numbers stay on their device, and comparisons wait for others.
     """
 
     def __init__(self, *, waits: bool = False) -> None:
         self.waits = waits
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[tuple[torch.Tensor, float, MakeError]] = []
 
     def fetch(self, scalar: torch.Tensor) -> Number:
         """Return a scalar as a number, without a synchronisation if comparisons wait."""
         return scalar.detach() if self.waits else scalar.item()
 
-    def compare(
-        self,
-        first: Number,
-        again: Number,
-        *,
-        scale: Callable[[], Number],
-        rounding: float,
-        error: MakeError,
-    ) -> None:
-        """Compare two numbers, which rounding may change by a share of ``scale``."""
-        if isinstance(first, torch.Tensor) or isinstance(again, torch.Tensor):
-            self._waiting.append(_Waiting((first, again, scale()), rounding, error))
+    def compare(self, share: Number, *, rounding: float, error: MakeError) -> None:
+        """Raise an error for a difference, as a share of its scale, that is more than rounding may cause."""
+        if isinstance(share, torch.Tensor):
+            self._waiting.append((share, rounding, error))
             if len(self._waiting) == _AT_ONCE:
                 self.settle()
-        elif first != again:
-            _check(first, again, float(scale()), rounding, error)
+        elif not share <= rounding:
+            raise error(share)
 
     def settle(self) -> None:
-        """Make the comparisons that wait."""
+        """Make the comparisons that wait, with a synchronisation for each device."""
         waiting, self._waiting = self._waiting, []
-        fetched = _fetch_all([number for one in waiting for number in one.numbers])
-        for place, one in enumerate(waiting):
-            first, again, scale = fetched[3 * place : 3 * place + 3]
-            _check(first, again, scale, one.rounding, one.error)
+        for device in {share.device for share, _, _ in waiting}:
+            some = [one for one in waiting if one[0].device == device]
+            shares = torch.stack([share.double() for share, _, _ in some]).tolist()
+            for share, (_, rounding, error) in zip(shares, some, strict=True):
+                self.compare(share, rounding=rounding, error=error)
 
 
-def _check(first: float, again: float, scale: float, rounding: float, error: MakeError) -> None:
-    if not is_close(first, again, rounding * scale):
-        # Integers may be too large for a float.
-        difference = abs(first - again)
-        raise error(float(difference) / scale if scale and math.isfinite(difference) else math.inf)
-
-
-def _fetch_all(numbers: Sequence[Number]) -> list[float]:
-    """Return numbers of several devices, with a synchronisation for each device."""
-    found = [0.0 if isinstance(one, torch.Tensor) else one for one in numbers]
-    tensors = {place: one for place, one in enumerate(numbers) if isinstance(one, torch.Tensor)}
-    for device in {one.device for one in tensors.values()}:
-        places = [place for place, one in tensors.items() if one.device == device]
-        values = torch.stack([tensors[place].double() for place in places]).tolist()
-        for place, value in zip(places, values, strict=True):
-            found[place] = value
-    return found
+def _find_share(first: Number, again: Number, scale: Number) -> Number:
+    """Return the difference of two numbers as a share of a scale; large integers are told apart exactly."""
+    if isinstance(first, torch.Tensor) and isinstance(again, torch.Tensor):
+        return torch.where(first == again, 0.0, (first - again).double().abs() / scale)
+    # Integers may be too large for a float.
+    difference: Any = abs(first - again)
+    return float(difference) / float(scale) if scale and math.isfinite(difference) else math.inf
 
 
 #: Makes an error for steps start..stop-1, given the difference as a share of their scale.
@@ -132,7 +106,8 @@ class _Joined:
             self._join()
         if not self._waiting:
             self._begin = start
-        self._waiting.append(_copy_alone(numbers))
+        # A view of an output would keep all of it alive.
+        self._waiting.append(compact(numbers.detach()))
         self._end = stop
 
     def _join(self) -> None:
@@ -147,12 +122,6 @@ class _Joined:
         self._join()
         parts = [self._joined[start] for start in sorted(self._joined)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-def _copy_alone(numbers: torch.Tensor) -> torch.Tensor:
-    """Return numbers that keep nothing else alive, as a view of an output would."""
-    numbers = numbers.detach()
-    return numbers.clone() if numbers.untyped_storage().nbytes() > numbers.nbytes else numbers
 
 
 class RunNumbers:
@@ -279,13 +248,8 @@ class RunNumbers:
         if each and not comparisons.waits:
             start += int(share.argmax())
             stop = start + 1
-        comparisons.compare(
-            0.0,
-            comparisons.fetch(share.amax()),
-            scale=lambda: 1.0,
-            rounding=self._rounding,
-            error=partial(self._error, start, stop),
-        )
+        error = partial(self._error, start, stop)
+        comparisons.compare(comparisons.fetch(share.amax()), rounding=self._rounding, error=error)
 
 
 _CAUSES = (
@@ -353,14 +317,13 @@ class Verifier:
         if len(digest) != len(leaves) or not are_equal_constants(nest.plain, structure.plain, self._rounding):
             raise _make_state_error(number, structure, None, math.inf)
         for place, (first, again, leaf) in enumerate(zip(digest, numbers, leaves, strict=True)):
-            if first is not None and again is not None:
-                self._comparisons.compare(
-                    first,
-                    again,
-                    scale=partial(self.measure_norm, leaf),
-                    rounding=self._find_rounding((leaf,)) if is_differentiable(leaf) else 0.0,
-                    error=partial(_make_state_error, number, structure, place),
-                )
+            if first is None or again is None or (not self._waits and first == again):
+                continue
+            self._comparisons.compare(
+                _find_share(first, again, self.measure_norm(leaf)),
+                rounding=self._find_rounding((leaf,)) if is_differentiable(leaf) else 0.0,
+                error=partial(_make_state_error, number, structure, place),
+            )
 
     def measure_norm(self, leaf: torch.Tensor) -> Number:
         """Return the norm of a leaf, of which rounding may change a share."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from ckptplan import InputError
 from ckptplan.torch import bptt, unroll
@@ -67,20 +68,66 @@ def _measure(cell: Any, inputs: Any, state: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("strategy", PLANS)
-def test_a_hook_on_the_incoming_state_is_refused(strategy: str) -> None:
-    """Where a recorded run of steps begins, it would miss what the loss of the step before adds."""
+@pytest.mark.parametrize("passes_on", [False, True])
+def test_a_hook_on_the_incoming_state_sees_its_whole_gradient(strategy: str, passes_on: bool) -> None:
+    """Where a recorded run of steps begins, the loss of the step before adds to it in the run before.
+
+    So it is for a part of the state that steps pass on as it is, which has the hooks of all steps.
+    """
     module = torch.nn.GRUCell(5, 7).double()
 
     def cell(state: Any, x: torch.Tensor) -> tuple[Any, torch.Tensor]:
-        (hidden,) = state
-        if hidden.requires_grad:
-            hidden.register_hook(clip)
-        hidden = module(x, hidden)
-        return (hidden,), hidden
+        hidden, same = state
+        for one in (hidden, same):
+            if one.requires_grad:
+                one.register_hook(clip)
+        new = module(x, hidden) + 0.1 * same
+        return (new, same if passes_on else 0.9 * same), torch.sin(3 * new)
+
+    inputs, first = job(STEPS)
+    second = torch.ones(3, 7).double().requires_grad_()
+    wanted = [inputs, first, second, *module.parameters()]
+    outputs, _ = plain(cell, inputs.unbind(), (first, second), STEPS)
+    theirs = gradients(sum((squares(0, one) for one in outputs), torch.zeros(())), wanted)
+    for one in (first, second):
+        one._backward_hooks.clear()  # type: ignore[union-attr]
+    result = bptt(cell, inputs, (first, second), squares, plan=PLANS[strategy])
+    assert_close(gradients(result.loss, wanted), theirs, relative=1e-12)
+
+
+@pytest.mark.parametrize("strategy", PLANS)
+def test_operations_are_counted_while_a_network_trains(strategy: str) -> None:
+    """What counts them hooks the state that each module is given, alone or together with what is computed."""
+    module = torch.nn.GRUCell(5, 7).double()
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
+        state = module(x, state)
+        return state, state
 
     inputs, state = job(STEPS)
-    with pytest.raises(InputError, match=r"cell: registers a hook on the state that it is given.*returns"):
-        bptt(cell, inputs, (state,), squares, plan=PLANS[strategy])
+    with (
+        FlopCounterMode(display=False),
+        pytest.raises(InputError, match="FlopCounterMode has one for each module"),
+    ):
+        bptt(cell, inputs, state, squares, plan=PLANS[strategy]).loss.backward()
+    inputs = inputs.detach()
+    wanted = [state, *module.parameters()]
+    found: list[list[Any]] = []
+    counted: list[int] = []
+    for planned in (False, True):
+        with FlopCounterMode(display=False) as counter:
+            if planned:
+                loss = bptt(cell, inputs, state, squares, plan=PLANS[strategy]).loss
+            else:
+                outputs, _ = plain(cell, inputs.unbind(), state, STEPS)
+                loss = torch.stack([squares(0, one) for one in outputs]).sum()
+            loss.backward()
+        found.append([one.grad for one in wanted])
+        counted.append(counter.get_total_flops())
+        for one in wanted:
+            one.grad = None
+    assert_close(found[1], found[0], relative=1e-12)
+    assert counted[1] >= counted[0] > 0
 
 
 def test_a_hook_on_the_initial_state_is_the_callers() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from array import array
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -229,6 +230,48 @@ def test_a_loss_that_draws_is_refused(draw: Callable[[], float]) -> None:
     inputs, state = job(STEPS)
     with pytest.raises(InputError, match="loss: draws random numbers"):
         bptt(gru()[0], inputs, state, lambda _, one: one.sum() * draw(), plan=plan("revolve"))
+
+
+class Rescaled(torch.autograd.Function):
+    """Scales gradients alone."""
+
+    @staticmethod
+    def forward(ctx: Any, output: torch.Tensor, factor: float) -> torch.Tensor:
+        ctx.factor = factor
+        return output.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return gradient * ctx.factor, None
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("kind", ["loss", "chunk_loss"])
+@pytest.mark.parametrize("draw", [random.random, np.random.rand, lambda: float(torch.rand(()))])
+def test_a_loss_that_begins_to_draw_is_refused_in_a_repeated_call(
+    strategy: str, verify: bool, kind: str, draw: Callable[[], float]
+) -> None:
+    """Such a call has no trial; where gradients alone see what was drawn, no value tells."""
+    inputs, state = job(STEPS)
+    draws = array("b", [0])
+
+    def loss(_: int, output: torch.Tensor) -> Any:
+        if draws[0]:
+            output = Rescaled.apply(output, draw())  # type: ignore[no-untyped-call]
+        return output.square().sum()
+
+    cell, _ = gru()
+    losses: dict[str, Any] = {kind: loss}
+    train = partial(bptt, cell, inputs, state, plan=plan(strategy), verify=verify, **losses)
+    train().loss.backward()
+    train().loss.backward()
+    draws[0] = 1
+    before = torch.get_rng_state(), random.getstate()
+    with pytest.raises(InputError, match="loss: draws random numbers"):
+        train()
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -310,7 +310,7 @@ def test_a_cell_whose_chunk_is_another_thing_than_its_step_is_refused() -> None:
             state, spikes = super().forward(state, x)
             return state * 0.5, spikes
 
-    with pytest.raises(InputError, match="Halved: a chunk of one step"):
+    with pytest.raises(InputError, match=r"Halved\.run: the state after step 0 .* is not what forward returns"):
         reversed_(Halved(5, 7, dtype=torch.float64))
 
 

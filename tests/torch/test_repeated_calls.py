@@ -196,14 +196,14 @@ def test_unroll_and_chunks_are_recognised() -> None:
         assert len(recognise._kept) == min(known + 1, recognise._MOST)
 
 
-def test_calls_without_gradients_are_recognised_for_themselves() -> None:
+def test_calls_without_gradients_run_each_step_once() -> None:
+    """As a loop does; so a call with gradients finds out everything by itself."""
     net = Net()
     inputs, state = job(STEPS)
-    for call in range(3):
+    for _ in range(2):
         with torch.no_grad():
             bptt(net, inputs, state, squares, plan=PLAN)
-        ran = count_of(net.calls)
-        assert ran > STEPS if call == 0 else ran == STEPS
+        assert count_of(net.calls) == STEPS
     assert assert_right(net) > OWN
 
 

@@ -495,7 +495,7 @@ def peak_without_gradients(cell: Any, steps: int, *, batch: int, width: int) -> 
 
 
 def test_without_gradients_a_few_states_are_alive() -> None:
-    """Those of the first step, which is tried under autograd once for all lengths, for any number of steps."""
+    """For any number of steps: no step is tried."""
     cell = torch.nn.GRUCell(5, 64)
 
     def step(state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -503,7 +503,7 @@ def test_without_gradients_a_few_states_are_alive() -> None:
         return state, state
 
     few, many = (peak_without_gradients(step, steps, batch=32, width=64) for steps in (STEPS, 10 * STEPS))
-    assert many <= few < 32
+    assert many <= few + 1 < 16
 
 
 def test_without_gradients_spikes_are_not_saved() -> None:

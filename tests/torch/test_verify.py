@@ -700,6 +700,32 @@ def test_noise_is_forgiven_where_repeated_steps_are_not_compared() -> None:
         bptt(Noisy(), inputs, state, lambda _, h: h.square().mean(), plan=plan()).loss.backward()
 
 
+@pytest.mark.parametrize("strategy", ["base", *RERUN])
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("what", ["value", "gradient", "constant", "integer"])
+def test_first_steps_that_give_something_else_again_are_refused_under_any_plan(
+    strategy: str, verify: bool, what: str
+) -> None:
+    """What could not be found and put back, the trial itself has moved: no loop would find it there."""
+    inner, _ = gru()
+    calls = array("q", [0])
+
+    def cell(state: Any, x: torch.Tensor) -> Any:
+        calls[0] += 1
+        hidden, _ = inner(state[0], x)
+        if what == "value":
+            hidden = hidden * (1 + 0.1 * calls[0])
+        if what == "gradient":
+            hidden = hidden - (1 - 1 / calls[0]) * (hidden - hidden.detach())
+        constant = calls[0] if what == "constant" else 1
+        return (hidden, torch.tensor(calls[0] if what == "integer" else 1), constant), hidden
+
+    inputs, state = job(STEPS)
+    begin = state, torch.tensor(0), 0
+    with pytest.raises(InputError, match=r"when its (first )?steps (ran|run) again"):
+        bptt(cell, inputs, begin, squares, plan=plan(strategy), verify=verify)
+
+
 def test_a_rehearsal_in_each_call_finds_what_one_in_the_first_call_cannot() -> None:
     """A cell that begins to scale gradients between two calls, by something that no search finds."""
     inner, _ = gru()

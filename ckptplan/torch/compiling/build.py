@@ -26,8 +26,8 @@ from ckptplan.torch.graphs import GivenPairs, compute_gradients
 from ckptplan.torch.inputs import detach_inputs
 from ckptplan.torch.probe import Probed
 from ckptplan.torch.recognise import Situation, describe_call
-from ckptplan.torch.surroundings.aside import leave_as_found
 from ckptplan.torch.surroundings.signature import Signature
+from ckptplan.torch.surroundings.snapshot import leave_as_found
 from ckptplan.torch.surroundings.walk import walk
 from ckptplan.torch.trees import Leaves, flatten, is_differentiable
 from ckptplan.torch.trial import are_equal

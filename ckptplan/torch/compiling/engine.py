@@ -18,7 +18,7 @@ from ckptplan.torch.compiling.steps import (
     warn_uncompiled,
 )
 from ckptplan.torch.engine import Engine, Tape
-from ckptplan.torch.graphs import Gradient
+from ckptplan.torch.graphs import Gradient, refuse_hooks
 from ckptplan.torch.losses import SummedLoss, Terms
 from ckptplan.torch.trees import Leaves, Structure, flatten
 
@@ -86,6 +86,7 @@ class CompiledEngine(Engine):
             terms = self._take(made, first, last, given[0], first_time=first >= known)
         if not graph:
             return self._detach(after), []
+        refuse_hooks(tuple(one for one in begin if one.is_leaf))
         self.roots += [one for one in begin if one.is_leaf and all(one is not leaf for leaf in leaves)]
         return after, terms
 

@@ -3,6 +3,11 @@
 The *content* of a holder is a copy of what it holds directly: names or positions with references to values, or
 the numbers of a tensor. Holders compare two contents, and put one back. What is taken from iterators during the
 trial is recorded, so that it can be given again: most cannot be copied or compared.
+
+A step may do something else only after many: detach its state by a *count* of its own, or change a slope. No
+value shows that. So small contents that steps change are a part of each checkpoint, as random generators are:
+numbers, texts and short tuples of them under a name, tensors and arrays of a few elements, and lists of
+numbers. Of other lists only what was added is dropped.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ from typing import Any, TypeAlias
 import torch
 
 from ckptplan.torch.surroundings.signature import is_passed_over, list_kept, read_cache
+from ckptplan.torch.trees import find_tensors
 
 #: A name, a key or an index within a holder; None stands for all of its content.
 Key: TypeAlias = Any
@@ -29,14 +35,23 @@ Key: TypeAlias = Any
 Content: TypeAlias = Any
 
 
-class _Absent:
-    """The value of a key that a mapping does not have."""
+#: The value of a key that a mapping does not have.
+ABSENT: Any = object()
+#: What a checkpoint has of a value that it leaves alone.
+LEFT = object()
+#: The most elements of a tensor, an array or a tuple that steps may count by, and of a list.
+_MOST_COUNTED, _MOST_LISTED = 16, 1_024
 
-    def __repr__(self) -> str:
-        return "nothing"
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return len(value) <= _MOST_COUNTED and all(map(_is_plain, value))
+    return value is None or value is ABSENT or isinstance(value, Number | str | bytes)
 
 
-ABSENT = _Absent()
+def _is_count(tensor: torch.Tensor) -> bool:
+    # A step that asks a GPU for a count waits for it; checkpoints do not.
+    return tensor.numel() <= _MOST_COUNTED and tensor.device.type == "cpu"
 
 
 class Holder(ABC):
@@ -63,6 +78,30 @@ class Holder(ABC):
     def write(self, content: Content) -> None:
         """Put a content back."""
 
+    @property
+    def can_put_back(self) -> bool:
+        """Whether a change can be undone."""
+        return True
+
+    def can_write(self, content: Content) -> bool:
+        """Return whether ``write`` puts all of a content back."""
+        del content
+        return self.can_put_back
+
+    @property
+    def can_count(self) -> bool:
+        """Whether steps may count by what it holds: that is a part of each checkpoint."""
+        return False
+
+    def read_count(self, key: Key) -> Any:
+        """Return what a checkpoint has of a key, ``LEFT`` if it is left alone."""
+        del key
+        return LEFT
+
+    def write_count(self, key: Key, count: Any) -> None:
+        """Set a key back to what a checkpoint has."""
+        del key, count
+
     def value_of(self, key: Key) -> Any:
         """Return the present value of a key."""
         del key
@@ -78,6 +117,7 @@ class NamedValues(Holder):
 
     #: Whether keys are names of attributes.
     attributes = True
+    can_count = True
 
     def list_changes(self, before: Content, after: Content) -> Iterator[Key]:
         return _list_changed_keys(before, after)
@@ -100,6 +140,17 @@ class NamedValues(Holder):
     def get(self, key: Key) -> Any:
         """Return the value of a key, ``ABSENT`` if there is none."""
         return self.read().get(key, ABSENT)
+
+    def read_count(self, key: Key) -> Any:
+        value = self.get(key)
+        if isinstance(value, torch.Tensor):
+            # It may be bound anew in each step, or changed in place.
+            return value.clone() if _is_count(value) and not value.requires_grad else LEFT
+        return value if _is_plain(value) else LEFT
+
+    def write_count(self, key: Key, count: Any) -> None:
+        if count is not LEFT:
+            self.give(key, count.clone() if isinstance(count, torch.Tensor) else count)
 
     @abstractmethod
     def _set(self, key: Key, value: Any) -> None: ...
@@ -152,6 +203,7 @@ class MappingHolder(NamedValues):
         attributes: whether its items are attributes.
         of_module: whether they are those of a module, which keeps the dict as long as it lives.
         without: keys to leave out: they belong to the machinery.
+        only: the keys to look at, as the globals that a function uses; None for all.
     """
 
     def __init__(
@@ -162,18 +214,23 @@ class MappingHolder(NamedValues):
         attributes: bool,
         of_module: bool = False,
         without: frozenset[str] = frozenset(),
+        only: tuple[str, ...] | None = None,
     ) -> None:
         super().__init__(name, thing)
         self.is_of_module = of_module
-        self.attributes, self._without = attributes, without
+        self.attributes, self._without, self._only = attributes, without, only
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        # Functions may use different names of one module.
+        return (*super().identity, self._only)
 
     def read(self) -> Content:
-        without = self._without
-        return (
-            {key: value for key, value in self.thing.items() if key not in without}
-            if without
-            else dict(self.thing)
-        )
+        if self._only is not None:
+            return {key: self.thing[key] for key in self._only if key in self.thing}
+        if not self._without:
+            return dict(self.thing)
+        return {key: value for key, value in self.thing.items() if key not in self._without}
 
     def write(self, content: Content) -> None:
         super().write(content)
@@ -191,28 +248,6 @@ class MappingHolder(NamedValues):
 
     def _remove(self, key: Key) -> None:
         del self.thing[key]
-
-
-class NamesHolder(MappingHolder):
-    """Some global names of a module, those that functions use."""
-
-    def __init__(self, name: str, thing: dict[str, Any], names: Iterable[str]) -> None:
-        super().__init__(name, thing, attributes=True)
-        self.names = tuple(names)
-
-    @property
-    def identity(self) -> tuple[Any, ...]:
-        # Functions may use different names of one module.
-        return (*super().identity, self.names)
-
-    def read(self) -> Content:
-        return {name: self.thing.get(name, ABSENT) for name in self.names}
-
-    def _remove(self, key: Key) -> None:
-        self.thing.pop(key, None)
-
-    def name_of(self, key: Key) -> str:
-        return self.name if key is None else str(key)
 
 
 class SlotsHolder(NamedValues):
@@ -278,7 +313,9 @@ def read_variable(variable: CellType | ContextVar[Any]) -> Any:
 
 
 class SequenceHolder(Holder):
-    """A list or a deque."""
+    """A list or a deque. Of one that steps may count by, a checkpoint has plain values, else the length."""
+
+    can_count = True
 
     def read(self) -> Content:
         return list(self.thing)
@@ -293,6 +330,17 @@ class SequenceHolder(Holder):
         if list(self.list_changes(content, list(self.thing))):
             self.thing.clear()
             self.thing.extend(content)
+
+    def read_count(self, key: Key) -> Any:
+        values = self.thing
+        return tuple(values) if len(values) <= _MOST_LISTED and all(map(_is_plain, values)) else len(values)
+
+    def write_count(self, key: Key, count: Any) -> None:
+        if isinstance(count, tuple):
+            self.write(list(count))
+        else:
+            while len(self.thing) > count:
+                self.thing.pop()
 
 
 class SetHolder(Holder):
@@ -309,6 +357,8 @@ class SetHolder(Holder):
 
 class IteratorHolder(Holder):
     """An iterator: most can be compared, and none can be put back."""
+
+    can_put_back = False
 
     def read(self) -> Content:
         if isinstance(self.thing, GeneratorType):
@@ -351,9 +401,29 @@ class _Numbers:
 class TensorHolder(Holder):
     """The numbers of a tensor. ``small`` ones are copied whenever they are read."""
 
+    #: Whether there is room for a copy.
+    copyable = True
+
     def __init__(self, name: str, thing: torch.Tensor, *, small: bool) -> None:
         super().__init__(name, thing)
         self.small = small
+
+    @property
+    def can_put_back(self) -> bool:
+        return self.small or self.copyable
+
+    def can_write(self, content: Content) -> bool:
+        return content.copy is not None
+
+    @property
+    def can_count(self) -> bool:
+        return _is_count(self.thing)
+
+    def read_count(self, key: Key) -> Any:
+        return self.thing.detach().clone()
+
+    def write_count(self, key: Key, count: Any) -> None:
+        self.thing.data.copy_(count)
 
     def read(self, *, copies: bool = False) -> Content:
         """Return the present content; ``copies`` asks for the numbers, not only for the version."""
@@ -390,32 +460,10 @@ def equal_numbers(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Return whether tensors hold the same numbers; NaN equals itself."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
-    if torch.equal(one, other):
-        return True
-    if not (one.is_floating_point() or one.is_complex()):
-        return False
-    both = torch.isnan(one) & torch.isnan(other)
-    return bool(torch.equal(one[~both], other[~both]) and torch.equal(torch.isnan(one), torch.isnan(other)))
-
-
-class HooksHolder(Holder):
-    """The hooks of a parameter, which no step may register: steps that run again would do so once more."""
-
-    thing: torch.nn.Parameter
-
-    def read(self) -> Content:
-        hooks: Any = self.thing._backward_hooks
-        return dict(hooks or {})
-
-    def list_changes(self, before: Content, after: Content) -> Iterator[Key]:
-        if before.keys() != after.keys():
-            yield None
-
-    def write(self, content: Content) -> None:
-        hooks: Any = self.thing._backward_hooks
-        if hooks is not None and hooks.keys() != content.keys():
-            hooks.clear()
-            hooks.update(content)
+    floats = one.is_floating_point() or one.is_complex()
+    return torch.equal(one, other) or (
+        floats and torch.allclose(one, other, rtol=0.0, atol=0.0, equal_nan=True)
+    )
 
 
 class CacheHolder(Holder):
@@ -424,9 +472,9 @@ class CacheHolder(Holder):
     def read(self) -> Content:
         return read_cache(self.thing)
 
-    def list_kept(self) -> list[Any]:
-        """Return what it remembers at present."""
-        return list_kept(self.thing)
+    def can_write(self, content: Content) -> bool:
+        # It is emptied if it was empty. Of others, tensors matter: they have a graph, or lack one.
+        return content[1] == 0 or not any(True for _ in find_tensors(list_kept(self.thing)))
 
     def write(self, content: Content) -> None:
         if content[1] == 0 and self.read()[1]:
@@ -434,33 +482,57 @@ class CacheHolder(Holder):
 
 
 class GradientHolder(Holder):
-    """The gradient of a parameter, which no step may write: it is counted again when steps run again."""
+    """The gradient of a parameter and the hooks on it: what no step may write, since it runs again."""
 
     thing: torch.nn.Parameter
+    GRADIENT, HOOKS = "grad", "hooks"
 
     def read(self) -> Content:
-        gradient = self.thing.grad
-        return gradient, None if gradient is None else gradient._version
+        gradient, hooks = self.thing.grad, self._hooks
+        return gradient, None if gradient is None else gradient._version, dict(hooks or {})
+
+    @property
+    def _hooks(self) -> Any:
+        return self.thing._backward_hooks
 
     def list_changes(self, before: Content, after: Content) -> Iterator[Key]:
         if before[0] is not after[0] or before[1] != after[1]:
-            yield None
+            yield self.GRADIENT
+        if before[2].keys() != after[2].keys():
+            yield self.HOOKS
 
     def write(self, content: Content) -> None:
-        if self.thing.grad is not content[0]:
-            self.thing.grad = content[0]
+        gradient, _, hooks = content
+        if self.thing.grad is not gradient:
+            self.thing.grad = gradient
+        if self._hooks is not None and self._hooks.keys() != hooks.keys():
+            self._hooks.clear()
+            self._hooks.update(hooks)
+
+    def name_of(self, key: Key) -> str:
+        return f"{self.name}.grad" if key == self.GRADIENT else self.name
 
 
 class ArrayHolder(Holder):
     """The numbers of an array of numpy; of a large one, as a data set, a sample is looked at."""
 
     @property
-    def small(self) -> bool:
-        """Whether all numbers are remembered, and can be put back."""
+    def can_put_back(self) -> bool:
+        # All numbers are remembered then.
         return bool(self.thing.nbytes <= _MOST_ARRAY_BYTES)
 
+    @property
+    def can_count(self) -> bool:
+        return bool(self.thing.size <= _MOST_COUNTED)
+
+    def read_count(self, key: Key) -> Any:
+        return self.thing.copy()
+
+    def write_count(self, key: Key, count: Any) -> None:
+        self.thing[...] = count
+
     def read(self) -> Content:
-        if self.small:
+        if self.can_put_back:
             return self.thing.copy()
         return self.thing.flat[:: -(-self.thing.size // _SAMPLE)]
 
@@ -469,7 +541,7 @@ class ArrayHolder(Holder):
             yield None
 
     def write(self, content: Content) -> None:
-        if self.small and self.thing.tobytes() != content.tobytes():
+        if self.can_put_back and self.thing.tobytes() != content.tobytes():
             self.thing[...] = content
 
 

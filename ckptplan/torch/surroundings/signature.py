@@ -29,8 +29,9 @@ from types import (
     MethodWrapperType,
     SimpleNamespace,
 )
-from typing import Any
+from typing import Any, TypeGuard
 
+import numpy
 import torch
 from torch.nn.parameter import is_lazy
 
@@ -69,10 +70,9 @@ def is_searched(one: type) -> bool:
     )
 
 
-def is_array(value: object) -> bool:
-    """Return whether a value is an array of numbers of numpy, which need not be installed."""
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.ndarray) and value.dtype != object
+def is_array(value: object) -> TypeGuard[numpy.ndarray[Any, Any]]:
+    """Return whether a value is an array of numbers of numpy."""
+    return isinstance(value, numpy.ndarray) and value.dtype != object
 
 
 #: Tensors up to this size that modules hold are described by their numbers, too: a mode may be one.
@@ -163,8 +163,7 @@ class Signature:
             return self.describe_tensor(thing)
         if isinstance(thing, torch.nn.Module):
             return self._describe_module(thing)
-        numpy = sys.modules.get("numpy")
-        if numpy is not None and isinstance(thing, numpy.generic):
+        if isinstance(thing, numpy.generic):
             return thing.tobytes()
         if is_array(thing):
             return thing.shape, str(thing.dtype), thing.tobytes() if thing.size == 1 else None
@@ -235,10 +234,7 @@ def list_kept(cache: _lru_cache_wrapper[Any]) -> list[Any]:
 
 def is_generator(thing: object) -> bool:
     """Return whether a thing is a random generator: any one draws like another."""
-    if isinstance(thing, torch.Generator):
-        return True
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(thing, numpy.random.Generator | numpy.random.RandomState)
+    return isinstance(thing, torch.Generator | numpy.random.Generator | numpy.random.RandomState)
 
 
 @lru_cache(maxsize=4096)

@@ -34,10 +34,8 @@ from ckptplan.torch.surroundings.holders import (
     ClassHolder,
     GradientHolder,
     Holder,
-    HooksHolder,
     IteratorHolder,
     MappingHolder,
-    NamesHolder,
     SequenceHolder,
     SetHolder,
     SlotsHolder,
@@ -59,6 +57,8 @@ from ckptplan.torch.surroundings.signature import (
 _MOST_OBJECTS, _MOST_ELEMENTS = 4_000, 512
 #: Tensors up to this size are copied whenever they are looked at.
 _SMALL_BYTES = 2**16
+#: Larger tensors than this in total, smallest first, are compared by version and cannot be put back.
+_MOST_COPIED_BYTES = 2**26
 #: Lists of classes in which a library notes all objects that were ever made: other networks' are not searched.
 _REGISTRIES = frozenset({("snntorch", "instances")})
 #: What every module has, and what PyTorch keeps in it.
@@ -111,7 +111,17 @@ def walk(roots: Mapping[str, object], *, signature: Signature | None = None) -> 
             signature.note(name, thing, len(parts))
     if signature is not None and waiting:
         signature.complete = False
+    _limit_copies(found.holders)
     return found
+
+
+def _limit_copies(holders: Iterable[Holder]) -> None:
+    """Find room for the copies of tensors, of the smallest ones first."""
+    room = _MOST_COPIED_BYTES
+    tensors = [one for one in holders if isinstance(one, TensorHolder)]
+    for one in sorted(tensors, key=lambda holder: holder.thing.nbytes):
+        room -= one.thing.nbytes
+        one.copyable = room >= 0
 
 
 def _visit(name: str, thing: Any, found: Reached) -> _Found:
@@ -139,15 +149,18 @@ def _visit_tensor(name: str, tensor: torch.Tensor, found: Reached) -> _Found:
         found.lazy = True
         return
     if isinstance(tensor, torch.nn.Parameter):
-        found.holders.append(GradientHolder(f"{name}.grad", tensor))
-        found.holders.append(HooksHolder(name, tensor))
+        found.holders.append(GradientHolder(name, tensor))
     if isinstance(tensor, torch.nn.Parameter) or vars(tensor):
         # Of parameters even if there is none yet.
-        found.holders.append(MappingHolder(name, vars(tensor), attributes=True))
-        yield from ((_join(name, key), value) for key, value in list(vars(tensor).items()))
+        yield from _visit_attributes(name, vars(tensor), found)
     if type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) and not tensor.is_sparse:
         small = tensor.nbytes <= _SMALL_BYTES and not isinstance(tensor, torch.nn.Parameter)
         found.holders.append(TensorHolder(name, tensor, small=small))
+
+
+def _visit_attributes(name: str, values: dict[str, Any], found: Reached, *, of_module: bool = False) -> _Found:
+    found.holders.append(MappingHolder(name, values, attributes=True, of_module=of_module))
+    yield from ((_join(name, key), value) for key, value in list(values.items()))
 
 
 def _visit_dict(name: str, thing: MutableMapping[Any, Any], found: Reached) -> _Found:
@@ -168,8 +181,7 @@ def _visit_module(name: str, thing: torch.nn.Module, found: Reached) -> _Found:
     found.holders.append(MappingHolder(name, attributes, attributes=True, of_module=True, without=_OWN))
     for part in _PARTS:
         if values := attributes.get(part):
-            found.holders.append(MappingHolder(name, values, attributes=True, of_module=True))
-            yield from ((_join(name, key), value) for key, value in values.items())
+            yield from _visit_attributes(name, values, found, of_module=True)
     for key, value in list(attributes.items()):
         # Hooks may keep something, too.
         if key not in _OWN or (key.endswith("_hooks") and value):
@@ -189,8 +201,7 @@ def _visit_object(name: str, thing: object, found: Reached) -> _Found:
         return
     attributes = getattr(thing, "__dict__", None)
     if isinstance(attributes, dict):
-        found.holders.append(MappingHolder(name, attributes, attributes=True))
-        yield from ((_join(name, key), value) for key, value in list(attributes.items()))
+        yield from _visit_attributes(name, attributes, found)
     slots = [slot for one in type(thing).__mro__ for slot in _list_slots(one)]
     if slots:
         found.holders.append(SlotsHolder(name, thing, slots))
@@ -234,8 +245,7 @@ def _visit_function(name: str, thing: FunctionType, found: Reached) -> _Found:
     yield from ((f"{name}'s default", one) for one in thing.__defaults__ or ())
     yield from (thing.__kwdefaults__ or {}).items()
     if thing.__dict__:
-        found.holders.append(MappingHolder(name, thing.__dict__, attributes=True))
-        yield from ((_join(name, key), value) for key, value in list(thing.__dict__.items()))
+        yield from _visit_attributes(name, thing.__dict__, found)
     if not is_passed_over(thing):
         yield from _visit_globals(thing, found)
 
@@ -248,11 +258,11 @@ def _visit_variable(name: str, thing: CellType | ContextVar[Any], found: Reached
 def _visit_globals(thing: FunctionType, found: Reached) -> _Found:
     names = _list_names(thing.__code__)
     spaces = _find_namespaces(thing, names)
-    for where, space in spaces.items():
+    for space in spaces.values():
         known = [one for one in names if one in space]
-        data = [one for one in known if not isinstance(space[one], ModuleType)]
+        data = tuple(one for one in known if not isinstance(space[one], ModuleType))
         if data:
-            found.holders.append(NamesHolder(where, space, data))
+            found.holders.append(MappingHolder("", space, attributes=True, only=data))
         yield from ((one, space[one]) for one in known)
 
 

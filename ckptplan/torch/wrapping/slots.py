@@ -20,9 +20,9 @@ from ckptplan.torch.surroundings.holders import (
     NamedValues,
     TensorHolder,
 )
-from ckptplan.torch.surroundings.snapshot import Place, Surroundings, holds_graph
+from ckptplan.torch.surroundings.snapshot import Place, Surroundings
 from ckptplan.torch.surroundings.walk import walk
-from ckptplan.torch.trees import flatten
+from ckptplan.torch.trees import flatten, holds_graph
 from ckptplan.torch.trial import list_versions
 
 #: How far into nested containers an object is looked for.
@@ -149,7 +149,7 @@ def find_slots(surroundings: Surroundings, places: Iterable[Place]) -> list[Slot
     slots: dict[tuple[int, Key], Slot] = {}
     roots = _list_roots(surroundings.holders)
     for place in places:
-        holder = surroundings.holders[place.holder]
+        holder = place.holder
         if isinstance(holder.thing, torch.nn.Parameter):
             continue
         found = [Slot(root, place.key) for root in roots if root is holder] or [

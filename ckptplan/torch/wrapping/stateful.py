@@ -303,7 +303,7 @@ def _read_slots(error: HiddenState) -> list[Slot]:
     """Return the slots of the places that hold state. Raises InputError if a checkpoint cannot hold it."""
     found = find_slots(error.surroundings, error.places)
     names = [slot.name for slot in found if not can_be_held(slot.read())]
-    things = (error.surroundings.holders[place.holder].thing for place in error.places)
+    things = (place.holder.thing for place in error.places)
     # The graph that a step has left in a view cannot be taken from it.
     names += ["a view" for one in things if isinstance(one, torch.Tensor) and one._is_view() and one.grad_fn]
     if names:
@@ -321,8 +321,8 @@ def _refuse_counters(probed: Probed) -> None:
     surroundings = probed.surroundings
     changed = [
         place
-        for place in surroundings.list_places(probed.found.changed)
-        if _is_counter(surroundings.value_of(place))
+        for place in probed.found.changed
+        if _is_counter(place.value)
         and not place.name.endswith(_STATISTIC)
         and find_slots(surroundings, [place])
     ]

@@ -203,7 +203,7 @@ def clipped_new_state() -> Job:
     return Job(cell=ClippedNew())
 
 
-@case(HOOKS, "a hook that clips the gradient of the incoming state")
+@case(HOOKS, "a hook that clips the gradient of the incoming state", right=True)
 def clipped_old_state() -> Job:
     class ClippedOld(Cell):
         def forward(self, state: torch.Tensor, x: torch.Tensor) -> Any:
