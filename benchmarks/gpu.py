@@ -35,6 +35,10 @@ from benchmarks.harness import (
     put_section,
     table,
 )
+from ckptplan.report import style
+from ckptplan.report.marks import Marks, Plot
+from ckptplan.report.picture import Picture
+from ckptplan.report.scale import scale_counts
 
 ROOT = Path(__file__).parent.parent
 MINUTES = 25.0
@@ -264,26 +268,30 @@ def draw(measured: Document, path: Path) -> bool:
     ]
     if not rows:
         return False
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    kinds = list(dict.fromkeys(kind for kind, _ in rows))
-    figure, panels = plt.subplots(1, len(kinds), figsize=(6 * len(kinds), 4.5), squeeze=False)
-    for panel, kind in zip(panels[0], kinds, strict=True):
-        for one, line in rows:
-            if one == kind:
-                x, y = line["peak_bytes"] / 2**30, 1 + line["over_base"]
-                colour = "tab:blue" if line["variant"].startswith("ckptplan") else "tab:grey"
-                panel.plot(x, y, "o", color=colour)
-                panel.annotate(line["variant"], (x, y), fontsize=7, xytext=(4, 4), textcoords="offset points")
-        panel.set(title=kind, xlabel="peak, GiB", ylabel="time a step over base's")
-        panel.axhline(1.35, color="tab:red", linewidth=0.8, linestyle="--")
-        panel.grid(alpha=0.3)
-    figure.tight_layout()
-    figure.savefig(path, dpi=110, metadata={"Software": None})
-    plt.close(figure)
+    plots: list[Plot] = []
+    for kind in dict.fromkeys(kind for kind, _ in rows):
+        points = [
+            {
+                "x": line["peak_bytes"] / 2**30,
+                "y": 1 + line["over_base"],
+                "name": line["variant"],
+                "text": [line["variant"]],
+            }
+            for one, line in rows
+            if one == kind
+        ]
+        own = [one for one in points if one["name"].startswith("ckptplan")]
+        marks = [
+            Marks(kind="rule", rows=[{"y": 1.35}], colour=style.VERMILION, dashes=(4, 2)),
+            Marks(kind="point", rows=points, colour=style.GREY, size=5),
+            Marks(kind="point", rows=own, colour=style.BLUE, size=5),
+            Marks(kind="text", rows=points),
+        ]
+        x = scale_counts("peak, GiB", 0, 1.1 * max(one["x"] for one in points))
+        y = scale_counts("time a step over base's", 0.9, 1.1 * max(1.35, *(one["y"] for one in points)))
+        plots.append(Plot(x=x, y=y, marks=marks, title=kind))
+    title = ["Time and memory of every way to train"]
+    Picture(title=title, rows=[[plot] for plot in plots], heights=[2.5] * len(plots)).save(str(path))
     return True
 
 

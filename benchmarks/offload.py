@@ -27,6 +27,10 @@ from ckptplan import Infeasible, Plan, Schedule
 from ckptplan.cost.case import Case
 from ckptplan.execution.advice import find_limit
 from ckptplan.planning.playback import actions, schedule_of
+from ckptplan.report import style
+from ckptplan.report.marks import Marks, Plot
+from ckptplan.report.picture import Picture
+from ckptplan.report.scale import scale_counts
 from ckptplan.schedule.actions import Backward, Record, Tier
 from ckptplan.schedule.simulator import Trace, play
 from ckptplan.schedule.timeline import Event, Sink
@@ -352,23 +356,25 @@ def _trace(job: Job, steps: int, folder: Path) -> dict[str, Any]:
 
 def draw(timeline: dict[str, Any], path: Path) -> None:
     """Draw the measured timeline beside the simulated one."""
-    import matplotlib as mpl
-
-    mpl.use("agg")
-    from matplotlib import pyplot as plt
-
-    figure, all_ = plt.subplots(2, 1, figsize=(8, 3.6), sharex=True, layout="constrained")
-    for axes, name in zip(all_, ("measured", "simulated"), strict=True):
-        found = timeline[name]
-        for row, (track, colour) in enumerate((("read", "C2"), ("write", "C1"), ("wait", "0.6"))):
-            bars = [(start, end - start) for start, end in found.get(track, ())]
-            axes.broken_barh(bars, (row - 0.4, 0.8), color=colour)
-        axes.broken_barh([(0, found["seconds"])], (2.6, 0.8), color="C0")
-        axes.set_yticks(range(4), ("read", "write", "compute waits", "whole run"))
-        axes.set_title(f"{name}: {found['seconds']:.2f} s", loc="left", fontsize=10)
-    all_[1].set_xlabel("seconds")
-    figure.savefig(path, dpi=110, metadata={"Software": None})
-    plt.close(figure)
+    looks = {"whole": style.BLUE, "wait": style.GREY, "write": style.ORANGE, "read": style.GREEN}
+    names = {"whole": "whole run", "wait": "compute waits"}
+    plots: list[Plot] = []
+    for name in ("measured", "simulated"):
+        found = {**timeline[name], "whole": [(0, timeline[name]["seconds"])]}
+        bars = [
+            Marks(
+                kind="span",
+                rows=[{"y": names.get(track, track), "x": a, "x2": b} for a, b in found.get(track, ())],
+                colour=colour,
+                size=8,
+            )
+            for track, colour in looks.items()
+        ]
+        longest = max(timeline[one]["seconds"] for one in ("measured", "simulated"))
+        x = scale_counts("seconds" if plots else "", 0, longest)
+        rows = [names.get(track, track) for track in looks]
+        plots.append(Plot(x=x, y=rows, marks=bars, title=f"{name}: {found['seconds']:.2f} s"))
+    Picture(title=(), rows=[[plot] for plot in plots], heights=[0.9, 0.9]).save(str(path))
 
 
 def judge(results: dict[str, Any]) -> list[str]:

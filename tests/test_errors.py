@@ -60,7 +60,7 @@ def test_the_package_has_no_other_names() -> None:
 ERRORS = [
     CkptplanError("something"),
     InputError("give 3", field="steps", value=2, accepted="more", source="a.toml"),
-    MissingExtra("html", package="jinja2"),
+    MissingExtra("parquet", package="pyarrow"),
     Infeasible(
         binding="local_bytes",
         need=2.0,

@@ -18,11 +18,10 @@ from ckptplan.version import __version__
 from ckptplan.wording import put_on_one_line
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from ckptplan.cost.case import Case
     from ckptplan.model.plan import Plan
     from ckptplan.report.blocks import Block
+    from ckptplan.report.picture import Picture
     from ckptplan.report.style import Size
 
     FormatName = str
@@ -31,17 +30,9 @@ else:
     FormatName = Literal[tuple(FORMATS)]
 
 
-def page_file(name: str) -> WrittenBeside:
-    """Return the name of a page that can be written. Raises InputError or MissingExtra if none can be."""
-    from ckptplan.report.html.page import need_html
-
-    need_html()
-    return WrittenBeside(name)
-
-
 def picture_file(name: str) -> WrittenBeside:
     """Return the name of a picture that can be written. Raises InputError."""
-    from ckptplan.report.style import picture_format
+    from ckptplan.report.picture import picture_format
 
     picture = WrittenBeside(name)
     picture_format(name)
@@ -64,7 +55,9 @@ class PageOptions:
     html: Annotated[
         str | None,
         option(
-            "FILE", "Write a page to zoom, click and print, in one file that works offline.", parser=page_file
+            "FILE",
+            "Write a page to zoom, click and print, in one file that works offline.",
+            parser=WrittenBeside,
         ),
     ] = None
 
@@ -188,10 +181,9 @@ def explained(path: str | None, load: Callable[[], Case]) -> Iterator[None]:
         raise
 
 
-def save_picture(path: str, make: Callable[[Size], Figure], size: str) -> None:
+def save_picture(path: str, make: Callable[[Size], Picture], size: str) -> None:
     """Draw a picture. Raises InputError if it cannot be written."""
-    from ckptplan.report import style
+    from ckptplan.report.style import SIZES
 
-    with style.styled(style.SIZES[size]):
-        style.save_picture(make(style.SIZES[size]), path)
+    make(SIZES[size]).save(path)
     note(f"picture written to {path}")

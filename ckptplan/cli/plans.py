@@ -206,10 +206,8 @@ def report(
     One file that works offline: zoom, hover, click a point of the front to see its schedule. Strategies
     of the front are those that answer at once ('closed').
     """
-    from ckptplan.report.html.page import need_html
     from ckptplan.storage.plans import load_plan
 
-    need_html()
     planned = load_plan(plan)
     with explained(output, lambda: _case_of(planned)), progress_bar("planning for the report") as progress:
         view = _view_all(planned, progress)

@@ -6,29 +6,26 @@ settings that do not fit the memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ckptplan.paper.figures import Panel, PaperFigure, Series
 from ckptplan.report import style
-from ckptplan.report.marks import Marks, draw_marks
-from ckptplan.report.style import PAGE, Look, Size, finish_figure, start_figure
+from ckptplan.report.marks import Marks, Plot
+from ckptplan.report.picture import Picture
+from ckptplan.report.scale import Scale, scale_counts
+from ckptplan.report.style import PAGE, Look, Size
 from ckptplan.units import format_bytes
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 
 #: Variants of one strategy in the same figure.
 _VARIANTS = (
-    Look(colour=style.PURPLE, marker="D"),
-    Look(colour=style.SKY, marker="X", dashes=(0, (3, 1))),
-    Look(colour=style.BLACK, marker="P", dashes=(0, (1, 1))),
-    Look(colour=style.GREEN, marker="v", dashes=(0, (5, 1, 1, 1))),
-    Look(colour=style.ORANGE, marker="h", dashes=(0, (5, 1.5))),
-    Look(colour=style.GREY, marker="<"),
+    Look(colour=style.PURPLE, marker="diamond"),
+    Look(colour=style.SKY, marker=style.CROSS, dashes=(3, 1)),
+    Look(colour=style.BLACK, marker="cross", dashes=(1, 1)),
+    Look(colour=style.GREEN, marker="triangle-down", dashes=(5, 1, 1, 1)),
+    Look(colour=style.ORANGE, marker=style.CIRCLE, dashes=(5, 1.5)),
+    Look(colour=style.GREY, marker="triangle-left"),
 )
 #: Label of an axis, and its unit in base units.
 _AXES: Mapping[str, tuple[str, float]] = {
@@ -45,31 +42,49 @@ _DOUBLING = ("chunk_size", "remote_chunk_size")
 _TOP_MS, _TOP_KIB = 60, 900
 #: Curves of at most so many points mark all of them.
 _FEW = 20
-#: Arrangement of panels by figure; one row by default.
-_ROWS = {
-    2: [["left", "left"], ["middle", "right"]],
-    4: [["top left", "top right"], ["bottom left", "bottom right"]],
-}
+#: How many panels of a figure stand in each row; one row by default.
+_ROWS = {2: (1, 2), 4: (2, 2)}
 
 
-def draw_figure(content: PaperFigure, size: Size = PAGE) -> Figure:
-    """Return a picture. Call it, and save the picture, within ``style.styled(size)``."""
-    narrow = size.width < PAGE.width
-    rows = _ROWS.get(content.number, [[panel.name for panel in content.panels]])
-    if narrow:
-        rows = [[panel.name] for panel in content.panels]
-    height = 0.3 + (1.9 if narrow else 2.1) * len(rows)
-    figure = start_figure(size, height, content.title)
-    mosaic: Any = rows  # a list of lists, which its type does not take
-    grid = figure.subplot_mosaic(mosaic)
+def draw_figure(content: PaperFigure, size: Size = PAGE) -> Picture:
+    """Return a picture."""
     looks = _choose_looks(content)
-    samples: dict[str, Any] = {}
-    for panel in content.panels:
-        axes = grid[panel.name]
-        axes.set_title(panel.title)
-        samples |= draw_marks(axes, list(_mark_panel(panel, looks)), size)
-        _scale_axes(axes, panel)
-    return finish_figure(figure, list(samples.values()), size)
+    plots = iter([_make_plot(panel, looks) for panel in content.panels])
+    narrow, count = size.width < PAGE.width, len(content.panels)
+    lengths = (1,) * count if narrow else _ROWS.get(content.number, (count,))
+    rows = [[next(plots) for _ in range(length)] for length in lengths]
+    over = {panel.budget_bytes for panel in content.panels if _has_hollow(panel)}
+    title = [content.title, *(f"hollow: over {format_bytes(budget)}" for budget in over)]
+    return Picture(title=title, rows=rows, heights=[1.4] * len(rows), size=size)
+
+
+def _has_hollow(panel: Panel) -> bool:
+    """Return whether points are marked that do not fit."""
+    return any(not point.fits for one in panel.series if len(one.points) <= _FEW for point in one.points)
+
+
+def _make_plot(panel: Panel, looks: Mapping[str, Look]) -> Plot:
+    """Return the curves of a panel, between axes that end where all of them are seen, or at a limit."""
+    places = [place for series in panel.series for place in _list_points(panel, series)]
+    (least, most), (low, high) = (
+        (min(ends), max(ends)) for ends in zip(*map(dict.values, places), strict=True)
+    )
+    (across, _), (up, _) = _AXES[panel.x], _AXES[panel.y]
+    doubles, timed = panel.x in _DOUBLING, panel.y == "seconds"
+    top = min(_TOP_MS if timed else _TOP_KIB, 1.05 * high)
+    if not doubles:
+        x = scale_counts(across, 0, 1.05 * most, whole=True)
+        y = scale_counts(up, 0, top if timed else 1.2 * panel.budget_bytes / 1024)
+    else:
+        x = _scale_log(across, least / 1.15, 1.15 * most, [4.0**power for power in range(10)])
+        steps = [factor * 10.0**power for power in range(4) for factor in (1, 1.5, 2, 3, 4, 5, 7)]
+        y = _scale_log(up, low / 1.1, 1.1 * high, steps) if timed else scale_counts(up, 0.95 * low, top)
+    return Plot(x=x, y=y, marks=list(_mark_panel(panel, looks)), title=panel.title)
+
+
+def _scale_log(title: str, low: float, high: float, values: Sequence[float]) -> Scale:
+    ticks = {value: f"{value:,.10g}" for value in values if low <= value <= high}
+    return Scale(title=title, low=low, high=high, ticks=ticks, kind="log")
 
 
 def _choose_looks(content: PaperFigure) -> dict[str, Look]:
@@ -90,22 +105,28 @@ def _mark_panel(panel: Panel, looks: Mapping[str, Look]) -> Iterator[Marks]:
     if panel.advised is not None:
         low, high = panel.advised
         yield Marks(kind="band", rows=[{"x": low, "x2": high}], colour=style.PALE)
-    budget = format_bytes(panel.budget_bytes)
     for series in panel.series:
         look, rows = looks[series.label], _list_points(panel, series)
         form: dict[str, Any] = {"colour": look.colour, "marker": look.marker}
-        yield Marks(kind="line", rows=rows, label=series.label, dashes=look.dashes, size=1.1, **form)
-        for fits, face, label in ((True, look.colour, ""), (False, "white", f"hollow: over {budget}")):
+        yield Marks(kind="line", rows=rows, label=series.label, dashes=look.dashes, colour=look.colour)
+        for fits, face in ((True, look.colour), (False, "white")):
             drawn = [
                 point.fits is fits and row["y"] <= _TOP_KIB
                 for row, point in zip(rows, series.points, strict=True)
             ]
             if len(rows) <= _FEW:
                 some = list(compress(rows, drawn))
-                yield Marks(kind="point", rows=some, face=face, label=label, size=4, **form)
+                yield Marks(kind="point", rows=some, face=face, size=3, **form)
     if panel.y == "local_peak_bytes":
         limit = [{"y": panel.budget_bytes / 1024}]
-        yield Marks(kind="rule", rows=limit, colour=style.GREY, dashes=(0, (2, 1)), size=0.9, label=budget)
+        yield Marks(
+            kind="rule",
+            rows=limit,
+            colour=style.GREY,
+            dashes=(2, 1),
+            size=0.9,
+            label=format_bytes(panel.budget_bytes),
+        )
 
 
 def _list_points(panel: Panel, series: Series) -> list[dict[str, float]]:
@@ -115,26 +136,3 @@ def _list_points(panel: Panel, series: Series) -> list[dict[str, float]]:
         {"x": float(row[panel.x]) / x_scale, "y": float(row[panel.y]) / y_scale}
         for row in (point.row for point in series.points)
     ]
-
-
-def _scale_axes(axes: Axes, panel: Panel) -> None:
-    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
-
-    axes.set(xlabel=_AXES[panel.x][0], ylabel=_AXES[panel.y][0])
-    highest = 1.05 * max(row["y"] for series in panel.series for row in _list_points(panel, series))
-    timed = panel.y == "seconds"
-    if panel.x in _DOUBLING:
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(base=4))
-        if timed:
-            axes.set_yscale("log")
-            axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 7)))
-        else:
-            axes.set_ylim(top=min(_TOP_KIB, highest))
-    else:
-        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        axes.set_xlim(left=0)
-        axes.set_ylim(0, min(_TOP_MS, highest) if timed else 1.2 * panel.budget_bytes / 1024)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter("{x:,.10g}")

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 from ckptplan.storage.files import replace_file
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from ckptplan.model.prediction import BasisEntry
     from ckptplan.report.blocks import Block, Schedules, Section
+    from ckptplan.report.picture import Picture
     from ckptplan.report.style import Size
     from ckptplan.storage.tables import Row
 
@@ -49,8 +48,8 @@ class View:
     title: str = ""
     lede: str = ""
     sections: Callable[[], Iterable[Section | Schedules]] = tuple
-    #: Draws it in a size, within ``style.styled(size)``; None for a result without a picture.
-    draw: Callable[[Size], Figure] | None = None
+    #: Draws it in a size; None for a result without a picture.
+    draw: Callable[[Size], Picture] | None = None
 
 
 class Column(list[Any]):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,8 @@ from ckptplan.report import fields, style, vega
 from ckptplan.report.blocks import Block, Cell, Chart, Field, Paragraph, Schedules, Section, Table
 from ckptplan.report.formats import Column, View
 from ckptplan.report.infeasible import format_infeasible
-from ckptplan.report.marks import Marks, Plot, draw_alone, layer_plot
+from ckptplan.report.marks import Marks, Plot, layer_plot
+from ckptplan.report.picture import Picture
 from ckptplan.report.scale import LINEAR, Scale, scale_bytes, scale_shares
 from ckptplan.report.style import PAGE, Size
 from ckptplan.report.vega import Spec
@@ -31,9 +32,6 @@ from ckptplan.strategies.registry import all_parameters
 from ckptplan.studies.pareto import MOST_EXACT, ParetoFront
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds, format_share
 from ckptplan.wording import Argument
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 #: Rows of the table, evenly spaced in the logarithm of the memory besides the resident bytes.
 _RUNGS = 10
@@ -343,12 +341,13 @@ def _make_plot(front: ParetoFront, *, whole: bool = False, every: bool) -> Plot:
     stays = [{"x": memory.low, "x2": band}] if front.resident_bytes else []
     words = f"{format_bytes(front.resident_bytes)} stay"
     name = fields.name_budget(front.budget_bytes, resident=front.resident_bytes)
-    away = "" if memory.low < free < memory.high else ", out of sight"
+    seen = min(max(free, memory.low), memory.high)
+    away = "" if seen == free else ", out of sight"
     marks = [
         Marks(kind="band", rows=stays, colour=style.PALE, label=words),
         Marks(kind="area", rows=unproved, colour=style.PALE, steps=True, label="not proved optimal"),
         *sorted(_mark_curves(front, over, every=every), key=lambda one: one.size),
-        Marks(kind="rule", rows=[{"x": free}], dashes=(0, (4, 2)), label=f"{name}{away}"),
+        Marks(kind="rule", rows=[{"x": seen}], dashes=(4, 2), label=f"{name}{away}"),
     ]
     return Plot(x=memory, y=over, marks=marks)
 
@@ -360,41 +359,48 @@ def _mark_curves(front: ParetoFront, over: Scale, *, every: bool) -> Iterator[Ma
         form: Any = {"colour": style.GREY, "size": 0.4, "label": "other strategies"}
         if every or len(front.places_of(name)):
             look, least = style.look_of(name), float(one.overhead.min())
-            form = {"colour": look.colour, "dashes": look.dashes, "marker": look.marker}
+            form = {"colour": look.colour, "dashes": look.dashes}
             form["label"] = f"{name} (from {format_percent(least)})" if least > over.high else name
         yield Marks(kind="line", rows=rows, steps=True, told=fields.TOLD, **form)
 
 
-def draw_front(front: ParetoFront, size: Size = PAGE, *, every: bool = False) -> Figure:
+def draw_front(front: ParetoFront, size: Size = PAGE, *, every: bool = False) -> Picture:
     """Return the picture, with the colours of ``every`` strategy if wanted.
 
-    Call it, and save the picture, within ``style.styled(size)``. Raises Infeasible for an empty front.
+    Raises Infeasible for an empty front.
     """
     if (reason := front.lacks(front.budget_bytes)) is not None and not len(front):
         raise reason
-    plot = _make_plot(front, every=every)
-    marks = [*plot.marks, *_mark_plans(front, _scale_overhead(front), size)]
-    height = 2.6 if size.width < PAGE.width else 3.9
+    plot, plans = _make_plot(front, every=every), _choose_plans(front)
+    # In a column there is no room for parameters, which the table has.
+    told = [_describe(name, plan, whole=size.width >= PAGE.width) for name, plan in plans.items()]
     title = ("Least time within each amount of local memory", fields.name_job(front.workload, front.profile))
-    return draw_alone(replace(plot, marks=marks), size, height, *title)
+    height = 1.8 if size.width < PAGE.width else 2.9
+    rings = Marks(
+        kind="point",
+        rows=[{**_describe_place(front, plan), "name": name} for name, plan in plans.items()],
+        face="transparent",
+        size=7,
+        words="name",
+        # No curve is below the front.
+        under=True,
+    )
+    rows = [[replace(plot, marks=[*plot.marks, rings])]]
+    return Picture(title=[*title, *told], rows=rows, heights=[height], size=size)
 
 
-def _mark_plans(front: ParetoFront, over: Scale, size: Size) -> Iterator[Marks]:
-    """Yield rings around the best plan within the budget and the knee."""
+def _choose_plans(front: ParetoFront) -> dict[str, Plan]:
+    """Return the best plan within the budget and the knee, none if nothing fits."""
     if front.lacks(front.budget_bytes) is not None:
-        return
+        return {}
     best, knee = front.best, front.knee
-    plans = {"best": best, "knee": knee} if best.parameters != knee.parameters else {"best and knee": best}
-    for (name, plan), marker in zip(plans.items(), "os", strict=False):
-        if over.low <= plan.predicted.overhead <= over.high:
-            rows, label = [_describe_place(front, plan)], _describe(name, plan, size)
-            yield Marks(kind="point", rows=rows, face="none", size=9, marker=marker, label=label)
+    return {"best": best, "knee": knee} if best.parameters != knee.parameters else {"best and knee": best}
 
 
-def _describe(name: str, plan: Plan, size: Size) -> str:
-    """Return what a plan is; in a column there is no room for its parameters, which the table has."""
+def _describe(name: str, plan: Plan, *, whole: bool) -> str:
+    """Return what a plan is, with its parameters as a ``whole``."""
     seconds, added = format_seconds(plan.predicted.seconds), format_percent(plan.predicted.overhead)
-    parameters = fields.format_parameters(plan) if size.width >= PAGE.width else ""
+    parameters = fields.format_parameters(plan) if whole else ""
     return f"{name}: {plan.strategy}, {seconds}, {added}{', ' if parameters else ''}{parameters}"
 
 

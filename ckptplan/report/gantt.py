@@ -15,7 +15,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,16 +27,13 @@ from ckptplan.planning.playback import simulate
 from ckptplan.report import style
 from ckptplan.report.blocks import Chart
 from ckptplan.report.fields import format_parameters, name_job
-from ckptplan.report.marks import Marks, Plot, draw_plot, layer_plot, mark_limit
+from ckptplan.report.marks import Marks, Plot, layer_plot, mark_limit
+from ckptplan.report.picture import Picture
 from ckptplan.report.scale import Scale, scale_bytes, scale_counts
 from ckptplan.report.style import PAGE, Size
 from ckptplan.schedule.actions import Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.timeline import BARS, Event, kind_of
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _Floats = npt.NDArray[np.float64]
 #: Kind, start, end, step at the start, step at the end.
@@ -178,19 +175,20 @@ def _extremes(moments: _Floats, interval: float) -> npt.NDArray[np.int64]:
 
 #: Corners, as (seconds, step).
 Shape: TypeAlias = list[tuple[float, float]]
+_Shown = TypeVar("_Shown")
 
 #: Upper limit on actions that are drawn.
 MOST_ACTIONS = 200_000
-#: From this number on, bars are dots in files of lines and curves, which would be huge otherwise.
-_MANY = 10_000
-#: Lines of checkpoints that are drawn.
-_LINES = 5_000
-#: Every bar is drawn by itself, and the curves of memory have some points for each dot.
-_DETAIL = Detail(bars=2**62, intervals=1_000)
+#: Tapes and checkpoints that are drawn, of each kind.
+_SHAPES = 5_000
+#: Fewer lines are dotted.
+_DOTTED = 100
+#: How finely a picture is drawn.
+_DETAIL = Detail(bars=10_000, intervals=1_000)
 LEGEND = {"record": "record (keeps tapes)", "wait": "wait for a transfer"}
 _TIERS = {
-    Tier.LOCAL: ("local checkpoint", style.BLACK, "-"),
-    Tier.REMOTE: ("remote checkpoint", style.GREY, ":"),
+    Tier.LOCAL: ("local checkpoint", style.BLACK, ()),
+    Tier.REMOTE: ("remote checkpoint", style.GREY, (1, 1)),
 }
 
 
@@ -251,42 +249,34 @@ class Gantt(Collected):
         since = self._stored.pop((state, tier))
         self._checkpoints[tier].append((since, max(now, since), state))
 
-    def draw(self, size: Size = PAGE) -> Figure:
-        """Return the picture. Call it, and save the picture, within ``style.styled(size)``."""
+    def draw(self, size: Size = PAGE) -> Picture:
+        """Return the picture."""
         sketch = self.finish(_DETAIL)
         steps, *memory = _make_plots(self.plan, sketch)
         scale, _ = time_unit(sketch.seconds)
-        steps = replace(steps, marks=[*self._mark_checkpoints(scale), *steps.marks])
-        height = (2.6 if size.width < PAGE.width else 3.7) + 0.8 * len(memory)
-        figure = style.start_figure(size, height, *self._title(sketch))
-        axes = figure.subplots(1 + len(memory), 1, sharex=True, height_ratios=[4, *[1] * len(memory)])
-        samples = draw_plot(axes[0], steps, size)
-        samples |= self._draw_tapes(axes[0], scale)
-        for drawn in axes[0].collections:
-            drawn.set_rasterized(sketch.actions > _MANY)
-        for below, plot in zip(axes[1:], memory, strict=True):
-            samples |= draw_plot(below, plot, size)
-        return style.finish_figure(figure, list(samples.values()), size)
+        marks = [self._mark_tapes(scale), *self._mark_checkpoints(scale), *steps.marks]
+        rows = [[replace(steps, marks=marks)], *([plot] for plot in memory)]
+        heights = (1.8 if size.width < PAGE.width else 2.5, *(0.6 for _ in memory))
+        return Picture(title=self._title(sketch), rows=rows, heights=heights, size=size)
 
-    def _draw_tapes(self, axes: Axes, scale: float) -> dict[str, Any]:
-        """Draw which tapes wait to be consumed, below all else; return a sample for the legend."""
-        from matplotlib.collections import PolyCollection
-
-        areas = [[(x / scale, y) for x, y in area] for area in self._tapes]
-        if not areas:
-            return {}
-        tapes = PolyCollection(areas, facecolor=style.PALE, label="tapes held", zorder=0)
-        axes.add_collection(tapes)
-        return {"tapes held": tapes}
+    def _mark_tapes(self, scale: float) -> Marks:
+        """Return which tapes wait to be consumed, each between its first and its last step."""
+        rows = [
+            {"shape": place, "y": shape[edge][1], "x": shape[edge][0] / scale, "x2": shape[3 - edge][0] / scale}
+            for place, shape in enumerate(_thin(self._tapes))
+            for edge in (0, 1)
+        ]
+        return Marks(kind="area", rows=rows, colour=style.PALE, label="tapes held")
 
     def _mark_checkpoints(self, scale: float) -> Iterator[Marks]:
         """Yield a line for each checkpoint while it is stored."""
         for tier, (label, colour, dashes) in _TIERS.items():
-            # Closer than dots, they make an area whether or not each is drawn.
-            shown = self._checkpoints[tier][:: -(-len(self._checkpoints[tier]) // _LINES) or 1]
+            shown = _thin(self._checkpoints[tier])
             rows = [{"x": start / scale, "x2": end / scale, "y": state} for start, end, state in shown]
             width = max(0.2, min(0.8, 40 / max(1, len(rows))))
-            yield Marks(kind="span", rows=rows, colour=colour, dashes=dashes, size=width, label=label)
+            # Many dots would make a pattern of their own.
+            some = dashes if len(rows) < _DOTTED else ()
+            yield Marks(kind="span", rows=rows, colour=colour, dashes=some, size=width, label=label)
 
     def _title(self, sketch: Sketch) -> list[str]:
         plan = self.plan
@@ -298,6 +288,11 @@ class Gantt(Collected):
             f"{played}: {time}, {added} over base",
             name_job(plan.workload, plan.profile),
         ]
+
+
+def _thin(shapes: list[_Shown]) -> list[_Shown]:
+    """Return some of many shapes, evenly: closer than dots, they look the same whether or not each is drawn."""
+    return shapes[:: -(-len(shapes) // _SHAPES) or 1]
 
 
 def _make_plots(plan: Plan, sketch: Sketch) -> list[Plot]:
@@ -373,9 +368,9 @@ def chart_schedule(plan: Plan, sketch: Sketch) -> Chart:
     parts = [{"height": 320, "width": "container", **layer_plot(steps, zooms=["x"])}]
     parts += [{"height": 90, "width": "container", **layer_plot(plot)} for plot in memory]
     for part, plot in zip(parts, (steps, *memory), strict=True):
-        # The axes of memory follow that of the steps, and only the lowest has names.
+        # The axes of memory follow that of the steps.
         x = part["encoding"]["x"]
-        x["axis"] = {"tickCount": 12} if plot.x.title else {"labels": False, "ticks": False, "title": None}
+        x["axis"] = {"tickCount": 12} if plot.x.title else x["axis"]
         x["scale"] |= {} if plot is steps else {"domain": {"param": "zoom", "encoding": "x"}}
     spec = {"spacing": 10, "vconcat": parts, "data": {"name": "none", "values": []}}
     return Chart("schedule", "Schedule and memory", _describe_chart(sketch), spec, zooms=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ckptplan.errors import Infeasible
 from ckptplan.planning.optimize import DETAIL_COLUMNS, JOB_COLUMNS, REASON_COLUMNS, cost_columns
@@ -12,7 +12,8 @@ from ckptplan.report import blocks, style
 from ckptplan.report.fields import LOCAL, OVER_BASE, make_result_document, make_result_row, name_plan
 from ckptplan.report.formats import View
 from ckptplan.report.infeasible import format_verdict
-from ckptplan.report.marks import Marks, Plot, draw_plot, layer_plot, mark_limit
+from ckptplan.report.marks import Marks, Plot, layer_plot, mark_limit
+from ckptplan.report.picture import Picture
 from ckptplan.report.scale import Scale, scale_counts
 from ckptplan.report.style import PAGE, Size
 from ckptplan.report.vega import Spec
@@ -20,9 +21,6 @@ from ckptplan.storage.tables import Rows
 from ckptplan.studies.machines import Machine, MachineComparison
 from ckptplan.units import format_count, format_duration, format_percent
 from ckptplan.wording import Argument
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 #: The columns of a row that are about the machine, and not about its plan.
 _MACHINE_COLUMNS = (
@@ -41,7 +39,7 @@ def view_machines(comparison: MachineComparison) -> View:
     plans = [(one.profile.name, one.plan) for one in comparison.machines if one.plan is not None]
 
     def list_sections() -> Iterator[blocks.Section | blocks.Schedules]:
-        charts = [chart_machines(comparison)] if any(one.run_seconds for one in comparison.machines) else []
+        charts = chart_machines(comparison) if any(one.run_seconds for one in comparison.machines) else ()
         yield blocks.Section("machines", "Machines", [*charts, *_tell_comparison(comparison)])
         yield blocks.Schedules(plans=[(f"{name}: {plan.strategy}", plan) for name, plan in plans])
 
@@ -291,41 +289,48 @@ def _scale_times(comparison: MachineComparison) -> Scale:
     return Scale(title=f"time of {what}{estimates}", low=low, high=high, ticks=ticks, kind="log")
 
 
-def draw_machines(comparison: MachineComparison, size: Size = PAGE) -> Figure:
-    """Return the picture, of the same data as the JSON document.
-
-    Call it, and save the picture, within ``style.styled(size)``.
-    """
-    machines, narrow = comparison.machines, size.width < PAGE.width
-    height = 1.5 + 0.3 * len(machines)
-    workload = comparison.workload
-    run = f", {format_count(comparison.batches)} batches" if comparison.batches > 1 else ""
+def draw_machines(comparison: MachineComparison, size: Size = PAGE) -> Picture:
+    """Return the picture, of the same data as the JSON document."""
+    workload, batches = comparison.workload, comparison.batches
+    run = f", {format_count(batches)} batches" if batches > 1 else ""
     head = f"{workload.name}, T = {format_count(workload.steps)}{run}"
-    figure = style.start_figure(size, 2 * height - 0.7 if narrow else height, head, *_summarise(comparison))
-    drawn = figure.subplots(2, 1) if narrow else figure.subplots(1, 2, width_ratios=(3, 2))
+    plots = _make_plots(comparison)
+    heights = [0.2 + 0.2 * len(comparison.machines)] * len(plots)
+    return Picture(
+        title=(head, *_summarise(comparison)), rows=[[plot] for plot in plots], heights=heights, size=size
+    )
+
+
+def _make_plots(comparison: MachineComparison) -> tuple[Plot, Plot]:
+    """Return the time on each machine, and the longest sequence that fits there."""
+    machines = comparison.machines
     names = [machine.profile.name for machine in machines]
-    bars = [{"x": max(machine.largest_steps, 1), "y": machine.profile.name} for machine in machines]
-    high = 2.0 * max(5, *(machine.largest_steps for machine in machines))
+    bars: list[Spec] = [
+        {
+            "y": machine.profile.name,
+            "x": max(machine.largest_steps, 1),
+            "shown": format_count(machine.largest_steps) if machine.largest_steps else "none",
+        }
+        for machine in machines
+    ]
+    # Names of bars stand at their ends.
+    high = 8.0 * max(5, *(machine.largest_steps for machine in machines))
     lengths = Plot(
         x=scale_counts("largest T", 1, high, log=True),
         y=names,
-        marks=[Marks(kind="bar", rows=bars, colour=style.GREEN)],
+        marks=[Marks(kind="bar", rows=bars, colour=style.GREEN, words="shown")],
     )
-    times = [_name_time(machine) for machine in machines]
-    steps = [format_count(machine.largest_steps) if machine.largest_steps else "none" for machine in machines]
-    beside = names if narrow else [""] * len(names)
-    samples: dict[str, Any] = {}
-    for axes, plot, left, right in zip(
-        drawn, (_make_plot(comparison), lengths), (names, beside), (times, steps), strict=True
-    ):
-        samples |= draw_plot(axes, plot, size)
-        style.name_rows(axes, left, right)
-        axes.grid(axis="x", color=style.PALE, linewidth=0.6 * size.scale)
-        axes.set_axisbelow(True)
-    return style.finish_figure(figure, list(samples.values()), size)
+    times = _scale_times(comparison)
+    untimed: list[Spec] = [
+        {"y": machine.profile.name, "x": times.low, "text": [_name_time(machine)]}
+        for machine in machines
+        if machine.plan is None or not machine.run_seconds
+    ]
+    marks = [*_mark_times(comparison), Marks(kind="text", rows=untimed)]
+    return Plot(x=times, y=names, marks=marks), lengths
 
 
-def _make_plot(comparison: MachineComparison) -> Plot:
+def _mark_times(comparison: MachineComparison) -> list[Marks]:
     """Return a point for each time that is known, and a line from the least to the most of an estimate."""
     rows: list[Spec] = [
         {
@@ -335,29 +340,27 @@ def _make_plot(comparison: MachineComparison) -> Plot:
             "shown": _name_time(machine),
             "between": _tell_interval(machine) if machine.interval else "measured",
             "strategy": machine.plan.strategy,
-            "largest": format_count(machine.largest_steps),
         }
         for machine in comparison.machines
         if machine.plan is not None and machine.run_seconds
     ]
     spans = [{**row, "x": row["ends"][0], "x2": row["ends"][1]} for row in rows]
-    titles = {"y": "machine", "shown": "time", "between": "interval", "strategy": "strategy"}
-    dot: Any = {"colour": style.BLUE, "size": 6, "told": {**titles, "largest": "largest T"}, "words": "shown"}
+    told = {"y": "machine", "shown": "time", "between": "interval", "strategy": "strategy"}
+    dot: Any = {"colour": style.BLUE, "size": 5, "told": told, "words": "shown"}
     deadline = comparison.deadline
-    marks = [
+    return [
         Marks(kind="span", rows=spans, colour=style.SKY, size=4),
         Marks(kind="point", rows=[row for row in rows if row["between"] == "measured"], **dot),
         Marks(kind="point", rows=[row for row in rows if row["between"] != "measured"], face="white", **dot),
         mark_limit("x", deadline, f"deadline {format_duration(deadline or 0)}"),
     ]
-    names = [machine.profile.name for machine in comparison.machines]
-    return Plot(x=_scale_times(comparison), y=names, marks=marks)
 
 
-def chart_machines(comparison: MachineComparison) -> blocks.Chart:
-    """Return the chart of the machines whose times are known, or of none."""
-    plot = _make_plot(comparison)
-    known = sum(len(one.rows) for one in plot.marks if one.kind == "point")
+def chart_machines(comparison: MachineComparison) -> Iterator[blocks.Chart]:
+    """Yield the charts of machines, of which the times of some are known."""
+    times, lengths = _make_plots(comparison)
+    form = {"height": 34 * len(comparison.machines)}
     about = "Lines are the intervals of estimated times, which begin with ~."
-    spec = {"height": 34 * max(1, known), **layer_plot(plot)}
-    return blocks.Chart("machines", "Time on each machine", about, spec)
+    yield blocks.Chart("machines", "Time on each machine", about, {**form, **layer_plot(times)})
+    about = "The longest sequence that fits, within the limit of time."
+    yield blocks.Chart("lengths", "Largest T on each machine", about, {**form, **layer_plot(lengths)})

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ckptplan.report import style
 from ckptplan.report.blocks import Block, Field, Paragraph, Table
 from ckptplan.report.formats import View
-from ckptplan.report.marks import Marks, Plot, draw_alone
+from ckptplan.report.marks import Marks, Plot
+from ckptplan.report.picture import Picture
 from ckptplan.report.scale import scale_counts
 from ckptplan.report.style import Size
 from ckptplan.studies.online import OnlineFactors
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 #: Lengths that the table shows, evenly in powers.
 _SHOWN = 12
@@ -72,7 +70,7 @@ def _format(row: dict[str, Any]) -> dict[str, str]:
     return {name: f"{value:.3f}" if isinstance(value, float) else f"{value:,}" for name, value in row.items()}
 
 
-def draw_online(factors: OnlineFactors, size: Size) -> Figure:
+def draw_online(factors: OnlineFactors, size: Size) -> Picture:
     """Draw the factor over the optimum, and that of advances over Revolve, for each T."""
     marks = [Marks(kind="rule", rows=[{"y": 1.0}], size=0.5)]
     for label, values, colour in (
@@ -90,4 +88,4 @@ def draw_online(factors: OnlineFactors, size: Size) -> Figure:
         marks=marks,
     )
     about = f"{factors.slots} slots and a tape of a state's size"
-    return draw_alone(plot, size, 3.0, "What it costs not to know T", about)
+    return Picture(title=("What it costs not to know T", about), rows=[[plot]], heights=[2.2], size=size)

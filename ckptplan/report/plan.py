@@ -335,7 +335,7 @@ def chart_comparison(plans: Sequence[Plan]) -> blocks.Chart:
     ):
         ends = [{**row, "x": value} for row, value in zip(rows, values, strict=True)]
         bars = Marks(kind="bar", rows=ends, colour=colour, opacity=0.9, told=fields.TOLD, words=field)
-        budgets = [Marks(kind="rule", rows=[{"x": one}], dashes=(0, (2, 1.3))) for one in lines]
+        budgets = [Marks(kind="rule", rows=[{"x": one}], dashes=(2, 1.3)) for one in lines]
         plot = Plot(x=scale, y=[plan.strategy for plan in plans], marks=[bars, *budgets])
         parts.append({"width": "container", "height": {"step": 24}, **layer_plot(plot)})
     words = "".join(f"; the dashed line is the budget, {format_bytes(one)}" for one in near)

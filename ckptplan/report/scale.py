@@ -1,23 +1,13 @@
-"""The axes of pictures and charts: what each counts, its range, and the round values that are named on it.
-
-Both renderers take a ``Scale``; each leaves out the names for which it has no room.
-"""
+"""The axes of charts: what each counts, its range, and the round values that are named on it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from math import ceil, floor, log2, log10
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from ckptplan.units import format_bytes
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
-    from matplotlib.figure import Figure
-    from matplotlib.transforms import Bbox
 
 #: Shares up to here are to scale on an axis that is 'symlog', those above are in powers of ten.
 LINEAR = 0.01
@@ -33,17 +23,6 @@ class Scale:
     #: Value -> name.
     ticks: Mapping[float, str]
     kind: Literal["linear", "log", "symlog"] = "linear"
-
-    def set_on(self, axes: Axes, name: Literal["x", "y"]) -> None:
-        """Give an axis of a picture this scale."""
-        from matplotlib.ticker import NullLocator
-
-        form = {"linthresh": LINEAR, "linscale": 0.5} if self.kind == "symlog" else {}
-        axis: Axis = getattr(axes, f"{name}axis")
-        getattr(axes, f"set_{name}scale")(self.kind, **form)
-        axes.set(**{f"{name}lim": (self.low, self.high), f"{name}label": self.title})
-        axis.set_ticks(list(self.ticks), list(self.ticks.values()))
-        axis.set_minor_locator(NullLocator())
 
 
 def scale_shares(title: str, low: float, high: float, *, wide: bool = False) -> Scale:
@@ -84,28 +63,3 @@ def _find_steps(low: float, high: float, *, most: int, binary: bool = False) -> 
         power = 10.0 ** floor(log10(least))
         step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least)
     return [step * number for number in range(ceil(low / step), floor(high / step) + 1)]
-
-
-def drop_overlaps(figure: Figure) -> None:
-    """Leave every second name of an axis out, or every third, ... until none touches the next."""
-    figure.draw_without_rendering()
-    for axes in figure.axes:
-        for place, axis in enumerate((axes.xaxis, axes.yaxis)):
-            low, high = sorted(axis.get_view_interval())
-            ticks = [
-                (label.get_position()[place], label.get_text(), label.get_window_extent())
-                for label in axis.get_majorticklabels()
-                if low <= label.get_position()[place] <= high
-            ]
-            every = 1
-            while any(
-                _touch(one, other, across=place == 0) for (*_, one), (*_, other) in pairwise(ticks[::every])
-            ):
-                every += 1
-            if every > 1:
-                axis.set_ticks([value for value, *_ in ticks[::every]], [name for _, name, _ in ticks[::every]])
-
-
-def _touch(one: Bbox, other: Bbox, *, across: bool) -> bool:
-    room = one.padded(one.height, 0) if across else one.padded(0, 0.1 * one.height)
-    return bool(room.overlaps(other))

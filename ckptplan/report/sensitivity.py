@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 from ckptplan.planning.optimize import parameter_columns
 from ckptplan.report import blocks, style
 from ckptplan.report.basis import list_basis
 from ckptplan.report.fields import format_cells, identify_job, list_budget, make_title, name_job
 from ckptplan.report.formats import View
-from ckptplan.report.marks import Marks, Plot, draw_plot, layer_plot
+from ckptplan.report.marks import Marks, Plot, layer_plot
+from ckptplan.report.picture import Picture
 from ckptplan.report.scale import Scale, scale_shares
 from ckptplan.report.style import PAGE, Size
 from ckptplan.report.vega import Spec
@@ -21,9 +23,6 @@ from ckptplan.studies.axes import Axis, Value
 from ckptplan.studies.sensitivity import FACTORS, Best, BreakEven, ErrorBars, Influence, Replanned, Sensitivity
 from ckptplan.units import format_percent, format_seconds
 from ckptplan.wording import Argument
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 #: Changes of strategy printed for one input, those nearest to its value.
 _MOST_BREAK_EVENS = 6
@@ -333,39 +332,33 @@ def _make_plot(influences: Sequence[Influence], study: Sensitivity) -> Plot:
         ),
         Marks(kind="tick", rows=[row for row in rows if row not in bars], label=_INNER_LABEL, told=_TOLD),
         Marks(kind="rule", rows=[{"x": 0}]),
-        Marks(kind="point", rows=others, face="white", marker="D", size=4.4, label=_KEPT_LABEL, told=_TOLD),
+        Marks(
+            kind="point", rows=others, face="white", marker="diamond", size=4, label=_KEPT_LABEL, told=_TOLD
+        ),
     ]  # fmt: skip
     return Plot(x=_scale_change(study), y=[_name_input(one) for one in influences], marks=marks)
 
 
-def draw_tornado(study: Sensitivity, size: Size = PAGE) -> Figure:
-    """Return the picture, of the same data as the JSON document.
-
-    Call it, and save the picture, within ``style.styled(size)``.
-    """
+def draw_tornado(study: Sensitivity, size: Size = PAGE) -> Picture:
+    """Return the picture, of the same data as the JSON document."""
     influences, best = _sort_by_effect(study), study.best
     trifles = [one for one in influences if _find_reach(one) < _TRIFLE and not _name_blocked(one)]
     shown = [one for one in influences if one not in trifles]
     few = f"changes under {100 * _TRIFLE:g} %: {', '.join(one.name for one in trifles)}"
-    figure = style.start_figure(
-        size,
-        0.8 + 0.36 * max(1, len(shown)),
+    title = (
         f"What each input does to the time of the best plan, {best.strategy} in {format_seconds(best.seconds)}",
         name_job(study.workload, study.profile),
         *([few] if trifles else []),
     )
-    if size.height is None:
-        # Rows keep their height below a title of several lines.
-        figure.set_figheight(figure.get_figheight() + 0.16 * (1 + figure.get_suptitle().count("\n")))
-    axes = figure.subplots()
-    plot = _make_plot(shown, study)
-    samples = draw_plot(axes, plot, size)
-    between = ", " if size.height else "\n"
-    notes = [_write_notes(one, study, plot.x, size) for one in shown]
-    # Few bars on a slide are not made broader than they are long.
-    least = 5 if size.height else 1
-    style.name_rows(axes, [_name_input(one).replace(": ", between) for one in shown], notes, least=least)
-    return style.finish_figure(figure, list(samples.values()), size)
+    plot, wide = _make_plot(shown, study), 16 if size.width < PAGE.width else 32
+    notes: list[Spec] = [
+        {"y": _name_input(one), "x": plot.x.high, "text": lines}
+        for one in shown
+        if (lines := _write_notes(one, study, plot.x, wide))
+    ]
+    marks = [*plot.marks, Marks(kind="text", rows=notes)]
+    height = 0.36 * max(1, len(shown))
+    return Picture(title=title, rows=[[replace(plot, marks=marks)]], heights=[height], size=size)
 
 
 def _name_blocked(influence: Influence) -> str:
@@ -374,7 +367,7 @@ def _name_blocked(influence: Influence) -> str:
     return f"{' and '.join(blocked)} x: nothing fits" if blocked else ""
 
 
-def _write_notes(influence: Influence, study: Sensitivity, scale: Scale, size: Size) -> str:
+def _write_notes(influence: Influence, study: Sensitivity, scale: Scale, wide: int) -> list[str]:
     """Return where another strategy is best, the ends of bars that are cut, and where nothing fits."""
     notes = []
     for point in influence.points:
@@ -385,12 +378,8 @@ def _write_notes(influence: Influence, study: Sensitivity, scale: Scale, size: S
         if any(words):
             notes.append(f"{point.factor:g} x: {', '.join(filter(None, words))}")
     notes += [_name_blocked(influence)] if _name_blocked(influence) else []
-    wide = 16 if size.width < PAGE.width else 32
-    return "\n".join(
-        line
-        for note in notes
-        for line in textwrap.wrap(note, wide, max_lines=2, placeholder="…", break_on_hyphens=False)
-    )
+    form: Any = {"max_lines": 2, "placeholder": "…", "break_on_hyphens": False}
+    return [line for note in notes for line in textwrap.wrap(note, wide, **form)]
 
 
 def chart_tornado(study: Sensitivity) -> blocks.Chart:

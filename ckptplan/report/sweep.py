@@ -6,13 +6,12 @@ pictures and on pages.
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import log
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +22,8 @@ from ckptplan.report.basis import list_basis
 from ckptplan.report.blocks import Block, Cell, Chart, Field, Paragraph, Section, Table
 from ckptplan.report.formats import View
 from ckptplan.report.infeasible import LIMITS
-from ckptplan.report.marks import Marks, Plot, draw_alone, draw_marks, layer_marks, layer_plot
+from ckptplan.report.marks import TIMES, Marks, Plot, layer_plot
+from ckptplan.report.picture import Picture
 from ckptplan.report.scale import LINEAR, Scale, scale_bytes, scale_shares
 from ckptplan.report.style import PAGE, Size
 from ckptplan.report.vega import Spec
@@ -31,10 +31,6 @@ from ckptplan.strategies.registry import all_strategies
 from ckptplan.studies.sweep import Sweep
 from ckptplan.units import format_count
 from ckptplan.wording import Argument
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 #: Rows shown on a console, and on a page; the others are only counted.
 MOST_ROWS, _MOST_IN_TABLE = 40, 1_000
@@ -111,7 +107,7 @@ def _format_reason(row: Mapping[str, Any]) -> str:
 _WIDE = 8
 #: The scale of shares is wide from this one on.
 _MUCH = 1.0
-#: Borders between strategies are drawn up to this many cells.
+#: Borders between strategies, and where nothing fits, are drawn up to this many cells.
 _BORDERS = 40_000
 
 
@@ -216,14 +212,16 @@ class SweepPicture:
         return [self._rows[number] for number in range(len(self.sweep))]
 
     def describe(self, job: int, place: int) -> Spec:
-        """Return what a page tells of a row of a workload on a machine."""
+        """Return what a page tells of a row of a workload on a machine; a picture tells nothing."""
+        if not self.page:
+            return {}
         row = self._rows[job * (len(self.sweep) // len(self.jobs)) + place]
         shown = {axis.column: axis.kind.show(row[axis.column]) for axis in self.sweep.grid.axes}
         if len(self.jobs) > 1:
             shown["job"] = self.jobs[job]
         if not row["fits"]:
             return {**shown, "why": _format_reason(row)}
-        return {**shown, "v": row[self.quantity], **fields.label_row(row)}
+        return {**shown, **fields.label_row(row)}
 
     def titles(self, *, fits: bool) -> Mapping[str, str]:
         """Return the titles of what a page tells of a row."""
@@ -318,21 +316,26 @@ def _check(varied: int, *, jobs: int, points: int, page: bool) -> None:
 _MARKERS, _POINTS = 40, 5_000
 
 
-def draw_sweep(picture: SweepPicture, size: Size = PAGE) -> Figure:
-    """Return the picture. Call it, and save the picture, within ``style.styled(size)``."""
-    if len(picture.varied) == 2:
-        return _draw_maps(picture, size)
-    without = picture.list_without()
-    title = [*picture.title(), *([f"nothing fits: {', '.join(without)}"] if without else [])]
-    return draw_alone(_make_lines(picture), size, 2.2 if size.width < PAGE.width else 3.2, *title)
+def draw_sweep(picture: SweepPicture, size: Size = PAGE) -> Picture:
+    """Return the picture: lines, or a map for each workload on each machine."""
+    if len(picture.varied) == 1:
+        without = picture.list_without()
+        plot, height = _make_lines(picture), 1.6 if size.width < PAGE.width else 2.4
+        title = [*picture.title(), *([f"nothing fits: {', '.join(without)}"] if without else [])]
+        title += [f"{TIMES} nothing fits"] if any(one.kind == "cross" for one in plot.marks) else []
+        return Picture(title=title, rows=[[plot]], heights=[height], size=size)
+    maps = [_make_map(picture, plane, number=number) for number, plane in enumerate(picture.planes())]
+    columns = min(len(maps), 1 if size.width < PAGE.width else 2 if size.height is None else 3)
+    rows = [maps[start : start + columns] for start in range(0, len(maps), columns)]
+    return Picture(title=picture.title(), rows=rows, heights=[1.7] * len(rows), size=size)
 
 
-def _make_lines(picture: SweepPicture, *, page: bool = False) -> Plot:
+def _make_lines(picture: SweepPicture) -> Plot:
     """Return the lines of a sweep over one axis, of which a page tells every point."""
-    return Plot(x=picture.scale_input(0), y=picture.scale_quantity(), marks=_mark_lines(picture, page=page))
+    return Plot(x=picture.scale_input(0), y=picture.scale_quantity(), marks=_mark_lines(picture))
 
 
-def _mark_lines(picture: SweepPicture, *, page: bool) -> list[Marks]:
+def _mark_lines(picture: SweepPicture) -> list[Marks]:
     """Return the lines of a sweep over one axis, the best strategies on them, and where nothing fits."""
     places, without = np.array(picture.places()), picture.list_without()
     order = np.argsort(places)
@@ -345,8 +348,8 @@ def _mark_lines(picture: SweepPicture, *, page: bool) -> list[Marks]:
         label = plane.name if len(picture.jobs) > 1 and plane.name not in without else ""
         lines.append(Marks(kind="line", rows=rows, colour=style.GREY, dashes=style.DASHES[number], label=label))
         nothing = []
-        for place in order[_choose_marked(plane.best[order], every=page)].tolist():
-            point = {"x": float(places[place]), **(picture.describe(number, place) if page else {})}
+        for place in order[_choose_marked(plane.best[order], every=picture.page)].tolist():
+            point = {"x": float(places[place]), **picture.describe(number, place)}
             if plane.best[place] < 0:
                 nothing.append(point)
             else:
@@ -354,7 +357,7 @@ def _mark_lines(picture: SweepPicture, *, page: bool) -> list[Marks]:
         # In a row for each line. Where nothing fits at all, the title says so.
         if nothing and (plane.name not in without or len(picture.jobs) == 1):
             form: Any = {"label": "nothing fits", "told": picture.titles(fits=False)}
-            crosses.append(Marks(kind="cross", rows=nothing, height=0.03 + 0.04 * number, **form))
+            crosses.append(Marks(kind="cross", rows=nothing, above=number, **form))
     marks = [_mark_best(picture, place, rows, told=picture.titles(fits=True)) for place, rows in best.items()]
     return [*lines, *crosses, *marks]
 
@@ -385,62 +388,60 @@ def _mark_best(
     return Marks(kind="point", rows=rows, size=size, **form)
 
 
-def _draw_maps(picture: SweepPicture, size: Size) -> Figure:
-    """Return the heat maps of a sweep over two axes: the first upwards, the second across."""
-    from matplotlib.colors import Normalize, SymLogNorm
-
-    planes = picture.planes()
-    columns = min(len(planes), 1 if size.width < PAGE.width else 2 if size.height is None else 3)
-    rows = -(-len(planes) // columns)
-    figure = style.start_figure(size, 0.6 + 2.2 * rows, *picture.title())
-    grid = figure.subplots(rows, columns, squeeze=False)
-    scale = picture.scale_quantity()
-    low, high = scale.low, scale.high
-    wide = scale.kind == "symlog"
-    norm = SymLogNorm(LINEAR, linscale=0.5, vmin=low, vmax=high) if wide else Normalize(low, high)
-    samples: dict[str, Any] = {}
-    for axes, plane in zip(grid.flat, planes, strict=False):
-        image = axes.imshow(
-            np.ma.masked_invalid(plane.added), norm=norm, cmap="cividis_r", aspect="auto", origin="lower",
-            interpolation="nearest",
-        )  # fmt: skip
-        picture.scale_input(0).set_on(axes, "y")
-        picture.scale_input(1).set_on(axes, "x")
-        samples |= _name_regions(axes, picture, plane, size)
-        if len(planes) > 1:
-            axes.set_title("\n".join(textwrap.wrap(plane.name, 40)), parse_math=False)
-    for axes in grid.flat[len(planes) :]:
-        axes.set_visible(False)
-    bar = figure.colorbar(image, ax=grid.ravel().tolist(), aspect=30)
-    bar.set_ticks(list(scale.ticks), labels=list(scale.ticks.values()))
-    bar.minorticks_off()
-    bar.set_label(scale.title)
-    return style.finish_figure(figure, list(samples.values()), size)
-
-
-def _name_regions(axes: Axes, picture: SweepPicture, plane: Plane, size: Size) -> dict[str, Any]:
-    """Mark each strategy's region, draw borders between regions, and hatch where nothing fits."""
-    height, width = plane.best.shape
-    span = ((-0.5, width - 0.5), -0.5, height - 0.5)
-    hatched = axes.fill_between(
-        *span, facecolor=style.PALE, edgecolor=style.GREY, hatch="////", linewidth=0, label="nothing fits",
-        zorder=-1,
-    )  # fmt: skip
-    samples = draw_marks(axes, _mark_regions(picture, plane), size)
-    return {**samples, **({"nothing fits": hatched} if (plane.best < 0).any() else {})}
+def _make_map(picture: SweepPicture, plane: Plane, *, number: int) -> Plot:
+    """Return the heat map of a plane: the first axis upwards, the second across."""
+    rows, columns = plane.added.shape
+    down, right = -(-rows // _CELLS), -(-columns // _CELLS)
+    points: list[Spec] = [
+        {
+            # A hair wider than a cell, to close the seams that rounding leaves.
+            "i": column - 0.5,
+            "i2": column + right - 0.48,
+            "j": row - 0.5,
+            "j2": row + down - 0.48,
+            **picture.describe(number, row * columns + column),
+            **({"v": float(added)} if np.isfinite(added := plane.added[row, column]) else {}),
+        }
+        for row in range(0, rows, down)
+        for column in range(0, columns, right)
+    ]
+    fitting, without = ([point for point in points if ("v" in point) == fits] for fits in (True, False))
+    return Plot(
+        x=picture.scale_input(1),
+        y=picture.scale_input(0),
+        marks=_mark_regions(picture, plane),
+        title=plane.name if len(picture.jobs) > 1 else "",
+        below=[
+            *_layer_cells(picture, fitting, {"color": _colours(picture)}, fits=True),
+            *_layer_cells(picture, without, {}, fits=False, fill=style.GREY, fillOpacity=0.15),
+        ],
+    )
 
 
 def _mark_regions(picture: SweepPicture, plane: Plane) -> list[Marks]:
-    """Return the borders between the regions of strategies, and the marker of each in its region."""
+    """Return the borders between the regions of strategies, and the marker of each in its region.
+
+    Cells where nothing fits are hatched.
+    """
     borders = [{"x": x, "y": y, "x2": x2, "y2": y2} for (x, y), (x2, y2) in plane.borders()]
+    nothing = np.argwhere(plane.best < 0).tolist() if plane.best.size <= _BORDERS else []
+    # Lines that leave the middle of a cell to the pointer.
+    hatch = [
+        {"x": i - 0.5 + aside, "y": j - aside, "x2": i + aside, "y2": j + 0.5 - aside}
+        for j, i in nothing
+        for aside in (0.0, 0.5)
+    ]
     marks = [
         _mark_best(picture, place, [{"x": column, "y": row}], size=6)
         for place, (column, row) in plane.middles().items()
         if place >= 0
     ]
-    return [Marks(kind="span", rows=borders), *marks]
+    without = Marks(kind="span", rows=hatch, colour=style.GREY, size=0.5, label="nothing fits")
+    return [without, Marks(kind="span", rows=borders), *marks]
 
 
+#: Cells of a map that are drawn in each direction: more cannot be told apart.
+_CELLS = 250
 _LINE_HEIGHT = 380
 #: The height of a row of a heat map, and of all of them.
 _ROW, _LEAST, _MOST = 26, 150, 480
@@ -454,7 +455,7 @@ def chart_sweep(picture: SweepPicture) -> tuple[Chart, ...]:
 
 
 def _chart_lines(picture: SweepPicture) -> Chart:
-    plot, without = _make_lines(picture, page=True), picture.list_without()
+    plot, without = _make_lines(picture), picture.list_without()
     name, marks = plot.x.title, plot.marks
     crosses = ", each cross a point where nothing fits" if any(one.kind == "cross" for one in marks) else ""
     nowhere = f" Nothing fits at any {name}: {', '.join(without)}." if without else ""
@@ -468,27 +469,11 @@ def _chart_lines(picture: SweepPicture) -> Chart:
 
 
 def _chart_map(picture: SweepPicture, plane: Plane, *, number: int) -> Chart:
-    rows, columns = plane.added.shape
-    points = [
-        {"j": place // columns, "i": place % columns, **picture.describe(number, place)}
-        for place in range(rows * columns)
-    ]
-    fitting, without = ([point for point in points if ("v" in point) == fits] for fits in (True, False))
-    layers = [
-        *_layer_cells(picture, fitting, {"color": _colours(picture)}, fits=True),
-        *_layer_cells(picture, without, {}, fits=False, fill=style.GREY, fillOpacity=0.15),
-    ]
-    layers[0]["params"] = [vega.zoom("x", "y")]
-    return Chart(
-        f"sweep-{number + 1}",
-        plane.name if len(picture.jobs) > 1 else picture.title()[0],
-        "Each cell is the best plan at a point, or where nothing fits. Point at one to see more.",
-        {
-            "height": min(max(_LEAST, _ROW * rows), _MOST),
-            "layer": [*layers, *layer_marks(_mark_regions(picture, plane))],
-        },
-        zooms=True,
-    )
+    spec = layer_plot(_make_map(picture, plane, number=number), zooms=("x", "y"))
+    title = spec.pop("title", picture.title()[0])
+    height = min(max(_LEAST, _ROW * len(plane.added)), _MOST)
+    about = "Each cell is the best plan at a point, or where nothing fits. Point at one to see more."
+    return Chart(f"sweep-{number + 1}", title, about, {**spec, "height": height}, zooms=True)
 
 
 def _layer_cells(
@@ -497,22 +482,9 @@ def _layer_cells(
     """Return cells of a heat map, none for no points."""
     if not points:
         return []
-    across, up = picture.scale_input(1), picture.scale_input(0)
-    encoding = {
-        "x": vega.at("i0", across, grid=False),
-        "x2": {"field": "i1"},
-        "y": vega.at("j0", up, grid=False),
-        "y2": {"field": "j1"},
-        "tooltip": vega.tell(**picture.titles(fits=fits)),
-        **colour,
-    }
-    edges = [
-        # A hair wider than a cell, to close the seams that rounding leaves.
-        {"calculate": f"datum.{axis} + {aside}", "as": f"{axis}{end}"}
-        for axis in ("i", "j")
-        for end, aside in enumerate((-0.5, 0.52))
-    ]
-    return [{**vega.layer("rect", points, encoding, **form), "transform": edges}]
+    places = {"x": vega.at("i"), "x2": {"field": "i2"}, "y": vega.at("j"), "y2": {"field": "j2"}}
+    told = {"tooltip": vega.tell(**picture.titles(fits=fits)) if picture.page else None}
+    return [vega.layer("rect", points, {**places, **told, **colour}, **form)]
 
 
 def _colours(picture: SweepPicture) -> Spec:
@@ -523,5 +495,5 @@ def _colours(picture: SweepPicture) -> Spec:
         "type": "quantitative",
         "title": scale.title,
         "scale": {**vega.scale_of(scale), "scheme": "cividis", "reverse": True},
-        "legend": {"gradientLength": 260, **vega.label_ticks(scale)},
+        "legend": {"gradientLength": 160, **vega.label_ticks(scale)},
     }

@@ -1,4 +1,4 @@
-"""Parts of charts of pages: colours that hold in light, dark and print, axes, and ways to zoom."""
+"""Parts of charts in Vega-Lite: colours that hold in light, dark and print, axes, and ways to zoom."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any
 
 from ckptplan.report import style
 from ckptplan.report.scale import LINEAR, Scale
+from ckptplan.wording import escape_controls
 
+#: The version of Vega-Lite that charts are written for.
+VERSION = "6.1"
 #: A Vega-Lite specification, or a part of one.
 Spec = dict[str, Any]
 
@@ -21,9 +24,20 @@ def themed(colour: str) -> str:
     return INK if colour == style.BLACK else colour
 
 
-def dash(dashes: Any) -> list[float]:
-    """Return the dashes of a look."""
-    return [1, 0] if dashes == "-" else [3 * part for part in dashes[1]]
+def dash(dashes: Sequence[float], unit: float) -> list[float]:
+    """Return the dashes of a line in dots, ``unit`` for 1."""
+    return [unit * part for part in dashes] or [1, 0]
+
+
+def escape(data: Any) -> Any:
+    """Return data whose texts show control characters instead of holding them."""
+    if isinstance(data, str):
+        return escape_controls(data)
+    if isinstance(data, dict):
+        return {key: escape(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [escape(value) for value in data]
+    return data
 
 
 def annotate(kind: str, places: Spec, **form: Any) -> Spec:
@@ -54,7 +68,7 @@ def at(field: str, scale: Scale | None = None, **axis: Any) -> Spec:
     channel: Spec = {"field": field, "type": "quantitative"}
     if scale is None:
         return channel
-    ticks = {**label_ticks(scale), "labelOverlap": "greedy", "labelSeparation": 12, **axis}
+    ticks = {**label_ticks(scale), "labelOverlap": "greedy", "labelSeparation": 2, **axis}
     return {**channel, "title": scale.title, "scale": scale_of(scale), "axis": ticks}
 
 
@@ -72,8 +86,8 @@ def label_ticks(scale: Scale) -> Spec:
     return {"values": values, "labelExpr": names}
 
 
-#: Lines in legends, not the dots of marks that have the same colours.
-LINES: Spec = {"symbolType": "stroke", "symbolFillColor": "transparent"}
+#: Lines in legends, twice as long as the dots of other marks.
+LINES: Spec = {"symbolType": "M-2,0L2,0", "symbolFillColor": "transparent"}
 
 
 def zoom(*encodings: str) -> Spec:
@@ -86,4 +100,37 @@ def zoom(*encodings: str) -> Spec:
             "zoom": "wheel![event.ctrlKey || event.shiftKey || event.metaKey]",
         },
         "bind": "scales",
+    }
+
+
+def configure(points: float, **more: Any) -> Spec:
+    """Return the look of all that is no mark: text of one size in the colour of the page, and no frames."""
+    words = {"labelColor": INK, "titleColor": INK, "labelFontSize": points, "titleFontSize": points}
+    words |= {"titleFontWeight": "normal", "labelLimit": 20 * points}
+    lines = dict.fromkeys(("tickColor", "domainColor", "gridColor"), INK)
+    return {
+        **more,
+        "aria": False,
+        "padding": points / 2,
+        "view": {"stroke": None},
+        "axis": {**words, **lines, "domainOpacity": 0.4, "tickOpacity": 0.4, "gridOpacity": 0.1},
+        "legend": {
+            **words,
+            "symbolSize": 1.8 * points**2,
+            "symbolStrokeWidth": 0.2 * points,
+            "orient": "bottom",
+            "offset": points,
+            "direction": "horizontal",
+            "layout": {"bottom": {"direction": "vertical", "anchor": "start"}},
+        },
+        "text": {"color": INK, "fontSize": points},
+        "title": {
+            "color": INK,
+            "fontSize": points,
+            "fontWeight": "normal",
+            "lineHeight": 1.3 * points,
+            "anchor": "start",
+            "frame": "group",
+            "offset": points / 3,
+        },
     }

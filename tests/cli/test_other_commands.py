@@ -23,19 +23,19 @@ def test_help_loads_nothing_heavy() -> None:
         "import sys\nfrom ckptplan.cli.main import main\n"
         "try: main(['--help'])\n"
         "except SystemExit as end: assert end.code == 0\n"
-        "print(sorted({'scipy', 'matplotlib', 'torch', 'numpy'} & sys.modules.keys()))\n"
+        "print(sorted({'scipy', 'vl_convert', 'torch', 'numpy'} & sys.modules.keys()))\n"
     )
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
     assert "optimize" in done.stdout
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_optimize_loads_no_scipy_and_no_matplotlib() -> None:
+def test_optimize_loads_no_scipy_and_no_vl_convert() -> None:
     script = (
         "import sys\nfrom ckptplan.cli.main import main\n"
         "try: main(['optimize'])\n"
         "except SystemExit as end: assert end.code == 0\n"
-        "print(sorted({'scipy', 'matplotlib', 'torch'} & sys.modules.keys()))\n"
+        "print(sorted({'scipy', 'vl_convert', 'torch'} & sys.modules.keys()))\n"
     )
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "[]"

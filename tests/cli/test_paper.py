@@ -33,7 +33,7 @@ def test_the_table_has_every_claim_its_verdict_and_why_claims_disagree() -> None
 
 
 def test_page_and_pictures_in_the_documents_are_current(tmp_path: Path) -> None:
-    """Pictures differ between versions of fonts and of matplotlib: their numbers are in the page's tests."""
+    """Pictures differ between versions of fonts and of vl-convert: their numbers are in the page's tests."""
     done = run("paper", "--markdown", str(tmp_path / "paper.md"), "--pictures", str(tmp_path / "pictures"))
     assert (done.returncode, done.stdout) == (0, "")
     written = "write it anew: ckptplan paper --markdown docs/paper.md --pictures docs/pictures"

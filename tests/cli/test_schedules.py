@@ -304,12 +304,12 @@ def test_too_long_for_a_picture(tmp_path: Path) -> None:
     assert not (tmp_path / "p.png").exists()
 
 
-def test_simulate_loads_no_matplotlib_unless_it_draws(plan: str) -> None:
+def test_simulate_loads_no_vl_convert_unless_it_draws(plan: str) -> None:
     script = (
         "import sys\nfrom ckptplan.cli.main import main\n"
         f"try: main(['simulate', {plan!r}])\n"
         "except SystemExit as end: assert end.code == 0\n"
-        "print(sorted({'scipy', 'matplotlib', 'torch', 'checkpoint_schedules'} & sys.modules.keys()))\n"
+        "print(sorted({'scipy', 'vl_convert', 'torch', 'checkpoint_schedules'} & sys.modules.keys()))\n"
     )
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "[]"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import html.parser
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -138,23 +136,6 @@ def test_a_page_goes_to_standard_output_for_report(tmp_path: Path) -> None:
     [done] = run_all(("report", "plan.json", "-o", "-"), folder=tmp_path).done
     assert done.out.startswith("<!DOCTYPE html>")
     assert done.err == ""
-
-
-@pytest.mark.parametrize(("module", "package"), [("jinja2", "jinja2"), ("vl_convert", "vl-convert-python")])
-def test_without_the_extra_it_says_what_to_install_and_the_rest_works(
-    module: str, package: str, tmp_path: Path
-) -> None:
-    code = f"import sys; sys.modules[{module!r}] = None; from ckptplan.cli.main import main; main(sys.argv[1:])"
-    for options, expected in ((("--html", "x.html"), 2), ((), 0)):
-        done = subprocess.run(
-            [sys.executable, "-c", code, "optimize", "--T", "64", *options],
-            check=False, capture_output=True, text=True, cwd=tmp_path,
-        )  # fmt: skip
-        assert done.returncode == expected, done.stderr
-        if expected:
-            assert (
-                f"{package} is not installed; in ckptplan's folder, run: pip install '.[html]'" in done.stderr
-            )
 
 
 @settings(max_examples=25)

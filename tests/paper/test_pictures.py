@@ -7,15 +7,14 @@ import pytest
 from ckptplan.paper.figures import FIGURES
 from ckptplan.paper.pictures import draw_figure
 from ckptplan.paper.setting import load_paper_setting
-from ckptplan.report.style import SIZES, save_picture, styled
-from tests.report.measured import assert_legible, texts_of
+from ckptplan.report.style import SIZES
+from tests.report.measured import assert_legible, words_of
 
 PAPER = load_paper_setting()
 
 
 def drawn(number: int, path: Path) -> bytes:
-    with styled():
-        save_picture(draw_figure(FIGURES[number](PAPER)), str(path))
+    draw_figure(FIGURES[number](PAPER)).save(str(path))
     return path.read_bytes()
 
 
@@ -46,10 +45,9 @@ def test_a_picture_says_what_is_seen(number: int, words: list[str], tmp_path: Pa
 @pytest.mark.parametrize(("number", "size"), [(2, "column"), (4, "column"), (5, "slide")])
 def test_a_picture_is_legible_at_its_size_and_names_every_curve(number: int, size: str) -> None:
     content = FIGURES[number](PAPER)
-    with styled(SIZES[size]):
-        figure = draw_figure(content, SIZES[size])
-        assert_legible(figure, points=SIZES[size].points)
-        words = [text.get_text() for text in texts_of(figure)]
+    picture = draw_figure(content, SIZES[size])
+    assert_legible(picture)
+    words = words_of(picture)
     for panel in content.panels:
         for series in panel.series:
             assert series.label in words

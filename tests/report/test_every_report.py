@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -22,13 +21,13 @@ from ckptplan.report.largest import view_reaches
 from ckptplan.report.plan import view_comparison, view_plan
 from ckptplan.report.sensitivity import draw_tornado, view_sensitivity
 from ckptplan.report.simulation import view_simulation
-from ckptplan.report.style import styled
 from ckptplan.report.sweep import Summary
 from ckptplan.storage.tables import Row, csv_text
 from ckptplan.studies.largest import Reach
 from ckptplan.studies.pareto import ParetoFront
 from ckptplan.studies.sensitivity import sensitivity
 from ckptplan.studies.sweep import iterate_rows, make_sweep
+from tests.report.measured import words_of
 from tests.support import told
 
 PROFILE = ckptplan.load_profile("ipu-mk2")
@@ -99,10 +98,7 @@ def test_an_empty_front_says_why() -> None:
 
 @every_feasible_job
 def test_front_as_picture(job: Job) -> None:
-    with styled():
-        figure = draw_front(front_of(job))
-        figure.savefig(io.BytesIO())
-    names = {text.get_text().partition(" (")[0] for text in figure.legends[0].get_texts()}
+    names = {text.partition(" (")[0] for text in words_of(draw_front(front_of(job)))}
     assert names >= {name for name in front_of(job).by_strategy if len(front_of(job).places_of(name))}
 
 
@@ -183,5 +179,4 @@ def test_sensitivity(job: Job) -> None:
     view = view_sensitivity(study)
     assert f"best: {plan.strategy}" in told(view.blocks())
     is_data(view.document(), view.rows())
-    with styled():
-        draw_tornado(study).savefig(io.BytesIO())
+    assert words_of(draw_tornado(study))

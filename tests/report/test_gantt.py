@@ -4,13 +4,14 @@ from collections.abc import Iterable
 from itertools import combinations
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import ckptplan
 from ckptplan import InputError, Plan
 from ckptplan.report import gantt, style
 from ckptplan.report.gantt import Detail, Gantt
+from ckptplan.report.picture import picture_format
+from ckptplan.report.scale import Scale
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
 from ckptplan.schedule.simulator import play
 from tests.support import plain_costs, small_plan
@@ -19,8 +20,7 @@ from tests.support import plain_costs, small_plan
 def drawn(plan: Plan, path: Path, *, schedule: Iterable[Action] | None = None) -> str:
     picture = Gantt(plan)
     ckptplan.simulate(plan, schedule=schedule, sink=picture.add)
-    with style.styled():
-        style.save_picture(picture.draw(), str(path))
+    picture.draw().save(str(path))
     return path.read_text(errors="replace")
 
 
@@ -56,7 +56,7 @@ def test_formats(suffix: str, start: bytes, tmp_path: Path) -> None:
 
 def test_a_picture_of_another_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"'a.gif' .*\.png, \.svg, \.pdf"):
-        style.picture_format("a.gif")
+        picture_format("a.gif")
     assert not list(tmp_path.iterdir())
 
 
@@ -164,14 +164,15 @@ def test_axes_are_in_units_of_time_and_steps_downwards() -> None:
     plan = small_plan()
     picture = Gantt(plan)
     trace = ckptplan.simulate(plan, sink=picture.add)
-    with style.styled():
-        steps, local, remote = picture.draw().axes
-    assert steps.get_ylim() == (64, 0)
-    assert steps.get_xlim() == pytest.approx((0, trace.seconds * 1e6))
-    held = np.asarray(local.lines[0].get_xydata())
-    assert held[:, 0].max() == pytest.approx(trace.seconds * 1e6)
-    assert (held[:, 1].min(), held[:, 1].max()) == (222_144, trace.local_peak_bytes)
-    assert np.asarray(remote.lines[0].get_xydata())[:, 1].max() == trace.remote_peak_bytes
-    bars = [path.get_extents() for bar in steps.collections for path in bar.get_paths()]
-    assert max(extent.x1 for extent in bars) == pytest.approx(trace.seconds * 1e6)
-    assert max(extent.y1 for extent in bars) == 64
+    [steps], [local], [remote] = picture.draw().rows
+    assert isinstance(steps.y, Scale)
+    assert (steps.y.low, steps.y.high) == (64, 0)
+    assert (steps.x.low, steps.x.high) == pytest.approx((0, trace.seconds * 1e6))
+    held = [(row["x"], row["y"]) for row in next(one.rows for one in local.marks if one.kind == "line")]
+    assert max(x for x, _ in held) == pytest.approx(trace.seconds * 1e6)
+    assert (min(y for _, y in held), max(y for _, y in held)) == (222_144, trace.local_peak_bytes)
+    line = next(one for one in remote.marks if one.kind == "line")
+    assert max(row["y"] for row in line.rows) == trace.remote_peak_bytes
+    bars = [row for one in steps.marks if one.kind == "span" for row in one.rows]
+    assert max(row["x2"] for row in bars) == pytest.approx(trace.seconds * 1e6)
+    assert max(max(row["y"], row.get("y2", 0)) for row in bars) == 64

@@ -1,4 +1,4 @@
-"""Ticks of axes are round, in their range, and apart on a picture, whatever the range."""
+"""Ticks of axes are round and in their range, whatever the range."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from matplotlib.figure import Figure
 
-from ckptplan.report.scale import drop_overlaps, scale_bytes, scale_shares
+from ckptplan.report.scale import scale_bytes, scale_shares
 
 pytestmark = pytest.mark.hypothesis
 ranges = st.tuples(st.floats(1, 1e15), st.floats(1.001, 1e9)).map(lambda pair: (pair[0], pair[0] * pair[1]))
@@ -37,14 +36,3 @@ def test_shares_are_round_and_begin_at_nothing(high: float, low: float) -> None:
         assert ticks[0] == "0"
         assert all(low <= tick <= high for tick in ticks)
         assert all(len(name.strip("+-0. %").replace(",", "").replace("0", "")) < 4 for name in ticks.values())
-
-
-def test_names_that_touch_are_left_out_evenly() -> None:
-    figure = Figure(figsize=(2, 1))
-    axes = figure.subplots()
-    axes.set_xlim(0, 30)
-    axes.set_xticks(range(31), [f"{place:,} KiB" for place in range(31)])
-    drop_overlaps(figure)
-    kept = axes.get_xticks()
-    assert 1 < len(kept) < 8
-    assert len({high - low for low, high in pairwise(kept)}) == 1

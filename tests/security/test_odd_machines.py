@@ -88,10 +88,10 @@ def test_closed_and_full_streams(line: str, code: int, said: str, folder: Path) 
     [("\u00b2", "x", "bash_source"), ("999999999999", "1e9", "nonsense"), ("-5", str(10**20), "module://os")],
 )
 def test_odd_variables_change_nothing(size: str, epoch: str, other: str, folder: Path) -> None:
-    """Those of the terminal, of reproducible builds, of matplotlib, and of another program's completion."""
+    """Those of the terminal, of reproducible builds, and of another program's completion."""
     odd: dict[str, Any] = {
         **dict.fromkeys(("COLUMNS", "LINES", "TERMINAL_WIDTH"), size),
-        **dict.fromkeys(("MPLBACKEND", "_CKPTPLAN_COMPLETE", "TYPER_USE_RICH"), other),
+        **dict.fromkeys(("_CKPTPLAN_COMPLETE", "TYPER_USE_RICH"), other),
         "SOURCE_DATE_EPOCH": epoch,
     }
     done = run_process("simulate", "plan.json", "--gantt", "g.pdf", cwd=folder, **odd)
@@ -100,19 +100,6 @@ def test_odd_variables_change_nothing(size: str, epoch: str, other: str, folder:
     done = run_process("--help", **odd)
     assert (done.returncode, done.stderr) == (0, "")
     assert "optimize" in done.stdout
-
-
-def test_settings_of_matplotlib_in_the_folder_do_not_count(folder: Path) -> None:
-    """`text.usetex` would run LaTeX on names."""
-    assert run_process("simulate", "plan.json", "--gantt", "before.svg", cwd=folder).returncode == 0
-    (folder / "matplotlibrc").write_text("text.usetex: True\nfont.size: 40\nsvg.fonttype: path\n")
-    done = run_process("simulate", "plan.json", "--gantt", "after.svg", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    assert (folder / "after.svg").read_bytes() == (folder / "before.svg").read_bytes()
-    (folder / "matplotlibrc").write_bytes(b"\xff\xfe")
-    done = run_process("simulate", "plan.json", "--gantt", "after.svg", cwd=folder)
-    assert done.returncode == 2
-    assert "matplotlib cannot read its settings" in done.stderr
 
 
 @pytest.mark.parametrize("strategy", ["optimal", "periodic"])

@@ -18,9 +18,10 @@ from importlib.metadata import version
 from typing import Any, ClassVar, TypeAlias
 
 from ckptplan.cost.case import Case
-from ckptplan.errors import InputError, MissingExtra
+from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.model.prediction import BasisEntry
+from ckptplan.report import vega
 from ckptplan.report.basis import explain_basis
 from ckptplan.report.blocks import Block, Chart, Field, Schedules, Section, Table
 from ckptplan.report.fields import FACTS, align_counts, tell_plan
@@ -38,8 +39,8 @@ from ckptplan.units import format_count
 from ckptplan.version import __version__
 from ckptplan.wording import escape_controls
 
-#: The version of Vega-Lite that charts are written for.
-_VEGA_LITE = "6.1"
+#: The look of charts, at the size of text that pages have.
+_LOOK = vega.configure(12, font="system-ui, sans-serif", background="transparent")
 #: What pages call to draw a chart.
 _ENTRY = "window.drawChart = vegaEmbed;"
 
@@ -47,13 +48,13 @@ _ENTRY = "window.drawChart = vegaEmbed;"
 @cache
 def load_library() -> str:
     """Return the script, which is that of the installed release of vl-convert."""
-    key = f"{version('vl-convert-python')} {_VEGA_LITE} {_ENTRY}"
+    key = f"{version('vl-convert-python')} {vega.VERSION} {_ENTRY}"
     known = recall("charts", key)
     if known is not None:
         return known[0]
     import vl_convert
 
-    script = str(vl_convert.javascript_bundle(_ENTRY, vl_version=_VEGA_LITE))
+    script = str(vl_convert.javascript_bundle(_ENTRY, vl_version=vega.VERSION))
     keep("charts", key, script)
     return script
 
@@ -80,8 +81,7 @@ class PlanPanel:
 
 
 def render_page(view: View, *, command: str = "") -> str:
-    """Return a result as HTML; ``command`` is what made it. Raises MissingExtra."""
-    need_html()
+    """Return a result as HTML; ``command`` is what made it."""
     script, style = _asset("page.js"), _asset("page.css")
     parts = (one if isinstance(one, Section) else _show_schedules(one) for one in view.sections())
     basis = explain_basis(tuple(dict.fromkeys(view.basis())))
@@ -100,7 +100,7 @@ def render_page(view: View, *, command: str = "") -> str:
             style=_as_is(style),
             library=_as_is(library),
             script=_as_is(script),
-            data=_as_is(encode_data({"charts": charts, "plans": plans})),
+            data=_as_is(encode_data({"charts": charts, "plans": plans, "look": _LOOK})),
             policy=_make_policy(library, script),
         )
     )
@@ -118,30 +118,10 @@ def _drop_repeated(sections: Sequence[Section]) -> list[Section]:
     return kept[::-1]
 
 
-def need_html() -> None:
-    """Raise MissingExtra if what pages are made with is not installed."""
-    from importlib.util import find_spec
-
-    for module, package in {"jinja2": "jinja2", "vl_convert": "vl-convert-python"}.items():
-        if find_spec(module) is None:
-            raise MissingExtra("html", package=package)
-
-
 def encode_data(data: object) -> str:
     """Return data as JSON that a script element can hold: no text ends the element, or begins a comment."""
-    text = json.dumps(_harmless(data), separators=(",", ":"), allow_nan=False)
+    text = json.dumps(vega.escape(data), separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _harmless(data: object) -> object:
-    """Return data whose texts show control characters instead of holding them."""
-    if isinstance(data, str):
-        return escape_controls(data)
-    if isinstance(data, dict):
-        return {key: _harmless(value) for key, value in data.items()}
-    if isinstance(data, (list, tuple)):
-        return [_harmless(value) for value in data]
-    return data
 
 
 def _make_policy(*scripts: str) -> str:

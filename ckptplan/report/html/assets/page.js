@@ -5,20 +5,6 @@
   let shown = -1;
   let turn = 0;
 
-  // One look for all charts: text and lines take the colour of the page, which a theme and a printer change.
-  const ink = "currentColor";
-  const words = { labelColor: ink, titleColor: ink, labelFontSize: 12, titleFontSize: 12,
-    titleFontWeight: "normal", labelLimit: 220 };
-  const look = {
-    aria: false, background: "transparent", font: "system-ui, sans-serif", view: { stroke: null },
-    axis: { ...words, tickColor: ink, domainColor: ink, domainOpacity: 0.4, tickOpacity: 0.4, gridColor: ink,
-      gridOpacity: 0.1 },
-    legend: { ...words, orient: "bottom", direction: "horizontal", columns: 6, symbolSize: 260,
-      symbolStrokeWidth: 2.5 },
-    text: { color: ink, fontSize: 12 },
-    title: { color: ink, fontSize: 12, fontWeight: "normal", anchor: "start", offset: 4 },
-  };
-
   // Vega-Lite measures a container only for charts that are not composed.
   const sized = (part, width) => {
     if (Array.isArray(part)) return part.map((one) => sized(one, width));
@@ -40,7 +26,7 @@
     if (old) old.finalize();
     const result = await window.drawChart(place, chart, {
       mode: "vega-lite", renderer: "svg", actions: false, ast: true, defaultStyle: false,
-      config: look, tooltip: { disableDefaultStyle: true },
+      config: data.look, tooltip: { disableDefaultStyle: true },
     });
     views.set(name, result.view);
     const picture = place.querySelector("svg");

@@ -1,4 +1,4 @@
-"""Pictures of sweeps are legible: measured on the drawn figure, over one axis and two, one job and several."""
+"""What pictures and pages of sweeps collect, over one axis and two, of one job and several."""
 
 from __future__ import annotations
 
@@ -9,14 +9,9 @@ import pytest
 
 import ckptplan
 from ckptplan import InputError
-from ckptplan.report.style import SIZES, styled
-from ckptplan.report.sweep import SweepPicture, draw_sweep
+from ckptplan.report.sweep import SweepPicture
 from ckptplan.studies.sweep import iterate_rows, make_sweep
 from tests.report.jobs import JETSON, LSTM, jobs
-from tests.report.measured import assert_legible, texts_of
-
-#: It draws every picture, and measures where each text stands.
-pytestmark = pytest.mark.slow
 
 OURS = jobs()["ours"]
 MACHINES = [OURS.profile, ckptplan.load_profile("ipu-mk1"), ckptplan.load_profile("nvidia-a100-80gb")]
@@ -33,7 +28,7 @@ def collected(over: list[str], **wishes: Any) -> SweepPicture:
     return picture
 
 
-CASES: dict[str, tuple[list[str], dict[str, Any]]] = {
+SWEEPS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "lengths": (["T=64:65536:x2"], {}),
     "three machines": (["local-bytes=600KiB:1MiB:n9"], {"profiles": MACHINES}),
     "unbounded is no number": (["remote-bytes=1MiB,1GiB,unbounded"], {}),
@@ -44,24 +39,6 @@ CASES: dict[str, tuple[list[str], dict[str, Any]]] = {
     "map": (["bandwidth=5GB/s:80GB/s:n5", "local-bytes=300KiB:1MiB:n12"], {}),
     "maps of three machines": (["T=256:8192:x4", "batch=30,60,120"], {"profiles": MACHINES}),
 }
-
-
-@pytest.mark.parametrize(
-    ("name", "size"), [*((name, "column") for name in CASES), ("three machines", "slide"), ("map", "slide")]
-)
-def test_a_sweep_is_legible_and_names_the_best_strategies(name: str, size: str) -> None:
-    over, wishes = CASES[name]
-    picture = collected(over, **wishes)
-    with styled(SIZES[size]):
-        figure = draw_sweep(picture, SIZES[size])
-        assert_legible(figure, points=SIZES[size].points)
-        words = "\n".join(text.get_text() for text in texts_of(figure))
-    for plane in picture.planes():
-        for best in np.unique(plane.best).tolist():
-            assert ("nothing fits" if best < 0 else picture.names[best]) in words
-        assert plane.name in words.replace("\n", "")
-    for axis in picture.sweep.grid.axes:
-        assert axis.name in words
 
 
 def test_jobs_have_the_names_of_what_differs() -> None:
