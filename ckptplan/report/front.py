@@ -376,16 +376,19 @@ def draw_front(front: ParetoFront, size: Size = PAGE, *, every: bool = False) ->
     told = [_describe(name, plan, whole=size.width >= PAGE.width) for name, plan in plans.items()]
     title = ("Least time within each amount of local memory", fields.name_job(front.workload, front.profile))
     height = 1.8 if size.width < PAGE.width else 2.9
-    rings = Marks(
-        kind="point",
-        rows=[{**_describe_place(front, plan), "name": name} for name, plan in plans.items()],
-        face="transparent",
-        size=7,
-        words="name",
-        # No curve is below the front.
-        under=True,
-    )
-    rows = [[replace(plot, marks=[*plot.marks, rings])]]
+    rings = [
+        Marks(
+            kind="point",
+            rows=[{**_describe_place(front, plan), "name": name}],
+            face="transparent",
+            size=7,
+            words="name",
+            # No curve is below the front, but its end may be at the axis.
+            under=plan.predicted.overhead > 2 * LINEAR,
+        )
+        for name, plan in plans.items()
+    ]
+    rows = [[replace(plot, marks=[*plot.marks, *rings])]]
     return Picture(title=[*title, *told], rows=rows, heights=[height], size=size)
 
 
