@@ -54,7 +54,7 @@ def make_cases() -> list[peers.Case]:
 def compare(case: peers.Case, rival: str, rounds: int) -> dict[str, Any]:
     """Return what a case takes in both ways."""
     theirs = peers.compiled(rival, _RIVALS[rival](case), case)
-    ours = peers.compiled("ckptplan", peers.planned(case, theirs.memory), case)
+    ours = peers.fit(case, theirs)
     given = case.weights, case.state, case.xs
 
     def run(program: peers.Program) -> Any:
@@ -72,6 +72,7 @@ def compare(case: peers.Case, rival: str, rounds: int) -> dict[str, Any]:
         "rival_compile_seconds": theirs.compile_seconds,
         "compile_over_rival": ours.compile_seconds / theirs.compile_seconds,
         "difference": difference,
+        "plan": ours.choice,
     }
 
 
@@ -90,7 +91,7 @@ def run(setting: Setting) -> dict[str, Any]:
 
 def document(results: dict[str, Any]) -> str:
     """Return the results as a table."""
-    head = ["program", "the rival's memory, MiB", "ckptplan's", "time over rival", "compilation over rival"]
+    head = ["program", "the rival's MiB", "ckptplan's", "time over rival", "compilation over rival", "plan"]
     rows = [
         [
             name,
@@ -98,9 +99,10 @@ def document(results: dict[str, Any]) -> str:
             f"{one['bytes'] / MIB:.2f}",
             f"{one['time_over_rival']:.2f}",
             f"{one['compile_over_rival']:.2f}",
+            one["plan"],
         ]
         if "bytes" in one
-        else [name, one["status"], "", "", ""]
+        else [name, one["status"], "", "", "", ""]
         for name, one in results.items()
     ]
     return table(head, rows) + "\n"

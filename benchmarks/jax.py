@@ -105,6 +105,12 @@ class Program:
     times: list[float] = field(default_factory=list)
 
     @property
+    def choice(self) -> str:
+        """Return the strategy and the kind of tapes of its plan."""
+        assert self.plan is not None  # noqa: S101 - fit sets it
+        return f"{self.plan.strategy}, {self.plan.workload.name.removeprefix('jax-')}"
+
+    @property
     def seconds(self) -> float:
         """Return the median of the times."""
         return statistics.median(self.times)
@@ -176,10 +182,12 @@ def compiled(name: str, function: Callable[..., Any], case: Case) -> Program:
 
 def fit(case: Case, peer: Program) -> Program:
     """Return our program within the compiled memory of a peer."""
-    name, limit = f"ckptplan at the memory of {peer.name}", peer.memory
-    plan = plan_for(lambda state, x: case.cell(case.weights, state, x), case.state, case.xs, loss, memory=limit)
-    program = compiled(name, planned(case, limit), case)
-    program.plan = plan
+    limit = peer.memory
+    program = compiled(f"ckptplan at the memory of {peer.name}", planned(case, limit), case)
+    # Afterwards, as a search may remember what it found.
+    program.plan = plan_for(
+        lambda state, x: case.cell(case.weights, state, x), case.state, case.xs, loss, memory=limit
+    )
     program.rounds = peer.rounds
     return program
 
@@ -219,7 +227,7 @@ def measure(case: Case, setting: Setting) -> list[dict[str, Any]]:
                 "bytes": mine.memory,
                 "predicted_bytes": mine.plan.predicted.local_peak_bytes,
                 "compile_seconds": mine.compile_seconds,
-                "plan": f"{mine.plan.strategy}, {mine.plan.workload.name.removeprefix('jax-')}",
+                "plan": mine.choice,
                 "ratio": statistics.median(a / b for a, b in zip(mine.times, peer.times, strict=True)),
                 "gradient_difference": find_difference(
                     *(jax.tree.leaves(results[one.name]) for one in (mine, plain))
