@@ -18,7 +18,7 @@ from ckptplan.errors import InputError, quote_value
 from ckptplan.jax.footprint import measure_step
 from ckptplan.jax.leaves import lower_keys
 from ckptplan.jax.limit import plan_within
-from ckptplan.jax.planning import check_plan, check_steps
+from ckptplan.jax.planning import Job, check_plan, check_steps
 from ckptplan.jax.primitive import LoopCall, run_loop
 from ckptplan.jax.step import Step, differentiable, trace_step
 from ckptplan.jax.tapes import Tape, TracedGradient, check_tape, find_wanted
@@ -168,8 +168,8 @@ def plan_for(
         traced, _, _ = trace_step(step, init, xs)
         inputs = differentiable(traced.inputs) if input_gradients else ()
         footprints = measure_step(TracedGradient(traced, find_wanted(traced, inputs=inputs)))
-        found = plan_within(footprints, steps=steps, memory=memory, timed=workload, place=place)
-        plans.append(found.plan)
+        job = Job(measured=footprints, steps=steps, memory=memory, timed=workload, place=place)
+        plans.append(plan_within(job).plan)
 
     jax.eval_shape(trace, init, xs)
     return plans[0]

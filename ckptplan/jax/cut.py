@@ -16,88 +16,8 @@ from jax.extend import core
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
-from ckptplan.jax.work import SLOW, VIEWS, bytes_of
+from ckptplan.jax.work import OperationKind, bytes_of, kind_of
 
-#: Operations that may run again: elementwise ones, changes of shape, and reductions.
-_CHEAP = (
-    SLOW
-    | VIEWS
-    | frozenset(
-        [
-            "abs",
-            "acos",
-            "acosh",
-            "add",
-            "add_any",
-            "and",
-            "argmax",
-            "argmin",
-            "asin",
-            "asinh",
-            "atan",
-            "atanh",
-            "bitcast_convert_type",
-            "broadcast_in_dim",
-            "ceil",
-            "clamp",
-            "complex",
-            "concatenate",
-            "conj",
-            "convert_element_type",
-            "copy",
-            "copy_p",
-            "digamma",
-            "div",
-            "dynamic_slice",
-            "dynamic_update_slice",
-            "eq",
-            "floor",
-            "ge",
-            "gt",
-            "imag",
-            "integer_pow",
-            "iota",
-            "is_finite",
-            "le",
-            "lt",
-            "max",
-            "min",
-            "mul",
-            "ne",
-            "neg",
-            "nextafter",
-            "not",
-            "or",
-            "pad",
-            "population_count",
-            "pvary",
-            "random_unwrap",
-            "random_wrap",
-            "real",
-            "reduce_and",
-            "reduce_max",
-            "reduce_min",
-            "reduce_or",
-            "reduce_precision",
-            "reduce_prod",
-            "reduce_sum",
-            "rem",
-            "rev",
-            "round",
-            "select_n",
-            "shift_left",
-            "shift_right_arithmetic",
-            "shift_right_logical",
-            "sign",
-            "slice",
-            "split",
-            "square",
-            "stop_gradient",
-            "sub",
-            "xor",
-        ]
-    )
-)
 #: Operations that run others.
 _CALLS = frozenset(("checkpoint", "closed_call", "custom_jvp_call", "custom_vjp_call", "jit", "pjit", "remat2"))
 #: Capacities are 32-bit integers: those of all variables together, and one that no cut takes.
@@ -109,7 +29,9 @@ def is_costly(equation: Any) -> bool:
     inner = [one for jaxpr in core.jaxprs_in_params(equation.params) for one in jaxpr.eqns]
     if equation.effects or any(map(is_costly, inner)):
         return True
-    return equation.primitive.name not in (_CALLS if inner else _CHEAP)
+    if inner:
+        return equation.primitive.name not in _CALLS
+    return kind_of(equation) in {None, OperationKind.KERNEL}
 
 
 def find_smallest_cut(

@@ -27,6 +27,8 @@ class StepFootprint:
     """Bytes and estimated seconds of a step with one kind of tape, and what records and reverses it."""
 
     sums: GradientSums
+    #: The steps whose products of gradients are formed at once.
+    together: int
     #: Gradients of the constants, and what a step holds while it runs.
     workspace_bytes: int
     forward_seconds: float
@@ -42,11 +44,6 @@ class StepFootprint:
     def traced(self) -> TracedGradient:
         """The step and its backward."""
         return self.sums.recording.traced
-
-    @property
-    def together(self) -> int:
-        """The steps whose products of gradients are formed at once."""
-        return self.sums.together
 
     @property
     def state_leaves(self) -> Leaves:
@@ -110,33 +107,32 @@ def measure_step(traced: TracedGradient) -> tuple[StepFootprint, ...]:
 
 def _measure(recording: Recording) -> Iterator[StepFootprint]:
     step, wanted = recording.traced.step, recording.traced.wanted
-    record, forward = recording.each, step.closed.jaxpr
+    record, forward = recording.each, step.jaxpr
     constants, state = step.constants, step.state
     total = byte_size([constants[place] for place in wanted.constants])
-    groups = GradientSums(recording, together=TOGETHER)
-    formed = sum(byte_size([one.outvars[0].aval]) for one in groups.products)
-    factors = groups.kept_bytes // TOGETHER
+    sums = GradientSums(recording)
+    formed = sum(byte_size([one.outvars[0].aval]) for one in sums.products)
     running = max(estimate_live_bytes(forward), estimate_live_bytes(record))
-    alone = GradientSums(recording)
-    for sums in (alone, groups) if groups.products else (alone,):
-        together = sums.together
-        reversing = estimate_live_bytes(sums.each)
+    for together in (1, TOGETHER) if sums.products else (1,):
         if together > 1:
             # Factors are written in place. What else a step leaves may be held while products are formed.
-            live = formed + max(running, reversing - factors)
+            kept = together * sums.factor_bytes
+            live = formed + max(running, estimate_live_bytes(sums.each) - sums.factor_bytes)
         else:
             # Compilers may form the products of a step last, beside all of their factors.
-            live = max(running, reversing, formed + factors + groups.added_bytes)
+            kept = 0
+            last = formed + sums.factor_bytes + sums.added_bytes
+            live = max(running, estimate_live_bytes(recording.reverse), last)
         products = sum(estimate_product_seconds(one, together=together) for one in sums.products)
         yield StepFootprint(
             sums=sums,
+            together=together,
             # The sums of gradients, with the factors of a group; the state and its gradient; what a step holds;
             # what depends on constants only, which is computed before the steps.
             workspace_bytes=total
-            + sums.kept_bytes
+            + kept
             + 2 * byte_size(state)
             + live
-            + byte_size(recording.prepared)
             + max(estimate_hoisted_bytes(forward, forward.invars[: len(constants)]), sums.hoisted_bytes)
             + _SMALL_BYTES,
             forward_seconds=estimate_seconds(forward),

@@ -57,51 +57,37 @@ def _has_effects(equation: Any) -> bool:
     return any(type(one).__name__ != "NamedAxisEffect" for one in equation.effects)
 
 
-def inline_calls(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
-    """Return a jaxpr with the operations of functions under ``jax.jit`` in place of their calls."""
-    operations = Splicer()
-    results = operations.add(closed, closed.jaxpr.invars)
-    return core.ClosedJaxpr(
-        core.Jaxpr(
-            tuple(operations.constants),
-            closed.jaxpr.invars,
-            results,
-            operations.equations,
-            closed.jaxpr.effects,
-            unnamed(closed.jaxpr.debug_info),
-        ),
-        tuple(operations.constants.values()),
-    )
+def inline_calls(closed: core.ClosedJaxpr) -> tuple[core.Jaxpr, Arrays]:
+    """Return a jaxpr whose first arguments are the arrays that it holds, and these.
 
+    The operations of functions under ``jax.jit`` are put in place of their calls.
+    """
+    constants: dict[Any, Any] = {}
+    operations: list[Any] = []
 
-class Splicer:
-    """Puts the operations of jaxprs one after the other, with the arrays that these hold as constants."""
-
-    def __init__(self) -> None:
-        self.equations: list[Any] = []
-        self.constants: dict[Any, Any] = {}
-
-    def add(self, closed: core.ClosedJaxpr, arguments: Sequence[Any]) -> list[Any]:
-        """Add those of a jaxpr of some arguments, under new names, and return its results.
-
-        Functions under ``jax.jit`` are put in place of their calls.
-        """
-        held = [core.Var(one.aval) for one in closed.jaxpr.constvars]
-        self.constants.update(zip(held, closed.consts, strict=True))
-        names = dict(zip((*closed.jaxpr.constvars, *closed.jaxpr.invars), (*held, *arguments), strict=True))
+    def add(inner: core.ClosedJaxpr, arguments: Sequence[Any]) -> list[Any]:
+        """Add the operations of a jaxpr of some arguments, under new names, and return its results."""
+        held = [core.Var(one.aval) for one in inner.jaxpr.constvars]
+        constants.update(zip(held, inner.consts, strict=True))
+        names = dict(zip((*inner.jaxpr.constvars, *inner.jaxpr.invars), (*held, *arguments), strict=True))
 
         def read(one: Any) -> Any:
             return one if isinstance(one, core.Literal) else names[one]
 
-        for equation in closed.jaxpr.eqns:
+        for equation in inner.jaxpr.eqns:
             given = list(map(read, equation.invars))
             if _is_plain_call(equation):
-                made = self.add(equation.params["jaxpr"], given)
+                made = add(equation.params["jaxpr"], given)
             else:
                 made = [core.Var(one.aval) for one in equation.outvars]
-                self.equations.append(equation.replace(invars=given, outvars=made))
+                operations.append(equation.replace(invars=given, outvars=made))
             names.update(zip(equation.outvars, made, strict=True))
-        return list(map(read, closed.jaxpr.outvars))
+        return list(map(read, inner.jaxpr.outvars))
+
+    jaxpr = closed.jaxpr
+    results, info = add(closed, jaxpr.invars), unnamed(jaxpr.debug_info)
+    inlined = core.Jaxpr((), (*constants, *jaxpr.invars), results, operations, jaxpr.effects, info)
+    return inlined, tuple(constants.values())
 
 
 def _is_plain_call(equation: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -165,6 +165,14 @@ def put_at(array: jax.Array, leaf: jax.Array, place: Any) -> jax.Array:
 def choose(condition: Any, yes: Sequence[jax.Array], no: Sequence[jax.Array]) -> Arrays:
     """Return one or the other arrays."""
     return tuple(jnp.where(condition, one, other) for one, other in zip(yes, no, strict=True))
+
+
+def run_if(condition: Any, body: Callable[[Any], Any], carry: Any) -> Any:
+    """Return what a body makes of a carry if a condition holds, else the carry.
+
+    As a loop of no or one round: a condition of JAX would copy what passes through it.
+    """
+    return lax.fori_loop(0, jnp.where(condition, 1, 0), lambda _, some: body(some), carry)
 
 
 def to_words(leaf: jax.Array) -> jax.Array:

@@ -28,14 +28,13 @@ from ckptplan.jax.planning import (
     tabulate,
 )
 from ckptplan.jax.program import Loop, run_both_passes
-from ckptplan.jax.remote import RemoteStates, find_ways
+from ckptplan.jax.remote import RemoteStates
 from ckptplan.jax.step import TracedStep
 from ckptplan.jax.sums import GradientSums
-from ckptplan.jax.tapes import Tape, TracedGradient, find_wanted
+from ckptplan.jax.tapes import TracedGradient, find_wanted
 from ckptplan.model.plan import Plan
-from ckptplan.model.workload import Workload
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.storage.place import Link, OffloadPlace, find_cached_room
+from ckptplan.storage.place import OffloadPlace, find_cached_room
 from ckptplan.units import parse_limit
 
 #: Programs that are compiled to plan one loop.
@@ -59,38 +58,16 @@ _SMALL_TYPES = ("f16", "f8E")
 _log = logging.getLogger("ckptplan.jax")
 
 
-def plan_within(
-    footprints: Sequence[StepFootprint],
-    *,
-    steps: int,
-    memory: object,
-    timed: Workload | None = None,
-    tape: Tape | None = None,
-    place: OffloadPlace | None = None,
-) -> CountedPlan:
+def plan_within(job: Job) -> CountedPlan:
     """Return the quickest plan whose program is within a limit, and the footprint that it is for.
-
-    Arguments:
-        footprints: those of the step of the loop (``measure_step``).
-        steps: T.
-        memory: the limit, bytes or text. Outputs of all steps and their gradients are part of it, as are the
-            wanted gradients of parameters and inputs.
-        timed: a calibrated workload whose times are taken.
-        tape: the kind of tape; None to choose it.
-        place: where states may go off the chip; None for nowhere.
 
     Raises InputError if no plan fits, with a limit that is then accepted, or if the workload is of another
     step.
     """
-    links: tuple[Link, ...] = ()
-    if place is not None:
-        limit = parse_limit(memory, field="memory")
-        links = find_ways(place, state_bytes=footprints[0].state_bytes, steps=steps, limit=limit)
-    job = Job(measured=footprints, steps=steps, memory=memory, timed=timed, links=links)
-    search = _LimitSearch(job, lambda one: count_bytes(one.plan, one.footprint, place=place))
-    found = search.run([one for one in footprints if tape in {None, one.tape}])
+    search = _LimitSearch(job, lambda one: count_bytes(one.plan, one.footprint, place=job.place))
+    found = search.run(job.allowed)
     _log.info("%s", describe_choice(found.plan, job.limit))
-    if place is None and found.plan.predicted.overhead > DEAR and (advice := job.advise(found)):
+    if job.place is None and found.plan.predicted.overhead > DEAR and (advice := job.advise(found)):
         _log.warning("%s", advice)
     return found
 
@@ -103,7 +80,7 @@ def check_limit(step: TracedStep, *, steps: int, memory: object, place: OffloadP
     least = steps * byte_size(step.outputs) + 2 * byte_size(step.state)
     if least > parse_limit(memory, field="memory"):
         footprints = measure_step(TracedGradient(step, find_wanted(step)))
-        plan_within(footprints, steps=steps, memory=memory, place=place)
+        plan_within(Job(measured=footprints, steps=steps, memory=memory, place=place))
 
 
 class _LimitSearch:
@@ -145,8 +122,7 @@ class _LimitSearch:
         least = least or self._find_smallest(estimated)
         if least.taken > limit:
             raise self._job.refuse(least)
-        # The same plan, with the bytes that its program has.
-        return replace(least, plan=self._job.plan_again(least))
+        return replace(least, plan=least.recount())
 
     def _compile(self, found: CountedPlan) -> CountedPlan:
         return replace(found, taken=self._count(found))
@@ -156,8 +132,8 @@ class _LimitSearch:
 
         One keeps its states on the chip, and there is one for each way to keep them elsewhere.
         """
-        ways = None, *self._job.links
-        local, *remote = (self._compile(self._job.find_least(footprints, link=one)) for one in ways)
+        ways = (self._job.find_least(footprints, link=one) for one in (None, *self._job.links))
+        local, *remote = (self._compile(one) for one in ways if one is not None)
         within = [one for one in remote if one.taken <= self._job.limit]
         found = choose_quicker(
             local if local.taken <= self._job.limit else None,
@@ -183,11 +159,13 @@ def make_loop(
     """
     # Arrays that a rule holds are those of this call.
     make = _make_loop.__wrapped__ if footprint.traced.values else _make_loop
-    return make(Same(plan), footprint.sums, reverse, place)
+    return make(Same(plan), footprint.sums, footprint.together, reverse, place)
 
 
 @lru_cache(maxsize=4)
-def _make_loop(plan: Same, sums: GradientSums, reverse: bool, place: OffloadPlace | None) -> Loop:
+def _make_loop(
+    plan: Same, sums: GradientSums, together: int, reverse: bool, place: OffloadPlace | None
+) -> Loop:
     # Kept, since a program that was counted is then compiled with machine code.
     state = sums.recording.traced.step.state
     table, remote = tabulate(plan, state, sums.recording.tape), None
@@ -195,7 +173,7 @@ def _make_loop(plan: Same, sums: GradientSums, reverse: bool, place: OffloadPlac
         room = find_cached_room(table.buffer_bytes)
         through = room is not None and table.remote_slots * byte_size(state) > room
         remote = RemoteStates(place or OffloadPlace(folder=None), through=through)
-    return Loop(sums=sums, table=table, reverse=reverse, remote=remote)
+    return Loop(sums=sums, together=together, table=table, reverse=reverse, remote=remote)
 
 
 def count_bytes(plan: Plan, footprint: StepFootprint, *, place: OffloadPlace | None = None) -> int:

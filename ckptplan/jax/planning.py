@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache
 from itertools import product
 from operator import itemgetter
 from typing import Any
@@ -17,7 +17,6 @@ from typing import Any
 import ckptplan
 from ckptplan.errors import Infeasible, InputError, PlanMismatch, quote_value
 from ckptplan.execution.advice import (
-    OFFLOAD,
     advise_offload,
     find_limit,
     leave_margin,
@@ -27,6 +26,7 @@ from ckptplan.execution.advice import (
 from ckptplan.jax.footprint import StepFootprint
 from ckptplan.jax.jaxprs import Same
 from ckptplan.jax.leaves import byte_size
+from ckptplan.jax.remote import find_ways
 from ckptplan.jax.table import Leaves, RowTable, make_table
 from ckptplan.jax.tapes import Tape
 from ckptplan.model.plan import Plan
@@ -36,7 +36,8 @@ from ckptplan.planning.playback import schedule_of
 from ckptplan.planning.request import Request
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.storage.place import Link, assume_link
+from ckptplan.search.question import find_reason
+from ckptplan.storage.place import Link, OffloadPlace, assume_link
 from ckptplan.units import format_bytes, parse_limit
 
 #: What a row of the table takes in addition to its steps.
@@ -96,12 +97,6 @@ _COUNTED = ("state_bytes", "tape_bytes", "resident_bytes_per_step", "resident_by
 
 #: The share of time that another plan has to gain to be searched.
 _GAIN = 0.01
-#: Up to so many steps, all strategies are searched in some 0.1 s.
-_QUICK_STEPS = 1024
-#: How much larger the next limit is that is tried where a plan with the least need is looked for.
-_MORE = 1.01
-#: What of a plan says which program runs.
-_SCHEDULE = ("strategy", "parameters", "splits", "regular")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,24 +119,57 @@ class CountedPlan:
         """The bytes that its program takes beyond what was predicted."""
         return self.taken - predict_program(self.plan, self.footprint)
 
+    def recount(self) -> Plan:
+        """Return the plan with the workspace that its program shows, in a budget that is as much larger."""
+        plan = self.plan
+        more = max(self.more, -plan.workload.workspace_bytes)
+
+        def add(whole: Any, field: str) -> Any:
+            return whole.model_copy(update={field: getattr(whole, field) + more})
+
+        peak = plan.predicted.local_peak_bytes + more
+        changed = {
+            "workload": add(plan.workload, "workspace_bytes"),
+            "profile": add(plan.profile, "local_bytes"),
+            "goal": add(plan.goal, "local_bytes"),
+            "predicted": replace(plan.predicted, local_peak_bytes=peak),
+        }
+        return plan.model_copy(update=changed)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """A loop that is to be planned within a limit.
 
     Arguments:
-        measured: the footprints of its step, those of all kinds of tape.
+        measured: the footprints of its step (``measure_step``).
         steps: T.
-        memory: the limit as it was given.
+        memory: the limit, bytes or text. Outputs of all steps and their gradients are part of it, as are the
+            wanted gradients of parameters and inputs.
         timed: a calibrated workload whose times are taken; None to assume times.
-        links: ways to keep states off the chip.
+        tape: the kind of tape; None to choose it.
+        place: where states may go off the chip; None for nowhere.
     """
 
     measured: Sequence[StepFootprint]
     steps: int
     memory: object
     timed: Workload | None = None
-    links: tuple[Link, ...] = ()
+    tape: Tape | None = None
+    place: OffloadPlace | None = None
+
+    @cached_property
+    def links(self) -> tuple[Link, ...]:
+        """The ways to keep states off the chip. Raises InputError if the place cannot be used."""
+        if self.place is None:
+            return ()
+        state = self.measured[0].state_bytes
+        return find_ways(self.place, state_bytes=state, steps=self.steps, limit=self.limit)
+
+    @property
+    def allowed(self) -> list[StepFootprint]:
+        """The footprints of the kinds of tape to choose from."""
+        return [one for one in self.measured if self.tape in {None, one.tape}]
 
     @property
     def limit(self) -> int:
@@ -166,87 +194,55 @@ class Job:
         footprints: Sequence[StepFootprint],
         links: Sequence[Link | None],
         reasons: list[Infeasible],
-    ) -> CountedPlan | None:
-        """Return the quickest plan that uses one of the links, if there are any.
-
-        Regular strategies come first. The others may take longer than compiling the program. So they are
-        searched where something can be gained, for the footprint of the regular plan and, unless the sequence
-        is long, for the one that promises most.
-        """
-        regular = self._compare(footprints, links, reasons, strategies=_EXACT)
-        if regular is not None:
-            others = footprints if self.steps <= _QUICK_STEPS else ()
-            bound = partial(self._bound_seconds, link=regular.link)
-            promising = min(others, key=bound, default=regular.footprint)
-            footprints = list(dict.fromkeys((regular.footprint, promising)))
-        found = self._compare(footprints, links, reasons, rival=regular)
-        is_local = found is not None and found.link is not None and found.plan.predicted.remote_writes == 0
-        return regular if is_local else found
-
-    def _compare(
-        self,
-        footprints: Sequence[StepFootprint],
-        links: Sequence[Link | None],
-        reasons: list[Infeasible],
         *,
-        strategies: tuple[str, ...] | None = None,
-        rival: CountedPlan | None = None,
+        only_exact: bool = False,
     ) -> CountedPlan | None:
-        """Return the quickest plan of some strategies, or the rival if no schedule can gain much on it.
+        """Return the quickest plan that uses one of the links, None standing for none.
 
-        Why there is no plan is added to ``reasons``.
+        Regular strategies come first. The others may take longer than compiling the program, so they are
+        searched for the footprint of the regular plan. Nothing is searched that can gain little on what was
+        found. Why there is no plan is added to ``reasons``.
         """
-        found = rival
-        pairs = [(self._bound_seconds(*pair), pair) for pair in product(footprints, links)]
-        for least, (footprint, link) in sorted(pairs, key=itemgetter(0)):
-            if found is not None and least >= (1 - _GAIN) * found.seconds:
-                break
-            try:
-                plan = self._plan(footprint, self.limit, link=link, strategies=strategies)
-            except Infeasible as error:
-                reasons.append(error)
-                continue
-            if found is None or plan.predicted.seconds < found.seconds:
-                found = CountedPlan(plan=plan, footprint=footprint, link=link)
+        found: CountedPlan | None = None
+        bounds = [(self._bound_seconds(*pair), *pair) for pair in product(footprints, links)]
+        for exact in (True,) if only_exact else (True, False):
+            regular = found
+            for least, footprint, link in sorted(bounds, key=itemgetter(0)):
+                if found is not None and least >= (1 - _GAIN) * found.seconds:
+                    break
+                if regular is not None and (footprint, link) != (regular.footprint, regular.link):
+                    continue
+                try:
+                    plan = self._plan(footprint, self.limit, link=link, only_exact=exact)
+                except Infeasible as error:
+                    reasons.append(error)
+                    continue
+                is_remote = link is None or exact or plan.predicted.remote_writes > 0
+                if is_remote and (found is None or plan.predicted.seconds < found.seconds):
+                    found = CountedPlan(plan=plan, footprint=footprint, link=link)
         return found
 
     def _bound_seconds(self, footprint: StepFootprint, link: Link | None) -> float:
         """Return a lower bound on the time of any schedule within the limit, which needs no search."""
         return self._make_request(footprint, self.limit, link=link).question().least_seconds
 
-    def find_least(self, footprints: Sequence[StepFootprint], *, link: Link | None = None) -> CountedPlan:
-        """Return the plan with the least need of all footprints, whatever the limit."""
-        needs = [(self._find_need(one, link), number) for number, one in enumerate(footprints)]
-        need, number = min(needs)
-        chosen = footprints[number]
-        while True:
-            try:
-                plan = self._plan(chosen, find_limit(need), link=link)
-            except Infeasible as error:
-                # Buffers hold more than what this strategy keeps at a time: another one needs a little more.
-                local = error.need if error.binding == "local_bytes" else 0.0
-                need = max(local, need * _MORE)
-            else:
-                return CountedPlan(plan=plan, footprint=chosen, link=link)
+    def find_least(
+        self, footprints: Sequence[StepFootprint], *, link: Link | None = None
+    ) -> CountedPlan | None:
+        """Return the plan with the least need of all footprints, whatever the limit.
 
-    def plan_again(self, least: CountedPlan) -> Plan:
-        """Return a plan of ``find_least`` with the bytes that its program takes, if its schedule stays."""
-        footprint, plan = least.footprint.add(least.more), least.plan
-        limit = min(find_limit(self._find_need(footprint, least.link)), self.limit)
-        try:
-            again = self._plan(footprint, limit, link=least.link)
-        except Infeasible:
-            return plan
-        same = all(getattr(again, name) == getattr(plan, name) for name in _SCHEDULE)
-        if not same:
-            return plan
-        notes = (one for one in plan.estimate_basis if one.field == OFFLOAD)
-        return again.replace(estimate_basis=(*again.estimate_basis, *notes))
+        None if the sequence is too short to use a link, or the place too small.
+        """
+        need, chosen = min(((self._find_need(one, link), one) for one in footprints), key=itemgetter(0))
+        if need == math.inf:
+            return None
+        plan = self._plan(chosen, find_limit(need), link=link, only_exact=link is not None)
+        return CountedPlan(plan=plan, footprint=chosen, link=link)
 
     def advise(self, found: CountedPlan) -> str:
         """Return what a place off the chip would save, at an assumed rate; '' if that is little."""
         link = assume_link(found.footprint.state_bytes, self.steps)
-        remote = self._compare([found.footprint], [link], [], strategies=_EXACT)
+        remote = self._find_quickest([found.footprint], [link], [], only_exact=True)
         return advise_offload(found.plan, None if remote is None else remote.plan)
 
     def refuse(self, least: CountedPlan) -> InputError:
@@ -274,37 +270,33 @@ class Job:
         )
 
     def _find_need(self, footprint: StepFootprint, link: Link | None) -> float:
-        try:
-            self._plan(footprint, 1, link=link)
-        except Infeasible as error:
-            return error.need if error.binding == "local_bytes" else math.inf
-        return 1.0
-
-    def _times_of(self, footprint: StepFootprint) -> _Times:
-        if self.timed is None:
-            return assume_times(footprint)
-        return take_times(footprint, self.timed, among=self.measured)
+        """Return the bytes that the exact strategies need, which all use a link if there is one."""
+        question = self._make_request(footprint, 1, link=link).question()
+        exact = question.replace(strategies=_EXACT if link is None else _REMOTE)
+        reason = find_reason(exact, subject="no limit")
+        return reason.need if reason.binding == "local_bytes" else math.inf
 
     def _plan(
-        self,
-        footprint: StepFootprint,
-        limit: int,
-        *,
-        link: Link | None = None,
-        strategies: tuple[str, ...] | None = None,
+        self, footprint: StepFootprint, limit: int, *, link: Link | None = None, only_exact: bool = False
     ) -> Plan:
-        """Return the quickest plan of some strategies; with a link, of those that keep states remote, too."""
+        """Return the quickest plan; with a link, of strategies that keep states remote, too.
+
+        Raises Infeasible, without suggestions: they take longer than planning.
+        """
         request = self._make_request(footprint, limit, link=link)
-        if link is not None and strategies is not None:
-            strategies = _REMOTE
-        found = rank_strategies(request, strategies=strategies).best()
-        if found.strategy in (*_EXACT, *_REMOTE) or predict_program(found, footprint) <= limit:
-            return found
-        return rank_strategies(request, strategies=_EXACT if link is None else _REMOTE).best()
+        if not only_exact:
+            plan = _choose(request, None)
+            if plan.strategy in (*_EXACT, *_REMOTE) or predict_program(plan, footprint) <= limit:
+                return plan
+        return _choose(request, _EXACT if link is None else _REMOTE)
 
     def _make_request(self, footprint: StepFootprint, limit: int, *, link: Link | None = None) -> Request:
         counted = Basis(kind="derived", why="from the shapes of the traced step")
-        seconds, timed = self._times_of(footprint)
+        seconds, timed = (
+            assume_times(footprint)
+            if self.timed is None
+            else take_times(footprint, self.timed, among=self.measured)
+        )
         workload = ckptplan.Workload(
             name=footprint.name,
             steps=self.steps,
@@ -322,6 +314,13 @@ class Job:
             profile = link.make_profile(limit, overlaps=False)
         # The rest is left for what the compiler arranges in another way.
         return Request.of(workload, profile, local_bytes=leave_margin(limit), command="ckptplan.jax.plan_for")
+
+
+def _choose(request: Request, strategies: tuple[str, ...] | None) -> Plan:
+    ranking = rank_strategies(request, strategies=strategies)
+    if not ranking.answers:
+        raise find_reason(ranking.question, subject="no strategy fits")
+    return ranking.best()
 
 
 def choose_quicker(local: CountedPlan | None, remote: CountedPlan | None) -> CountedPlan | None:
@@ -380,45 +379,44 @@ def read_schedule(plan: Plan | Schedule) -> Iterable[Action]:
 def choose_footprint(
     plan: Plan | Schedule, footprints: Sequence[StepFootprint], *, tape: Tape | None = None
 ) -> StepFootprint:
-    """Return the footprint of a step as a plan runs it: the kind of tape, unless it is given, and the groups.
+    """Return the footprint of a step as a plan runs it: its kind of tape, unless it is given, and its groups.
 
-    Warns of PlanMismatch if the state or every kind of tape is larger than planned.
+    A workload that has another name, as a calibrated one, is of the kind with the largest tapes within its
+    bytes; of kinds of one size it is the calibrated one, else the one that computes the least again. Of a plan
+    for smaller tapes it is the kind with the smallest.
     """
     if isinstance(plan, Schedule):
         return next(one for one in footprints if one.tape == (tape or "residuals"))
-    workload, units = plan.workload, plan.workload.units or 1
-    sizes = {one.tape: one.tape_bytes for one in footprints}
-    most = workload.tape_bytes * units * (1 + _TOLERANCE)
-    named = {one.name: one.tape for one in footprints if one.tape_bytes <= most}
-    chosen = tape or named.get(workload.name) or pick_tape(sizes, workload)
-    fits = sizes[chosen] <= most
-    state, known = footprints[0].state_bytes, workload.state_bytes * units
-    if tape is None and (not fits or state > known * (1 + _TOLERANCE)):
-        planned = format_bytes(workload.tape_bytes * units)
+    workload = plan.workload
+    calibrated = None if workload.calibration is None else workload.calibration.tape
+
+    def likeness(one: StepFootprint) -> tuple[Any, ...]:
+        # Products of several steps at once need the workspace that they were planned with.
+        is_grouped = calibrated is None and one.together > 1 and workload.name.endswith(one.suffix)
+        return one.name == workload.name, one.tape_bytes, one.tape == calibrated, is_grouped
+
+    allowed = [one for one in footprints if tape in {None, one.tape}]
+    fitting = [one for one in allowed if one.tape_bytes <= _within(workload.tape_bytes, workload)]
+    return max(fitting, key=likeness) if fitting else min(allowed, key=lambda one: one.tape_bytes)
+
+
+def warn_of_sizes(plan: Plan | Schedule, footprint: StepFootprint) -> None:
+    """Warn of PlanMismatch if a state or a tape is larger than planned."""
+    if isinstance(plan, Schedule):
+        return
+    workload = plan.workload
+    state, tape = workload.state_bytes, workload.tape_bytes
+    if footprint.state_bytes > _within(state, workload) or footprint.tape_bytes > _within(tape, workload):
+        units = workload.units or 1
         warnings.warn(
-            f"the plan is for a state of {format_bytes(known)} and tapes of {planned}; this step has a state "
-            f"of {format_bytes(state)} and tapes of at least {format_bytes(sizes[chosen])}",
+            f"the plan is for a state of {format_bytes(state * units)} and tapes of "
+            f"{format_bytes(tape * units)}; this step has a state of {format_bytes(footprint.state_bytes)} and "
+            f"tapes of at least {format_bytes(footprint.tape_bytes)}",
             PlanMismatch,
             stacklevel=4,
         )
-    alone, *together = (one for one in footprints if one.tape == chosen)
-    if workload.calibration is not None:
-        # Calibration measures steps alone.
-        return alone
-    # Products of several steps at once need the workspace that they were planned with.
-    return next((one for one in together if workload.name.endswith(one.suffix)), alone)
 
 
-def pick_tape(sizes: Mapping[Tape, int], workload: Workload) -> Tape:
-    """Return the kind of tape that a workload is of: the largest within its bytes; the smallest if none is.
-
-    Of kinds of one size it is the calibrated one, else the one that computes the least again.
-    """
-    planned = workload.tape_bytes * (workload.units or 1)
-    fitting = [kind for kind, size in sizes.items() if size <= planned * (1 + _TOLERANCE)]
-    if not fitting:
-        return min(sizes, key=sizes.__getitem__)
-    most = max(sizes[kind] for kind in fitting)
-    equal = [kind for kind in fitting if sizes[kind] == most]
-    calibrated = None if workload.calibration is None else workload.calibration.tape
-    return next((kind for kind in equal if kind == calibrated), equal[0])
+def _within(planned: int, workload: Workload) -> float:
+    """Return the most bytes of all units that do not differ from those of one in a plan."""
+    return planned * (workload.units or 1) * (1 + _TOLERANCE)

@@ -23,7 +23,7 @@ from ckptplan.jax.footprint import measure_step
 from ckptplan.jax.jaxprs import Same, identify
 from ckptplan.jax.leaves import Arrays, byte_size, has_gradient, set_weak, zeros_of
 from ckptplan.jax.limit import check_limit, make_loop, plan_within
-from ckptplan.jax.planning import choose_footprint
+from ckptplan.jax.planning import Job, choose_footprint, warn_of_sizes
 from ckptplan.jax.program import Loop, run_forward
 from ckptplan.jax.step import TracedStep, differentiable
 from ckptplan.jax.tapes import Tape, TracedGradient, Wanted
@@ -70,7 +70,7 @@ class LoopCall:
         # The same operations are another loop if other arrays of them are its state, inputs or outputs.
         parts = step.constants, step.state, step.inputs, step.outputs, step.terms
         ways = Same(self.plan), self.memory, Same(self.workload), self.tape, self.place
-        return identify(step.closed.jaxpr), parts, step.is_batch, self.steps, self.reverse, *ways
+        return identify(step.jaxpr), parts, step.is_batch, self.steps, self.reverse, *ways
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LoopCall) and self._key == other._key
@@ -98,11 +98,14 @@ class LoopCall:
         plan = self.plan
         if plan is None:
             ways: dict[str, Any] = {"timed": self.workload, "tape": self.tape, "place": self.place}
-            found = plan_within(footprints, steps=self.steps, memory=self.memory, **ways)
+            job = Job(measured=footprints, steps=self.steps, memory=self.memory, **ways)
+            found = plan_within(job)
             plan, footprint = found.plan, found.footprint
             self._tell_what_is_not_counted(plan)
         else:
             footprint = choose_footprint(plan, footprints, tape=self.tape)
+            if self.tape is None:
+                warn_of_sizes(plan, footprint)
         return make_loop(plan, footprint, reverse=self.reverse, place=self.place)
 
     def _tell_what_is_not_counted(self, plan: Plan) -> None:

@@ -2,8 +2,6 @@
 
 Buffers are allocated once and written in place. The first sweep is the forward pass; the rows from the
 first Backward run when gradients are asked for.
-
-Reads and writes checkpoints and tapes in the buffers of a program, at the places of a table.
 """
 
 from __future__ import annotations
@@ -30,6 +28,7 @@ from ckptplan.jax.leaves import (
     put,
     put_at,
     release,
+    run_if,
     take,
 )
 from ckptplan.jax.remote import RemoteStates
@@ -37,22 +36,6 @@ from ckptplan.jax.step import TracedStep, differentiable
 from ckptplan.jax.sums import GradientSums
 from ckptplan.jax.table import COLUMNS, Layout, RowTable
 from ckptplan.jax.tapes import Wanted
-
-
-class BufferStore:
-    """The buffers of a program as a functional store: each write returns the buffers that follow."""
-
-    def __init__(self, table: RowTable) -> None:
-        self._table = table
-        self.states = _Leaves(table.layout, table.layout.state, table.state_places)
-        self.tapes = _Leaves(table.layout, table.layout.tape, table.tape_places)
-        #: The number of the tape of each step.
-        self.tape_of = jnp.asarray(table.tape_of)
-
-    def make(self) -> Arrays:
-        """Return buffers of zeros."""
-        sizes = zip(self._table.rooms, self._table.layout.buffers, strict=True)
-        return tuple(one for room, leaf in sizes for one in make_room((leaf,), room))
 
 
 class _Leaves:
@@ -83,7 +66,7 @@ class _Leaves:
         return tuple(changed)
 
     def _places_of(self, number: Any) -> Any:
-        return [number] * len(self._buffers) if self._places is None else self._places[number]
+        return [number] * len(self._buffers) if self._places is None else at(self._places, number)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -91,6 +74,8 @@ class Loop:
     """A traced step with the schedule that it runs under."""
 
     sums: GradientSums
+    #: The steps whose products of gradients are formed at once.
+    together: int
     table: RowTable
     #: Whether the sequence is run from its end.
     reverse: bool
@@ -162,134 +147,148 @@ def _add(sums: Sequence[Any], terms: Sequence[Any]) -> Arrays:
     return tuple(one + other for one, other in zip(sums, terms, strict=True))
 
 
-class _Rows:
-    """Rows of a table, by the names of their columns."""
+#: Keeps what a step gives beside its state: of t, what was kept before, outputs and terms.
+_Note = Callable[[Any, Any, Arrays, Arrays], Any]
 
-    def __init__(self, rows: npt.NDArray[np.int32]) -> None:
+
+def _note_nothing(_: Any, noted: Any, *__: Arrays) -> Any:
+    return noted
+
+
+class _Rows:
+    """Rows of a table that are played in a program: states move, steps run and are recorded."""
+
+    def __init__(
+        self, loop: Loop, rows: npt.NDArray[np.int32], run: Any, constants: Arrays, xs: Arrays
+    ) -> None:
         self._known = dict(zip(COLUMNS, rows.T, strict=True))
         self._table = jnp.asarray(rows)
+        self._loop, self._run, self._constants, self._xs = loop, run, constants, hold_all(xs)
+        table = loop.table
+        self._states = _Leaves(table.layout, table.layout.state, table.state_places)
+        self._tapes = _Leaves(table.layout, table.layout.tape, table.tape_places)
+        self._tape_of = jnp.asarray(table.tape_of)
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self._table)
 
     def at(self, number: Any) -> dict[str, Any]:
-        """Return a row."""
-        return dict(zip(COLUMNS, self._table[number], strict=True))
+        """Return a row by the names of its columns."""
+        return dict(zip(COLUMNS, at(self._table, number), strict=True))
 
-    def uses(self, column: str) -> bool:
+    def take_input(self, t: Any) -> Arrays:
+        """Return the input of step t."""
+        return self._loop.step.take_input(self._xs, self._loop.input_place(t))
+
+    def read_tape(self, buffers: Arrays, t: Any) -> Arrays:
+        """Return the tape of step t."""
+        return self._tapes.read(buffers, at(self._tape_of, t))
+
+    def play(
+        self, row: dict[str, Any], state: Arrays, buffers: Arrays, noted: Any, note: _Note = _note_nothing
+    ) -> tuple[Arrays, Arrays, Any]:
+        """Return the working state, the buffers and what was noted, after all of a row but its Backward."""
+        step, recording = self._loop.step, self._loop.sums.recording
+
+        def advance(t: Any, carry: Any) -> Any:
+            state, noted = carry
+            state, outputs, terms = step.run(self._constants, state, self.take_input(t), t)
+            return state, note(t, noted, outputs, terms)
+
+        def record(t: Any, carry: Any) -> Any:
+            state, noted, buffers = carry
+            state, outputs, terms, tape = recording.record(self._constants, state, self.take_input(t), t)
+            buffers = self._tapes.write(buffers, tape, at(self._tape_of, t))
+            return state, note(t, noted, outputs, terms), buffers
+
+        state, buffers = self._load(row, state, buffers)
+        state, noted = self.each(row, "advance", advance, (state, noted))
+        buffers = self._save(row, state, buffers)
+        state, noted, buffers = self.each(row, "record", record, (state, noted, buffers))
+        return state, buffers, noted
+
+    def each(self, row: dict[str, Any], what: str, body: Any, carry: Any, *, down: bool = False) -> Any:
+        """Run a body for the steps of a row, upwards or ``down``; nothing is compiled if no row has any."""
+        first, last = f"{what}_start", f"{what}_stop"
+        if not (self._known[last] > self._known[first]).any():
+            return carry
+        start, stop = row[first], row[last]
+        if not down:
+            return lax.fori_loop(start, stop, body, carry)
+        return lax.fori_loop(0, stop - start, lambda back, some: body(stop - 1 - back, some), carry)
+
+    def _uses(self, column: str) -> bool:
         """Return whether any row has a slot in a column."""
         return bool((self._known[column] >= 0).any())
 
-    def run(self, row: dict[str, Any], start: str, stop: str, body: Any, carry: Any) -> Any:
-        """Run a body for the steps of a row between two columns; nothing is compiled if no row has any."""
-        if not (self._known[stop] > self._known[start]).any():
-            return carry
-        return lax.fori_loop(row[start], row[stop], body, carry)
-
-
-class _Mover:
-    """Moves states between the working state, slots and remote memory, as a row says."""
-
-    def __init__(self, rows: _Rows, store: BufferStore, remote: RemoteStates | None, run: Any) -> None:
-        self._rows, self._states, self._remote, self._run = rows, store.states, remote, run
-
-    def load(self, row: dict[str, Any], state: Arrays, buffers: Arrays) -> tuple[Arrays, Arrays]:
+    def _load(self, row: dict[str, Any], state: Arrays, buffers: Arrays) -> tuple[Arrays, Arrays]:
         """Return the working state and the buffers; without a load, the state is carried over."""
-        if self._rows.uses("pull_from"):
-            buffers = self._pull(row, buffers)
-        if self._rows.uses("load"):
-            kept = self._states.read(buffers, jnp.maximum(row["load"], 0))
+        states = self._states
+
+        def pull(buffers: Arrays) -> Arrays:
+            found = self._remote.read(self._run, row["pull_from"], states.read(buffers, row["pull_to"]))
+            return states.write(buffers, found, row["pull_to"])
+
+        def read(state: Arrays) -> Arrays:
+            return self._remote.read(self._run, row["remote_load"], state)
+
+        if self._uses("pull_from"):
+            buffers = run_if(row["pull_from"] >= 0, pull, buffers)
+        if self._uses("load"):
+            kept = states.read(buffers, jnp.maximum(row["load"], 0))
             state = choose(row["load"] >= 0, kept, state)
-        if self._rows.uses("remote_load"):
-            state = self._read(row["remote_load"], state)
+        if self._uses("remote_load"):
+            state = run_if(row["remote_load"] >= 0, read, state)
         return state, buffers
 
-    def save(self, row: dict[str, Any], state: Arrays, buffers: Arrays) -> Arrays:
+    def _save(self, row: dict[str, Any], state: Arrays, buffers: Arrays) -> Arrays:
         """Return the buffers, with the working state in a slot."""
-        if self._rows.uses("save"):
+        if self._uses("save"):
             slot = row["save"]
             buffers = self._states.write(buffers, state, jnp.maximum(slot, 0), only_if=slot >= 0)
-        if self._rows.uses("remote_save"):
+        if self._uses("remote_save"):
             self._write(row["remote_save"], lambda: state)
-        if self._rows.uses("push_from"):
+        if self._uses("push_from"):
             self._write(row["push_to"], lambda: self._states.read(buffers, row["push_from"]))
         return buffers
 
-    def _read(self, place: Any, state: Arrays) -> Arrays:
-        def body(_: Any, some: Arrays) -> Arrays:
-            return self._far.read(self._run, place, some)
-
-        # A loop of no or one round: a condition would copy what passes through it.
-        found: Arrays = lax.fori_loop(0, jnp.where(place >= 0, 1, 0), body, state)
-        return found
-
-    def _pull(self, row: dict[str, Any], buffers: Arrays) -> Arrays:
-        def body(_: Any, buffers: Arrays) -> Arrays:
-            like = self._states.read(buffers, row["pull_to"])
-            found = self._far.read(self._run, row["pull_from"], like)
-            return self._states.write(buffers, found, row["pull_to"])
-
-        found: Arrays = lax.fori_loop(0, jnp.where(row["pull_from"] >= 0, 1, 0), body, buffers)
-        return found
-
     def _write(self, place: Any, state: Callable[[], Arrays]) -> None:
-        def body(_: Any, done: Any) -> Any:
-            self._far.write(self._run, place, state())
+        def send(done: Any) -> Any:
+            self._remote.write(self._run, place, state())
             return done
 
-        lax.fori_loop(0, jnp.where(place >= 0, 1, 0), body, jnp.int32(0))
+        run_if(place >= 0, send, jnp.int32(0))
 
     @property
-    def _far(self) -> RemoteStates:
-        assert self._remote is not None  # noqa: S101 - schedules that use it are given one
-        return self._remote
+    def _remote(self) -> RemoteStates:
+        assert self._loop.remote is not None  # noqa: S101 - schedules that use it are given one
+        return self._loop.remote
 
 
 def sweep(loop: Loop, constants: Arrays, state: Arrays, xs: Arrays) -> Any:
-    """Run the rows before the first Backward: return the results, and buffers and what was prepared."""
-    step, table, recording = loop.step, loop.table, loop.sums.recording
-    xs = hold_all(xs)
+    """Run the rows before the first Backward: return the results, and the run with its buffers."""
+    step, table = loop.step, loop.table
     run = jnp.int32(0) if loop.remote is None else loop.remote.open()
-    store, rows = BufferStore(table), _Rows(table.forward)
-    mover = _Mover(rows, store, loop.remote, run)
+    rows = _Rows(loop, table.forward, run, constants, xs)
 
-    def count(t: Any, known: Any, sums: Arrays, terms: Arrays) -> tuple[Any, Arrays]:
-        """Add terms of a step that runs for the first time."""
-        if not table.repeats:
-            return known, _add(sums, terms)
+    def note(t: Any, noted: Any, outputs: Arrays, terms: Arrays) -> Any:
+        """Keep the outputs, and add the terms of a step that runs for the first time."""
+        stacked, sums, known = noted
         new = _add(sums, terms)
-        return jnp.maximum(known, t + 1), choose(t >= known, new, sums)
-
-    def advance(t: Any, carry: Any) -> Any:
-        state, outputs, sums, known = carry
-        place = loop.input_place(t)
-        state, some, terms = step.run(constants, state, step.take_input(xs, place), t)
-        known, sums = count(t, known, sums, terms)
-        return state, put(outputs, some, place), sums, known
-
-    def record(t: Any, carry: Any) -> Any:
-        state, outputs, sums, known, buffers = carry
-        place = loop.input_place(t)
-        state, some, terms, tape = recording.record(constants, state, step.take_input(xs, place), t)
-        known, sums = count(t, known, sums, terms)
-        return state, put(outputs, some, place), sums, known, store.tapes.write(buffers, tape, store.tape_of[t])
+        if table.repeats:
+            new, known = choose(t >= known, new, sums), jnp.maximum(known, t + 1)
+        return put(stacked, outputs, loop.input_place(t)), new, known
 
     def body(number: Any, carry: Any) -> Any:
-        state, outputs, sums, known, buffers = carry
-        row = rows.at(number)
-        state, buffers = mover.load(row, state, buffers)
-        carry = state, outputs, sums, known
-        state, outputs, sums, known = rows.run(row, "start", "stop", advance, carry)
-        buffers = mover.save(row, state, buffers)
-        carry = state, outputs, sums, known, buffers
-        return rows.run(row, "record_start", "record_stop", record, carry)
+        state, buffers, noted = carry
+        return rows.play(rows.at(number), state, buffers, noted, note)
 
-    start = (
-        state,
-        make_room(step.outputs, table.steps),
-        make_zeros(step.terms),
-        jnp.int32(0),
-        store.make(),
-    )
-    state, outputs, sums, _, buffers = lax.fori_loop(0, len(table.forward), body, start)
-    return (state, release(outputs, step.outputs), sums), (run, buffers, recording.prepare(constants))
+    noted = make_room(step.outputs, table.steps), make_zeros(step.terms), jnp.int32(0)
+    sizes = zip(table.rooms, table.layout.buffers, strict=True)
+    carry = state, tuple(one for room, leaf in sizes for one in make_room((leaf,), room)), noted
+    state, buffers, (outputs, sums, _) = lax.fori_loop(0, len(rows), body, carry)
+    return (state, release(outputs, step.outputs), sums), (run, buffers)
 
 
 def reverse_loop(
@@ -300,52 +299,31 @@ def reverse_loop(
     gradients: tuple[Arrays, Arrays | None, Arrays],
 ) -> tuple[Arrays, Arrays, Arrays]:
     """Run the rows from the first Backward: return gradients of constants, the initial state and inputs."""
-    step, table, recording, wanted = loop.step, loop.table, loop.sums.recording, loop.wanted
-    run, buffers, prepared = kept
+    step, table, wanted = loop.step, loop.table, loop.wanted
+    run, buffers = kept
     final, stacked, sums = gradients
-    xs, stacked = hold_all(xs), None if stacked is None else hold_all(stacked)
-    store, rows = BufferStore(table), _Rows(table.backward)
-    mover = _Mover(rows, store, loop.remote, run)
+    stacked = None if stacked is None else hold_all(stacked)
+    rows = _Rows(loop, table.backward, run, constants, xs)
     seen = [step.inputs[place] for place in wanted.inputs]
     none = make_zeros([step.outputs[place] for place in differentiable(step.outputs)])
-
-    def advance(t: Any, state: Arrays) -> Arrays:
-        return step.run(constants, state, step.take_input(xs, loop.input_place(t)), t)[0]
-
-    def record(t: Any, carry: Any) -> Any:
-        state, buffers = carry
-        state, _, _, tape = recording.record(constants, state, step.take_input(xs, loop.input_place(t)), t)
-        return state, store.tapes.write(buffers, tape, store.tape_of[t])
 
     def reverse(buffers: Arrays, t: Any, carry: Any) -> Any:
         gradient, totals, of_inputs = carry
         place = loop.input_place(t)
         incoming = gradient, none if stacked is None else release(take(stacked, place), none), sums
-        tape = store.tapes.read(buffers, store.tape_of[t])
-        given = constants, prepared, tape, step.take_input(xs, place), t, incoming
-        totals, gradient, of_input = loop.sums.reverse(totals, given, t)
+        given = constants, rows.read_tape(buffers, t), rows.take_input(t), t, incoming
+        totals, gradient, of_input = loop.sums.reverse(totals, given, t, together=loop.together)
         return gradient, totals, put(of_inputs, of_input, place)
 
     def body(number: Any, carry: Any) -> Any:
-        state, buffers, *gradients = carry
+        state, buffers, found = carry
         row = rows.at(number)
-        state, buffers = mover.load(row, state, buffers)
-        state = rows.run(row, "start", "stop", advance, state)
-        buffers = mover.save(row, state, buffers)
-        state, buffers = rows.run(row, "record_start", "record_stop", record, (state, buffers))
-        gradients = loop.sums.reverse_all(
-            row["reverse_start"], row["reverse_stop"], partial(reverse, buffers), tuple(gradients), sums_at=1
-        )
-        return state, buffers, *gradients
+        state, buffers, _ = rows.play(row, state, buffers, ())
+        return state, buffers, rows.each(row, "reverse", partial(reverse, buffers), found, down=True)
 
-    start = (
-        make_zeros(step.state),
-        buffers,
-        final,
-        loop.sums.start(),
-        make_room(seen, table.steps),
-    )
-    *_, gradient, totals, of_inputs = lax.fori_loop(0, len(table.backward), body, start)
+    found = final, loop.sums.start(together=loop.together), make_room(seen, table.steps)
+    carry = make_zeros(step.state), buffers, found
+    _, _, (gradient, totals, of_inputs) = lax.fori_loop(0, len(rows), body, carry)
     if loop.remote is not None:
         loop.remote.close(run)
     return loop.sums.finish(totals), gradient, release(of_inputs, seen)

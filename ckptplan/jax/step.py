@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from ckptplan.errors import InputError
-from ckptplan.jax.jaxprs import evaluate, inline_calls, unnamed, walk
+from ckptplan.jax.jaxprs import evaluate, inline_calls, walk
 from ckptplan.jax.leaves import (
     Arrays,
     Kinds,
@@ -38,7 +38,7 @@ class TracedStep:
     other axes of the arrays themselves.
     """
 
-    closed: core.ClosedJaxpr
+    jaxpr: core.Jaxpr
     constants: tuple[jax.ShapeDtypeStruct, ...]
     state: tuple[jax.ShapeDtypeStruct, ...]
     inputs: tuple[jax.ShapeDtypeStruct, ...]
@@ -56,7 +56,7 @@ class TracedStep:
         self, constants: Sequence[Any], state: Sequence[Any], x: Sequence[Any], t: Any
     ) -> tuple[Arrays, Arrays, Arrays]:
         """Return the next state, the outputs and the terms of a step."""
-        return self.split_results(evaluate(self.closed.jaxpr, (*constants, *state, *x, t)))
+        return self.split_results(evaluate(self.jaxpr, (*constants, *state, *x, t)))
 
     def split_given(self, leaves: Sequence[Any]) -> tuple[Any, Any, Any]:
         """Return constants, state and the rest."""
@@ -88,16 +88,16 @@ class TracedStep:
         )
         chosen = (*constants, *(True for _ in self.state), *inputs, False)
         run = jax.vmap(
-            lambda *flat: evaluate(self.closed.jaxpr, flat),
+            lambda *flat: evaluate(self.jaxpr, flat),
             in_axes=tuple(0 if one else None for one in chosen),
             axis_size=size,
         )
-        closed = jax.make_jaxpr(run)(*given, jax.ShapeDtypeStruct((), jnp.int32))
+        jaxpr = jax.make_jaxpr(run)(*given, jax.ShapeDtypeStruct((), jnp.int32)).jaxpr
         many, state, xs = self.split_given(given)
-        _, outputs, terms = map(shapes_of, self.split_results(closed.out_avals))
+        _, outputs, terms = map(shapes_of, self.split_results([one.aval for one in jaxpr.outvars]))
         return replace(
             self,
-            closed=closed,
+            jaxpr=jaxpr,
             constants=many,
             state=state,
             inputs=xs,
@@ -112,7 +112,7 @@ class TracedStep:
 
     def raise_results(self, state: Arrays, outputs: Arrays) -> tuple[Any, Any]:
         """Return the last state and stacked outputs as the user's cell returns them, with its weak types."""
-        kinds = self.closed.out_avals
+        kinds: Any = [one.aval for one in self.jaxpr.outvars]
         state, outputs = (
             tuple(set_weak(array, weak=kind.weak_type) for array, kind in zip(arrays, some, strict=False))
             for arrays, some in ((state, kinds), (outputs, kinds[len(state) :]))
@@ -171,11 +171,11 @@ def trace_step(
         closed, shapes = jax.make_jaxpr(flat_step, return_shape=True)(state, slices, t)
     _check_state(init, closed.in_avals[: len(state)], shapes[0], field=field, first=first)
     check_repeatable(closed, field=field)
-    closed = inline_calls(closed)
-    _check_collectives(closed.jaxpr, field=field)
+    jaxpr, constants = inline_calls(closed)
+    _check_collectives(jaxpr, field=field)
     kinds = (
         one.aval
-        for inner in walk(closed.jaxpr)
+        for inner in walk(jaxpr)
         for one in (
             *inner.constvars,
             *inner.invars,
@@ -184,8 +184,8 @@ def trace_step(
     )
     _check_shardings(kinds, field=field)
     traced = TracedStep(
-        closed=_close(closed.jaxpr),
-        constants=shapes_of([one.aval for one in closed.jaxpr.constvars]),
+        jaxpr=jaxpr,
+        constants=shapes_of([one.aval for one in jaxpr.invars[: len(constants)]]),
         state=shapes_of(closed.in_avals[: len(state)]),
         inputs=shapes_of(closed.in_avals[len(state) : -1]),
         outputs=shapes_of(shapes[1]),
@@ -195,15 +195,7 @@ def trace_step(
         state_kinds=state_kinds,
         output_kinds=notes["output_kinds"],
     )
-    return traced, tuple(closed.consts), state
-
-
-def _close(jaxpr: core.Jaxpr) -> core.ClosedJaxpr:
-    """Return a jaxpr with its constants as its first arguments."""
-    inputs = (*jaxpr.constvars, *jaxpr.invars)
-    return core.ClosedJaxpr(
-        core.Jaxpr((), inputs, jaxpr.outvars, jaxpr.eqns, jaxpr.effects, unnamed(jaxpr.debug_info)), ()
-    )
+    return traced, constants, state
 
 
 def _as_array(leaf: Any) -> Any:

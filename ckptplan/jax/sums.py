@@ -9,9 +9,8 @@ is applied to the sum at the end.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
@@ -20,7 +19,19 @@ from jax import lax
 from jax.extend import core
 
 from ckptplan.jax.jaxprs import evaluate, find_known, slice_jaxpr
-from ckptplan.jax.leaves import Arrays, byte_size, make_room, make_zeros, put, release, shape_of, split
+from ckptplan.jax.leaves import (
+    Arrays,
+    axes_of,
+    byte_size,
+    hold,
+    make_room,
+    make_zeros,
+    put,
+    release,
+    run_if,
+    shape_of,
+    split,
+)
 from ckptplan.jax.step import differentiable
 from ckptplan.jax.tapes import Recording
 from ckptplan.jax.work import estimate_hoisted_bytes
@@ -46,17 +57,17 @@ class _Product:
 
 
 class GradientSums:
-    """How the gradients of constants are added up while steps are reversed.
+    """How the gradients of constants are added up while steps are reversed, from the last to the first.
 
-    Steps come in turn, from the last to the first, in rows of any length.
+    Products of ``together`` steps are formed at once. Such a group ends at a multiple of its length, and the
+    last one at step 0; the first group of a sequence may have zeros in place of steps.
     """
 
-    def __init__(self, recording: Recording, *, together: int = 1) -> None:
-        """Products of ``together`` steps are formed at once."""
+    def __init__(self, recording: Recording) -> None:
         self.recording = recording
         jaxpr, traced = recording.reverse, recording.traced
-        self._held, self.together = traced.values, together
-        count, fixed = len(traced.wanted.constants), len(traced.fixed) + len(recording.prepared)
+        self._held = traced.values
+        count, fixed = len(traced.wanted.constants), len(traced.fixed)
         made = {one: equation for equation in jaxpr.eqns for one in equation.outvars}
         inner = [_pass_linear(one, made) for one in jaxpr.outvars[:count]]
         #: What follows the sums; None if they are the gradients. A gradient of zero is a literal.
@@ -69,7 +80,7 @@ class GradientSums:
         self._products = [
             _Product(place=place, left=_place(kept, left), right=_place(kept, right), equation=made[one])
             for place, one in enumerate(inner)
-            if together > 1 and (pair := _factors(one, made, known)) is not None
+            if (pair := _factors(one, made, known)) is not None
             for left, right in [pair]
         ]
         waiting = {one.place for one in self._products}
@@ -77,7 +88,7 @@ class GradientSums:
         self._inner = tuple(one.aval for one in inner)
         self._orders = [order for _, order in kept]
         self._kept = tuple(
-            shape_of(jax.eval_shape(partial(lax.transpose, permutation=order), shape_of(one.aval)))
+            shape_of(one.aval).update(shape=tuple(one.aval.shape[axis] for axis in order))
             for one, order in kept
         )
         factors = (one for one, _ in kept)
@@ -92,70 +103,62 @@ class GradientSums:
         return tuple(one.equation for one in self._products)
 
     @property
-    def kept_bytes(self) -> int:
-        """The bytes of the factors of a group."""
-        return self.together * byte_size(self._kept)
+    def factor_bytes(self) -> int:
+        """The bytes of the factors of a step."""
+        return byte_size(self._kept)
 
     @property
     def added_bytes(self) -> int:
         """The bytes of what each step adds to sums."""
         return byte_size([self._inner[place] for place in self._added])
 
-    def start(self) -> Sums:
+    def start(self, *, together: int = 1) -> Sums:
         """Return sums of nothing."""
-        return make_zeros(self._inner), make_room(self._kept, self.together)
+        return make_zeros(self._inner), make_room(self._kept, together) if together > 1 else ()
 
-    def reverse(self, sums: Sums, arguments: tuple[Any, ...], t: Any) -> tuple[Sums, Arrays, Arrays]:
+    def reverse(
+        self, sums: Sums, arguments: tuple[Any, ...], t: Any, *, together: int = 1
+    ) -> tuple[Sums, Arrays, Arrays]:
         """Reverse step t: return the sums that follow, and the gradients of the state and of the input.
 
         ``arguments`` are trees of those of ``Recording.reverse``.
         """
         found = evaluate(self.each, (*self._held, *jax.tree.leaves(arguments)))
         added, factors, rest = split(found, len(self._added), len(self._kept))
-        totals = list(sums[0])
+        changed, kept = list(sums[0]), sums[1]
         for place, one in zip(self._added, added, strict=True):
-            totals[place] = totals[place] + one
+            changed[place] = changed[place] + one
+        totals = tuple(changed)
         turned = [lax.transpose(one, order) for one, order in zip(factors, self._orders, strict=True)]
-        kept = put(sums[1], turned, t % self.together)
-        return (tuple(totals), kept), rest[: self._moved], rest[self._moved :]
-
-    def reverse_all(
-        self, start: Any, stop: Any, step: Callable[[Any, Any], Any], carry: Any, *, sums_at: int
-    ) -> Any:
-        """Reverse the steps from ``stop`` - 1 down to ``start`` by ``step(t, carry)``, in groups.
-
-        ``sums_at`` is the place of the sums in the carry. A group ends at a multiple of its length, and the
-        last one at step 0; the first group of a sequence may have zeros in place of steps.
-        """
-
-        def down(low: Any, high: Any, carry: Any) -> Any:
-            return lax.fori_loop(0, high - low, lambda back, some: step(high - 1 - back, some), carry)
-
-        if not self._products:
-            return down(start, stop, carry)
-        size = self.together
-        last = (stop - 1) // size
-
-        def group(number: Any, carry: Any) -> Any:
-            first = (last - number) * size
-            carry = list(down(jnp.maximum(start, first), jnp.minimum(stop, first + size), carry))
-            # A loop of no or one round: a condition would copy what passes through it.
-            totals, kept = carry[sums_at]
-            rounds = jnp.where(first >= start, 1, 0)
-            totals = lax.fori_loop(0, rounds, lambda _, some: self._form(some, kept), totals)
-            carry[sums_at] = totals, kept
-            return tuple(carry)
-
-        groups = jnp.where(stop > start, last - start // size + 1, 0)
-        return lax.fori_loop(0, groups, group, carry)
+        if together > 1:
+            kept = put(kept, turned, t % together)
+            totals, kept = run_if(t % together == 0, self._form_group, (totals, kept))
+        else:
+            totals = self._form(totals, [lax.expand_dims(one, (0,)) for one in turned])
+        return (totals, kept), rest[: self._moved], rest[self._moved :]
 
     def finish(self, sums: Sums) -> Arrays:
         """Return the gradients of the constants."""
         ends = zip(self._ends, sums[0], strict=True)
         return tuple(total if end is None else evaluate(end, (total,))[0] for end, total in ends)
 
-    def _form(self, totals: Arrays, kept: Arrays) -> Arrays:
-        """Add the products of a group."""
+    def _form_group(self, sums: Sums) -> Sums:
+        """Add the products of a whole group, after which its factors are of no use.
+
+        One number of each factor is overwritten, by one that comes after its products: compilers form what does
+        not change in a loop before it, whether or not the loop has a round.
+        """
+        totals = self._form(*sums)
+        spent = []
+        for place, (whole, leaf) in enumerate(zip(sums[1], self._kept, strict=True)):
+            products = (totals[one.place] for one in self._products if place in {one.left, one.right})
+            number = sum(jnp.real(one.reshape(-1)[0]) for one in products)
+            last = hold(jnp.asarray(number, leaf.dtype)).reshape((1,) * whole.ndim)
+            spent.append(lax.dynamic_update_slice(whole, last, (0,) * whole.ndim))
+        return totals, tuple(spent)
+
+    def _form(self, totals: Arrays, kept: Sequence[jax.Array]) -> Arrays:
+        """Add the products of a group of steps, whose factors are side by side."""
         changed = list(totals)
         kept = release(kept, self._kept)
         for one in self._products:
@@ -166,36 +169,24 @@ class GradientSums:
 
 def form_together(equation: Any, left: Any, right: Any) -> jax.Array:
     """Return the sum of a product over the first axis of its factors, which are in the order of ``_order``."""
-    (of_left, of_right), (batch_left, batch_right) = equation.params["dimension_numbers"]
-    if batch_left:
-        contracted = (0, *_later(of_left)), (0, *_later(of_right))
-        numbers: Any = contracted, (_later(batch_left), _later(batch_right))
-    else:
-        # One axis of rows: the compiler would copy factors with two.
-        left, right = (_merge_axes(one, 1 + len(of_left)) for one in (left, right))
-        numbers = ((0,), (0,)), ((), ())
+    (of_left, _), _ = equation.params["dimension_numbers"]
+    # One axis of rows: the compiler would copy factors with two.
     found: jax.Array = lax.dot_general(
-        left,
-        right,
-        numbers,
+        _merge_axes(left, 1 + len(of_left)),
+        _merge_axes(right, 1 + len(of_left)),
+        (((0,), (0,)), ((), ())),
         precision=equation.params["precision"],
         preferred_element_type=equation.params["preferred_element_type"],
     )
     return found
 
 
-def _later(axes: Sequence[int]) -> tuple[int, ...]:
-    return tuple(axis + 1 for axis in axes)
-
-
 def _merge_axes(array: Any, count: int) -> Any:
     return array.reshape((math.prod(array.shape[:count]), *array.shape[count:]))
 
 
-def _order(axes: int, contracted: Sequence[int], batch: Sequence[int]) -> tuple[int, ...]:
-    """Return the order of axes in which a factor is kept: those that are summed over first, without a batch."""
-    if batch:
-        return tuple(range(axes))
+def _order(axes: int, contracted: Sequence[int]) -> tuple[int, ...]:
+    """Return the order of axes in which a factor is kept: those that are summed over first."""
     return (*contracted, *(axis for axis in range(axes) if axis not in contracted))
 
 
@@ -212,7 +203,7 @@ def _pass_linear(variable: Any, made: dict[Any, Any]) -> Any:
 
 
 def _factors(variable: Any, made: dict[Any, Any], known: set[Any]) -> tuple[_Factor, _Factor] | None:
-    """Return the factors of which a variable is the product, if both are of a step."""
+    """Return the factors of which a variable is the product: arrays of a step, in no batch; else None."""
     if isinstance(variable, core.Literal) or variable not in made:
         return None
     equation = made[variable]
@@ -221,10 +212,13 @@ def _factors(variable: Any, made: dict[Any, Any], known: set[Any]) -> tuple[_Fac
     left, right = equation.invars
     if any(isinstance(one, core.Literal) or one in known for one in (left, right)):
         return None
-    contracted, batches = equation.params["dimension_numbers"]
+    contracted, (batch, _) = equation.params["dimension_numbers"]
+    # Those of one group vary over the same devices.
+    apart = axes_of(left.aval) != axes_of(right.aval)
+    if batch or apart or not left.aval.size * right.aval.size:
+        return None
     first, second = (
-        (one, _order(one.aval.ndim, axes, batch))
-        for one, axes, batch in zip((left, right), contracted, batches, strict=True)
+        (one, _order(one.aval.ndim, axes)) for one, axes in zip((left, right), contracted, strict=True)
     )
     return first, second
 

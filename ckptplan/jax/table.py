@@ -27,8 +27,8 @@ COLUMNS = (
     "pull_to",
     "load",
     "remote_load",
-    "start",
-    "stop",
+    "advance_start",
+    "advance_stop",
     "save",
     "remote_save",
     "push_from",
@@ -202,7 +202,7 @@ class _Writer:
                 self._put(_LOAD, **{name: self._live[state, tier]})
             case Advance(start, stop):
                 self._run(start, stop)
-                self._put(_ADVANCE, start=start, stop=stop)
+                self._put(_ADVANCE, advance_start=start, advance_stop=stop)
             case Save(state, tier):
                 slot = self._live[state, tier] = self._take(tier)
                 self._put(_SAVE, **{"save" if tier is Tier.LOCAL else "remote_save": slot})

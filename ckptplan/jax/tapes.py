@@ -19,8 +19,8 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from ckptplan.errors import InputError, quote_value
-from ckptplan.jax.cut import find_smallest_cut, is_costly
-from ckptplan.jax.jaxprs import Splicer, evaluate, find_known, slice_jaxpr, unnamed, walk
+from ckptplan.jax.cut import find_smallest_cut
+from ckptplan.jax.jaxprs import evaluate, find_known, inline_calls, slice_jaxpr, walk
 from ckptplan.jax.leaves import Arrays, shapes_of, split
 from ckptplan.jax.step import TracedStep, check_repeatable, differentiable
 from ckptplan.jax.table import Leaves
@@ -43,7 +43,7 @@ def find_wanted(step: TracedStep, *, inputs: tuple[int, ...] = ()) -> Wanted:
     It refuses those that a function with a ``jax.custom_vjp`` closes over: its rule has no gradient for them.
     """
     places = differentiable(step.constants)
-    operations = (equation for jaxpr in walk(step.closed.jaxpr) for equation in jaxpr.eqns)
+    operations = (equation for jaxpr in walk(step.jaxpr) for equation in jaxpr.eqns)
     if any(one.primitive.name == "custom_vjp_call" for one in operations) and not _is_allowed(step, places):
         places = tuple(place for place in places if _is_allowed(step, (place,)))
     return Wanted(constants=places, inputs=inputs)
@@ -69,106 +69,83 @@ def check_tape(tape: object) -> None:
         )
 
 
+#: Passes on the gradients that come in; what is traced after it is the backward of a step.
+_turn = core.Primitive("turn_of_a_step")
+_turn.multiple_results = True
+_turn.def_abstract_eval(lambda *kinds: kinds)
+
+
 class TracedGradient:
     """A step and its backward, traced one after the other as one jaxpr."""
 
     def __init__(self, step: TracedStep, wanted: Wanted) -> None:
         self.step, self.wanted = step, wanted
         moving, outputs = differentiable(step.state), differentiable(step.outputs)
-        tree: Any = None
 
-        def run(constants: Arrays, state: Arrays, x: Arrays, t: Any) -> tuple[Any, Any, Any, Any]:
+        def run(constants: Arrays, state: Arrays, x: Arrays, t: Any, incoming: Any) -> Any:
             def of_moved(some: Arrays, moved: Arrays, seen: Arrays) -> tuple[Any, Any]:
                 filled = _fill(constants, wanted.constants, some), _fill(state, moving, moved)
                 after, stacked, terms = step.run(*filled, _fill(x, wanted.inputs, seen), t)
                 return (_pick(after, moving), _pick(stacked, outputs), terms), (after, stacked)
 
-            nonlocal tree
             given = _pick(constants, wanted.constants), _pick(state, moving), _pick(x, wanted.inputs)
             results, backward, whole = jax.vjp(of_moved, *given, has_aux=True)
-            leaves, tree = jax.tree.flatten(backward)
-            return whole[0], whole[1], results[2], tuple(leaves)
+            leaves, tree = jax.tree.flatten(incoming)
+            return *whole, results[2], backward(jax.tree.unflatten(tree, _turn.bind(*leaves)))
 
-        def reverse(leaves: Any, gradients: Any) -> Any:
-            return jax.tree.unflatten(tree, leaves)(gradients)
-
-        shapes = step.constants, step.state, step.inputs, jax.ShapeDtypeStruct((), jnp.int32)
-        forward = jax.make_jaxpr(run)(*shapes)
-        kept = len(step.state) + len(step.outputs) + len(step.terms)
         incoming = _pick(step.state, moving), _pick(step.outputs, outputs), step.terms
-        backward = jax.make_jaxpr(reverse)(shapes_of(forward.out_avals[kept:]), incoming)
-        operations = Splicer()
-        self.given, self.incoming = forward.jaxpr.invars, backward.jaxpr.invars[len(forward.out_avals) - kept :]
-        found = operations.add(forward, self.given)
-        self.results, self.residuals = found[:kept], found[kept:]
-        recorded = len(operations.equations)
-        gradients = operations.add(backward, (*self.residuals, *self.incoming))
-        #: The operations of the backward.
-        self.after = operations.equations[recorded:]
-        #: Arrays that the derivatives hold.
-        self.values = tuple(operations.constants.values())
-        constants, self.state, self.inputs = step.split_given(self.given)
-        #: The variables of these and of constants; those of the state, and of inputs and t, are by themselves.
-        self.fixed = (*operations.constants, *constants)
-        self.whole = core.Jaxpr(
-            tuple(operations.constants),
-            (*self.given, *self.incoming),
-            gradients,
-            operations.equations,
-            forward.effects | backward.effects,
-            unnamed(forward.jaxpr.debug_info),
-        )
-        self.before = self.whole.replace(
-            invars=self.given, outvars=found, eqns=operations.equations[:recorded], effects=forward.effects
-        )
+        t = jax.ShapeDtypeStruct((), jnp.int32)
+        closed = jax.make_jaxpr(run)(step.constants, step.state, step.inputs, t, incoming)
         # A custom derivative may call back where the step itself does not.
-        check_repeatable(core.ClosedJaxpr(self.whole, self.values))
+        check_repeatable(closed)
+        #: The operations, and arrays that the derivatives hold.
+        jaxpr, self.values = inline_calls(closed)
+        turn = next(place for place, one in enumerate(jaxpr.eqns) if one.primitive is _turn)
+        self.incoming = jaxpr.eqns[turn].outvars
+        #: The variables of these and of what the step is given.
+        self.given = jaxpr.invars[: len(jaxpr.invars) - len(self.incoming)]
+        #: Those of the former and of constants; of the state; and of inputs and t.
+        counts = len(self.values) + len(step.constants), len(step.state)
+        self.fixed, self.state, self.inputs = split(self.given, *counts)
+        kept = len(step.state) + len(step.outputs) + len(step.terms)
+        self.results, gradients = jaxpr.outvars[:kept], jaxpr.outvars[kept:]
+        #: The operations of the backward, and the variables of the step that they use.
+        self.after = jaxpr.eqns[turn + 1 :]
+        made = {one for equation in self.after for one in equation.outvars} | set(self.incoming)
+        used = (one for equation in self.after for one in equation.invars)
+        self.residuals = [one for one in _variables((*used, *gradients)) if one not in made]
+        self.before = jaxpr.replace(
+            invars=self.given, outvars=(*self.results, *self.residuals), eqns=jaxpr.eqns[:turn]
+        )
+        self.whole = self.before.replace(
+            invars=(*self.given, *self.incoming), outvars=gradients, eqns=(*self.before.eqns, *self.after)
+        )
 
 
 class Recording:
     """How a step is recorded and reversed with one kind of tape.
 
-    What depends on constants only is computed once, if reversing needs it: it is ``prepared``.
+    What depends on constants only is computed in each step, and so by compilers once, before the loop.
     """
 
     def __init__(self, traced: TracedGradient, kind: Tape) -> None:
         self.kind, self.traced = kind, traced
-        fixed, before, state, inputs = traced.fixed, traced.before, traced.state, traced.inputs
-        known = find_known(before, fixed)
-        residuals = list(dict.fromkeys(_variables(traced.residuals)))
-        tape = [one for one in residuals if one not in known and one not in inputs]
-        once = [one for one in residuals if one in known and one not in fixed]
+        before, state, inputs = traced.before, traced.state, traced.inputs
+        known = {*find_known(before, traced.fixed), *inputs}
+        tape = [one for one in traced.residuals if one not in known]
         if kind == "products":
-            tape = find_smallest_cut(before, state=state, residuals=tape, known={*known, *inputs})
-            costly = [
-                one
-                for equation in before.eqns
-                if is_costly(equation)
-                for one in equation.outvars
-                if one in known
-            ]
-            again = slice_jaxpr(before, residuals, (*fixed, *once, *costly, *tape, *inputs), effects=False)
-            used = {one for equation in again.eqns for one in _variables(equation.invars)}
-            once += [one for one in costly if one in used and one not in once]
+            tape = find_smallest_cut(before, state=state, residuals=tape, known=known)
         elif kind == "states":
-            tape, once = list(state), []
-        given = (*fixed, *once, *tape, *inputs)
-        again = slice_jaxpr(before, residuals, given, effects=False)
-        #: Of constants, what is prepared, a tape, an input, t and incoming gradients: the gradients.
+            tape = list(state)
+        given = (*traced.fixed, *tape, *inputs)
+        again = slice_jaxpr(before, traced.residuals, given, effects=False)
+        #: Of constants, a tape, an input, t and incoming gradients: the gradients.
         self.reverse = traced.whole.replace(
-            constvars=(), invars=(*given, *traced.incoming), eqns=(*again.eqns, *traced.after)
+            invars=(*given, *traced.incoming), eqns=(*again.eqns, *traced.after)
         )
-        self._once = slice_jaxpr(before, once, fixed, effects=False)
         #: Of constants, a state, an input and t: the results of a step and its tape.
-        self.each = slice_jaxpr(
-            before, (*traced.results, *tape), (*before.constvars, *traced.given), effects=True
-        )
+        self.each = slice_jaxpr(before, (*traced.results, *tape), traced.given, effects=True)
         self.tape: Leaves = shapes_of([one.aval for one in tape])
-        self.prepared: Leaves = shapes_of([one.aval for one in once])
-
-    def prepare(self, constants: Arrays) -> Arrays:
-        """Return what is computed once."""
-        return evaluate(self._once, (*self.traced.values, *constants))
 
     def record(
         self, constants: Arrays, state: Arrays, x: Arrays, t: Any
@@ -180,7 +157,8 @@ class Recording:
 
 
 def _variables(atoms: Iterable[Any]) -> list[Any]:
-    return [one for one in atoms if not isinstance(one, core.Literal)]
+    """Return the variables among some atoms, each once."""
+    return list(dict.fromkeys(one for one in atoms if not isinstance(one, core.Literal)))
 
 
 def _pick(leaves: Sequence[Any], places: Sequence[int]) -> Arrays:

@@ -84,8 +84,8 @@ def while_loop(
         raise InputError(f"returns {kind.dtype}{list(kind.shape)}", field="cond", accepted="a single boolean")
     apart = axes_of(kind)
     step, constants = _vary_first(step, constants, apart)
-    _check_lengths(step.closed.jaxpr, apart, field="body")
-    _check_lengths(test.closed.jaxpr, apart, field="cond")
+    _check_lengths(step.jaxpr, apart, field="body")
+    _check_lengths(test.jaxpr, apart, field="cond")
     if slots is None:
         parse_limit(memory, field="memory")
     else:
@@ -105,7 +105,7 @@ def _vary_first(step: TracedStep, constants: Arrays, apart: Sequence[str]) -> tu
 
     What varies then is computed once, before the loop: so the devices add up its gradients once, after it.
     """
-    jaxpr, count = step.closed.jaxpr, len(step.constants)
+    jaxpr, count = step.jaxpr, len(step.constants)
     known = find_known(jaxpr, jaxpr.invars[:count])
     varied = [
         equation.outvars[0]
@@ -123,8 +123,8 @@ def _vary_first(step: TracedStep, constants: Arrays, apart: Sequence[str]) -> tu
     pairs = zip(jaxpr.invars, constants, strict=False)
     kept = {variable: value for variable, value in pairs if variable in used or variable in after.outvars}
     kept |= zip(varied, evaluate(before, constants), strict=True)
-    closed = core.ClosedJaxpr(after.replace(invars=(*kept, *given)), ())
-    return replace(step, closed=closed, constants=shapes_of([one.aval for one in kept])), tuple(kept.values())
+    changed = after.replace(invars=(*kept, *given))
+    return replace(step, jaxpr=changed, constants=shapes_of([one.aval for one in kept])), tuple(kept.values())
 
 
 def _check_lengths(jaxpr: Any, apart: Sequence[str], *, field: str, what: str = "calls") -> None:

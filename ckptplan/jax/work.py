@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from enum import StrEnum
 from typing import Any
 
 from jax.extend import core
@@ -12,50 +13,41 @@ from ckptplan.jax.jaxprs import find_known
 
 #: Assumed rates of one core; only the ratio of a plan's times depends on them.
 FLOPS_PER_SECOND, BYTES_PER_SECOND = 5e10, 1e10
-#: Operations with a kernel of their own, whose arguments and results are arrays in memory.
-KERNELS = frozenset(
-    (
-        "dot_general",
-        "conv_general_dilated",
-        "sort",
-        "gather",
-        "scatter",
-        "scatter-add",
-        "fft",
-        "cumsum",
-        "scan",
-        "while",
-        "cond",
-    )
-)
-#: Operations that other ones read their arguments through.
-VIEWS = frozenset(("transpose", "reshape", "squeeze", "expand_dims"))
-#: Operations that compilers do not repeat in each of several kernels: their results are arrays in memory.
-SLOW = frozenset(
-    (
-        "atan2",
-        "cbrt",
-        "cos",
-        "cosh",
-        "erf",
-        "erf_inv",
-        "erfc",
-        "exp",
-        "exp2",
-        "expm1",
-        "lgamma",
-        "log",
-        "log1p",
-        "logistic",
-        "pow",
-        "rsqrt",
-        "sin",
-        "sinh",
-        "sqrt",
-        "tan",
-        "tanh",
-    )
-)
+
+
+class OperationKind(StrEnum):
+    """What is known of an operation; one whose name is not known may be costly."""
+
+    #: It has a kernel of its own, whose arguments and results are arrays in memory.
+    KERNEL = "kernel"
+    #: Other operations read their arguments through it.
+    VIEW = "view"
+    #: Compilers do not repeat it in each of several kernels: its result is an array in memory.
+    SLOW = "slow"
+    #: Another elementwise operation, a change of shape or a reduction. Like the last two it may run again.
+    PLAIN = "plain"
+
+
+_NAMES = {
+    OperationKind.KERNEL: (
+        "dot_general conv_general_dilated sort gather scatter scatter-add fft cumsum scan while cond"
+    ),
+    OperationKind.VIEW: "transpose reshape squeeze expand_dims",
+    OperationKind.SLOW: (
+        "atan2 cbrt cos cosh erf erf_inv erfc exp exp2 expm1 lgamma log log1p logistic pow rsqrt sin sinh "
+        "sqrt tan tanh"
+    ),
+    OperationKind.PLAIN: (
+        "abs acos acosh add add_any and argmax argmin asin asinh atan atanh bitcast_convert_type "
+        "broadcast_in_dim ceil clamp complex concatenate conj convert_element_type copy copy_p digamma "
+        "div dynamic_slice dynamic_update_slice eq floor ge gt imag integer_pow iota is_finite le lt max "
+        "min mul ne neg nextafter not or pad population_count pvary random_unwrap random_wrap real "
+        "reduce_and reduce_max reduce_min reduce_or reduce_precision reduce_prod reduce_sum rem rev round "
+        "select_n shift_left shift_right_arithmetic shift_right_logical sign slice split square "
+        "stop_gradient sub xor"
+    ),
+}
+_KINDS = {name: kind for kind, names in _NAMES.items() for name in names.split()}
 #: Parts of the names of operations that draw random numbers, and how many arrays of them they work in.
 _RANDOM, _RANDOM_ARRAYS = ("random_bits", "threefry", "rng"), 4
 #: What an operation takes at least.
@@ -82,9 +74,9 @@ def estimate_live_bytes(jaxpr: core.Jaxpr, *, with_results: bool = True) -> int:
         used = [views.get(one, one) for one in equation.invars if not isinstance(one, core.Literal)]
         last.update(dict.fromkeys(used, number))
         uses.update(set(used))
-        if equation.primitive.name in VIEWS and used:
+        if kind_of(equation) is OperationKind.VIEW and used:
             views[equation.outvars[0]] = used[0]
-        elif equation.primitive.name in KERNELS or is_random(equation):
+        elif kind_of(equation) is OperationKind.KERNEL or is_random(equation):
             held.update((*used, *equation.outvars))
     held.update(
         one for equation in equations if _is_slow(equation) for one in equation.outvars if uses[one] > 1
@@ -148,6 +140,11 @@ def _needed(jaxpr: core.Jaxpr) -> list[Any]:
     return kept[::-1]
 
 
+def kind_of(equation: Any) -> OperationKind | None:
+    """Return the kind of an operation, None if its name is not known."""
+    return _KINDS.get(equation.primitive.name)
+
+
 def is_random(equation: Any) -> bool:
     """Return whether an operation draws random numbers."""
     return any(part in equation.primitive.name for part in _RANDOM)
@@ -155,7 +152,7 @@ def is_random(equation: Any) -> bool:
 
 def _is_slow(equation: Any) -> bool:
     inner = (one for jaxpr in core.jaxprs_in_params(equation.params) for one in jaxpr.eqns)
-    return equation.primitive.name in SLOW or any(map(_is_slow, inner))
+    return kind_of(equation) is OperationKind.SLOW or any(map(_is_slow, inner))
 
 
 def _seconds_of(equation: Any) -> float:

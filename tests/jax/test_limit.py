@@ -162,7 +162,9 @@ def test_the_plan_that_is_returned_is_one_whose_program_was_counted() -> None:
     random = np.random.default_rng(5)
     ended = 0
     job = Job(measured=footprints, steps=STEPS, memory=1)
-    least = job.find_least(footprints).plan.predicted.local_peak_bytes
+    smallest = job.find_least(footprints)
+    assert smallest is not None
+    least = smallest.plan.predicted.local_peak_bytes
     for limit in random.integers(int(1.02 * least), int(1.3 * least), 60).tolist():
         counted: list[Any] = []
 

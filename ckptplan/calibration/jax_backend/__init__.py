@@ -25,7 +25,8 @@ from ckptplan.calibration.host import host_memory_bytes, processor_name
 from ckptplan.calibration.jax_backend.cells import JaxNetwork, build_jax_network
 from ckptplan.calibration.jax_backend.programs import JaxProgram
 from ckptplan.calibration.jax_backend.rounds import JaxExtent, JaxRounds, time_few_steps
-from ckptplan.calibration.jax_backend.sizes import CompiledSizes, choose_sizes, count_sizes
+from ckptplan.calibration.jax_backend.sizes import CompiledSizes, count_sizes
+from ckptplan.jax.tapes import check_tape
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.storage.place import find_free_memory
@@ -73,7 +74,8 @@ class JaxBackend(Backend):
         return JaxExtent.choose(pilot, rounds=rounds, quick=quick)
 
     def sizes(self, network: JaxNetwork, runs: Callable[[], tuple[Extent, RunCounter]]) -> CompiledSizes:
-        return choose_sizes(count_sizes(network), tape=self._tape)
+        check_tape(self._tape)
+        return next(one for kind, one in count_sizes(network).items() if kind == self._tape)
 
     def rounds(self, network: JaxNetwork, extent: Extent, sizes: CountedSizes) -> JaxRounds:
         chosen, counted = cast("JaxExtent", extent), cast("CompiledSizes", sizes)

@@ -18,7 +18,7 @@ from ckptplan.calibration.host import KEEPS_MEMORY, count_new_pages, time_new_pa
 from ckptplan.calibration.jax_backend.cells import JaxNetwork
 from ckptplan.calibration.jax_backend.sizes import count_sizes
 from ckptplan.errors import InputError, PlanMismatch
-from ckptplan.jax.planning import pick_tape
+from ckptplan.jax.planning import choose_footprint
 from ckptplan.jax.tapes import Tape
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
@@ -154,8 +154,8 @@ class JaxProgram(Program):
         plan = self._plan
         assert isinstance(plan, Plan)  # noqa: S101 - a validation counts its plan alone
         kinds = count_sizes(self._network)
-        sizes = kinds[pick_tape({kind: one.tape_bytes for kind, one in kinds.items()}, plan.workload)]
-        return replace(sizes.kept(plan), counts={"recomputed_steps": self._count_again(sizes.tape)})
+        tape = choose_footprint(plan, [one.footprint for one in kinds.values()]).tape
+        return replace(kinds[tape].kept(plan), counts={"recomputed_steps": self._count_again(tape)})
 
     def _count_again(self, tape: Tape) -> int:
         executed = [0]

@@ -141,7 +141,7 @@ class JaxRounds(Rounds):
             # Two lengths tell the time of a step from that of a call.
             _FORWARD: self._forward(length),
             _SWEEP: _Job(
-                compile=partial(compile_sweep, self._network, base, tape=self._sizes.tape),
+                compile=partial(compile_sweep, self._network, base, tape=self._sizes.footprint.tape),
                 parts=_count(base, sweep=True),
             ),
             **{
@@ -159,7 +159,7 @@ class JaxRounds(Rounds):
         )
 
     def _gradient(self, schedule: Schedule) -> CompiledLoop:
-        return compile_gradient(self._network, schedule, steps=schedule.steps, tape=self._sizes.tape)
+        return compile_gradient(self._network, schedule, steps=schedule.steps, tape=self._sizes.footprint.tape)
 
     def start(self, counter: RunCounter) -> None:
         """Compile the programs, and run each once."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,37 +11,29 @@ from jax.core import Tracer
 
 from ckptplan.calibration.backend import Counted, CountedSizes, assume_times
 from ckptplan.calibration.jax_backend.cells import JaxNetwork
-from ckptplan.errors import InputError, quote_value
 from ckptplan.jax.api import with_loss
 from ckptplan.jax.footprint import StepFootprint, measure_step
+from ckptplan.jax.jaxprs import Same
 from ckptplan.jax.leaves import byte_size
+from ckptplan.jax.planning import tabulate
 from ckptplan.jax.step import differentiable, trace_step
-from ckptplan.jax.table import Leaves, RowTable, make_table
+from ckptplan.jax.table import RowTable
 from ckptplan.jax.tapes import Tape, TracedGradient, Wanted
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import Basis
-from ckptplan.planning.playback import actions
-from ckptplan.schedule.actions import Action
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.units import format_share
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompiledSizes(CountedSizes):
-    """Bytes of a cell with one kind of tape, and the shapes that they come from."""
+    """Bytes of a cell with one kind of tape, and the footprint that they come from."""
 
-    tape: Tape
-    #: Shapes and types of the leaves of a state and of the tape of a step.
-    state_leaves: Leaves
-    tape_leaves: Leaves
-
-    def table(self, schedule: Callable[[], Iterable[Action]], *, steps: int) -> RowTable:
-        """Return the table that a program runs, which has the buffers that it allocates."""
-        return make_table(schedule, steps=steps, state=self.state_leaves, tape=self.tape_leaves)
+    footprint: StepFootprint
 
     def kept(self, plan: Plan) -> Counted:
         """Return the bytes that a plan's program allocates for checkpoints and tapes."""
-        table = self.table(lambda: actions(plan), steps=plan.steps)
+        table = self._tabulate(plan)
         return Counted(
             state_bytes=self.state_bytes,
             local_bytes=table.buffer_bytes,
@@ -66,7 +58,11 @@ class CompiledSizes(CountedSizes):
     def _held(self, schedule: Schedule) -> int:
         """Return the bytes that a schedule needs besides the workspace."""
         kept = schedule.steps * self.resident_bytes_per_step + self.resident_bytes
-        return self.table(lambda: schedule, steps=schedule.steps).buffer_bytes + kept
+        return self._tabulate(schedule).buffer_bytes + kept
+
+    def _tabulate(self, plan: Plan | Schedule) -> RowTable:
+        """Return the table that a program runs, which has the buffers that it allocates."""
+        return tabulate(Same(plan), self.footprint.state_leaves, self.footprint.tape_leaves)
 
 
 #: How each field is counted.
@@ -96,9 +92,7 @@ def count_sizes(network: JaxNetwork) -> dict[Tape, CompiledSizes]:
     jax.eval_shape(trace, network.parameters, network.state, inputs)
     return {
         found.tape: CompiledSizes(
-            tape=found.tape,
-            state_leaves=found.state_leaves,
-            tape_leaves=found.tape_leaves,
+            footprint=found,
             state_bytes=found.state_bytes,
             tape_bytes=found.tape_bytes,
             resident_bytes=byte_size(network.parameters),
@@ -112,16 +106,3 @@ def count_sizes(network: JaxNetwork) -> dict[Tape, CompiledSizes]:
         for found in footprints
         if found.together == 1
     }
-
-
-def choose_sizes(kinds: dict[Tape, CompiledSizes], *, tape: str) -> CompiledSizes:
-    """Return the sizes with a kind of tape. Raises InputError if a step cannot have it."""
-    for kind, sizes in kinds.items():
-        if kind == tape:
-            return sizes
-    raise InputError(
-        f"{quote_value(tape)} is not a kind of tape of this cell",
-        field="tape",
-        value=tape,
-        accepted=", ".join(kinds),
-    )
