@@ -58,11 +58,12 @@ def _tell(found: Calibrated, rows: list[dict[str, Any]]) -> Iterator[Block]:
     where = f"on {calibration.machine}, {calibration.threads_text}, {calibration.framework}"
     yield Paragraph(f"{where}, {calibration.clock}")
     yield Table.of(_FIELDS, map(_format, rows))
-    uncertainty = Argument("uncertainty", f"{calibration.uncertainty * 100:.2g}%")
+    # More than all of a time is no error bar.
+    uncertainty = Argument("uncertainty", f"{min(calibration.uncertainty, 1) * 100:.2g}%")
     yield Paragraph(
         f"Times of steps are known to about {format_share(calibration.uncertainty)}, messages to about "
         f"{format_share(calibration.transfer_uncertainty)}. "
-        f"Error bars of a decision: ckptplan sensitivity {uncertainty}"
+        f"Error bars of a decision: ckptplan sensitivity with both files and {uncertainty}"
     )
 
 

@@ -122,6 +122,8 @@ def _tell(front: ParetoFront) -> Iterator[Block]:
         yield Paragraph(explained)
     if front.place_within(front.budget_bytes) is not None:
         yield from fields.list_warnings(front.best)
+    elif (lack := front.lacks(front.budget_bytes)) is not None:
+        yield Paragraph(format_infeasible(lack))
     for line in _list_notes(front):
         yield Paragraph(line, style="faint")
 

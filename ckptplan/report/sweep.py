@@ -29,7 +29,7 @@ from ckptplan.report.style import PAGE, Size
 from ckptplan.report.vega import Spec
 from ckptplan.strategies.registry import all_strategies
 from ckptplan.studies.sweep import Sweep
-from ckptplan.units import format_count
+from ckptplan.units import format_count, format_share
 from ckptplan.wording import Argument
 
 #: Rows shown on a console, and on a page; the others are only counted.
@@ -79,6 +79,15 @@ class Summary:
             yield Paragraph(f"{more}; {Argument('output', 'FILE.csv')} (or .jsonl, .parquet) writes all")
         shares = ", ".join(f"{name} {format_count(count)}" for name, count in self.best.most_common())
         yield Paragraph(f"best of {format_count(self.count)}: {shares}")
+        yield from self._list_headrooms()
+
+    def _list_headrooms(self) -> Iterator[Block]:
+        """Yield what is taken off the local memories of an axis, which a command's option does not lose."""
+        if any(axis.name == "local-bytes" for axis in self.sweep.grid.axes):
+            for profile in self.sweep.profiles:
+                if profile.headroom:
+                    less = f"{format_share(profile.headroom)} headroom of {profile.name}"
+                    yield Paragraph(f"local-bytes: plans leave {less} free", style="faint")
 
     def list_basis(self) -> tuple[BasisEntry, ...]:
         """Return the inputs of all jobs of the sweep, each once, as they are before the grid changes them."""

@@ -8,6 +8,7 @@ planner takes the quicker one. What was timed is kept for a day, with the place,
 from __future__ import annotations
 
 import ctypes
+import logging
 import math
 import os
 import shutil
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -25,7 +27,9 @@ from ckptplan.model.profile import HardwareProfile, Source
 from ckptplan.storage.cache import keep, recall
 from ckptplan.storage.remote_folder import StateFiles, make_parent
 from ckptplan.units import format_bytes, parse_limit
+from ckptplan.wording import escape_controls
 
+_log = logging.getLogger("ckptplan.storage")
 #: How many states are timed: at least so many, and more of small ones.
 _LEAST, _MOST, _BYTES = 3, 16, 2**26
 #: The share of free memory that states may fill.
@@ -120,6 +124,13 @@ def read_offload(offload: object, *, plan: object, memory: object) -> OffloadPla
     asked: Any = offload if isinstance(offload, Offload) else Offload(offload)  # type: ignore[arg-type]
     if not isinstance(asked.folder, str | os.PathLike) or not str(asked.folder):
         raise InputError(f"is {quote_value(offload)}", field="offload", value=str(offload), accepted=_ACCEPTED)
+    if "://" in str(asked.folder):
+        raise InputError(
+            f"is {quote_value(str(asked.folder))}",
+            field="offload",
+            value=str(asked.folder),
+            accepted="a folder on this machine, or one where a remote disk is mounted",
+        )
     limit = None if asked.limit is None else parse_limit(asked.limit, field="offload.limit")
     if asked.folder == "host":
         return OffloadPlace(folder=None, limit=limit)
@@ -311,6 +322,8 @@ def find_links(
         rooms[True] = capacity
     # Less than two states bring nothing, and there is no room to time them.
     ways = {through: held for through, held in rooms.items() if held >= 2 * state_bytes}
+    if not ways:
+        _tell_unused(place.name, capacity, state_bytes)
     # Another device may be mounted there tomorrow.
     device = 0 if place.folder is None else place.folder.stat().st_dev
     links = []
@@ -333,6 +346,16 @@ def find_links(
             )
         )
     return tuple(links)
+
+
+@cache
+def _tell_unused(name: str, capacity: int, state_bytes: int) -> None:
+    _log.warning(
+        "%s is not used for checkpoints: there is room for %s, and a state takes %s",
+        escape_controls(name),
+        format_bytes(capacity),
+        format_bytes(state_bytes),
+    )
 
 
 def time_files(place: OffloadPlace, state_bytes: int, *, through: bool, most: int) -> Rates:

@@ -6,13 +6,14 @@ accumulated while a sequence is reversed.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from types import FunctionType, ModuleType
 from typing import Any, TypeAlias
 
 import torch
-from torch.utils._pytree import tree_iter
 from torch.utils.weak import TensorWeakRef
 
 from ckptplan.errors import InputError
@@ -118,13 +119,32 @@ def find_saved_tensors(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor
     for node in walk_nodes(outputs):
         if hasattr(node, "saved_tensors"):
             # A function written in Python, which may keep tensors as attributes, too.
-            kept = (node.saved_tensors, vars(node))
-            yield from (one for one in tree_iter(kept) if isinstance(one, torch.Tensor))
+            yield from find_tensors((node.saved_tensors, vars(node)))
         kind: Any = type(node)
         for name in _list_saved(kind):
             value = getattr(node, name)
             values = value if isinstance(value, tuple | list) else (value,)
             yield from (one for one in values if isinstance(one, torch.Tensor))
+
+
+#: The most objects in which tensors are looked for.
+_MOST_OBJECTS = 4096
+
+
+def find_tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors that a value holds: in containers, attributes of objects and closures of functions."""
+    waiting, met = [value], set[int]()
+    while waiting and len(met) < _MOST_OBJECTS:
+        one = waiting.pop()
+        if isinstance(one, torch.Tensor):
+            yield one
+        elif id(one) not in met and not isinstance(one, type | ModuleType | torch.nn.Module):
+            met.add(id(one))
+            # A function's globals are not its own.
+            own = (
+                (one.__closure__, one.__defaults__) if isinstance(one, FunctionType) else gc.get_referents(one)
+            )
+            waiting.extend(own)
 
 
 @lru_cache(maxsize=1024)

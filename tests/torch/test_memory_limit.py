@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from ckptplan.errors import PlanMismatch
 from ckptplan.schedule.actions import Action, Advance, Backward, Record
 from ckptplan.torch import LIF, bptt, budget, measured_sizes, plan_for, scan, unroll, wrap
 from ckptplan.torch.adapters import TorchCell
+from ckptplan.torch.graphs import find_tensors
 from ckptplan.torch.measurement import measure_call
 from ckptplan.torch.meters import LiveBytes, measure_allocated
 from ckptplan.torch.survey import Measurement, Survey
@@ -434,33 +436,37 @@ class Late(torch.nn.Module):
 
 
 class KeepsAttribute(torch.autograd.Function):
-    """tanh, which keeps its result as an attribute."""
+    """tanh, which keeps its result in an attribute, as ``how`` makes it."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, how: Any) -> torch.Tensor:
         """Return tanh(x)."""
-        ctx.result = torch.tanh(x)
-        result: torch.Tensor = ctx.result.clone()
+        ctx.kept = how(torch.tanh(x))
+        result: torch.Tensor = next(find_tensors(ctx.kept)).clone()
         return result
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         """Return the gradient."""
-        return gradient * (1 - ctx.result**2)
+        return gradient * (1 - next(find_tensors(ctx.kept)) ** 2), None
 
 
 class Keeping(torch.nn.Module):
     """A cell whose tape is mostly attributes of operations."""
 
-    def __init__(self) -> None:
+    def __init__(self, how: Any = lambda one: one) -> None:
         super().__init__()
-        self.gru = torch.nn.GRUCell(16, 64)
+        self.gru, self.how = torch.nn.GRUCell(16, 64), how
 
     def forward(self, state: torch.Tensor, x: torch.Tensor) -> Any:
         state = self.gru(x, state)
         for _ in range(4):
-            state = KeepsAttribute.apply(state)  # type: ignore[no-untyped-call]
+            state = KeepsAttribute.apply(state, self.how)  # type: ignore[no-untyped-call]
         return state, state
+
+
+def keep_in_closure(one: torch.Tensor) -> Any:
+    return lambda: one
 
 
 @pytest.mark.filterwarnings("ignore:later steps keep more")
@@ -470,6 +476,8 @@ class Keeping(torch.nn.Module):
         (Growing, (torch.zeros(8, 64), torch.zeros(8, 1, 64)), 0.3),
         (Late, (torch.zeros(8, 64), torch.tensor(0)), 0.6),
         (Keeping, torch.zeros(8, 64), 0.3),
+        (lambda: Keeping(lambda one: SimpleNamespace(one=[one])), torch.zeros(8, 64), 0.3),
+        (lambda: Keeping(keep_in_closure), torch.zeros(8, 64), 0.3),
     ],
 )
 def test_the_limit_holds_for_steps_that_keep_more_than_the_first_ones(

@@ -201,6 +201,7 @@ def test_scan_and_unroll_take_it(tmp_path: Path) -> None:
         ({"offload": Offload("x", limit=0)}, "offload.limit: is not positive"),
         ({"offload": "FILE"}, "offload: .*FILE is a file"),
         ({"offload": "/proc/nowhere"}, "offload: /proc/nowhere cannot be made"),
+        ({"offload": "s3://bucket/states"}, r"offload: is 's3://bucket/states' \(accepted: a folder on this"),
     ],
 )
 def test_places_that_cannot_be_used_are_refused(
@@ -211,6 +212,18 @@ def test_places_that_cannot_be_used_are_refused(
     network = Network()
     with pytest.raises(InputError, match=message):
         network.run(**{"memory": "1 GiB", "offload": "host", **options})
+
+
+def test_a_folder_without_room_is_named_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    for _ in range(2):
+        Network().run(memory="1 GiB", offload=tmp_path)
+    told = [one.getMessage() for one in caplog.records if one.name == "ckptplan.storage"]
+    assert told == [
+        f"{tmp_path} is not used for checkpoints: there is room for 900 B, and a state takes 32 KiB"
+    ]
 
 
 @pytest.mark.usefixtures("rate")
