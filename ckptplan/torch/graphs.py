@@ -138,13 +138,19 @@ def find_tensors(value: Any) -> Iterator[torch.Tensor]:
         one = waiting.pop()
         if isinstance(one, torch.Tensor):
             yield one
-        elif id(one) not in met and not isinstance(one, type | ModuleType | torch.nn.Module):
+        elif id(one) not in met and not _is_apart(one):
             met.add(id(one))
             # A function's globals are not its own.
             own = (
                 (one.__closure__, one.__defaults__) if isinstance(one, FunctionType) else gc.get_referents(one)
             )
             waiting.extend(own)
+
+
+def _is_apart(value: Any) -> bool:
+    """Return whether a value is no part of what refers to it: a module, a class, or this package's own."""
+    own = type(value).__module__.partition(".")[0] == __name__.partition(".")[0]
+    return own or isinstance(value, type | ModuleType | torch.nn.Module)
 
 
 @lru_cache(maxsize=1024)

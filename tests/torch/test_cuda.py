@@ -205,7 +205,9 @@ def test_available_memory_is_what_the_allocator_may_take() -> None:
     assert free <= 0.25 * total - torch.cuda.memory_allocated(device)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute of a Tensor")
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore:The .grad attribute of a Tensor", "ignore:TensorFloat32 tensor cores"
+)
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_compiled_pieces_give_the_gradients_of_steps(mode: str) -> None:
     """CUDA graphs overwrite their results: checkpoints and gradients outlive them, in later calls, too."""
