@@ -466,7 +466,6 @@ def choose_plan(
             replan=partial(fit, steps=count),
             keep=keep,
             is_open=describe(plan) not in _seen and not isinstance(cell, ChunkCell),
-            is_timed=call.device.type == "cpu",
             # A measurement, or a rehearsal, finds out more.
             probed=probed if probed.recalled and probed.found.rehearsed else None,
         )

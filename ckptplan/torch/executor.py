@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -26,7 +27,7 @@ from ckptplan.torch.engine import Engine, Incoming, Tape
 from ckptplan.torch.fit import PlanFit
 from ckptplan.torch.graphs import Gradient
 from ckptplan.torch.losses import Outputs
-from ckptplan.torch.meters import Clock
+from ckptplan.torch.meters import Clock, wait_and_read
 from ckptplan.torch.sequence_watch import SequenceWatch
 from ckptplan.torch.stores import Checkpoint, Store
 from ckptplan.torch.trees import Leaves, Structure, byte_size, flatten
@@ -94,6 +95,9 @@ class Executor:
         self._tape_hooks = read_tape_hooks()
         #: Takes note of sizes, None if they are known.
         self._survey = survey if survey is not None and survey.is_open else None
+        if self._survey is not None and call.device.type == "cuda":
+            # An action returns before its work is done there.
+            self.clock = partial(wait_and_read, call.device)
         #: Asked after each step of the sweep until it says that the sequence ends.
         self._ends = call.plan.ends if isinstance(call.plan, OpenSchedule) else None
 

@@ -22,7 +22,7 @@ from ckptplan.torch.executor import Executor
 from ckptplan.torch.graphs import compute_gradients, find_graph_leaves
 from ckptplan.torch.inputs import make_sequence
 from ckptplan.torch.losses import RUN, StackedOutputs, SummedLoss
-from ckptplan.torch.meters import LiveBytes
+from ckptplan.torch.meters import AllocatedBytes, LiveBytes
 from ckptplan.torch.probe import Probed
 from ckptplan.torch.run import Run, bptt_call, rehearse
 from ckptplan.torch.surroundings.snapshot import leave_as_found
@@ -146,7 +146,7 @@ def measure_call(call: Call, probed: Probed, *, limit: int, rounds: int = 1) -> 
     cell, steps, losses = call.cell, call.plan.steps, call.losses
     count = choose_count(call, probed, limit=limit)
     with FirstRuns(call, probed, limit=limit) as runs:
-        live = LiveBytes()
+        live = AllocatedBytes(call.device) if call.device.type == "cuda" else LiveBytes()
         seen = Recordings(live)
         chunks = isinstance(cell, ChunkCell)
         with _eager():
@@ -240,7 +240,7 @@ class Recordings:
     With a meter, it notes what was alive at most during each action, too, beside what a plan counts.
     """
 
-    def __init__(self, live: LiveBytes | None = None) -> None:
+    def __init__(self, live: LiveBytes | AllocatedBytes | None = None) -> None:
         #: For each recording its steps and bytes.
         self.tapes: list[tuple[int, int]] = []
         self._live, self._saved = live, 0
@@ -254,7 +254,7 @@ class Recordings:
         if self._live is not None:
             recorded = sum(tape.stop - tape.start for tape in executor.tapes)
             self._noted.append((self._live.peak, executor.stores[Tier.LOCAL].bytes, recorded))
-            self._live.peak = self._live.now
+            self._live.forget()
 
     def find_sizes(self, state: int, steps: int, *, ends: bool = False) -> Sizes:
         """Return sizes for a state of so many bytes.

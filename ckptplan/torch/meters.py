@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -31,6 +31,12 @@ def choose_clock(device: torch.device) -> Clock:
     fine = time.get_clock_info("process_time").resolution <= _FINE
     alone = device.type == "cpu" and torch.get_num_threads() == 1
     return time.process_time if alone and fine else time.perf_counter
+
+
+def wait_and_read(device: torch.device) -> float:
+    """Return the wall time when a CUDA device has done all that it was given."""
+    torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 def name_clock(device: torch.device) -> Literal["wall time", "processor time"]:
@@ -74,6 +80,40 @@ def measure_allocated(device: torch.device) -> Iterator[Allocated]:
         found.peak = max(found.peak, now)
 
 
+class AllocatedBytes(AbstractContextManager["AllocatedBytes"]):
+    """The bytes of a CUDA device that its allocator gives inside the context, now and at most.
+
+    Kernels take memory of their own there, which ``LiveBytes`` does not see.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._before = device, 0
+        #: What was allocated in the end, once the context is left.
+        self._ended: tuple[int, int] | None = None
+
+    def __enter__(self) -> Self:
+        self._before = torch.cuda.memory_allocated(self._device)
+        torch.cuda.reset_peak_memory_stats(self._device)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended = self.now, self.peak
+
+    @property
+    def now(self) -> int:
+        """The present bytes."""
+        return self._ended[0] if self._ended else torch.cuda.memory_allocated(self._device) - self._before
+
+    @property
+    def peak(self) -> int:
+        """The most bytes since the context began, or since ``forget``."""
+        return self._ended[1] if self._ended else torch.cuda.max_memory_allocated(self._device) - self._before
+
+    def forget(self) -> None:
+        """Let the peak be the present bytes."""
+        torch.cuda.reset_peak_memory_stats(self._device)
+
+
 def mark_growing(total: torch.Tensor) -> None:
     """Mark a sum that autograd alone holds, so that it adds in place, as a meter of tensors does then, too."""
     total.grows_in_place = True  # type: ignore[attr-defined]
@@ -92,6 +132,10 @@ class LiveBytes(TorchDispatchMode):
         self.peak = 0
         self._alive: dict[int, weakref.ref[Any]] = {}
         self._known: dict[int, weakref.ref[Any]] = {}
+
+    def forget(self) -> None:
+        """Let the peak be the present bytes."""
+        self.peak = self.now
 
     def __torch_dispatch__(
         self,

@@ -122,7 +122,6 @@ class Survey:
         replan: returns the plan for other sizes. Raises InputError if none fits.
         keep: called with the sizes and the plan in the end.
         is_open: whether anything is watched: not if such a call has shown its sizes under this plan.
-        is_timed: whether the time of an action is known when it returns, as on a CPU.
         probed: what is known of the steps, if the call runs at once.
     """
 
@@ -131,7 +130,6 @@ class Survey:
     replan: Callable[[Measurement], Plan]
     keep: Callable[[Measurement, Plan], object]
     is_open: bool
-    is_timed: bool = False
     probed: Any = None
     #: How often a sequence begins again with another plan.
     most_tries: ClassVar[int] = 3
@@ -235,7 +233,7 @@ class Survey:
 
     def _retime(self, found: Measurement) -> Measurement:
         """Return a measurement with the times of this call, as far as it had actions of a kind."""
-        if not self.is_timed or Record not in self._seconds or Backward not in self._seconds:
+        if Record not in self._seconds or Backward not in self._seconds:
             return found
         # Half of what a run takes besides its steps is that of its backward pass.
         record = self._compare(Record, found.record_seconds, found.chunk_seconds / 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch.distributed
 from torch.nn.parallel import DistributedDataParallel
 
 import ckptplan
-from ckptplan import Plan
+from ckptplan import InputError, Plan
 from ckptplan.torch import Compile, bptt, plan_for
 from ckptplan.torch.adapters import TorchCell
 from ckptplan.torch.lif import LIF
@@ -247,3 +248,23 @@ def test_gradients_under_ddp_on_one_device(tmp_path: Any) -> None:
     finally:
         torch.distributed.destroy_process_group()
     assert_close(*found, relative=1e-9)
+
+
+@pytest.mark.parametrize("share", [1.0, 1.5, 4.0])
+def test_the_limit_holds_by_the_allocator(share: float) -> None:
+    """Kernels take memory of their own, too."""
+    torch.manual_seed(0)
+    module = torch.nn.GRUCell(64, 256).cuda()
+    cell, inputs = TorchCell(module), torch.randn(STEPS, 128, 64, device="cuda")
+    state = torch.zeros(128, 256, device="cuda")
+    bptt(cell, inputs, state, squares, memory="1 GB").loss.backward()
+    with pytest.raises(InputError) as refused:
+        bptt(cell, inputs, state, squares, memory=1000)
+    found = re.search(r"\(([\d,]+) bytes", str(refused.value))
+    assert found is not None
+    limit = round(share * int(found[1].replace(",", "")))
+    for _ in range(2):
+        module.zero_grad()
+        with measure_allocated(torch.device("cuda")) as allocated:
+            bptt(cell, inputs, state, squares, memory=limit).loss.backward()
+    assert allocated.peak <= 1.03 * limit

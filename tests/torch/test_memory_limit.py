@@ -376,7 +376,7 @@ def test_the_times_of_a_first_call_are_those_of_later_predictions() -> None:
     )
     kept: list[Measurement] = []
 
-    def run(measurement: Measurement, *actions: tuple[Action, float], is_timed: bool = True) -> Measurement:
+    def run(measurement: Measurement, *actions: tuple[Action, float]) -> Measurement:
         plan = budget._plan(measurement, 100, 20_000, 0)
         survey = Survey(
             measurement=measurement,
@@ -384,7 +384,6 @@ def test_the_times_of_a_first_call_are_those_of_later_predictions() -> None:
             replan=lambda _: plan,
             keep=lambda found, _: kept.append(found),
             is_open=True,
-            is_timed=is_timed,
         )
         for action, seconds in actions:
             survey.see_seconds(action, seconds)
@@ -392,7 +391,6 @@ def test_the_times_of_a_first_call_are_those_of_later_predictions() -> None:
         return kept[-1]
 
     advance, record, backward = (Advance(0, 10), 5.0), (Record(10, 20), 15.0), (Backward(10, 20), 30.0)
-    assert run(first, advance, record, backward, is_timed=False) == first
     assert run(first, advance) == first
     found = run(first, advance, record, backward)
     assert found.forward_seconds == pytest.approx(0.5)
