@@ -276,7 +276,7 @@ def read_settings() -> tuple[Any, ...]:
         torch.get_float32_matmul_precision(),
         torch.backends.cudnn.deterministic,
         torch.backends.cudnn.benchmark,
-        torch.get_num_threads(),
+        # Not the number of threads: it belongs to a thread, and a GPU's backward pass runs in one of its own.
     )
 
 

@@ -263,6 +263,7 @@ def _read_modes() -> tuple[Any, ...]:
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
         *read_settings(),
+        torch.get_num_threads(),
         torch._C._len_torch_function_stack(),
         torch._C._len_torch_dispatch_stack(),
     )

@@ -207,7 +207,10 @@ def test_available_memory_is_what_the_allocator_may_take() -> None:
 
 
 @pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning", "ignore:The .grad attribute of a Tensor", "ignore:TensorFloat32 tensor cores"
+    "ignore::DeprecationWarning",
+    "ignore:The .grad attribute of a Tensor",
+    "ignore:TensorFloat32 tensor cores",
+    "ignore:The CUDA Graph is empty",
 )
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_compiled_pieces_give_the_gradients_of_steps(mode: str) -> None:
@@ -268,3 +271,16 @@ def test_the_limit_holds_by_the_allocator(share: float) -> None:
         with measure_allocated(torch.device("cuda")) as allocated:
             bptt(cell, inputs, state, squares, memory=limit).loss.backward()
     assert allocated.peak <= 1.03 * limit
+
+
+def test_a_number_of_threads_may_be_set() -> None:
+    """It belongs to a thread, and the backward pass runs in one of the device."""
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        module = torch.nn.GRUCell(5, 7).cuda()
+        inputs, state = torch.randn(STEPS, 3, 5, device="cuda"), torch.zeros(3, 7, device="cuda")
+        bptt(TorchCell(module), inputs, state, squares, memory="1 GB").loss.backward()
+    finally:
+        torch.set_num_threads(before)
+    assert module.weight_hh.grad is not None
