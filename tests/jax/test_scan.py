@@ -200,7 +200,9 @@ def test_what_depends_on_parameters_only_is_not_part_of_a_tape() -> None:
 
         return ckptplan.jax.plan_for(cell, jnp.zeros((2, 64)), jnp.ones((50, 2, 64)), memory="1 MB")
 
-    assert plan_of(True).workload.tape_bytes == plan_of(False).workload.tape_bytes < weights.nbytes
+    # The kind of tape may differ: what products leave out, or residuals.
+    for transposed in (True, False):
+        assert plan_of(transposed).workload.tape_bytes < weights.nbytes / 4
 
 
 @pytest.mark.parametrize("memory", ["8 MB", "900 kB", 700_000])
