@@ -141,7 +141,8 @@ def run_stage(name: str, options: argparse.Namespace, folder: Path, seconds: flo
         except subprocess.TimeoutExpired:
             status, code = f"stopped after {seconds:.0f} s", 0
         log.seek(0)
-        said = log.read()
+        # Where the project lies is nobody else's business.
+        said = log.read().replace(f"{ROOT}/", "")
     spent = time.monotonic() - began
     found = json.loads(path.read_text()) if path.exists() else {"failures": [], "results": None}
     if code:
