@@ -51,35 +51,6 @@ class Allocated:
     peak: int = 0
 
 
-@contextmanager
-def measure_allocated(device: torch.device) -> Iterator[Allocated]:
-    """Measure what the block allocates on a device; ``peak`` is known afterwards."""
-    found = Allocated()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        before = torch.cuda.memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        yield found
-        torch.cuda.synchronize(device)
-        found.peak = torch.cuda.max_memory_allocated(device) - before
-        return
-    # Not torch.profiler, which writes lines of its own to standard error.
-    legacy: Any = torch.autograd
-    kind: Any = torch._C._profiler
-    settings = kind.ProfilerConfig(
-        kind.ProfilerState.CPU, False, True, False, False, False, kind._ExperimentalConfig()
-    )
-    legacy._enable_profiler_legacy(settings)
-    try:
-        yield found
-    finally:
-        records = legacy._disable_profiler_legacy()
-    now = 0
-    for event in (one for thread in records for one in thread if one.kind() == "memory_alloc"):
-        now += event.cpu_memory_usage()
-        found.peak = max(found.peak, now)
-
-
 class AllocatedBytes(AbstractContextManager["AllocatedBytes"]):
     """The bytes of a CUDA device that its allocator gives inside the context, now and at most.
 
@@ -92,11 +63,13 @@ class AllocatedBytes(AbstractContextManager["AllocatedBytes"]):
         self._ended: tuple[int, int] | None = None
 
     def __enter__(self) -> Self:
+        torch.cuda.synchronize(self._device)
         self._before = torch.cuda.memory_allocated(self._device)
         torch.cuda.reset_peak_memory_stats(self._device)
         return self
 
     def __exit__(self, *_: object) -> None:
+        torch.cuda.synchronize(self._device)
         self._ended = self.now, self.peak
 
     @property
@@ -112,6 +85,31 @@ class AllocatedBytes(AbstractContextManager["AllocatedBytes"]):
     def forget(self) -> None:
         """Let the peak be the present bytes."""
         torch.cuda.reset_peak_memory_stats(self._device)
+
+
+@contextmanager
+def measure_allocated(device: torch.device) -> Iterator[Allocated | AllocatedBytes]:
+    """Measure what the block allocates on a device; ``peak`` is known afterwards."""
+    if device.type == "cuda":
+        with AllocatedBytes(device) as counted:
+            yield counted
+        return
+    found = Allocated()
+    # Not torch.profiler, which writes lines of its own to standard error.
+    legacy: Any = torch.autograd
+    kind: Any = torch._C._profiler
+    settings = kind.ProfilerConfig(
+        kind.ProfilerState.CPU, False, True, False, False, False, kind._ExperimentalConfig()
+    )
+    legacy._enable_profiler_legacy(settings)
+    try:
+        yield found
+    finally:
+        records = legacy._disable_profiler_legacy()
+    now = 0
+    for event in (one for thread in records for one in thread if one.kind() == "memory_alloc"):
+        now += event.cpu_memory_usage()
+        found.peak = max(found.peak, now)
 
 
 def mark_growing(total: torch.Tensor) -> None:
