@@ -12,10 +12,12 @@ import gc
 import weakref
 from array import array
 from collections.abc import Callable
+from decimal import Decimal
 from functools import partial
 from types import MethodType
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -146,6 +148,34 @@ def test_wrappers_made_anew_are_recognised(make: Callable[[Any], Any]) -> None:
 def _step(module: Any, state: torch.Tensor, x: torch.Tensor) -> Any:
     after = module(x, state)
     return after, after
+
+
+@pytest.mark.parametrize(
+    "constant", [object(), Decimal("0.5"), numpy.dtype("float32"), ..., torch.strided], ids=repr
+)
+def test_constants_that_no_weak_reference_can_name_are_recognised(constant: Any) -> None:
+    """As the mark of a missing argument, which a module of a library holds."""
+    net = Net()
+
+    def cell(state: Any, x: torch.Tensor) -> Any:
+        assert constant is not None
+        return net(state, x)
+
+    assert assert_right(net, cell=cell) > OWN
+    assert assert_right(net, cell=cell) == OWN
+
+
+def test_a_constant_in_place_of_another_is_seen() -> None:
+    net = Net()
+    marks = [object(), object()]
+
+    def cell(state: Any, x: torch.Tensor) -> Any:
+        after, output = net(state, x)
+        return after, output * (2 if marks[0] is marks[1] else 1)
+
+    assert assert_right(net, cell=cell) > OWN
+    marks[0] = marks[1]
+    assert assert_right(net, cell=cell) > OWN
 
 
 def test_training_steps_in_between_change_nothing() -> None:

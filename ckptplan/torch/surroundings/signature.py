@@ -96,7 +96,7 @@ class Signature:
         #: All objects but constants, each once, in the order of the walk.
         self.things: list[Any] = []
         self._entries: list[Any] = []
-        #: Weak references, whose ids are part of the entries: they stay theirs as long as these live.
+        #: References, most of them weak, whose ids are part of the entries: they stay theirs as long as these live.
         self.references: list[Any] = []
         #: Numbers and texts with their names, by which calls that take more or less can be told apart.
         self.constants: list[tuple[str, str]] = []
@@ -150,10 +150,13 @@ class Signature:
     def _refer(self, thing: Any) -> int:
         """Return a number that stands for one object, as long as the signature lives."""
         try:
-            reference = weakref.ref(thing)
+            reference: Any = weakref.ref(thing)
         except TypeError:
-            self.complete = False
-            return 0
+            if gc.is_tracked(thing) or type(thing).__hash__ is None:
+                self.complete = False
+                return 0
+            # Such as object(), which marks an argument that is missing: it keeps nothing else alive.
+            reference = thing
         self.references.append(reference)
         return id(reference)
 
