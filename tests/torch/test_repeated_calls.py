@@ -151,7 +151,9 @@ def _step(module: Any, state: torch.Tensor, x: torch.Tensor) -> Any:
 
 
 @pytest.mark.parametrize(
-    "constant", [object(), Decimal("0.5"), numpy.dtype("float32"), ..., torch.strided], ids=repr
+    "constant",
+    [object(), Decimal("0.5"), numpy.dtype("float32"), ..., torch.strided],
+    ids=["object", "decimal", "dtype", "ellipsis", "layout"],
 )
 def test_constants_that_no_weak_reference_can_name_are_recognised(constant: Any) -> None:
     """As the mark of a missing argument, which a module of a library holds."""
