@@ -156,12 +156,13 @@ def section(results: list[Line]) -> str:
         for number, points in enumerate(runs, 1)
         for one in points
     ]
+    beyond = beyond_list(lines)
     parts = [
         _describe(results),
         families_table(lines),
         f"Missed{_runs_text(runs)}, bounds in brackets: {_missed_text([one['summary'] for one in results])}.",
-        f"Every row off by more than {TIME[1]:.0%} in time, or {PEAK[1]:.0%} where the peak is named:",
-        beyond_list(lines),
+        f"Every row off by more than {TIME[1]:.0%} in time, or {PEAK[1]:.0%} where the peak is named:"
+        + (f"\n\n{beyond}" if beyond else " none."),
         f"Every regret above {MOST_REGRET}: {_regrets_text(runs)}.",
     ]
     return "\n\n".join(parts) + "\n"

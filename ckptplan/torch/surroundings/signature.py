@@ -96,7 +96,8 @@ class Signature:
         #: All objects but constants, each once, in the order of the walk.
         self.things: list[Any] = []
         self._entries: list[Any] = []
-        #: References, most of them weak, whose ids are part of the entries: they stay theirs as long as these live.
+        #: References, most of them weak, whose ids are part of the entries: they stay theirs as long as
+        #: these live.
         self.references: list[Any] = []
         #: Numbers and texts with their names, by which calls that take more or less can be told apart.
         self.constants: list[tuple[str, str]] = []
