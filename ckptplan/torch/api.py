@@ -51,7 +51,8 @@ def unroll(
         plan: a plan, or a ``ckptplan.Schedule`` if nothing was planned.
         memory: in place of a plan, the memory that the call may take: bytes, text as "2 GiB", or "auto" for
             most of what the device has free. A plan is made for it, and kept for calls of the same shapes. The
-            outputs of all steps and their gradients are part of it, those of parameters, too.
+            outputs of all steps and their gradients are part of it, those of parameters, too. Where any plan
+            has it, there is room for what a mean of squares makes of the outputs before they are reversed.
         offload: with ``memory``, where checkpoints may go beside it: "host" for host memory, a folder, or
             ``Offload(folder, limit="50 GB")``. The first call times the place, for a day; the plan is the
             quickest of those that use it and those that do not. Buffers of transfers count in ``memory``.

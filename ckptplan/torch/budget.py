@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import product
+from itertools import product, takewhile
 from typing import Any
 
 import torch
@@ -35,14 +34,15 @@ from ckptplan.model.workload import Basis
 from ckptplan.planning.optimize import rank_strategies
 from ckptplan.planning.playback import schedule_of
 from ckptplan.planning.request import Request
-from ckptplan.schedule.actions import renumber
+from ckptplan.schedule.actions import Backward, Free, Record, Save, Tier, Transfer, renumber
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.storage.place import Link, OffloadPlace, assume_link, round_down
 from ckptplan.torch.call import Call
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.compiling.options import Compile
 from ckptplan.torch.compiling.steps import CompiledPiece
-from ckptplan.torch.inputs import make_sequence, refuse_layouts
+from ckptplan.torch.executor import MADE_OF_OUTPUTS
+from ckptplan.torch.inputs import refuse_layouts
 from ckptplan.torch.measurement import choose_count, measure_call, run_twice
 from ckptplan.torch.memory import available_bytes
 from ckptplan.torch.offload import find_links
@@ -57,14 +57,6 @@ _log = logging.getLogger("ckptplan.torch")
 #: The share of what the device has free that ``memory="auto"`` takes: the rest is for fragmentation, the
 #: optimizer's first step, and other programs.
 AUTO_SHARE = 0.7
-_COUNTED = ("state_bytes", "tape_bytes", "resident_bytes_per_step", "workspace_bytes")
-_TIMED = (
-    "forward_seconds",
-    "backward_seconds",
-    "recompute_seconds",
-    "record_overhead_seconds",
-    "chunk_seconds",
-)
 #: The regular ones that keep nothing remote. Others never fit, and would say that remote memory is missing.
 _STRATEGIES = ("base", "standard", "nested", "growing", "revolve")
 _REMOTE_STRATEGIES = ("remote", "hierarchical", "double", "double-growing", "periodic")
@@ -100,54 +92,110 @@ class _Size:
 _alike: Recent[Any, tuple[Measurement, _Size]] = Recent(_MOST)
 
 
-def count_kept(measurement: Measurement, inputs: Any, *, steps: int, losses: Mapping[str, Any]) -> int:
-    """Return what a sequence keeps: outputs with their gradients, if there is no loss, and those of inputs."""
-    outputs = 0 if losses else 2 * steps * measurement.output_bytes
-    leaves = make_sequence(inputs, steps=steps).leaves
-    return outputs + sum(leaf.nbytes for leaf in leaves if leaf.requires_grad)
+#: Times are measured once: of plans whose times differ by less, the one that takes less memory is chosen.
+_ABOUT = 1.02
+#: Plans that are looked at to find one that has room at the turn.
+_TRIES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """The memory of a call, and what is there besides checkpoints, tapes and the tensors of a step.
+
+    Arguments:
+        limit: the bytes that the call may take.
+        kept: bytes that are there all the time.
+        later: bytes that are there in the backward pass, as gradients of inputs.
+        outputs: bytes of the outputs that are returned, None if it is a loss.
+        postpones: whether the last steps are recorded after the turn if their tapes leave no room there.
+        links: ways to keep checkpoints off the chip.
+    """
+
+    limit: int
+    kept: int = 0
+    later: int = 0
+    outputs: int | None = None
+    postpones: bool = True
+    links: tuple[Link, ...] = ()
+
+    @property
+    def resident(self) -> int:
+        """The bytes that a plan counts for the whole sequence: outputs and their gradients, too."""
+        return self.kept + self.later + 2 * (self.outputs or 0)
+
+    def choose(self, plans: Sequence[Plan]) -> Plan:
+        """Return the quickest plan that has room for what a loss makes of outputs.
+
+        If none has, it is the one that leaves most, of those that take about the time of the quickest.
+        """
+        excess = {id(one): max(0, self.find_excess(one)) for one in plans}
+        having = [one for one in plans if not excess[id(one)]] or plans
+        enough = _ABOUT * min(one.predicted.seconds for one in having)
+        quick = (one for one in having if one.predicted.seconds <= enough)
+        return min(quick, key=lambda one: (excess[id(one)], one.predicted.local_peak_bytes))
+
+    def find_excess(self, plan: Plan) -> int:
+        """Return the bytes by which a plan passes the limit at the turn, where the caller makes a loss.
+
+        Zero or less if it has room. A mean of squares is assumed: nothing tells what a loss will make.
+        """
+        if self.outputs is None:
+            return 0
+        # There are the states before and after the last steps, too.
+        sizes, states, last = plan.workload, 2, Record(0, 0)
+        for action in takewhile(lambda one: not isinstance(one, Backward), schedule_of(plan)):
+            match action:
+                case Save(_, Tier.LOCAL):
+                    states += 1
+                case Free(_, Tier.LOCAL):
+                    states -= 1
+                case Transfer(moved, Tier.LOCAL, _):
+                    states -= len(moved)
+                case Record():
+                    last = action
+        # What records all steps at once runs none of them again.
+        tapes = 0 if self.postpones and last.start else last.stop - last.start
+        made = plan.steps * sizes.resident_bytes_per_step - self.later + (MADE_OF_OUTPUTS - 2) * self.outputs
+        return made + states * sizes.state_bytes + tapes * sizes.tape_bytes - leave_margin(self.limit)
 
 
 def plan_within(
     measurement: Measurement,
     *,
     steps: int,
-    limit: int,
-    kept: int,
+    space: Space,
     shape: tuple[int, ...] = (),
     take: Callable[..., Measurement] | None = None,
-    links: tuple[Link, ...] = (),
 ) -> Plan:
-    """Return the quickest plan for a measured call.
+    """Return the quickest plan for a measured call, with room for what a loss makes of outputs if there is one.
 
     Arguments:
         measurement: what the call takes.
         steps: T.
-        limit: bytes.
-        kept: bytes for the whole sequence.
+        space: the memory of the call.
         shape: that of the inputs, time first.
         take: measures the call as it runs within another ``limit``.
-        links: ways to keep checkpoints off the chip.
 
-    Raises InputError if no plan fits ``limit``; a limit that it names is enough.
+    Raises InputError if no plan fits the limit; one that it names is enough.
     """
     try:
-        return _plan(measurement, steps, limit, kept, links)
+        return _plan(measurement, steps, space)
     except Infeasible as error:
         if error.binding != "local_bytes":
             raise
         larger = measurement if take is None else take(limit=find_limit(error.need))
         if larger.counted > measurement.counted:
-            return plan_within(larger, steps=steps, limit=limit, kept=kept, shape=shape, take=take, links=links)
+            return plan_within(larger, steps=steps, space=space, shape=shape, take=take)
         parts = (
             f", of which {format_bytes(measurement.workspace_bytes)} are gradients and the tensors of a step"
         )
-        if kept:
-            parts += f", {format_bytes(kept)} outputs and gradients of the sequence"
+        if space.resident:
+            parts += f", {format_bytes(space.resident)} outputs and gradients of the sequence"
         raise refuse_limit(
             error,
-            _make_request(measurement, steps, limit, kept),
-            memory=limit,
-            limit=limit,
+            _make_request(measurement, steps, space),
+            memory=space.limit,
+            limit=space.limit,
             gradients=measurement.parameter_bytes,
             parts=parts,
             shape=shape,
@@ -255,28 +303,45 @@ def _scale(known: Measurement, before: _Size, now: _Size) -> Measurement | None:
 
 
 @lru_cache(maxsize=1024)
-def _plan(measurement: Measurement, steps: int, limit: int, kept: int, links: tuple[Link, ...] = ()) -> Plan:
-    """Return the quickest plan, which says what links bought. Raises Infeasible."""
-    make = partial(_make_request, measurement, steps, limit, kept)
-    local, refusal = None, None
-    try:
-        local = rank_strategies(make()).best()
-    except Infeasible as error:
-        refusal = error
-    remote = _plan_remote(make, links)
+def _plan(measurement: Measurement, steps: int, space: Space) -> Plan:
+    """Return the quickest plan that has room at the turn, as ``Space.choose`` does. Raises Infeasible."""
+    make = partial(_make_request, measurement, steps, space)
+    plan = _search(make, space.links)
+    if plan is None:
+        # Raises, and says what would help.
+        return rank_strategies(make()).best()
+    plans, less = [plan], 0
+    while (excess := space.find_excess(plans[-1])) > 0 and len(plans) < _TRIES:
+        # Less memory is no help to what keeps all tapes: the next one does not.
+        less += 0 if plans[-1].strategy == "base" else excess
+        found = None
+        if less < leave_margin(space.limit) - space.resident:
+            found = _search(partial(make, less=less, at_once=False), space.links)
+        if found is None:
+            break
+        plans.append(found)
+    return space.choose(plans)
+
+
+def _search(make: Callable[..., Request], links: tuple[Link, ...]) -> Plan | None:
+    """Return the quickest plan, which says what links bought; None if none fits."""
+    local, remote = _find_best(make()), _plan_remote(make, links)
     if remote is None:
-        if local is None:
-            assert refusal is not None  # noqa: S101 - there is a plan or a reason
-            raise refusal
         return local
     plan, place = remote
     quicker = plan if local is None or plan.predicted.seconds < local.predicted.seconds else local
     return note_offload(quicker, local=local, remote=plan, place=place)
 
 
-def _advise_offload(local: Plan, measurement: Measurement, steps: int, limit: int, kept: int) -> None:
+def _find_best(request: Request) -> Plan | None:
+    """Return the best plan, None if none fits: why is a question that takes longer."""
+    ranking = rank_strategies(request)
+    return ranking.best() if ranking.answers else None
+
+
+def _advise_offload(local: Plan, measurement: Measurement, steps: int, space: Space) -> None:
     """Say what ``offload=`` would save at an assumed rate, if that is much."""
-    make = partial(_make_request, measurement, steps, limit, kept)
+    make = partial(_make_request, measurement, steps, space)
     remote = _plan_remote(make, (assume_link(measurement.state_bytes, steps),))
     advice = advise_offload(local, None if remote is None else remote[0])
     if advice:
@@ -292,54 +357,64 @@ def _plan_remote(make: Callable[..., Request], links: tuple[Link, ...]) -> tuple
     for link, overlaps in product(links, (True, False)):
         if overlaps and not link.overlaps:
             continue
-        with suppress(Infeasible):
-            found.append((rank_strategies(make(link=link, overlaps=overlaps)).best(), link.place))
+        plan = _find_best(make(link=link, overlaps=overlaps))
+        if plan is not None:
+            found.append((plan, link.place))
     return min(found, key=lambda one: one[0].predicted.seconds, default=None)
 
 
 def _make_request(
     measurement: Measurement,
     steps: int,
-    limit: int,
-    kept: int,
+    space: Space,
     *,
+    less: int = 0,
+    at_once: bool = True,
     link: Link | None = None,
     overlaps: bool = False,
 ) -> Request:
+    """Return the request for a plan that takes so much ``less`` than the limit.
+
+    ``at_once`` allows for one that records all steps at once.
+    """
     call = "a call of other shapes, and scaled" if measurement.is_scaled else "the call"
-    counted = f"counted in the first {measurement.counted} steps of {call}"
     steps_timed = "the first call" if measurement.retimed else f"the first {measurement.steps} steps of {call}"
+    counted: dict[str, Any] = {
+        # A state of plain numbers alone has no tensors.
+        "state_bytes": max(1, measurement.state_bytes),
+        "tape_bytes": measurement.tape_bytes,
+        "resident_bytes_per_step": measurement.resident_bytes_per_step + -(-space.resident // steps),
+        # The state that was read is no checkpoint in local memory, and alive until its steps are reversed.
+        "workspace_bytes": measurement.workspace_bytes + (0 if link is None else measurement.state_bytes),
+    }
+    timed: dict[str, Any] = {
+        "forward_seconds": measurement.forward_seconds,
+        "recompute_seconds": measurement.forward_seconds,
+        "record_overhead_seconds": max(0.0, measurement.record_seconds - measurement.forward_seconds),
+        "backward_seconds": measurement.backward_seconds,
+        "chunk_seconds": measurement.chunk_seconds,
+    }
+    why = f"counted in the first {measurement.counted} steps of {call}", f"timed once over {steps_timed}"
+    bases = (Basis(kind="measured", why=one) for one in why)
     workload = ckptplan.Workload(
         name="call",
         steps=steps,
         units=1,
-        # A state of plain numbers alone has no tensors.
-        state_bytes=max(1, measurement.state_bytes),
-        tape_bytes=measurement.tape_bytes,
-        resident_bytes_per_step=measurement.resident_bytes_per_step + -(-kept // steps),
-        # The state that was read is no checkpoint in local memory, and alive until its steps are reversed.
-        workspace_bytes=measurement.workspace_bytes + (0 if link is None else measurement.state_bytes),
-        forward_seconds=measurement.forward_seconds,
-        recompute_seconds=measurement.forward_seconds,
-        record_overhead_seconds=max(0.0, measurement.record_seconds - measurement.forward_seconds),
-        backward_seconds=measurement.backward_seconds,
-        chunk_seconds=measurement.chunk_seconds,
+        **counted,
+        **timed,
         limited=True,
-        basis={
-            **dict.fromkeys(_COUNTED, Basis(kind="measured", why=counted)),
-            **dict.fromkeys(_TIMED, Basis(kind="measured", why=f"timed once over {steps_timed}")),
-        },
+        basis={name: basis for names, basis in zip((counted, timed), bases, strict=True) for name in names},
     )
     if link is None:
-        profile = ckptplan.HardwareProfile(name="memory-limit", local_bytes=limit, remote_bytes=0)
+        profile = ckptplan.HardwareProfile(name="memory-limit", local_bytes=space.limit, remote_bytes=0)
     else:
-        profile = link.make_profile(limit, overlaps=overlaps)
+        profile = link.make_profile(space.limit, overlaps=overlaps)
     return Request.of(
         workload,
         profile,
         # What is not tensors of the cell: numbers by which steps are recognised, states of random generators.
-        local_bytes=leave_margin(limit),
-        strategies=_STRATEGIES if link is None else _REMOTE_STRATEGIES,
+        local_bytes=leave_margin(space.limit) - less,
+        strategies=_REMOTE_STRATEGIES if link is not None else _STRATEGIES if at_once else _STRATEGIES[1:],
         command="ckptplan.torch.plan_for",
     )
 
@@ -440,12 +515,17 @@ def choose_plan(
     key = kind, count, first.sizes
     timed = key, probed.constants
     written = (_surveyed.find(key) or first).with_times(_timed.find(timed) or first)
-    kept = count_kept(written, inputs, steps=count, losses=losses) + held_states * written.state_bytes
-    links = find_links(
-        place, state_bytes=written.state_bytes, steps=count, device=call.device, local_bytes=limit
+    space = Space(
+        limit=limit,
+        outputs=None if losses else count * written.output_bytes,
+        kept=held_states * written.state_bytes,
+        later=sum(leaf.nbytes for leaf in call.sequence.leaves if leaf.requires_grad),
+        links=find_links(
+            place, state_bytes=written.state_bytes, steps=count, device=call.device, local_bytes=limit
+        ),
     )
     shape = () if callable(inputs) else flatten(inputs)[0][0].shape
-    fit = partial(plan_within, limit=limit, kept=kept, shape=tuple(shape), links=links)
+    fit = partial(plan_within, space=space, shape=tuple(shape))
     plans: list[tuple[Plan, PlanChoice]] = []
     refusal: InputError | None = None
     try:
@@ -476,8 +556,9 @@ def choose_plan(
     if built is not None:
         try:
             # The actions of pieces do not say that states are written through.
-            cached = tuple(link for link in links if not link.through)
-            plan = fit(built.measurement, steps=-(-count // built.steps), links=cached)
+            cached = tuple(link for link in space.links if not link.through)
+            of_pieces = replace(space, links=cached, postpones=False)
+            plan = fit(built.measurement, steps=-(-count // built.steps), space=of_pieces)
             stretched = stretch(schedule_of(plan), built.steps, count)
             plans.append((plan, PlanChoice(plan=plan, executed=stretched, compile=built)))
         except InputError as error:
@@ -492,7 +573,7 @@ def choose_plan(
     if advises and place is None and plan.predicted.overhead > DEAR and kind not in _advised:
         # Once for calls of a kind, whatever their lengths.
         _advised.keep(kind, True)
-        _advise_offload(plan, written, count, limit, kept)
+        _advise_offload(plan, written, count, space)
     return choice
 
 

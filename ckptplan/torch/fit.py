@@ -6,6 +6,7 @@ cell of 2,560 without a word, in ten times its budget.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -16,13 +17,11 @@ import torch
 from ckptplan.cost.case import Case
 from ckptplan.errors import InputError, PlanMismatch
 from ckptplan.model.plan import Plan
-from ckptplan.planning.playback import actions
-from ckptplan.schedule.simulator import play
 from ckptplan.strategies.registry import all_strategies
 from ckptplan.torch.call import Call
 from ckptplan.torch.engine import Tape
 from ckptplan.torch.recognise import Recent
-from ckptplan.torch.survey import count_frames
+from ckptplan.torch.survey import count_frames, find_peak
 from ckptplan.torch.trees import Leaves, byte_size, flatten
 from ckptplan.units import format_bytes
 
@@ -36,7 +35,6 @@ _MOST_SINGLE = 2.0
 _STEPS = 16
 #: Kinds of calls that are remembered.
 _REMEMBERED = 256
-_UNKNOWN = float("inf")
 
 #: The message for each kind of call; None if the plan fits.
 _verdicts: Recent[Hashable, tuple[str | None]] = Recent(_REMEMBERED)
@@ -44,37 +42,6 @@ _verdicts: Recent[Hashable, tuple[str | None]] = Recent(_REMEMBERED)
 _fitting: Recent[Hashable, None] = Recent(_REMEMBERED)
 #: What plans take beyond their own budgets, by their identities, which none has anew while they are kept.
 _excesses: Recent[int, tuple[Plan, str | None]] = Recent(_REMEMBERED)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CellBytes:
-    """Bytes of a cell, all units together."""
-
-    state: int
-    #: The tape of a step, None if unknown; the least and the most that may be planned for it.
-    tape: int | None
-    bounds: tuple[float, float]
-
-    @classmethod
-    def of(
-        cls, state: int, tapes: tuple[int, int] | None, steps: int, *, shares_more: bool, ends_later: bool
-    ) -> CellBytes:
-        """Return the bytes of a cell, given those of a state and of the tape of some steps.
-
-        Arguments:
-            state: the state after the steps, which the tape may hold besides.
-            tapes: the least and the most that may be the tape of all steps, None if it is unknown.
-            steps: their number.
-            shares_more: whether much of it may be there once for all steps, as weights in another type.
-            ends_later: whether a loss of the final state is to come.
-        """
-        if tapes is None:
-            return cls(state=state, tape=None, bounds=(0, _UNKNOWN))
-        first, tape = tapes
-        least = 0.0 if shares_more else (first - state) / steps
-        most = _UNKNOWN if ends_later else tape / steps
-        tolerance = MOST_TAPE if steps > 1 else _MOST_SINGLE
-        return cls(state=state, tape=round(tape / steps), bounds=(least / tolerance, most * MOST_PLANNED))
 
 
 @dataclass(kw_only=True)
@@ -105,8 +72,6 @@ class PlanFit:
         if has_seen or not all(type(one) in (torch.Tensor, torch.nn.Parameter) for one in leaves):
             # The bytes of a subclass, such as DTensor, lie elsewhere.
             return
-        steps = tape.stop - tape.start
-        casts = any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
         try:
             # Losses often do more at the last step, which says nothing about the others.
             least = tape.least_bytes if tape.stop == self.plan.steps else tape.bytes
@@ -114,21 +79,57 @@ class PlanFit:
         except RuntimeError:
             # Autograd does not show a tensor that was changed in place; whether that matters, it says itself.
             sizes = None
-        measured = CellBytes.of(
-            byte_size(leaves),
-            sizes,
-            steps,
-            shares_more=casts and steps < _STEPS,
-            ends_later=self.finishes and tape.stop < self.plan.steps,
-        )
-        fitted = self.kind[0] in _fitting
-        mismatch = describe_mismatch(self.plan, measured, playable=self.playable, fitted=fitted)
+        mismatch = self._describe_mismatch(byte_size(leaves), sizes, tape)
         self.message = mismatch or self.message
         _verdicts.keep(self.kind, (self.message,))
         if mismatch is None:
             _fitting.keep(self.kind[0], None)
         if self.strict and self.message is not None:
             raise _refuse(self.message)
+
+    def _describe_mismatch(self, state: int, sizes: tuple[int, int] | None, tape: Tape) -> str | None:
+        """Return what a plan's sizes mean for a cell of other sizes; None if they fit.
+
+        Arguments:
+            state: the bytes of the state after the recorded steps, which their tape may hold besides.
+            sizes: the least and the most that may be the tape of these steps, None if it is unknown.
+            tape: the tape.
+        """
+        plan, steps, units = self.plan, tape.stop - tape.start, self.plan.profile.units
+        planned = Case(workload=plan.workload, profile=plan.profile).spread
+        least, most, each = 0.0, math.inf, None
+        if sizes is not None:
+            tolerance = MOST_TAPE if steps > 1 else _MOST_SINGLE
+            casts = any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
+            # Weights in another type are there once for all steps.
+            if steps >= _STEPS or not casts:
+                least = (sizes[0] - state) / steps / tolerance / units
+            # Before the last steps, a loss of the final state is yet to come.
+            if tape.stop == plan.steps or not self.finishes:
+                most = sizes[1] / steps * MOST_PLANNED / units
+            each = -(-round(sizes[1] / steps) // units)
+        state = -(-state // units)
+        state_fits = abs(planned.state_bytes - state) <= max(STATE_TOLERANCE * state, 1)
+        tape_fits = least - 1 <= planned.tape_bytes <= most + 1
+        # A smaller call after one that fitted is as it should be.
+        smaller = state <= planned.state_bytes and least <= planned.tape_bytes and self.kind[0] in _fitting
+        if smaller or (state_fits and tape_fits):
+            return None
+        # Within its bounds, the planned tape is as good a number as a measured one.
+        each = planned.tape_bytes if each is None or tape_fits else each
+        text = (
+            f"the plan is for states of {planned.state_bytes:,} B and tapes of {planned.tape_bytes:,} B a "
+            f"step, those of the cell are of {state:,} B and "
+            f"{'an unknown size' if sizes is None else f'{each:,} B'}{'' if units == 1 else ', on each unit'}"
+        )
+        if self.playable:
+            needed = find_peak(plan, state_bytes=max(state, 1), tape_bytes=max(each, 1))
+            text += f": it takes {format_bytes(needed)} of local memory, "
+            predicted, planned_for = plan.predicted.local_peak_bytes, "that it was planned for"
+            more = f"{format_bytes(needed - predicted)} more than the {format_bytes(predicted)} {planned_for}"
+            less = f"and a plan for the right sizes could use the {format_bytes(predicted)} to save time"
+            text += more if needed > predicted else less
+        return text + ". ckptplan.torch.measured_sizes gives the right sizes for a workload"
 
     def warn(self) -> None:
         """Warn if the plan does not fit, where code outside of ckptplan and PyTorch called."""
@@ -203,45 +204,3 @@ def _describe_excess(plan: Plan) -> str | None:
 
 def _refuse(message: str) -> InputError:
     return InputError(message, field="plan", accepted="a plan with the sizes of the cell, or strict=False")
-
-
-def describe_mismatch(plan: Plan, measured: CellBytes, *, playable: bool, fitted: bool) -> str | None:
-    """Return what a plan's sizes mean for a cell of other sizes; None if they fit.
-
-    ``fitted`` tells whether the plan fitted another call, so that a smaller one is as it should be.
-    """
-    tape = measured.tape
-    case = Case(workload=plan.workload, profile=plan.profile)
-    planned, units = case.spread, plan.profile.units
-    state = -(-measured.state // units)
-    state_fits = abs(planned.state_bytes - state) <= max(STATE_TOLERANCE * state, 1)
-    least, most = (bound / units for bound in measured.bounds)
-    tape_fits = tape is None or least - 1 <= planned.tape_bytes <= most + 1
-    if state_fits and tape_fits:
-        return None
-    if fitted and state <= planned.state_bytes and least <= planned.tape_bytes:
-        return None
-    # Within its bounds, the planned tape is as good a number as a measured one.
-    each = planned.tape_bytes if tape is None or tape_fits else -(-tape // units)
-    text = (
-        f"the plan is for states of {planned.state_bytes:,} B and tapes of {planned.tape_bytes:,} B a step, "
-        f"those of the cell are of {state:,} B and {'an unknown size' if tape is None else f'{each:,} B'}"
-        f"{'' if units == 1 else ', on each unit'}"
-    )
-    if playable:
-        sizes = case.with_sizes(state_bytes=max(state, 1), tape_bytes=max(each, 1))
-        needed = play(actions(plan), costs=sizes.costs).local_peak_bytes
-        text += _compare_peaks(needed, plan.predicted.local_peak_bytes)
-    return text + ". ckptplan.torch.measured_sizes gives the right sizes for a workload"
-
-
-def _compare_peaks(needed: int, predicted: int) -> str:
-    if needed > predicted:
-        return (
-            f": it takes {format_bytes(needed)} of local memory, {format_bytes(needed - predicted)} more than "
-            f"the {format_bytes(predicted)} that it was planned for"
-        )
-    return (
-        f": it takes {format_bytes(needed)} of local memory, and a plan for the right sizes could use the "
-        f"{format_bytes(predicted)} to save time"
-    )

@@ -108,6 +108,12 @@ class Measurement(Sizes):
         )
 
 
+def find_peak(plan: Plan, **sizes: int) -> int:
+    """Return the local bytes that a plan takes with other sizes, by the fields of its workload."""
+    case = Case(workload=plan.workload, profile=plan.profile).with_sizes(**sizes)
+    return play(actions(plan), costs=case.costs).local_peak_bytes
+
+
 class StaleSizesError(InputError):
     """A state or a tape is larger than was planned: a plan for its size is needed."""
 
@@ -263,13 +269,12 @@ class Survey:
 
     def _find_peak(self, sizes: Measurement, *, more: int) -> int:
         """Return what the plan takes with some sizes, and so many bytes more of workspace."""
-        workload = self.plan.workload
-        case = Case(workload=workload, profile=self.plan.profile).with_sizes(
+        return find_peak(
+            self.plan,
             state_bytes=sizes.state_bytes,
             tape_bytes=sizes.tape_bytes,
-            workspace_bytes=workload.workspace_bytes + more,
+            workspace_bytes=self.plan.workload.workspace_bytes + more,
         )
-        return play(actions(self.plan), costs=case.costs).local_peak_bytes
 
     def _extrapolate(self, growth: int, step: int) -> int:
         """Return how much more a size may grow that grew so much from the first steps to this one: linearly."""

@@ -292,6 +292,68 @@ def test_the_turn_has_room_for_what_a_loss_makes_of_outputs() -> None:
     assert not any(isinstance(one, Advance) and one.stop == 64 for one in actions)
 
 
+def make_loop(memory: Any) -> Any:
+    cell = torch.nn.GRUCell(16, 32)
+
+    def step(state: torch.Tensor, x: torch.Tensor) -> Any:
+        state = cell(x, state)
+        return state, state
+
+    return lambda x: unroll(step, x, torch.zeros(8, 32), memory=memory)[0]
+
+
+def make_wrapped(kind: Any, memory: Any) -> Any:
+    wrapped = wrap(kind(16, 32), memory=memory)
+    return lambda x: wrapped(x)[0]
+
+
+#: Calls whose outputs are of shape (64, 8, 32).
+WITH_OUTPUTS: dict[str, Callable[[Any], Any]] = {
+    "unroll": make_loop,
+    "wrap, GRUCell": partial(make_wrapped, torch.nn.GRUCell),
+    "wrap, LSTM": partial(make_wrapped, torch.nn.LSTM),
+    "wrap, GRU": partial(make_wrapped, torch.nn.GRU),
+}
+OUTPUTS = 64 * 8 * 32 * 4
+
+
+@pytest.mark.parametrize("share", [6.5, 8.0, 10.0, 13.0, 30.0])
+@pytest.mark.parametrize("name", WITH_OUTPUTS)
+def test_a_limit_with_room_for_a_mean_of_squares_holds_for_the_whole_step(name: str, share: float) -> None:
+    """Which takes five times the outputs, given at each limit that a plan with room for it exists for."""
+    forget()
+    torch.manual_seed(0)
+    limit, inputs = int(share * OUTPUTS), torch.randn(64, 8, 16)
+    run = WITH_OUTPUTS[name](limit)
+    for _ in range(3):
+        with LiveBytes() as live:
+            run(inputs).square().mean().backward()
+    assert live.peak <= limit
+
+
+@pytest.mark.parametrize("name", WITH_OUTPUTS)
+def test_no_limit_is_refused_for_what_a_loss_may_make_of_outputs(name: str) -> None:
+    """Three times the outputs are less than a mean of squares takes, and enough for a lighter loss."""
+    forget()
+    run, inputs = WITH_OUTPUTS[name](int(3.5 * OUTPUTS)), torch.randn(64, 8, 16)
+    for _ in range(2):
+        with LiveBytes() as live:
+            run(inputs)[-1].sum().backward()
+    assert live.peak <= 3.5 * OUTPUTS
+
+
+def test_the_plan_of_a_loss_that_is_counted_takes_all_that_the_limit_allows() -> None:
+    """Of outputs that are returned, a mean of squares is assumed; ``bptt`` has none to leave room for."""
+    forget()
+    inputs = torch.randn(64, 8, 16)
+    cell, state = TorchCell(torch.nn.GRUCell(16, 32)), torch.zeros(8, 32)
+    full = plan_for(cell, inputs, state, memory="1 GB")
+    limit = int(1.03 * full.predicted.local_peak_bytes)
+    assert full.strategy == plan_for(cell, inputs, state, squares, memory=limit).strategy == "base"
+    assert plan_for(cell, inputs, state, memory=limit).strategy != "base"
+    assert plan_for(cell, inputs, state, memory=2 * limit).strategy == "base"
+
+
 def test_sums_of_gradients_grow_in_place(tmp_path: Path) -> None:
     """Beside them there is the gradient of one parameter, in runs of several steps, too.
 
@@ -377,7 +439,7 @@ def test_the_times_of_a_first_call_are_those_of_later_predictions() -> None:
     kept: list[Measurement] = []
 
     def run(measurement: Measurement, *actions: tuple[Action, float]) -> Measurement:
-        plan = budget._plan(measurement, 100, 20_000, 0)
+        plan = budget._plan(measurement, 100, budget.Space(limit=20_000))
         survey = Survey(
             measurement=measurement,
             plan=plan,

@@ -260,7 +260,8 @@ def test_a_dear_plan_names_what_would_help(caplog: pytest.LogCaptureFixture) -> 
         record_seconds=0.02,
         backward_seconds=0.04,
     )
-    budget._advise_offload(budget._plan(slow, 300, 6 * size, 0), slow, 300, 6 * size, 0)
+    space = budget.Space(limit=6 * size)
+    budget._advise_offload(budget._plan(slow, 300, space), slow, 300, space)
     (hint,) = caplog.messages
     assert re.fullmatch(
         r"this plan takes \+2\d\d% time over plain .*offload=.* would take about \+3\d%, at an assumed 1 GB/s",
@@ -268,7 +269,7 @@ def test_a_dear_plan_names_what_would_help(caplog: pytest.LogCaptureFixture) -> 
     )
     caplog.clear()
     quick = replace(slow, forward_seconds=2e-6, record_seconds=2e-6, backward_seconds=4e-6)
-    budget._advise_offload(budget._plan(quick, 300, 6 * size, 0), quick, 300, 6 * size, 0)
+    budget._advise_offload(budget._plan(quick, 300, space), quick, 300, space)
     network = Network()
     plan_for(network.cell, network.inputs, network.state, squares, memory="1 GiB")
     assert not [one for one in caplog.records if one.levelno >= logging.WARNING]

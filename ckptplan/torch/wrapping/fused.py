@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from ckptplan.errors import InputError, quote_value
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.torch.budget import read_limit
+from ckptplan.torch.budget import Space, read_limit
 from ckptplan.torch.call import Call
 from ckptplan.torch.offload import at_place, find_links
 from ckptplan.torch.run import run_call
@@ -195,16 +195,17 @@ class FusedSequence(Wrapped):
         """Run all layers as one cell."""
         rows = call.rows
         output = rows.size * call.state[0].shape[-1] * rows.data.itemsize
-        kept = 2 * output + (rows.data.nbytes if rows.data.requires_grad else 0)
+        later = rows.data.nbytes if rows.data.requires_grad else 0
         run = PieceRun(cell=call.cell, rows=rows, state=call.state)
-        return self._run_cell(run, self._choose([run], kept=kept, outputs=output))
+        return self._run_cell(run, self._choose([run], outputs=output, later=later))
 
     def _run_both_ways(self, call: KernelCall) -> tuple[Tensor, Hidden]:
         """Run layer by layer, since a layer needs both directions of all time steps below."""
         rows, dropout, training = call.rows, call.cell.dropout, call.cell.training
         runs = call.list_directions()
         output = rows.size * 2 * call.state[0].shape[-1] * rows.data.itemsize
-        chosen = self._choose(runs, kept=_count_kept(call, output=output), outputs=output)
+        kept, later = _count_inner(call, output=output)
+        chosen = self._choose(runs, outputs=output, kept=kept, later=later)
         ends: list[Hidden] = []
         for first in range(0, len(runs), 2):
             if first and dropout:
@@ -217,8 +218,8 @@ class FusedSequence(Wrapped):
             rows = rows.with_data(torch.cat(both, -1))
         return rows.data, tuple(torch.cat(parts) for parts in zip(*ends, strict=True))
 
-    def _choose(self, runs: list[PieceRun], *, kept: int, outputs: int) -> PiecePlan:
-        """Return the plan of each sequence that a call runs. Raises InputError."""
+    def _choose(self, runs: list[PieceRun], **beside: int) -> PiecePlan:
+        """Return the plan of each sequence of a call, given fields of its ``Space``. Raises InputError."""
         rows = runs[0].rows
         if self._given is not None:
             chosen = fit_pieces(self._given, rows.steps, piece=self.piece)
@@ -231,7 +232,7 @@ class FusedSequence(Wrapped):
                 device=rows.data.device,
                 local_bytes=limit,
             )
-            chosen = choose_pieces(runs, limit=limit, kept=kept, outputs=outputs, piece=self.piece, links=links)
+            chosen = choose_pieces(runs, space=Space(limit=limit, links=links, **beside), piece=self.piece)
         self.latest, self.plan = (chosen,) * len(runs), chosen.plan
         return chosen
 
@@ -254,15 +255,14 @@ class FusedSequence(Wrapped):
         return outputs, done.executor.end.fill(final)
 
 
-def _count_kept(call: KernelCall, *, output: int) -> int:
-    """Return the bytes of all layers' outputs and gradients in a bidirectional network."""
+def _count_inner(call: KernelCall, *, output: int) -> tuple[int, int]:
+    """Return the bytes that inner layers of a bidirectional network keep, and those of gradients besides."""
     layers, cell, x = len(call.cell.weights) // 2, call.cell, call.rows.data
     # A gradient from each direction, and their sum.
     inner = 3 * output if layers > 1 else 0
     outer = 3 * x.nbytes if x.requires_grad else 0
     dropped = (output + output // x.itemsize) if cell.dropout and cell.training else 0
-    weights = byte_size(cell.parameters)
-    return weights + (layers + 1) * output + (layers - 1) * dropped + max(inner, outer)
+    return (layers - 1) * (output + dropped), byte_size(cell.parameters) + max(inner, outer)
 
 
 def _refuse_changes(before: list[tuple[str, Tensor, Tensor]]) -> None:

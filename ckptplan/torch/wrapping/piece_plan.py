@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import takewhile
 from typing import Any
 
 import torch
@@ -18,14 +17,10 @@ import torch
 from ckptplan.errors import InputError
 from ckptplan.execution.advice import describe_choice
 from ckptplan.model.plan import Plan
-from ckptplan.planning.playback import schedule_of
-from ckptplan.schedule.actions import Backward, Save, Tier
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.storage.place import Link
 from ckptplan.torch.ambient import Autocast
-from ckptplan.torch.budget import plan_within
+from ckptplan.torch.budget import Space, plan_within
 from ckptplan.torch.call import Call
-from ckptplan.torch.executor import MADE_OF_OUTPUTS
 from ckptplan.torch.measurement import measure_call
 from ckptplan.torch.probe import probe
 from ckptplan.torch.recognise import Recent
@@ -43,18 +38,13 @@ _PIECES, _ROUNDS = 2, 3
 _LONGEST_MEASURED, _SHARE = 32, 16
 #: What a piece takes at least besides its steps: checkpoints, comparisons, gradients.
 _RUNTIME_SECONDS = 2e-4
-#: Times are measured once. Of plans whose times differ by less, the one that takes less memory is chosen, which
-#: leaves room for what is made of the outputs.
-_ABOUT = 1.02
-#: So many times the time of the quickest plan is worth room for what is made of the outputs.
-_FOR_TURN = 1.1
 #: What each of several runs keeps until it is reversed, and what only the one has that works.
 _KEPT_BY_EACH = ("state_bytes", "tape_bytes")
 _KEPT_ONCE = ("workspace_bytes", "parameter_bytes")
 #: Lengths whose measurements are kept, and calls whose plans are.
 _MOST_MEASURED, _MOST = 256, 64
 _measured: Recent[Any, Measurement] = Recent(_MOST_MEASURED)
-_chosen: Recent[Any, _Candidate] = Recent(_MOST)
+_chosen: Recent[Any, tuple[Plan, int]] = Recent(_MOST)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,23 +53,6 @@ class PiecePlan:
 
     plan: Plan | Schedule
     piece: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Candidate(PiecePlan):
-    plan: Plan
-
-    @property
-    def seconds(self) -> float:
-        """What the plan takes."""
-        return self.plan.predicted.seconds
-
-    @cached_property
-    def states(self) -> int:
-        """States that are there after the first sweep, at most."""
-        sweep = takewhile(lambda action: not isinstance(action, Backward), schedule_of(self.plan))
-        # Besides, there are the state before the last recording, and the final one.
-        return 2 + sum(isinstance(action, Save) and action.tier is Tier.LOCAL for action in sweep)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,19 +132,13 @@ class Room:
 
     Arguments:
         runs: the runs.
-        limit: the bytes that all may take.
-        kept: bytes that are there all the time.
-        made: bytes of the outputs and of what a loss makes of them, at the turn from one pass to the other.
-        links: ways to keep checkpoints off the chip.
+        space: the memory of all.
     """
 
     runs: Sequence[PieceRun]
-    limit: int
-    kept: int
-    made: int
-    links: tuple[Link, ...]
+    space: Space
 
-    def plan(self, length: int, *, exact: bool = False) -> _Candidate:
+    def plan(self, length: int, *, exact: bool = False) -> Plan:
         """Return the quickest plan with pieces of a length. Raises InputError if none fits.
 
         Bytes are estimated unless the plan is to be ``exact``.
@@ -179,87 +146,57 @@ class Room:
         all_ = [self._find(run, length, exact=exact) for run in self.runs]
         most = {name: max(getattr(one, name) for one in all_) for name in (*_KEPT_BY_EACH, *_KEPT_ONCE)}
         together: dict[str, Any] = {**most, **{name: len(all_) * most[name] for name in _KEPT_BY_EACH}}
-        plan = plan_within(
-            replace(all_[0], **together),
-            steps=-(-self.runs[0].rows.steps // length),
-            limit=self.limit,
-            kept=self.kept,
-            links=self.links,
-        )
-        return _Candidate(plan=plan, piece=length)
+        steps = -(-self.runs[0].rows.steps // length)
+        return plan_within(replace(all_[0], **together), steps=steps, space=self.space)
 
     def _find(self, run: PieceRun, length: int, *, exact: bool) -> Measurement:
-        found = run.estimate(length, self.limit)
+        found = run.estimate(length, self.space.limit)
         if not exact:
             return found
-        sizes = run.measure(length, self.limit)
+        sizes = run.measure(length, self.space.limit)
         return replace(found, **{name: getattr(sizes, name) for name in (*_KEPT_BY_EACH, *_KEPT_ONCE)})
 
-    def has_turn(self, candidate: _Candidate) -> bool:
-        """Return whether checkpoints leave room for the loss, which is computed before the last recording."""
-        return candidate.states * candidate.plan.workload.state_bytes + self.made <= self.limit
-
-    def choose(self, lengths: Sequence[int]) -> _Candidate:
-        """Return the best length with its plan. Raises InputError if none fits."""
-        found: dict[int, _Candidate] = {}
+    def choose(self, lengths: Sequence[int]) -> tuple[Plan, int]:
+        """Return the best plan, and the length of its pieces. Raises InputError if none fits."""
+        found: dict[int, Plan] = {}
         for length in lengths:
             with suppress(InputError):
                 found[length] = self.plan(length)
         exact: set[int] = set()
         while found:
-            best = _choose_least([*found.values()])
-            with_turn = [one for one in found.values() if self.has_turn(one)]
-            # A loss that takes about the limit by itself leaves no choice.
-            if with_turn and _choose_least(with_turn).seconds <= _FOR_TURN * best.seconds:
-                best = _choose_least(with_turn)
-            if best.piece in exact:
-                return best
-            exact.add(best.piece)
-            del found[best.piece]
+            best = self.space.choose([*found.values()])
+            length = next(one for one, plan in found.items() if plan is best)
+            if length in exact:
+                return best, length
+            exact.add(length)
+            del found[length]
             with suppress(InputError):
                 # Kernels allocate in blocks, so that another length may be better.
-                found[best.piece] = self.plan(best.piece, exact=True)
+                found[length] = self.plan(length, exact=True)
         # The shortest pieces need least.
-        return self.plan(lengths[0], exact=True)
+        return self.plan(lengths[0], exact=True), lengths[0]
 
 
-def choose_pieces(
-    runs: Sequence[PieceRun],
-    *,
-    limit: int,
-    kept: int,
-    outputs: int,
-    piece: int | None,
-    links: tuple[Link, ...] = (),
-) -> PiecePlan:
+def choose_pieces(runs: Sequence[PieceRun], *, space: Space, piece: int | None) -> PiecePlan:
     """Return the quickest plan of all runs within a limit of memory, with the length of their pieces.
 
     Arguments:
         runs: sequences of the same length that run one after another, and are reversed in the end.
-        limit: the bytes that all may take.
-        kept: bytes that are there all the time: outputs, their gradients, those of the inputs.
-        outputs: bytes of the outputs that the call returns.
+        space: the memory of all.
         piece: the length of the pieces, None for the quickest.
-        links: ways to keep checkpoints off the chip.
 
     Raises InputError if nothing fits.
     """
     steps = runs[0].rows.steps
-    key = (tuple(run.kind for run in runs), steps, limit, kept, outputs, piece, links)
+    key = (tuple(run.kind for run in runs), steps, space, piece)
     chosen = _chosen.find(key)
     if chosen is None:
-        room = Room(runs=runs, limit=limit, kept=kept, made=MADE_OF_OUTPUTS * outputs, links=links)
+        room = Room(runs=runs, space=space)
         lengths = [min(piece, steps)] if piece is not None else _list_lengths(steps)
         chosen = _chosen.keep(key, room.choose(lengths))
-    _log.info("pieces of %d time steps, %s", chosen.piece, describe_choice(chosen.plan, limit))
-    return chosen
-
-
-def _choose_least(found: list[_Candidate]) -> _Candidate:
-    """Return the candidate that takes least memory, of those that are about as quick as the quickest."""
-    enough = _ABOUT * min(one.seconds for one in found)
-    quick = (one for one in found if one.seconds <= enough)
-    return min(quick, key=lambda one: one.plan.predicted.local_peak_bytes)
+    plan, length = chosen
+    _log.info("pieces of %d time steps, %s", length, describe_choice(plan, space.limit))
+    return PiecePlan(plan=plan, piece=length)
 
 
 def _list_lengths(steps: int) -> list[int]:
