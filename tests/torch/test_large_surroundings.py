@@ -11,7 +11,9 @@ import torch
 
 from ckptplan import InputError
 from ckptplan.torch import bptt
+from ckptplan.torch.meters import LiveBytes
 from tests.torch.support import gru, job, plan_of
+from tests.torch.test_memory_limit import forget
 
 STEPS = 12
 
@@ -43,3 +45,48 @@ def test_a_large_array_that_steps_fill_is_refused_by_name() -> None:
 
     with pytest.raises(InputError, match="trace in place, which is too large"):
         bptt(cell, inputs, state, lambda _, output: output.square().mean(), plan=plan_of(STEPS))
+
+
+GRU = torch.nn.GRUCell(4, 64)
+
+
+def run_gru(loss: Any, *, memory: int = 400_000) -> int:
+    """The most live bytes of a step that has to be measured."""
+    forget()
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> tuple[Any, Any]:
+        state = GRU(x, state)
+        return state, state
+
+    with LiveBytes() as live:
+        bptt(cell, torch.ones(50, 16, 4), torch.zeros(16, 64), loss, memory=memory).loss.backward()
+    GRU.zero_grad()
+    return int(live.peak)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_targets_that_a_loss_closes_over_take_nothing_of_a_limit(together: bool) -> None:
+    """Neither in one tensor nor in many small ones, which a loss that only reads leaves as they are."""
+    given = torch.randn(50, 200, 64)
+    targets = given if together else [*given.clone().unbind(0)]
+
+    def loss(t: int, output: torch.Tensor) -> torch.Tensor:
+        return (output - targets[t][:16]).square().mean()
+
+    assert run_gru(loss) <= 400_000
+
+
+def test_a_large_record_that_a_loss_writes_is_written_once() -> None:
+    """It is put back after each step that ran aside."""
+    record = torch.zeros(50, 16, 64)
+
+    def loss(t: int, output: torch.Tensor) -> torch.Tensor:
+        record[t] += output.detach()
+        return output.square().mean()
+
+    run_gru(loss, memory=2_000_000)
+    state = torch.zeros(16, 64)
+    with torch.no_grad():
+        for t in range(50):
+            state = GRU(torch.ones(16, 4), state)
+            torch.testing.assert_close(record[t], state)

@@ -3,10 +3,14 @@
 The search is breadth first, so that near objects are found if there are too many. Objects and functions of
 packages that keep nothing between steps (PyTorch's own, the standard library, ...) are not searched; modules of
 PyTorch are.
+
+Tensors that losses alone reach, as targets, are not copied where the code of losses only reads: they may be
+large, and there may be many. Their versions tell whether they change all the same.
 """
 
 from __future__ import annotations
 
+import dis
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
@@ -86,18 +90,26 @@ class Reached:
 
 
 def walk(roots: Mapping[str, object], *, signature: Signature | None = None) -> Reached:
-    """Return what can be reached from named objects; a ``signature`` notes what is met."""
+    """Return what can be reached from named objects, from losses last; a ``signature`` notes what is met."""
     found = Reached()
-    waiting: deque[tuple[str, Any]] = deque(roots.items())
+    others = [one for one in roots.items() if not one[0].endswith("loss")]
+    losses = [one for one in roots.items() if one[0].endswith("loss")]
+    waiting: deque[tuple[str, Any]] = deque(others)
     met: dict[int, int] = {}
     # Holders refer to what they hold; all else that is created on the way must stay alive, or ids repeat.
     alive: list[Any] = []
-    while waiting and len(met) < _MOST_OBJECTS:
+    of_others, writes = 0, True
+    while (waiting or losses) and len(met) < _MOST_OBJECTS:
+        if not waiting:
+            of_others = len(found.holders)
+            waiting.extend(losses)
+            losses, writes = [], False
         name, thing = waiting.popleft()
         if isinstance(thing, _IMMUTABLE):
             if signature is not None:
                 signature.note_constant(name, thing)
             continue
+        writes |= _may_write(thing)
         number = met.get(id(thing))
         if number is not None:
             if signature is not None:
@@ -112,7 +124,21 @@ def walk(roots: Mapping[str, object], *, signature: Signature | None = None) -> 
     if signature is not None and waiting:
         signature.complete = False
     _limit_copies(found.holders)
+    if not (writes or waiting):
+        _spare_targets(found, found.holders[of_others:])
     return found
+
+
+def _spare_targets(found: Reached, holders: Iterable[Holder]) -> None:
+    """Let tensors of some holders be told by their versions alone, but for those that modules hold."""
+    tensors = [one for one in holders if isinstance(one, TensorHolder)]
+    modules = [module for _, module in found.modules] if tensors else []
+    own = {
+        id(one) for module in modules for part in (module._parameters, module._buffers) for one in part.values()
+    }
+    for one in tensors:
+        if id(one.thing) not in own:
+            one.small = one.copyable = False
 
 
 def _limit_copies(holders: Iterable[Holder]) -> None:
@@ -286,6 +312,39 @@ def _list_names(code: CodeType) -> tuple[str, ...]:
     """Return the names that a function may look up, those of functions within it included."""
     inner = [one for one in code.co_consts if isinstance(one, CodeType)]
     return tuple(dict.fromkeys((*code.co_names, *(name for one in inner for name in _list_names(one)))))
+
+
+#: What writes into tensors besides methods whose names end in an underscore.
+_WRITERS = frozenset(("data", "data_ptr", "inplace", "numpy", "out", "setattr", "untyped_storage"))
+
+
+def _may_write(thing: object) -> bool:
+    """Return whether a loss that reaches a function or a module may write into a tensor that it reads."""
+    if isinstance(thing, FunctionType):
+        return not is_passed_over(thing) and _writes(thing.__code__)
+    # Modules of users are told by their functions, those of packages, as metrics, by nothing.
+    kind = type(thing)
+    return (
+        isinstance(thing, torch.nn.Module)
+        and is_passed_over(kind)
+        and not kind.__module__.startswith("torch.nn.")
+    )
+
+
+@lru_cache(maxsize=4096)
+def _writes(code: CodeType) -> bool:
+    """Return whether the instructions and names of code are such that it may write into a tensor."""
+    inner = [one for one in code.co_consts if isinstance(one, CodeType)]
+    # Names of arguments, as ``out=``, are a constant.
+    named = [text for one in code.co_consts if isinstance(one, tuple) for text in one]
+    names = {*code.co_names, *(one for one in named if isinstance(one, str))}
+    return (
+        bool(names & _WRITERS)
+        or any(one.endswith("_") and not one.endswith("__") for one in names)
+        or any(one.opname.startswith(("STORE_SUBSCR", "STORE_SLICE")) for one in dis.get_instructions(code))
+        or any(one.opname == "BINARY_OP" and "=" in one.argrepr for one in dis.get_instructions(code))
+        or any(map(_writes, inner))
+    )
 
 
 def _visit_method(name: str, thing: Any, found: Reached) -> _Found:
