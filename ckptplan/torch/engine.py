@@ -61,7 +61,9 @@ class Tape:
 
     def _count(self, outputs: Leaves) -> int:
         end = self.end if self._holds_end else ()
-        return count_saved_bytes(outputs, end=end, without=(*self.begin, *self.inputs))
+        # Where gradients enter, outputs of steps are held, whether the graph saved them or not.
+        held = (*end, *(one for one in self.terms if one.dim()))
+        return count_saved_bytes(outputs, end=held, without=(*self.begin, *self.inputs))
 
 
 #: Steps whose inputs are made or unbound at a time, if nothing is recorded.

@@ -365,7 +365,7 @@ class ActionSeconds:
     def a_run(self, kind: type[Action]) -> float:
         """Return the seconds that a run takes besides its steps."""
         known = self._of[kind]
-        return known[max(known)] - max(known) * self.a_step(kind)
+        return max(0.0, known[max(known)] - max(known) * self.a_step(kind))
 
 
 @contextmanager

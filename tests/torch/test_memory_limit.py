@@ -320,7 +320,7 @@ OUTPUTS = 64 * 8 * 32 * 4
 @pytest.mark.parametrize("share", [6.5, 8.0, 10.0, 13.0, 30.0])
 @pytest.mark.parametrize("name", WITH_OUTPUTS)
 def test_a_limit_with_room_for_a_mean_of_squares_holds_for_the_whole_step(name: str, share: float) -> None:
-    """Which takes five times the outputs, given at each limit that a plan with room for it exists for."""
+    """It takes five times the outputs for a moment, and each of these limits allows for a plan with that room."""
     forget()
     torch.manual_seed(0)
     limit, inputs = int(share * OUTPUTS), torch.randn(64, 8, 16)
@@ -333,13 +333,13 @@ def test_a_limit_with_room_for_a_mean_of_squares_holds_for_the_whole_step(name: 
 
 @pytest.mark.parametrize("name", WITH_OUTPUTS)
 def test_no_limit_is_refused_for_what_a_loss_may_make_of_outputs(name: str) -> None:
-    """Three times the outputs are less than a mean of squares takes, and enough for a lighter loss."""
+    """Four times the outputs are less than a mean of squares takes, and enough for a lighter loss."""
     forget()
-    run, inputs = WITH_OUTPUTS[name](int(3.5 * OUTPUTS)), torch.randn(64, 8, 16)
+    run, inputs = WITH_OUTPUTS[name](4 * OUTPUTS), torch.randn(64, 8, 16)
     for _ in range(2):
         with LiveBytes() as live:
             run(inputs)[-1].sum().backward()
-    assert live.peak <= 3.5 * OUTPUTS
+    assert live.peak <= 4 * OUTPUTS
 
 
 def test_the_plan_of_a_loss_that_is_counted_takes_all_that_the_limit_allows() -> None:
