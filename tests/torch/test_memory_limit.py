@@ -320,7 +320,7 @@ OUTPUTS = 64 * 8 * 32 * 4
 @pytest.mark.parametrize("share", [6.5, 8.0, 10.0, 13.0, 30.0])
 @pytest.mark.parametrize("name", WITH_OUTPUTS)
 def test_a_limit_with_room_for_a_mean_of_squares_holds_for_the_whole_step(name: str, share: float) -> None:
-    """It takes five times the outputs for a moment, and each of these limits allows for a plan with that room."""
+    """It takes five times the outputs for a moment, and each of these limits allows for a plan with room."""
     forget()
     torch.manual_seed(0)
     limit, inputs = int(share * OUTPUTS), torch.randn(64, 8, 16)

@@ -133,6 +133,25 @@ def test_functions_that_a_training_loop_defines_anew_are_recognised() -> None:
         assert ran > OWN if step == 0 else ran == OWN
 
 
+def test_a_variable_that_an_enclosing_function_has_given_no_value_yet_is_recognised() -> None:
+    """As ``pool`` where a network is built without one; with a value, it is another call."""
+    net, value = Net(), 1.0
+
+    def make(pooled: bool) -> Callable[[Any, Any], Any]:
+        if pooled:
+            pool = value
+
+        def cell(state: Any, x: Any) -> Any:
+            after, output = net(state, x)
+            return after, output * pool if pooled else output
+
+        return cell
+
+    for pooled in (False, True):
+        ran = [assert_right(net, cell=make(pooled)) for _ in range(2)]
+        assert ran[0] > OWN == ran[1]
+
+
 @pytest.mark.parametrize("make", [TorchCell, partial], ids=["an adapter", "a partial function"])
 def test_wrappers_made_anew_are_recognised(make: Callable[[Any], Any]) -> None:
     calls, torch_cell = array("q", [0]), torch.nn.RNNCell(5, 7).double()

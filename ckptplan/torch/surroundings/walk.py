@@ -33,6 +33,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from ckptplan.torch.surroundings.holders import (
+    ABSENT,
     ArrayHolder,
     CacheHolder,
     ClassHolder,
@@ -278,7 +279,10 @@ def _visit_function(name: str, thing: FunctionType, found: Reached) -> _Found:
 
 def _visit_variable(name: str, thing: CellType | ContextVar[Any], found: Reached) -> _Found:
     found.holders.append(VariableHolder(name, thing))
-    yield name, read_variable(thing)
+    value = read_variable(thing)
+    # What an enclosing function has given no value tells calls from others by being none.
+    if value is not ABSENT:
+        yield name, value
 
 
 def _visit_globals(thing: FunctionType, found: Reached) -> _Found:

@@ -218,7 +218,7 @@ class FusedSequence(Wrapped):
             rows = rows.with_data(torch.cat(both, -1))
         return rows.data, tuple(torch.cat(parts) for parts in zip(*ends, strict=True))
 
-    def _choose(self, runs: list[PieceRun], **beside: int) -> PiecePlan:
+    def _choose(self, runs: list[PieceRun], **beside: Any) -> PiecePlan:
         """Return the plan of each sequence of a call, given fields of its ``Space``. Raises InputError."""
         rows = runs[0].rows
         if self._given is not None:
