@@ -33,12 +33,7 @@ KINDS = (
     ("outside", "computed outside, by this operation, with its own graph", r"computed outside \(by (\w+)\)"),
     ("other step", "holds a tensor with a graph of another step", r"\)\. (.+?)(?: and \d+ more)? holds?\b"),
     ("no_grad", "another result under `torch.no_grad()`, where steps run that run again later", r"no_grad"),
-    (
-        "record",
-        "another gradient under a plan than in a plain loop: a step sees where a recorded run begins, a "
-        "chunk_loss how the sequence is cut, or a backward pass draws or keeps something",
-        r"something else under a plan",
-    ),
+    ("record", "another gradient under a plan than in a plain loop", r"something else under a plan"),
     (
         "unfound",
         "another result when steps ran again, by something that cannot be found",
@@ -51,13 +46,12 @@ KINDS = (
 )
 _HEAD = f"""# Impure cells and losses, and what becomes of each
 
-A cell and a loss must depend on their arguments alone, because steps run again. These do not, or seem not to. \
-Each runs for {STEPS} steps under five plans ({", ".join(STRATEGIES)}), and its gradients are compared with \
-those of a plain loop that starts from the same seeds: *right* means equal to 1e-9 in fp64. \
-All others are refused with an `InputError`: the last column has the kind of the refusal and the place that \
-its message names, or the beginning of a message of no such kind. *Else*: right under base, which runs each \
-step once, and refused under the others. None is different without a word. \
-[What is checked](checks.md) says how, and what cannot be found.
+These cells and losses depend on more than their arguments, or seem to. Each runs for {STEPS} steps under five \
+plans ({", ".join(STRATEGIES)}), and its gradients are compared with those of a plain loop that starts from the \
+same seeds: *right* means equal to 1e-9 in fp64. All others are refused with an `InputError`: the last column \
+has the kind of the refusal and the place that its message names, or how the message begins. *Else*: right \
+under base, which runs each step once, and refused under the others. None is different without a word \
+([what is checked](checks.md)).
 
 | kind | the place, in words of the message |
 |---|---|
