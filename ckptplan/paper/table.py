@@ -191,8 +191,8 @@ _HEAD = """\
 # The paper's figures and claims, from the model
 
 Bencheikh, Finkbeiner, Neftci 2024 ([arXiv 2412.11810](https://arxiv.org/abs/2412.11810)), beside what the \
-model computes for `{workload}` on `{profile}`. `{page_command}` writes this page, `{claims_command}` the \
-claims as data, `{points_command}` the points of a figure.
+model computes for `{workload}` on `{profile}`. `{page_command}` writes this page, `{claims_command}` all \
+claims with their reasons, `{points_command}` the points of a figure.
 
 ## Claims
 
@@ -200,9 +200,9 @@ claims as data, `{points_command}` the points of a figure.
 
 - **Agrees by fit**: an input that is not published was chosen so that the claim holds (*fitted* below). \
 Such an agreement tests nothing.
-- **An input**: {judged} compare the paper's words with a number that the workload assumes, not with a result. \
-The verdict tests the paper against itself, not the model.
-- An asterisk marks numbers that depend on inputs that are assumed, not published; the data name them.
+- **An input**: {judged} compare the paper's words with a number that the workload assumes. The verdict tests \
+the paper, not the model.
+- An asterisk marks numbers that depend on inputs that are assumed, not published.
 - "Not significant", "almost" and the like are read as up to 10 %, "unaffected" as up to 1 %.
 - The model is the exact one of [equations](equations.md); the column "equations" has the value of the printed \
 equation, if there is one.
@@ -242,9 +242,9 @@ def render_page(
         head,
         "\n".join(_render_table(claims)) + "\n",
         "## Where they disagree\n",
-        "\n".join(_render_notes(claims, agreeing=False)) + "\n",
-        "## What the agreements are worth\n",
-        "\n".join(_render_notes(claims, agreeing=True)) + "\n",
+        "\n".join(_render_notes(claims, verdict="disagrees")) + "\n",
+        "## Where they agree by fit\n",
+        "\n".join(_render_notes(claims, verdict="agrees by fit")) + "\n",
         _FIGURES,
         *shown,
     ]
@@ -268,12 +268,11 @@ def _render_table(claims: Sequence[Claim]) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
-def _render_notes(claims: Sequence[Claim], *, agreeing: bool) -> Iterator[str]:
+def _render_notes(claims: Sequence[Claim], *, verdict: str) -> Iterator[str]:
     for claim in claims:
-        if claim.agrees is not agreeing:
-            continue
-        # Not a Markdown list, which would renumber the claims.
-        yield f'**{claim.number}.** *"{claim.quote}"* {claim.why}{_render_fitted(claim)}\n'
+        if claim.verdict == verdict:
+            # Not a Markdown list, which would renumber the claims.
+            yield f'**{claim.number}.** *"{claim.quote}"* {claim.why}{_render_fitted(claim)}\n'
 
 
 def _render_fitted(claim: Claim) -> str:
