@@ -46,11 +46,12 @@ KINDS = (
 )
 _HEAD = f"""# Impure cells and losses, and what becomes of each
 
-These cells and losses depend on more than their arguments, or seem to. Each runs for {STEPS} steps under five \
-plans ({", ".join(STRATEGIES)}), and its gradients are compared with those of a plain loop that starts from the \
-same seeds: *right* means equal to 1e-9 in fp64. All others are refused with an `InputError`: the last column \
-has the kind of the refusal and the place that its message names, or how the message begins. *Else*: right \
-under base, which runs each step once, and refused under the others. None is different without a word \
+These cells and losses depend on more than their arguments, or seem to. Each runs for {STEPS} steps under \
+five plans ({", ".join(STRATEGIES)}), and its gradients are compared with those of a plain loop that \
+starts from the same seeds: *right* means equal to 1e-9 in fp64. All others are refused with an \
+`InputError`: the last column has the kind of the refusal and the place that its message names, or how \
+the message begins. *Else*: right under base, which runs each step once, and refused under the others. \
+None is different without a word \
 ([what is checked](checks.md)).
 
 | kind | the place, in words of the message |
