@@ -4,7 +4,7 @@ The search is breadth first, so that near objects are found if there are too man
 packages that keep nothing between steps (PyTorch's own, the standard library, ...) are not searched; modules of
 PyTorch are.
 
-Tensors that losses alone reach, as targets, are not copied where the code of losses only reads: they may be
+Tensors that losses alone reach, as targets, are hardly copied where the code of losses only reads: they may be
 large, and there may be many. Their versions tell whether they change all the same.
 """
 
@@ -64,6 +64,8 @@ _MOST_OBJECTS, _MOST_ELEMENTS = 4_000, 512
 _SMALL_BYTES = 2**16
 #: Larger tensors than this in total, smallest first, are compared by version and cannot be put back.
 _MOST_COPIED_BYTES = 2**26
+#: The same for tensors that losses alone reach, and only read.
+_MOST_TARGET_BYTES = 2**12
 #: Lists of classes in which a library notes all objects that were ever made: other networks' are not searched.
 _REGISTRIES = frozenset({("snntorch", "instances")})
 #: What every module has, and what PyTorch keeps in it.
@@ -124,31 +126,25 @@ def walk(roots: Mapping[str, object], *, signature: Signature | None = None) -> 
             signature.note(name, thing, len(parts))
     if signature is not None and waiting:
         signature.complete = False
-    _limit_copies(found.holders)
-    if not (writes or waiting):
-        _spare_targets(found, found.holders[of_others:])
+    _limit_copies(found, found.holders[len(found.holders) if writes or waiting else of_others :])
     return found
 
 
-def _spare_targets(found: Reached, holders: Iterable[Holder]) -> None:
-    """Let tensors of some holders be told by their versions alone, but for those that modules hold."""
-    tensors = [one for one in holders if isinstance(one, TensorHolder)]
-    modules = [module for _, module in found.modules] if tensors else []
-    own = {
-        id(one) for module in modules for part in (module._parameters, module._buffers) for one in part.values()
-    }
+def _limit_copies(found: Reached, targets: Iterable[Holder]) -> None:
+    """Find room for the copies of tensors, of the smallest ones first; there is little for targets."""
+    tensors = sorted(
+        (one for one in found.holders if isinstance(one, TensorHolder)), key=lambda one: one.thing.nbytes
+    )
+    modules = [module for _, module in found.modules]
+    parts = [part for module in modules for part in (module._parameters, module._buffers)]
+    own = {id(one) for part in parts for one in part.values()}
+    spared = {id(one) for one in targets if id(one.thing) not in own}
+    room = {False: _MOST_COPIED_BYTES, True: _MOST_TARGET_BYTES}
     for one in tensors:
-        if id(one.thing) not in own:
-            one.small = one.copyable = False
-
-
-def _limit_copies(holders: Iterable[Holder]) -> None:
-    """Find room for the copies of tensors, of the smallest ones first."""
-    room = _MOST_COPIED_BYTES
-    tensors = [one for one in holders if isinstance(one, TensorHolder)]
-    for one in sorted(tensors, key=lambda holder: holder.thing.nbytes):
-        room -= one.thing.nbytes
-        one.copyable = room >= 0
+        kind = id(one) in spared
+        room[kind] -= one.thing.nbytes
+        one.copyable = room[kind] >= 0
+        one.small &= one.copyable
 
 
 def _visit(name: str, thing: Any, found: Reached) -> _Found:
