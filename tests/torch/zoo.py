@@ -11,10 +11,11 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+import pytest
 import torch
 
 from ckptplan import InputError
-from ckptplan.torch import bptt
+from ckptplan.torch import bptt, probe
 from ckptplan.torch.trees import flatten
 from tests.torch.support import assert_close, gradients, plan_of
 
@@ -121,6 +122,23 @@ def compare(animal: Animal, cell: Any, loop: Loop, initial: Any) -> None:
             )
             assert torch.allclose(result.loss, expected.detach().to(result.loss.dtype), equal_nan=True)
             assert_close(gradients(result.loss, wanted), theirs, relative=animal.relative)
+    assert _is_recognised(cell, inputs, state), "each call tries its first steps again"
+
+
+def _is_recognised(cell: Any, inputs: torch.Tensor, state: Any) -> bool:
+    """Whether a call like the one before it tries no steps."""
+    tried: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        real = probe._try_first_steps
+        patch.setattr(probe, "_try_first_steps", lambda *given: tried.append(given) or real(*given))
+        for _ in range(2):
+            tried.clear()
+            torch.manual_seed(5)
+            result = bptt(
+                cell, inputs, state, lambda step, output: measure(output, step), plan=plan("standard")
+            )
+            result.loss.backward(inputs=[inputs]) if result.loss.requires_grad else None
+    return not tried
 
 
 def _later(cell: Any, animal: Animal, initial: Any) -> Any:

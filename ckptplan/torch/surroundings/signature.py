@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import io
 import sys
 import weakref
 from argparse import Namespace
@@ -24,7 +25,6 @@ from types import (
     BuiltinFunctionType,
     CellType,
     FunctionType,
-    GeneratorType,
     MethodType,
     MethodWrapperType,
     SimpleNamespace,
@@ -186,7 +186,7 @@ class Signature:
             return thing.name
         if isinstance(thing, _METHODS):
             return thing.__name__
-        if isinstance(thing, GeneratorType) or (hasattr(thing, "__next__") and not isinstance(thing, type)):
+        if hasattr(thing, "__next__") and not isinstance(thing, type) and not _is_written_only(thing):
             # What it will give cannot be told.
             self.complete = False
             return None
@@ -239,6 +239,12 @@ def list_kept(cache: _lru_cache_wrapper[Any]) -> list[Any]:
 def is_generator(thing: object) -> bool:
     """Return whether a thing is a random generator: any one draws like another."""
     return isinstance(thing, torch.Generator | numpy.random.Generator | numpy.random.RandomState)
+
+
+def _is_written_only(thing: object) -> bool:
+    """Return whether a thing is a file that gives nothing, as those to which messages go."""
+    is_file = isinstance(thing, io.IOBase) and not thing.closed
+    return is_file and (thing in (sys.stdout, sys.stderr) or not thing.readable())
 
 
 @lru_cache(maxsize=4096)
