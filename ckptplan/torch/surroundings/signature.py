@@ -243,8 +243,9 @@ def is_generator(thing: object) -> bool:
 
 def _is_written_only(thing: object) -> bool:
     """Return whether a thing is a file that gives nothing, as those to which messages go."""
-    is_file = isinstance(thing, io.IOBase) and not thing.closed
-    return is_file and (thing in (sys.stdout, sys.stderr) or not thing.readable())
+    if not isinstance(thing, io.IOBase) or thing.closed:
+        return False
+    return thing in (sys.stdout, sys.stderr) or not thing.readable()
 
 
 @lru_cache(maxsize=4096)
