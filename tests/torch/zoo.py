@@ -130,7 +130,12 @@ def _is_recognised(cell: Any, inputs: torch.Tensor, state: Any) -> bool:
     tried: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         real = probe._try_first_steps
-        patch.setattr(probe, "_try_first_steps", lambda *given: tried.append(given) or real(*given))
+
+        def count(*given: Any) -> Any:
+            tried.append(given)
+            return real(*given)
+
+        patch.setattr(probe, "_try_first_steps", count)
         for _ in range(2):
             tried.clear()
             torch.manual_seed(5)
