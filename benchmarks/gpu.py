@@ -36,9 +36,8 @@ from benchmarks.harness import (
     table,
 )
 from ckptplan.report import style
-from ckptplan.report.marks import Marks, Plot
+from ckptplan.report.charts import Marks, Plot, scale_counts
 from ckptplan.report.picture import Picture
-from ckptplan.report.scale import scale_counts
 
 ROOT = Path(__file__).parent.parent
 MINUTES = 25.0

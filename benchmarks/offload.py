@@ -28,9 +28,8 @@ from ckptplan.cost.case import Case
 from ckptplan.execution.advice import find_limit
 from ckptplan.planning.playback import actions, schedule_of
 from ckptplan.report import style
-from ckptplan.report.marks import Marks, Plot
+from ckptplan.report.charts import Marks, Plot, scale_counts
 from ckptplan.report.picture import Picture
-from ckptplan.report.scale import scale_counts
 from ckptplan.schedule.actions import Backward, Record, Tier
 from ckptplan.schedule.simulator import Trace, play
 from ckptplan.schedule.timeline import Event, Sink

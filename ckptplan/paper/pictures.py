@@ -12,9 +12,8 @@ from typing import Any
 
 from ckptplan.paper.figures import Panel, PaperFigure, Series
 from ckptplan.report import style
-from ckptplan.report.marks import Marks, Plot
+from ckptplan.report.charts import Marks, Plot, Scale, scale_counts
 from ckptplan.report.picture import Picture
-from ckptplan.report.scale import Scale, scale_counts
 from ckptplan.report.style import PAGE, Look, Size
 from ckptplan.units import format_bytes
 

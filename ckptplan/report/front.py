@@ -18,15 +18,13 @@ import numpy.typing as npt
 from ckptplan.cost.exact import overhead
 from ckptplan.model.plan import Plan
 from ckptplan.planning.optimize import JOB_COLUMNS, parameter_columns
-from ckptplan.report import fields, style, vega
+from ckptplan.report import charts, fields, style
 from ckptplan.report.blocks import Block, Cell, Chart, Field, Paragraph, Schedules, Section, Table
+from ckptplan.report.charts import LINEAR, Marks, Plot, Scale, Spec, layer_plot, scale_bytes, scale_shares
 from ckptplan.report.formats import Column, View
 from ckptplan.report.infeasible import format_infeasible
-from ckptplan.report.marks import Marks, Plot, layer_plot
 from ckptplan.report.picture import Picture
-from ckptplan.report.scale import LINEAR, Scale, scale_bytes, scale_shares
 from ckptplan.report.style import PAGE, Size
-from ckptplan.report.vega import Spec
 from ckptplan.storage.tables import Blocks, Columns
 from ckptplan.strategies.registry import all_parameters
 from ckptplan.studies.pareto import MOST_EXACT, ParetoFront
@@ -419,20 +417,20 @@ def chart_front(
     """
     points = _list_points(front, front, sorted(plans))
     for point, place in zip(points, sorted(plans), strict=True):
-        point |= {"plan": plans[place], "colour": vega.themed(style.look_of(point["strategy"]).colour)}
+        point |= {"plan": plans[place], "colour": charts.themed(style.look_of(point["strategy"]).colour)}
     if own is not None:
-        ink = {"plan": 0, "own": True, "colour": vega.INK}
+        ink = {"plan": 0, "own": True, "colour": charts.INK}
         points.append({**_describe_place(front, own), **ink, **fields.label_plan(own)})
     spec = layer_plot(_make_plot(front, whole=True, every=every))
     chosen = {"test": "datum.plan === chosen", "value": 190}
     dots = {
-        "fill": vega.nominal("colour", scale=None),
+        "fill": charts.nominal("colour", scale=None),
         "shape": {"condition": {"test": "datum.own", "value": "diamond"}, "value": "circle"},
         "size": {"condition": chosen, "value": 60},
         "strokeWidth": {"condition": {**chosen, "value": 3}, "value": 0.8},
-        "tooltip": vega.tell(**fields.TOLD),
+        "tooltip": charts.tell(**fields.TOLD),
     }
-    layer = vega.layer("point", points, dots, stroke=vega.INK, cursor="pointer", opacity=1)
+    layer = charts.layer("point", points, dots, stroke=charts.INK, cursor="pointer", opacity=1)
     return Chart(
         "front",
         "Local memory and time",
@@ -444,7 +442,7 @@ def chart_front(
             **spec,
             "height": 420,
             "params": [{"name": "chosen", "value": -1}],
-            "layer": [*spec["layer"], {**layer, "params": [vega.zoom("x", "y")]}],
+            "layer": [*spec["layer"], {**layer, "params": [charts.zoom("x", "y")]}],
         },
         zooms=True,
     )

@@ -26,10 +26,9 @@ from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import simulate
 from ckptplan.report import style
 from ckptplan.report.blocks import Chart
+from ckptplan.report.charts import Marks, Plot, Scale, layer_plot, mark_limit, scale_bytes, scale_counts
 from ckptplan.report.fields import format_parameters, name_job
-from ckptplan.report.marks import Marks, Plot, layer_plot, mark_limit
 from ckptplan.report.picture import Picture
-from ckptplan.report.scale import Scale, scale_bytes, scale_counts
 from ckptplan.report.style import PAGE, Size
 from ckptplan.schedule.actions import Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.timeline import BARS, Event, kind_of

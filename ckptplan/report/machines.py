@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ckptplan.errors import Infeasible
 from ckptplan.planning.optimize import DETAIL_COLUMNS, JOB_COLUMNS, REASON_COLUMNS, cost_columns
 from ckptplan.report import blocks, style
+from ckptplan.report.charts import Marks, Plot, Scale, Spec, layer_plot, mark_limit, scale_counts
 from ckptplan.report.fields import LOCAL, OVER_BASE, make_result_document, make_result_row, name_plan
 from ckptplan.report.formats import View
 from ckptplan.report.infeasible import format_verdict
-from ckptplan.report.marks import Marks, Plot, layer_plot, mark_limit
 from ckptplan.report.picture import Picture
-from ckptplan.report.scale import Scale, scale_counts
 from ckptplan.report.style import PAGE, Size
-from ckptplan.report.vega import Spec
 from ckptplan.storage.tables import Rows
 from ckptplan.studies.machines import Machine, MachineComparison
 from ckptplan.units import format_count, format_duration, format_percent
@@ -165,7 +163,7 @@ def _summarise(comparison: MachineComparison) -> Iterator[str]:
     if quickest is not None and quickest.run_seconds is not None:
         estimated = f" (estimated: {_tell_interval(quickest)})" if quickest.interval else ""
         yield f"Quickest: {quickest.profile.name}, {format_duration(quickest.run_seconds)}{estimated}"
-        yield from _tell_rivals(quickest, timed, _find_ends)
+        yield from _tell_rivals(quickest, timed)
     within = "" if deadline is None else f" within {format_duration(deadline)}"
     meeting = [one for one in timed if deadline is None or one.meets(deadline)]
     if cheapest is not None and cheapest.run_price is not None:
@@ -174,7 +172,7 @@ def _summarise(comparison: MachineComparison) -> Iterator[str]:
             f"Cheapest{within}: {cheapest.profile.name}, {_format_price(cheapest.run_price)}"
             f"{'' if sure else ' (the estimate also allows for more time than that)'}"
         )
-        yield from _tell_rivals(cheapest, [one for one in meeting if one.run_price is not None], _price_ends)
+        yield from _tell_rivals(cheapest, [one for one in meeting if one.run_price is not None], by_price=True)
         unpriced = [one.profile.name for one in meeting if one.run_price is None]
         yield from _tell_others("not compared, as they have no price", unpriced)
     elif deadline is not None:
@@ -182,10 +180,12 @@ def _summarise(comparison: MachineComparison) -> Iterator[str]:
         yield f"Within {format_duration(deadline)}: {names}"
 
 
-def _tell_rivals(
-    first: Machine, machines: Sequence[Machine], find_ends: Callable[[Machine], tuple[float, float]]
-) -> Iterator[str]:
+def _tell_rivals(first: Machine, machines: Sequence[Machine], *, by_price: bool = False) -> Iterator[str]:
     """Yield a line about the machines that may be ahead of the first, as their intervals overlap."""
+
+    def find_ends(one: Machine) -> list[float]:
+        return [end * (one.price_per_hour or 0.0) if by_price else end for end in one.run_ends]
+
     most = find_ends(first)[1]
     rivals = [one.profile.name for one in machines if one is not first and find_ends(one)[0] < most]
     yield from _tell_others("not told apart within the estimates", rivals)
@@ -197,22 +197,8 @@ def _tell_others(what: str, names: Sequence[str]) -> Iterator[str]:
         yield f"  {what}: {', '.join(names[:_SOME])}{', ...' if len(names) > _SOME else ''}"
 
 
-def _find_ends(machine: Machine) -> tuple[float, float]:
-    """Return the least and the most time of a run, which are equal if it was measured."""
-    seconds = machine.run_seconds or 0.0
-    low, high = machine.interval or (seconds / machine.batches,) * 2
-    return low * machine.batches, high * machine.batches
-
-
-def _price_ends(machine: Machine) -> tuple[float, float]:
-    """Return the least and the most price of a run, which are those of its time."""
-    low, high = _find_ends(machine)
-    each = (machine.run_price or 0.0) / (machine.run_seconds or 1.0)
-    return low * each, high * each
-
-
 def _tell_interval(machine: Machine) -> str:
-    return " to ".join(map(format_duration, _find_ends(machine)))
+    return " to ".join(map(format_duration, machine.run_ends))
 
 
 def _describe_plan(machine: Machine) -> str:
@@ -280,7 +266,7 @@ _ROUND = (
 def _scale_times(comparison: MachineComparison) -> Scale:
     """Return the axis of times."""
     known = [machine for machine in comparison.machines if machine.run_seconds]
-    ends = [end for machine in known for end in _find_ends(machine)]
+    ends = [end for machine in known for end in machine.run_ends]
     ends += [] if comparison.deadline is None else [comparison.deadline]
     what = "a batch" if comparison.batches == 1 else "the run"
     estimates = "; hollow: estimated" if any(machine.interval for machine in known) else ""
@@ -335,7 +321,7 @@ def _mark_times(comparison: MachineComparison) -> list[Marks]:
     rows: list[Spec] = [
         {
             "y": machine.profile.name,
-            "ends": _find_ends(machine),
+            "ends": machine.run_ends,
             "x": machine.run_seconds,
             "shown": _name_time(machine),
             "between": _tell_interval(machine) if machine.interval else "measured",

@@ -9,22 +9,22 @@ import numpy as np
 
 from ckptplan.report import style
 from ckptplan.report.blocks import Block, Field, Paragraph, Table
+from ckptplan.report.charts import Marks, Plot, scale_counts
+from ckptplan.report.fields import align_counts, align_ratios
 from ckptplan.report.formats import View
-from ckptplan.report.marks import Marks, Plot
 from ckptplan.report.picture import Picture
-from ckptplan.report.scale import scale_counts
 from ckptplan.report.style import Size
 from ckptplan.studies.online import OnlineFactors
 
 #: Lengths that the table shows, evenly in powers.
 _SHOWN = 12
 _FIELDS = (
-    Field("steps", title="T", right=True),
-    Field("online", title="runs, online", short="online", right=True),
-    Field("optimum", title="optimum that knows T", short="optimum", right=True),
-    Field("over_optimum", title="factor", right=True),
-    Field("over_revolve", title="advances over revolve", short="over\nrevolve", right=True, priority=1),
-    Field("bound", title="most runs of a step", short="bound", right=True, priority=2),
+    Field("steps", "T", form=align_counts),
+    Field("online", "runs, online", "online", form=align_counts),
+    Field("optimum", "optimum that knows T", "optimum", form=align_counts),
+    Field("over_optimum", "factor", form=align_ratios),
+    Field("over_revolve", "advances over revolve", "over\nrevolve", form=align_ratios, priority=1),
+    Field("bound", "most runs of a step", "bound", form=align_counts, priority=2),
 )
 
 
@@ -57,17 +57,13 @@ def _tell(factors: OnlineFactors, rows: list[dict[str, Any]]) -> Iterator[Block]
     first, last = rows[0]["steps"], rows[-1]["steps"]
     yield Paragraph(f"online, {factors.slots} slots and a tape of a state's size, T = {first:,} to {last:,}")
     places = np.unique(np.geomspace(first, last, _SHOWN).round().astype(int)) - first
-    yield Table.of(_FIELDS, (_format(rows[place]) for place in places.tolist()))
+    yield Table.of(_FIELDS, (rows[place] for place in places.tolist()))
     over = factors.over_optimum
     worst = int(over.argmax())
     yield Paragraph(
         f"Runs over the optimum that knows T: {over.mean():.3f} in the mean, {over[worst]:.3f} at worst "
         f"(T = {rows[worst]['steps']:,}). Runs count recordings, advances do not."
     )
-
-
-def _format(row: dict[str, Any]) -> dict[str, str]:
-    return {name: f"{value:.3f}" if isinstance(value, float) else f"{value:,}" for name, value in row.items()}
 
 
 def draw_online(factors: OnlineFactors, size: Size) -> Picture:

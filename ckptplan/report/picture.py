@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ckptplan.errors import InputError
-from ckptplan.report import vega
-from ckptplan.report.marks import Pen, Plot, layer_plot
+from ckptplan.report import charts
+from ckptplan.report.charts import Pen, Plot, Spec, layer_plot
 from ckptplan.report.style import PAGE, Size
-from ckptplan.report.vega import Spec
 from ckptplan.storage.files import write_bytes
 from ckptplan.wording import escape_controls
 
@@ -89,8 +88,8 @@ class Picture:
     def _render(self, width: float, stretch: float) -> str:
         import vl_convert
 
-        spec = json.dumps(vega.escape(self.make_spec(width, stretch)))
-        drawn = vl_convert.vegalite_to_svg(spec, vl_version=vega.VERSION)
+        spec = json.dumps(charts.escape(self.make_spec(width, stretch)))
+        drawn = vl_convert.vegalite_to_svg(spec, vl_version=charts.VERSION)
         # Numbers of its parts go on from one picture of the process to the next.
         names: dict[str, str] = {}
         return _PART.sub(lambda found: found[1] + names.setdefault(found[2], f"part{len(names)}"), drawn)
@@ -112,7 +111,7 @@ class Picture:
             plots = [{**layer_plot(_mute(one), pen=pen), **form} for one in row]
             rows.append(plots[0] if len(plots) == 1 else {"spacing": 2 * points, "hconcat": plots, **own})
         lines = self._break_title()
-        look = vega.configure(points, font=_FONTS, background="white")
+        look = charts.configure(points, font=_FONTS, background="white")
         title = {"title": {"text": lines, "frame": "bounds", "offset": points}} if lines else {}
         return {**title, "spacing": 1.5 * points, "vconcat": rows, **own, "config": look}
 

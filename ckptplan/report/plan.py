@@ -313,8 +313,7 @@ def _describe_time(plan: Plan) -> str:
 def chart_comparison(plans: Sequence[Plan]) -> blocks.Chart:
     """Return the chart of the plans that fit, in their order."""
     from ckptplan.report import style
-    from ckptplan.report.marks import Marks, Plot, layer_plot
-    from ckptplan.report.scale import scale_bytes, scale_shares
+    from ckptplan.report.charts import Marks, Plot, layer_plot, scale_bytes, scale_shares
 
     rows = [{**fields.label_plan(plan), "y": plan.strategy} for plan in plans]
     times = [plan.predicted.overhead for plan in plans]

@@ -11,13 +11,11 @@ from typing import Any
 from ckptplan.planning.optimize import parameter_columns
 from ckptplan.report import blocks, style
 from ckptplan.report.basis import list_basis
+from ckptplan.report.charts import Marks, Plot, Scale, Spec, layer_plot, scale_shares
 from ckptplan.report.fields import format_cells, identify_job, list_budget, make_title, name_job
 from ckptplan.report.formats import View
-from ckptplan.report.marks import Marks, Plot, layer_plot
 from ckptplan.report.picture import Picture
-from ckptplan.report.scale import Scale, scale_shares
 from ckptplan.report.style import PAGE, Size
-from ckptplan.report.vega import Spec
 from ckptplan.storage.tables import Row, Rows
 from ckptplan.studies.axes import Axis, Value
 from ckptplan.studies.sensitivity import FACTORS, Best, BreakEven, ErrorBars, Influence, Replanned, Sensitivity

@@ -17,16 +17,24 @@ import numpy as np
 
 from ckptplan.errors import InputError
 from ckptplan.model.prediction import BasisEntry
-from ckptplan.report import fields, style, vega
+from ckptplan.report import charts, fields, style
 from ckptplan.report.basis import list_basis
 from ckptplan.report.blocks import Block, Cell, Chart, Field, Paragraph, Section, Table
+from ckptplan.report.charts import (
+    LINEAR,
+    TIMES,
+    Marks,
+    Plot,
+    Scale,
+    Spec,
+    layer_plot,
+    scale_bytes,
+    scale_shares,
+)
 from ckptplan.report.formats import View
 from ckptplan.report.infeasible import LIMITS
-from ckptplan.report.marks import TIMES, Marks, Plot, layer_plot
 from ckptplan.report.picture import Picture
-from ckptplan.report.scale import LINEAR, Scale, scale_bytes, scale_shares
 from ckptplan.report.style import PAGE, Size
-from ckptplan.report.vega import Spec
 from ckptplan.strategies.registry import all_strategies
 from ckptplan.studies.sweep import Sweep
 from ckptplan.units import format_count, format_share
@@ -491,9 +499,9 @@ def _layer_cells(
     """Return cells of a heat map, none for no points."""
     if not points:
         return []
-    places = {"x": vega.at("i"), "x2": {"field": "i2"}, "y": vega.at("j"), "y2": {"field": "j2"}}
-    told = {"tooltip": vega.tell(**picture.titles(fits=fits)) if picture.page else None}
-    return [vega.layer("rect", points, {**places, **told, **colour}, **form)]
+    places = {"x": charts.at("i"), "x2": {"field": "i2"}, "y": charts.at("j"), "y2": {"field": "j2"}}
+    told = {"tooltip": charts.tell(**picture.titles(fits=fits)) if picture.page else None}
+    return [charts.layer("rect", points, {**places, **told, **colour}, **form)]
 
 
 def _colours(picture: SweepPicture) -> Spec:
@@ -503,6 +511,6 @@ def _colours(picture: SweepPicture) -> Spec:
         "field": "v",
         "type": "quantitative",
         "title": scale.title,
-        "scale": {**vega.scale_of(scale), "scheme": "cividis", "reverse": True},
-        "legend": {"gradientLength": 160, **vega.label_ticks(scale)},
+        "scale": {**charts.scale_of(scale), "scheme": "cividis", "reverse": True},
+        "legend": {"gradientLength": 160, **charts.label_ticks(scale)},
     }

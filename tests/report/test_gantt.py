@@ -9,9 +9,9 @@ import pytest
 import ckptplan
 from ckptplan import InputError, Plan
 from ckptplan.report import gantt, style
+from ckptplan.report.charts import Scale
 from ckptplan.report.gantt import Detail, Gantt
 from ckptplan.report.picture import picture_format
-from ckptplan.report.scale import Scale
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
 from ckptplan.schedule.simulator import play
 from tests.support import plain_costs, small_plan

@@ -7,11 +7,11 @@ import pytest
 
 import ckptplan
 from ckptplan.report import gantt, sensitivity
+from ckptplan.report.charts import Scale
 from ckptplan.report.front import draw_front
 from ckptplan.report.gantt import Gantt
 from ckptplan.report.machines import draw_machines
 from ckptplan.report.picture import Picture
-from ckptplan.report.scale import Scale
 from ckptplan.report.sensitivity import draw_tornado
 from ckptplan.report.style import SIZES
 from ckptplan.report.sweep import draw_sweep

@@ -21,7 +21,7 @@ from ckptplan.cost.case import Case
 from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.model.prediction import BasisEntry
-from ckptplan.report import vega
+from ckptplan.report import charts
 from ckptplan.report.basis import explain_basis
 from ckptplan.report.blocks import Block, Chart, Field, Schedules, Section, Table
 from ckptplan.report.fields import FACTS, align_counts, tell_plan
@@ -40,7 +40,7 @@ from ckptplan.version import __version__
 from ckptplan.wording import escape_controls
 
 #: The look of charts, at the size of text that pages have.
-_LOOK = vega.configure(12, font="system-ui, sans-serif", background="transparent")
+_LOOK = charts.configure(12, font="system-ui, sans-serif", background="transparent")
 #: What pages call to draw a chart.
 _ENTRY = "window.drawChart = vegaEmbed;"
 
@@ -48,13 +48,13 @@ _ENTRY = "window.drawChart = vegaEmbed;"
 @cache
 def load_library() -> str:
     """Return the script, which is that of the installed release of vl-convert."""
-    key = f"{version('vl-convert-python')} {vega.VERSION} {_ENTRY}"
+    key = f"{version('vl-convert-python')} {charts.VERSION} {_ENTRY}"
     known = recall("charts", key)
     if known is not None:
         return known[0]
     import vl_convert
 
-    script = str(vl_convert.javascript_bundle(_ENTRY, vl_version=vega.VERSION))
+    script = str(vl_convert.javascript_bundle(_ENTRY, vl_version=charts.VERSION))
     keep("charts", key, script)
     return script
 
@@ -120,7 +120,7 @@ def _drop_repeated(sections: Sequence[Section]) -> list[Section]:
 
 def encode_data(data: object) -> str:
     """Return data as JSON that a script element can hold: no text ends the element, or begins a comment."""
-    text = json.dumps(vega.escape(data), separators=(",", ":"), allow_nan=False)
+    text = json.dumps(charts.escape(data), separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
