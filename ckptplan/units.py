@@ -20,8 +20,8 @@ MAX_STEPS = 10**12
 
 _BYTE_UNITS: Mapping[str, Decimal] = {
     "B": Decimal(1),
-    **{f"{p}B": Decimal(1000) ** i for i, p in enumerate(("k", "M", "G", "T", "P"), start=1)},
-    **{f"{p}iB": Decimal(1024) ** i for i, p in enumerate(("K", "M", "G", "T", "P"), start=1)},
+    **{f"{p}B": Decimal(1000) ** i for i, p in enumerate(("k", "M", "G", "T", "P", "E"), start=1)},
+    **{f"{p}iB": Decimal(1024) ** i for i, p in enumerate(("K", "M", "G", "T", "P", "E"), start=1)},
 }
 _RATE_UNITS: Mapping[str, Decimal] = {f"{unit}/s": size for unit, size in _BYTE_UNITS.items()}
 _FLOP_UNITS: Mapping[str, Decimal] = {

@@ -45,31 +45,22 @@ def align_ratios(values: Sequence[float]) -> list[str]:
 
 
 def _align(
-    values: Sequence[float], *, format_one: Callable[[float], str], units: Mapping[str, float]
+    values: Sequence[float], *, form: Callable[[float], str], parse: Callable[[str], float]
 ) -> list[str]:
     """Return the numbers in the unit of the smallest if all are similar, else each in its own."""
     sizes = [abs(value) for value in values if value]
-    unit = format_one(min(sizes, default=0.0)).rpartition(" ")[2]
-    if not sizes or max(sizes) >= min(_SIMILAR * min(sizes), _LARGE * units[unit]):
-        return _pad_units([format_one(value) for value in values])
-    decimals = max(_count_decimals(value / units[unit]) for value in values)
-    return [f"{value / units[unit]:,.{decimals}f} {unit}" for value in values]
+    unit = form(min(sizes, default=0.0)).rpartition(" ")[2]
+    size = parse(f"1 {unit}")
+    if not sizes or max(sizes) >= min(_SIMILAR * min(sizes), _LARGE * size):
+        return _pad_units([form(value) for value in values])
+    decimals = max(_count_decimals(value / size) for value in values)
+    return [f"{value / size:,.{decimals}f} {unit}" for value in values]
 
 
 #: Formats of times, '33.40 ms' below '32.34 ms', of sizes in binary units, and of rates in decimal ones.
-align_seconds = partial(
-    _align, format_one=units.format_seconds, units={"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-)
-align_bytes = partial(
-    _align,
-    format_one=units.format_bytes,
-    units={f"{name}B": 1024.0**i for i, name in enumerate(("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))},
-)
-align_rates = partial(
-    _align,
-    format_one=units.format_rate,
-    units={f"{name}B/s": 1000.0**i for i, name in enumerate(("", "k", "M", "G", "T", "P"))},
-)
+align_seconds = partial(_align, form=units.format_seconds, parse=units.parse_seconds)
+align_bytes = partial(_align, form=units.format_bytes, parse=units.parse_bytes)
+align_rates = partial(_align, form=units.format_rate, parse=units.parse_rate)
 
 
 def _count_decimals(value: float) -> int:

@@ -63,6 +63,14 @@ class Machine:
         return None if self.seconds is None else self.seconds * self.batches
 
     @property
+    def run_ends(self) -> tuple[float, float]:
+        """The least and the most time of the run, equal unless it is estimated; 0 if no time is known."""
+        if self.interval is not None:
+            return self.interval[0] * self.batches, self.interval[1] * self.batches
+        seconds = self.run_seconds or 0.0
+        return seconds, seconds
+
+    @property
     def run_price(self) -> float | None:
         """The price of the run, in the currency of the price of an hour."""
         if self.run_seconds is None or self.price_per_hour is None:
@@ -82,8 +90,7 @@ class Machine:
 
     def surely_meets(self, deadline: float) -> bool:
         """Return whether it does so even at the end of the interval of an estimate."""
-        most = self.seconds if self.interval is None else self.interval[1]
-        return self.meets(deadline) and most is not None and most * self.batches <= deadline
+        return self.meets(deadline) and self.run_ends[1] <= deadline
 
 
 @dataclass(frozen=True, kw_only=True)
