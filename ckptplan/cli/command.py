@@ -21,6 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.models import OptionInfo
 
 from ckptplan.errors import InputError, quote_value
+from ckptplan.storage.files import resolve
 from ckptplan.wording import Argument
 
 #: Names of several strategies.
@@ -216,8 +217,6 @@ def _list_names(value: object) -> Iterable[Read | Written]:
 
 def _locate(name: str) -> Path:
     """Return the file that a name leads to. Raises InputError if its links go round in a circle."""
-    from ckptplan.storage.files import resolve
-
     try:
         return resolve(name)
     except OSError as error:

@@ -18,6 +18,7 @@ from ckptplan.cli.command import Read, Written
 from ckptplan.cli.options import count, option
 from ckptplan.cli.output import FormatName, FormatOption, OutputOptions, note, write_view
 from ckptplan.errors import InputError
+from ckptplan.storage.files import write_text
 from ckptplan.storage.library import Shelf, list_names
 from ckptplan.units import parse_bytes, parse_seconds
 
@@ -41,7 +42,7 @@ Plan with it: ckptplan optimize --profile ./{file}"""
 
 def _named(shelf: Shelf, *, metavar: str = "NAME|PATH", told: str = "A built-in name, or a .toml file.") -> Any:
     """Return the argument that names files, which may be built in."""
-    return typer.Argument(metavar=metavar, help=told, autocompletion=options.complete_names(shelf), parser=Read)
+    return typer.Argument(metavar=metavar, help=told, autocompletion=lambda: list_names(shelf), parser=Read)
 
 
 def list_profiles(*, output: OutputOptions) -> None:
@@ -136,22 +137,19 @@ class KindOptions:
     )
 
 
+def _time(told: str) -> Any:
+    """Return an option with a time of a step."""
+    return option("TIME", told, parser=parse_seconds)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TimeOptions:
     """Times of a step that are known."""
 
-    forward_seconds: Annotated[
-        float | None, option("TIME", "A forward step, as '80 us'.", parser=parse_seconds)
-    ] = None
-    backward_seconds: Annotated[
-        float | None, option("TIME", "A backward step (default: twice).", parser=parse_seconds)
-    ] = None
-    recompute_seconds: Annotated[
-        float | None, option("TIME", "A step again (default: the same).", parser=parse_seconds)
-    ] = None
-    record_overhead_seconds: Annotated[
-        float | None, option("TIME", "What recording adds (default: 0).", parser=parse_seconds)
-    ] = None
+    forward_seconds: Annotated[float | None, _time("A forward step, as '80 us'.")] = None
+    backward_seconds: Annotated[float | None, _time("A backward step (default: twice).")] = None
+    recompute_seconds: Annotated[float | None, _time("A step again (default: the same).")] = None
+    record_overhead_seconds: Annotated[float | None, _time("What recording adds (default: 0).")] = None
 
 
 def new_workload(
@@ -231,7 +229,6 @@ def _write_network(
     from ckptplan.cost.roofline import make_workload
     from ckptplan.model.network import Network
     from ckptplan.report.inputs import view_workload
-    from ckptplan.storage.files import write_text
     from ckptplan.storage.toml_files import commented_text, load_profile
 
     sizes = {name: number for name, number in _keep_given(kind).items() if name != "profile"}
@@ -315,7 +312,6 @@ def new_profile(
     """
     from ckptplan.model.profile import HardwareProfile
     from ckptplan.report.inputs import view_profile
-    from ckptplan.storage.files import write_text
     from ckptplan.storage.toml_files import commented_text, load_profile
 
     given = {**_keep_given(numbers), "name": name_content(output)}

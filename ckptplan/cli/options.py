@@ -62,11 +62,6 @@ def describe_strategies() -> dict[str, str]:
     return {**{name: text.rstrip(".") for name, text in about.items()}, **GROUPS}
 
 
-def complete_names(shelf: Shelf) -> Callable[[], list[str]]:
-    """Return what offers the built-in files of a folder; typer keeps those that begin as what was typed."""
-    return lambda: list_names(shelf)
-
-
 def complete_list(known: Callable[[], Mapping[str, str] | list[str]]) -> Callable[[str], list[tuple[str, str]]]:
     """Return what completes the last name of a list with commas, in which no name is offered twice.
 
@@ -92,7 +87,11 @@ def split_names(text: str) -> list[Read]:
 
 def pick(shelf: Shelf, told: str, *names: str, several: bool = False) -> Any:
     """Return an option that names a file, which may be built in; or ``several``, which commas separate."""
-    complete = complete_names(shelf)
+
+    def complete() -> list[str]:
+        # All names: typer keeps those that begin as what was typed.
+        return list_names(shelf)
+
     if several:
         return option("NAMES|PATHS", told, *names, autocompletion=complete_list(complete), parser=split_names)
     return option("NAME|PATH", told, *names, autocompletion=complete, parser=Read)

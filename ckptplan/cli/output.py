@@ -14,6 +14,7 @@ from ckptplan.cli.environment import write_error
 from ckptplan.cli.options import DEFAULT_WORKLOAD, command_line, option
 from ckptplan.errors import Infeasible
 from ckptplan.report.formats import FORMATS, View, format_of_file
+from ckptplan.storage.files import write_text
 from ckptplan.version import __version__
 from ckptplan.wording import put_on_one_line
 
@@ -30,13 +31,18 @@ else:
     FormatName = Literal[tuple(FORMATS)]
 
 
-def picture_file(name: str) -> WrittenBeside:
+def _picture_file(name: str) -> WrittenBeside:
     """Return the name of a picture that can be written. Raises InputError."""
     from ckptplan.report.picture import picture_format
 
     picture = WrittenBeside(name)
     picture_format(name)
     return picture
+
+
+def picture_option(what: str) -> Any:
+    """Return an option that draws something into a file."""
+    return option("FILE", f"{what}, as .png, .svg or .pdf.", parser=_picture_file)
 
 
 FormatOption = Annotated[FormatName, option("NAME", f"How the result is written; one of {', '.join(FORMATS)}.")]
@@ -71,9 +77,7 @@ class PageOptions:
 class PictureOptions(PageOptions):
     """The result as a picture and as a page."""
 
-    plot: Annotated[
-        str | None, option("FILE", "Draw the result, as .png, .svg or .pdf.", parser=picture_file)
-    ] = None
+    plot: Annotated[str | None, picture_option("Draw the result")] = None
     size: PictureSize = "page"
 
     def draw(self, view: View) -> None:
@@ -156,7 +160,6 @@ def note(text: str) -> None:
 def write_page(path: str, view: View) -> None:
     """Write the page of a result. Raises InputError if the file cannot be written."""
     from ckptplan.report.html.page import render_page
-    from ckptplan.storage.files import write_text
 
     write_text(path, render_page(view, command=command_line()))
     if path != "-":

@@ -14,6 +14,7 @@ from ckptplan.cli.command import Written
 from ckptplan.cli.options import count, option
 from ckptplan.cli.output import OutputOptions, PictureSize, note, save_picture, write_view
 from ckptplan.errors import InputError, quote_value
+from ckptplan.storage.files import write_text
 
 if TYPE_CHECKING:
     from ckptplan.paper.figures import PaperFigure
@@ -95,7 +96,6 @@ def _file(number: int, format_: PictureFormat) -> str:
 def _write_page(setting: PaperSetting, path: str, folder: str | None, format_: PictureFormat) -> None:
     from ckptplan.paper.claims import make_claims
     from ckptplan.paper.table import render_page
-    from ckptplan.storage.files import write_text
 
     contents = _contents(setting, None)
     # The folder of pictures relative to the page.

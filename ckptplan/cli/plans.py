@@ -18,13 +18,15 @@ from ckptplan.cli.output import (
     PictureSize,
     explained,
     note,
-    picture_file,
+    picture_option,
     save_picture,
     write_page,
     write_view,
 )
 from ckptplan.cli.progress import progress_bar
 from ckptplan.errors import Infeasible, InputError, quote_value
+from ckptplan.report.formats import json_text
+from ckptplan.storage.files import replace_file, write_text
 
 if TYPE_CHECKING:
     from ckptplan.cost.case import Case
@@ -60,9 +62,7 @@ def simulate(
         str | None, option("FILE", "Play this schedule at the plan's costs and limits.", parser=Read)
     ] = None,
     trace: options.Trace = None,
-    gantt: Annotated[
-        str | None, option("FILE", "Draw the timeline, as .png, .svg or .pdf.", parser=picture_file)
-    ] = None,
+    gantt: Annotated[str | None, picture_option("Draw the timeline")] = None,
     online: Annotated[
         bool, typer.Option("--online", help="In place of a plan: sequences whose length nobody knows.")
     ] = False,
@@ -71,10 +71,7 @@ def simulate(
         Any,
         option("FIRST:LAST", "With --online: the lengths (default: 1:5000).", "--T", parser=_read_lengths),
     ] = None,
-    plot: Annotated[
-        str | None,
-        option("FILE", "With --online: draw the factor, as .png, .svg or .pdf.", parser=picture_file),
-    ] = None,
+    plot: Annotated[str | None, picture_option("With --online: draw the factor")] = None,
     size: PictureSize = "page",
     output: OutputOptions,
 ) -> None:
@@ -152,7 +149,6 @@ def traced(plan: Plan, path: str, *, schedule: str | None = None) -> Iterator[Ch
     """
     from ckptplan.planning.playback import make_schedule_head
     from ckptplan.report.chrome_trace import ChromeTrace
-    from ckptplan.storage.files import replace_file
 
     with replace_file(path) as file:
         chrome = ChromeTrace(
@@ -251,8 +247,6 @@ def schema(
 
     For profiles and workloads it is that of the data, once TOML is read; for schedules that of each line.
     """
-    from ckptplan.report.formats import json_text
-    from ckptplan.storage.files import write_text
     from ckptplan.storage.schemas import file_schema
 
     write_text(output or "-", json_text(file_schema(kind)))

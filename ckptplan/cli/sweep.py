@@ -20,12 +20,15 @@ from ckptplan.cli.options import MachinesOptions, WishOptions, count, option
 from ckptplan.cli.output import Basis, OutputFile, OutputOptions, PictureOptions, note, write_view
 from ckptplan.cli.progress import progress_bar
 from ckptplan.errors import InputError, MissingExtra, refuse
+from ckptplan.storage.files import replace_file
+from ckptplan.storage.rows import open_rows
+from ckptplan.storage.tables import Lines, Row, import_pyarrow, read_identity, write_parquet
+from ckptplan.studies.shards import merge_parts, parse_shard
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from ckptplan.report.sweep import SweepPicture
-    from ckptplan.storage.tables import Lines, Row
     from ckptplan.studies.sweep import Sweep
 
 
@@ -63,8 +66,6 @@ class SweepRun:
 
     def lines(self, chosen: RowFormat) -> Lines:
         """Return how rows are written as text."""
-        from ckptplan.storage.tables import Lines
-
         return Lines(format="csv" if chosen == "csv" else "jsonl", columns=self.sweep.columns)
 
     def collect_missing(self) -> None:
@@ -110,8 +111,6 @@ def _print(work: SweepRun, *, basis: bool) -> None:
 
 def _stream(work: SweepRun, chosen: RowFormat, output: str | None) -> None:
     """Write rows to standard output, a device or a pipe, which cannot be continued."""
-    from ckptplan.storage.files import replace_file
-
     lines = work.lines(chosen)
     with replace_file(output or "-") as file:
         file.write(lines.header())
@@ -122,8 +121,6 @@ def _stream(work: SweepRun, chosen: RowFormat, output: str | None) -> None:
 
 def _write_rows(work: SweepRun, chosen: RowFormat, output: str, *, restart: bool) -> None:
     """Write a file of rows, or add the missing rows to it."""
-    from ckptplan.storage.rows import open_rows
-
     sweep = work.sweep
     with open_rows(
         output,
@@ -148,8 +145,6 @@ def _write_rows(work: SweepRun, chosen: RowFormat, output: str, *, restart: bool
 
 def _write_parquet(work: SweepRun, output: str, *, restart: bool) -> None:
     """Write a Parquet file, which is there when all its rows are; an interrupted sweep begins anew."""
-    from ckptplan.storage.tables import import_pyarrow, read_identity, write_parquet
-
     sweep, identity = work.sweep, work.sweep.identity
     import_pyarrow()  # fail now if it is missing, not when all rows are there
     found = None if restart else read_identity(output)
@@ -190,12 +185,6 @@ class JobsOptions(MachinesOptions):
         )
 
 
-def _read_shard(text: str) -> tuple[int, int]:
-    from ckptplan.studies.shards import parse_shard
-
-    return parse_shard(text)
-
-
 def _read_engine(text: str) -> str:
     """Return HOST:PORT of a cluster. Raises InputError."""
     scheme, _, address = text.partition("://")
@@ -232,8 +221,6 @@ def _connect(engine: str | None) -> Iterator[Executor | None]:
 
 def _merge(parts: list[str], chosen: RowFormat | None, output: str | None) -> None:
     """Write the rows of all parts of a sweep in order. Raises InputError."""
-    from ckptplan.studies.shards import merge_parts
-
     if chosen not in ("csv", "jsonl") or output is None:
         raise InputError(
             "needs a file for the rows",
@@ -275,7 +262,7 @@ def sweep(
     output: OutputFile = None,
     shard: Annotated[
         Any,
-        option("NUMBER/COUNT", "Plan one of several parts, as 3/64, each on a machine.", parser=_read_shard),
+        option("NUMBER/COUNT", "Plan one of several parts, as 3/64, each on a machine.", parser=parse_shard),
     ] = None,
     merge: Annotated[bool, typer.Option(help="Write the rows of all PARTS in order to -o FILE.")] = False,
     engine: Annotated[

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ckptplan.storage.files import replace_file
+from ckptplan.storage.tables import Row, csv_pieces
 
 if TYPE_CHECKING:
     from ckptplan.model.prediction import BasisEntry
     from ckptplan.report.blocks import Block, Schedules, Section
     from ckptplan.report.picture import Picture
     from ckptplan.report.style import Size
-    from ckptplan.storage.tables import Row
 
 #: The width of plain text that no terminal limits. 80, what rich assumes off a terminal, wraps paths and
 #: sources needlessly.
@@ -86,13 +86,6 @@ def _render_text(view: View) -> Iterator[str]:
     yield text.encode(encoding, errors="replace").decode(encoding)
 
 
-def _render_csv(view: View) -> Iterator[str]:
-    """Yield the rows with a header, in SI base units; rows, or blocks of rows, at a time."""
-    from ckptplan.storage.tables import csv_pieces
-
-    return csv_pieces(view.rows())
-
-
 #: What people read: with colours on a terminal, as plain text elsewhere.
 TEXT = Format(render=_render_text)
 #: Every format by name, as ``--format`` takes it, the default first.
@@ -100,7 +93,7 @@ FORMATS: dict[str, Format] = {
     "table": TEXT,
     # Parts of a document that are functions are called when they are reached.
     "json": Format(render=lambda view: generate_json(view.document()), suffix=".json"),
-    "csv": Format(render=_render_csv, suffix=".csv"),
+    "csv": Format(render=lambda view: csv_pieces(view.rows()), suffix=".csv"),
 }
 
 

@@ -28,7 +28,7 @@ from ckptplan.model.goal import Goal
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress, StagedProgress
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.model.workload import ACTION_TIMES, Workload
+from ckptplan.model.workload import ACTION_TIMES, TIMES, Workload
 from ckptplan.planning.request import BudgetWishes, Request, ask_within_memory, read_argument, replace_memory
 from ckptplan.planning.suggestions import explain_infeasible
 from ckptplan.schedule.simulator import play
@@ -62,15 +62,6 @@ def _outgrows(kept: Answer, costs: StepCosts) -> bool:
 SAMPLES, SEED = 300, 20241216
 #: A strategy must be faster by more than this share to count as faster, whatever the resolution.
 _TIE = 1e-9
-#: The times that are single numbers of the step costs.
-_TIMES = (
-    "forward_seconds",
-    "backward_seconds",
-    "recompute_seconds",
-    "record_overhead_seconds",
-    "write_seconds",
-    "read_seconds",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +177,7 @@ def _vary_times(
         )
         return varied
 
-    columns = {name: times(getattr(costs, name)) for name in _TIMES}
+    columns = {name: times(getattr(costs, name)) for name in (*TIMES, "write_seconds", "read_seconds")}
     columns["message_seconds"] = times(profile.synchronisation_seconds) + times(profile.latency_seconds)
     columns.update({name: times(getattr(costs, name)) for name in ACTION_TIMES})
     rows = zip(*(column.tolist() for column in columns.values()), strict=True)
