@@ -205,10 +205,10 @@ class Marks:
     A row says where a mark is, ``x`` and ``y``, and where it ends, ``x2`` or ``y2``; what else it has can be
     told. Crosses have no ``y``, and texts a list of lines, ``text``. A rule has one place, and
     crosses the chart there; a band is the part of a chart from ``x`` to ``x2``. Areas of several shapes have
-    the ``shape`` that a row belongs to; they and areas with ``x2`` go downwards.
+    the ``shape`` that a row belongs to; they and areas with ``x2`` go downwards. Cells have four sides.
     """
 
-    kind: Literal["line", "area", "point", "span", "bar", "tick", "cross", "text", "rule", "band"]
+    kind: Literal["line", "area", "point", "span", "bar", "tick", "cross", "text", "rule", "band", "cell"]
     rows: Sequence[Spec]
     colour: str = style.BLACK
     #: What marks mean, for the legend; that of a rule or a band stands beside it.
@@ -221,6 +221,8 @@ class Marks:
     size: float = 1.0
     #: The colour within points, if it is another one.
     face: str = ""
+    #: The scale of colours, if cells have the colour of their ``value``.
+    shades: Scale | None = None
     opacity: float = 1.0
     #: How many lines of text crosses are above the lower end of the chart.
     above: int = 0
@@ -247,8 +249,6 @@ class Plot:
     y: Scale | Sequence[str]
     marks: Sequence[Marks]
     title: str = ""
-    #: Layers below the marks, as the cells of a heat map.
-    below: Sequence[Spec] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,10 +275,7 @@ _NARROW = 250
 
 def layer_plot(plot: Plot, *, zooms: Sequence[str] = (), pen: Pen = PAGE_PEN) -> Spec:
     """Return the layers and axes that draw a plot, and what moves it along some axes."""
-    layers = [
-        *plot.below,
-        *(layer for one in plot.marks if one.rows for layer in _generate_layers(one, plot, pen)),
-    ]
+    layers = [layer for one in plot.marks if one.rows for layer in _generate_layers(one, plot, pen)]
     if zooms:
         layers[0]["params"] = [zoom(*zooms)]
     y = at("y", plot.y) if isinstance(plot.y, Scale) else _name_rows(plot.y, pen)
@@ -296,7 +293,7 @@ def _name_rows(names: Sequence[str], pen: Pen) -> Spec:
 
 
 #: How Vega-Lite calls marks, where it has another name.
-_TYPES = {"span": "rule", "cross": "text"}
+_TYPES = {"span": "rule", "cross": "text", "cell": "rect"}
 #: What a cross is.
 TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -335,6 +332,10 @@ def _draw(one: Marks, marks: Sequence[Marks], pen: Pen) -> Iterator[Spec]:
     elif one.kind == "area" and "x2" in one.rows[0]:
         form |= {"orient": "horizontal"}
         look["detail"] = {"field": "shape"}
+    elif one.shades is not None:
+        shades = {**scale_of(one.shades), "scheme": "cividis", "reverse": True}
+        legend = {"gradientLength": 160, **label_ticks(one.shades)}
+        look = {"color": {**at("value"), "title": one.shades.title, "scale": shades, "legend": legend}}
     rows = [{**row, "name": one.label} for row in one.rows] if one.label else one.rows
     yield layer(_TYPES.get(one.kind, one.kind), rows, {**where, **look}, **form)
     if one.kind == "line" and one.told:

@@ -17,7 +17,7 @@ import numpy as np
 
 from ckptplan.errors import InputError
 from ckptplan.model.prediction import BasisEntry
-from ckptplan.report import charts, fields, style
+from ckptplan.report import fields, style
 from ckptplan.report.basis import list_basis
 from ckptplan.report.blocks import Block, Cell, Chart, Field, Paragraph, Section, Table
 from ckptplan.report.charts import (
@@ -204,10 +204,8 @@ class SweepPicture:
 
     def name_job(self, workload: str, profile: str) -> str:
         """Return the name of a workload on a machine: what differs, as the title names what all share."""
-        workloads, profiles = len(self.sweep.workloads), len(self.sweep.profiles)
-        if workloads > 1 and profiles > 1:
-            return f"{workload} on {profile}"
-        return workload if workloads > 1 else profile
+        names = ((workload, self.sweep.workloads), (profile, self.sweep.profiles))
+        return " on ".join(name for name, several in names if len(several) > 1) or profile
 
     @property
     def missing(self) -> int:
@@ -407,32 +405,36 @@ def _mark_best(
 
 def _make_map(picture: SweepPicture, plane: Plane, *, number: int) -> Plot:
     """Return the heat map of a plane: the first axis upwards, the second across."""
+    return Plot(
+        x=picture.scale_input(1),
+        y=picture.scale_input(0),
+        marks=[*_mark_cells(picture, plane, number=number), *_mark_regions(picture, plane)],
+        title=plane.name if len(picture.jobs) > 1 else "",
+    )
+
+
+def _mark_cells(picture: SweepPicture, plane: Plane, *, number: int) -> list[Marks]:
+    """Return the cells of a map, in the colours of what they cost; grey where nothing fits."""
     rows, columns = plane.added.shape
     down, right = -(-rows // _CELLS), -(-columns // _CELLS)
     points: list[Spec] = [
         {
             # A hair wider than a cell, to close the seams that rounding leaves.
-            "i": column - 0.5,
-            "i2": column + right - 0.48,
-            "j": row - 0.5,
-            "j2": row + down - 0.48,
+            "x": column - 0.5,
+            "x2": column + right - 0.48,
+            "y": row - 0.5,
+            "y2": row + down - 0.48,
             **picture.describe(number, row * columns + column),
-            **({"v": float(added)} if np.isfinite(added := plane.added[row, column]) else {}),
+            **({"value": float(added)} if np.isfinite(added := plane.added[row, column]) else {}),
         }
         for row in range(0, rows, down)
         for column in range(0, columns, right)
     ]
-    fitting, without = ([point for point in points if ("v" in point) == fits] for fits in (True, False))
-    return Plot(
-        x=picture.scale_input(1),
-        y=picture.scale_input(0),
-        marks=_mark_regions(picture, plane),
-        title=plane.name if len(picture.jobs) > 1 else "",
-        below=[
-            *_layer_cells(picture, fitting, {"color": _colours(picture)}, fits=True),
-            *_layer_cells(picture, without, {}, fits=False, fill=style.GREY, fillOpacity=0.15),
-        ],
-    )
+    fitting, without = ([point for point in points if ("value" in point) == fits] for fits in (True, False))
+    # The scale is the same in all maps.
+    form: Any = {"shades": picture.scale_quantity(), "told": picture.titles(fits=True)}
+    grey: Any = {"colour": style.GREY, "opacity": 0.15, "told": picture.titles(fits=False)}
+    return [Marks(kind="cell", rows=fitting, **form), Marks(kind="cell", rows=without, **grey)]
 
 
 def _mark_regions(picture: SweepPicture, plane: Plane) -> list[Marks]:
@@ -491,26 +493,3 @@ def _chart_map(picture: SweepPicture, plane: Plane, *, number: int) -> Chart:
     height = min(max(_LEAST, _ROW * len(plane.added)), _MOST)
     about = "Each cell is the best plan at a point, or where nothing fits. Point at one to see more."
     return Chart(f"sweep-{number + 1}", title, about, {**spec, "height": height}, zooms=True)
-
-
-def _layer_cells(
-    picture: SweepPicture, points: Sequence[Spec], colour: Spec, *, fits: bool, **form: Any
-) -> list[Spec]:
-    """Return cells of a heat map, none for no points."""
-    if not points:
-        return []
-    places = {"x": charts.at("i"), "x2": {"field": "i2"}, "y": charts.at("j"), "y2": {"field": "j2"}}
-    told = {"tooltip": charts.tell(**picture.titles(fits=fits)) if picture.page else None}
-    return [charts.layer("rect", points, {**places, **told, **colour}, **form)]
-
-
-def _colours(picture: SweepPicture) -> Spec:
-    """Return the scale of colours, which is the same in all maps of a page."""
-    scale = picture.scale_quantity()
-    return {
-        "field": "v",
-        "type": "quantitative",
-        "title": scale.title,
-        "scale": {**charts.scale_of(scale), "scheme": "cividis", "reverse": True},
-        "legend": {"gradientLength": 160, **charts.label_ticks(scale)},
-    }

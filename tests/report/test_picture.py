@@ -200,4 +200,4 @@ def test_a_sweep_names_the_best_strategies(name: str, size: str) -> None:
 
 def test_a_map_of_many_points_has_as_many_cells_as_can_be_told_apart() -> None:
     [[plot]] = draw_sweep(collected(["T=64:256:+64", "batch=1:1000:+1"])).rows
-    assert sum(len(layer["data"]["values"]) for layer in plot.below) == 4 * 250
+    assert sum(len(one.rows) for one in plot.marks if one.kind == "cell") == 4 * 250
