@@ -164,8 +164,8 @@ def cells(browser: Browser) -> list[WebElement]:
     script = (
         "return [...document.querySelectorAll('#chart-sweep-1 svg .role-mark path')]"
         ".filter((cell) => cell.__data__ && cell.__data__.datum && 'steps' in cell.__data__.datum)"
-        ".sort((one, other) => one.__data__.datum.j - other.__data__.datum.j"
-        " || one.__data__.datum.i - other.__data__.datum.i)"
+        ".sort((one, other) => one.__data__.datum.y - other.__data__.datum.y"
+        " || one.__data__.datum.x - other.__data__.datum.x)"
     )
     return list(browser.run(script))
 
