@@ -87,9 +87,9 @@ def render_page(view: View, *, command: str = "") -> str:
     basis = explain_basis(tuple(dict.fromkeys(view.basis())))
     sections = _drop_repeated([*parts, Section("basis", "Estimate basis", basis)])
     blocks = [block for section in sections for block in section.blocks]
-    charts = {one.name: one.spec for one in blocks if isinstance(one, Chart)}
+    specs = {one.name: one.spec for one in blocks if isinstance(one, Chart)}
     plans = [plan for one in blocks if isinstance(one, PlanPanel) for plan in one.plans]
-    library = load_library() if charts or plans else ""
+    library = load_library() if specs or plans else ""
     return str(
         _template().render(
             title=view.title,
@@ -100,7 +100,7 @@ def render_page(view: View, *, command: str = "") -> str:
             style=_as_is(style),
             library=_as_is(library),
             script=_as_is(script),
-            data=_as_is(encode_data({"charts": charts, "plans": plans, "look": _LOOK})),
+            data=_as_is(encode_data({"charts": specs, "plans": plans, "look": _LOOK})),
             policy=_make_policy(library, script),
         )
     )
