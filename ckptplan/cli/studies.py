@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -19,16 +18,6 @@ if TYPE_CHECKING:
     from ckptplan.studies.pareto import ParetoFront
 
 
-@dataclass(frozen=True, kw_only=True)
-class FrontOptions(LimitOptions):
-    """What bounds a front, and how finely it is listed."""
-
-    resolution: Annotated[
-        str | None,
-        option("SHARE", "Leave out plans that differ by less, as '1%' (default: none, up to 2,000,000 steps)."),
-    ] = None
-
-
 def pareto(
     *,
     job: JobOptions,
@@ -39,7 +28,11 @@ def pareto(
     plot_all: Annotated[
         bool, typer.Option(help="Draw strategies in colour that are best nowhere, too.")
     ] = False,
-    bounds: FrontOptions,
+    bounds: LimitOptions,
+    resolution: Annotated[
+        str | None,
+        option("SHARE", "Leave out plans that differ by less, as '1%' (default: none, up to 2,000,000 steps)."),
+    ] = None,
     output: OutputOptions,
 ) -> None:
     """Show the front of local memory and time, of each strategy and of all together.
@@ -53,7 +46,7 @@ def pareto(
 
     options.keep_apart({"--local-bytes": bounds.local_bytes, "--at": at})
     with explained(picture.html, job.load):
-        front = _find_front(job, bounds, at)
+        front = _find_front(job, {**bounds.read(), "resolution": resolution}, at)
         plan = None if at is None else front.best
     view = view_front(front, every=plot_all)
     if plan is not None:
@@ -65,11 +58,11 @@ def pareto(
     picture.draw(view)
 
 
-def _find_front(job: JobOptions, bounds: FrontOptions, at: int | None) -> ParetoFront:
+def _find_front(job: JobOptions, wishes: dict[str, Any], at: int | None) -> ParetoFront:
     """Return the front. Raises InputError, and Infeasible if it has no point."""
     from ckptplan.studies.pareto import pareto as find
 
-    case, wishes = job.load(), bounds.read()
+    case = job.load()
     if at is not None:
         # The budget that the picture marks; strategies that are solved are solved for it, too.
         wishes["local_bytes"] = at
