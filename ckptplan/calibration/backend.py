@@ -166,8 +166,18 @@ class Extent(ABC):
 
     @property
     @abstractmethod
+    def schedules(self) -> Sequence[Schedule]:
+        """The schedules of a round."""
+
+    @property
+    @abstractmethod
+    def ways(self) -> Mapping[str, str]:
+        """By the fields of a workload, how each time is obtained."""
+
+    @property
     def size_seconds(self) -> list[float]:
         """The seconds of each run that bytes are counted in."""
+        return []
 
     @property
     @abstractmethod
@@ -175,9 +185,9 @@ class Extent(ABC):
         """The seconds of each run before the first round."""
 
     @property
-    @abstractmethod
     def round_seconds(self) -> list[float]:
         """The seconds of each run of a round."""
+        return [self.pilot.run(one) for one in self.schedules]
 
     def reduce(self) -> Iterator[Extent]:
         """Yield ever smaller extents."""
@@ -283,10 +293,6 @@ class Rounds(ABC):
     def run(self, counter: RunCounter) -> Round:
         """Run a round."""
 
-    @abstractmethod
-    def explain(self) -> dict[str, str]:
-        """Return, by the fields of a workload, how each time was obtained."""
-
     def complete(self, sizes: CountedSizes) -> CountedSizes:
         """Return the sizes with what the runs showed of them."""
         return sizes
@@ -313,14 +319,15 @@ class Counted:
     counts: Mapping[str, int] = field(default_factory=dict)
     #: The timeline of the run, with the bytes held after each action; empty for a compiled program.
     events: Sequence[Event] = ()
+    #: Peak bytes of the outputs that the cell saves for the whole sequence.
+    saved_bytes: int = 0
 
 
 class Program(ABC):
     """A cell under a plan or a schedule; or, without one, in its framework's own loop."""
 
-    def __init__(self) -> None:
-        #: Seconds that the first touch of new memory took in each run, which ``seconds`` leaves out.
-        self.new_memory: list[float] = []
+    #: Seconds that the first touch of new memory took in each run, which ``seconds`` leaves out.
+    new_memory: Sequence[float] = ()
 
     @abstractmethod
     def seconds(self) -> float:

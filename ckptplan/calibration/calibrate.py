@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 from time import perf_counter
 from typing import Any, ClassVar
 
@@ -41,6 +42,8 @@ _MORE = 4
 _SHARE = 0.8
 #: The share of the limit by which three rounds may end late, if the first one took longer than estimated.
 _TOLERATED = 0.1
+#: Times of a quick calibration are not known better than this, whatever its rounds say.
+_QUICK_UNCERTAINTY = 0.1
 
 
 def fit_in(extent: Extent, *, max_seconds: float | None, seconds_left: float | None = None) -> Extent:
@@ -75,6 +78,28 @@ def _round_up(seconds: float) -> int:
     return unit * (int(seconds // unit) + 1)
 
 
+class Noisy(CkptplanError):  # noqa: N818 - what the machine is
+    """The machine was too noisy for times within the requested tolerance."""
+
+    exit_code: ClassVar[int] = 4
+    kind: ClassVar[str] = "noisy"
+
+    def __init__(self, *, field: str, spread: float, most: float) -> None:
+        self.field, self.spread, self.most = field, spread, most
+        self.text = (
+            f"the machine is noisy: rounds of {field} differ by {format_share(spread)} about their estimate, "
+            f"and a tolerance of {format_share(2 * most)} needs {format_share(most)} at most"
+        )
+        super().__init__(
+            f"{self.text}; close other programs, lower {Argument('thread_count')}, or raise "
+            f"{Argument('repeats')} or {Argument('tolerance')}"
+        )
+
+    def details(self) -> dict[str, Any]:
+        """Return the quantity, its spread and the largest acceptable spread."""
+        return {"field": self.field, "spread": self.spread, "most": self.most}
+
+
 class Measuring:
     """A measurement of a cell: times a few steps first, and decides how much to measure.
 
@@ -85,8 +110,7 @@ class Measuring:
         max_seconds: the time that it may take; None means no limit.
         announce: called with lines on how long it takes, and on what is left out.
         progress: called with the time done and the time expected, in milliseconds.
-        tolerance: more rounds follow while those of a time of a step spread by more than half of this; None
-            means that there are none.
+        tolerance: more rounds follow while those of a time of a step spread by more than half of this.
     """
 
     def __init__(
@@ -98,7 +122,7 @@ class Measuring:
         max_seconds: float | None,
         announce: Announce | None,
         progress: Progress | None,
-        tolerance: float | None = None,
+        tolerance: float = inf,
     ) -> None:
         self._backend, self._network, self._choose = backend, network, choose
         self._tolerance = tolerance
@@ -128,16 +152,23 @@ class Measuring:
     @property
     def fewer_chunks(self) -> bool:
         """Whether sizes of chunks were left out: nothing then shows how far times hold for others."""
-        return self._extent.chunks != self._full.chunks
+        return self.extent.chunks != self._full.chunks
 
     @property
     def left_out(self) -> tuple[str, ...]:
         """What was not measured for want of time, or since something ended the rounds."""
-        found = self._extent.left_out(self._full)
-        if len(self.rounds) < self._extent.rounds:
+        found = self.extent.left_out(self._full)
+        if len(self.rounds) < self.extent.rounds:
             why = "interrupted" if self.ended_by is not None else f"{self._max_seconds:g} s were over"
-            found = (*found, f"{why} after {len(self.rounds)} of {self._extent.rounds} rounds")
+            found = (*found, f"{why} after {len(self.rounds)} of {self.extent.rounds} rounds")
         return found
+
+    @property
+    def noisy(self) -> Noisy | None:
+        """The error for the time whose rounds spread most, if by more than half of the tolerance."""
+        field, spread = Fit(self.rounds).widest
+        most = self._tolerance / 2
+        return Noisy(field=field, spread=spread, most=most) if spread > most else None
 
     def count_sizes(self) -> CountedSizes:
         """Count the bytes of the cell. Raises InputError."""
@@ -150,8 +181,8 @@ class Measuring:
 
         Raises InputError if the first round shows that not even the fewest rounds fit in the time.
         """
-        self._extent, self._counter = self._planned
-        rounds = self._backend.rounds(self._network, self._extent, sizes)
+        self.extent, self._counter = self._planned
+        rounds = self._backend.rounds(self._network, self.extent, sizes)
         longest = 0.0
         try:
             while self._needs_more() and not self._is_over(longest):
@@ -162,7 +193,7 @@ class Measuring:
                 longest = max(longest, perf_counter() - began)
                 if self._takes_too_long(longest):
                     self._leave_out_more(longest)
-                    rounds = self._backend.rounds(self._network, self._extent, sizes)
+                    rounds = self._backend.rounds(self._network, self.extent, sizes)
                     self.rounds, longest = [], 0.0
         except Exception:
             raise
@@ -183,16 +214,14 @@ class Measuring:
 
     def _needs_more(self) -> bool:
         """Return whether rounds are missing, or differ by too much; the counter then expects another one."""
-        done, wanted = len(self.rounds), self._extent.rounds
+        done, wanted = len(self.rounds), self.extent.rounds
         if done < wanted:
             return True
-        if self._tolerance is None or done >= _MORE * wanted:
-            return False
-        if Fit(self.rounds).widest[1] <= self._tolerance / 2:
+        if done >= _MORE * wanted or self.noisy is None:
             return False
         if done == wanted:
             self._say("rounds differ: more follow")
-        self._counter.expect(self._extent.round_seconds)
+        self._counter.expect(self.extent.round_seconds)
         return True
 
     def _is_over(self, longest: float) -> bool:
@@ -203,19 +232,19 @@ class Measuring:
         """Return whether the fewest rounds would take too long, by the first one."""
         if len(self.rounds) > 1 or self._max_seconds is None:
             return False
-        missing = min(LEAST_ROUNDS, self._extent.rounds) - 1
+        missing = min(LEAST_ROUNDS, self.extent.rounds) - 1
         return missing * longest > self._seconds_left + _TOLERATED * self._max_seconds
 
     def _leave_out_more(self, longest: float) -> None:
         """Choose less to measure, because steps take longer than the first few did. Raises InputError."""
-        extent = self._extent
+        extent = self.extent
         slower = extent.pilot.scaled(longest / sum(extent.round_seconds))
-        self._extent = fit_in(
+        self.extent = fit_in(
             replace(extent, pilot=slower), max_seconds=self._max_seconds, seconds_left=self._seconds_left
         )
         self._say("rounds take longer than estimated")
-        self._say_left_out(self._extent)
-        self._counter.expect(self._extent.time_seconds)
+        self._say_left_out(self.extent)
+        self._counter.expect(self.extent.time_seconds)
 
     def _say_left_out(self, extent: Extent) -> None:
         texts = extent.left_out(self._full)
@@ -225,32 +254,6 @@ class Measuring:
     def _say(self, text: str) -> None:
         if self._announce is not None:
             self._announce(text)
-
-
-#: Times of a quick calibration are not known better than this, whatever its rounds say.
-_QUICK_UNCERTAINTY = 0.1
-
-
-class Noisy(CkptplanError):  # noqa: N818 - what the machine is
-    """The machine was too noisy for times within the requested tolerance."""
-
-    exit_code: ClassVar[int] = 4
-    kind: ClassVar[str] = "noisy"
-
-    def __init__(self, *, field: str, spread: float, most: float) -> None:
-        self.field, self.spread, self.most = field, spread, most
-        self.text = (
-            f"the machine is noisy: rounds of {field} differ by {format_share(spread)} about their estimate, "
-            f"and a tolerance of {format_share(2 * most)} needs {format_share(most)} at most"
-        )
-        super().__init__(
-            f"{self.text}; close other programs, lower {Argument('thread_count')}, or raise "
-            f"{Argument('repeats')} or {Argument('tolerance')}"
-        )
-
-    def details(self) -> dict[str, Any]:
-        """Return the quantity, its spread and the largest acceptable spread."""
-        return {"field": self.field, "spread": self.spread, "most": self.most}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,12 +269,6 @@ class Calibrated:
     left_out: tuple[str, ...] = ()
     #: What ended the measurement before its last round, such as KeyboardInterrupt.
     ended_by: BaseException | None = None
-
-
-def _judge_noise(fit: Fit, *, tolerance: float) -> Noisy | None:
-    """Return what is noisy: a time whose rounds spread by more than half of the tolerance, else None."""
-    field, spread = fit.widest
-    return Noisy(field=field, spread=spread, most=tolerance / 2) if spread > tolerance / 2 else None
 
 
 def open_backend(
@@ -367,7 +364,8 @@ def calibrate(
             max_seconds=max_seconds,
             announce=announce,
             progress=progress,
-            tolerance=None if quick else tolerance,
+            # A quick one promises little, and its uncertainty says how little.
+            tolerance=inf if quick else tolerance,
         )
         sizes = measuring.count_sizes()
         if keep is not None:
@@ -376,8 +374,7 @@ def calibrate(
         rounds = measuring.time_rounds(sizes)
         environment = backend.environment
     sizes = rounds.complete(sizes)
-    fit = Fit(measuring.rounds)
-    times = fit.times
+    times = Fit(measuring.rounds).times
     if quick or measuring.fewer_chunks:
         low, high = 1 - _QUICK_UNCERTAINTY, 1 + _QUICK_UNCERTAINTY
         times = {field: one.widened(low, high) for field, one in times.items()}
@@ -393,7 +390,7 @@ def calibrate(
         times=times,
         roofline=roofline,
         rounds=len(measuring.rounds),
-        ways=rounds.explain(),
+        ways=measuring.extent.ways,
         left_out=left_out,
     )
     profile = found.make_profile(profile_name)
@@ -402,8 +399,7 @@ def calibrate(
         workload=found.make_workload(name=name, steps=steps, profile=profile),
         profile=profile,
         workspace_residual=sizes.residual,
-        # A quick calibration promises little, and its uncertainty says how little.
-        noisy=None if quick else _judge_noise(fit, tolerance=tolerance),
+        noisy=measuring.noisy,
         left_out=(*left_out, *uncounted),
         ended_by=measuring.ended_by,
     )

@@ -86,7 +86,7 @@ class TimedRow:
     @property
     def moves(self) -> bool:
         """Whether states leave or enter local memory."""
-        return _is_message(self.counts)
+        return WRITE in self.counts or READ in self.counts
 
 
 #: The rows of a round, in which everything ran once; each round has the same names of rows.
@@ -97,7 +97,7 @@ def read_events(*timelines: Iterable[Event]) -> Round:
     """Return the rows of a round whose actions were timed one by one: one for each kind and size.
 
     Their seconds are means; those of messages are medians, as the first message of a run takes longer, and each
-    timeline counts as much as another.
+    timeline counts as much as another. One with messages tells of these alone: steps are timed without them.
     """
     found: dict[Hashable, list[TimedRow]] = defaultdict(list)
     for events in timelines:
@@ -106,7 +106,8 @@ def read_events(*timelines: Iterable[Event]) -> Round:
             counts = count_action(event.action, event.recomputed_steps)
             if counts:
                 rows[tuple(counts.items())].append(TimedRow(counts=counts, seconds=event.end - event.start))
-        for name, some in rows.items():
+        moving = {name: some for name, some in rows.items() if some[0].moves}
+        for name, some in (moving or rows).items():
             found[name].append(_take_middle(some))
     return {name: _take_middle(some) for name, some in found.items()}
 
@@ -122,10 +123,6 @@ def seconds_by_kind(events: Iterable[Event]) -> dict[str, float]:
     for event in events:
         seconds[kind_of(event)] += event.end - event.start
     return dict(seconds)
-
-
-def _is_message(counts: Counts) -> bool:
-    return WRITE in counts or READ in counts
 
 
 #: The seconds of fields of a workload and of messages (message_seconds, write_seconds, read_seconds).

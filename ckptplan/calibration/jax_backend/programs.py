@@ -139,9 +139,8 @@ class JaxProgram(Program):
         steps: int,
         clock: Callable[[], float],
     ) -> None:
-        super().__init__()
         self._network, self._plan, self._inputs, self._steps = network, plan, inputs, steps
-        self._clock = clock
+        self._clock, self.new_memory = clock, list[float]()
         self._compiled = compile_gradient(network, plan, steps=steps, inputs=inputs)
 
     def seconds(self) -> float:

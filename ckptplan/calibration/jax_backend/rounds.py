@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 from ckptplan.calibration.backend import LEAST_ROUNDS, CountedSizes, Extent, PilotTimes, Rounds, RunCounter
-from ckptplan.calibration.fit import Round, TimedRow, count_actions
+from ckptplan.calibration.fit import Counts, Round, TimedRow, count_actions
 from ckptplan.calibration.jax_backend.cells import JaxNetwork
 from ckptplan.calibration.jax_backend.programs import (
     CompiledLoop,
@@ -34,8 +32,8 @@ _SEGMENTS = 4
 _PILOT_STEPS = 32
 #: A step takes at least this long.
 _LEAST_SECONDS = 1e-9
-#: Programs of a round besides those of chunks: two forward passes, base and its sweep.
-_FORWARD, _SWEEP, _BASE, _SHORT_FORWARD = "forward", "sweep", "base", "short forward"
+#: Programs of a round that are parts of base: two forward passes and its sweep. They are the first.
+_PARTS_OF_BASE = 3
 
 
 def time_few_steps(network: JaxNetwork, *, most: int | None = None) -> PilotTimes:
@@ -72,24 +70,23 @@ class JaxExtent(Extent):
         return cls(pilot=pilot, chunks=chunks, rounds=rounds, length=length)
 
     @property
-    def schedules(self) -> dict[tuple[str, int], Schedule]:
-        """A schedule without and one with steps that run a third time, for each size of a chunk."""
-        found = {}
+    def schedules(self) -> list[Schedule]:
+        """Base, then a schedule without and one with steps that run a third time, for each size of a chunk."""
+        found = [make_schedule("base", steps=self.length)]
         for chunk in self.chunks:
             segment = max(2 * chunk, self.length // _SEGMENTS // chunk * chunk)
-            found["standard", chunk] = make_schedule("standard", steps=self.length, chunk_size=chunk)
-            found["nested", chunk] = make_schedule(
-                "nested", steps=self.length, chunk_size=chunk, segment_size=segment
-            )
+            found.append(make_schedule("standard", steps=self.length, chunk_size=chunk))
+            found.append(make_schedule("nested", steps=self.length, chunk_size=chunk, segment_size=segment))
         return found
 
     @property
     def parts(self) -> Sequence[str]:
-        return (f"{self.rounds} rounds of {4 + len(self.schedules)} compiled programs",)
+        return (f"{self.rounds} rounds of {len(self.round_seconds)} compiled programs",)
 
     @property
-    def size_seconds(self) -> list[float]:
-        return []
+    def ways(self) -> dict[str, str]:
+        chunks = ", ".join(map(str, self.chunks))
+        return dict.fromkeys((*TIMES, *ACTION_TIMES), f"fit over compiled programs in chunks of {chunks} steps")
 
     @property
     def start_seconds(self) -> list[float]:
@@ -99,18 +96,9 @@ class JaxExtent(Extent):
 
     @property
     def round_seconds(self) -> list[float]:
-        base = self.pilot.run(make_schedule("base", steps=self.length))
-        return [*[base] * 4, *map(self.pilot.run, self.schedules.values())]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Job:
-    """A program to compile and to time, and its parts."""
-
-    compile: Callable[[], CompiledLoop]
-    parts: dict[str, int]
-    #: The schedule of a whole program, whose memory is looked at; None for parts of one.
-    whole: Schedule | None = None
+        """The seconds of each run of a round; those of parts of base are at most as long as it."""
+        base, *others = super().round_seconds
+        return [*[base] * (_PARTS_OF_BASE + 1), *others]
 
 
 class JaxRounds(Rounds):
@@ -128,51 +116,32 @@ class JaxRounds(Rounds):
         clock: Callable[[], float],
         states: int,
     ) -> None:
-        self._network, self._extent, self._sizes, self._clock = network, extent, sizes, clock
-        self._states = states
-        self._jobs = self._list_jobs()
-        self._programs: dict[Any, CompiledLoop] = {}
+        self._network, self._sizes, self._clock, self._states = network, sizes, clock, states
+        self._schedules = extent.schedules
+        self._programs: list[tuple[CompiledLoop, Counts]] = []
 
-    def _list_jobs(self) -> dict[Any, _Job]:
-        length = self._extent.length
-        base = make_schedule("base", steps=length)
-        wholes: dict[Any, Schedule] = {_BASE: base, **self._extent.schedules}
-        jobs: dict[Any, _Job] = {
-            # Two lengths tell the time of a step from that of a call.
-            _FORWARD: self._forward(length),
-            _SWEEP: _Job(
-                compile=partial(compile_sweep, self._network, base, tape=self._sizes.footprint.tape),
-                parts=_count(base, sweep=True),
-            ),
-            **{
-                name: _Job(compile=partial(self._gradient, one), parts=_count(one), whole=one)
-                for name, one in wholes.items()
-            },
-            _SHORT_FORWARD: self._forward(length // _SEGMENTS),
-        }
-        return jobs
-
-    def _forward(self, steps: int) -> _Job:
-        schedule = make_schedule("base", steps=steps)
-        return _Job(
-            compile=partial(compile_forward, self._network, schedule), parts={"forward": steps, "call": 1}
-        )
-
-    def _gradient(self, schedule: Schedule) -> CompiledLoop:
-        return compile_gradient(self._network, schedule, steps=schedule.steps, tape=self._sizes.footprint.tape)
+    def _compile(self) -> Iterator[tuple[CompiledLoop, Counts]]:
+        """Yield each program with its parts; two forward passes tell the time of a step from that of a call."""
+        network, tape, base = self._network, self._sizes.footprint.tape, self._schedules[0]
+        for steps in (base.steps, base.steps // _SEGMENTS):
+            forward = compile_forward(network, make_schedule("base", steps=steps))
+            yield forward, {"forward": steps, "call": 1}
+        yield compile_sweep(network, base, tape=tape), _count(base, sweep=True)
+        for one in self._schedules:
+            yield compile_gradient(network, one, steps=one.steps, tape=tape), _count(one)
 
     def start(self, counter: RunCounter) -> None:
         """Compile the programs, and run each once."""
-        for name, job in self._jobs.items():
-            self._programs[name] = job.compile()
+        for compiled in self._compile():
+            self._programs.append(compiled)
             counter.count()
         self.run(counter)
 
     def run(self, counter: RunCounter) -> Round:
         rows: dict[Hashable, TimedRow] = {}
-        for name, program in self._programs.items():
+        for number, (program, parts) in enumerate(self._programs):
             seconds, _ = program.measure(self._clock)
-            rows[name] = TimedRow(counts=self._jobs[name].parts, seconds=seconds)
+            rows[number] = TimedRow(counts=parts, seconds=seconds)
             counter.count()
         folder, size = self._network.remote_dir, self._sizes.state_bytes
         link = time_place(folder, state_bytes=size, states=self._states)
@@ -180,21 +149,12 @@ class JaxRounds(Rounds):
         rows[READ] = TimedRow(counts={READ: 1}, seconds=link.rates.read)
         return rows
 
-    def explain(self) -> dict[str, str]:
-        chunks = ", ".join(map(str, self._extent.chunks))
-        return dict.fromkeys((*TIMES, *ACTION_TIMES), f"fit over compiled programs in chunks of {chunks} steps")
-
     def complete(self, sizes: CountedSizes) -> CountedSizes:
-        return self._sizes.with_programs(
-            [
-                (job.whole, self._programs[name].memory_bytes)
-                for name, job in self._jobs.items()
-                if job.whole is not None
-            ]
-        )
+        wholes = (program.memory_bytes for program, _ in self._programs[_PARTS_OF_BASE:])
+        return self._sizes.with_programs(list(zip(self._schedules, wholes, strict=True)))
 
 
-def _count(schedule: Schedule, *, sweep: bool = False) -> dict[str, int]:
+def _count(schedule: Schedule, *, sweep: bool = False) -> Counts:
     """Return the parts of a program. What a chunk adds is one part, as programs hardly tell two apart."""
     parts = {**count_actions(schedule, sweep=sweep), "call": 1}
     return {name: count for name, count in parts.items() if name != "reverse"}

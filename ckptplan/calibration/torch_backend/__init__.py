@@ -136,8 +136,7 @@ class TorchBackend(Backend):
         return replace(found, assumed=assumed, timed_on=self.environment.machine)
 
     def rounds(self, network: MeasuredNetwork, extent: Extent, sizes: CountedSizes) -> TorchRounds:
-        messages, steps = cast("TorchExtent", extent).schedules
-        return TorchRounds(network, messages=messages, steps=steps, chunks=extent.chunks, states=self._states)
+        return TorchRounds(network, extent.schedules, states=self._states)
 
     def program(
         self, network: MeasuredNetwork, plan: Plan | Schedule | None, *, inputs: Any, steps: int
@@ -146,7 +145,7 @@ class TorchBackend(Backend):
 
     def messages(self, network: MeasuredNetwork, counter: RunCounter, *, rounds: int) -> Times:
         schedules = make_message_schedules() if self._folder is None else []
-        timing = TorchRounds(network, messages=schedules, states=self._states)
+        timing = TorchRounds(network, schedules, states=self._states)
         timing.start(RunCounter())
         found = []
         for _ in range(rounds):

@@ -90,7 +90,7 @@ class _CountedRun(NamedTuple):
         """Run a schedule twice; ``beside`` is there besides what it holds and keeps for its steps."""
         inputs = network.inputs(schedule.steps)
         program = TorchProgram(network, schedule, inputs=inputs)
-        counted, peak = program.held(), program.peak_bytes()
+        counted, peak = program.counted(), program.peak_bytes()
         resident = -(-(byte_size(flatten(inputs)[0]) + counted.saved_bytes) // schedule.steps)
         space = peak - counted.local_bytes - resident * schedule.steps - beside
         return cls(peak=peak, resident=resident, space=max(0, space))
@@ -101,7 +101,7 @@ def measure(network: MeasuredNetwork, *, counter: RunCounter, runs: SizeRuns = A
     runs = runs.of(network)
     tapes = []
     for chunk in runs.chunks:
-        tapes.append(TorchProgram(network, make_schedule("base", steps=chunk)).held().local_bytes)
+        tapes.append(TorchProgram(network, make_schedule("base", steps=chunk)).counted().local_bytes)
         counter.count()
     tape, once = _fit_tape(tapes, chunks=runs.chunks)
     _check_state(network)

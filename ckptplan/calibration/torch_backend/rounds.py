@@ -133,19 +133,28 @@ class TorchExtent(Extent):
         return cls(pilot=pilot, chunks=chunks, rounds=rounds, steps_between=between, size_runs=sizes)
 
     @property
-    def schedules(self) -> tuple[list[Schedule], list[Schedule]]:
+    def schedules(self) -> list[Schedule]:
         """The schedules of a round: those that time messages, if any do, and those that time steps."""
         messages = make_message_schedules(self.steps_between) if self.steps_between else []
-        return messages, make_schedules(self.chunks, least=self.single_steps)
+        return [*messages, *make_schedules(self.chunks, least=self.single_steps)]
 
     @property
     def parts(self) -> Sequence[str]:
         counted = f"sizes in {len(self.size_runs.chunks) + 2 * len(self.size_runs.schedules)} runs"
         if not self.chunks:
             return (counted,)
-        messages, steps = self.schedules
-        timed = "steps and transfers" if messages else "steps"
-        return f"{self.rounds} rounds of {len(messages) + len(steps)} schedules ({timed})", counted
+        timed = "steps and transfers" if self.steps_between else "steps"
+        return f"{self.rounds} rounds of {len(self.schedules)} schedules ({timed})", counted
+
+    @property
+    def ways(self) -> dict[str, str]:
+        fitted = f"fit over chunks of {', '.join(map(str, self.chunks))} steps"
+        return {
+            **dict.fromkeys(("forward_seconds", "recompute_seconds", "backward_seconds"), fitted),
+            "record_overhead_seconds": "the difference of steps with and without a tape",
+            **dict.fromkeys(("advance_seconds", "chunk_seconds"), f"{fitted}: what no step explains"),
+            **dict.fromkeys(("save_seconds", "load_seconds"), "each timed"),
+        }
 
     @property
     def size_seconds(self) -> list[float]:
@@ -154,11 +163,6 @@ class TorchExtent(Extent):
     @property
     def start_seconds(self) -> list[float]:
         return self.round_seconds[:1]
-
-    @property
-    def round_seconds(self) -> list[float]:
-        messages, steps = self.schedules
-        return [self.pilot.run(one) for one in (*messages, *steps)]
 
     @property
     def amounts(self) -> dict[str, object]:
@@ -227,50 +231,30 @@ class TorchRounds(Rounds):
 
     Arguments:
         network: the cell.
-        messages: schedules with messages of several sizes; none for a folder.
-        steps: schedules of chunks of several sizes; none where messages alone are timed.
-        chunks: these sizes.
+        schedules: what runs in a round; of a folder's, none has messages.
         states: how many states may be in a folder at once.
     """
 
-    def __init__(
-        self,
-        network: MeasuredNetwork,
-        *,
-        messages: Sequence[Schedule] = (),
-        steps: Sequence[Schedule] = (),
-        chunks: tuple[int, ...] = (),
-        states: int = 1,
-    ) -> None:
-        self._network, self._chunks, self._states = network, chunks, states
-        leaves, structure = flatten(network.inputs(max((one.steps for one in (*messages, *steps)), default=1)))
-        self._messages, self._steps = (
-            [
-                TorchProgram(network, one, inputs=structure.fill([leaf[: one.steps] for leaf in leaves]))
-                for one in schedules
-            ]
-            for schedules in (messages, steps)
-        )
+    def __init__(self, network: MeasuredNetwork, schedules: Sequence[Schedule], *, states: int = 1) -> None:
+        self._network, self._states = network, states
+        leaves, structure = flatten(network.inputs(max((one.steps for one in schedules), default=1)))
+        self._programs = [
+            TorchProgram(network, one, inputs=structure.fill([leaf[: one.steps] for leaf in leaves]))
+            for one in schedules
+        ]
 
     def start(self, counter: RunCounter) -> None:
-        for program in (*self._messages, *self._steps)[:1]:
+        for program in self._programs[:1]:
             program.timed()
             counter.count()
 
     def run(self, counter: RunCounter) -> Round:
-        # Steps are timed in schedules without messages, and messages in those with them.
-        moved, walked = (self._time(programs, counter) for programs in (self._messages, self._steps))
-        if self._network.remote_dir is not None:
-            moved = self._time_folder(walked)
-        return {**{name: row for name, row in moved.items() if row.moves}, **walked}
-
-    @staticmethod
-    def _time(programs: Sequence[TorchProgram], counter: RunCounter) -> Round:
         timelines = []
-        for program in programs:
+        for program in self._programs:
             timelines.append(program.timed().events)
             counter.count()
-        return read_events(*timelines)
+        found = read_events(*timelines)
+        return found if self._network.remote_dir is None else {**found, **self._time_folder(found)}
 
     def _time_folder(self, walked: Round) -> Round:
         """Return the rows of a state that goes to the folder, and of one that comes back. Raises InputError."""
@@ -283,12 +267,3 @@ class TorchRounds(Rounds):
             local = walked.get(((kind, 1),))
             found[way] = TimedRow(counts={way: 1}, seconds=seconds + (0.0 if local is None else local.seconds))
         return found
-
-    def explain(self) -> dict[str, str]:
-        fitted = f"fit over chunks of {', '.join(map(str, self._chunks))} steps"
-        return {
-            **dict.fromkeys(("forward_seconds", "recompute_seconds", "backward_seconds"), fitted),
-            "record_overhead_seconds": "the difference of steps with and without a tape",
-            **dict.fromkeys(("advance_seconds", "chunk_seconds"), f"{fitted}: what no step explains"),
-            **dict.fromkeys(("save_seconds", "load_seconds"), "each timed"),
-        }

@@ -86,11 +86,6 @@ class Timeline:
         if self._tick is not None:
             self._tick()
 
-    @property
-    def local_bytes(self) -> int:
-        """The peak bytes of local checkpoints and tapes."""
-        return max(event.local_bytes for event in self.events)
-
 
 _COMPILED = "a cell that PyTorch's compiler takes as a whole, or no compile"
 
@@ -129,7 +124,6 @@ class TorchProgram(Program):
     def __init__(
         self, network: MeasuredNetwork, plan: Plan | Schedule | None, *, inputs: Any = None, steps: int = 0
     ) -> None:
-        super().__init__()
         self._network, self._plan = network, plan
         self._steps = steps if plan is None else plan.steps
         self._inputs = network.inputs(self._steps) if inputs is None else inputs
@@ -159,20 +153,16 @@ class TorchProgram(Program):
         _wait(self._network)
         return clock() - began
 
-    def held(self, tick: Tick | None = None) -> Timeline:
-        """Return the bytes held after each action, counted in real storages. Raises InputError."""
-        observer = Timeline(self._network.device, tick=tick)
-        self.observe(observer)
-        if not observer.events:
+    def counted(self, tick: Tick | None = None) -> Counted:
+        """Run it and count what it keeps, in real storages, and does. Raises InputError."""
+        held = Timeline(self._network.device, tick=tick)
+        self.observe(held)
+        if not held.events:
             raise InputError(
                 "has nothing that requires a gradient, so there is nothing to plan",
                 field="cell",
                 accepted="a cell with parameters",
             )
-        return observer
-
-    def counted(self, tick: Tick | None = None) -> Counted:
-        held = self.held(tick)
         moved = [
             (event.track, len(event.action.states) if isinstance(event.action, Transfer) else 1)
             for event in held.events
@@ -180,7 +170,7 @@ class TorchProgram(Program):
         ]
         return Counted(
             state_bytes=byte_size(flatten(self._network.state)[0]),
-            local_bytes=held.local_bytes,
+            local_bytes=max(event.local_bytes for event in held.events),
             remote_bytes=max(event.remote_bytes for event in held.events),
             counts={
                 "recomputed_steps": sum(event.recomputed_steps for event in held.events),
@@ -189,6 +179,7 @@ class TorchProgram(Program):
                 "messages": len(moved),
             },
             events=held.events,
+            saved_bytes=held.saved_bytes,
         )
 
     def peak_bytes(self, tick: Tick | None = None) -> int:
