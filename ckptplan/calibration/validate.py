@@ -142,6 +142,7 @@ def validate(
         tell(f"{len(found.seconds)} runs, {format_wait(sum(found.seconds))} in all")
         found.measure(progress)
     return Validation(
+        plan=plan,
         cell=str(spec),
         environment=environment,
         repeats=found.rounds_done,
@@ -152,7 +153,6 @@ def validate(
         regret=found.regret,
         timeline=tuple(found.timeline),
         interrupted=found.interrupted,
-        plan=plan,
     )
 
 

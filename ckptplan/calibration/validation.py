@@ -113,7 +113,6 @@ class Row:
         measured: Estimate,
         tolerance: float,
         unit: Unit = "seconds",
-        small: bool = False,
     ) -> Self:
         """Return the row of a measured quantity, by the joint interval of prediction and measurement.
 
@@ -127,40 +126,22 @@ class Row:
             measured: the measurement, with the interval of its rounds.
             tolerance: how far it may be off.
             unit: the unit; a 'share' is judged in points.
-            small: whether it is too small a part of a run to be judged.
         """
         points = unit == "share"
         lower, upper = sorted((predicted, measured), key=lambda one: one.value)
         gap = _distance(lower.value, upper.value, points=points)
         own = (measured.high - measured.low) / 2 if points else measured.spread
         allowed = tolerance + gap - _distance(lower.high, upper.low, points=points)
-        if small:
-            verdict = Verdict.SMALL
-        elif gap > allowed:
-            verdict = Verdict.OFF
-        else:
-            settled = own <= tolerance and gap <= tolerance + own
-            verdict = Verdict.OK if settled else Verdict.NOISY
+        settled = own <= tolerance and gap <= tolerance + own
         return cls(
             quantity=quantity,
             unit=unit,
             predicted=predicted.value,
             measured=measured.value,
-            verdict=verdict,
+            verdict=Verdict.OFF if gap > allowed else Verdict.OK if settled else Verdict.NOISY,
             allowed=allowed,
             noise=own,
             in_points=points,
-        )
-
-    @classmethod
-    def unmodelled(cls, quantity: str, *, seconds: float) -> Self:
-        """Return the row of a time that nothing predicts."""
-        return cls(
-            quantity=quantity,
-            unit="seconds",
-            predicted=None,
-            measured=seconds,
-            verdict=Verdict.NOT_MODELLED,
         )
 
 
@@ -362,12 +343,9 @@ def time_rows(
         if kind in predicted.kinds or kind in measured[0]:
             mine, theirs = predicted.kind(kind), Estimate.of(one.get(kind, 0.0) for one in measured)
             least = (_SMALL_LOCALLY if kind in _LOCAL else SMALL) * total.value
+            row = Row.judged(_LOCAL.get(kind, kind), predicted=mine, measured=theirs, tolerance=tolerance)
             small = max(mine.value, theirs.value) < least
-            rows.append(
-                Row.judged(
-                    _LOCAL.get(kind, kind), predicted=mine, measured=theirs, tolerance=tolerance, small=small
-                )
-            )
+            rows.append(replace(row, verdict=Verdict.SMALL) if small else row)
     return [*rows, *_unmodelled_rows(timed, measured), whole]
 
 
@@ -377,13 +355,17 @@ def _unmodelled_rows(timed: Sequence[TimedRun], measured: Sequence[Mapping[str, 
     What is not inside any action is taken from runs whose actions were timed, so it is never below zero: the
     difference from runs without a meter would be, whenever those happen to be quicker.
     """
-    keeping = Estimate.of(one.get("free", 0.0) for one in measured)
-    beside = Estimate.of(
-        max(0.0, run.seconds - sum(one.values())) for run, one in zip(timed, measured, strict=True)
-    )
+    beside = [max(0.0, run.seconds - sum(one.values())) for run, one in zip(timed, measured, strict=True)]
+    found = {"free checkpoints": [one.get("free", 0.0) for one in measured], "outside the actions": beside}
     return [
-        Row.unmodelled("free checkpoints", seconds=keeping.value),
-        Row.unmodelled("outside the actions", seconds=beside.value),
+        Row(
+            quantity=quantity,
+            unit="seconds",
+            predicted=None,
+            measured=Estimate.of(seconds).value,
+            verdict=Verdict.NOT_MODELLED,
+        )
+        for quantity, seconds in found.items()
     ]
 
 
@@ -488,6 +470,8 @@ class Regret:
 class Validation(Displayed):
     """The result of a validation."""
 
+    #: What was validated, with which cell, and where.
+    plan: Plan
     cell: str
     environment: Environment
     repeats: int
@@ -501,8 +485,6 @@ class Validation(Displayed):
     timeline: tuple[Event, ...]
     #: Whether Ctrl-C ended it: the rows are those of what was measured before.
     interrupted: bool = False
-    #: What was validated.
-    plan: Plan | None = None
 
     @property
     def off(self) -> list[str]:

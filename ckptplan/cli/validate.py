@@ -96,7 +96,7 @@ def validate(
             progress=progress,
             tell=lambda text: progress.say(f"ckptplan: {text}"),
         )
-    view = view_validation(planned, found)
+    view = view_validation(found)
     write_view(view, output)
     page.draw(view)
     if trace is not None:

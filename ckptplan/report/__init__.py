@@ -25,7 +25,7 @@ def show_as_html(result: Any) -> str | None:
 
 
 def _find_view(result: Any) -> View | None:
-    """Return the view of a result, None for a validation without its plan."""
+    """Return the view of a result, None for what has none."""
     from ckptplan.calibration.validation import Validation
     from ckptplan.model.plan import Plan
     from ckptplan.planning.optimize import Compared
@@ -45,6 +45,6 @@ def _find_view(result: Any) -> View | None:
             return view_machines(result)
         case Compared():
             return view_comparison(result, result.case)
-        case Validation(plan=Plan() as plan):
-            return view_validation(plan, result)
+        case Validation():
+            return view_validation(result)
     return None

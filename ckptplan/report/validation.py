@@ -8,7 +8,6 @@ from typing import Any
 
 from ckptplan import units
 from ckptplan.calibration.validation import FACTOR, REGRET, Contender, Regret, Row, Unit, Validation, Verdict
-from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import identify_plan
 from ckptplan.report import fields
 from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Record, Schedules, Section, Table, make_facts
@@ -58,26 +57,27 @@ _FORMS: dict[Unit, Callable[[float], str]] = {
 _ENVIRONMENT = ("machine", "device", "threads", "clock")
 
 
-def view_validation(plan: Plan, found: Validation) -> View:
+def view_validation(found: Validation) -> View:
     """Return predictions, measurements and verdicts."""
+    plan = found.plan
     return View(
         kind="validation",
-        blocks=lambda: _tell(plan, found),
-        document=lambda: _make_document(plan, found),
+        blocks=lambda: _tell(found),
+        document=lambda: _make_document(found),
         rows=lambda: _list_rows(found),
         basis=lambda: plan.estimate_basis,
         title=f"Predicted and measured: {fields.name_job(plan.workload, plan.profile)}",
         lede=f"{plan.strategy} with {found.cell}, on {found.environment.machine}.",
         sections=lambda: (
-            Section("numbers", "Predicted and measured", _tell(plan, found)),
+            Section("numbers", "Predicted and measured", _tell(found)),
             Schedules(own=plan, title="The schedule as it was predicted"),
         ),
     )
 
 
-def _tell(plan: Plan, found: Validation) -> Iterator[Block]:
+def _tell(found: Validation) -> Iterator[Block]:
     """Yield each quantity with its verdict, the regret, and what limits the comparison."""
-    here = found.environment
+    plan, here = found.plan, found.environment
     rounds = f"; {here.clock}, {found.repeats} rounds in turn" if found.repeats else ""
     yield fields.make_title(plan.workload, plan.profile)
     yield make_facts(
@@ -194,10 +194,10 @@ def _with_numbers(found: Validation, name: str) -> str:
     return name
 
 
-def _make_document(plan: Plan, found: Validation) -> dict[str, Any]:
+def _make_document(found: Validation) -> dict[str, Any]:
     """Return the validation as JSON data, in SI base units."""
     return {
-        **identify_plan(plan),
+        **identify_plan(found.plan),
         "cell": found.cell,
         **{name: getattr(found.environment, name) for name in _ENVIRONMENT},
         "repeats": found.repeats,
@@ -210,7 +210,7 @@ def _make_document(plan: Plan, found: Validation) -> dict[str, Any]:
         "quantities": _list_rows(found),
         "regret": None if found.regret is None else _make_regret_document(found.regret),
         "notes": list(found.notes),
-        "estimate_basis": [dict(entry) for entry in plan.estimate_basis],
+        "estimate_basis": [dict(entry) for entry in found.plan.estimate_basis],
     }
 
 

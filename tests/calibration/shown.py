@@ -1,6 +1,5 @@
 """What a terminal shows of a validation."""
 
-from ckptplan import Plan
 from ckptplan.calibration.validation import Validation
 from ckptplan.cli.command import as_option
 from ckptplan.report.validation import view_validation
@@ -8,9 +7,9 @@ from ckptplan.wording import arguments_as
 from tests.support import told
 
 
-def shown_table(plan: Plan, found: Validation, *, width: int = 80) -> str:
+def shown_table(found: Validation, *, width: int = 80) -> str:
     """What a terminal shows, with single spaces."""
     with arguments_as(as_option):
-        lines = told(view_validation(plan, found).blocks(), width=width).splitlines()
+        lines = told(view_validation(found).blocks(), width=width).splitlines()
     assert all(len(line.rstrip()) <= width or line.startswith(("plan", "ran", "on")) for line in lines)
     return " ".join(" ".join(lines).split())

@@ -198,8 +198,8 @@ def test_ctrl_c_leaves_what_was_compared_before(
         found = validate(plan, repeats=4)
         assert (found.interrupted, found.repeats) == (True, rounds)
         assert ("total" in [one.quantity for one in found.rows]) == bool(rounds)
-        assert "the rest was not measured" in shown_table(plan, found)
-        assert view_validation(plan, found).document()["holds"] is False
+        assert "the rest was not measured" in shown_table(found)
+        assert view_validation(found).document()["holds"] is False
     monkeypatch.undo()
     monkeypatch.setattr(TorchProgram, "counted", stop)
     with pytest.raises(KeyboardInterrupt):
@@ -357,7 +357,7 @@ def test_gradients_that_are_no_numbers_are_off_and_can_be_written_as_json(
     plan = plan_for(calibrated)
     found = validate(plan, repeats=1)
     assert row(found, "gradient difference").verdict is Verdict.OFF
-    quantities = json.loads(json_text(view_validation(plan, found).document()))["quantities"]
+    quantities = json.loads(json_text(view_validation(found).document()))["quantities"]
     assert next(one["measured"] for one in quantities if one["quantity"] == "gradient difference") is None
 
 
@@ -372,7 +372,7 @@ def test_progress_ends_where_it_was_said_to(calibrated: Calibrated) -> None:
 
 def test_the_table_fits_a_terminal_of_eighty_columns(calibrated: Calibrated) -> None:
     plan = plan_for(calibrated, strategies=("standard", "remote", "double", "optimal"))
-    shown = shown_table(plan, validate(plan, repeats=2, regret=True))
+    shown = shown_table(validate(plan, repeats=2, regret=True))
     # Names are folded where times are wide.
     for text in ("checkpoints", "and tapes", "gradient", "outside", "(chosen)"):
         assert text in shown

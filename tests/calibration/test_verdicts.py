@@ -1,13 +1,28 @@
 """Verdicts: what is allowed, what is too noisy, and what a table and JSON say of it."""
 
+from dataclasses import replace
+
 import pytest
 
+import ckptplan
 from ckptplan.calibration.backend import Environment, PilotTimes, TimedRun
 from ckptplan.calibration.estimate import Estimate
 from ckptplan.calibration.fit import count_actions
-from ckptplan.calibration.validation import Contender, Regret, Row, Tolerances, Validation, Verdict, note_meter
+from ckptplan.calibration.validation import (
+    Contender,
+    Regret,
+    Row,
+    Tolerances,
+    Validation,
+    Verdict,
+    note_meter,
+    time_rows,
+)
+from ckptplan.cost.case import Case
 from ckptplan.planning.playback import make_schedule, schedule_of
 from ckptplan.report.validation import view_validation
+from ckptplan.schedule.simulator import play
+from ckptplan.schedule.timeline import Event, kind_of
 from tests.calibration.shown import shown_table
 from tests.support import small_plan
 
@@ -58,9 +73,17 @@ def test_a_time_is_judged_by_the_joint_interval(
     assert (other.verdict is Verdict.OFF) == (verdict is Verdict.OFF)
 
 
-def test_a_small_part_of_a_run_is_not_judged() -> None:
-    found = Row.judged("q", predicted=exactly(1.0), measured=exactly(9.0), tolerance=0.1, small=True)
-    assert found.verdict is Verdict.SMALL
+@pytest.mark.parametrize(("share", "verdict"), [(0.01, Verdict.SMALL), (0.05, Verdict.OFF)])
+def test_a_small_part_of_a_run_is_not_judged(share: float, verdict: Verdict) -> None:
+    """Local saves that are said to take nothing: below 2 % of a run it does not matter."""
+    plan, events = small_plan(), list[Event]()
+    costs = Case(workload=plan.workload, profile=plan.profile).costs
+    seconds = play(ckptplan.actions(plan), costs=costs, budget=None, sink=events.append).seconds
+    saves = [one for one in events if kind_of(one) == "save"]
+    each = share * seconds / len(saves)
+    timed = [replace(one, end=one.start + each) if one in saves else one for one in events]
+    rows = time_rows(plan, [TimedRun(events=timed, seconds=seconds)], [seconds], tolerance=0.1)
+    assert {one.quantity: one.verdict for one in rows}["save locally"] is verdict
 
 
 @pytest.mark.parametrize(
@@ -120,6 +143,7 @@ def test_the_regret_may_be_three_percent_and_the_noise(
 
 def made(*rows: Row, regret: Regret | None = None) -> Validation:
     return Validation(
+        plan=small_plan(),
         cell="gru(inputs=1, neurons=1)",
         environment=Environment(
             machine="here",
@@ -156,13 +180,13 @@ def test_every_plan_of_the_regret_is_judged_and_the_wrong_ones_are_named() -> No
     # The chosen plan's own time is the row `total`.
     assert found.off == ["time of slow"]
     assert found.noisy == ["time of wild"]
-    document = view_validation(small_plan(), found).document()
+    document = view_validation(found).document()
     assert document["holds"] is False
     assert [one["verdict"] for one in document["regret"]["contenders"]] == [
         "off", "ok", "off", "too noisy to judge"
     ]  # fmt: skip
     assert (document["regret"]["verdict"], document["regret"]["allowed"]) == ("ok", pytest.approx(0.03))
-    shown = shown_table(small_plan(), found)
+    shown = shown_table(found)
     assert "Outside what is allowed: time of slow." in shown
     assert "time of wild; calibrate again, or more --repeats, may help" in shown
 
@@ -189,7 +213,7 @@ def test_a_machine_that_became_slower_is_told_from_a_wrong_prediction(
         Row.judged("base", predicted=exactly(1.0), measured=exactly(base), tolerance=0.1),
         Row.judged("overhead", predicted=exactly(0.2), measured=exactly(added), tolerance=0.04, unit="share"),
     )
-    shown = " ".join(shown_table(small_plan(), found).split())
+    shown = " ".join(shown_table(found).split())
     if told is None:
         assert found.pace is None
         assert "calibrate again" not in shown
@@ -209,10 +233,10 @@ def test_a_wrong_overhead_is_named_with_its_numbers() -> None:
         Row.judged("base", predicted=exactly(1.0), measured=exactly(1.0), tolerance=0.1),
     )
     assert found.off == ["overhead"]
-    shown = shown_table(small_plan(), found)
+    shown = shown_table(found)
     assert "overhead (+18.0 % predicted, +7.5 % measured: 10.5 points off)" in shown
     assert "overhead +18.0 % +7.5 % +10.5 pt 3.2 pt 0.0 pt off" in shown
-    rows = {one["quantity"]: one for one in view_validation(small_plan(), found).document()["quantities"]}
+    rows = {one["quantity"]: one for one in view_validation(found).document()["quantities"]}
     assert (rows["overhead"]["unit"], rows["overhead"]["predicted"]) == ("share", 0.18)
     assert rows["overhead"]["bias"] == pytest.approx(0.105)
 
@@ -245,10 +269,8 @@ def test_what_is_too_noisy_is_no_failure() -> None:
     """It is said, and the prediction holds as far as it can be judged."""
     found = made(Row.judged("total", predicted=exactly(1.0), measured=known(0.5, 1.0, 2.0), tolerance=0.1))
     assert (found.off, found.noisy) == ([], ["total"])
-    assert view_validation(small_plan(), found).document()["holds"] is True
-    assert "The prediction holds, as far as it can be judged. Too noisy to judge: total" in shown_table(
-        small_plan(), found
-    )
+    assert view_validation(found).document()["holds"] is True
+    assert "The prediction holds, as far as it can be judged. Too noisy to judge: total" in shown_table(found)
 
 
 def test_runs_that_take_longer_when_they_are_timed_action_by_action_are_explained() -> None:

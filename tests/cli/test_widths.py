@@ -123,7 +123,7 @@ def test_a_validation_is_whole_at_every_width() -> None:
         Row.judged("overhead", predicted=exactly(0.1), measured=exactly(0.15), tolerance=0.03, unit="share"),
     ]
     regret = Regret(contenders=(contender("double-growing", 1.0), contender("base", 2.0)))
-    is_kept(tuple(view_validation(small_plan(), made(*rows, regret=regret)).blocks()))
+    is_kept(tuple(view_validation(made(*rows, regret=regret)).blocks()))
 
 
 def test_a_pipe_gets_the_width_that_is_asked_for(
