@@ -17,14 +17,13 @@ import numpy.typing as npt
 
 from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.fit import Round, Times, count_actions
-from ckptplan.calibration.host import host_memory_bytes
 from ckptplan.model.network import Operations
 from ckptplan.model.plan import Plan
 from ckptplan.model.progress import Progress
 from ckptplan.model.workload import DERIVED, TIMES, WORKSPACES, Basis, Calibration
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import Event
-from ckptplan.storage.place import find_folder_room
+from ckptplan.storage.memory import find_folder_room, host_memory_bytes
 from ckptplan.units import format_wait
 
 #: Receives lines about a measurement: how long it takes, and what is left out.

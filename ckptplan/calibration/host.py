@@ -1,4 +1,4 @@
-"""Identifies the processor and the memory of this machine, and sets the threads that JAX will run with.
+"""Identifies the processor of this machine, and sets the threads that JAX will run with.
 
 Memory that is new to a process is given to it page by page, when it is first touched, which takes time.
 """
@@ -23,14 +23,6 @@ from ckptplan.studies.workers import count_cores
 def processor_name() -> str:
     """Return the name of the processor with the number of usable cores."""
     return f"{_read_processor()}, {count_cores()} cores"
-
-
-def host_memory_bytes() -> int:
-    """Return the most memory that this process may use, in bytes."""
-    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = Path("/sys/fs/cgroup/memory.max")
-    text = limit.read_text().strip() if limit.is_file() else ""
-    return min(installed, int(text)) if text.isdecimal() else installed
 
 
 def _read_processor() -> str:

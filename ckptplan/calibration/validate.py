@@ -41,6 +41,7 @@ from ckptplan.model.workload import Workload
 from ckptplan.planning.playback import group_same_schedules, make_schedule
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import Event
+from ckptplan.storage.memory import round_down
 from ckptplan.units import format_bytes, format_seconds, format_wait
 from ckptplan.wording import Argument
 
@@ -322,7 +323,7 @@ class _Comparison:
             field="max_seconds",
             value=max_seconds,
             accepted=f"{Argument('max_seconds', math.ceil(1.5 * total))}, or a plan for at most "
-            f"{_round_down(fewer):,} steps, a smaller batch or a smaller network",
+            f"{round_down(fewer, digits=1):,} steps, a smaller batch or a smaller network",
         )
 
     def _estimate_times(self, pilot: PilotTimes) -> list[float]:
@@ -505,9 +506,3 @@ class _Comparison:
 def _need(plan: Plan) -> int:
     """Return the bytes that a plan needs here, where all units and both memories are in one place."""
     return plan.predicted.local_peak_bytes * plan.profile.units + plan.predicted.remote_peak_bytes
-
-
-def _round_down(number: int) -> int:
-    """Return a number from 1 with all digits but the first set to 0."""
-    unit: int = 10 ** (len(str(number)) - 1)
-    return number // unit * unit

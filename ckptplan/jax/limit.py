@@ -34,7 +34,8 @@ from ckptplan.jax.sums import GradientSums
 from ckptplan.jax.tapes import TracedGradient, find_wanted
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.storage.place import OffloadPlace, find_cached_room
+from ckptplan.storage.memory import find_cached_room
+from ckptplan.storage.place import OffloadPlace
 from ckptplan.units import parse_limit
 
 #: Programs that are compiled to plan one loop.

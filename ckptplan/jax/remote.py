@@ -22,15 +22,8 @@ from jax.experimental import io_callback
 
 from ckptplan.errors import InputError
 from ckptplan.jax.leaves import Arrays, from_words, to_words
-from ckptplan.storage.place import (
-    Link,
-    OffloadPlace,
-    Rates,
-    find_cached_room,
-    find_links,
-    time_moves,
-    time_now,
-)
+from ckptplan.storage.memory import find_cached_room
+from ckptplan.storage.place import Link, OffloadPlace, Rates, find_links, time_moves, time_now
 from ckptplan.storage.remote_folder import StateFiles
 
 Numbers: TypeAlias = npt.NDArray[Any]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ckptplan.calibration.calibrate import Calibrated
-from ckptplan.model.profile import Source
+from ckptplan.model.profile import NUMBERS, Source
 from ckptplan.model.workload import Calibration, Measured
 from ckptplan.report.blocks import Block, Field, Paragraph, Table
 from ckptplan.report.fields import format_field
@@ -19,15 +19,14 @@ _FIELDS = (
     Field("measured", right=True),
     Field("interval", title="", right=True, priority=1),
 )
-_SIZES = {
+#: Fields of the workload, of the profile and of the operations of a step, with their names in the table.
+_WORKLOAD = {
     "state_bytes": "state",
     "tape_bytes": "tape of a step",
     "resident_bytes": "parameters",
     "resident_bytes_per_step": "kept for each step",
     "workspace_bytes": "workspace",
     "chunk_workspace_bytes": "more for chunks",
-}
-_TIMES = {
     "forward_seconds": "forward",
     "recompute_seconds": "recompute",
     "record_overhead_seconds": "recording adds",
@@ -36,6 +35,19 @@ _TIMES = {
     "chunk_seconds": "a chunk adds",
     "save_seconds": "saving a state",
     "load_seconds": "loading a state",
+}
+_PROFILE = {
+    "write_bytes_per_second": "write, effective",
+    "read_bytes_per_second": "read, effective",
+    "latency_seconds": "latency of a message",
+    **{field: f"peak in {field.partition('_')[0]}" for field in NUMBERS if field.endswith("flops_per_second")},
+    "local_bytes_per_second": "local memory",
+    "launch_seconds": "starting a kernel",
+}
+_OPERATIONS = {
+    "forward_flops": "a forward step computes",
+    "backward_flops": "a backward step computes",
+    "efficiency": "of the roofline reached",
 }
 
 
@@ -77,50 +89,26 @@ def _format(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _list_numbers(found: Calibrated) -> Iterator[dict[str, Any]]:
-    """Yield a row for each number: sizes, times, transfers, and the machine at work."""
-    workload, profile, measured = found.workload, found.profile, _of(found).measured
-    for field, name in _SIZES.items():
-        yield _make_row(field, name, getattr(workload, field))
-    for field, name in _TIMES.items():
-        yield _make_row(field, name, getattr(workload, field), measured.get(field))
-    rates = {f"{way}_bytes_per_second": f"{way}, effective" for way in ("write", "read")}
-    for field, name in {**rates, "latency_seconds": "latency of a message"}.items():
-        yield _make_row(field, name, getattr(profile, field), profile.sources[field])
-    yield from _list_work(found)
-
-
-def _list_work(found: Calibrated) -> Iterator[dict[str, Any]]:
-    """Yield the peaks of the machine, what a step computes, and the share of the roofline that it reaches."""
-    profile, operations = found.profile, found.workload.operations
-    peaks = {
-        field: f"peak in {field.partition('_')[0]}"
-        for field, _ in profile
-        if field.endswith("flops_per_second")
-    }
-    machine = {**peaks, "local_bytes_per_second": "local memory", "launch_seconds": "starting a kernel"}
-    for field, name in machine.items():
-        # Calibration in JAX measures no peaks.
-        if (value := getattr(profile, field)) is not None:
-            yield _make_row(field, name, value)
-    if operations is None:
-        return
-    for way in ("forward", "backward"):
-        field = f"{way}_flops"
-        yield _make_row(field, f"a {way} step computes", getattr(operations, field))
-    if operations.efficiency is not None:
-        yield _make_row("efficiency", "of the roofline reached", operations.efficiency)
-
-
-def _make_row(field: str, name: str, value: float, known: Measured | Source | None = None) -> dict[str, Any]:
-    """Return a number, with the ends of its interval if it has one."""
-    low, high = (None, None) if known is None else (known.low, known.high)
-    return {
-        "field": field,
-        "name": name,
-        "value": value,
-        "low": None if low is None else low * value,
-        "high": None if high is None else high * value,
-    }
+    """Yield a row for each number, with the ends of its interval: sizes, times, transfers, peaks."""
+    workload, profile = found.workload, found.profile
+    parts: tuple[tuple[object, Mapping[str, str], Mapping[str, Measured | Source]], ...] = (
+        (workload, _WORKLOAD, _of(found).measured),
+        (profile, _PROFILE, profile.sources),
+        (workload.operations, _OPERATIONS, {}),
+    )
+    for model, names, intervals in parts:
+        for field, name in names.items():
+            # Calibration in JAX measures no peaks.
+            if (value := getattr(model, field, None)) is not None:
+                known = intervals.get(field)
+                low, high = (None, None) if known is None else (known.low, known.high)
+                yield {
+                    "field": field,
+                    "name": name,
+                    "value": value,
+                    "low": None if low is None else low * value,
+                    "high": None if high is None else high * value,
+                }
 
 
 def _make_document(found: Calibrated) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Off-chip memory for a call: a folder or host memory, its room, and its rates as a run will see them.
+"""Off-chip memory for a call: a folder or host memory, and its rates as a run will see them.
 
 The rate of a folder is one of two numbers that differ several times: states that find room in the system's
 cache move at the speed of memory, others at that of the device. So a place may offer two links, of which the
@@ -7,11 +7,9 @@ planner takes the quicker one. What was timed is kept for a day, with the place,
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import math
 import os
-import shutil
 import statistics
 import time
 from collections.abc import Callable
@@ -22,9 +20,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from ckptplan.errors import CkptplanError, InputError, quote_value
+from ckptplan.errors import InputError, quote_value
 from ckptplan.model.profile import HardwareProfile, Source
 from ckptplan.storage.cache import keep, recall
+from ckptplan.storage.memory import find_cached_room, find_folder_room
 from ckptplan.storage.remote_folder import StateFiles, make_parent
 from ckptplan.units import format_bytes, parse_limit
 from ckptplan.wording import escape_controls
@@ -32,11 +31,8 @@ from ckptplan.wording import escape_controls
 _log = logging.getLogger("ckptplan.storage")
 #: How many states are timed: at least so many, and more of small ones.
 _LEAST, _MOST, _BYTES = 3, 16, 2**26
-#: The share of free memory that states may fill.
-_SHARE = 0.75
 #: How long rates are kept, in seconds.
 _DAY = 86_400
-_KIB = 1024
 #: What ``offload=`` takes.
 OffloadTo: TypeAlias = "str | os.PathLike[str] | Offload | None"
 #: The rate of a folder that nobody has timed, in bytes per second.
@@ -155,89 +151,6 @@ def assume_link(state_bytes: int, steps: int) -> Link:
         rates=Rates(state_bytes / ASSUMED_RATE, state_bytes / ASSUMED_RATE),
         source=Source(grade="X", assumption=text),
     )
-
-
-# Room
-
-
-def find_free_memory() -> int | None:
-    """Return the bytes of host memory that this process may still take, None if the system does not tell."""
-    if not Path("/proc/meminfo").exists():
-        return None
-    import resource
-
-    free = _read_field("/proc/meminfo", "MemAvailable")
-    for limit, used in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
-        most, _ = resource.getrlimit(limit)
-        if most != resource.RLIM_INFINITY:
-            free = min(free, max(0, most - _read_field("/proc/self/status", used)))
-    return free + _count_freed_bytes()
-
-
-class _Mallinfo(ctypes.Structure):
-    """The statistics of glibc's heap."""
-
-    _fields_ = (("before", ctypes.c_size_t * 8), ("fordblks", ctypes.c_size_t), ("keepcost", ctypes.c_size_t))
-
-
-def _count_freed_bytes() -> int:
-    """Return the bytes that are free inside the heap, 0 if the C library does not report them."""
-    mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
-    if mallinfo is None:
-        return 0
-    mallinfo.restype = _Mallinfo
-    return int(mallinfo().fordblks)
-
-
-def _read_field(file: str, name: str) -> int:
-    for line in Path(file).read_text(encoding="ascii", errors="replace").splitlines():
-        if line.startswith(name + ":"):
-            return int(line.split()[1]) * _KIB
-    raise CkptplanError(f"{file} has no entry {name}")
-
-
-def round_down(size: int) -> int:
-    """Return a size with two significant digits: what is free now and a moment later is about the same."""
-    digits = 10 ** max(0, len(str(size)) - 2)
-    return int(size // digits * digits)
-
-
-#: What was found free first, by what was asked for.
-_steady: dict[object, int] = {}
-
-
-def keep_steady(key: object, free: int) -> int:
-    """Return about nine tenths of the bytes that are free, so that calls of a kind have the same plan again.
-
-    What was said earlier for this key holds as long as it is from 70 % to all of them: what is free changes a
-    little from call to call, and a rounded share of it would change at the edges of its digits.
-    """
-    before = _steady.get(key)
-    if before is None or not 0.7 * free <= before <= free:
-        before = _steady[key] = round_down(int(0.9 * free))
-    return before
-
-
-def find_cached_room(local_bytes: int) -> int | None:
-    """Return the host memory that remote states may fill, None if the system does not tell.
-
-    States that take more are written through to their device (``StateFiles``).
-
-    Arguments:
-        local_bytes: what the call takes of host memory; 0 where its limit is of another device.
-    """
-    free = find_free_memory()
-    if free is None:
-        return None
-    return keep_steady(round_down(local_bytes), int(_SHARE * max(0, free - local_bytes)))
-
-
-def find_folder_room(folder: Path) -> int:
-    """Return the bytes that remote states may fill in a folder."""
-    return keep_steady(folder, shutil.disk_usage(folder).free)
-
-
-# Rates
 
 
 def time_now(

@@ -36,7 +36,8 @@ from ckptplan.planning.playback import schedule_of
 from ckptplan.planning.request import Request
 from ckptplan.schedule.actions import Backward, Free, Record, Save, Tier, Transfer, renumber
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.storage.place import Link, OffloadPlace, assume_link, round_down
+from ckptplan.storage.memory import round_down
+from ckptplan.storage.place import Link, OffloadPlace, assume_link
 from ckptplan.torch.call import Call
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.compiling.options import Compile

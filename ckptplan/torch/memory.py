@@ -13,7 +13,7 @@ import ckptplan
 from ckptplan.errors import CkptplanError, Infeasible
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.storage.place import find_free_memory
+from ckptplan.storage.memory import find_free_memory
 from ckptplan.units import format_bytes
 from ckptplan.wording import Argument
 

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from ckptplan.storage import place as places
-from ckptplan.storage.place import Link, OffloadPlace, Rates, find_cached_room, time_handoff, time_moves
+from ckptplan.storage.memory import find_cached_room
+from ckptplan.storage.place import Link, OffloadPlace, Rates, time_handoff, time_moves
 from ckptplan.storage.remote_folder import StateFiles, make_parent
 from ckptplan.torch.remote_store import FileStore, HostStore
 from ckptplan.torch.stores import Checkpoint, Store

@@ -21,7 +21,7 @@ from ckptplan.calibration.backend import (
     describe_remote,
 )
 from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.host import host_memory_bytes, processor_name
+from ckptplan.calibration.host import processor_name
 from ckptplan.calibration.jax_backend.cells import JaxNetwork, build_jax_network
 from ckptplan.calibration.jax_backend.programs import JaxProgram
 from ckptplan.calibration.jax_backend.rounds import JaxExtent, JaxRounds, time_few_steps
@@ -29,7 +29,7 @@ from ckptplan.calibration.jax_backend.sizes import CompiledSizes, count_sizes
 from ckptplan.jax.tapes import check_tape
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.storage.place import find_free_memory
+from ckptplan.storage.memory import find_free_memory, host_memory_bytes
 
 
 class JaxBackend(Backend):

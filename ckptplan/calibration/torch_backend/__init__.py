@@ -25,7 +25,7 @@ from ckptplan.calibration.backend import (
 )
 from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.fit import Fit, Times
-from ckptplan.calibration.host import host_memory_bytes, processor_name
+from ckptplan.calibration.host import processor_name
 from ckptplan.calibration.torch_backend import footprint
 from ckptplan.calibration.torch_backend.cells import MeasuredNetwork, build_network, check_device
 from ckptplan.calibration.torch_backend.rounds import (
@@ -40,6 +40,7 @@ from ckptplan.calibration.torch_backend.work import count_work
 from ckptplan.cost.roofline import name_peak
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
+from ckptplan.storage.memory import host_memory_bytes
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.memory import available_bytes
 from ckptplan.torch.meters import choose_clock, name_clock

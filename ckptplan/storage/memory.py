@@ -1,0 +1,99 @@
+"""How much memory this machine has, and how much room there is for states: in host memory, or in a folder."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+from pathlib import Path
+
+from ckptplan.errors import CkptplanError
+
+#: The share of free memory that states may fill.
+_SHARE = 0.75
+_KIB = 1024
+
+
+def host_memory_bytes() -> int:
+    """Return the most memory that this process may use, in bytes."""
+    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    text = limit.read_text().strip() if limit.is_file() else ""
+    return min(installed, int(text)) if text.isdecimal() else installed
+
+
+def find_free_memory() -> int | None:
+    """Return the bytes of host memory that this process may still take, None if the system does not tell."""
+    if not Path("/proc/meminfo").exists():
+        return None
+    import resource
+
+    free = _read_field("/proc/meminfo", "MemAvailable")
+    for limit, used in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
+        most, _ = resource.getrlimit(limit)
+        if most != resource.RLIM_INFINITY:
+            free = min(free, max(0, most - _read_field("/proc/self/status", used)))
+    return free + _count_freed_bytes()
+
+
+class _Mallinfo(ctypes.Structure):
+    """The statistics of glibc's heap."""
+
+    _fields_ = (("before", ctypes.c_size_t * 8), ("fordblks", ctypes.c_size_t), ("keepcost", ctypes.c_size_t))
+
+
+def _count_freed_bytes() -> int:
+    """Return the bytes that are free inside the heap, 0 if the C library does not report them."""
+    mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if mallinfo is None:
+        return 0
+    mallinfo.restype = _Mallinfo
+    return int(mallinfo().fordblks)
+
+
+def _read_field(file: str, name: str) -> int:
+    for line in Path(file).read_text(encoding="ascii", errors="replace").splitlines():
+        if line.startswith(name + ":"):
+            return int(line.split()[1]) * _KIB
+    raise CkptplanError(f"{file} has no entry {name}")
+
+
+def round_down(size: int, *, digits: int = 2) -> int:
+    """Return a size with few significant digits: what is free now and a moment later is about the same."""
+    unit = 10 ** max(0, len(str(size)) - digits)
+    return int(size // unit * unit)
+
+
+#: What was found free first, by what was asked for.
+_steady: dict[object, int] = {}
+
+
+def keep_steady(key: object, free: int) -> int:
+    """Return about nine tenths of the bytes that are free, so that calls of a kind have the same plan again.
+
+    What was said earlier for this key holds as long as it is from 70 % to all of them: what is free changes a
+    little from call to call, and a rounded share of it would change at the edges of its digits.
+    """
+    before = _steady.get(key)
+    if before is None or not 0.7 * free <= before <= free:
+        before = _steady[key] = round_down(int(0.9 * free))
+    return before
+
+
+def find_cached_room(local_bytes: int) -> int | None:
+    """Return the host memory that remote states may fill, None if the system does not tell.
+
+    States that take more are written through to their device (``StateFiles``).
+
+    Arguments:
+        local_bytes: what the call takes of host memory; 0 where its limit is of another device.
+    """
+    free = find_free_memory()
+    if free is None:
+        return None
+    return keep_steady(round_down(local_bytes), int(_SHARE * max(0, free - local_bytes)))
+
+
+def find_folder_room(folder: Path) -> int:
+    """Return the bytes that remote states may fill in a folder."""
+    return keep_steady(folder, shutil.disk_usage(folder).free)
