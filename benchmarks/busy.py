@@ -8,7 +8,6 @@ about 15 minutes on two cores, and three with ``--small``, which calibrates quic
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import ckptplan
-from benchmarks.harness import table, write
+from benchmarks.harness import Setting, main, table
 from benchmarks.wrong_profiles import program
 from ckptplan.planning.intervals import find_interval
 
@@ -90,15 +89,16 @@ def measure_at_rest(folder: Path) -> float:
     return float(rows["total"]["measured"])
 
 
-def run(*, times: int, small: bool) -> list[dict[str, Any]]:
+def run(setting: Setting) -> list[dict[str, Any]]:
     """Return a line for each time that the commands ran."""
+    times = setting.pick(SMALL_TIMES, TIMES, TIMES)
     with tempfile.TemporaryDirectory() as name:
         folders = [Path(name) / str(number) for number in range(times)]
         lines = []
         with others_compute():
             for number, folder in enumerate(folders):
                 folder.mkdir()
-                lines.append(go(folder, small=small))
+                lines.append(go(folder, small=setting.small))
                 print(f"{number + 1} of {times}: {lines[-1]['exits']}", file=sys.stderr, flush=True)
         at_rest: dict[str, float] = {}
         for line, folder in zip(lines, folders, strict=True):
@@ -144,17 +144,5 @@ def document(lines: list[dict[str, Any]]) -> str:
     return "\n".join([table(head, rows), "", *goals])
 
 
-def main() -> None:
-    """Run, print the table, and write the results unless they are small."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--small", action="store_true", help="quick, twice; nothing is written")
-    parser.add_argument("--times", type=int, default=TIMES, help="how often the four commands run")
-    wanted = parser.parse_args()
-    lines = run(times=SMALL_TIMES if wanted.small else wanted.times, small=wanted.small)
-    print(document(lines))
-    if not wanted.small:
-        write("busy", lines)
-
-
 if __name__ == "__main__":
-    main()
+    main("busy", run, document, about=__doc__)

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-import checkpoint_schedules
 import numpy as np
 
-from benchmarks.harness import spread, write
+from benchmarks.harness import Setting, main, spread, table
 from ckptplan.cost.exact import Cost
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
@@ -84,63 +84,75 @@ def timed(repeats: int, action: Callable[[], Any]) -> tuple[dict[str, float], An
     return spread(times), result
 
 
-def ours() -> list[dict[str, Any]]:
+def plan_cases() -> list[dict[str, Any]]:
     """Plan each case."""
     results = []
-    print(f"{'case':<18} {'strategy':<13} {'T':>13} {'units':>5} {'tape':>4} {'effort':<9} {'median':>10} gap")
     for case, name, steps, units, tape, effort, repeats in CASES:
-        strategy = solved(name)
-        costs, budget = problem(steps, tape), Budget(local_bytes=units)
-        timing, solution = timed(
-            repeats,
-            lambda: strategy.solve(Task(costs=costs, budget=budget, choose=first, effort=effort)),  # noqa: B023
-        )
+        costs = problem(steps, tape)
+        task = Task(costs=costs, budget=Budget(local_bytes=units), choose=first, effort=effort)
+        timing, solution = timed(repeats, partial(solved(name).solve, task))
         seconds, least = solution.totals(costs).seconds, solution.least_seconds
-        gap = None if least is None else (seconds - least) / seconds
-        shown = "" if gap is None else f"{gap:.2%}"
-        print(
-            f"{case:<18} {name:<13} {steps:>13,} {units:>5} {tape:>4} {effort:<9} "
-            f"{timing['median_seconds'] * 1e3:>7.1f} ms {shown}"
-        )
         results.append(
             {
                 "case": case, "strategy": name, "steps": steps, "units": units, "tape": tape, "effort": effort,
-                **timing, "seconds_of_the_plan": seconds, "gap": gap,
+                **timing, "seconds_of_the_plan": seconds,
+                "gap": None if least is None else (seconds - least) / seconds,
             }
         )  # fmt: skip
     return results
 
 
-def peers() -> list[dict[str, Any]]:
+def compare_peers() -> list[dict[str, Any]]:
     """Plan the classical problem with checkpoint_schedules and with ckptplan, one after the other."""
+    import checkpoint_schedules
+
     results = []
-    optimal = solved("optimal")
     makers: dict[str, Callable[[int], object]] = {
         "HRevolve": lambda n: checkpoint_schedules.HRevolve(n, 8, n, uf=1, ub=1, wd=10, rd=10),
         "DiskRevolve": lambda n: checkpoint_schedules.DiskRevolve(n, 8, uf=1, ub=1, wd=10, rd=10),
     }
-    print(f"{'peer':<12} {'T':>6} {'peer':>10} {'optimal':>10} {'ratio':>8}")
     for steps in (256, 1_000):
+        task = Task(costs=problem(steps, 9), budget=Budget(local_bytes=17), choose=first)
         for name, make in makers.items():
-            theirs, _ = timed(1, lambda: make(steps))  # noqa: B023
-            costs, budget = problem(steps, 9), Budget(local_bytes=17)
-            mine, _ = timed(5, lambda: optimal.solve(Task(costs=costs, budget=budget, choose=first)))  # noqa: B023
-            ratio = theirs["median_seconds"] / mine["median_seconds"]
-            print(
-                f"{name:<12} {steps:>6,} {theirs['median_seconds']:>8.2f} s "
-                f"{mine['median_seconds'] * 1e3:>7.1f} ms {ratio:>7,.0f}x"
-            )
+            theirs, _ = timed(1, partial(make, steps))
+            mine, _ = timed(5, partial(solved("optimal").solve, task))
             results.append(
                 {"peer": name, "steps": steps, "peer_seconds": theirs["median_seconds"],
-                 "optimal_seconds": mine["median_seconds"], "ratio": ratio}
+                 "optimal_seconds": mine["median_seconds"],
+                 "ratio": theirs["median_seconds"] / mine["median_seconds"]}
             )  # fmt: skip
     return results
 
 
-def main() -> None:
-    """Print both tables."""
-    write("optimal", {"cases": ours(), "peers": peers()})
+def run(_: Setting) -> dict[str, Any]:
+    """Plan all cases, then beside the peers."""
+    return {"cases": plan_cases(), "peers": compare_peers()}
+
+
+def show_case(case: dict[str, Any]) -> list[str]:
+    """Return a row of the table of docs/optimality.md."""
+    gap = "" if case["gap"] is None else f"{case['gap']:.2%}" if case["gap"] else "0"
+    numbers = (f"{case['steps']:,}", f"{case['units']}", f"{case['tape']}")
+    took = f"{case['median_seconds'] * 1e3:,.1f} ms"
+    return [case["case"], f"`{case['strategy']}`", *numbers, case["effort"], took, gap]
+
+
+def document(results: dict[str, Any]) -> str:
+    """Return both tables."""
+    head = ["case", "strategy", "T", "units", "tape", "effort", "time", "gap"]
+    peers = [
+        [
+            one["peer"],
+            f"{one['steps']:,}",
+            f"{one['peer_seconds']:.2f} s",
+            f"{one['optimal_seconds'] * 1e3:.1f} ms",
+            f"{one['ratio']:,.0f}x",
+        ]
+        for one in results["peers"]
+    ]
+    cases = table(head, map(show_case, results["cases"]))
+    return f"{cases}\n\n{table(['peer', 'T', 'peer', 'optimal', 'ratio'], peers)}\n"
 
 
 if __name__ == "__main__":
-    main()
+    main("optimal", run, document, about=__doc__)

@@ -7,7 +7,10 @@ the optimum, in total time and in time added to base's. These are not timings: a
 
 from __future__ import annotations
 
-from benchmarks.harness import write
+from itertools import product
+from typing import Any
+
+from benchmarks.harness import Setting, main, table
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.planning.request import make_goal
 from ckptplan.search.question import Question
@@ -39,26 +42,41 @@ def best(names: list[str], *, units: int, transfer: float, rho: float) -> tuple[
     return winner.strategy.name, winner.key[0]
 
 
-def main() -> None:
-    """Print a table of Markdown for each rho."""
+def run(_: Setting) -> list[dict[str, Any]]:
+    """Return a line for each cell of the tables."""
     results = []
+    for rho, transfer, units in product(RHOS, TRANSFERS, UNITS):
+        name, paper = best(["paper"], units=units, transfer=transfer, rho=rho)
+        _, optimum = best(["optimal"], units=units, transfer=transfer, rho=rho)
+        results.append(
+            {
+                "rho": rho,
+                "transfer": transfer,
+                "units": units,
+                "best_of_the_paper": name,
+                "time_over_least": paper / optimum,
+                "extra_over_least": (paper - 3 * STEPS) / (optimum - 3 * STEPS),
+            }
+        )
+    return results
+
+
+def show_cell(line: dict[str, Any]) -> str:
+    """Return a cell of a table: both ratios, and the strategy."""
+    return f"{line['time_over_least']:.3f} ({line['extra_over_least']:.2f}) {line['best_of_the_paper']}"
+
+
+def document(results: list[dict[str, Any]]) -> str:
+    """Return a table for each rho."""
+    parts = []
     for rho in RHOS:
-        print(f"\n| rho = {rho:g} | " + " | ".join(f"S = {units}" for units in UNITS) + " |")
-        print("|---" * (len(UNITS) + 1) + "|")
+        rows = []
         for transfer in TRANSFERS:
-            cells = []
-            for units in UNITS:
-                name, paper = best(["paper"], units=units, transfer=transfer, rho=rho)
-                _, optimum = best(["optimal"], units=units, transfer=transfer, rho=rho)
-                total, extra = paper / optimum, (paper - 3 * STEPS) / (optimum - 3 * STEPS)
-                cells.append(f"{total:.3f} ({extra:.2f}) {name}")
-                results.append(
-                    {"rho": rho, "transfer": transfer, "units": units, "best_of_the_paper": name,
-                     "time_over_least": total, "extra_over_least": extra}
-                )  # fmt: skip
-            print(f"| x = {transfer} | " + " | ".join(cells) + " |", flush=True)
-    write("regret", results)
+            lines = [one for one in results if (one["rho"], one["transfer"]) == (rho, transfer)]
+            rows.append([f"x = {transfer}", *map(show_cell, lines)])
+        parts.append(table([f"rho = {rho:g}", *(f"S = {units}" for units in UNITS)], rows))
+    return "\n\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":
-    main()
+    main("regret", run, document, about=__doc__)

@@ -7,7 +7,6 @@ about five minutes on an idle machine; with --small half a minute, of a cell too
 
 from __future__ import annotations
 
-import argparse
 import re
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import DOCS, put_section, table, write
+from benchmarks.harness import DOCS, Setting, main, table
 
 #: Cell -> local budget of its plan; and those of a small one.
 CELLS = {"gru": "24 MiB", "lif": "16 MiB"}
@@ -108,19 +107,11 @@ def _told(line: dict[str, Any]) -> str:
     return f"{line['exit_code']}: {line['named'] or 'nothing'}"
 
 
-def main() -> None:
-    """Run, print the table and write it into docs/accuracy.md, unless it is small."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--small", action="store_true", help="a small cell, quickly; nothing is written")
-    small = parser.parse_args().small
-    cells, sizes = (SMALL_CELLS, _SMALL_SIZES) if small else (CELLS, _SIZES)
-    results = [line for cell, budget in cells.items() for line in lines_of(cell, budget, sizes)]
-    print(section(results))
-    if small:
-        return
-    write("wrong_profiles", results)
-    put_section(DOCS / "accuracy.md", "wrong_profiles", section(results))
+def run(setting: Setting) -> list[dict[str, Any]]:
+    """Return the lines of all cells."""
+    cells, sizes = (SMALL_CELLS, _SMALL_SIZES) if setting.small else (CELLS, _SIZES)
+    return [line for cell, budget in cells.items() for line in lines_of(cell, budget, sizes)]
 
 
 if __name__ == "__main__":
-    main()
+    main("wrong_profiles", run, section, about=__doc__, page=DOCS / "accuracy.md")

@@ -18,6 +18,8 @@ from benchmarks import (
     commands,
     fused,
     networks_report,
+    optimal,
+    regret,
     repeated_calls,
     runtime,
     wrong_profiles,
@@ -215,18 +217,14 @@ def test_times_of_commands_are_those_measured() -> None:
 def test_figures_for_optimal_schedules_are_those_measured() -> None:
     """The tables show some of the rows; each row is, whole, one that was measured."""
     page = (ROOT / "docs/optimality.md").read_text()
-    regret = json.loads((ROOT / "benchmarks/results/regret.json").read_text())["results"]
+    regrets = json.loads((ROOT / "benchmarks/results/regret.json").read_text())["results"]
     tables = re.findall(r"^\| rho = (\S+) \|.*\n\|[-|]+\n((?:\| x = .*\n)+)", page, re.M)
     assert len(tables) >= 2
     for rho, table in tables:
-        of_rho = [one for one in regret if f"{one['rho']:g}" == rho]
-        cells = [
-            f"{one['time_over_least']:.3f} ({one['extra_over_least']:.2f}) {one['best_of_the_paper']}"
-            for one in of_rho
-        ]
+        cells = [regret.show_cell(one) for one in regrets if f"{one['rho']:g}" == rho]
         assert re.findall(r"[\d.]+ \([\d.]+\) \w+", table) == cells
     measured = json.loads((ROOT / "benchmarks/results/optimal.json").read_text())["results"]
-    cases = {_row_of_case(case) for case in measured["cases"]}
+    cases = {f"| {' | '.join(optimal.show_case(case))} |" for case in measured["cases"]}
     shown = re.findall(r"^\| [\w ]+ \| `[\w-]+` \| [\d,]+ \|.* ms \|.*$", page, re.M)
     assert len(shown) >= 8
     assert set(shown) <= cases
@@ -236,15 +234,6 @@ def test_figures_for_optimal_schedules_are_those_measured() -> None:
     for theirs, name, ours in found:
         assert float(theirs) == round(peers[name]["peer_seconds"], 2)
         assert float(ours) == round(peers[name]["optimal_seconds"] * 1e3, 1)
-
-
-def _row_of_case(case: dict[str, Any]) -> str:
-    """Return the row of docs/optimality.md for a measured plan."""
-    gap = "" if case["gap"] is None else f"{case['gap']:.2%}" if case["gap"] else "0"
-    return (
-        f"| {case['case']} | `{case['strategy']}` | {case['steps']:,} | {case['units']} | {case['tape']} "
-        f"| {case['effort']} | {case['median_seconds'] * 1e3:,.1f} ms | {gap} |"
-    )
 
 
 @pytest.mark.parametrize(

@@ -247,6 +247,8 @@ class RunCounter:
         self._progress = progress
         self._done, self._share = 0, -1.0
         self.expect(seconds)
+        # Estimates of the time that is left begin here.
+        self._report(0)
 
     def expect(self, seconds: Sequence[float]) -> None:
         """Replace what the runs that are left are expected to take."""

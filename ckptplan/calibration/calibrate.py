@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import inf
 from time import perf_counter
 from typing import Any, ClassVar
@@ -368,8 +368,9 @@ def calibrate(
             tolerance=inf if quick else tolerance,
         )
         sizes = measuring.count_sizes()
+        make = partial(make_counted, spec, batch=batch, steps=steps, name=name)
         if keep is not None:
-            keep(make_counted(spec, sizes, batch=batch, steps=steps, name=name))
+            keep(make(sizes))
         roofline = backend.roofline(network, measuring.pilot)
         rounds = measuring.time_rounds(sizes)
         environment = backend.environment
@@ -382,8 +383,7 @@ def calibrate(
     if quick:
         left_out = (f"quick: {len(measuring.rounds)} rounds of few sizes", *left_out)
     found = MeasuredCell(
-        spec=spec,
-        batch=batch,
+        counted=make(sizes),
         seed=seed,
         environment=environment,
         sizes=sizes,
@@ -396,7 +396,7 @@ def calibrate(
     profile = found.make_profile(profile_name)
     uncounted = (roofline.why,) if roofline is not None and roofline.operations is None else ()
     return Calibrated(
-        workload=found.make_workload(name=name, steps=steps, profile=profile),
+        workload=found.make_workload(profile),
         profile=profile,
         workspace_residual=sizes.residual,
         noisy=measuring.noisy,

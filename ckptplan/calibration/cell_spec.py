@@ -139,7 +139,10 @@ def import_factory(name: str, *, factory: str) -> Callable[..., Any]:
         found = getattr(import_module(module), attribute)
     except Exception as error:
         # An import may raise anything.
-        raise refuse(f"{quote_value(name)} cannot be imported: {type(error).__name__}: {error}") from error
+        likely = module.removesuffix(".py").removeprefix("./").replace("/", ".")
+        hint = "" if likely == module else f". Did you mean '{likely}:{attribute}'?"
+        text = f"{quote_value(name)} cannot be imported: {type(error).__name__}: {error}{hint}"
+        raise refuse(text) from error
     if not callable(found):
         raise refuse(f"{quote_value(name)} cannot be called", accepted=factory)
     return found  # type: ignore[no-any-return]
@@ -162,13 +165,19 @@ def blame_cell(what: str, *, accepted: str, note: str = "") -> Iterator[None]:
 
 
 def call_factory(
-    spec: CellSpec, make: Callable[..., Any], *, settings: Mapping[str, Any], parts: int, factory: str
+    spec: CellSpec,
+    built_in: Mapping[str, Callable[..., Any]],
+    *,
+    settings: Mapping[str, Any],
+    parts: int,
+    factory: str,
 ) -> tuple[Any, ...]:
-    """Call a factory with those of the settings that it takes. Raises InputError.
+    """Call the factory of a built-in cell, or of the user's, with those of the settings that it takes.
 
     Returns its first ``parts`` results, of which the first can be called, and its function of inputs, or None.
-    ``factory`` says what a factory is.
+    ``factory`` says what a factory is. Raises InputError.
     """
+    make = built_in.get(spec.name) or import_factory(spec.name, factory=factory)
     with blame_cell(spec.full_name, accepted=factory):
         made = make(**_choose_settings(make, settings))
     if not isinstance(made, tuple) or len(made) not in (parts, parts + 1) or not callable(made[0]):

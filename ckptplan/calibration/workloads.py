@@ -56,8 +56,8 @@ def make_counted(
 class MeasuredCell:
     """What was measured of a cell on a machine; numbers that are written are rounded to four digits."""
 
-    spec: CellSpec
-    batch: int
+    #: The workload of its sizes, whose times are assumed.
+    counted: Workload
     seed: int
     environment: Environment
     sizes: CountedSizes
@@ -70,9 +70,9 @@ class MeasuredCell:
     #: What was left out of the measurement; the basis of each time says it.
     left_out: Sequence[str]
 
-    def make_workload(self, *, name: str, steps: int, profile: HardwareProfile) -> Workload:
-        """Return the workload of T = ``steps``; ``profile`` is that of the machine."""
-        calibration, times, remark = self.calibration, self.times, self.environment.remark
+    def make_workload(self, profile: HardwareProfile) -> Workload:
+        """Return the workload with the times that were measured; ``profile`` is that of the machine."""
+        counted, calibration, times = self.counted, self.calibration, self.times
         seconds = {field: times[field].value for field in (*TIMES, *ACTION_TIMES)}
         seconds |= {field: max(seconds[field], _LEAST_SECONDS) for field in _POSITIVE}
         rounded: dict[str, Any] = {field: _round_digits(value) for field, value in seconds.items()}
@@ -84,18 +84,13 @@ class MeasuredCell:
             found = {"efficiency": _round_digits(share), "measured_on": profile.name}
             rounded["operations"] = operations.model_copy(update=found)
             basis["operations"] = Basis(kind="measured", why=self.roofline.why)
-        parts = (f"{self.spec}", f"batch {self.batch}", remark, f"measured on {calibration.machine}")
+        remark = self.environment.remark
+        parts = (counted.cell, f"batch {counted.batch}", remark, f"measured on {calibration.machine}")
         told = f" ({'; '.join(self.left_out)})" if self.left_out else ""
-        return Workload(
-            name=name,
+        return counted.replace(
             description=", ".join(filter(None, parts)) + told,
-            steps=steps,
-            batch=self.batch,
-            units=1,
-            **self.sizes.fields(),
             **rounded,
             timed_on=profile.name,
-            cell=str(self.spec),
             calibration=calibration,
             basis=basis,
         )

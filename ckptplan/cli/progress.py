@@ -103,6 +103,12 @@ class _Lines(ShownProgress):
         self._began = self._printed = monotonic()
         self._lock, self._over = Lock(), Event()
 
+    def __call__(self, done: int, total: int) -> None:
+        """Show progress; time is counted from when nothing was done: what came before tells nothing of it."""
+        if not done:
+            self._began = monotonic()
+        super().__call__(done, total)
+
     @contextmanager
     def kept_up(self) -> Iterator[_Lines]:
         """Print lines also where one part of the job takes long."""

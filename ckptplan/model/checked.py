@@ -88,16 +88,16 @@ Seconds = Annotated[float, BeforeValidator(units.parse_seconds), Field(ge=0, le=
 PositiveSeconds = Annotated[float, BeforeValidator(units.parse_seconds), Field(ge=1e-18, le=MAX_SECONDS)]
 #: Bytes; None, or 'unbounded' as text, means no limit.
 Limit = Annotated[Annotated[int, Field(ge=0, le=units.MAX_BYTES)] | None, BeforeValidator(_limit)]
-#: At least one byte per second.
-Rate = Annotated[float, BeforeValidator(units.parse_rate), Field(ge=1)]
-#: At least one operation per second.
-FlopRate = Annotated[float, BeforeValidator(units.parse_flop_rate), Field(ge=1)]
+#: From one byte to an exabyte per second: more than all machines of the world have is a slip.
+Rate = Annotated[float, BeforeValidator(units.parse_rate), Field(ge=1, le=1e18)]
+#: At least one operation per second, and at most 10^24.
+FlopRate = Annotated[float, BeforeValidator(units.parse_flop_rate), Field(ge=1, le=1e24)]
 #: In a currency of the reader's choice; zero for a machine that is there anyway.
 Price = Annotated[float, Field(ge=0, le=1e12, strict=True)]
 Share = Annotated[float, BeforeValidator(units.parse_fraction), Field(ge=0)]
 #: A share of local memory that is left free.
 Headroom = Annotated[float, BeforeValidator(units.parse_headroom), Field(ge=0, lt=1)]
-Watts = Annotated[float, Field(gt=0, strict=True)]
+Watts = Annotated[float, Field(gt=0, le=1e12, strict=True)]
 Steps = Annotated[Annotated[int, Field(strict=True, ge=1, le=units.MAX_STEPS)], BeforeValidator(_whole)]
 #: A count of things (units, neurons, layers, samples).
 Count = Annotated[Annotated[int, Field(strict=True, ge=1, le=10**9)], BeforeValidator(_whole)]

@@ -138,6 +138,8 @@ def test_weights_that_are_not_trained_take_memory_all_the_same() -> None:
     [
         ("gruu", "Did you mean 'gru'"),
         ("nowhere:make", "No module named 'nowhere'"),
+        ("factories.py:number", "Did you mean 'factories:number'?"),
+        ("./far/off.py:make", "Did you mean 'far.off:make'?"),
         ("unfinished:make", "No module named 'nowhere_to_be_found'"),
         ("factories:nothing", "has no attribute 'nothing'"),
         ("factories:number", "cannot be called"),

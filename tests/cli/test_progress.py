@@ -61,6 +61,19 @@ def test_a_part_that_takes_long_is_not_silent(
     assert re.fullmatch(r"looking for the optimum \(periodic\): 25 %, about \d+ s left", lines[-1])
 
 
+def test_what_comes_before_the_work_tells_nothing_of_its_time(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As imports, and what is measured to know how much work there is: half of it is not done in their time."""
+    monkeypatch.setattr(progress, "_INTERVAL_SECONDS", 100.0)
+    now = [0.0]
+    monkeypatch.setattr(progress, "monotonic", lambda: now[0])
+    with progress.progress_bar("measuring") as report:
+        for now[0], done in ((1000.0, 0), (1600.0, 2)):
+            report(done, 10)
+    assert "measuring: 20 %, about 40 min left" in " ".join(capsys.readouterr().err.split())
+
+
 def test_stages_say_what_they_do() -> None:
     told: list[str] = []
 

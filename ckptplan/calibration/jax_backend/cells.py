@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ckptplan.calibration.cell_spec import FIRST_STEP, CellSpec, blame_cell, call_factory, import_factory
+from ckptplan.calibration.cell_spec import FIRST_STEP, CellSpec, blame_cell, call_factory
 from ckptplan.errors import InputError
 from ckptplan.jax import bptt
 from ckptplan.jax.leaves import has_gradient
@@ -195,7 +195,6 @@ def build_jax_network(spec: CellSpec, *, batch: int, seed: int) -> JaxNetwork:
             value=str(spec),
             accepted="a cell of JAX without compile: its programs are compiled as a whole",
         )
-    make = BUILT_IN_CELLS.get(spec.name) or import_factory(spec.name, factory=_FACTORY)
 
     def make_normal(steps: int) -> Any:
         random = np.random.default_rng(seed + 1)
@@ -203,7 +202,7 @@ def build_jax_network(spec: CellSpec, *, batch: int, seed: int) -> JaxNetwork:
 
     settings = {"batch": batch, "inputs": spec.inputs, "neurons": spec.neurons, "seed": seed}
     step, parameters, state, make_inputs = call_factory(
-        spec, make, settings=settings, parts=3, factory=_FACTORY
+        spec, BUILT_IN_CELLS, settings=settings, parts=3, factory=_FACTORY
     )
     if not jax.tree.leaves(state):
         raise InputError(

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
-from ckptplan.calibration.cell_spec import FIRST_STEP, CellSpec, blame_cell, call_factory, import_factory
+from ckptplan.calibration.cell_spec import FIRST_STEP, CellSpec, blame_cell, call_factory
 from ckptplan.errors import InputError, quote_value
 from ckptplan.torch.adapters import TorchCell
 from ckptplan.torch.compiling.steps import run_with_outputs
@@ -126,7 +126,6 @@ def _to_double(tensors: Any) -> Any:
 def build_network(spec: CellSpec, *, batch: int, device: str, seed: int) -> MeasuredNetwork:
     """Return the network of a spec; the seed determines weights and data. Raises InputError."""
     check_device(device)
-    make = _BUILT_IN.get(spec.name) or import_factory(spec.name, factory=_FACTORY)
     if spec.name in _BUILT_IN:
         # Its numbers may be those of anybody's file: the system ends a process that takes too much.
         gates = spec.neurons * (spec.inputs + spec.neurons)
@@ -139,7 +138,7 @@ def build_network(spec: CellSpec, *, batch: int, device: str, seed: int) -> Meas
         return torch.randn(steps, batch, spec.inputs).to(torch.device(device))
 
     torch.manual_seed(seed)
-    cell, state, make_inputs = _call_factory(spec, make, batch=batch, device=device)
+    cell, state, make_inputs = _call_factory(spec, batch=batch, device=device)
     network = MeasuredNetwork(
         cell=cell,
         state=state,
@@ -185,10 +184,10 @@ def _check_step(network: MeasuredNetwork) -> None:
         network.loss(0, output)
 
 
-def _call_factory(spec: CellSpec, make: Callable[..., Any], *, batch: int, device: str) -> tuple[Any, Any, Any]:
+def _call_factory(spec: CellSpec, *, batch: int, device: str) -> tuple[Any, Any, Any]:
     """Return the cell, the state and the function of inputs of a factory. Raises InputError."""
     settings = {"batch": batch, "inputs": spec.inputs, "neurons": spec.neurons, "device": device}
-    cell, state, make_inputs = call_factory(spec, make, settings=settings, parts=2, factory=_FACTORY)
+    cell, state, make_inputs = call_factory(spec, _BUILT_IN, settings=settings, parts=2, factory=_FACTORY)
     if not flatten(state)[0]:
         raise InputError(
             f"{spec.name} returned a state without tensors, {quote_value(state)}, whose size is unknown",
