@@ -111,11 +111,16 @@ def wait(setting: Setting) -> None:
 
 
 def time_in_turn(
-    jobs: Mapping[str, Callable[[], object]], *, rounds: int, setting: Setting | None = None
+    jobs: Mapping[str, Callable[[], object]],
+    *,
+    rounds: int,
+    setting: Setting | None = None,
+    before: Callable[[], object] | None = None,
 ) -> dict[str, list[float]]:
     """Return the seconds of each job in each round; jobs run in turn, in an order that rotates.
 
-    Processor time, since machines that run benchmarks are busy; on a GPU the time until it is at rest.
+    Processor time, since machines that run benchmarks are busy; on a GPU the time until it is at rest. What
+    is done ``before`` each run is not timed.
     """
     on_gpu = setting is not None and setting.on_gpu
     clock = time.perf_counter if on_gpu else time.process_time
@@ -127,6 +132,8 @@ def time_in_turn(
         for round_ in range(rounds):
             shift = round_ % len(names)
             for name in (*names[shift:], *names[:shift]):
+                if before is not None:
+                    before()
                 begun = clock()
                 jobs[name]()
                 if setting is not None:

@@ -1,20 +1,22 @@
 """Plans in JAX against equinox's checkpointed scan and nested ``jax.checkpoint``, at equal or less memory.
 
-One thread, forward and backward with a loss over all outputs, T = 4,096, batch 32, 64 inputs, 256 neurons, GRU
-and LIF. The limit of ``ckptplan.jax.bptt`` is the memory of a peer's compiled program. Memory is that
-of the compiled programs: temporary arrays and results. Times are processor time, since other programs share the
-machine, of runs that begin with the process at rest.
+One thread, forward and backward with a loss over all outputs, batch 32, 64 inputs, 256 neurons, GRU, LIF and
+LSTM, T up to 4,096. The limit of ``ckptplan.jax.bptt`` is the memory of a rival's compiled program: temporary
+arrays and results. Times are processor time, since other programs share the machine, of runs in turn that begin
+with the process at rest; a compilation counts tracing, planning and the programs that planning compiles.
 
 Run: python -m benchmarks.jax
 """
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 #: Flags of a CPU; memory of a GPU is to be what programs take.
@@ -28,16 +30,24 @@ import numpy as np
 from jax import lax
 
 import ckptplan
-from benchmarks.harness import MIB, NeedsCudaError, Setting, find_difference, main, table
+from benchmarks.harness import (
+    DOCS,
+    MIB,
+    NeedsCudaError,
+    Setting,
+    find_difference,
+    main,
+    table,
+    time_in_turn,
+)
 from ckptplan.calibration.jax_backend.programs import settle
 from ckptplan.jax import bptt, plan_for
 from ckptplan.model.plan import Plan
 from ckptplan.strategies.registry import all_strategies
 
 STEPS, BATCH, INPUTS, NEURONS = 4_096, 32, 64, 256
-#: Checkpoints of equinox: those that are compared in three rounds, None for its default, and further budgets.
-COUNTS, MORE_COUNTS = (None, 32, 8), (256, 128, 64, 48, 24, 16, 4)
-ROUNDS, FEWER_ROUNDS = 3, 2
+#: Checkpoints of equinox, besides its default.
+COUNTS = (256, 128, 64, 48, 32, 24, 16, 8, 4)
 #: The share of the memory of base that strategies are compiled for.
 SHARE = 0.1
 
@@ -71,6 +81,15 @@ def gru(weights: Any, h: Any, x: Any) -> Any:
     return h, h
 
 
+def lstm(weights: Any, state: Any, x: Any) -> Any:
+    """Run an LSTM cell for a step."""
+    h, c = state
+    i, f, g, o = jnp.split(x @ weights["wi"] + h @ weights["wh"], 4, -1)
+    c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+    h = jax.nn.sigmoid(o) * jnp.tanh(c)
+    return (h, c), h
+
+
 @dataclass(frozen=True)
 class Case:
     """A cell with its weights, its initial state and inputs."""
@@ -92,28 +111,17 @@ class Case:
         return step
 
 
-@dataclass
+@dataclass(frozen=True)
 class Program:
-    """A compiled program of a case, and its times."""
+    """A compiled program of a case."""
 
-    name: str
     run: Any
     memory: int
     compile_seconds: float
-    rounds: int = ROUNDS
-    plan: Plan | None = None
-    times: list[float] = field(default_factory=list)
 
-    @property
-    def choice(self) -> str:
-        """Return the strategy and the kind of tapes of its plan."""
-        assert self.plan is not None  # noqa: S101 - fit sets it
-        return f"{self.plan.strategy}, {self.plan.workload.name.removeprefix('jax-')}"
-
-    @property
-    def seconds(self) -> float:
-        """Return the median of the times."""
-        return statistics.median(self.times)
+    def __call__(self, case: Case) -> Any:
+        """Run it, and return its results."""
+        return jax.block_until_ready(self.run(case.weights, case.state, case.xs))
 
 
 def loss(_: Any, output: Any) -> Any:
@@ -122,7 +130,7 @@ def loss(_: Any, output: Any) -> Any:
 
 
 def make_cases() -> list[Case]:
-    """Return both cells; the weights are those of PyTorch's defaults."""
+    """Return the cells; the weights are those of PyTorch's defaults."""
     random = np.random.default_rng(0)
 
     def uniform(*shape: int) -> Any:
@@ -138,7 +146,12 @@ def make_cases() -> list[Case]:
         "bh": uniform(wide),
     }
     of_lif = {"wi": 2.3 * uniform(INPUTS, NEURONS), "wr": uniform(NEURONS, NEURONS), "b": 0 * uniform(NEURONS)}
-    return [Case("GRU", gru, of_gru, zero, xs), Case("LIF", lif, of_lif, (zero, zero), xs)]
+    of_lstm = {"wi": uniform(INPUTS, 4 * NEURONS), "wh": uniform(NEURONS, 4 * NEURONS)}
+    return [
+        Case("GRU", gru, of_gru, zero, xs),
+        Case("LIF", lif, of_lif, (zero, zero), xs),
+        Case("LSTM", lstm, of_lstm, (zero, zero), xs),
+    ]
 
 
 def nested(case: Case, *chunks: int) -> Callable[..., Any]:
@@ -164,82 +177,72 @@ def equinox(case: Case, checkpoints: int | None) -> Callable[..., Any]:
     return run
 
 
-def planned(case: Case, memory: int) -> Callable[..., Any]:
-    """Return ``bptt`` within a limit of memory."""
-    return lambda weights, state, xs: bptt(
-        lambda state, x: case.cell(weights, state, x), state, xs, loss, memory=memory
-    )[0]
+def under(case: Case, **how: Any) -> Callable[..., Any]:
+    """Return ``bptt`` under a plan, or within a limit of memory."""
+    return lambda weights, state, xs: bptt(partial(case.cell, weights), state, xs, loss, **how)[0]
 
 
-def compiled(name: str, function: Callable[..., Any], case: Case) -> Program:
+def compiled(function: Callable[..., Any], case: Case) -> Program:
     """Return a compiled program with its gradient for the weights."""
     start = time.process_time()
     run = jax.jit(jax.value_and_grad(function)).lower(case.weights, case.state, case.xs).compile()
     took = time.process_time() - start
     analysis: Any = run.memory_analysis()
-    return Program(name, run, analysis.temp_size_in_bytes + analysis.output_size_in_bytes, took)
+    return Program(run, analysis.temp_size_in_bytes + analysis.output_size_in_bytes, took)
 
 
-def fit(case: Case, peer: Program) -> Program:
-    """Return our program within the compiled memory of a peer."""
-    limit = peer.memory
-    program = compiled(f"ckptplan at the memory of {peer.name}", planned(case, limit), case)
+def fit(case: Case, limit: int) -> tuple[Program, Plan]:
+    """Return our program within a limit of memory, and its plan."""
+    program = compiled(under(case, memory=limit), case)
     # Afterwards, as a search may remember what it found.
-    program.plan = plan_for(
-        lambda state, x: case.cell(case.weights, state, x), case.state, case.xs, loss, memory=limit
-    )
-    program.rounds = peer.rounds
-    return program
+    cell = partial(case.cell, case.weights)
+    return program, plan_for(cell, case.state, case.xs, loss, memory=limit)
 
 
-def measure(case: Case, setting: Setting) -> list[dict[str, Any]]:
-    """Return a row for each peer, with ours at its memory."""
-    plain = compiled("jax.lax.scan", nested(case), case)
-    peers = [
-        compiled(f"equinox, {count or 'default'} checkpoints", equinox(case, count), case)
-        for count in setting.pick((None,), (*COUNTS, *MORE_COUNTS), ())
-    ]
-    for peer in peers[len(COUNTS) :]:
-        peer.rounds = FEWER_ROUNDS
-    chunk = setting.pick(8, 64, 64)
-    peers += [compiled(f"jax.checkpoint, {chunk}", nested(case, chunk), case)]
-    if not setting.small:
-        peers += [compiled("jax.checkpoint, 256 and 16", nested(case, 256, 16), case)]
-    ours = [fit(case, peer) for peer in peers]
-    results: dict[str, Any] = {}
-    for number in range(ROUNDS):
-        for program in (one for one in (plain, *peers, *ours) if number < one.rounds):
-            settle()
-            start = time.process_time()
-            results[program.name] = jax.block_until_ready(program.run(case.weights, case.state, case.xs))
-            program.times.append(time.process_time() - start)
-    rows = [{"case": case.name, "peer": plain.name, "peer_seconds": plain.seconds, "peer_bytes": plain.memory}]
-    for peer, mine in zip(peers, ours, strict=True):
-        assert mine.plan is not None  # noqa: S101 - fit sets it
-        rows.append(
-            {
-                "case": case.name,
-                "peer": peer.name,
-                "peer_seconds": peer.seconds,
-                "peer_bytes": peer.memory,
-                "peer_compile_seconds": peer.compile_seconds,
-                "seconds": mine.seconds,
-                "bytes": mine.memory,
-                "predicted_bytes": mine.plan.predicted.local_peak_bytes,
-                "compile_seconds": mine.compile_seconds,
-                "plan": mine.choice,
-                "ratio": statistics.median(a / b for a, b in zip(mine.times, peer.times, strict=True)),
-                "gradient_difference": find_difference(
-                    *(jax.tree.leaves(results[one.name]) for one in (mine, plain))
-                ),
-            }
-        )
-    return rows
+def list_rivals(case: Case, setting: Setting) -> dict[str, Callable[..., Any]]:
+    """Return the rivals of a case by name; those that need equinox run on a CPU alone."""
+    steps = len(case.xs)
+    found = {"chunks of sqrt(T)": nested(case, math.isqrt(steps))}
+    if steps == STEPS:
+        found["chunks of 256 and 16"] = nested(case, 256, 16)
+    if not setting.on_gpu:
+        found["equinox"] = equinox(case, None)
+        for count in COUNTS if steps == STEPS else ():
+            found[f"equinox, {count} checkpoints"] = equinox(case, count)
+    return found
+
+
+def compare(case: Case, rival: Callable[..., Any], setting: Setting) -> dict[str, Any]:
+    """Return what a case takes in both ways."""
+    theirs = compiled(rival, case)
+    ours, plan = fit(case, theirs.memory)
+    times = time_programs(case, {"ours": ours, "theirs": theirs}, setting)
+    return {
+        "rival_bytes": theirs.memory,
+        "bytes": ours.memory,
+        "predicted_bytes": plan.predicted.local_peak_bytes,
+        "rival_seconds": statistics.median(times["theirs"]),
+        "time_over_rival": statistics.median(
+            one / other for one, other in zip(times["ours"], times["theirs"], strict=True)
+        ),
+        "rival_compile_seconds": theirs.compile_seconds,
+        "compile_over_rival": ours.compile_seconds / theirs.compile_seconds,
+        "difference": find_difference(*(jax.tree.leaves(one(case)) for one in (ours, theirs))),
+        "plan": f"{plan.strategy}, {plan.workload.name.removeprefix('jax-')}",
+    }
+
+
+def time_programs(case: Case, programs: dict[str, Program], setting: Setting) -> dict[str, list[float]]:
+    """Return the seconds of programs in turn; each run begins with the process at rest."""
+    for program in programs.values():
+        program(case)
+    jobs = {name: partial(program, case) for name, program in programs.items()}
+    return time_in_turn(jobs, rounds=setting.pick(2, 3, 5), setting=setting, before=settle)
 
 
 def compile_strategies(case: Case) -> list[dict[str, Any]]:
     """Return a row for each strategy: seconds to plan and to compile, predicted and compiled memory."""
-    plan = plan_for(lambda state, x: case.cell(case.weights, state, x), case.state, case.xs, loss, memory=2**40)
+    plan = plan_for(partial(case.cell, case.weights), case.state, case.xs, loss, memory=2**40)
     base = STEPS * plan.workload.tape_bytes
     rows: list[dict[str, Any]] = []
     for name in all_strategies():
@@ -257,7 +260,7 @@ def compile_strategies(case: Case) -> list[dict[str, Any]]:
             rows.append({"case": case.name, "strategy": name, "reason": str(error)})
             continue
         took = time.perf_counter() - start
-        program = compiled(name, under(case, found), case)
+        program = compiled(under(case, plan=found), case)
         rows.append(
             {
                 "case": case.name,
@@ -271,33 +274,33 @@ def compile_strategies(case: Case) -> list[dict[str, Any]]:
     return rows
 
 
-def under(case: Case, plan: Plan) -> Callable[..., Any]:
-    """Return ``bptt`` under a plan."""
-    return lambda weights, state, xs: bptt(
-        lambda state, x: case.cell(weights, state, x), state, xs, loss, plan=plan
-    )[0]
-
-
 def document(results: dict[str, Any]) -> str:
-    """Return a table for each cell, and one of the plans of all strategies."""
-    parts = []
-    rows = results["rows"]
-    head = ["time, s", "memory, MiB", "our time", "our memory", "predicted", "compiled in, s", "plan", "ratio"]
-    for case in dict.fromkeys(row["case"] for row in rows):
-        parts.append(table([f"{case}, beside", *head], [_line(row) for row in rows if row["case"] == case]))
+    """Return a table of the rivals, and one of the plans of all strategies."""
+    head = [
+        "program",
+        "the rival's MiB",
+        "ckptplan's",
+        "predicted",
+        "time over rival",
+        "compilation over rival",
+    ]
+    parts = [table([*head, "plan"], [_line(name, row) for name, row in results["rivals"].items()])]
+    parts += [
+        f"{name} by `jax.lax.scan`: {row['seconds']:.2f} s, {row['bytes'] / MIB:,.0f} MiB."
+        for name, row in results["plain"].items()
+    ]
     if results["strategies"]:
         lines = [_line_of_strategy(row) for row in results["strategies"]]
         parts.append(table(["cell", "strategy", "planned in", "compiled in", "memory", "predicted"], lines))
     return "\n\n".join(parts) + "\n"
 
 
-def _line(row: dict[str, Any]) -> list[str]:
-    theirs = [row["peer"], f"{row['peer_seconds']:.2f}", f"{row['peer_bytes'] / MIB:.2f}"]
-    if "seconds" not in row:
-        return [*theirs, *[""] * 6]
-    memory = [f"{row['bytes'] / MIB:.2f}", f"{row['predicted_bytes'] / MIB:.2f}"]
-    took = f"{row['compile_seconds']:.1f} (theirs {row['peer_compile_seconds']:.1f})"
-    return [*theirs, f"{row['seconds']:.2f}", *memory, took, row["plan"], f"{row['ratio']:.2f}"]
+def _line(name: str, row: dict[str, Any]) -> list[str]:
+    if "bytes" not in row:
+        return [name, row["status"], *[""] * 5]
+    sizes = (f"{row[key] / MIB:.2f}" for key in ("rival_bytes", "bytes", "predicted_bytes"))
+    ratios = (f"{row[key]:.2f}" for key in ("time_over_rival", "compile_over_rival"))
+    return [name, *sizes, *ratios, row["plan"]]
 
 
 def _line_of_strategy(row: dict[str, Any]) -> list[str]:
@@ -309,21 +312,34 @@ def _line_of_strategy(row: dict[str, Any]) -> list[str]:
 
 
 def run(setting: Setting) -> dict[str, Any]:
-    """Measure both cells, beside all peers on a CPU and beside ``jax.checkpoint`` on a GPU."""
-    platform = jax.devices()[0].platform
-    if setting.on_gpu and platform != "gpu":
+    """Measure each cell beside each rival; a whole scan and all strategies at the greatest T."""
+    device = jax.devices()[0]
+    if setting.on_gpu and device.platform != "gpu":
         raise NeedsCudaError
-    found: dict[str, Any] = {"device": jax.devices()[0].device_kind, "jax": jax.__version__, "rows": []}
-    found["strategies"] = []
+    found: dict[str, Any] = {"device": device.device_kind, "jax": jax.__version__}
+    found |= {"rivals": {}, "plain": {}, "strategies": []}
     cases = make_cases()
     for case in cases[: setting.pick(1, len(cases), len(cases))]:
+        for steps in setting.pick((64,), (256, 1024, STEPS), (STEPS,)):
+            sized = replace(case, xs=case.xs[:steps])
+            for name, rival in list_rivals(sized, setting).items():
+                what = f"{case.name}, T = {steps}, {name}"
+                found["rivals"][what] = setting.attempt(what, partial(compare, sized, rival, setting))
+                setting.save(found)
+        if not setting.small:
+            found["plain"][case.name] = measure_plain(case, setting)
         if not setting.on_gpu and not setting.small:
             found["strategies"] += compile_strategies(case)
-        sized = replace(case, xs=case.xs[: setting.pick(64, STEPS, STEPS)])
-        found["rows"] += measure(sized, setting)
         setting.save(found)
     return found
 
 
+def measure_plain(case: Case, setting: Setting) -> dict[str, Any]:
+    """Return what a scan takes that keeps what every step leaves."""
+    program = compiled(nested(case), case)
+    times = time_programs(case, {"scan": program}, setting)["scan"]
+    return {"seconds": statistics.median(times), "bytes": program.memory}
+
+
 if __name__ == "__main__":
-    main("jax", run, document, about=__doc__)
+    main("jax", run, document, about=__doc__, page=DOCS / "measured-jax.md")
