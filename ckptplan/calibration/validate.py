@@ -16,11 +16,9 @@ import ckptplan
 from ckptplan.calibration.backend import Backend, Environment, PilotTimes, Program, RunCounter, TimedRun
 from ckptplan.calibration.calibrate import open_backend
 from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.estimate import Estimate
 from ckptplan.calibration.host import KEEPS_MEMORY
 from ckptplan.calibration.validation import (
     Contender,
-    Prediction,
     Regret,
     Row,
     Tolerances,
@@ -454,7 +452,10 @@ class _Comparison:
             bases, *others = others
             self.rows += base_rows(self.plan, self.base, own, bases, allowed=self.tolerances)
         if self.rivals:
-            self.regret = self._compute_regret([own, *others])
+            tolerance = self.tolerances.tolerance
+            judged = zip(self.rivals, (own, *others), strict=True)
+            found = (Contender.of(plans, taken, tolerance=tolerance) for plans, taken in judged)
+            self.regret = Regret(contenders=tuple(found))
         if timed:
             self._explain_times(timed, own)
 
@@ -472,25 +473,6 @@ class _Comparison:
                 f"memory took longer in each run ({shown}), as in a training loop without {KEEPS_MEMORY} "
                 "in its environment"
             )
-
-    def _compute_regret(self, times: Sequence[tuple[float, ...]]) -> Regret:
-        return Regret(
-            contenders=tuple(
-                Contender(
-                    strategy=plan.strategy,
-                    parameters=dict(plan.parameters),
-                    seconds=seconds,
-                    row=Row.judged(
-                        f"time of {plan.strategy}",
-                        predicted=Prediction.of(plan).total,
-                        measured=Estimate.of(seconds),
-                        tolerance=self.tolerances.tolerance,
-                    ),
-                    same=tuple(one.strategy for one in same),
-                )
-                for (plan, *same), seconds in zip(self.rivals, times, strict=True)
-            ),
-        )
 
     def _explain_times(self, timed: Sequence[TimedRun], seconds: Sequence[float]) -> None:
         """Keep the timeline of a middle run, and note what explains the rows of times."""

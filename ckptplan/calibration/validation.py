@@ -426,6 +426,23 @@ class Contender:
     #: Other strategies whose best plan has the same schedule, which ran only once.
     same: tuple[str, ...]
 
+    @classmethod
+    def of(cls, plans: Sequence[Plan], seconds: tuple[float, ...], *, tolerance: float) -> Self:
+        """Judge the predicted seconds of plans with the same schedule."""
+        plan, *same = plans
+        return cls(
+            strategy=plan.strategy,
+            parameters=dict(plan.parameters),
+            seconds=seconds,
+            row=Row.judged(
+                f"time of {plan.strategy}",
+                predicted=Prediction.of(plan).total,
+                measured=Estimate.of(seconds),
+                tolerance=tolerance,
+            ),
+            same=tuple(one.strategy for one in same),
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Regret:
@@ -459,11 +476,10 @@ class Regret:
             one / theirs for one, theirs in zip(self.own.seconds, other.seconds, strict=True)
         )
 
-    def named(self, verdict: Verdict) -> list[str]:
-        """Return the names of what has a verdict. The chosen plan's own time is a row of the validation."""
-        others = [one.row for one in self.contenders if one is not self.own]
-        regret = ["decision regret"] if self.row.verdict is verdict else []
-        return [*(row.quantity for row in others if row.verdict is verdict), *regret]
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """All that is judged here. The chosen plan's own time is a row of the validation."""
+        return (*(one.row for one in self.contenders[1:]), self.row)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -515,5 +531,5 @@ class Validation(Displayed):
         return self._named(Verdict.NOISY)
 
     def _named(self, verdict: Verdict) -> list[str]:
-        rows = [row.quantity for row in self.rows if row.verdict is verdict]
-        return rows + ([] if self.regret is None else self.regret.named(verdict))
+        judged = self.rows if self.regret is None else (*self.rows, *self.regret.rows)
+        return [row.quantity for row in judged if row.verdict is verdict]
