@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy.typing as npt
 
@@ -26,6 +26,7 @@ from ckptplan.schedule.timeline import Event
 from ckptplan.storage.memory import find_folder_room, host_memory_bytes
 from ckptplan.units import format_wait
 
+_T = TypeVar("_T")
 #: Receives lines about a measurement: how long it takes, and what is left out.
 Announce = Callable[[str], None]
 #: Called after each action of a run that is not timed.
@@ -253,6 +254,12 @@ class RunCounter:
     def expect(self, seconds: Sequence[float]) -> None:
         """Replace what the runs that are left are expected to take."""
         self._expected = [max(1, round(_PARTS * one)) for one in seconds]
+
+    def run(self, action: Callable[[], _T]) -> _T:
+        """Return what a run returns, and count it."""
+        found = action()
+        self.count()
+        return found
 
     def count(self) -> None:
         """Count a completed run."""

@@ -366,10 +366,8 @@ class _Comparison:
 
     def _compare_sizes(self, counter: RunCounter) -> None:
         """Compare bytes and counts, and keep the events of a run, with the bytes held after each action."""
-        counted = self._own.counted(counter.within(self._actions))
-        counter.count()
-        peak = self._own.peak_bytes(counter.within(self._actions))
-        counter.count()
+        counted = counter.run(lambda: self._own.counted(counter.within(self._actions)))
+        peak = counter.run(lambda: self._own.peak_bytes(counter.within(self._actions)))
         calibration = self.plan.workload.calibration
         self.rows += byte_rows(
             self.plan,
@@ -383,10 +381,8 @@ class _Comparison:
         self.timeline, self._state_bytes = counted.events, counted.state_bytes
 
     def _compare_gradients(self, counter: RunCounter) -> None:
-        expected = self._program(self.reference).gradients()
-        counter.count()
-        found = self._own.gradients(counter.within(self._actions))
-        counter.count()
+        expected = counter.run(self._program(self.reference).gradients)
+        found = counter.run(lambda: self._own.gradients(counter.within(self._actions)))
         row = gradient_row(expected, found, plain=self.plain)
         self.rows.append(self._compare_in_double(row) if row.verdict is Verdict.OFF else row)
 
@@ -428,10 +424,7 @@ class _Comparison:
         timed: list[TimedRun] = []
         try:
             for number in range(self.rounds + 1):
-                taken = []
-                for program in programs:
-                    taken.append(program.seconds())
-                    counter.count()
+                taken = [counter.run(program.seconds) for program in programs]
                 if number:
                     run = self._own.timed()
                     if run is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ckptplan.calibration.backend import LEAST_ROUNDS, CountedSizes, Extent, PilotTimes, Rounds, RunCounter
 from ckptplan.calibration.fit import Counts, Round, TimedRow, count_actions
@@ -140,9 +141,8 @@ class JaxRounds(Rounds):
     def run(self, counter: RunCounter) -> Round:
         rows: dict[Hashable, TimedRow] = {}
         for number, (program, parts) in enumerate(self._programs):
-            seconds, _ = program.measure(self._clock)
+            seconds, _ = counter.run(partial(program.measure, self._clock))
             rows[number] = TimedRow(counts=parts, seconds=seconds)
-            counter.count()
         folder, size = self._network.remote_dir, self._sizes.state_bytes
         link = time_place(folder, state_bytes=size, states=self._states)
         rows[WRITE] = TimedRow(counts={WRITE: 1}, seconds=link.rates.write)

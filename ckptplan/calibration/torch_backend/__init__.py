@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -148,11 +149,7 @@ class TorchBackend(Backend):
         schedules = make_message_schedules() if self._folder is None else []
         timing = TorchRounds(network, schedules, states=self._states)
         timing.start(RunCounter())
-        found = []
-        for _ in range(rounds):
-            found.append(timing.run(RunCounter()))
-            counter.count()
-        return Fit(found).times
+        return Fit([counter.run(partial(timing.run, RunCounter())) for _ in range(rounds)]).times
 
     def meter_seconds(self, seconds: float, *, steps: int) -> tuple[float, float]:
         return footprint.estimate_meters(seconds, steps=steps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple, Self
 
 from ckptplan.calibration.backend import CountedSizes, PilotTimes, RunCounter
@@ -99,22 +100,18 @@ class _CountedRun(NamedTuple):
 def measure(network: MeasuredNetwork, *, counter: RunCounter, runs: SizeRuns = ALL_RUNS) -> CountedSizes:
     """Measure the bytes of a network in ``runs``, which ``counter`` counts. Raises InputError."""
     runs = runs.of(network)
-    tapes = []
-    for chunk in runs.chunks:
-        tapes.append(TorchProgram(network, make_schedule("base", steps=chunk)).counted().local_bytes)
-        counter.count()
+    bases = (TorchProgram(network, make_schedule("base", steps=chunk)) for chunk in runs.chunks)
+    tapes = [counter.run(program.counted).local_bytes for program in bases]
     tape, once = _fit_tape(tapes, chunks=runs.chunks)
     _check_state(network)
     state, fixed = byte_size(flatten(network.state)[0]), _fixed_bytes(network)
-    found: list[_CountedRun] = []
-    for schedule in runs.schedules:
-        found.append(_CountedRun.of(network, schedule, beside=fixed - once))
-        counter.count()
+    run = partial(_CountedRun.of, network, beside=fixed - once)
+    found = [counter.run(partial(run, schedule)) for schedule in runs.schedules]
     singles, several = found[:_SINGLE_RUNS], found[_SINGLE_RUNS:]
     apart = max(one.space for one in singles) - min(one.space for one in singles)
     if apart > _SMALL_BYTES:
         # Something besides the steps was alive in one of them, as in a first run: two of three agree.
-        singles.append(_CountedRun.of(network, runs.schedules[0], beside=fixed - once))
+        singles.append(run(runs.schedules[0]))
     # A state that is read from remote memory is no checkpoint.
     single = sorted(one.space for one in singles)[1] + state
     workspaces = [one.space for one in several]

@@ -245,15 +245,10 @@ class TorchRounds(Rounds):
 
     def start(self, counter: RunCounter) -> None:
         for program in self._programs[:1]:
-            program.timed()
-            counter.count()
+            counter.run(program.timed)
 
     def run(self, counter: RunCounter) -> Round:
-        timelines = []
-        for program in self._programs:
-            timelines.append(program.timed().events)
-            counter.count()
-        found = read_events(*timelines)
+        found = read_events(*(counter.run(program.timed).events for program in self._programs))
         return found if self._network.remote_dir is None else {**found, **self._time_folder(found)}
 
     def _time_folder(self, walked: Round) -> Round:
