@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import numpy.typing as npt
 
@@ -20,7 +20,7 @@ from ckptplan.calibration.fit import Round, Times, count_actions
 from ckptplan.model.network import Operations
 from ckptplan.model.plan import Plan
 from ckptplan.model.progress import Progress
-from ckptplan.model.workload import DERIVED, TIMES, WORKSPACES, Basis, Calibration
+from ckptplan.model.workload import DERIVED, TIMES, WORKSPACES, Basis, Calibration, Workload
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import Event
 from ckptplan.storage.memory import find_folder_room, host_memory_bytes
@@ -131,6 +131,11 @@ class PilotTimes:
     compile_seconds: float = 0.0
     #: Steps that were timed.
     steps: int
+
+    @classmethod
+    def of(cls, workload: Workload) -> Self:
+        """Return the times of a workload that was calibrated here."""
+        return cls(**{name: getattr(workload, name) for name in TIMES}, run_seconds=0.0, steps=workload.steps)
 
     def run(self, what: Plan | Schedule) -> float:
         """Return the estimated seconds of a run."""

@@ -43,8 +43,10 @@ from ckptplan.storage.memory import round_down
 from ckptplan.units import format_bytes, format_seconds, format_wait
 from ckptplan.wording import Argument
 
-#: The seconds that a validation may take by default if times are not compared.
-_MOST_SECONDS = 60.0
+#: The seconds that a validation may take by default: if times are compared, and if they are not.
+_MOST_TIMED, _MOST_SECONDS = 600.0, 60.0
+#: Calibrated times that are so many times too long are refused at once: the machine may be quicker by now.
+_DOUBT = 2.0
 #: The share of available memory that a run may be predicted to need.
 _SHARE = 0.7
 #: Rounds in which messages are timed again, and the steps of a round.
@@ -94,7 +96,7 @@ def validate(
         memory_tolerance: the share by which the live peak may be off.
         regret: whether to run the best plan of each strategy, too.
         max_seconds: the seconds that all runs may take, as estimated from a few steps that run first; None
-            means 60 if times are not compared, and otherwise no limit.
+            means 60 if times are not compared, and otherwise 600.
         progress: called with the milliseconds done and their estimated total.
         tell: called with a line of text, before the runs: why times are not compared, and how long they take.
 
@@ -127,7 +129,8 @@ def validate(
             list_others(plan)
         if reason is not None:
             tell(f"times cannot be compared here: {reason}. Only counts, bytes and gradients are judged")
-            max_seconds = _MOST_SECONDS if max_seconds is None else max_seconds
+        if max_seconds is None:
+            max_seconds = _MOST_TIMED if reason is None else _MOST_SECONDS
         found = _Comparison(
             plan=plan,
             backend=backend,
@@ -301,10 +304,15 @@ class _Comparison:
         steps = self.plan.steps
         return None if self.plain else make_schedule("standard", steps=steps, chunk_size=min(_CHUNK, steps))
 
-    def estimate(self, *, max_seconds: float | None) -> None:
+    def estimate(self, *, max_seconds: float) -> None:
         """Estimate the seconds of each run. Raises InputError if they are more than ``max_seconds``."""
+        if self.rounds:
+            self._list_seconds(PilotTimes.of(self.plan.workload), max_seconds=max_seconds, doubt=_DOUBT)
+        self._list_seconds(self.backend.pilot(self.network, most=self.plan.steps), max_seconds=max_seconds)
+
+    def _list_seconds(self, pilot: PilotTimes, *, max_seconds: float, doubt: float = 1.0) -> None:
+        """Estimate them by the times of steps, which may be ``doubt`` times as long as they are."""
         steps = self.plan.steps
-        pilot = self.backend.pilot(self.network, most=steps)
         own, reference = pilot.run(self.plan), self.reference
         expected = steps * pilot.step_seconds if reference is None else pilot.run(reference)
         counted, peak = self.backend.meter_seconds(own, steps=steps)
@@ -312,7 +320,7 @@ class _Comparison:
         if self.rounds:
             self.seconds += self._estimate_times(pilot)
         total = sum(self.seconds)
-        if max_seconds is None or total <= max_seconds:
+        if total <= doubt * max_seconds:
             return
         fewer = max(1, int(steps * max_seconds / total))
         raise InputError(

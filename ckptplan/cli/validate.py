@@ -57,7 +57,7 @@ def validate(
         float | None,
         option(
             "SECONDS",
-            "Run nothing if it would take longer (default: 60 for other hardware, else no limit).",
+            "Run nothing if it would take longer (default: 60 for other hardware, else 600).",
             parser=options.parse_limit,
         ),
     ] = None,

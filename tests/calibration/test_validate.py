@@ -13,6 +13,7 @@ from ckptplan import HardwareProfile, InputError, Plan, Workload
 from ckptplan.calibration.backend import Gradient
 from ckptplan.calibration.calibrate import Calibrated, calibrate
 from ckptplan.calibration.cell_spec import CellSpec
+from ckptplan.calibration.torch_backend import TorchBackend
 from ckptplan.calibration.torch_backend.cells import MeasuredNetwork, build_network
 from ckptplan.calibration.torch_backend.runs import TorchProgram
 from ckptplan.calibration.validate import validate
@@ -173,9 +174,21 @@ def test_a_validation_that_would_take_too_long_is_refused_with_the_estimate_and_
     assert "max_seconds=1, or a plan for at most 1 steps, a smaller batch" in str(error.value)
 
 
-def test_times_may_take_as_long_as_they_take_unless_a_limit_is_given(calibrated: Calibrated) -> None:
+def test_times_may_take_ten_minutes_unless_another_limit_is_given(
+    calibrated: Calibrated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What calibrated times say is known at once: nothing runs first."""
+
+    def run(*_: object, **__: object) -> None:
+        raise AssertionError("a step ran")
+
+    monkeypatch.setattr(TorchBackend, "pilot", run)
+    plan = plan_for(calibrated)
     with pytest.raises(InputError, match="max_seconds: 12 runs of 120 steps"):
-        validate(plan_for(calibrated), repeats=1, max_seconds=1e-6)
+        validate(plan, repeats=1, max_seconds=1e-6)
+    rounds = int(9000 / plan.predicted.seconds)
+    with pytest.raises(InputError, match=r"runs of 120 steps take about .* and the limit is 600 s"):
+        validate(plan, repeats=rounds)
 
 
 def test_ctrl_c_leaves_what_was_compared_before(
