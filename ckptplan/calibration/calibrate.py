@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from math import inf
 from time import perf_counter
 from typing import Any, ClassVar
@@ -46,14 +46,12 @@ _TOLERATED = 0.1
 _QUICK_UNCERTAINTY = 0.1
 
 
-def fit_in(extent: Extent, *, max_seconds: float | None, seconds_left: float | None = None) -> Extent:
-    """Return ``extent``, or as much of it as fits in ``max_seconds``; None means no limit.
+def fit_in(extent: Extent, *, max_seconds: float, seconds_left: float | None = None) -> Extent:
+    """Return ``extent``, or as much of it as fits in ``max_seconds``.
 
     ``seconds_left``: what is left of the time for the rounds, if bytes are counted already. Raises InputError
     if even the least takes too long.
     """
-    if max_seconds is None:
-        return extent
     for candidate in (extent, *extent.reduce()):
         if seconds_left is None:
             seconds, most = candidate.seconds, max_seconds
@@ -101,13 +99,13 @@ class Noisy(CkptplanError):  # noqa: N818 - what the machine is
 
 
 class Measuring:
-    """A measurement of a cell: times a few steps first, and decides how much to measure.
+    """A measurement of a cell: times a few steps first, and decides how much to measure. Raises InputError.
 
     Arguments:
         backend: what runs the cell.
         network: the cell.
         choose: returns what to measure if there is enough time.
-        max_seconds: the time that it may take; None means no limit.
+        max_seconds: the time that it may take.
         announce: called with lines on how long it takes, and on what is left out.
         progress: called with the time done and the time expected, in milliseconds.
         tolerance: more rounds follow while those of a time of a step spread by more than half of this.
@@ -119,35 +117,28 @@ class Measuring:
         network: Any,
         *,
         choose: Callable[[PilotTimes], Extent],
-        max_seconds: float | None,
+        max_seconds: float,
         announce: Announce | None,
         progress: Progress | None,
         tolerance: float = inf,
     ) -> None:
-        self._backend, self._network, self._choose = backend, network, choose
-        self._tolerance = tolerance
-        self._max_seconds, self._progress = max_seconds, progress
-        self._announce = announce
-        self._began = 0.0
+        self._backend, self._network, self._tolerance = backend, network, tolerance
+        self._max_seconds, self._announce = max_seconds, announce
+        self._began = perf_counter()
+        self._full = choose(backend.pilot(network))
+        self.extent = fit_in(self._full, max_seconds=max_seconds)
+        self.counter = RunCounter([*self.extent.size_seconds, *self.extent.time_seconds], progress=progress)
         #: What ended the rounds before the last one, such as KeyboardInterrupt.
         self.ended_by: BaseException | None = None
         #: The rows of the rounds that are complete; others do not count.
         self.rounds: list[Round] = []
-
-    @cached_property
-    def _planned(self) -> tuple[Extent, RunCounter]:
-        """What is measured, and the counter of its runs. Raises InputError if even the least takes too long."""
-        self._began = perf_counter()
-        self._full = self._choose(self._backend.pilot(self._network))
-        extent = fit_in(self._full, max_seconds=self._max_seconds)
-        self._say(extent.text)
-        self._say_left_out(extent)
-        return extent, RunCounter([*extent.size_seconds, *extent.time_seconds], progress=self._progress)
+        self._say(self.extent.text)
+        self._say_left_out()
 
     @property
-    def pilot(self) -> PilotTimes:
-        """Times of a few steps. Raises InputError if even the least takes longer than the limit."""
-        return self._planned[0].pilot
+    def runs(self) -> tuple[Extent, RunCounter]:
+        """What is measured, and what counts its runs."""
+        return self.extent, self.counter
 
     @property
     def fewer_chunks(self) -> bool:
@@ -170,10 +161,6 @@ class Measuring:
         most = self._tolerance / 2
         return Noisy(field=field, spread=spread, most=most) if spread > most else None
 
-    def count_sizes(self) -> CountedSizes:
-        """Count the bytes of the cell. Raises InputError."""
-        return self._backend.sizes(self._network, lambda: self._planned)
-
     def time_rounds(self, sizes: CountedSizes) -> Rounds:
         """Time steps and messages in rounds, which end early after three if time is over or anything ends them.
 
@@ -181,15 +168,14 @@ class Measuring:
 
         Raises InputError if the first round shows that not even the fewest rounds fit in the time.
         """
-        self.extent, self._counter = self._planned
         rounds = self._backend.rounds(self._network, self.extent, sizes)
         longest = 0.0
         try:
             while self._needs_more() and not self._is_over(longest):
                 if not self.rounds:
-                    rounds.start(self._counter)
+                    rounds.start(self.counter)
                 began = perf_counter()
-                self.rounds.append(rounds.run(self._counter))
+                self.rounds.append(rounds.run(self.counter))
                 longest = max(longest, perf_counter() - began)
                 if self._takes_too_long(longest):
                     self._leave_out_more(longest)
@@ -203,13 +189,11 @@ class Measuring:
                 raise
             self.ended_by = end
         else:
-            self._counter.end()
+            self.counter.end()
         return rounds
 
     @property
     def _seconds_left(self) -> float:
-        if self._max_seconds is None:
-            return float("inf")
         return self._max_seconds - (perf_counter() - self._began)
 
     def _needs_more(self) -> bool:
@@ -221,7 +205,7 @@ class Measuring:
             return False
         if done == wanted:
             self._say("rounds differ: more follow")
-        self._counter.expect(self.extent.round_seconds)
+        self.counter.expect(self.extent.round_seconds)
         return True
 
     def _is_over(self, longest: float) -> bool:
@@ -230,7 +214,7 @@ class Measuring:
 
     def _takes_too_long(self, longest: float) -> bool:
         """Return whether the fewest rounds would take too long, by the first one."""
-        if len(self.rounds) > 1 or self._max_seconds is None:
+        if len(self.rounds) > 1:
             return False
         missing = min(LEAST_ROUNDS, self.extent.rounds) - 1
         return missing * longest > self._seconds_left + _TOLERATED * self._max_seconds
@@ -243,11 +227,11 @@ class Measuring:
             replace(extent, pilot=slower), max_seconds=self._max_seconds, seconds_left=self._seconds_left
         )
         self._say("rounds take longer than estimated")
-        self._say_left_out(self.extent)
-        self._counter.expect(self.extent.time_seconds)
+        self._say_left_out()
+        self.counter.expect(self.extent.time_seconds)
 
-    def _say_left_out(self, extent: Extent) -> None:
-        texts = extent.left_out(self._full)
+    def _say_left_out(self) -> None:
+        texts = self.extent.left_out(self._full)
         if texts:
             self._say(f"less is measured, to end within {self._max_seconds:g} s: {'; '.join(texts)}")
 
@@ -360,18 +344,18 @@ def calibrate(
         measuring = Measuring(
             backend,
             network,
-            choose=lambda pilot: backend.choose(pilot, rounds=LEAST_ROUNDS if quick else repeats, quick=quick),
-            max_seconds=max_seconds,
+            choose=partial(backend.choose, rounds=LEAST_ROUNDS if quick else repeats, quick=quick),
+            max_seconds=inf if max_seconds is None else max_seconds,
             announce=announce,
             progress=progress,
             # A quick one promises little, and its uncertainty says how little.
             tolerance=inf if quick else tolerance,
         )
-        sizes = measuring.count_sizes()
+        sizes = backend.sizes(network, lambda: measuring.runs)
         make = partial(make_counted, spec, batch=batch, steps=steps, name=name)
         if keep is not None:
             keep(make(sizes))
-        roofline = backend.roofline(network, measuring.pilot)
+        roofline = backend.roofline(network, measuring.extent.pilot)
         rounds = measuring.time_rounds(sizes)
         environment = backend.environment
     sizes = rounds.complete(sizes)
@@ -432,12 +416,15 @@ def count_sizes(
     given = complete_times(times) if times else None
     backend = open_backend(spec, device=device, thread_count=thread_count, tape=tape)
     with backend.prepare():
-        sizes = Measuring(
+        network = backend.build(spec, batch=batch, seed=seed, announce=announce)
+        measure = partial(
+            Measuring,
             backend,
-            backend.build(spec, batch=batch, seed=seed, announce=announce),
-            choose=lambda pilot: backend.choose(pilot, rounds=0),
-            max_seconds=max_seconds,
+            network,
+            choose=partial(backend.choose, rounds=0),
+            max_seconds=inf if max_seconds is None else max_seconds,
             announce=announce,
             progress=progress,
-        ).count_sizes()
+        )
+        sizes = backend.sizes(network, lambda: measure().runs)
     return make_counted(spec, sizes, given, batch=batch, steps=steps, name=name)

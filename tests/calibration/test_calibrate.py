@@ -411,7 +411,7 @@ def test_what_takes_too_long_is_left_out_in_the_documented_order() -> None:
     times = pilot(0.001)
     full = TorchExtent.choose(times, rounds=5)
     whole = full.seconds
-    assert fit_in(full, max_seconds=None) == full
+    assert fit_in(full, max_seconds=math.inf) == full
     assert fit_in(full, max_seconds=2 * whole).left_out(full) == ()
     order = ["chunks of", "rounds instead", "messages", "sizes in runs"]
     before = 0

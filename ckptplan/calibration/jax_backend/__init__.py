@@ -43,6 +43,7 @@ class JaxBackend(Backend):
     ) -> None:
         self._threads, self._tape, self._folder = threads, tape or "residuals", remote_dir
         self._states = states
+        check_tape(self._tape)
         # Processor time with one thread: other programs do not lengthen it. It does not see a disk.
         alone = threads == 1 and remote_dir is None
         self._clock = time.process_time if alone else time.perf_counter
@@ -74,7 +75,6 @@ class JaxBackend(Backend):
         return JaxExtent.choose(pilot, rounds=rounds, quick=quick)
 
     def sizes(self, network: JaxNetwork, runs: Callable[[], tuple[Extent, RunCounter]]) -> CompiledSizes:
-        check_tape(self._tape)
         return next(one for kind, one in count_sizes(network).items() if kind == self._tape)
 
     def rounds(self, network: JaxNetwork, extent: Extent, sizes: CountedSizes) -> JaxRounds:
