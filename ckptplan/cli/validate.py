@@ -1,6 +1,6 @@
 """``ckptplan validate``: execute a plan and compare its predictions with measurements."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -11,9 +11,6 @@ from ckptplan.cli.output import OutputOptions, PageOptions, note, write_view
 from ckptplan.cli.plans import traced
 from ckptplan.cli.progress import progress_bar
 from ckptplan.errors import InputError
-
-if TYPE_CHECKING:
-    from ckptplan.calibration.cell_spec import CellSpec
 
 #: Exit code if a prediction is outside its tolerance.
 OUTSIDE = 4
@@ -80,12 +77,14 @@ def validate(
     planned = load_plan(plan)
     spec = choose_cell(planned.workload, cell=cell, trust=trust_cell)
     options.need_runtime(spec.runtime)
-    where = _choose_place(spec, device=device, thread_count=thread_count, trace=trace)
+    if spec.runtime == "jax":
+        _check_jax(device=device, trace=trace)
     with progress_bar("running") as progress:
         found = compare_with_runs(
             planned,
             spec=spec,
-            **where,
+            device=device,
+            thread_count=thread_count,
             remote_dir=remote_dir,
             regret=regret,
             tolerance=tolerance,
@@ -123,17 +122,13 @@ def validate(
         raise typer.Exit(OUTSIDE)
 
 
-def _choose_place(
-    spec: "CellSpec", *, device: Device | None, thread_count: int | None, trace: str | None
-) -> dict[str, Any]:
-    """Return where a cell runs, as arguments of what validates. Raises InputError."""
-    if spec.runtime == "jax":
-        options.check_jax_device(device)
-        if trace is not None:
-            raise InputError(
-                "a compiled program of JAX has no times of its actions",
-                field="--trace",
-                value=trace,
-                accepted="`ckptplan simulate` with --trace, for the simulated timeline alone",
-            )
-    return {"device": device, "thread_count": thread_count}
+def _check_jax(*, device: Device | None, trace: str | None) -> None:
+    """Raise InputError for what cells of JAX do not have."""
+    options.check_jax_device(device)
+    if trace is not None:
+        raise InputError(
+            "a compiled program of JAX has no times of its actions",
+            field="--trace",
+            value=trace,
+            accepted="`ckptplan simulate` with --trace, for the simulated timeline alone",
+        )
