@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ckptplan.storage.memory import read_field
+
 RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parent.parent / "docs"
 MIB, GIB = 2**20, 2**30
@@ -155,12 +157,9 @@ def find_difference(ones: Sequence[Any], others: Sequence[Any]) -> float:
     return max(float(abs(one - other).max() / max(float(abs(other).max()), 1e-30)) for one, other in pairs)
 
 
-def read_status(field_: str) -> int:
+def read_status(name: str) -> int:
     """Return a size of this process, as ``VmHWM``, in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field_ + ":"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"/proc/self/status has no {field_}")
+    return read_field("/proc/self/status", name)
 
 
 def make_document(name: str, results: Any, **more: Any) -> dict[str, Any]:

@@ -28,11 +28,11 @@ def find_free_memory() -> int | None:
         return None
     import resource
 
-    free = _read_field("/proc/meminfo", "MemAvailable")
+    free = read_field("/proc/meminfo", "MemAvailable")
     for limit, used in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
         most, _ = resource.getrlimit(limit)
         if most != resource.RLIM_INFINITY:
-            free = min(free, max(0, most - _read_field("/proc/self/status", used)))
+            free = min(free, max(0, most - read_field("/proc/self/status", used)))
     return free + _count_freed_bytes()
 
 
@@ -51,7 +51,8 @@ def _count_freed_bytes() -> int:
     return int(mallinfo().fordblks)
 
 
-def _read_field(file: str, name: str) -> int:
+def read_field(file: str, name: str) -> int:
+    """Return a size, in bytes, of a file in which the system lists sizes. Raises CkptplanError."""
     for line in Path(file).read_text(encoding="ascii", errors="replace").splitlines():
         if line.startswith(name + ":"):
             return int(line.split()[1]) * _KIB
