@@ -398,8 +398,8 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def pilot(self, network: Any, *, most: int | None = None) -> PilotTimes:
-        """Time a few steps, at most ``most`` in a run. Raises InputError."""
+    def pilot(self, network: Any, *, most: int | None = None) -> Iterator[PilotTimes]:
+        """Yield the times of a few steps, then of more, at most ``most`` in a run. Raises InputError."""
 
     @abstractmethod
     def choose(self, pilot: PilotTimes, *, rounds: int, quick: bool = False) -> Extent:

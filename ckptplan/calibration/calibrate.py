@@ -125,7 +125,8 @@ class Measuring:
         self._backend, self._network, self._tolerance = backend, network, tolerance
         self._max_seconds, self._announce = max_seconds, announce
         self._began = perf_counter()
-        self._full = choose(backend.pilot(network))
+        *_, pilot = backend.pilot(network)
+        self._full = choose(pilot)
         self.extent = fit_in(self._full, max_seconds=max_seconds)
         self.counter = RunCounter([*self.extent.size_seconds, *self.extent.time_seconds], progress=progress)
         #: What ended the rounds before the last one, such as KeyboardInterrupt.

@@ -45,7 +45,8 @@ from ckptplan.wording import Argument
 
 #: The seconds that a validation may take by default: if times are compared, and if they are not.
 _MOST_TIMED, _MOST_SECONDS = 600.0, 60.0
-#: Calibrated times that are so many times too long are refused at once: the machine may be quicker by now.
+#: What takes so many times too long by calibrated times, or by those of the first steps, is refused at once:
+#: the machine may be quicker by now, and so may later steps.
 _DOUBT = 2.0
 #: The share of available memory that a run may be predicted to need.
 _SHARE = 0.7
@@ -308,7 +309,9 @@ class _Comparison:
         """Estimate the seconds of each run. Raises InputError if they are more than ``max_seconds``."""
         if self.rounds:
             self._list_seconds(PilotTimes.of(self.plan.workload), max_seconds=max_seconds, doubt=_DOUBT)
-        self._list_seconds(self.backend.pilot(self.network, most=self.plan.steps), max_seconds=max_seconds)
+        for pilot in self.backend.pilot(self.network, most=self.plan.steps):
+            self._list_seconds(pilot, max_seconds=max_seconds, doubt=_DOUBT)
+        self._list_seconds(pilot, max_seconds=max_seconds)
 
     def _list_seconds(self, pilot: PilotTimes, *, max_seconds: float, doubt: float = 1.0) -> None:
         """Estimate them by the times of steps, which may be ``doubt`` times as long as they are."""

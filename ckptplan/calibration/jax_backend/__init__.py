@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -68,8 +68,8 @@ class JaxBackend(Backend):
     def build(self, spec: CellSpec, *, batch: int, seed: int, announce: Announce | None = None) -> JaxNetwork:
         return replace(build_jax_network(spec, batch=batch, seed=seed), remote_dir=self._folder)
 
-    def pilot(self, network: JaxNetwork, *, most: int | None = None) -> PilotTimes:
-        return time_few_steps(network, most=most)
+    def pilot(self, network: JaxNetwork, *, most: int | None = None) -> Iterator[PilotTimes]:
+        yield time_few_steps(network, most=most)
 
     def choose(self, pilot: PilotTimes, *, rounds: int, quick: bool = False) -> JaxExtent:
         return JaxExtent.choose(pilot, rounds=rounds, quick=quick)

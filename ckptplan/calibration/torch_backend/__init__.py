@@ -124,7 +124,7 @@ class TorchBackend(Backend):
         compile_pieces(network)
         return replace(network, remote_dir=self._folder)
 
-    def pilot(self, network: MeasuredNetwork, *, most: int | None = None) -> PilotTimes:
+    def pilot(self, network: MeasuredNetwork, *, most: int | None = None) -> Iterator[PilotTimes]:
         return time_few_steps(network, most=most)
 
     def choose(self, pilot: PilotTimes, *, rounds: int, quick: bool = False) -> TorchExtent:

@@ -31,8 +31,8 @@ _SHORT_SECONDS = 1.0
 _LEAST_SECONDS = 1e-9
 
 
-def time_few_steps(network: MeasuredNetwork, *, most: int | None = None) -> PilotTimes:
-    """Time a few steps, which also warms up the machine: fewer if they take long. Raises InputError.
+def time_few_steps(network: MeasuredNetwork, *, most: int | None = None) -> Iterator[PilotTimes]:
+    """Time a few steps, then more unless they take long, which also warms up the machine. Raises InputError.
 
     At most ``most`` steps run at a time.
     """
@@ -43,13 +43,14 @@ def time_few_steps(network: MeasuredNetwork, *, most: int | None = None) -> Pilo
     TorchProgram(network, shortest).peak_bytes()
     exclude_loaded_objects()
     found = _time_runs(network, shortest, runs=2)
+    yield found
     for chunk in _PILOT_CHUNKS:
         steps = 8 * chunk
         schedule = make_schedule("nested", steps=steps, chunk_size=chunk, segment_size=4 * chunk)
         if found.run(schedule) > _SHORT_SECONDS or (most is not None and steps > most):
             break
         found = _time_runs(network, schedule, runs=_PILOT_RUNS if chunk == _PILOT_CHUNKS[-1] else 1)
-    return found
+        yield found
 
 
 def exclude_loaded_objects() -> None:
