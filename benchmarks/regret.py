@@ -47,7 +47,7 @@ def run(_: Setting) -> list[dict[str, Any]]:
     results = []
     for rho, transfer, units in product(RHOS, TRANSFERS, UNITS):
         name, paper = best(["paper"], units=units, transfer=transfer, rho=rho)
-        _, optimum = best(["optimal"], units=units, transfer=transfer, rho=rho)
+        optimum = best(["optimal"], units=units, transfer=transfer, rho=rho)[1]
         results.append(
             {
                 "rho": rho,

@@ -140,7 +140,8 @@ class JaxProgram(Program):
         clock: Callable[[], float],
     ) -> None:
         self._network, self._plan, self._inputs, self._steps = network, plan, inputs, steps
-        self._clock, self.new_memory = clock, list[float]()
+        self._clock = clock
+        self.new_memory: list[float] = []
         self._compiled = compile_gradient(network, plan, steps=steps, inputs=inputs)
 
     def seconds(self) -> float:
