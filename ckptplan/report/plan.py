@@ -27,8 +27,6 @@ _REGRETS = (
     blocks.Field("time_over_least", "time / least", "time /\nleast", form=fields.align_ratios),
     blocks.Field("extra_over_least", "extra / least", "extra /\nleast", form=fields.align_ratios),
 )
-#: What narrow tables say in place of longer reasons.
-_SHORT_REASONS = {"does not fit": "no fit", "too little": "alike", "less memory": "alike", "knee": "farther"}
 
 
 def view_plan(plan: Plan, compared: Callable[[], Results], *, unsearched: Sequence[str] = ()) -> View:
@@ -151,19 +149,19 @@ def make_strategies_table(results: Results, *, regret: bool = False) -> blocks.T
     records: list[blocks.Record] = []
     for group in group_same_schedules(one for one in results.values() if isinstance(one, Plan)):
         simplest, *others = sorted(group, key=lambda plan: strategy_of(plan.strategy).simplicity)
-        reason = "best" if best is None or simplest is best else _why_not(simplest, best)
+        reason = blocks.Cell("best") if best is None or simplest is best else _why_not(simplest, best)
         records.append(
             {
                 **fields.tell_plan(simplest, also=[plan.strategy for plan in others]),
                 **_find_regrets(simplest),
                 "strategy": blocks.Cell(simplest.strategy, style="best" if simplest is best else ""),
-                "than best": _make_reason_cell(reason),
+                "than best": reason,
             }
         )
     for name, one in results.items():
         if isinstance(one, Infeasible):
             need = one.need if one.binding == "local_bytes" else None
-            told = _make_reason_cell(format_verdict(one))
+            told = blocks.Cell(format_verdict(one), short="no fit" if one.binding == "local_bytes" else None)
             reasons = {"than best": told, "time_over_least": told}
             records.append(blocks.make_faint({"strategy": name, "local_peak_bytes": need, **reasons}))
     columns = (
@@ -174,12 +172,6 @@ def make_strategies_table(results: Results, *, regret: bool = False) -> blocks.T
         fields.LOCAL.ranked(1),
     )
     return blocks.Table.of((*columns, *(_REGRETS if regret else (_THAN_BEST,))), records)
-
-
-def _make_reason_cell(reason: str) -> blocks.Cell:
-    """Return a reason, which narrow tables show without what their titles say."""
-    short = next((short for ending, short in _SHORT_REASONS.items() if reason.endswith(ending)), None)
-    return blocks.Cell(reason, short=reason.removesuffix(" time") if short is None else short)
 
 
 def _find_regrets(plan: Plan) -> dict[str, float | None]:
@@ -209,22 +201,25 @@ def _explain_regret(best: Plan) -> str:
     )
 
 
-def _why_not(plan: Plan, best: Plan) -> str:
+def _why_not(plan: Plan, best: Plan) -> blocks.Cell:
     """Return why a strategy that fits is not the best."""
     if plan.predicted == best.predicted:
-        return f"the same as {best.strategy}"
+        return blocks.Cell(f"the same as {best.strategy}")
     if plan.goal.objective == "balanced":
-        return "farther from the knee"
+        return blocks.Cell("farther from the knee", short="farther")
     slower = plan.predicted.seconds / best.predicted.seconds - 1
+    more = format_percent(slower)
     if fields.passed_over(plan, best):
-        return (
-            f"{format_percent(slower)} time: too little" if slower < -fields.PROVED else "as quick, less memory"
-        )
+        told = f"{more} time: too little" if slower < -fields.PROVED else "as quick, less memory"
+        return blocks.Cell(told, short="alike")
     larger = plan.predicted.local_peak_bytes / best.predicted.local_peak_bytes - 1
-    reasons = [(slower, f"{format_percent(slower)} time"), (larger, f"{format_percent(larger)} memory")]
+    reasons = [
+        (slower, blocks.Cell(f"{more} time", short=more)),
+        (larger, blocks.Cell(f"{format_percent(larger)} memory")),
+    ]
     if plan.goal.objective == "memory":
         reasons.reverse()
-    return next((text for share, text in reasons if share > 0), "as good")
+    return next((reason for share, reason in reasons if share > 0), blocks.Cell("as good"))
 
 
 def _list_facts(plan: Plan, results: Results) -> Iterator[tuple[str, str | blocks.Cell]]:
