@@ -253,6 +253,31 @@ def test_writing_a_section_leaves_the_rest_of_the_page_as_it_is(tmp_path: Path) 
     assert page.read_text() == text.replace(section_of(text, "wrong_profiles"), "new\n")
 
 
+def test_gains_of_offloading_are_those_of_the_planner() -> None:
+    """The best plan with remote checkpoints beside the best local one, in rounded ratios of time."""
+    table = (ROOT / "docs/offload.md").read_text().partition("## When it pays")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([\d,]+) \| ([\d.]+) \| (.*) \|$", table, re.M)
+    assert len(rows) == 6
+    for steps, rho, gains in rows:
+        workload = ckptplan.Workload(
+            name="job", steps=int(steps.replace(",", "")), units=1, state_bytes=1000, tape_bytes=1000,
+            forward_seconds=1, backward_seconds=2, recompute_seconds=1,
+        )  # fmt: skip
+        rate = 1000 * float(rho)
+        for states, gain in zip((3, 6, 12, 24), gains.split(" | "), strict=True):
+            machine = ckptplan.HardwareProfile(
+                name="place", local_bytes=1000 * states, write_bytes_per_second=rate, read_bytes_per_second=rate
+            )
+            local = ckptplan.optimize(workload, machine, strategies=LOCAL).predicted.seconds
+            both = ckptplan.optimize(workload, machine, strategies=[*LOCAL, *FAR]).predicted.seconds
+            assert gain == f"{local / both:.1f}"
+
+
+#: What a call with ``memory=`` chooses from, and what a place adds to it.
+LOCAL = ["base", "standard", "nested", "growing", "revolve"]
+FAR = ["remote", "hierarchical", "double", "double-growing", "periodic"]
+
+
 def test_figures_for_networks_are_those_measured() -> None:
     """The tables, as the benchmark writes them."""
     results = json.loads((ROOT / "benchmarks/results/networks.json").read_text())["results"]
