@@ -19,7 +19,6 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from ckptplan.errors import InputError, quote_value
 from ckptplan.torch.ambient import read_settings
 from ckptplan.torch.graphs import find_graph_leaves
-from ckptplan.torch.surroundings.snapshot import Place
 from ckptplan.torch.trees import Leaves
 
 Parameters: TypeAlias = tuple[torch.Tensor, ...]
@@ -126,8 +125,8 @@ class Fingerprint:
     Arguments:
         modules: the modules.
         others: other parameters, by their names.
-        swept: places that may: statistics that steps write and never read, and other calls, too.
-        slots: buffers that may, by the ids of the dicts that hold them and their names: a part of the state.
+        changing: tensors that may, and names in dicts, by the ids of these: statistics that steps write and
+            never read, and other calls, too; buffers that are a part of the state.
     """
 
     def __init__(
@@ -135,12 +134,9 @@ class Fingerprint:
         modules: tuple[torch.nn.Module, ...],
         *,
         others: Mapping[str, torch.Tensor],
-        swept: tuple[Place, ...],
-        slots: frozenset[tuple[int, Any]] = frozenset(),
+        changing: frozenset[tuple[int, Any]],
     ) -> None:
-        self._modules, self._others = modules, others
-        self._without = {id(one.value) for one in swept if isinstance(one.value, torch.Tensor)}
-        self._places = slots | {(id(one.holder.thing), one.key) for one in swept}
+        self._modules, self._others, self._changing = modules, others, changing
         self._tensors, self._set = self._list_tensors(), self._read_settings()
 
     def check(self) -> list[str]:
@@ -150,7 +146,7 @@ class Fingerprint:
         for name in {**now, **self._tensors}:
             before, after = self._tensors.get(name), now.get(name)
             how = _name_change(before, after)
-            if how and not (after is not None and after.id in self._without):
+            if how and not (after is not None and (after.id, None) in self._changing):
                 changes = [f"{name.partition('.')[2]} was {how}"]
                 break
         if changes:
@@ -181,7 +177,7 @@ class Fingerprint:
             for path, one in module.named_modules(prefix=str(number)):
                 for values in (one._parameters, one._buffers):
                     for name, tensor in values.items():
-                        if tensor is not None and (id(values), name) not in self._places:
+                        if tensor is not None and (id(values), name) not in self._changing:
                             found[f"{path}.{name}"] = _mark(tensor)
         return found
 

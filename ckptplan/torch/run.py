@@ -259,6 +259,7 @@ class Run:
             make_step=partial(_make_step, call, probed, engine=engine),
             runs_again=call.runs_again,
             rehearses=rehearses,
+            slots=call.cell.places if isinstance(call.cell, SlotCell) else frozenset(),
         )
         executor = Executor(
             call=call,
@@ -365,13 +366,11 @@ class PlannedSequence(torch.autograd.Function):
         ctx.versions = [tensor._version for tensor in tensors]
         ctx.tensors = [tensor.detach() for tensor in tensors]
         run.sweep()
-        cell: object = run.call.cell
         # Taken after the sweep: steps may replace buffers, e.g. in neurons that keep their last state.
         ctx.modules = Fingerprint(
             run.probed.found.modules,
             others=dict(zip(run.probed.list_parameter_names(), run.probed.parameters, strict=True)),
-            swept=run.watch.swept,
-            slots=cell.places if isinstance(cell, SlotCell) else frozenset(),
+            changing=run.watch.changing,
         )
         # The results refer to this function, so the run must not refer to them.
         final, run.executor.final = run.executor.final, ()

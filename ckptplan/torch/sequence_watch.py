@@ -6,9 +6,9 @@ they read is hidden state, and refused, also if they begin to write it only afte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -59,6 +59,7 @@ class SequenceWatch:
         make_step: makes what takes a step aside.
         runs_again: whether steps run again.
         rehearses: whether a step in the middle of the sequence is taken in other surroundings, too.
+        slots: the places of a ``SlotCell``, which whoever calls it sets when the sweep is done.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class SequenceWatch:
         make_step: MakeStep,
         runs_again: bool,
         rehearses: bool,
+        slots: frozenset[tuple[int, Any]] = frozenset(),
     ) -> None:
         found = probed.found
         self._surroundings = probed.surroundings
@@ -85,6 +87,8 @@ class SequenceWatch:
         self.may_begin_again = False
         #: What the sweep changed.
         self.swept: tuple[Place, ...] = ()
+        #: Where something may change without a word: the ids of objects, with keys.
+        self.changing = slots
         #: Whether the sweep changed what no earlier call had, and what could not be put back for a trial.
         self.is_stale = False
         #: Whether all is as it was before the first step, after a refusal.
@@ -190,6 +194,7 @@ class SequenceWatch:
             now = surroundings.take(since=now)
         refuse_changed_parameters(changed)
         self.swept = tuple(changed)
+        self.changing |= {(id(place.holder.thing), place.key) for place in changed}
         self._new = [
             one
             for one in surroundings.holders
@@ -198,7 +203,7 @@ class SequenceWatch:
         self._changed = {place.holder: before[place.holder] for place in changed}
         guard_leftovers(changed, with_graph=self.with_graph, roots=self._roots)
         # Guards are put into containers that steps made, too.
-        self._left = _leave_out(surroundings.take(since=now) if changed else now, changed)
+        self._left = _leave_out(surroundings.take(since=now) if changed else now, self.changing)
 
     def _refuse_unknown(self, changed: list[Place], before: Snapshot, *, ended: bool = False) -> None:
         """Raise InputError for changes that neither the first steps nor an earlier call showed.
@@ -276,7 +281,7 @@ class SequenceWatch:
 
     def _list_changes(self) -> list[Place]:
         """Return the places that others than the steps changed since the sweep."""
-        return list_changes(self._left, _leave_out({one: one.read() for one in self._left}, self.swept))
+        return list_changes(self._left, _leave_out({one: one.read() for one in self._left}, self.changing))
 
 
 _UNCHANGED = "what steps read as it was in the forward pass until the backward pass is done"
@@ -293,17 +298,16 @@ def _describe_changes(places: list[Place], others: Sequence[str] = ()) -> str:
     )
 
 
-def _leave_out(contents: Snapshot, changed: Collection[Place]) -> Snapshot:
-    """Return contents without places that steps change, gradients, and copies of numbers."""
-    keys: dict[Holder, set[Any]] = {}
-    for place in changed:
-        keys.setdefault(place.holder, set()).add(place.key)
+def _leave_out(contents: Snapshot, changing: Iterable[tuple[int, Any]]) -> Snapshot:
+    """Return contents without places that may change, gradients, and copies of numbers."""
+    keys: dict[int, set[Any]] = {}
+    for number, key in changing:
+        keys.setdefault(number, set()).add(key)
     found: dict[Holder, Any] = {}
     for holder, content in contents.items():
-        if isinstance(holder, GradientHolder | ArrayHolder):
-            continue
-        if holder not in keys:
-            found[holder] = content.without_copy() if isinstance(holder, TensorHolder) else content
-        elif isinstance(content, dict):
-            found[holder] = {key: value for key, value in content.items() if key not in keys[holder]}
+        without = keys.get(id(holder.thing), ())
+        if isinstance(content, dict) and without:
+            found[holder] = {key: value for key, value in content.items() if key not in without}
+        elif None not in without and not isinstance(holder, GradientHolder | ArrayHolder):
+            found[holder] = replace(content, copy=None) if isinstance(holder, TensorHolder) else content
     return found

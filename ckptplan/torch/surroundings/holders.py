@@ -393,10 +393,6 @@ class _Numbers:
     #: Whether it had a graph.
     has_graph: bool
 
-    def without_copy(self) -> _Numbers:
-        """Return the same without the numbers."""
-        return _Numbers(self.version, None, self.has_graph)
-
 
 class TensorHolder(Holder):
     """The numbers of a tensor. ``small`` ones are copied whenever they are read."""
