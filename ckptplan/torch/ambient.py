@@ -5,10 +5,10 @@ Random generators that a step may draw from: PyTorch's, Python's, numpy's, and o
 
 from __future__ import annotations
 
-import ctypes
+import copy
+import pickle
 import random
-from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -17,9 +17,6 @@ from typing import Any
 
 import numpy as np
 import torch
-
-#: The Mersenne twister of numpy's default generator: 624 words and a position.
-_TWISTER_BYTES = 4 * 625
 
 
 class RandomSource:
@@ -37,7 +34,7 @@ class RandomSource:
     def state(self) -> Any:
         """Return the present state."""
         state = self._read()
-        if self._last is None or not are_equal_states(state, self._last):
+        if self._last is None or not _are_equal(state, self._last):
             self._last = state
         return self._last
 
@@ -48,108 +45,34 @@ class RandomSource:
             self._last = state
 
 
-def are_equal_states(one: Any, other: Any) -> bool:
-    """Return whether two states of the same generator are equal."""
-    if one is other:
-        return True
+def _are_equal(one: Any, other: Any) -> bool:
+    """Return whether two states are equal, as far as that can be told without waiting for a device."""
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):
-        # Of numpy: nested, with arrays.
-        return one.keys() == other.keys() and all(are_equal_states(one[key], other[key]) for key in one)
+        return one.device.type == "cpu" and torch.equal(one, other)
     return bool(np.all(one == other))
 
 
-class PythonState:
-    """The state of the module ``random``, or of an object of ``random.Random``."""
-
-    def __init__(self, generator: Any = random) -> None:
-        self._generator = generator
-        self._seen: Any = None
-        self._packed: Any = None
-
-    def read(self) -> Any:
-        """Return the present state."""
-        state = self._generator.getstate()
-        if self._seen is None or not _begins_alike(state, self._seen):
-            self._seen, self._packed = state, _pack(state)
-        return self._packed
-
-    def write(self, state: Any) -> None:
-        """Continue from a state."""
-        self._seen, self._packed = _unpack(state), state
-        self._generator.setstate(self._seen)
+def _make_packed(read: Callable[[], Any], write: Callable[[Any], object]) -> RandomSource:
+    """Return a source whose states are bytes: a tuple of so many integers takes ten times the memory."""
+    return RandomSource(lambda: pickle.dumps(read()), lambda state: write(pickle.loads(state)))  # noqa: S301 - our own
 
 
-def _begins_alike(one: Any, other: Any) -> bool:
-    """Return whether no number was drawn between two states of Python's generator.
-
-    A draw moves the position, which is the last word, and all words change before it is the same again.
-    """
-    if not (_is_twister(one) and _is_twister(other)):
-        return bool(one == other)
-    return bool(one[2] == other[2] and one[1][-1] == other[1][-1] and one[1][:8] == other[1][:8])
-
-
-def _is_twister(state: Any) -> bool:
-    return isinstance(state, tuple) and len(state) == 3 and isinstance(state[1], tuple) and len(state[1]) == 625
+def list_default_sources() -> list[RandomSource]:
+    """Return the default generators that a cell on a CPU may draw from."""
+    return [
+        RandomSource(torch.get_rng_state, torch.set_rng_state),
+        _make_packed(random.getstate, random.setstate),
+        _make_packed(partial(np.random.get_state, legacy=False), np.random.set_state),
+    ]
 
 
-def _pack(state: Any) -> Any:
-    """Return a state as bytes: a tuple of so many integers takes ten times the memory."""
-    return (state[0], array("I", state[1]).tobytes(), state[2]) if _is_twister(state) else state
-
-
-def _unpack(state: Any) -> Any:
-    if isinstance(state, tuple) and len(state) == 3 and isinstance(state[1], bytes):
-        return state[0], tuple(array("I", state[1])), state[2]
-    return state
-
-
-class NumpyState:
-    """The state of the generator behind ``numpy.random.rand`` and its like."""
-
-    def __init__(self) -> None:
-        self._twister: Any = None
-        self._address: int | None = None
-        self._words, self._has_spare = b"", True
-        self._state: Any = None
-
-    def read(self) -> Any:
-        """Return the present state."""
-        # Reading it takes 30 us. Usually a look at its memory shows that it has not moved; only a spare number
-        # of a normal distribution is used up without a trace there.
-        words = self._read_words()
-        if not words or words != self._words or self._has_spare:
-            self._state = state = np.random.get_state(legacy=False)  # noqa: NPY002 - what others draw from
-            self._words, self._has_spare = words, bool(state.get("has_gauss", 1))
-        return self._state
-
-    def write(self, state: Any) -> None:
-        """Continue from a state."""
-        np.random.set_state(state)  # noqa: NPY002 - as above
-        self._words = b""
-
-    def _read_words(self) -> bytes:
-        """Return the memory of the generator, nothing if it is not numpy's own Mersenne twister."""
-        generator = np.random.mtrand.get_bit_generator()
-        if generator is not self._twister:
-            is_known = type(generator) is np.random.MT19937
-            self._twister, self._words = generator, b""
-            self._address = generator.ctypes.state_address if is_known else None
-        return b"" if self._address is None else ctypes.string_at(self._address, _TWISTER_BYTES)
-
-
-def list_default_sources(device: torch.device) -> list[RandomSource]:
-    """Return the default generators that a cell on a device may draw from."""
-    sources = [RandomSource(torch.get_rng_state, torch.set_rng_state)]
-    sources += [RandomSource(one.read, one.write) for one in (PythonState(), NumpyState())]
-    if device.type == "cuda":
-        read, write = torch.cuda.get_rng_state, torch.cuda.set_rng_state
-        sources.append(RandomSource(partial(read, device), partial(write, device=device)))
-    return sources
+def _list_device_sources(device: torch.device) -> list[RandomSource]:
+    if device.type != "cuda":
+        return []
+    read, write = torch.cuda.get_rng_state, torch.cuda.set_rng_state
+    return [RandomSource(partial(read, device), partial(write, device=device))]
 
 
 def make_held_source(generator: object) -> RandomSource | None:
@@ -157,14 +80,13 @@ def make_held_source(generator: object) -> RandomSource | None:
     if isinstance(generator, torch.Generator):
         return RandomSource(generator.get_state, generator.set_state)
     if isinstance(generator, np.random.RandomState):
-        return RandomSource(partial(generator.get_state, legacy=False), generator.set_state)
+        return _make_packed(partial(generator.get_state, legacy=False), generator.set_state)
     if isinstance(generator, np.random.Generator):
         bits = generator.bit_generator
-        return RandomSource(lambda: bits.state, partial(setattr, bits, "state"))
+        return _make_packed(lambda: bits.state, partial(setattr, bits, "state"))
     # The system's entropy cannot be drawn again.
     if isinstance(generator, random.Random) and not isinstance(generator, random.SystemRandom):
-        state = PythonState(generator)
-        return RandomSource(state.read, state.write)
+        return _make_packed(generator.getstate, generator.setstate)
     return None
 
 
@@ -183,13 +105,25 @@ class Generators:
         self.wanted = wanted
         once = {id(one): one for one in held}.values() if wanted else ()
         mine = [source for source in map(make_held_source, once) if source is not None]
-        self._sources = [*list_default_sources(device), *mine] if wanted else []
+        self._sources = [*list_default_sources(), *mine, *_list_device_sources(device)] if wanted else []
         self._last: RandomState = ()
+
+    @property
+    def numbers(self) -> frozenset[int]:
+        """The numbers of all."""
+        return frozenset(range(len(self._sources)))
+
+    def only(self, numbers: Container[int]) -> Generators:
+        """Return those of some numbers."""
+        return self._with(source for number, source in enumerate(self._sources) if number in numbers)
 
     def beside(self, more: Iterable[RandomSource]) -> Generators:
         """Return the same generators, with sources that are no random ones."""
-        made = Generators(torch.device("cpu"), wanted=False)
-        made.wanted, made._sources = self.wanted, [*self._sources, *more]
+        return self._with((*self._sources, *more))
+
+    def _with(self, sources: Iterable[RandomSource]) -> Generators:
+        made = copy.copy(self)
+        made._sources = [*sources]
         return made
 
     def state(self) -> RandomState:
@@ -206,9 +140,10 @@ class Generators:
             source.restore(one)
         self._last = state
 
-    def moved_since(self, state: RandomState) -> bool:
-        """Return whether numbers were drawn since a state."""
-        return not all(are_equal_states(one, other) for one, other in zip(self.state(), state, strict=True))
+    def moved_since(self, state: RandomState) -> frozenset[int]:
+        """Return the numbers of the generators from which something was drawn since a state."""
+        pairs = zip(self.state(), state, strict=True)
+        return frozenset(number for number, (one, other) in enumerate(pairs) if not _are_equal(one, other))
 
     @contextmanager
     def aside(self) -> Iterator[None]:

@@ -92,6 +92,7 @@ class FirstSteps:
         then, between = surroundings.take(copies=True, since=self.world), self.generators.state()
         graphs = _list_graphs(list_changes(self.world, then))
         result = self._take(first.after, min(1, call.plan.steps - 1), between)
+        moved = self.generators.moved_since(drawn)
         nodes = set(walk_nodes((*result.tensors, *self._list_sums(graphs)), until=call.parameters))
         read = [place for place, operations in graphs.items() if operations & nodes]
         second = self._examine(result)
@@ -120,6 +121,8 @@ class FirstSteps:
             device=first.device,
             changed=self._hold(changed),
             with_graph=self._hold(with_graph),
+            # The first one is read quickly. Where a sequence cannot begin again, any may move later.
+            drawn=moved | {0} if call.runs_as_planned else self.generators.numbers,
             # With a graph, such a cache would be part of each chunk's graph.
             made=self._hold(place for place in made if place not in lasting and place not in with_graph),
         )
@@ -360,7 +363,9 @@ def probe(call: Call, *, anew: bool = True) -> Probed:
     draws = not isinstance(call.cell, ClosedCell) or call.cell.draws
     generators = Generators(call.device, wanted=draws, held=situation.reached.generators)
     if call.is_closed or not reverses:
-        return Probed.of(call, _describe_untried(call), situation, generators, recalled=not reverses)
+        return Probed.of(
+            call, _describe_untried(call, generators), situation, generators, recalled=not reverses
+        )
     findings = recall(situation)
     if not anew and findings is not None:
         return Probed.of(call, findings, situation, generators, recalled=True)
@@ -373,7 +378,7 @@ def probe(call: Call, *, anew: bool = True) -> Probed:
     return probed
 
 
-def _describe_untried(call: Call) -> Findings:
+def _describe_untried(call: Call, generators: Generators) -> Findings:
     """Return the findings where no step has to show them."""
     return Findings(
         used=(),
@@ -385,6 +390,7 @@ def _describe_untried(call: Call) -> Findings:
         changed=(),
         with_graph=(),
         made=(),
+        drawn=generators.numbers,
     )
 
 

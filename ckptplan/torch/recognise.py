@@ -122,6 +122,8 @@ class Findings:
     changed: tuple[Place, ...]
     with_graph: tuple[Place, ...]
     made: tuple[Place, ...]
+    #: The numbers of the random generators that steps draw from, perhaps.
+    drawn: frozenset[int]
     #: Whether gradients of a step may be sparse.
     sparse: bool = False
     #: Whether the first steps gave under a plan what they give in a plain loop.

@@ -102,15 +102,14 @@ def run_call(call: Call, make_outputs: MakeOutputs) -> tuple[Run, tuple[torch.Te
         elif late is None and not (call.is_closed or probed.recalled):
             # The steps of the trial must return the same when they run again.
             rehearse(call, probed, limit=0, repeats=True)
-        run = Run.of(call, probed, make_outputs, rehearses=rehearses)
-        run.watch.may_begin_again = late is None
+        run = Run.of(call, probed, make_outputs, rehearses=rehearses, may_begin_again=late is None)
         try:
             results = run.execute()
         except StaleFindingsError as error:
             if not run.watch.restored:
                 raise
             forget(probed.situation)
-            anew, late = True, None if probed.recalled else _add_counts(call, probed, error.places)
+            anew, late = True, None if probed.recalled else _add_late(call, probed, error.places)
             continue
         except StaleSizesError:
             if call.survey is None or not run.watch.restored:
@@ -137,8 +136,10 @@ def _find_out(call: Call, *, anew: bool) -> Probed:
     return known if known is not None and torch.is_grad_enabled() else probe(call, anew=anew)
 
 
-def _add_counts(call: Call, probed: Probed, places: tuple[Place, ...]) -> Probed:
-    found = replace(probed.found, changed=(*probed.found.changed, *places))
+def _add_late(call: Call, probed: Probed, places: tuple[Place, ...]) -> Probed:
+    """Return what is known with places by which later steps count, and all random generators."""
+    known, drawn = probed.found, probed.generators.numbers
+    found = replace(known, changed=(*known.changed, *places), drawn=drawn)
     return Probed.of(call, found, probed.situation, probed.generators, recalled=False)
 
 
@@ -222,6 +223,7 @@ class Run:
         make_outputs: MakeOutputs,
         *,
         rehearses: bool = False,
+        may_begin_again: bool = False,
         replays_counts: bool = True,
     ) -> Run:
         """Return what executes a call.
@@ -231,15 +233,17 @@ class Run:
             probed: what is known of its steps.
             make_outputs: makes what takes the outputs of the steps.
             rehearses: whether steps in the middle of it are rehearsed.
+            may_begin_again: whether it begins again if steps draw from random generators that are not known.
             replays_counts: whether steps that run again find the counts that they change as they were.
         """
         device, autocast = probed.found.device, Autocast.present(probed.found.device)
         generators = probed.generators
         if device.type != "cpu":
             generators = Generators(device, wanted=generators.wanted, held=probed.situation.reached.generators)
-        replayed = generators if call.replay_randomness else Generators(device, wanted=False)
+        found = probed.found
+        drawn = found.drawn if may_begin_again and call.replay_randomness else generators.numbers
+        replayed = generators.only(drawn) if call.replay_randomness else Generators(device, wanted=False)
         if replays_counts:
-            found = probed.found
             replayed = replayed.beside(list_counts(found.changed, with_graph=found.with_graph))
         usable = probed.wants_gradients and not call.is_closed and isinstance(call.compile, CompiledPiece)
         piece = call.compile if usable and not call.compile.broken else None
@@ -259,6 +263,8 @@ class Run:
             make_step=partial(_make_step, call, probed, engine=engine),
             runs_again=call.runs_again,
             rehearses=rehearses,
+            may_begin_again=may_begin_again,
+            replayed=drawn,
             slots=call.cell.places if isinstance(call.cell, SlotCell) else frozenset(),
         )
         executor = Executor(

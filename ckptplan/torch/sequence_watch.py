@@ -59,6 +59,8 @@ class SequenceWatch:
         make_step: makes what takes a step aside.
         runs_again: whether steps run again.
         rehearses: whether a step in the middle of the sequence is taken in other surroundings, too.
+        may_begin_again: whether a sequence may begin again in which steps begin late to count or to draw.
+        replayed: the numbers of the random generators that steps that run again find as they were.
         slots: the places of a ``SlotCell``, which whoever calls it sets when the sweep is done.
     """
 
@@ -70,6 +72,8 @@ class SequenceWatch:
         make_step: MakeStep,
         runs_again: bool,
         rehearses: bool,
+        may_begin_again: bool,
+        replayed: frozenset[int],
         slots: frozenset[tuple[int, Any]] = frozenset(),
     ) -> None:
         found = probed.found
@@ -83,8 +87,7 @@ class SequenceWatch:
         self._known = set(found.changed) if runs_again else None
         #: Whether all must be known, since there was no trial in this call.
         self._is_recalled = probed.recalled
-        #: Whether a sequence in which steps begin to count late may begin again.
-        self.may_begin_again = False
+        self._may_begin_again, self._replayed = may_begin_again, replayed
         #: What the sweep changed.
         self.swept: tuple[Place, ...] = ()
         #: Where something may change without a word: the ids of objects, with keys.
@@ -209,17 +212,23 @@ class SequenceWatch:
         """Raise InputError for changes that neither the first steps nor an earlier call showed.
 
         If all can be put back, the sequence begins again. If this call had a trial, it does so if later steps
-        began to count, which shows when the sweep has ``ended``: checkpoints have to know where that stood.
-        If not, it does so with a trial; if that cannot be, the next call has one.
+        began to count, or to draw from another random generator, which shows when the sweep has ``ended``:
+        checkpoints have to know where that stood. If not, it does so with a trial; if that cannot be, the next
+        call has one.
         """
         if self._known is None:
             return
         unknown = [place for place in changed if place not in self._known]
+        draws = ended and bool(self._generators.moved_since(self._drawn) - self._replayed)
         if not self._is_recalled:
             late = tuple(place for place in unknown if place.has_number)
             can_return = all(one.holder.can_write(before[one.holder]) for one in changed)
-            if ended and late and can_return and self.may_begin_again:
-                error = StaleFindingsError("counts in a later step", field="cell or loss")
+            if draws or (ended and late and can_return and self._may_begin_again):
+                error = StaleFindingsError(
+                    "a later step began to count, or to draw random numbers from another generator, after a "
+                    "change that cannot be put back",
+                    field="cell or loss",
+                )
                 error.places = late
                 raise error
             return
@@ -233,7 +242,7 @@ class SequenceWatch:
                 field="cell or loss",
                 accepted="caches of tensors that are empty before each call, or hold all that steps ask for",
             )
-        if unknown and not lost:
+        if draws or (unknown and not lost):
             raise StaleFindingsError("a step changed what none had changed before", field="cell or loss")
 
     def _leave_out_counts(self, places: Iterable[Place]) -> list[Place]:

@@ -139,7 +139,7 @@ def take_step(call: Call, state: Any, step: int, generators: Generators) -> Step
         terms=terms,
         roots=roots,
         begun=begun,
-        loss_draws=generators.moved_since(drawn),
+        loss_draws=bool(generators.moved_since(drawn)),
     )
 
 
