@@ -222,7 +222,7 @@ class Rehearsal:
         start: the first one of the steps.
         steps: their number.
         surroundings: what the steps can reach.
-        drawn: the states of the random generators before the first one.
+        world: what they find there.
     """
 
     call: Call
@@ -232,11 +232,14 @@ class Rehearsal:
     start: int
     steps: int
     surroundings: Surroundings
-    drawn: RandomState
+    world: Snapshot
     before: Any = None
+    #: The states of the random generators before the first one.
+    drawn: RandomState = field(init=False)
     _objective: _Objective = field(init=False)
 
     def __post_init__(self) -> None:
+        self.drawn = self.probed.generators.state()
         self._objective = _Objective(self.call.losses, self.start)
 
     def play(self, *, graph: bool = True) -> Seen:
@@ -248,6 +251,11 @@ class Rehearsal:
         given = cell, self.state, self.call.sequence
         states = run_chunks(*given, self.start, self.start + self.steps, before=self.before)
         return self.perform(plain, StepByStep(cell, states), graph=graph)
+
+    @cached_property
+    def usual(self) -> Seen:
+        """What the steps give as a plain loop in their world, which is the present one."""
+        return self.play()
 
     def perform(self, schedule: Schedule, cell: Any = None, *, graph: bool = True) -> Seen:
         """Run the steps under a schedule, of the call's cell or another, in the present surroundings."""
@@ -338,15 +346,14 @@ class Rehearsal:
         size = max(abs(one.total), abs(other.total), abs(one.sums))
         return "" if is_close(one.total, other.total, self._rounding * size) else "the loss differs"
 
-    def rehearse(self, world: Snapshot) -> None:
-        """Run the steps in a world, as a plain loop and under a schedule, and compare. Raises InputError."""
-        surroundings = self.surroundings
-        usual = self.play()
-        late = surroundings.take(copies=True, since=world)
-        places = list_changes(world, late)
+    def rehearse(self) -> None:
+        """Run the steps as a plain loop and under a schedule, and compare. Raises InputError."""
+        surroundings, usual = self.surroundings, self.usual
+        late = surroundings.take(copies=True, since=self.world)
+        places = list_changes(self.world, late)
         surroundings.find_more(places)
         refuse_lost_changes(surroundings, places)
-        put_back(world)
+        put_back(self.world)
         seen: Seen | None = None
         error: Exception | None = None
         try:
@@ -357,7 +364,7 @@ class Rehearsal:
             error = other
         what = str(error) if seen is None else self.describe_difference(usual, seen)
         if what or seen is None:
-            found = self.explain(world=world, others=late, usual=usual, places=places, what=what)
+            found = self.explain(late, places, what)
             cell = self.call.cell
             if isinstance(cell, ChunkCell):
                 raise found or error or make_reverse_error(cell, what)
@@ -370,49 +377,43 @@ class Rehearsal:
             or what
             or not are_equal_constants(usual.whole, seen.whole[: len(usual.whole)], ROUNDING)
         ):
-            replace(self, steps=min(_LEAST, self.steps)).repeat(world)
+            replace(self, steps=min(_LEAST, self.steps)).repeat()
 
-    def repeat(self, world: Snapshot) -> None:
-        """Run the steps twice in a world, as a plain loop, and compare. Raises InputError."""
-        put_back(world)
-        usual = self.play()
-        put_back(world)
+    def repeat(self) -> None:
+        """Run the steps twice as a plain loop, and compare. Raises InputError."""
+        put_back(self.world)
+        usual = self.usual
+        put_back(self.world)
         again = self.play()
         what = self.describe_difference(usual, again)
         if what or not are_equal_constants(usual.whole, again.whole, ROUNDING):
             field = "cell or loss" if self.call.losses else "cell"
             raise make_unfound(field, f"its first steps ran again ({what or 'a constant differs'})")
 
-    def compare(self, *, world: Snapshot, others: Snapshot, usual: Seen, places: list[Place]) -> None:
-        """Run the steps in other surroundings; raise InputError if they give something else than ``usual``.
-
-        The arguments are those of ``explain``.
-        """
-        seen = self.play_in(world, others, places)
-        what = "it failed" if seen is None else self.describe_difference(usual, seen)
+    def compare(self, others: Snapshot, places: list[Place]) -> None:
+        """Run the steps with some places as in other surroundings. Raises InputError if that differs."""
+        seen = self.play_in(others, places)
+        what = "it failed" if seen is None else self.describe_difference(self.usual, seen)
         if what:
-            found = self.explain(world=world, others=others, usual=usual, places=places, what=what)
+            found = self.explain(others, places, what)
             if self.call.verify or isinstance(found, HiddenState):
                 raise found or self._make_start_error(what)
 
-    def explain(
-        self, *, world: Snapshot, others: Snapshot, usual: Seen, places: list[Place], what: str
-    ) -> InputError | None:
+    def explain(self, others: Snapshot, places: list[Place], what: str) -> InputError | None:
         """Return why steps differ, None if nothing tells.
 
         Arguments:
-            world: the surroundings in which the steps ran as a plain loop.
-            others: surroundings in which they gave something else, perhaps.
-            usual: what they gave as a plain loop.
+            others: surroundings in which they gave something else than a plain loop in their own, perhaps.
             places: those in which the two differ.
             what: what differs, as text.
         """
+        usual = self.usual
         # Twice, as noise may be the same once.
-        again = [self.play_in(world, {}, []) for _ in range(2)]
+        again = [self.play_in() for _ in range(2)]
         if any(one is None or self.describe_difference(usual, one) for one in again):
             field = "cell or loss" if self.call.losses else "cell"
             return make_unfound(field, f"its steps ran again ({what})")
-        if self._sees_grad_mode(world, usual):
+        if self._sees_grad_mode():
             return InputError(
                 "returns another result under torch.no_grad(), where steps run that are run again later",
                 field="cell or loss" if self.call.losses else "cell",
@@ -421,7 +422,7 @@ class Rehearsal:
 
         def find_reader(some: list[Place]) -> str:
             """Return the argument that reads places, nothing if none does."""
-            seen = self.play_in(world, others, some)
+            seen = self.play_in(others, some)
             if seen is None:
                 return "cell or loss"
             if not self.describe_difference(usual, seen):
@@ -439,9 +440,9 @@ class Rehearsal:
         read = [place for place in places if find_reader([place])] or places
         return make_hidden_state(self.surroundings, read, field=reader)
 
-    def _sees_grad_mode(self, world: Snapshot, usual: Seen) -> bool:
-        """Return whether the steps return something else without a graph than they did in a world with one."""
-        seen = self.play_in(world, {}, [], graph=False)
+    def _sees_grad_mode(self) -> bool:
+        """Return whether the steps return something else without a graph than they did with one."""
+        usual, seen = self.usual, self.play_in(graph=False)
         if seen is None:
             return True
         near = partial(is_close, limit=self._rounding * max(abs(usual.total), abs(usual.sums)))
@@ -462,11 +463,11 @@ class Rehearsal:
         )
 
     def play_in(
-        self, world: Snapshot, others: Snapshot, places: list[Place], *, graph: bool = True
+        self, others: Snapshot | None = None, places: Iterable[Place] = (), *, graph: bool = True
     ) -> Seen | None:
-        """Run the steps as a plain loop in a world, with some places as in another one; None if they fail."""
-        put_back(world)
-        mix_in(others, places)
+        """Run the steps as a plain loop, with some places as in other surroundings; None if they fail."""
+        put_back(self.world)
+        mix_in(others or {}, places)
         try:
             return self.play(graph=graph)
         except (torch.OutOfMemoryError, MemoryError):
@@ -474,7 +475,7 @@ class Rehearsal:
         except Exception:
             return None
         finally:
-            put_back(world)
+            put_back(self.world)
 
 
 def rehearse_first(call: Call, probed: Probed, execute: Execute, *, room: int, repeats: bool = False) -> None:
@@ -500,12 +501,12 @@ def rehearse_first(call: Call, probed: Probed, execute: Execute, *, room: int, r
             start=0,
             steps=count,
             surroundings=surroundings,
-            drawn=generators.state(),
+            world=world,
         )
         if repeats:
-            first.repeat(world)
+            first.repeat()
             return
-        first.rehearse(world)
+        first.rehearse()
         if not isinstance(cell, ChunkCell):
             return
         put_back(world)
@@ -513,4 +514,4 @@ def rehearse_first(call: Call, probed: Probed, execute: Execute, *, room: int, r
         if start:
             # A gradient of a weight that nothing uses yet is zero, whatever it is computed from.
             steps = min(count, call.plan.steps - start)
-            replace(first, state=state, before=before, start=start, steps=steps).rehearse(world)
+            replace(first, state=state, before=before, start=start, steps=steps).rehearse()

@@ -17,7 +17,7 @@ from ckptplan.schedule.actions import Tier
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.storage.place import OffloadPlace
 from ckptplan.storage.remote_folder import check_room
-from ckptplan.torch.ambient import Autocast, Generators, RandomState
+from ckptplan.torch.ambient import Autocast, Generators
 from ckptplan.torch.call import Call, OpenSchedule
 from ckptplan.torch.cell_calls import SlotCell
 from ckptplan.torch.chunk_cell import ChunkCell
@@ -38,7 +38,7 @@ from ckptplan.torch.recognise import StaleFindingsError, forget, keep
 from ckptplan.torch.rehearsal import Rehearsal, find_room, rehearse_first
 from ckptplan.torch.sequence_watch import SequenceWatch
 from ckptplan.torch.stores import LocalStore, Store
-from ckptplan.torch.surroundings.snapshot import Place, list_counts
+from ckptplan.torch.surroundings.snapshot import Place, Snapshot, list_counts
 from ckptplan.torch.survey import StaleSizesError
 from ckptplan.torch.trees import flatten, is_differentiable
 from ckptplan.torch.verify import Verifier
@@ -176,7 +176,7 @@ def rehearse(call: Call, probed: Probed, *, limit: int, repeats: bool = False) -
 
 
 def _make_step(
-    call: Call, probed: Probed, state: Any, start: int, drawn: RandomState, *, engine: Engine
+    call: Call, probed: Probed, state: Any, start: int, world: Snapshot, *, engine: Engine
 ) -> Rehearsal:
     """Return what takes a single step aside."""
     if isinstance(call.cell, ChunkCell) and not isinstance(engine, ChunkEngine):
@@ -191,7 +191,7 @@ def _make_step(
         start=start,
         steps=1,
         surroundings=probed.surroundings,
-        drawn=drawn,
+        world=world,
     )
 
 

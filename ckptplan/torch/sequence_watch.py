@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
 
 from ckptplan.errors import InputError
-from ckptplan.torch.ambient import Generators, RandomState
+from ckptplan.torch.ambient import Generators
 from ckptplan.torch.held_graphs import guard_leftovers
 from ckptplan.torch.probe import Probed
 from ckptplan.torch.recognise import StaleFindingsError
-from ckptplan.torch.rehearsal import Rehearsal, Seen
+from ckptplan.torch.rehearsal import Rehearsal
 from ckptplan.torch.surroundings.holders import ArrayHolder, CacheHolder, GradientHolder, Holder, TensorHolder
 from ckptplan.torch.surroundings.snapshot import (
     Place,
@@ -37,17 +37,8 @@ from ckptplan.torch.trial import (
     refuse_lost_changes,
 )
 
-#: Makes what takes the step that begins with a state, given its number and the generators' states there.
-MakeStep: TypeAlias = Callable[[Any, int, RandomState], Rehearsal]
-
-
-@dataclass(frozen=True)
-class _Taken:
-    """A step that was taken in the middle of a sequence, what it gave, and what it found."""
-
-    step: Rehearsal
-    seen: Seen
-    world: Snapshot
+#: Makes what takes the step that begins with a state, given its number and what it finds.
+MakeStep: TypeAlias = Callable[[Any, int, Snapshot], Rehearsal]
 
 
 class SequenceWatch:
@@ -102,7 +93,8 @@ class SequenceWatch:
         self._new: list[Holder] = []
         self._generators = generators
         self._drawn = generators.state()
-        self._taken: _Taken | None = None
+        #: A step that was taken in the middle of the sequence.
+        self._taken: Rehearsal | None = None
         #: How often steps began to run again, and whether others than the steps had changed something.
         self._begun, self._suspects = 0, True
         #: The contents, before the first step, of the holders that the sweep changed.
@@ -126,17 +118,16 @@ class SequenceWatch:
             now = surroundings.take(copies=True, since=now)
         refuse_lost_changes(surroundings, places)
         with generators.aside():
-            taken = self._make_step(detach_state(state), step, generators.state())
+            taken = self._taken = self._make_step(detach_state(state), step, now)
             try:
-                seen = taken.play()
+                _ = taken.usual
                 self.with_graph |= {one for one in places if holds_graph(one.value)}
                 # What the first step alone makes is there for all later ones.
                 others = [one for one in self._leave_out_counts(places) if one not in self._made]
                 if others:
-                    taken.compare(world=now, others=before, usual=seen, places=others)
+                    taken.compare(before, others)
             finally:
                 put_back(now)
-        self._taken = _Taken(taken, seen, now)
 
     def check_again(self, state: Any, step: int) -> None:
         """Look for changes since the sweep; ``step`` is the first one that runs again, from ``state``.
@@ -159,13 +150,12 @@ class SequenceWatch:
         with self._generators.aside(), torch.enable_grad():
             try:
                 if changed:
-                    again = self._make_step(state, step, self._generators.state())
-                    self._refuse_changes(again, present, changed)
+                    again = self._make_step(state, step, present)
+                    self._refuse_changes(again, changed)
                 if taken is not None:
                     # Also if nothing changed that can be found.
                     end = surroundings.take(copies=True, since=taken.world)
-                    places = self._leave_out_counts(list_changes(taken.world, end))
-                    taken.step.compare(world=taken.world, others=end, usual=taken.seen, places=places)
+                    taken.compare(end, self._leave_out_counts(list_changes(taken.world, end)))
             except HiddenState as error:
                 theirs = [place for place in error.places if place not in self.swept]
                 if not theirs:
@@ -176,9 +166,9 @@ class SequenceWatch:
             finally:
                 put_back(present)
 
-    def _refuse_changes(self, step: Rehearsal, present: Snapshot, places: list[Place]) -> None:
+    def _refuse_changes(self, step: Rehearsal, places: list[Place]) -> None:
         """Raise InputError if a step gives something else with what others changed than without."""
-        as_left, now = step.play_in(present, self._left, places), step.play_in(present, {}, [])
+        as_left, now = step.play_in(self._left, places), step.play_in()
         if now is None or as_left is None or step.describe_difference(as_left, now):
             raise InputError(_describe_changes(places), field="cell or loss", accepted=_UNCHANGED)
 

@@ -49,11 +49,6 @@ def _is_plain(value: Any) -> bool:
     return value is None or value is ABSENT or isinstance(value, Number | str | bytes)
 
 
-def _is_count(tensor: torch.Tensor) -> bool:
-    # A step that asks a GPU for a count waits for it; checkpoints do not.
-    return tensor.numel() <= _MOST_COUNTED and tensor.device.type == "cpu"
-
-
 class Holder(ABC):
     """An object whose content steps may change. ``name`` is how a user would write it, e.g. ``net.1``."""
 
@@ -88,11 +83,6 @@ class Holder(ABC):
         del content
         return self.can_put_back
 
-    @property
-    def can_count(self) -> bool:
-        """Whether steps may count by what it holds: that is a part of each checkpoint."""
-        return False
-
     def read_count(self, key: Key) -> Any:
         """Return what a checkpoint has of a key, ``LEFT`` if it is left alone."""
         del key
@@ -117,18 +107,13 @@ class NamedValues(Holder):
 
     #: Whether keys are names of attributes.
     attributes = True
-    can_count = True
 
     def list_changes(self, before: Content, after: Content) -> Iterator[Key]:
         return _list_changed_keys(before, after)
 
     def write(self, content: Content) -> None:
         for key in list(_list_changed_keys(content, self.read())):
-            value = content.get(key, ABSENT)
-            if value is ABSENT:
-                self._remove(key)
-            else:
-                self._set(key, value)
+            self.give(key, content.get(key, ABSENT))
 
     def give(self, key: Key, value: Any) -> None:
         """Give a key a value; ``ABSENT`` removes it."""
@@ -145,7 +130,7 @@ class NamedValues(Holder):
         value = self.get(key)
         if isinstance(value, torch.Tensor):
             # It may be bound anew in each step, or changed in place.
-            return value.clone() if _is_count(value) and not value.requires_grad else LEFT
+            return value.clone() if value.numel() <= _MOST_COUNTED and not value.requires_grad else LEFT
         return value if _is_plain(value) else LEFT
 
     def write_count(self, key: Key, count: Any) -> None:
@@ -315,8 +300,6 @@ def read_variable(variable: CellType | ContextVar[Any]) -> Any:
 class SequenceHolder(Holder):
     """A list or a deque. Of one that steps may count by, a checkpoint has plain values, else the length."""
 
-    can_count = True
-
     def read(self) -> Content:
         return list(self.thing)
 
@@ -411,12 +394,8 @@ class TensorHolder(Holder):
     def can_write(self, content: Content) -> bool:
         return content.copy is not None
 
-    @property
-    def can_count(self) -> bool:
-        return _is_count(self.thing)
-
     def read_count(self, key: Key) -> Any:
-        return self.thing.detach().clone()
+        return self.thing.detach().clone() if self.thing.numel() <= _MOST_COUNTED else LEFT
 
     def write_count(self, key: Key, count: Any) -> None:
         self.thing.data.copy_(count)
@@ -517,12 +496,8 @@ class ArrayHolder(Holder):
         # All numbers are remembered then.
         return bool(self.thing.nbytes <= _MOST_ARRAY_BYTES)
 
-    @property
-    def can_count(self) -> bool:
-        return bool(self.thing.size <= _MOST_COUNTED)
-
     def read_count(self, key: Key) -> Any:
-        return self.thing.copy()
+        return self.thing.copy() if self.thing.size <= _MOST_COUNTED else LEFT
 
     def write_count(self, key: Key, count: Any) -> None:
         self.thing[...] = count

@@ -68,7 +68,7 @@ class Place:
     @property
     def is_set_back(self) -> bool:
         """Whether steps that run again find all of it as it was, if it is known that they change it."""
-        count = self.holder.read_count(self.key) if self.holder.can_count else LEFT
+        count = self.holder.read_count(self.key)
         return count is not LEFT and not (isinstance(self.holder, SequenceHolder) and isinstance(count, int))
 
 
@@ -77,10 +77,10 @@ def list_counts(changed: Iterable[Place], *, with_graph: Container[Place]) -> li
 
     Records of tensors ``with_graph`` stay as they are: what lies there is guarded.
     """
-    counted = (one for one in changed if one.holder.can_count and one not in with_graph)
     return [
         RandomSource(partial(one.holder.read_count, one.key), partial(one.holder.write_count, one.key))
-        for one in counted
+        for one in changed
+        if one not in with_graph
     ]
 
 

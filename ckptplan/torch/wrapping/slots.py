@@ -43,7 +43,6 @@ class Slot:
 
     def __init__(self, holder: NamedValues, key: Key, *, is_written: bool = False) -> None:
         self._holder, self._key = holder, key
-        self._mapping = holder.thing if isinstance(holder, MappingHolder) else None
         #: As a user would write it.
         self.name = holder.name_of(key).removeprefix(_OWN)
         self.is_written = is_written
@@ -62,18 +61,11 @@ class Slot:
 
     def read(self) -> Any:
         """Return the present value."""
-        if self._mapping is not None:
-            return self._mapping.get(self._key, ABSENT)
-        return self._holder.read().get(self._key, ABSENT)
+        return self._holder.get(self._key)
 
     def write(self, value: Any) -> None:
         """Set the value."""
-        if self._mapping is None:
-            self._holder.write({**self._holder.read(), self._key: value})
-        elif value is ABSENT:
-            self._mapping.pop(self._key, None)
-        else:
-            self._mapping[self._key] = value
+        self._holder.give(self._key, value)
 
     def clear(self) -> None:
         """Set nothing, if there is anything."""

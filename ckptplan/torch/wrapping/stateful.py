@@ -14,12 +14,12 @@ from ckptplan.torch.budget import count_steps
 from ckptplan.torch.call import Call, check_losses, list_measured
 from ckptplan.torch.inputs import iterate_steps, make_sequence
 from ckptplan.torch.measurement import FirstRuns
-from ckptplan.torch.probe import Probed, probe
+from ckptplan.torch.probe import probe
 from ckptplan.torch.rehearsal import make_single_record
 from ckptplan.torch.run import Result
 from ckptplan.torch.surroundings.walk import walk
-from ckptplan.torch.trees import can_be_held, flatten, is_differentiable
-from ckptplan.torch.trial import HiddenState, make_hidden_state
+from ckptplan.torch.trees import can_be_held, flatten
+from ckptplan.torch.trial import HiddenState
 from ckptplan.torch.wrapping.slots import (
     LateFinding,
     Slot,
@@ -35,8 +35,6 @@ from ckptplan.torch.wrapping.wrapped import Wrapped
 _MOST_TRIES = 16
 #: Bytes that the tapes of the steps may take that look for the state.
 _ROOM = 2**26
-#: What batch normalization counts, and reads for an average alone.
-_STATISTIC = "num_batches_tracked"
 
 
 class _Memory:
@@ -255,7 +253,6 @@ class StatefulSequence(Wrapped):
             with FirstRuns(call, probed, limit=_ROOM):
                 if not cell.places:
                     raise _not_recurrent()
-                _refuse_counters(probed)
                 return True
         except (InputError, torch.OutOfMemoryError, MemoryError):
             raise
@@ -314,26 +311,6 @@ def _read_slots(error: HiddenState) -> list[Slot]:
             "and containers of these; not in parameters, views that steps write into, arrays of NumPy, or sets",
         ) from error
     return found
-
-
-def _refuse_counters(probed: Probed) -> None:
-    """Raise HiddenState for whole numbers that steps change: a step far from the first ones may read these."""
-    surroundings = probed.surroundings
-    changed = [
-        place
-        for place in probed.found.changed
-        if _is_counter(place.value)
-        and not place.name.endswith(_STATISTIC)
-        and find_slots(surroundings, [place])
-    ]
-    if changed:
-        raise make_hidden_state(surroundings, changed, field="net")
-
-
-def _is_counter(value: Any) -> bool:
-    if isinstance(value, torch.Tensor):
-        return value.numel() == 1 and not is_differentiable(value) and value.dtype != torch.bool
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _not_recurrent() -> InputError:
