@@ -84,19 +84,22 @@ class FirstSteps:
     def run(self) -> Findings:
         """Run the steps, and return what they show, but for the modules that they call. Raises InputError."""
         surroundings, call, drawn = self.surroundings, self.call, self.generators.state()
-        first = self._examine(self._take(call.state, 0, drawn))
-        _refuse_outer_graph(first.outer)
-        _check_structure(call.state, first.after)
+        result = self._take(call.state, 0, drawn)
+        found, after = self._examine(result), detach_state(result.after)
+        draws, outer = result.loss_draws, self._find_outer_node(result)
+        # What holds the graph of a step must be gone before the next one runs.
+        del result
+        _refuse_outer_graph(outer)
+        _check_structure(call.state, after)
         # What the first step makes, later steps may change.
         surroundings.find_more(list_changes(self.world, surroundings.take(copies=True, since=self.world)))
         then, between = surroundings.take(copies=True, since=self.world), self.generators.state()
         graphs = _list_graphs(list_changes(self.world, then))
-        result = self._take(first.after, min(1, call.plan.steps - 1), between)
+        result = self._take(after, min(1, call.plan.steps - 1), between)
         moved = self.generators.moved_since(drawn)
         nodes = set(walk_nodes((*result.tensors, *self._list_sums(graphs)), until=call.parameters))
         read = [place for place, operations in graphs.items() if operations & nodes]
-        second = self._examine(result)
-        # They hold the graphs.
+        second, outer = self._examine(result), self._find_outer_node(result)
         del result, nodes, graphs
         end = surroundings.take(copies=True, since=then)
         made, lasting = list_changes(self.world, then), list_changes(then, end)
@@ -104,21 +107,19 @@ class FirstSteps:
         with_graph = {place for place in changed if holds_graph(place.value)}
         refuse_lost_changes(surroundings, changed)
         refuse_changed_parameters(lasting, hooks=True)
-        again = self._run_first_again(drawn, first)
+        again = self._run_first_again(drawn, draws=draws)
         if read:
             raise make_hidden_state(surroundings, read, field="cell or loss" if call.losses else "cell")
         put_back(end)
-        _refuse_outer_graph(second.outer, name_graphs(call.things))
+        _refuse_outer_graph(outer, name_graphs(call.things))
         # A cell may create tensors that require a gradient, as initial states; each run creates new ones.
-        shared = {key: leaf for key, leaf in first.uses.items() if key in again}
-        return Findings(
-            used=tuple(shared.values()),
-            modules=(),
-            temporary=len(first.uses.keys() - shared.keys()),
-            tape_bytes=first.tape_bytes,
-            dtypes=first.dtypes | second.dtypes,
-            sparse=first.sparse or second.sparse,
-            device=first.device,
+        shared = tuple(leaf for leaf in found.used if id(leaf) in again)
+        return replace(
+            found,
+            used=shared,
+            temporary=len(found.used) - len(shared),
+            dtypes=found.dtypes | second.dtypes,
+            sparse=found.sparse or second.sparse,
             changed=self._hold(changed),
             with_graph=self._hold(with_graph),
             # The first one is read quickly. Where a sequence cannot begin again, any may move later.
@@ -138,13 +139,13 @@ class FirstSteps:
         known = set(self.reached.holders)
         return tuple(one for one in places if one.holder in known)
 
-    def _run_first_again(self, drawn: RandomState, first: _Examined) -> Uses:
+    def _run_first_again(self, drawn: RandomState, *, draws: bool) -> Uses:
         """Run the first step again, with what it found, and return what it uses. Raises InputError."""
         call = self.call
         put_back(self.world)
         again = self._take(call.state, 0, drawn)
         # Once may have been another thread, as one that prepares data.
-        if call.replay_randomness and first.loss_draws and again.loss_draws:
+        if call.replay_randomness and draws and again.loss_draws:
             raise _loss_draws_error(call)
         put_back(self.world)
         if isinstance(call.cell, ChunkCell):
@@ -156,22 +157,22 @@ class FirstSteps:
         with Autocast.present(self.call.device).cast_anew():
             return take_step(self.call, state, step, self.generators)
 
-    def _examine(self, result: StepResult) -> _Examined:
-        named = self.call.parameters
-        uses = list_uses(result, named)
+    def _examine(self, result: StepResult) -> Findings:
+        """Return what the graph of a step shows. Raises InputError for tensors that cannot be named."""
+        uses = list_uses(result, self.call.parameters)
         self._refuse_computed(uses)
         tape_bytes, dtypes = _look_at_tape(result)
-        outer = find_outer_node(result.tensors, before=result.begun, until=named)
-        return _Examined(
-            after=detach_state(result.after),
+        return Findings(
             device=_find_device(result.leaves, default=self.call.device),
-            loss_draws=result.loss_draws,
-            uses=uses,
+            used=tuple(uses.values()),
             tape_bytes=tape_bytes,
             dtypes=dtypes,
             sparse=gives_sparse(result.tensors),
-            outer=outer,
         )
+
+    def _find_outer_node(self, result: StepResult) -> str | None:
+        """Return the name of an operation that was recorded before a step, and that it uses."""
+        return find_outer_node(result.tensors, before=result.begun, until=self.call.parameters)
 
     def _refuse_computed(self, used: Uses) -> None:
         """Raise InputError for a named tensor that was computed with hooks, or from another parameter."""
@@ -211,24 +212,6 @@ def list_uses(result: StepResult, named: Parameters) -> Uses:
     inner = {id(leaf) for leaf in result.roots}
     leaves = find_graph_leaves(result.tensors, until=named)
     return {id(leaf): leaf for leaf in leaves if id(leaf) not in inner}
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Examined:
-    """What a step showed: nothing of its graph is kept."""
-
-    #: The state after it, and the device of what it returned.
-    after: Any
-    device: torch.device
-    loss_draws: bool
-    uses: Uses
-    #: What the graph keeps, and the types of floats in it.
-    tape_bytes: int
-    dtypes: frozenset[torch.dtype]
-    #: Whether its gradients may be sparse.
-    sparse: bool
-    #: An operation that was recorded before the step.
-    outer: str | None
 
 
 def _refuse_outer_graph(node: str | None, holders: Sequence[str] = ()) -> None:
@@ -363,9 +346,9 @@ def probe(call: Call, *, anew: bool = True) -> Probed:
     draws = not isinstance(call.cell, ClosedCell) or call.cell.draws
     generators = Generators(call.device, wanted=draws, held=situation.reached.generators)
     if call.is_closed or not reverses:
-        return Probed.of(
-            call, _describe_untried(call, generators), situation, generators, recalled=not reverses
-        )
+        # No step has to show anything.
+        found = Findings(device=_find_device(call.leaves, default=call.device), drawn=generators.numbers)
+        return Probed.of(call, found, situation, generators, recalled=not reverses)
     findings = recall(situation)
     if not anew and findings is not None:
         return Probed.of(call, findings, situation, generators, recalled=True)
@@ -376,22 +359,6 @@ def probe(call: Call, *, anew: bool = True) -> Probed:
         probed = replace(probed, found=replace(probed.found, rehearsed=True))
     keep(situation, probed.found)
     return probed
-
-
-def _describe_untried(call: Call, generators: Generators) -> Findings:
-    """Return the findings where no step has to show them."""
-    return Findings(
-        used=(),
-        modules=(),
-        temporary=0,
-        tape_bytes=0,
-        dtypes=frozenset(),
-        device=_find_device(call.leaves, default=call.device),
-        changed=(),
-        with_graph=(),
-        made=(),
-        drawn=generators.numbers,
-    )
 
 
 def _walk_call(call: Call, inputs: Inputs) -> Situation:

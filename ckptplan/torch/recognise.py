@@ -106,24 +106,24 @@ class Findings:
     They are kept with numbers in the place of objects and holders: those that these have in a walk.
     """
 
-    #: The tensors requiring a gradient that steps use.
-    used: tuple[torch.Tensor, ...]
-    #: The cell and the losses, if they are modules, and all modules that were called.
-    modules: tuple[torch.nn.Module, ...]
-    #: The number of tensors requiring a gradient that each step creates.
-    temporary: int
     #: Of the results of a step.
     device: torch.device
+    #: The numbers of the random generators that steps draw from, perhaps.
+    drawn: frozenset[int] = frozenset()
+    #: The tensors requiring a gradient that steps use.
+    used: tuple[torch.Tensor, ...] = ()
+    #: The cell and the losses, if they are modules, and all modules that were called.
+    modules: tuple[torch.nn.Module, ...] = ()
+    #: The number of tensors requiring a gradient that each step creates.
+    temporary: int = 0
     #: What the graph of a step keeps, and the types of floats in it.
-    tape_bytes: int
-    dtypes: frozenset[torch.dtype]
+    tape_bytes: int = 0
+    dtypes: frozenset[torch.dtype] = frozenset()
     #: What steps change, what of it holds tensors with a graph after a step, and what only the first step
     #: changes, without a graph: caches.
-    changed: tuple[Place, ...]
-    with_graph: tuple[Place, ...]
-    made: tuple[Place, ...]
-    #: The numbers of the random generators that steps draw from, perhaps.
-    drawn: frozenset[int]
+    changed: tuple[Place, ...] = ()
+    with_graph: tuple[Place, ...] = ()
+    made: tuple[Place, ...] = ()
     #: Whether gradients of a step may be sparse.
     sparse: bool = False
     #: Whether the first steps gave under a plan what they give in a plain loop.
