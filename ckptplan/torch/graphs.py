@@ -21,25 +21,19 @@ from ckptplan.torch.digests import full_precision
 from ckptplan.torch.meters import mark_growing
 from ckptplan.torch.trees import Leaves, is_differentiable
 
+#: The operation that stands for a leaf.
+_Leaf: Any = torch._C._functions.AccumulateGrad
+
 
 def walk_nodes(outputs: Iterable[torch.Tensor], *, until: Iterable[torch.Tensor] = ()) -> Iterator[Any]:
     """Yield the operations that lead to ``outputs``, each once, without those that lead to ``until``."""
-    for node, _ in _walk_nodes(outputs, until):
-        yield node
-
-
-def _walk_nodes(
-    outputs: Iterable[torch.Tensor], until: Iterable[torch.Tensor]
-) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """Yield operations, each with those before it."""
     ends = {tensor.grad_fn for tensor in until if tensor.grad_fn is not None}
     waiting: list[Any] = list({tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None} - ends)
     met = {None, *waiting, *ends}
     while waiting:
         node = waiting.pop()
-        before = node.next_functions
-        yield node, before
-        for following, _ in before:
+        yield node
+        for following, _ in node.next_functions:
             if following not in met:
                 met.add(following)
                 waiting.append(following)
@@ -49,9 +43,8 @@ def find_graph_leaves(
     outputs: Iterable[torch.Tensor], *, until: Iterable[torch.Tensor] = ()
 ) -> Iterator[torch.Tensor]:
     """Yield the leaves that require a gradient in the graphs of ``outputs``."""
-    for node, before in _walk_nodes(outputs, until):
-        # Nothing comes before a leaf. Few operations are asked: an attribute that is missing takes time.
-        if not before and hasattr(node, "variable"):
+    for node in walk_nodes(outputs, until=until):
+        if isinstance(node, _Leaf):
             yield node.variable
 
 
@@ -65,7 +58,7 @@ def find_outer_node(
 ) -> str | None:
     """Return the name of an operation that was recorded ``before`` a sequence number, None if there is none."""
     for node in walk_nodes(outputs, until=until):
-        if not hasattr(node, "variable") and node._sequence_nr() < before:
+        if not isinstance(node, _Leaf) and node._sequence_nr() < before:
             return str(node.name())
     return None
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch.nn.modules.lazy import LazyModuleMixin
@@ -58,9 +58,6 @@ from ckptplan.torch.trial import (
     refuse_lost_changes,
     take_step,
 )
-
-#: Tensors by their ids.
-Uses: TypeAlias = dict[int, torch.Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,8 +136,8 @@ class FirstSteps:
         known = set(self.reached.holders)
         return tuple(one for one in places if one.holder in known)
 
-    def _run_first_again(self, drawn: RandomState, *, draws: bool) -> Uses:
-        """Run the first step again, with what it found, and return what it uses. Raises InputError."""
+    def _run_first_again(self, drawn: RandomState, *, draws: bool) -> set[int]:
+        """Run the first step again, with what it found, and return the ids of tensors that it uses."""
         call = self.call
         put_back(self.world)
         again = self._take(call.state, 0, drawn)
@@ -150,7 +147,7 @@ class FirstSteps:
         put_back(self.world)
         if isinstance(call.cell, ChunkCell):
             refuse_backward_hooks(call.cell)
-        return list_uses(again, call.parameters)
+        return set(map(id, list_uses(again, call.parameters)))
 
     def _take(self, state: Any, step: int, drawn: RandomState) -> StepResult:
         self.generators.restore(drawn)
@@ -159,12 +156,12 @@ class FirstSteps:
 
     def _examine(self, result: StepResult) -> Findings:
         """Return what the graph of a step shows. Raises InputError for tensors that cannot be named."""
-        uses = list_uses(result, self.call.parameters)
-        self._refuse_computed(uses)
+        used = list_uses(result, self.call.parameters)
+        self._refuse_computed(used)
         tape_bytes, dtypes = _look_at_tape(result)
         return Findings(
             device=_find_device(result.leaves, default=self.call.device),
-            used=tuple(uses.values()),
+            used=used,
             tape_bytes=tape_bytes,
             dtypes=dtypes,
             sparse=gives_sparse(result.tensors),
@@ -174,10 +171,10 @@ class FirstSteps:
         """Return the name of an operation that was recorded before a step, and that it uses."""
         return find_outer_node(result.tensors, before=result.begun, until=self.call.parameters)
 
-    def _refuse_computed(self, used: Uses) -> None:
+    def _refuse_computed(self, used: Parameters) -> None:
         """Raise InputError for a named tensor that was computed with hooks, or from another parameter."""
         named = self.call.parameters
-        ends = {*used, *(id(one if one.grad_fn is None else one.grad_fn) for one in named)}
+        ends = {id(one if one.grad_fn is None else one.grad_fn) for one in (*used, *named)}
         for one in named:
             if one.grad_fn is None:
                 continue
@@ -207,11 +204,11 @@ def _list_graphs(places: Iterable[Place]) -> dict[Place, set[Any]]:
     return {place: operations for place, operations in found.items() if operations}
 
 
-def list_uses(result: StepResult, named: Parameters) -> Uses:
+def list_uses(result: StepResult, named: Parameters) -> Parameters:
     """Return the tensors requiring a gradient that a step used, those behind named ones left out."""
     inner = {id(leaf) for leaf in result.roots}
     leaves = find_graph_leaves(result.tensors, until=named)
-    return {id(leaf): leaf for leaf in leaves if id(leaf) not in inner}
+    return tuple(leaf for leaf in leaves if id(leaf) not in inner)
 
 
 def _refuse_outer_graph(node: str | None, holders: Sequence[str] = ()) -> None:

@@ -18,6 +18,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from functools import partial
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import torch
@@ -90,38 +91,26 @@ MeasureScale: TypeAlias = Callable[[], Number]
 
 
 class _Joined:
-    """The numbers of steps start..stop-1, in the wider type of each; given in pieces, in any order."""
+    """The numbers of steps that follow each other, in the wider type of each; given in pieces, in any order."""
 
-    def __init__(self, start: int, stop: int) -> None:
-        self.start, self.stop = start, stop
-        #: Numbers of steps that follow each other, and what was joined, by its first step.
-        self._waiting: list[torch.Tensor] = []
-        self._begin = self._end = start
-        self._joined: dict[int, torch.Tensor] = {}
+    def __init__(self) -> None:
+        #: The first step of each piece, the step after its last one, and its numbers.
+        self._pieces: list[tuple[int, int, torch.Tensor]] = []
 
     def add(self, start: int, stop: int, numbers: torch.Tensor) -> None:
         """Add the numbers of further steps."""
-        self.start, self.stop = min(start, self.start), max(stop, self.stop)
-        if start != self._end or len(self._waiting) == _AT_ONCE:
-            self._join()
-        if not self._waiting:
-            self._begin = start
         # A view of an output would keep all of it alive.
-        self._waiting.append(compact(numbers.detach()))
-        self._end = stop
+        self._pieces.append((start, stop, compact(numbers.detach())))
+        if len(self._pieces) > _AT_ONCE:
+            self._pieces = [self.join()]
 
-    def _join(self) -> None:
-        if self._waiting:
-            numbers, self._waiting = torch.hstack(self._waiting), []
-            # Integers wrap around in the same way, however they are cut.
-            wide = make_finite(numbers.double()) if is_differentiable(numbers) else numbers.long()
-            self._joined[self._begin] = wide
-
-    def join(self) -> torch.Tensor:
-        """Return all as one tensor, in the order of steps."""
-        self._join()
-        parts = [self._joined[start] for start in sorted(self._joined)]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+    def join(self) -> tuple[int, int, torch.Tensor]:
+        """Return all as one piece, in the order of steps."""
+        pieces = sorted(self._pieces, key=itemgetter(0))
+        numbers = torch.hstack([one for _, _, one in pieces])
+        # Integers wrap around in the same way, however they are cut.
+        wide = make_finite(numbers.double()) if is_differentiable(numbers) else numbers.long()
+        return pieces[0][0], pieces[-1][1], wide
 
 
 class RunNumbers:
@@ -154,7 +143,7 @@ class RunNumbers:
 
     def keep(self, start: int, stop: int, numbers: torch.Tensor) -> None:
         """Keep the numbers of steps that run for the first time, or a number for all of them."""
-        self._kept = self._kept or _Joined(start, stop)
+        self._kept = self._kept or _Joined()
         self._kept.add(start, stop, numbers)
 
     def check(self, start: int, stop: int, numbers: torch.Tensor, *, scale: MeasureScale | None = None) -> None:
@@ -162,7 +151,7 @@ class RunNumbers:
 
         ``scale`` is that of one of them. It is asked only in doubt, and never where comparisons wait.
         """
-        self._again = self._again or _Joined(start, stop)
+        self._again = self._again or _Joined()
         self._again.add(start, stop, numbers)
         if scale is None or self._comparisons.waits or not self._rounding:
             return
@@ -185,11 +174,12 @@ class RunNumbers:
         """Join what ran in an action to what follows it, and compare if possible. Raises InputError."""
         kept, self._kept = self._kept, None
         if kept is not None:
-            self._keep_run(kept.start, kept.stop, kept.join())
+            self._keep_run(*kept.join())
         found, self._again = self._again, None
         if found is None:
             return
-        start, stop, again = found.start, found.stop, [found.join()]
+        start, stop, numbers = found.join()
+        again = [numbers]
         if self._earlier is not None and self._earlier[0] == stop:
             stop, again = self._earlier[1], [*self._earlier[2], *again]
             if len(again) == _AT_ONCE:

@@ -99,6 +99,46 @@ def test_what_a_cell_draws_from_default_generators_is_drawn_again(name: str, str
     assert found[0][1:] == found[1][1:]
 
 
+class NoisyLater(Noisy):
+    """Noise from a step on that the first number of its input tells."""
+
+    begin: int
+
+    def forward(self, state: torch.Tensor, x: torch.Tensor) -> Any:
+        state = self.inner(x.clamp(-1, 1), state)
+        if float(x[0, 0]) >= self.begin:
+            state = state * (0.5 + self.draw(self.generators[0]))
+        return state, state
+
+
+@pytest.mark.parametrize("begin", [5, 15])
+@pytest.mark.parametrize("strategy", ["base", "revolve"])
+@pytest.mark.parametrize("name", OWN)
+def test_what_steps_draw_from_a_late_one_on_is_drawn_again(name: str, strategy: str, begin: int) -> None:
+    """The trial of the first call sees no draw; the third call begins to draw where the others drew nothing."""
+    inputs, state = job(STEPS)
+    found: list[list[Any]] = []
+    for planned in (False, True):
+        seed_all()
+        module = NoisyLater(*OWN[name]())
+        wanted = [state, *module.parameters()]
+        found.append([])
+        for late in (begin, STEPS, begin):
+            module.begin = begin
+            steps = inputs.detach().clone()
+            steps[..., 0] = torch.arange(STEPS)[:, None] - (late - begin)
+            if planned:
+                loss = bptt(module, steps, state, squares, plan=plan(strategy)).loss
+            else:
+                loss = torch.stack(plain(module, steps, state, STEPS)[0]).square().sum()
+            found[-1] += [gradients(loss, wanted), module.draw(module.generators[0])]
+    for ours, theirs in zip(found[1], found[0], strict=True):
+        if isinstance(ours, float):
+            assert ours == theirs
+        else:
+            assert_close(ours, theirs, relative=1e-12)
+
+
 @pytest.mark.parametrize("name", OWN)
 @pytest.mark.parametrize("drawn", [0, 1, 2, 624, 1248])
 def test_a_generator_goes_on_from_each_of_its_states(name: str, drawn: int) -> None:

@@ -86,13 +86,10 @@ class Slot:
 
     def learn(self, given: Any, writes: int) -> bool:
         """Note how a step used a value that was loaded; return whether that was not known."""
-        is_written = not self.is_written and _count_writes(given) != writes
-        has_graph = not self.has_graph and has_gradient(self.read())
-        if is_written:
-            self.is_written = True
-        if has_graph:
-            self.has_graph = True
-        return is_written or has_graph
+        known = self.is_written, self.has_graph
+        self.is_written = self.is_written or _count_writes(given) != writes
+        self.has_graph = self.has_graph or has_gradient(self.read())
+        return known != (self.is_written, self.has_graph)
 
     def leave(self, value: Any) -> None:
         """Set the value that a sequence returned, without a graph that a plain loop would not leave."""
