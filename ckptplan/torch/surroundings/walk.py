@@ -149,22 +149,13 @@ def _limit_copies(found: Reached, targets: Iterable[Holder]) -> None:
 
 def _visit(name: str, thing: Any, found: Reached) -> _Found:
     """Note an object, and yield what it refers to."""
-    if isinstance(thing, torch.Tensor):
-        yield from _visit_tensor(name, thing, found)
-        return
-    if isinstance(thing, torch.nn.Module):
-        found.modules.append((name, thing))
-    elif isinstance(thing, random.Random) or is_generator(thing):
+    if isinstance(thing, random.Random) or is_generator(thing):
         found.generators.append(thing)
-        return
     elif is_array(thing):
         found.holders.append(ArrayHolder(name, thing))
-        return
-    for kinds, visit in _VISITS:
-        if isinstance(thing, kinds):
-            yield from visit(name, thing, found)
-            return
-    yield from _visit_object(name, thing, found)
+    else:
+        visit = next((visit for kinds, visit in _VISITS if isinstance(thing, kinds)), _visit_object)
+        yield from visit(name, thing, found)
 
 
 def _visit_tensor(name: str, tensor: torch.Tensor, found: Reached) -> _Found:
@@ -200,6 +191,7 @@ def _visit_sequence(name: str, thing: Any, found: Reached) -> _Found:
 
 
 def _visit_module(name: str, thing: torch.nn.Module, found: Reached) -> _Found:
+    found.modules.append((name, thing))
     attributes = vars(thing)
     found.holders.append(MappingHolder(name, attributes, attributes=True, of_module=True, without=_OWN))
     for part in _PARTS:
@@ -209,7 +201,7 @@ def _visit_module(name: str, thing: torch.nn.Module, found: Reached) -> _Found:
         # Hooks may keep something, too.
         if key not in _OWN or (key.endswith("_hooks") and value):
             yield _join(name, key), value
-    yield from _visit_class(type(thing), found)
+    yield from _visit_class(type(thing))
 
 
 def _visit_object(name: str, thing: object, found: Reached) -> _Found:
@@ -229,7 +221,7 @@ def _visit_object(name: str, thing: object, found: Reached) -> _Found:
     if slots:
         found.holders.append(SlotsHolder(name, thing, slots))
         yield from ((_join(name, slot), getattr(thing, slot)) for slot in slots if hasattr(thing, slot))
-    yield from _visit_class(type(thing), found)
+    yield from _visit_class(type(thing))
 
 
 def _list_slots(one: type) -> list[str]:
@@ -240,9 +232,8 @@ def _list_slots(one: type) -> list[str]:
     return [private + name if name.startswith("__") else name for name in names if not name.endswith("__")]
 
 
-def _visit_class(one: type, found: Reached) -> _Found:
+def _visit_class(one: type) -> _Found:
     """Yield the classes that an object's class is made of."""
-    del found
     yield from ((part.__name__, part) for part in one.__mro__ if not is_passed_over(part))
 
 
@@ -374,6 +365,7 @@ def _join(name: str, key: object) -> str:
 
 #: What to do with each kind of object.
 _VISITS: tuple[tuple[Any, Callable[[str, Any, Reached], _Found]], ...] = (
+    (torch.Tensor, _visit_tensor),
     (torch.nn.Module, _visit_module),
     (dict, _visit_dict),
     ((list, deque, tuple, set, frozenset), _visit_sequence),

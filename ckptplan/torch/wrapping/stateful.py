@@ -46,9 +46,6 @@ class _Memory:
         #: Whether steps have run from these slots as they do in a plain loop.
         self.is_searched = False
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Memory:
-        return _Memory()
-
     def __reduce__(self) -> Any:
         return _Memory, ()
 
