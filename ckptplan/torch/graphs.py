@@ -77,7 +77,7 @@ def count_saved_bytes(
     for tensor in (*end, *find_saved_tensors(outputs)):
         place = storage_of(tensor)
         if place not in left_out and not isinstance(tensor, torch.nn.Parameter):
-            kept[place] = _count_storage(tensor)
+            kept[place] = tensor.untyped_storage().nbytes() if tensor.layout is torch.strided else 0
     parameters = {storage_of(leaf) for leaf in find_graph_leaves(outputs)}
     return sum(size for place, size in kept.items() if place not in parameters)
 
@@ -101,10 +101,6 @@ def storage_of(tensor: torch.Tensor) -> int:
         # Sparse ones have several, or none that can be read.
         return id(tensor)
     return tensor.untyped_storage().data_ptr()
-
-
-def _count_storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().nbytes() if tensor.layout is torch.strided else 0
 
 
 def find_saved_tensors(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:

@@ -377,7 +377,8 @@ def _try_first_steps(call: Call, situation: Situation, generators: Generators) -
     called = CalledModules([module for _, module in reached.modules], given=call.things.values())
     with ExitStack() as stack:
         surroundings, world = stack.enter_context(aside(reached, generators))
-        if _may_compile():
+        # It can be told to stand aside since torch 2.6.
+        if "torch._dynamo" in sys.modules and hasattr(torch.compiler, "set_stance"):
             # Hooks would be compiled into compiled cells, anew in each call.
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(warnings.catch_warnings())
@@ -392,11 +393,6 @@ def _try_first_steps(call: Call, situation: Situation, generators: Generators) -
 def _are_alike(one: Findings, other: Findings) -> bool:
     """Return whether steps use the same tensors and change the same places."""
     return set(map(id, one.used)) == set(map(id, other.used)) and set(one.changed) == set(other.changed)
-
-
-def _may_compile() -> bool:
-    """Return whether PyTorch's compiler is in use, and can be told to stand aside (since torch 2.6)."""
-    return "torch._dynamo" in sys.modules and hasattr(torch.compiler, "set_stance")
 
 
 def walk_made(

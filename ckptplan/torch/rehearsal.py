@@ -27,7 +27,7 @@ from ckptplan.torch.call import Call, Losses
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.chunk_check import StepByStep, find_active, make_reverse_error, run_chunks
 from ckptplan.torch.digests import find_rounding, is_close
-from ckptplan.torch.graphs import Gradient, as_graph_roots, compute_gradients
+from ckptplan.torch.graphs import as_graph_roots, compute_gradients
 from ckptplan.torch.inputs import detach_inputs
 from ckptplan.torch.losses import check_scalar
 from ckptplan.torch.parameters import Parameters
@@ -205,10 +205,6 @@ class Seen:
     whole: list[Any]
 
 
-def _reduce(gradients: Iterable[Gradient]) -> list[Reduced]:
-    return [(0.0, 0.0) if one is None else reduce_gradient(one) for one in gradients]
-
-
 @dataclass(kw_only=True)
 class Rehearsal:
     """Some steps of a call, from a state.
@@ -284,7 +280,8 @@ class Rehearsal:
             # Without a graph there are none.
             found = compute_gradients([(total, torch.ones_like(total))], [*wanted, *probed.parameters])
         present = frozenset(place for place, one in enumerate(found) if one is not None)
-        return Seen(total=value, sums=sums, gradients=_reduce(found), present=present, whole=objective.whole)
+        gradients = [(0.0, 0.0) if one is None else reduce_gradient(one) for one in found]
+        return Seen(total=value, sums=sums, gradients=gradients, present=present, whole=objective.whole)
 
     @cached_property
     def _names(self) -> list[str]:

@@ -160,6 +160,26 @@ def test_a_generator_on_the_device_draws_again() -> None:
     assert_close(gradients(result.loss, network.wanted), theirs, relative=1e-11)
 
 
+def test_a_count_on_the_device_is_as_it_was_when_steps_run_again() -> None:
+    """A truncation in every 25th step, of which no value tells."""
+    network, theirs = Network(), list[torch.Tensor]()
+    for planned in (False, True):
+        count = torch.zeros((), device="cuda")
+
+        def cell(state: torch.Tensor, x: torch.Tensor, count: torch.Tensor = count) -> Any:
+            count += 1
+            state = network.module(x, torch.where(count % 25 == 0, state.detach(), state))
+            return state, state
+
+        if planned:
+            result = bptt(cell, network.inputs, network.state, squares, plan=plan_of(STEPS, "double"))
+            assert_close(gradients(result.loss, network.wanted), theirs, relative=1e-11)
+        else:
+            outputs, _ = plain(cell, network.inputs, network.state, STEPS)
+            theirs = gradients(torch.stack(outputs).square().sum(), network.wanted)
+        assert int(count) == STEPS
+
+
 def test_autocast_of_the_forward_pass_holds_when_steps_run_again() -> None:
     network = Network(size=64, dtype=torch.float32)
     with torch.autocast("cuda", dtype=torch.float16):

@@ -463,12 +463,8 @@ class GradientHolder(Holder):
     GRADIENT, HOOKS = "grad", "hooks"
 
     def read(self) -> Content:
-        gradient, hooks = self.thing.grad, self._hooks
-        return gradient, None if gradient is None else gradient._version, dict(hooks or {})
-
-    @property
-    def _hooks(self) -> Any:
-        return self.thing._backward_hooks
+        gradient = self.thing.grad
+        return gradient, None if gradient is None else gradient._version, dict(self.thing._backward_hooks or {})
 
     def list_changes(self, before: Content, after: Content) -> Iterator[Key]:
         if before[0] is not after[0] or before[1] != after[1]:
@@ -477,12 +473,12 @@ class GradientHolder(Holder):
             yield self.HOOKS
 
     def write(self, content: Content) -> None:
-        gradient, _, hooks = content
+        (gradient, _, hooks), present = content, self.thing._backward_hooks
         if self.thing.grad is not gradient:
             self.thing.grad = gradient
-        if self._hooks is not None and self._hooks.keys() != hooks.keys():
-            self._hooks.clear()
-            self._hooks.update(hooks)
+        if present is not None and present.keys() != hooks.keys():
+            present.clear()
+            present.update(hooks)
 
     def name_of(self, key: Key) -> str:
         return f"{self.name}.grad" if key == self.GRADIENT else self.name

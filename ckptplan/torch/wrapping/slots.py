@@ -81,7 +81,7 @@ class Slot:
             self.write(map_tensors(torch.Tensor.detach, value))
         else:
             # Containers of its own: a step may change them.
-            self.write(value if isinstance(value, torch.Tensor) else map_tensors(_keep, value))
+            self.write(value if isinstance(value, torch.Tensor) else map_tensors(lambda leaf: leaf, value))
         return _count_writes(value)
 
     def learn(self, given: Any, writes: int) -> bool:
@@ -114,10 +114,6 @@ def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> A
 def has_gradient(value: Any) -> bool:
     """Return whether a tensor of a value requires a gradient."""
     return any(leaf.requires_grad for leaf in flatten(value)[0])
-
-
-def _keep(leaf: torch.Tensor) -> torch.Tensor:
-    return leaf
 
 
 def _copy(leaf: torch.Tensor) -> torch.Tensor:

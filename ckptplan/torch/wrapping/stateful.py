@@ -149,13 +149,12 @@ class StatefulSequence(Wrapped):
             result: Result = self._bptt(cell, x, state, losses, parameters=parameters)
             return result.loss, result.state
 
-        roots = [one for one in self.net.parameters() if one.requires_grad]
+        roots = [one for one in self.net.parameters() if one.requires_grad and torch.is_grad_enabled()]
 
         def leave(slot: Slot, value: Any) -> None:
             slot.leave_guarded(value, roots)
 
-        guarded = leave if torch.is_grad_enabled() else Slot.leave
-        found: torch.Tensor = self._run(x, constants, run, guarded)
+        found: torch.Tensor = self._run(x, constants, run, leave)
         return found
 
     def _begin(self, inputs: Any, steps: int | None) -> Any:
