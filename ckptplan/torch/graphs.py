@@ -22,7 +22,7 @@ from ckptplan.torch.meters import mark_growing
 from ckptplan.torch.trees import Leaves, is_differentiable
 
 #: The operation that stands for a leaf.
-_Leaf: Any = torch._C._functions.AccumulateGrad
+_Leaf: Any = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
 
 
 def walk_nodes(outputs: Iterable[torch.Tensor], *, until: Iterable[torch.Tensor] = ()) -> Iterator[Any]:

@@ -237,6 +237,7 @@ class Run:
             replays_counts: whether steps that run again find the counts that they change as they were.
         """
         device, autocast = probed.found.device, Autocast.present(probed.found.device)
+        cell: object = call.cell
         generators = probed.generators
         if device.type != "cpu":
             generators = Generators(device, wanted=generators.wanted, held=probed.situation.reached.generators)
@@ -248,7 +249,7 @@ class Run:
         usable = probed.wants_gradients and not call.is_closed and isinstance(call.compile, CompiledPiece)
         piece = call.compile if usable and not call.compile.broken else None
         verifier = _make_verifier(call, probed, autocast)
-        in_chunks = isinstance(call.cell, ChunkCell) and piece is None
+        in_chunks = isinstance(cell, ChunkCell) and piece is None
         compares = None if call.is_closed else verifier
         watched: dict[str, Any] = {}
         if call.losses and probed.recalled and probed.wants_gradients and call.replay_randomness:
@@ -265,7 +266,7 @@ class Run:
             rehearses=rehearses,
             may_begin_again=may_begin_again,
             replayed=drawn,
-            slots=call.cell.places if isinstance(call.cell, SlotCell) else frozenset(),
+            slots=cell.places if isinstance(cell, SlotCell) else frozenset(),
         )
         executor = Executor(
             call=call,
