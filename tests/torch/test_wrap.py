@@ -313,11 +313,12 @@ class Counted(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.inner = nn.LSTMCell(20, 100)
-        self.start, self.state = tuple(torch.zeros(100, 100) for _ in range(2)), None
+        self.start = tuple(torch.zeros(100, 100) for _ in range(2))
+        self.state: Any = None
         self.runs = array("q", [0])
 
     def reset(self) -> None:
-        self.state: Any = self.start
+        self.state = self.start
 
     def forward(self, x: torch.Tensor) -> Any:
         self.runs[0] += 1
