@@ -28,8 +28,6 @@ def settle() -> None:
         *os.environ
     }:
         del os.environ["_CKPTPLAN_COMPLETE"]
-    # Pictures are files. Any other backend would be imported, whatever it is.
-    os.environ["MPLBACKEND"] = "agg"
     _open_streams()
 
 

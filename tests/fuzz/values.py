@@ -120,7 +120,6 @@ VARIABLES = {
         "253402300800",
         "²",
     ),
-    "MPLBACKEND": ("agg", "nonsense", "", "module://nothing", "Qt5Agg"),
     "MPLCONFIGDIR": ("/nonexistent", "/dev/null", ""),
     "LANG": ("C", "de_DE.UTF-8", "x", ""),
     "LC_ALL": ("C", "POSIX", "tr_TR.UTF-8", "x"),
