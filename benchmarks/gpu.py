@@ -306,6 +306,8 @@ def main() -> int:
     parser.add_argument("--report", type=Path, nargs="+", metavar="FILE", help="write the tables of results")
     parser.add_argument("--stage", choices=STAGES, help="run one stage in this process")
     options = parser.parse_args()
+    if options.out is not None and options.out.is_dir():
+        parser.error(f"--out: {options.out} is a folder; accepted is a file, as {options.out / 'gpu.json'}")
     if options.stage:
         run_here(options.stage, options.out, options)
         return 0

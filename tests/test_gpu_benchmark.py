@@ -74,6 +74,15 @@ def test_a_stage_that_takes_too_long_is_stopped_and_the_others_go_on(tmp_path: P
     assert all(one["status"].startswith(("stopped after", "not begun")) for one in stages.values())
 
 
+def test_a_folder_for_the_results_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    done = run(tmp_path, "--stages", "headline")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert f"--out: {tmp_path} is a folder; accepted is a file" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_exit_code_says_what_is_missing() -> None:
     done, missing, failed = {"status": "done"}, {"status": "needs a CUDA device"}, {"status": "failed"}
     assert choose_code({"a": done}) == 0
