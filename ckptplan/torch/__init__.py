@@ -15,7 +15,7 @@ except ImportError as error:
 from ckptplan.storage.place import Offload
 from ckptplan.torch.api import bptt, plan_for, scan, unroll
 from ckptplan.torch.chunk_cell import ChunkCell
-from ckptplan.torch.compiling.options import Compile
+from ckptplan.torch.compile_options import Compile
 from ckptplan.torch.compiling.steps import CompileFallback
 from ckptplan.torch.lif import LIF
 from ckptplan.torch.measurement import measured_sizes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,14 +12,11 @@ from ckptplan.execution.online import OnlineSchedule
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.storage.place import OffloadTo, read_offload
-from ckptplan.torch.budget import choose_plan, settle_plan
-from ckptplan.torch.call import Verify, check_losses, list_measured, refuse_ignored
-from ckptplan.torch.compiling.options import Compile, read_compile
-from ckptplan.torch.engine import Cell, Observer
-from ckptplan.torch.offload import at_place
-from ckptplan.torch.online import bptt_online, refuse_unknown_length
-from ckptplan.torch.parameters import list_parameters
+from ckptplan.storage.place import OffloadTo
+from ckptplan.torch.budget import ask, choose_plan, settle_plan
+from ckptplan.torch.call import Cell, Observer, Verify, check_losses, read_options
+from ckptplan.torch.compile_options import Compile
+from ckptplan.torch.online import bptt_online
 from ckptplan.torch.run import Result, bptt_call, unroll_call
 
 
@@ -76,21 +72,20 @@ def unroll(
     The outputs of all steps are kept in memory; if only a loss is needed, ``bptt`` needs far less.
     Raises InputError, also if no plan fits ``memory``.
     """
-    options: dict[str, Any] = {
-        # Read once: module.parameters() is an iterator.
-        "parameters": list_parameters(parameters),
-        "replay_randomness": replay_randomness,
-        "verify": verify,
-        "remote_dir": remote_dir,
-        "schedule": schedule,
-        "observer": observer,
-        "strict": strict,
-    }
-    measured = list_measured(options)
-    refuse_ignored(plan, memory, options)
-    wanted, place = read_compile(compile), read_offload(offload, plan=plan, memory=memory)
-    chosen = settle_plan(plan, memory, cell, inputs, state, losses={}, place=place, compile_=wanted, **measured)
-    return unroll_call(chosen.make_call(cell, inputs, state, **at_place(place, options)))
+    options = read_options(
+        plan,
+        memory,
+        offload=offload,
+        parameters=parameters,
+        remote_dir=remote_dir,
+        replay_randomness=replay_randomness,
+        verify=verify,
+        schedule=schedule,
+        observer=observer,
+        strict=strict,
+        compile=compile,
+    )
+    return unroll_call(settle_plan(plan, memory, cell=cell, inputs=inputs, state=state, **options))
 
 
 def bptt(
@@ -120,66 +115,37 @@ def bptt(
     returns a single float. ``result.loss.backward()`` works as usual, with scaling, clipping and accumulation.
 
     Arguments:
-        cell: as for ``unroll``.
-        inputs: as for ``unroll``.
-        state: the initial state.
+        cell, inputs, state, offload, parameters: as for ``unroll``.
         loss: ``loss(t, output)`` for each step.
         plan: as for ``unroll``; or ``ckptplan.online(...)`` for a sequence of unknown length, which ends with
             its inputs or by ``until``. They may then be an iterator with one input a step.
         memory: as for ``unroll``; outputs are not kept.
-        offload: as for ``unroll``.
         until: ``until(state)`` says after each step whether the sequence ends. It depends on the state alone;
             the first steps run once more to find how many there are at least.
         chunk_loss: ``chunk_loss(start, outputs)`` for runs of steps, with outputs stacked over time; the sum
             must not depend on how the sequence is cut.
         final_loss: ``final_loss(state)`` for the final state.
-        parameters: as for ``unroll``.
-        remote_dir: as for ``unroll``.
-        replay_randomness: as for ``unroll``.
-        verify: as for ``unroll``.
-        schedule: as for ``unroll``.
-        observer: as for ``unroll``.
-        strict: as for ``unroll``.
+        remote_dir, replay_randomness, verify, schedule, observer, strict: as for ``unroll``.
         compile: as for ``unroll``; the losses of steps are compiled, too.
 
     Raises InputError, also if no plan fits ``memory``.
     """
-    losses = check_losses(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
     options: dict[str, Any] = {
-        # Read once: module.parameters() is an iterator.
-        "parameters": list_parameters(parameters),
+        "losses": check_losses(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss),
+        "offload": offload,
+        "parameters": parameters,
+        "remote_dir": remote_dir,
         "replay_randomness": replay_randomness,
         "verify": verify,
-        "remote_dir": remote_dir,
         "schedule": schedule,
         "observer": observer,
         "strict": strict,
+        "compile": compile,
     }
-    measured = list_measured(options)
-    refuse_ignored(plan, memory, options)
     if until is not None or isinstance(plan, OnlineSchedule):
-        refuse_unknown_length(
-            schedule=schedule, strict=strict or None, compile=compile or None, offload=offload
-        )
-        return bptt_online(
-            cell,
-            inputs,
-            state,
-            until=until,
-            plan=plan,
-            memory=memory,
-            losses=losses,
-            remote_dir=remote_dir,
-            observer=observer,
-            **measured,
-        )
-    wanted, place = read_compile(compile), read_offload(offload, plan=plan, memory=memory)
-    chosen = settle_plan(
-        plan, memory, cell, inputs, state, losses=losses, place=place, compile_=wanted, **measured
-    )
-    result = bptt_call(chosen.make_call(cell, inputs, state, losses=losses, **at_place(place, options)))
-    # Of compiled pieces, the plan that counts them.
-    return result if chosen.survey is not None else replace(result, plan=chosen.plan)
+        return bptt_online(cell, inputs, state, until=until, plan=plan, memory=memory, **options)
+    options = read_options(plan, memory, **options)
+    return bptt_call(settle_plan(plan, memory, cell=cell, inputs=inputs, state=state, **options))
 
 
 def scan(
@@ -218,32 +184,18 @@ def plan_for(
     The first steps run to count bytes and to measure times; modules and generators are left as they were.
 
     Arguments:
-        cell: as for ``unroll``.
-        inputs: as for ``unroll``.
-        state: the initial state.
-        loss: as for ``bptt``.
-        memory: as for ``unroll``.
-        offload: as for ``unroll``.
+        cell, inputs, state, memory, offload, parameters, replay_randomness: as for ``unroll``.
+        loss, chunk_loss, final_loss: as for ``bptt``.
         steps: T, if ``inputs`` is a callable; tensors say it themselves.
-        chunk_loss: as for ``bptt``.
-        final_loss: as for ``bptt``.
-        parameters: as for ``unroll``.
-        replay_randomness: as for ``unroll``.
 
     Raises InputError, also if no plan fits.
     """
     none = loss is None and chunk_loss is None and final_loss is None
     losses = {} if none else check_losses(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
-    chosen = choose_plan(
-        cell,
-        inputs,
-        state,
-        memory=memory,
-        place=read_offload(offload, plan=None, memory=memory),
-        losses=losses,
-        steps=steps,
-        parameters=list_parameters(parameters),
-        replay_randomness=replay_randomness,
+    options = read_options(
+        None, memory, offload=offload, parameters=parameters, replay_randomness=replay_randomness
     )
-    assert isinstance(chosen.plan, Plan)  # noqa: S101 - made for a limit
-    return chosen.plan
+    call = ask(cell=cell, inputs=inputs, state=state, steps=steps, losses=losses, **options)
+    found = choose_plan(call, memory).told
+    assert isinstance(found, Plan)  # noqa: S101 - made for a limit
+    return found

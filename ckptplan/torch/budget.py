@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import product, takewhile
@@ -40,8 +40,6 @@ from ckptplan.storage.memory import round_down
 from ckptplan.storage.place import Link, OffloadPlace, assume_link
 from ckptplan.torch.call import Call
 from ckptplan.torch.chunk_cell import ChunkCell
-from ckptplan.torch.compiling.options import Compile
-from ckptplan.torch.compiling.steps import CompiledPiece
 from ckptplan.torch.executor import MADE_OF_OUTPUTS
 from ckptplan.torch.inputs import refuse_layouts
 from ckptplan.torch.measurement import choose_count, measure_call, run_twice
@@ -424,91 +422,57 @@ def _make_request(
 _PIECES = re.compile(r"\bcompile=(\d+)\)$")
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlanChoice:
-    """A plan, and what executes it."""
-
-    plan: Plan | Schedule
-    #: The plan itself, or its actions for time steps if its steps are pieces.
-    executed: Plan | Schedule
-    #: The piece that steps run in, None if they run as they are written.
-    compile: CompiledPiece | None
-    #: Watches the sizes of all steps; None if a step of the plan is a compiled piece, or the plan was given.
-    survey: Survey | None = None
-
-    def make_call(self, cell: Any, inputs: Any, state: Any, **options: Any) -> Call:
-        """Return the call that executes the plan; ``options`` are its other fields."""
-        own: dict[str, Any] = {"plan": self.executed, "compile": self.compile, "survey": self.survey}
-        return Call(cell=cell, inputs=inputs, state=state, **own, **options)
-
-
 def settle_plan(
-    plan: Plan | Schedule | None,
-    memory: int | str | None,
-    cell: Any,
-    inputs: Any,
-    state: Any,
-    *,
-    compile_: Compile | None,
-    place: OffloadPlace | None,
-    held_states: int = 0,
-    **options: Any,
-) -> PlanChoice:
-    """Return the plan that is given, or one for a limit of ``memory``, and what executes it. Raises InputError.
+    plan: Plan | Schedule | None, memory: int | str | None, *, held_states: int = 0, **fields: Any
+) -> Call:
+    """Return a call with what executes the plan that is given, or one for a limit of memory. Raises InputError.
 
-    The arguments are those of ``place_plan`` and ``choose_plan``, whichever is called.
+    ``held_states`` are as for ``choose_plan``, ``fields`` the other fields of ``Call``.
     """
     if memory is not None:
-        options |= {"place": place, "held_states": held_states, "scales": True}
-        return choose_plan(cell, inputs, state, memory=memory, compile_=compile_, **options)
+        return choose_plan(ask(**fields), memory, held_states=held_states, scales=True)
     if plan is None:
         raise InputError("is missing", field="plan", accepted="a plan, or memory='2 GiB' in its place")
-    return place_plan(plan, compile_, cell, inputs, state, **options)
+    return place_plan(Call(plan=plan, **fields))
 
 
-def choose_plan(
-    cell: Any,
-    inputs: Any,
-    state: Any,
-    *,
-    memory: int | str,
-    losses: Mapping[str, Any],
-    compile_: Compile | None = None,
-    steps: int | None = None,
-    held_states: int = 0,
-    place: OffloadPlace | None = None,
-    advises: bool = True,
-    scales: bool = False,
-    **options: Any,
-) -> PlanChoice:
-    """Return the quickest plan for a call within a limit of memory, in compiled pieces or without.
+def ask(*, inputs: Any, state: Any, steps: int | None = None, **fields: Any) -> Call:
+    """Return a call that is to be planned; ``steps`` is T if inputs are made by a function. Raises InputError.
 
-    Arguments:
-        cell: as for ``bptt``.
-        inputs: as for ``bptt``.
-        state: the initial state.
-        memory: bytes, text as "2 GiB", or "auto".
-        losses: by the names of their arguments; none for ``unroll``, whose outputs are kept.
-        compile_: how pieces are compiled, None if steps run as they are written.
-        steps: T, if inputs are made by a function.
-        held_states: copies of the state that the caller holds meanwhile.
-        place: where checkpoints may be kept off the chip, None for nowhere.
-        advises: whether a dear plan is followed by a line that says what such a place would save.
-        scales: whether the measurement of a call of other shapes will do, since this one runs and is watched.
-        options: other arguments of ``bptt``.
-
-    In inference mode, a call that runs is given a schedule that it does not need, since nothing is kept for a
-    backward pass. Raises InputError, also if no plan fits.
+    In place of a plan it has a schedule that runs steps again, as most plans do: what is measured is rehearsed.
     """
     count = count_steps(inputs, steps)
     refuse_other_leaves(state, field="state")
-    # As most plans do, and what is measured is rehearsed: the trial compares no gradients.
     twice = Schedule(steps=count, actions=run_twice(count), local_states=2, chunk_size=count)
-    call = Call(cell=cell, inputs=inputs, state=state, plan=twice, losses=losses, **options)
+    return Call(inputs=inputs, state=state, plan=twice, **fields)
+
+
+def choose_plan(
+    asked: Call,
+    memory: int | str,
+    *,
+    held_states: int = 0,
+    advises: bool = True,
+    scales: bool = False,
+) -> Call:
+    """Return a call with the quickest plan within a limit of memory, in compiled pieces or without.
+
+    Arguments:
+        asked: the call, from ``ask``.
+        memory: bytes, text as "2 GiB", or "auto".
+        held_states: copies of the state that the caller holds meanwhile.
+        advises: whether a dear plan is followed by a line that says what a place off the chip would save.
+        scales: whether the measurement of a call of other shapes will do, since this one runs and is watched.
+
+    In inference mode, a call that runs keeps a schedule that it does not need, since nothing is kept for a
+    backward pass. Raises InputError, also if no plan fits.
+    """
+    call, count, inputs = asked.measured, asked.plan.steps, asked.inputs
+    place = asked.remote_dir if isinstance(asked.remote_dir, OffloadPlace) else None
     limit = read_limit(memory, call.device)
     if scales and torch.is_inference_mode_enabled():
         # Nothing is kept for a backward pass, and autograd could not be asked what it would be.
-        return PlanChoice(plan=call.plan, executed=call.plan, compile=None)
+        return replace(asked, compile=None)
     with torch.enable_grad():
         probed = probe(call, anew=False)
     take = partial(measure, call, probed)
@@ -518,7 +482,7 @@ def choose_plan(
     written = (_surveyed.find(key) or first).with_times(_timed.find(timed) or first)
     space = Space(
         limit=limit,
-        outputs=None if losses else count * written.output_bytes,
+        outputs=None if call.losses else count * written.output_bytes,
         kept=held_states * written.state_bytes,
         later=sum(leaf.nbytes for leaf in call.sequence.leaves if leaf.requires_grad),
         links=find_links(
@@ -527,7 +491,7 @@ def choose_plan(
     )
     shape = () if callable(inputs) else flatten(inputs)[0][0].shape
     fit = partial(plan_within, space=space, shape=tuple(shape))
-    plans: list[tuple[Plan, PlanChoice]] = []
+    plans: list[tuple[Plan, Call]] = []
     refusal: InputError | None = None
     try:
         plan = fit(written, steps=count, take=take)
@@ -546,14 +510,14 @@ def choose_plan(
             plan=plan,
             replan=partial(fit, steps=count),
             keep=keep,
-            is_open=describe(plan) not in _seen and not isinstance(cell, ChunkCell),
+            is_open=describe(plan) not in _seen and not isinstance(call.cell, ChunkCell),
             # A measurement, or a rehearsal, finds out more.
             probed=probed if probed.recalled and probed.found.rehearsed else None,
         )
-        plans.append((plan, PlanChoice(plan=plan, executed=plan, compile=None, survey=survey)))
+        plans.append((plan, replace(asked, plan=plan, compile=None, survey=survey)))
     except InputError as error:
         refusal = error
-    built = find_piece(call, compile_)
+    built = find_piece(asked)
     if built is not None:
         try:
             # The actions of pieces do not say that states are written through.
@@ -561,49 +525,32 @@ def choose_plan(
             of_pieces = replace(space, links=cached, postpones=False)
             plan = fit(built.measurement, steps=-(-count // built.steps), space=of_pieces)
             stretched = stretch(schedule_of(plan), built.steps, count)
-            plans.append((plan, PlanChoice(plan=plan, executed=stretched, compile=built)))
+            plans.append((plan, replace(asked, plan=stretched, pieced=plan, compile=built)))
         except InputError as error:
             refusal = refusal or error
     if refusal is not None and not plans:
         if not first.is_scaled:
             raise refusal
-        more = {"steps": steps, "held_states": held_states, "place": place, "advises": advises, **options}
-        return choose_plan(cell, inputs, state, memory=memory, losses=losses, compile_=compile_, **more)
-    plan, choice = min(plans, key=lambda one: one[0].predicted.seconds)
+        return choose_plan(asked, memory, held_states=held_states, advises=advises)
+    plan, found = min(plans, key=lambda one: one[0].predicted.seconds)
     _log.info("%s", describe_choice(plan, limit))
     if advises and place is None and plan.predicted.overhead > DEAR and kind not in _advised:
         # Once for calls of a kind, whatever their lengths.
         _advised.keep(kind, True)
         _advise_offload(plan, written, count, space)
-    return choice
+    return found
 
 
-def place_plan(
-    plan: Plan | Schedule,
-    compile_: Compile | None,
-    cell: Any,
-    inputs: Any,
-    state: Any,
-    **options: Any,
-) -> PlanChoice:
-    """Return what executes a given plan: the actions of time steps, if it counts pieces.
+def place_plan(call: Call) -> Call:
+    """Return a call with what executes its given plan: the actions of time steps, if it counts pieces.
 
-    Plans of workloads that ``calibrate --compile`` measured do.
-
-    Arguments:
-        plan: the plan.
-        compile_: how pieces are compiled, None if steps run as they are written.
-        cell: as for ``bptt``.
-        inputs: as for ``bptt``.
-        state: the initial state.
-        options: the losses, and other arguments of ``bptt``.
-
-    Raises InputError if the plan counts pieces of another size than ``compile_`` has.
+    Plans of workloads that ``calibrate --compile`` measured do. Raises InputError if the plan counts pieces of
+    another size than are to be compiled.
     """
-    executed = plan
+    plan, compile_ = call.plan, call.compile
     if isinstance(plan, Plan) and (found := _PIECES.search(plan.workload.cell or "")):
         piece = int(found[1])
-        count = piece * plan.steps if callable(inputs) else count_steps(inputs, None)
+        count = piece * plan.steps if callable(call.inputs) else count_steps(call.inputs, None)
         if count != plan.steps and -(-count // piece) == plan.steps:
             if compile_ is None or compile_.steps not in (None, piece):
                 raise InputError(
@@ -611,13 +558,9 @@ def place_plan(
                     field="plan",
                     accepted=f"compile={piece} with it, or a plan of single steps",
                 )
-            executed = stretch(schedule_of(plan), piece, count)
             compile_ = replace(compile_, steps=piece)
-    built = None
-    if compile_ is not None:
-        call = Call(cell=cell, inputs=inputs, state=state, plan=executed, **options)
-        built = find_piece(call, compile_)
-    return PlanChoice(plan=plan, executed=executed, compile=built)
+            call = replace(call, plan=stretch(schedule_of(plan), piece, count), pieced=plan, compile=compile_)
+    return call if call.compile is None else replace(call, compile=find_piece(call))
 
 
 def stretch(schedule: Schedule, piece: int, steps: int) -> Schedule:

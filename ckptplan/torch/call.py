@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -17,14 +17,17 @@ from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import schedule_of
 from ckptplan.schedule.actions import Action, Record
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.storage.place import OffloadPlace
+from ckptplan.storage.place import OffloadPlace, read_offload
 from ckptplan.torch.cell_calls import ClosedCell
-from ckptplan.torch.engine import Cell, Observer
+from ckptplan.torch.compile_options import read_compile
 from ckptplan.torch.inputs import Sequence, make_sequence
 from ckptplan.torch.parameters import Parameters, list_parameters
 from ckptplan.torch.survey import Survey
 from ckptplan.torch.trees import Leaves, flatten
 
+Cell = Callable[[Any, Any], tuple[Any, Any]]
+#: Called with each action when it is done, and with its executor.
+Observer = Callable[[Action, Any], None]
 #: Whether steps that run again are compared with what they were; ``"always"`` rehearses them in each call.
 Verify: TypeAlias = bool | Literal["always"]
 #: The losses that are given, by the names of their arguments.
@@ -41,25 +44,15 @@ class OpenSchedule(Schedule):
     online: OnlineSchedule
     #: Called with the state and the steps that have run.
     ends: Callable[[Any, int], bool]
-    #: Whether it was made for a limit of memory.
-    limited: bool = False
 
     @classmethod
-    def of(
-        cls,
-        online: OnlineSchedule,
-        known: int,
-        ends: Callable[[Any, int], bool],
-        *,
-        limited: bool = False,
-    ) -> OpenSchedule:
+    def of(cls, online: OnlineSchedule, known: int, ends: Callable[[Any, int], bool]) -> OpenSchedule:
         """Return the schedule of which so many steps are known to come."""
         return cls(
             steps=known,
             actions=partial(online.actions, lambda done: done == known),
             online=online,
             ends=ends,
-            limited=limited,
         )
 
     def check(self) -> None:
@@ -92,15 +85,11 @@ class Call:
     before: Any = None
     #: Watches sizes, where the plan was made for a limit.
     survey: Survey | None = None
+    #: The plan whose steps are compiled pieces; ``plan`` has its actions for time steps.
+    pieced: Plan | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.plan, Plan | Schedule):
-            raise InputError(
-                f"{quote_value(self.plan)} is not a plan",
-                field="plan",
-                value=self.plan,
-                accepted="a Plan, as ckptplan.optimize and ckptplan.load_plan return, or a ckptplan.Schedule",
-            )
+        check_plan(self.plan)
         if not callable(self.cell):
             raise InputError(
                 f"{quote_value(self.cell)} cannot be called", field="cell", accepted="cell(state, x)"
@@ -116,6 +105,18 @@ class Call:
             self.plan.check()
         # Read once: module.parameters() is an iterator.
         object.__setattr__(self, "parameters", list_parameters(self.parameters))
+
+    @property
+    def measured(self) -> Call:
+        """The call as it is measured: steps as they are written, all on the device, and nobody looks on."""
+        return replace(self, compile=None, remote_dir=None, observer=None, schedule=None)
+
+    @property
+    def told(self) -> Plan | Schedule:
+        """The plan that its caller is told of: the latest one; of compiled pieces, the one that counts them."""
+        if self.survey is not None:
+            return self.survey.plan
+        return self.plan if self.pieced is None else self.pieced
 
     @cached_property
     def sequence(self) -> Sequence:
@@ -169,9 +170,7 @@ class Call:
         """Whether the plan was made for a limit of memory."""
         if self.schedule is not None:
             return False
-        if isinstance(self.plan, Plan):
-            return self.plan.workload.limited
-        return isinstance(self.plan, OpenSchedule) and self.plan.limited
+        return self.plan.workload.limited if isinstance(self.plan, Plan) else self.survey is not None
 
     @property
     def limit(self) -> int | None:
@@ -194,16 +193,24 @@ class Call:
         return self.schedule is None and self.observer is None
 
 
-def list_measured(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of ``unroll`` that a measurement depends on, too."""
-    return {name: options[name] for name in ("parameters", "replay_randomness", "verify") if name in options}
+def check_plan(plan: object) -> None:
+    """Raise InputError if something is no plan."""
+    if not isinstance(plan, Plan | Schedule):
+        raise InputError(
+            f"{quote_value(plan)} is not a plan",
+            field="plan",
+            value=plan,
+            accepted="a Plan, as ckptplan.optimize and ckptplan.load_plan return, or a ckptplan.Schedule",
+        )
 
 
-def refuse_ignored(plan: object, memory: object, options: Mapping[str, Any]) -> None:
-    """Raise InputError for arguments that contradict each other, or that would have no effect.
+def read_options(plan: object, memory: object, **options: Any) -> dict[str, Any]:
+    """Return arguments of ``unroll``, of which some may be missing, as fields of ``Call``.
 
-    ``options`` are arguments of ``unroll`` by their names; others than those that are looked at may be missing.
+    Raises InputError for arguments that contradict each other, or that would have no effect.
     """
+    # Read once: module.parameters() is an iterator.
+    options["parameters"] = list_parameters(options.get("parameters", ()))
     if memory is not None and plan is not None:
         raise InputError("is given together with plan", field="memory", accepted="one of the two")
     for name, why in (
@@ -225,6 +232,9 @@ def refuse_ignored(plan: object, memory: object, options: Mapping[str, Any]) -> 
             field="strict",
             accepted="strict=False, or a Plan",
         )
+    options["compile"] = read_compile(options.get("compile"))
+    place = read_offload(options.pop("offload", None), plan=plan, memory=memory)
+    return options if place is None else {**options, "remote_dir": place}
 
 
 def check_losses(*, loss: object, chunk_loss: object, final_loss: object) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ckptplan.torch.ambient import Autocast
+from ckptplan.torch.call import Call
 from ckptplan.torch.chunk_cell import (
     ChunkGradients,
     SavedOutputs,
@@ -20,8 +21,9 @@ from ckptplan.torch.chunk_cell import (
 from ckptplan.torch.engine import Engine, Incoming, Tape
 from ckptplan.torch.graphs import Gradient, as_graph_roots, compute_gradients
 from ckptplan.torch.inputs import iterate_steps
-from ckptplan.torch.losses import Terms
+from ckptplan.torch.losses import Outputs, Terms
 from ckptplan.torch.parameters import check_reached
+from ckptplan.torch.probe import Probed
 from ckptplan.torch.trees import Leaves, Structure, flatten, is_differentiable
 from ckptplan.torch.trial import detach_state
 
@@ -134,34 +136,26 @@ class ChunkEngine(Engine):
     #: It is a copy.
     holds_end = False
 
-    def __init__(
-        self,
-        *,
-        device: torch.device,
-        chunk: int,
-        room: int | None,
-        again: bool,
-        before: Any,
-        **options: Any,
-    ) -> None:
-        super().__init__(**options)
+    def __init__(self, call: Call, probed: Probed, outputs: Outputs) -> None:
+        super().__init__(call, probed, outputs)
+        # The graph of a chunk has none of the tensors that steps create.
+        self.temporary = 0
         places = {id(one): place for place, one in enumerate(self.parameters)}
         #: Where the cell's parameters stand among all.
         self._places = [places.get(id(one)) for one in self.cell.parameters()]
         self.cell = self.cell.for_sequence()
         #: Whether steps may run again or be reversed.
-        self.again = again
-        self.wants_inputs = any(self.input_gradients)
-        self.device = device
+        self.again = probed.wants_gradients
+        self.device, room = probed.found.device, call.planned.local_states
         self.working = MOST_WORKING if room is None else min(max(room // _SHARE, 4), MOST_WORKING)
         # The states of a piece become the tape or are dropped, so a piece may be as large as a chunk's tape.
-        self.piece = min(max(chunk, self.working), _MOST)
+        self.piece = min(max(call.planned.chunk_size, self.working), _MOST)
         self.log = SavedLog()
         #: What ``last`` returned for the steps that have run, or for those before the first one.
-        self._before = before
+        self._before = call.before
         #: What the backward pass of a tape was given, and the autocast settings that it began with.
         self._incoming: Incoming = ()
-        self._autocast = Autocast.present(device)
+        self._autocast = Autocast.present(self.device)
 
     def read_before(self, step: int) -> Any:
         if not step:
@@ -259,12 +253,12 @@ class ChunkEngine(Engine):
                 saved,
                 output_gradients=output_gradients,
                 state_gradients=nest.fill(gradients),  # type: ignore[arg-type]
-                wants_inputs=self.wants_inputs,
+                wants_inputs=any(self.wanted),
             )
         if not isinstance(found, ChunkGradients):
             raise make_gradients_error(cell, f"returned {type(found).__name__}")
         state = read_gradients(cell, nest.pick, found.state, begins, "the state")
-        if self.wants_inputs:
+        if any(self.wanted):
             self.gradients.put(*cut, read_gradients(cell, structure.pick, found.inputs, leaves, "the inputs"))
         name = f"the parameters ({', '.join(named)})"
         own = read_gradients(cell, list, found.parameters, tuple(named.values()), name)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ckptplan.schedule.actions import Action
+from ckptplan.torch.call import Call
 from ckptplan.torch.cell_calls import ClosedCell, call_cell, check_result
 from ckptplan.torch.graphs import (
     Gradient,
@@ -19,35 +20,29 @@ from ckptplan.torch.graphs import (
     hand_over_hooks,
     list_hooks,
 )
-from ckptplan.torch.inputs import Sequence, detach_inputs
+from ckptplan.torch.inputs import detach_inputs
 from ckptplan.torch.losses import Outputs, Terms
-from ckptplan.torch.parameters import Parameters, check_reached
+from ckptplan.torch.parameters import check_reached
+from ckptplan.torch.probe import Probed
 from ckptplan.torch.trees import Leaves, Structure, flatten
 
-Cell = Callable[[Any, Any], tuple[Any, Any]]
-#: Called with each action when it is done, and with its executor.
-Observer = Callable[[Action, Any], None]
 #: Gradients of the results of the outputs, i.e. of stacked outputs or of the loss.
 Incoming = tuple[torch.Tensor | None, ...]
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Tape:
     """The graph of recorded steps: where it begins and ends, and where gradients enter."""
 
-    def __init__(
-        self,
-        *,
-        start: int,
-        stop: int,
-        begin: Leaves,
-        end: Leaves,
-        inputs: Leaves,
-        terms: Terms,
-        final: Terms,
-        holds_end: bool,
-    ) -> None:
-        self.start, self.stop, self.begin, self.end, self.inputs = start, stop, begin, end, inputs
-        self.terms, self.final, self._holds_end = terms, final, holds_end
+    start: int
+    stop: int
+    begin: Leaves
+    end: Leaves
+    inputs: Leaves
+    terms: Terms
+    final: Terms
+    #: Whether the state at its end is a part of it.
+    holds_end: bool
 
     @property
     def bytes(self) -> int:
@@ -60,7 +55,7 @@ class Tape:
         return self._count((*self.end, *self.terms[:-1]))
 
     def _count(self, outputs: Leaves) -> int:
-        end = self.end if self._holds_end else ()
+        end = self.end if self.holds_end else ()
         # Where gradients enter, outputs of steps are held, whether the graph saved them or not.
         held = (*end, *(one for one in self.terms if one.dim()))
         return count_saved_bytes(outputs, end=held, without=(*self.begin, *self.inputs))
@@ -74,34 +69,26 @@ class Engine:
     """Runs any cell, one step at a time. States passed in and returned belong to no graph.
 
     Arguments:
-        cell: the cell.
-        inputs: the inputs of all steps.
-        steps: T.
+        call: the call.
+        probed: what is known of its steps.
         outputs: takes the outputs of the steps.
-        parameters: the tensors that gradients are wanted of, besides the state and the inputs.
-        gradients: takes the gradients.
-        input_gradients: for each tensor of the inputs, whether its gradient is wanted.
-        temporary: the tensors requiring a gradient that each step creates, at most.
     """
 
     #: Whether the state after recorded steps is a part of their tape.
     holds_end = True
 
-    def __init__(
-        self,
-        *,
-        cell: Any,
-        inputs: Sequence,
-        steps: int,
-        outputs: Outputs,
-        parameters: Parameters,
-        gradients: Gradients,
-        input_gradients: tuple[bool, ...],
-        temporary: int = 0,
-    ) -> None:
-        self.cell, self.inputs, self.steps, self.outputs = cell, inputs, steps, outputs
-        self.parameters, self.gradients, self.input_gradients = parameters, gradients, input_gradients
-        self.temporary = temporary
+    def __init__(self, call: Call, probed: Probed, outputs: Outputs) -> None:
+        found, leaves = probed.found, call.sequence.leaves
+        self.cell: Any = call.cell
+        self.inputs, self.steps, self.outputs = call.sequence, call.plan.steps, outputs
+        self.parameters = probed.parameters
+        #: For each tensor of the inputs, whether its gradient is wanted.
+        self.wanted = tuple(leaf.requires_grad for leaf in leaves)
+        self.gradients = Gradients(
+            parameters=self.parameters, inputs=leaves, wanted=self.wanted, sparse=found.sparse
+        )
+        #: The tensors requiring a gradient that each step creates, at most.
+        self.temporary = found.temporary
         #: Where the present recording begins besides the state and the inputs: leaves that need no gradient.
         self.roots: Terms = []
         #: Whether a step that runs without a tape has returned a state with a graph (by ``enable_grad``).
@@ -131,7 +118,7 @@ class Engine:
         with torch.enable_grad():
             first = as_graph_roots(leaves)
             pieces, nest = self._read(start, stop)
-            inputs = detach_inputs(pieces, self.input_gradients)
+            inputs = detach_inputs(pieces)
             state, terms = self._run(structure.fill(first), inputs, nest, (start, stop), known=known)
             final = self.outputs.finish(state) if stop == self.steps else []
         end, after = flatten(state)

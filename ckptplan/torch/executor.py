@@ -1,4 +1,4 @@
-"""Executes the actions of a schedule: an engine runs the steps, stores keep the checkpoints.
+"""Executes the actions of a call's schedule: an engine runs the steps, stores keep the checkpoints.
 
 A checkpoint is a detached state with the states of the random generators. The first sweep runs until the first
 Backward; the rest runs when the gradient of the result is available. In between, at the turn, a caller makes a
@@ -8,6 +8,7 @@ loss of the outputs, which takes memory, too: if there is little, the last steps
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
@@ -23,11 +24,15 @@ from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Rec
 from ckptplan.schedule.timeline import COMPUTE, track_of
 from ckptplan.torch.ambient import Autocast, Generators, read_tape_hooks, use_tape_hooks
 from ckptplan.torch.call import Call, OpenSchedule
+from ckptplan.torch.compiling.engine import CompiledEngine
+from ckptplan.torch.compiling.steps import CompiledPiece
 from ckptplan.torch.engine import Engine, Incoming, Tape
 from ckptplan.torch.fit import PlanFit
 from ckptplan.torch.graphs import Gradient
-from ckptplan.torch.losses import Outputs
+from ckptplan.torch.held_graphs import explain_held_graphs
+from ckptplan.torch.memory import explain_exhaustion
 from ckptplan.torch.meters import Clock, wait_and_read
+from ckptplan.torch.probe import Probed
 from ckptplan.torch.sequence_watch import SequenceWatch
 from ckptplan.torch.stores import Checkpoint, Store
 from ckptplan.torch.trees import Leaves, Structure, byte_size, flatten
@@ -40,12 +45,12 @@ MADE_OF_OUTPUTS = 5
 
 @dataclass(kw_only=True, eq=False)
 class Executor:
-    """Executes one schedule; single use.
+    """One sweep of a call, and its reversal; single use.
 
     Arguments:
-        call: the call, whose plan or schedule it is.
+        call: the call.
+        probed: what is known of its steps.
         engine: runs, records and reverses steps.
-        outputs: takes the outputs of the steps.
         stores: keep the checkpoints of each tier.
         generators: the random generators to save and restore.
         autocast: the autocast settings of the forward pass.
@@ -55,8 +60,8 @@ class Executor:
     """
 
     call: Call
+    probed: Probed
     engine: Engine
-    outputs: Outputs
     stores: dict[Tier, Store[Any]]
     generators: Generators
     autocast: Autocast
@@ -101,32 +106,56 @@ class Executor:
         #: Asked after each step of the sweep until it says that the sequence ends.
         self._ends = call.plan.ends if isinstance(call.plan, OpenSchedule) else None
 
+    @property
+    def piece(self) -> CompiledPiece | None:
+        """The compiled piece that steps run in, None if they run as they are written."""
+        return self.engine.piece if isinstance(self.engine, CompiledEngine) else None
+
+    def list_actions(self) -> Iterator[Action]:
+        """Return the actions of the call; of a sequence of unknown length, those that its steps ask for."""
+        call = self.call
+        if isinstance(call.plan, OpenSchedule):
+            return self._follow(call.plan.online)
+        return iter(call.planned if call.schedule is None else call.schedule)
+
+    @contextmanager
+    def _explain(self) -> Iterator[None]:
+        """Turn errors of the block into what they mean for a run. The block must release what it holds."""
+        call = self.call
+        with explain_exhaustion(call.plan, self.probed.found.device), explain_held_graphs(call.things):
+            try:
+                yield
+            except BaseException:
+                # Close first, so that the error reports the memory that is free afterwards.
+                self.close()
+                raise
+
     def sweep(self, actions: Lookahead) -> None:
         """Execute the actions before the first Backward, or before the last recording if it is postponed."""
-        before = self.generators.state()
-        self._sweeps = True
-        try:
-            for action in actions:
-                self._first = action
-                if isinstance(action, Backward):
-                    # What is kept of the final state are the results.
-                    self.state = None
-                    return
-                if isinstance(action, Record) and self._is_postponed(action):
-                    self._postponed = self._checkpoint()
-                    self._do(Advance(action.start, action.stop))
-                    self.state = None
-                    return
-                self._do(action)
-                self._first = None
-                if self._survey is not None:
-                    self._survey.check()
-        except InputError:
-            # A refused run leaves no trace.
-            self.generators.restore(before)
-            raise
-        finally:
-            self._sweeps = False
+        with self.watch.sweep(), self._explain():
+            self._sweeps = True
+            try:
+                self._execute_sweep(actions)
+            finally:
+                self._sweeps = False
+            self.watch.end_sweep()
+
+    def _execute_sweep(self, actions: Lookahead) -> None:
+        for action in actions:
+            self._first = action
+            if isinstance(action, Backward):
+                # What is kept of the final state are the results.
+                self.state = None
+                return
+            if isinstance(action, Record) and self._is_postponed(action):
+                self._postponed = self._checkpoint()
+                self._do(Advance(action.start, action.stop))
+                self.state = None
+                return
+            self._do(action)
+            self._first = None
+            if self._survey is not None:
+                self._survey.check()
 
     def _is_postponed(self, record: Record) -> bool:
         """Return whether the last steps are recorded after the turn, since their tapes leave no room there."""
@@ -137,37 +166,35 @@ class Executor:
             # Only where outputs are returned, a caller makes a loss of them.
             return False
         tapes = (record.stop - record.start) * plan.workload.tape_bytes
-        made = MADE_OF_OUTPUTS * self.outputs.kept_bytes
+        made = MADE_OF_OUTPUTS * self.engine.outputs.kept_bytes
         return self.stores[Tier.LOCAL].bytes + tapes + made > limit
 
     def reverse(self, rest: Lookahead, *, final: list[Gradient], incoming: Incoming) -> None:
         """Execute the rest, given the gradients of the final state and of the results of the outputs."""
-        self.engine.gradients.begin(final)
-        self._incoming = incoming
-        with self.generators.aside(), self.autocast.enter(), use_tape_hooks(self._tape_hooks):
-            self._expect(rest)
-            first, checkpoint = self._first, self._postponed
-            self._first = self._postponed = None
-            if isinstance(first, Record) and checkpoint is not None:
-                self._resume(checkpoint)
-                self._look_again(first.start)
-                del checkpoint
-            if first is not None:
-                self._do(first)
-            for action in rest:
-                self._do(action)
-                if isinstance(action, Load):
-                    self._look_again(action.state)
-                if track_of(action) != COMPUTE:
-                    self._expect(rest)
-        if self.verifier is not None:
-            self.verifier.settle()
-        if self._survey is not None:
-            self._survey.finish()
-
-    def _look_again(self, step: int) -> None:
-        """Look for changes since the sweep where the first step runs again."""
-        self.watch.check_again(self.state, step)
+        with self._explain():
+            self.engine.gradients.begin(final)
+            self._incoming = incoming
+            with self.generators.aside(), self.autocast.enter(), use_tape_hooks(self._tape_hooks):
+                self._expect(rest)
+                first, checkpoint = self._first, self._postponed
+                self._first = self._postponed = None
+                if isinstance(first, Record) and checkpoint is not None:
+                    self._resume(checkpoint)
+                    self.watch.check_again(self.state, first.start)
+                    del checkpoint
+                if first is not None:
+                    self._do(first)
+                for action in rest:
+                    self._do(action)
+                    if isinstance(action, Load):
+                        # Steps begin to run again.
+                        self.watch.check_again(self.state, action.state)
+                    if track_of(action) != COMPUTE:
+                        self._expect(rest)
+            if self.verifier is not None:
+                self.verifier.settle()
+            if self._survey is not None:
+                self._survey.finish()
 
     def _expect(self, rest: Lookahead) -> None:
         """Announce the next read to the remote store, if it can fetch ahead."""
@@ -175,7 +202,7 @@ class Executor:
         if remote.ahead and (states := rest.next_message()):
             remote.expect(states)
 
-    def follow(self, online: OnlineSchedule) -> Iterator[Action]:
+    def _follow(self, online: OnlineSchedule) -> Iterator[Action]:
         """Yield the actions of a sequence whose end is asked for after each step.
 
         While all states and tapes find room, steps that are to advance are recorded. If the sequence ends so
@@ -218,7 +245,7 @@ class Executor:
             self._advance(self.frontier, self.frontier + 1)
             self._has_ended(self.frontier)
         with torch.no_grad():
-            self.outputs.finish(self.state)
+            self.engine.outputs.finish(self.state)
 
     def close(self) -> None:
         """Release everything."""
@@ -274,7 +301,7 @@ class Executor:
                 verifier.forget(start, stop)
             case _:
                 return
-        self.outputs.end_action()
+        self.engine.outputs.end_action()
 
     # Checkpoints
 
@@ -307,9 +334,9 @@ class Executor:
     def _sample(self, step: int) -> Tape:
         """Record a step that may run again, count its tape, and return it."""
         self.watch.guard()
-        self._sampled = self.outputs.samples = True
+        self._sampled = self.engine.outputs.samples = True
         tape, self.state = self.engine.record(self.state, step, step + 1, known=self.frontier)
-        self.outputs.samples = False
+        self.engine.outputs.samples = False
         if self._survey is not None:
             self._survey.see_tape(step, step + 1, tape.bytes)
             self._survey.see_state(step + 1, byte_size(flatten(self.state)[0]))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ckptplan.errors import InputError, quote_value
-from ckptplan.torch.trees import Leaves, Structure, flatten, is_differentiable, name_layout
+from ckptplan.torch.trees import Leaves, Structure, flatten, name_layout
 
 #: More tensors of one shape in a list are hardly as many sequences.
 _MOST_SEQUENCES = 2
@@ -20,6 +20,8 @@ class Sequence(ABC):
 
     #: Tensors that may need gradients, time first.
     leaves: Leaves = ()
+    #: The rows of all outputs, where those of steps are joined along the first axis; None if they are stacked.
+    joined_rows: int | None = None
 
     @abstractmethod
     def piece(self, start: int, stop: int) -> tuple[Leaves, Structure]:
@@ -144,10 +146,6 @@ def iterate_steps(leaves: Leaves, structure: Structure, count: int) -> Iterator[
         yield structure.fill(step)
 
 
-def detach_inputs(leaves: Leaves, wanted: tuple[bool, ...]) -> Leaves:
-    """Return the inputs of a chunk, detached; those marked ``wanted`` require a gradient."""
-    detached = tuple(leaf.detach() for leaf in leaves)
-    for leaf, want in zip(detached, wanted or (False,) * len(detached), strict=True):
-        if want and is_differentiable(leaf):
-            leaf.requires_grad_()
-    return detached
+def detach_inputs(leaves: Leaves) -> Leaves:
+    """Return tensors outside of any graph, which require a gradient if the given ones do."""
+    return tuple(leaf.detach().requires_grad_(leaf.requires_grad) for leaf in leaves)

@@ -12,6 +12,7 @@ import torch
 from ckptplan.errors import InputError, quote_value
 from ckptplan.torch.ambient import Generators
 from ckptplan.torch.graphs import as_graph_roots
+from ckptplan.torch.inputs import Sequence as Inputs
 from ckptplan.torch.recognise import StaleFindingsError
 from ckptplan.torch.trees import Leaves, Structure, byte_size, flatten, is_differentiable
 from ckptplan.torch.verify import MeasureScale, RunNumbers, Verifier
@@ -83,11 +84,11 @@ class Outputs(ABC):
 
 
 class StackedOutputs(Outputs):
-    """Keeps the outputs, stacked over time."""
+    """Keeps the outputs of all steps: stacked over time, or joined if the inputs say so."""
 
-    def __init__(self, *, steps: int, **options: Any) -> None:
+    def __init__(self, *, inputs: Inputs, steps: int, **options: Any) -> None:
         super().__init__(**options)
-        self.steps = steps
+        self._inputs, self._steps = inputs, steps
         self.leaves: Leaves = ()
         self.structure: Structure | None = None
         #: Numbers of each leaf, and the steps of the present action that have none yet.
@@ -119,15 +120,21 @@ class StackedOutputs(Outputs):
 
     def _make_room(self, leaf: torch.Tensor) -> torch.Tensor:
         """Return an empty tensor for the outputs of all steps, of which ``leaf`` is the first."""
-        return leaf.new_empty((self.steps, *leaf.shape))
+        rows = self._inputs.joined_rows
+        return leaf.new_empty((self._steps, *leaf.shape) if rows is None else (rows, *leaf.shape[1:]))
 
     def _select(self, kept: torch.Tensor, step: int) -> torch.Tensor:
         """Return the part of a kept tensor, or of its gradient, that is a step's."""
-        return kept[step]
+        if self._inputs.joined_rows is None:
+            return kept[step]
+        first, last = self._inputs.rows(step, step + 1)
+        return kept[first:last]
 
     def _project(self, verifier: Verifier, kept: torch.Tensor, start: int, stop: int) -> torch.Tensor:
         """Return a number of each step's part of a kept tensor."""
-        return verifier.project_steps(kept[start:stop])
+        if self._inputs.joined_rows is None:
+            return verifier.project_steps(kept[start:stop])
+        return torch.stack([verifier.project(self._select(kept, step)) for step in range(start, stop)])
 
     def _check(self, leaves: Leaves, structure: Structure, step: int) -> None:
         assert self.structure is not None  # noqa: S101 - set with the first outputs
@@ -154,18 +161,14 @@ class StackedOutputs(Outputs):
     def end_action(self) -> None:
         if self.verifier is not None and self._fresh is not None:
             # Later, the kept outputs may be changed by their owner.
-            self._keep_numbers(self.verifier, *self._fresh)
-            self._fresh = None
+            verifier, (start, stop), self._fresh = self.verifier, self._fresh, None
+            self._numbers = self._numbers or [verifier.make_output_numbers(leaf) for leaf in self.leaves]
+            for numbers, kept in zip(self._numbers, self.leaves, strict=True):
+                if numbers is not None:
+                    numbers.keep(start, stop, self._project(verifier, kept, start, stop))
         for numbers in self._numbers:
             if numbers is not None:
                 numbers.end_action()
-
-    def _keep_numbers(self, verifier: Verifier, start: int, stop: int) -> None:
-        if not self._numbers:
-            self._numbers = [verifier.make_output_numbers(leaf) for leaf in self.leaves]
-        for numbers, kept in zip(self._numbers, self.leaves, strict=True):
-            if numbers is not None:
-                numbers.keep(start, stop, self._project(verifier, kept, start, stop))
 
     def release(self) -> Leaves:
         leaves, self.leaves = self.leaves, ()
@@ -300,10 +303,6 @@ class SummedLoss(Outputs):
         if total is None:
             raise InputError("was never taken: there are no steps", field="loss")
         return (total,)
-
-    def probe_final(self, state: Any) -> Terms:
-        """Return the final loss of a state, without adding it to the total."""
-        return [] if self.final_loss is None else [check_scalar(self.final_loss(state), "final_loss")]
 
     def _count(self, value: torch.Tensor) -> None:
         self.total = value.detach().clone() if self.total is None else self.total + value.detach()

@@ -5,10 +5,9 @@ The first steps of the call run under small schedules, each time from the same s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import Any, Self
 
 import torch
@@ -20,11 +19,11 @@ from ckptplan.torch.call import Call, check_losses
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.executor import Executor
 from ckptplan.torch.graphs import compute_gradients, find_graph_leaves
-from ckptplan.torch.inputs import make_sequence
-from ckptplan.torch.losses import RUN, StackedOutputs, SummedLoss
+from ckptplan.torch.inputs import detach_inputs, make_sequence
+from ckptplan.torch.losses import RUN
 from ckptplan.torch.meters import AllocatedBytes, LiveBytes
 from ckptplan.torch.probe import Probed
-from ckptplan.torch.run import Run, bptt_call, rehearse
+from ckptplan.torch.run import bptt_call, execute, make_executor, rehearse
 from ckptplan.torch.surroundings.snapshot import leave_as_found
 from ckptplan.torch.survey import Measurement, Sizes
 from ckptplan.torch.trees import Leaves, byte_size, flatten
@@ -58,7 +57,7 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
     def __init__(self, call: Call, probed: Probed, *, limit: int) -> None:
         leaves, structure = flatten(call.state)
         # The graph of a state that is carried on belongs to the caller.
-        self._call = replace(call, state=structure.fill(copy_roots(leaves)))
+        self._call = replace(call, state=structure.fill(detach_inputs(leaves)))
         self._probed, self._limit = probed, limit
         self._stack = ExitStack()
         #: Of the latest run the bytes of the gradients of parameters, one of the largest besides, of those of
@@ -90,15 +89,13 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
     ) -> Any:
         """Run actions of so many steps within a meter, and return that."""
         call = self._cut(count, actions, observer)
-        make: Any = partial(StackedOutputs, steps=count)
-        if call.losses:
-            # What a readout makes of a single output is counted; more at a time are for plans that have room.
-            make = partial(SummedLoss, **call.losses, at_once=1 if call.compile is None else RUN)
+        # What a readout makes of a single output is counted; more at a time are for plans that have room.
+        at_once = 1 if call.compile is None else RUN
         things = {"cell": call.cell, **call.losses}
         with leave_as_found(things, device=call.device, spares_parameters=True):
             probed = self._know(call)
             with meter() as found:
-                self._execute(Run.of(call, probed, make), count)
+                self._execute(make_executor(call, probed, at_once=at_once), count)
             return found
 
     def _cut(
@@ -108,7 +105,7 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
         inputs = self._call.inputs
         if not callable(inputs):
             pieces, nest = self._call.sequence.piece(0, count)
-            inputs = nest.fill(copy_roots(pieces))
+            inputs = nest.fill(detach_inputs(pieces))
         plan = Schedule(steps=count, actions=tuple(actions), local_states=_AMPLE, chunk_size=count)
         return replace(self._call, inputs=inputs, plan=plan, observer=observer)
 
@@ -116,8 +113,8 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
         known = self._probed
         return Probed.of(call, known.found, known.situation, known.generators, recalled=False)
 
-    def _execute(self, run: Run, count: int) -> None:
-        results = run.execute()
+    def _execute(self, run: Executor, count: int) -> None:
+        results = execute(run)
         ends = [one for one in results if one.requires_grad]
         named, pieces = run.call.parameters, run.call.leaves
         # What named tensors were computed from belongs to the caller.
@@ -127,7 +124,7 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
             raise _make_no_tape()
         self.parameter_bytes = byte_size(others) + max((one.nbytes for one in others), default=0)
         self.input_bytes = byte_size([one for one in run.call.sequence.leaves if one.requires_grad])
-        place = len(results) - sum(run.executor.end.is_tensor)
+        place = len(results) - sum(run.end.is_tensor)
         self.output_bytes = 0 if run.call.losses else byte_size(results[:place]) // count
         self.state_bytes = byte_size(results[place:])
         wanted = [one for one in results[:place] if one.requires_grad] or ends
@@ -193,7 +190,7 @@ def measured_sizes(cell: Any, inputs: Any, state: Any, loss: Any = None, **more:
     steps = min(_STEPS, length)
     pieces, nest = make_sequence(inputs, steps=length).piece(0, steps)
     seen = Recordings()
-    first = nest.fill(copy_roots(pieces))
+    first = nest.fill(detach_inputs(pieces))
     if loss is None and not any(name.endswith("loss") for name in more):
         loss = _sum
     at_once = Schedule(steps=steps, actions=(Record(0, steps), Backward(0, steps)), local_states=steps)
@@ -227,11 +224,6 @@ def _refuse_empty(pieces: Leaves, seen: Recordings) -> None:
 def _sum(_: int, output: Any) -> torch.Tensor:
     leaves = [torch.view_as_real(leaf) if leaf.is_complex() else leaf for leaf in flatten(output)[0]]
     return torch.stack([leaf.float().sum() for leaf in leaves]).sum()
-
-
-def copy_roots(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return tensors outside of any graph, which require a gradient if the given ones do."""
-    return [leaf.detach().requires_grad_(leaf.requires_grad) for leaf in leaves]
 
 
 class Recordings:

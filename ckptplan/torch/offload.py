@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -21,11 +20,6 @@ from ckptplan.torch.trees import flatten
 
 #: Elements of the operation that computes beside a thread: small ones keep it waiting most.
 _SMALL = 2**12
-
-
-def at_place(place: OffloadPlace | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments of a call whose remote checkpoints go to a place."""
-    return {**options, "remote_dir": place} if place is not None else dict(options)
 
 
 def find_links(

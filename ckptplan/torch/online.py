@@ -16,13 +16,12 @@ from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Backward, Record
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.ambient import Generators
-from ckptplan.torch.budget import choose_plan
-from ckptplan.torch.call import Call, Losses, OpenSchedule
+from ckptplan.torch.budget import ask, choose_plan
+from ckptplan.torch.call import Call, Cell, OpenSchedule, read_options
 from ckptplan.torch.cell_calls import check_result
 from ckptplan.torch.chunk_cell import ChunkCell
-from ckptplan.torch.engine import Cell
 from ckptplan.torch.inputs import GivenInputs, MadeInputs, Sequence, is_list_of_steps
-from ckptplan.torch.losses import SummedLoss, stack_outputs
+from ckptplan.torch.losses import stack_outputs
 from ckptplan.torch.probe import walk_made
 from ckptplan.torch.rehearsal import MOST
 from ckptplan.torch.run import Result, run_call
@@ -33,6 +32,8 @@ from ckptplan.units import MAX_STEPS
 
 #: Says of a state whether the sequence ends there.
 Until = Callable[[Any], object]
+#: Arguments of ``bptt`` that need a known length.
+_NEED_LENGTH = ("schedule", "strict", "compile", "offload")
 
 
 class FollowedInputs(MadeInputs):
@@ -65,10 +66,17 @@ def bptt_online(
     until: Until | None,
     plan: Plan | Schedule | OnlineSchedule | None,
     memory: int | str | None,
-    losses: Losses,
     **options: Any,
 ) -> Result:
     """Return the loss of a sequence of unknown length, as ``ckptplan.torch.bptt``. Raises InputError."""
+    for name in _NEED_LENGTH:
+        if options.pop(name, None) not in (None, False):
+            raise InputError(
+                "needs a number of steps that is known beforehand",
+                field=name,
+                accepted="a plan, without until",
+            )
+    options = read_options(plan, memory, **options)
     _check(until, plan, memory)
     if isinstance(cell, ChunkCell):
         # A sequence that may end after any of its steps runs them one by one.
@@ -81,35 +89,24 @@ def bptt_online(
         return (until is not None and bool(until(present))) or not has(steps)
 
     one = Schedule(steps=1, actions=(Record(0, 1), Backward(0, 1)))
-    call = Call(cell=cell, inputs=sequence, state=state, plan=one, losses=losses, **options)
+    call = Call(cell=cell, inputs=sequence, state=state, plan=one, **options)
     known = _count_known(call, until, ends)
     if isinstance(plan, OnlineSchedule):
         call = replace(call, plan=OpenSchedule.of(plan, known, ends))
     else:
         survey = _choose(call, known, memory, ends)
         call = replace(call, plan=survey.make(survey.plan), survey=survey)
-    run, (value, *final) = run_call(call, partial(SummedLoss, **losses))
-    steps, executed = run.executor.steps, run.call.plan
+    run, (value, *final) = run_call(call)
+    steps, executed = run.steps, run.call.plan
     assert isinstance(executed, OpenSchedule)  # noqa: S101 - this one, or one for larger sizes
     actions: Any = partial(executed.online.actions, lambda done: done == steps)
-    if run.executor.is_short:
+    if run.is_short:
         actions = (Record(0, steps), Backward(0, steps))
     return Result(
         loss=value,
-        state=run.executor.end.fill([leaf.detach() for leaf in final]),
+        state=run.end.fill([leaf.detach() for leaf in final]),
         plan=Schedule(steps=steps, actions=actions),
     )
-
-
-def refuse_unknown_length(**given: object) -> None:
-    """Raise InputError for an argument that needs a known length, and is given."""
-    for name, value in given.items():
-        if value is not None:
-            raise InputError(
-                "needs a number of steps that is known beforehand",
-                field=name,
-                accepted="a plan, without until",
-            )
 
 
 def _check(until: object, plan: object, memory: object) -> None:
@@ -203,16 +200,9 @@ def _choose(call: Call, known: int, memory: Any, ends: Callable[[Any, int], bool
     Raises InputError.
     """
     leaves, structure = call.sequence.piece(0, known)
-    first = choose_plan(
-        call.cell,
-        structure.fill(leaves),
-        call.state,
-        memory=memory,
-        losses=call.losses,
-        parameters=call.parameters,
-        replay_randomness=call.replay_randomness,
-        advises=False,
-    ).survey
+    options = {name: getattr(call, name) for name in ("losses", "parameters", "replay_randomness")}
+    asked = ask(cell=call.cell, inputs=structure.fill(leaves), state=call.state, **options)
+    first = choose_plan(asked, memory, advises=False).survey
     assert first is not None  # noqa: S101 - nothing is compiled
     # The gradients of all inputs are there, not only those of the first steps.
     later = sum(leaf[known:].nbytes for leaf in call.sequence.leaves if leaf.requires_grad)
@@ -222,7 +212,7 @@ def _choose(call: Call, known: int, memory: Any, ends: Callable[[Any, int], bool
         costs = Case(workload=plan.workload, profile=plan.profile).costs
         costs = costs.replace(steps=1, resident_bytes=costs.resident_bytes + later)
         online = fit_online(plan.goal.local_bytes, costs, memory=memory, has_margin=True)
-        return OpenSchedule.of(online, known, ends, limited=True)
+        return OpenSchedule.of(online, known, ends)
 
     return OnlineSurvey(
         measurement=first.measurement,

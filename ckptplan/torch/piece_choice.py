@@ -19,8 +19,8 @@ import torch
 from ckptplan.schedule.actions import Advance, Backward, Record
 from ckptplan.torch.call import Call
 from ckptplan.torch.chunk_cell import ChunkCell
+from ckptplan.torch.compile_options import Compile, CompileProgress
 from ckptplan.torch.compiling.build import build_piece, choose_product, walk_code
-from ckptplan.torch.compiling.options import Compile, CompileProgress
 from ckptplan.torch.compiling.steps import CompiledPiece, NotCompiled, Product, warn_uncompiled
 from ckptplan.torch.measurement import (
     ActionSeconds,
@@ -78,16 +78,15 @@ _known: Recent[Any, _Known] = Recent(_MOST)
 _codes: Recent[Any, _Code] = Recent(_MOST)
 
 
-def find_piece(call: Call, compile_: Compile | None) -> CompiledPiece | None:
-    """Return the compiled piece for a call, made now if there is none; None if it runs as it is written.
+def find_piece(call: Call) -> CompiledPiece | None:
+    """Return the compiled piece that a call asks for, made now if there is none; None to run as is written.
 
-    The reason is said once for each kind of call. ``compile_`` is None for no pieces. Raises InputError if the
-    steps are refused.
+    The reason is said once for each kind of call. Raises InputError if the steps are refused.
     """
-    if compile_ is None or call.is_closed or not torch.is_grad_enabled():
+    if call.compile is None or call.is_closed or not torch.is_grad_enabled():
         return None
     with _lock:
-        known = _find(call, walk_code(call), compile_)
+        known = _find(call, walk_code(call), call.compile)
         if known is None:
             return None
         why, known.why = known.why, ""
@@ -111,6 +110,7 @@ def _find(call: Call, situation: Situation, compile_: Compile) -> _Known | None:
     if code.built and calls <= _PATIENCE and lengths:
         return None
     # Code has to pass the trial before it is compiled.
+    call = call.measured
     probed = probe(call, anew=False)
     if not probed.wants_gradients:
         return None

@@ -258,7 +258,7 @@ class Rehearsal:
         call, probed, objective = self.call, self.probed, self._objective
         leaves, structure = flatten(self.state)
         given, nest = call.sequence.piece(self.start, self.start + self.steps)
-        inputs = detach_inputs(given, tuple(leaf.requires_grad for leaf in given))
+        inputs = detach_inputs(given)
         roots = as_graph_roots(leaves)
         self.probed.generators.restore(self.drawn)
         inner = Call(

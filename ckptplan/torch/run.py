@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,7 +17,7 @@ from ckptplan.schedule.schedule import Schedule
 from ckptplan.storage.place import OffloadPlace
 from ckptplan.storage.remote_folder import check_room
 from ckptplan.torch.ambient import Autocast, Generators
-from ckptplan.torch.call import Call, OpenSchedule
+from ckptplan.torch.call import Call
 from ckptplan.torch.cell_calls import SlotCell
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.chunk_engine import ChunkEngine
@@ -27,7 +26,7 @@ from ckptplan.torch.compiling.steps import CompiledPiece
 from ckptplan.torch.engine import Engine
 from ckptplan.torch.executor import Executor
 from ckptplan.torch.fit import make_fit
-from ckptplan.torch.graphs import Gradients, hand_over_hooks
+from ckptplan.torch.graphs import hand_over_hooks
 from ckptplan.torch.held_graphs import explain_held_graphs
 from ckptplan.torch.losses import RUN, Outputs, StackedOutputs, SummedLoss
 from ckptplan.torch.memory import explain_exhaustion
@@ -43,8 +42,6 @@ from ckptplan.torch.survey import StaleSizesError
 from ckptplan.torch.trees import flatten, is_differentiable
 from ckptplan.torch.verify import Verifier
 
-#: Makes what takes the outputs of a run, given what compares them and whether those taken again were saved.
-MakeOutputs = Callable[..., Outputs]
 #: Bytes that a rehearsal may take where no limit is known.
 _LIMIT = 2**26
 #: A plan was made for other steps if their tapes take more than so many times what it says.
@@ -65,28 +62,29 @@ class Result:
 
 def unroll_call(call: Call) -> tuple[Any, Any]:
     """Return the outputs of all steps of a call, and the final state. Raises InputError."""
-    run, tensors = run_call(call, partial(StackedOutputs, steps=call.plan.steps))
-    assert isinstance(run.outputs, StackedOutputs)  # noqa: S101 - as asked for
-    structure = run.outputs.structure
+    run, tensors = run_call(call)
+    outputs = run.engine.outputs
+    assert isinstance(outputs, StackedOutputs)  # noqa: S101 - there is no loss
+    structure = outputs.structure
     assert structure is not None  # noqa: S101 - a plan has a step
     count = sum(structure.is_tensor)
-    return structure.fill(tensors[:count]), run.executor.end.fill(tensors[count:])
+    return structure.fill(tensors[:count]), run.end.fill(tensors[count:])
 
 
 def bptt_call(call: Call) -> Result:
     """Return the loss of a call, and the final state. Raises InputError."""
-    run, (value, *final) = run_call(call, partial(SummedLoss, **call.losses))
+    run, (value, *final) = run_call(call)
     piece = run.piece
     return Result(
         loss=value,
-        state=run.executor.end.fill([leaf.detach() for leaf in final]),
-        plan=run.call.plan,
+        state=run.end.fill([leaf.detach() for leaf in final]),
+        plan=run.call.told,
         piece=None if piece is None or piece.broken else piece.steps,
     )
 
 
-def run_call(call: Call, make_outputs: MakeOutputs) -> tuple[Run, tuple[torch.Tensor, ...]]:
-    """Run a call; return its run, and the results of the outputs with the leaves of the final state.
+def run_call(call: Call) -> tuple[Executor, tuple[torch.Tensor, ...]]:
+    """Run a call; return what executed it, and the results of the outputs with the leaves of the final state.
 
     Where findings of an earlier call turn out not to hold, all is put back and begins with a trial.
     """
@@ -102,9 +100,9 @@ def run_call(call: Call, make_outputs: MakeOutputs) -> tuple[Run, tuple[torch.Te
         elif late is None and not (call.is_closed or probed.recalled):
             # The steps of the trial must return the same when they run again.
             rehearse(call, probed, limit=0, repeats=True)
-        run = Run.of(call, probed, make_outputs, rehearses=rehearses, may_begin_again=late is None)
+        run = make_executor(call, probed, rehearses=rehearses, may_begin_again=late is None)
         try:
-            results = run.execute()
+            results = execute(run)
         except StaleFindingsError as error:
             if not run.watch.restored:
                 raise
@@ -119,7 +117,7 @@ def run_call(call: Call, make_outputs: MakeOutputs) -> tuple[Run, tuple[torch.Te
         except InputError:
             forget(probed.situation)
             if not probed.recalled:
-                run.distrust()
+                _distrust(run.piece)
             if not (
                 run.watch.restored and (probed.recalled or (run.piece is not None and call.runs_as_planned))
             ):
@@ -127,7 +125,7 @@ def run_call(call: Call, make_outputs: MakeOutputs) -> tuple[Run, tuple[torch.Te
             anew = True
             continue
         if not call.is_closed:
-            run.keep_findings()
+            _keep_findings(run)
         return run, results
 
 
@@ -199,180 +197,132 @@ def _execute_aside(call: Call, probed: Probed) -> tuple[torch.Tensor, ...]:
     """Return the results of another call of the same cell."""
     found = Probed.of(call, probed.found, probed.situation, probed.generators, recalled=False)
     # A step that reads a count is refused: it belongs into the state.
-    return Run.of(call, found, partial(SummedLoss, **call.losses), replays_counts=False).execute()
+    return execute(make_executor(call, found, replays_counts=False))
 
 
-@dataclass(kw_only=True)
-class Run:
-    """One sweep of a call, and its reversal."""
+def make_executor(
+    call: Call,
+    probed: Probed,
+    *,
+    rehearses: bool = False,
+    may_begin_again: bool = False,
+    replays_counts: bool = True,
+    at_once: int | None = None,
+) -> Executor:
+    """Return what executes a call.
 
-    call: Call
-    probed: Probed
+    Arguments:
+        call: the call.
+        probed: what is known of its steps.
+        rehearses: whether steps in the middle of it are rehearsed.
+        may_begin_again: whether it begins again if steps draw from random generators that are not known.
+        replays_counts: whether steps that run again find the counts that they change as they were.
+        at_once: the outputs that a ``chunk_loss`` gets at a time; None for those that a limit has room for.
+    """
+    found, device, cell = probed.found, probed.found.device, call.cell
+    autocast, generators = Autocast.present(device), probed.generators
+    if device.type != "cpu":
+        generators = Generators(device, wanted=generators.wanted, held=probed.situation.reached.generators)
+    drawn = found.drawn if may_begin_again and call.replay_randomness else generators.numbers
+    replayed = generators.only(drawn) if call.replay_randomness else Generators(device, wanted=False)
+    if replays_counts:
+        replayed = replayed.beside(list_counts(found.changed, with_graph=found.with_graph))
+    verifier, kind = _make_verifier(call, probed, autocast), _choose_engine(call, probed)
+    compares, saved = None if call.is_closed else verifier, kind is ChunkEngine
     outputs: Outputs
-    executor: Executor
-    watch: SequenceWatch
-    #: The compiled piece that steps run in, None if they run as they are written.
-    piece: CompiledPiece | None
-    actions: Lookahead
-
-    @classmethod
-    def of(
-        cls,
-        call: Call,
-        probed: Probed,
-        make_outputs: MakeOutputs,
-        *,
-        rehearses: bool = False,
-        may_begin_again: bool = False,
-        replays_counts: bool = True,
-    ) -> Run:
-        """Return what executes a call.
-
-        Arguments:
-            call: the call.
-            probed: what is known of its steps.
-            make_outputs: makes what takes the outputs of the steps.
-            rehearses: whether steps in the middle of it are rehearsed.
-            may_begin_again: whether it begins again if steps draw from random generators that are not known.
-            replays_counts: whether steps that run again find the counts that they change as they were.
-        """
-        device, autocast = probed.found.device, Autocast.present(probed.found.device)
-        cell: object = call.cell
-        generators = probed.generators
-        if device.type != "cpu":
-            generators = Generators(device, wanted=generators.wanted, held=probed.situation.reached.generators)
-        found = probed.found
-        drawn = found.drawn if may_begin_again and call.replay_randomness else generators.numbers
-        replayed = generators.only(drawn) if call.replay_randomness else Generators(device, wanted=False)
-        if replays_counts:
-            replayed = replayed.beside(list_counts(found.changed, with_graph=found.with_graph))
-        usable = probed.wants_gradients and not call.is_closed and isinstance(call.compile, CompiledPiece)
-        piece = call.compile if usable and not call.compile.broken else None
-        verifier = _make_verifier(call, probed, autocast)
-        in_chunks = isinstance(cell, ChunkCell) and piece is None
-        compares = None if call.is_closed else verifier
-        watched: dict[str, Any] = {}
-        if call.losses and probed.recalled and probed.wants_gradients and call.replay_randomness:
-            # What a loss draws is not replayed. There is no trial to find that it began to draw.
-            watched = {"watched": generators}
-        outputs = make_outputs(verifier=compares, saved=in_chunks, **watched, **_find_room(call))
-        fit = make_fit(call, parameters=probed.parameters, casts=autocast) if probed.wants_gradients else None
-        engine = _make_engine(call, probed, outputs, piece)
-        watch = SequenceWatch(
-            probed=probed,
-            generators=generators,
-            make_step=partial(_make_step, call, probed, engine=engine),
-            runs_again=call.runs_again,
-            rehearses=rehearses,
-            may_begin_again=may_begin_again,
-            replayed=drawn,
-            slots=cell.places if isinstance(cell, SlotCell) else frozenset(),
+    if call.losses:
+        # What a loss draws is not replayed. Without a trial, nothing else finds that it began to draw.
+        watches = probed.recalled and probed.wants_gradients and call.replay_randomness
+        outputs = SummedLoss(
+            **call.losses,
+            at_once=_find_room(call) if at_once is None else at_once,
+            watched=generators if watches else None,
+            verifier=compares,
+            saved=saved,
         )
-        executor = Executor(
-            call=call,
-            engine=engine,
-            outputs=outputs,
-            stores={Tier.LOCAL: LocalStore(), Tier.REMOTE: _make_remote_store(call, device)},
-            generators=replayed,
-            autocast=autocast,
-            watch=watch,
-            verifier=verifier,
-            fit=fit,
+    else:
+        steps = call.plan.steps
+        outputs = StackedOutputs(inputs=call.sequence, steps=steps, verifier=compares, saved=saved)
+    fit = make_fit(call, parameters=probed.parameters, casts=autocast) if probed.wants_gradients else None
+    engine = kind(call, probed, outputs)
+    watch = SequenceWatch(
+        probed=probed,
+        generators=generators,
+        make_step=partial(_make_step, call, probed, engine=engine),
+        runs_again=call.runs_again,
+        rehearses=rehearses,
+        may_begin_again=may_begin_again,
+        replayed=drawn,
+        slots=cell.places if isinstance(cell, SlotCell) else frozenset(),
+    )
+    return Executor(
+        call=call,
+        probed=probed,
+        engine=engine,
+        stores={Tier.LOCAL: LocalStore(), Tier.REMOTE: _make_remote_store(call, device)},
+        generators=replayed,
+        autocast=autocast,
+        watch=watch,
+        verifier=verifier,
+        fit=fit,
+    )
+
+
+def execute(run: Executor) -> tuple[torch.Tensor, ...]:
+    """Return the results of the outputs with the leaves of the final state."""
+    call, probed = run.call, run.probed
+    if not probed.wants_gradients:
+        # Nothing will be reversed, so no checkpoints are needed.
+        with explain_exhaustion(call.plan, probed.found.device), closing(run):
+            run.forward_only()
+        return (*run.engine.outputs.release(), *run.final)
+    try:
+        found: tuple[torch.Tensor, ...] = PlannedSequence.apply(  # type: ignore[no-untyped-call]
+            run, Lookahead(run.list_actions()), *call.leaves, *probed.parameters
         )
-        if isinstance(call.plan, OpenSchedule):
-            actions = executor.follow(call.plan.online)
-        else:
-            actions = iter(call.planned if call.schedule is None else call.schedule)
-        return cls(
-            call=call,
-            probed=probed,
-            outputs=outputs,
-            executor=executor,
-            watch=watch,
-            piece=piece,
-            actions=Lookahead(actions),
-        )
+    finally:
+        # Also if memory ran out, which other sizes may explain.
+        if run.fit is not None:
+            run.fit.warn()
+    return found
 
-    def execute(self) -> tuple[torch.Tensor, ...]:
-        """Return the results of the outputs with the leaves of the final state."""
-        call, probed, executor = self.call, self.probed, self.executor
-        if not probed.wants_gradients:
-            # Nothing will be reversed, so no checkpoints are needed.
-            with explain_exhaustion(call.plan, probed.found.device), closing(executor):
-                executor.forward_only()
-            return (*self.outputs.release(), *executor.final)
-        try:
-            found: tuple[torch.Tensor, ...] = PlannedSequence.apply(  # type: ignore[no-untyped-call]
-                self, *call.leaves, *probed.parameters
-            )
-        finally:
-            # Also if memory ran out, which other sizes may explain.
-            if executor.fit is not None:
-                executor.fit.warn()
-        return found
 
-    def keep_findings(self) -> None:
-        """Keep what was found for calls that find all as it is now, until the backward pass refuses it."""
-        probed, situation = self.probed, self.probed.situation
-        if self.watch.is_stale:
-            forget(situation)
-            return
-        changed = self.watch.swept if probed.wants_gradients else probed.found.changed
-        if changed:
-            situation = situation.walk_again(self.call.things)
-        if changed or not probed.recalled:
-            keep(situation, probed.found.with_changes(changed, self.watch.with_graph))
+def _keep_findings(run: Executor) -> None:
+    """Keep what was found for calls that find all as it is now, until the backward pass refuses it."""
+    probed, watch, piece, situation = run.probed, run.watch, run.piece, run.probed.situation
+    if watch.is_stale:
+        forget(situation)
+        return
+    changed = watch.swept if probed.wants_gradients else probed.found.changed
+    if changed:
+        situation = situation.walk_again(run.call.things)
+    if changed or not probed.recalled:
+        keep(situation, probed.found.with_changes(changed, watch.with_graph))
 
-        def refused() -> None:
-            forget(situation)
-            self.distrust()
+    def refused() -> None:
+        forget(situation)
+        _distrust(piece)
 
-        self.watch.when_refused = refused
+    watch.when_refused = refused
 
-    def distrust(self) -> None:
-        """Keep what was refused from running compiled again: another call shows whether that was the reason."""
-        if self.piece is not None:
-            self.piece.broken = True
 
-    @contextmanager
-    def explain(self) -> Iterator[None]:
-        """Turn errors of the block into what they mean for a run. The block must release what it holds."""
-        with (
-            explain_exhaustion(self.call.plan, self.probed.found.device),
-            explain_held_graphs(self.call.things),
-        ):
-            try:
-                yield
-            except BaseException:
-                # Close first, so that the error reports the memory that is free afterwards.
-                self.executor.close()
-                raise
-
-    def sweep(self) -> None:
-        """Execute the first sweep."""
-        with self.watch.sweep(), self.explain():
-            self.executor.sweep(self.actions)
-            self.watch.end_sweep()
-
-    def reverse(self, gradients: tuple[torch.Tensor | None, ...], *, outputs: int) -> None:
-        """Execute the rest, given the gradients of so many ``outputs`` and of the final state."""
-        with self.explain():
-            self.executor.reverse(
-                self.actions, final=list(gradients[outputs:]), incoming=tuple(gradients[:outputs])
-            )
+def _distrust(piece: CompiledPiece | None) -> None:
+    """Keep what was refused from running compiled again: another call shows whether that was the reason."""
+    if piece is not None:
+        piece.broken = True
 
 
 class PlannedSequence(torch.autograd.Function):
-    """The operation; its arguments are the run, the initial state, the inputs and the parameters."""
+    """The operation; its arguments are the run, its actions, the initial state, inputs and parameters."""
 
     @staticmethod
-    def forward(ctx: Any, run: Run, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, run: Executor, actions: Lookahead, *tensors: torch.Tensor) -> Any:
         """Execute the first sweep."""
         ctx.set_materialize_grads(False)
-        ctx.run = run
+        ctx.run, ctx.actions = run, actions
         ctx.versions = [tensor._version for tensor in tensors]
         ctx.tensors = [tensor.detach() for tensor in tensors]
-        run.sweep()
+        run.sweep(actions)
         # Taken after the sweep: steps may replace buffers, e.g. in neurons that keep their last state.
         ctx.modules = Fingerprint(
             run.probed.found.modules,
@@ -380,9 +330,9 @@ class PlannedSequence(torch.autograd.Function):
             changing=run.watch.changing,
         )
         # The results refer to this function, so the run must not refer to them.
-        final, run.executor.final = run.executor.final, ()
+        final, run.final = run.final, ()
         ctx.states = len(final)
-        results = (*run.outputs.release(), *(leaf.clone() for leaf in final))
+        results = (*run.engine.outputs.release(), *(leaf.clone() for leaf in final))
         # Only floats have gradients.
         ctx.mark_non_differentiable(*(leaf for leaf in results if not is_differentiable(leaf)))
         return results
@@ -395,7 +345,7 @@ class PlannedSequence(torch.autograd.Function):
             raise RuntimeError(
                 "gradients of a planned sequence have no graph of their own: create_graph=True is not supported"
             )
-        run: Run | None = ctx.run
+        run: Executor | None = ctx.run
         if run is None:
             raise RuntimeError(
                 "a planned sequence can be reversed only once, since this frees its checkpoints: run the "
@@ -403,8 +353,8 @@ class PlannedSequence(torch.autograd.Function):
                 "retain_graph says. If its final state is where the next sequence began, detach that state "
                 "(wrap(..., detach=True)) or reset the network (wrap(..., reset=...))"
             )
-        ctx.run = None
-        with closing(run.executor):
+        actions, ctx.run, ctx.actions = ctx.actions, None, None
+        with closing(run):
             trained = ctx.modules.check()
             if [tensor._version for tensor in ctx.tensors] != ctx.versions:
                 raise RuntimeError(
@@ -413,45 +363,23 @@ class PlannedSequence(torch.autograd.Function):
                 )
             ctx.tensors = None
             with run.watch.rerun([f"{name}.requires_grad" for name in trained]):
-                run.reverse(gradients, outputs=len(gradients) - ctx.states)
-            # It refers to the run, which would wait for the collector of cycles.
-            run.watch.when_refused = int
-        states, inputs, parameters = run.executor.engine.gradients.release()
+                outputs = len(gradients) - ctx.states
+                run.reverse(actions, final=list(gradients[outputs:]), incoming=gradients[:outputs])
+        states, inputs, parameters = run.engine.gradients.release()
         leaves = flatten(run.call.state)[0]
-        hand_over_hooks(run.executor.engine.hooks, leaves)
+        hand_over_hooks(run.engine.hooks, leaves)
         given = len(leaves)
         states = (states or [None] * given)[:given]
         states += [None] * (given - len(states))
-        return (None, *states, *inputs, *parameters)
+        return (None, None, *states, *inputs, *parameters)
 
 
-def _make_engine(call: Call, probed: Probed, outputs: Outputs, piece: CompiledPiece | None) -> Engine:
-    inputs = call.sequence
-    wanted = tuple(leaf.requires_grad for leaf in inputs.leaves)
-    shared: dict[str, Any] = {
-        "cell": call.cell,
-        "inputs": inputs,
-        "steps": call.plan.steps,
-        "outputs": outputs,
-        "parameters": probed.parameters,
-        "gradients": Gradients(
-            parameters=probed.parameters, inputs=inputs.leaves, wanted=wanted, sparse=probed.found.sparse
-        ),
-        "input_gradients": wanted,
-    }
-    if isinstance(call.cell, ChunkCell) and piece is None:
-        return ChunkEngine(
-            **shared,
-            device=probed.found.device,
-            chunk=call.planned.chunk_size,
-            room=call.planned.local_states,
-            again=probed.wants_gradients,
-            before=call.before,
-        )
-    shared["temporary"] = probed.found.temporary
-    if piece is None:
-        return Engine(**shared)
-    return CompiledEngine(**shared, piece=piece, loss=call.losses.get(piece.product))
+def _choose_engine(call: Call, probed: Probed) -> type[Engine]:
+    """Return what runs the steps of a call."""
+    usable = probed.wants_gradients and not call.is_closed and isinstance(call.compile, CompiledPiece)
+    if usable and not call.compile.broken:
+        return CompiledEngine
+    return ChunkEngine if isinstance(call.cell, ChunkCell) else Engine
 
 
 def _make_remote_store(call: Call, device: torch.device) -> Store[Any]:
@@ -467,16 +395,16 @@ def _make_remote_store(call: Call, device: torch.device) -> Store[Any]:
     return make_store(call.place, device, ahead=ahead, through=through)
 
 
-def _find_room(call: Call) -> dict[str, int]:
-    """Return how many outputs a ``chunk_loss`` gets at a time, if a limit of memory decides that."""
+def _find_room(call: Call) -> int:
+    """Return how many outputs a ``chunk_loss`` gets at a time: as many as a limit of memory has room for."""
     plan = call.plan
     if "chunk_loss" not in call.losses or not call.is_limited:
-        return {}
+        return RUN
     if call.limit is None or not isinstance(plan, Plan):
-        return {"at_once": 1}
+        return 1
     room = max(0, call.limit - plan.predicted.local_peak_bytes)
     # For each more, what its tape has of a readout, and as much again while it is computed.
-    return {"at_once": min(RUN, 1 + room // (2 * plan.workload.tape_bytes))}
+    return min(RUN, 1 + room // (2 * plan.workload.tape_bytes))
 
 
 def _make_verifier(call: Call, probed: Probed, autocast: Autocast) -> Verifier | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from ckptplan.errors import InputError
@@ -22,10 +22,6 @@ class Checkpoint:
     structure: Structure
     random: RandomState
 
-    def with_leaves(self, leaves: Leaves) -> Checkpoint:
-        """Return the same checkpoint with other tensors."""
-        return Checkpoint(leaves, self.structure, self.random)
-
 
 class Store(ABC, Generic[_K]):
     """Keeps checkpoints by the number of their state; what it keeps of the leaves is its own affair."""
@@ -42,13 +38,13 @@ class Store(ABC, Generic[_K]):
         """Keep a checkpoint, one of so many that move in one message."""
         size = byte_size(checkpoint.leaves)
         kept = self._write(state, checkpoint.leaves, together)
-        self._kept[state] = kept, checkpoint.with_leaves(()), size
+        self._kept[state] = kept, replace(checkpoint, leaves=()), size
         self.bytes += size
 
     def get(self, state: int) -> Checkpoint:
         """Return a checkpoint on the device; it stays stored."""
         kept, checkpoint, _ = self._kept[state]
-        return checkpoint.with_leaves(self._read(state, kept))
+        return replace(checkpoint, leaves=self._read(state, kept))
 
     def drop(self, state: int) -> None:
         """Delete a checkpoint."""

@@ -157,7 +157,7 @@ def _take_losses(call: Call, step: int, state: Any, output: Any) -> list[torch.T
             field=name_loss(call),
             accepted="a loss that leaves outputs alone",
         )
-    return [*terms, *fresh.probe_final(state)]
+    return [*terms, *fresh.finish(state)]
 
 
 def name_loss(call: Call) -> str:

@@ -28,8 +28,8 @@ from ckptplan.schedule.actions import Action, Tier, Transfer
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import READ, WRITE, Event, Frontier, track_of
 from ckptplan.torch import Compile, PlanMismatch, bptt
+from ckptplan.torch.call import Observer
 from ckptplan.torch.compiling.steps import CompileFallback
-from ckptplan.torch.engine import Observer
 from ckptplan.torch.executor import Executor
 from ckptplan.torch.inputs import iterate_steps, make_sequence
 from ckptplan.torch.meters import Clock, LiveBytes, choose_clock, measure_allocated

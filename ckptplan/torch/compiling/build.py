@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ckptplan.torch.ambient import Autocast, RandomState
+from ckptplan.torch.ambient import Autocast
 from ckptplan.torch.call import Call
 from ckptplan.torch.compiling.steps import (
     SHIFT,
@@ -96,40 +95,56 @@ def build_piece(
         return _build(call, probed, steps, product, mode=mode)
 
 
+def _take_state(call: Call, steps: int) -> Any:
+    """Return the state after the first steps as they are written. Raises NotCompiled if its form changes."""
+    pieces, nest = call.sequence.piece(0, steps)
+    inputs = nest.fill([leaf.detach() for leaf in pieces])
+    with torch.no_grad():
+        state = run_with_outputs(call.cell, None, SHIFT, call.state, inputs)[1]
+        after = run_with_outputs(call.cell, None, SHIFT, state, inputs)[1]
+    if describe_form(*flatten(after)) != describe_form(*flatten(state)):
+        raise NotCompiled(
+            "the state holds numbers outside of tensors, or shapes, that differ from step to step",
+            whatever_loss=True,
+        )
+    return state
+
+
 def _build(call: Call, probed: Probed, steps: int, product: Product, *, mode: str) -> tuple[CompiledPiece, Any]:
     with warnings.catch_warnings():
         # PyTorch's compiler uses what PyTorch deprecates.
         warnings.simplefilter("ignore", DeprecationWarning)
         from ckptplan.torch.compiling.backend import CompiledFunction, explain_error, set_compiler
 
-    with torch.no_grad():
-        pieces, nest = call.sequence.piece(0, steps)
-        inputs = nest.fill([leaf.detach() for leaf in pieces])
-        state = run_with_outputs(call.cell, None, SHIFT, call.state, inputs)[1]
-        form = describe_form(*flatten(state))
-        if describe_form(*flatten(run_with_outputs(call.cell, None, SHIFT, state, inputs)[1])) != form:
-            raise NotCompiled(
-                "the state holds numbers outside of tensors, or shapes, that differ from step to step",
-                whatever_loss=True,
-            )
-    aside = _Aside(
-        call=call,
-        probed=probed,
-        steps=steps,
-        loss=call.losses.get(product),
-        state=state,
-        drawn=probed.generators.state(),
-    )
+    state, drawn = _take_state(call, steps), probed.generators.state()
+
+    def run_aside(piece: PieceFunction, *, graph: bool) -> tuple[Leaves, Leaves]:
+        """Return all tensors that a piece returns from that state, and gradients: zeros without a ``graph``."""
+        leaves, structure = flatten(state)
+        given, nest = call.sequence.piece(0, steps)
+        begin = prepare_leaves(tuple(leaf.detach() for leaf in leaves), roots=graph)
+        rows = detach_inputs(given) if graph else tuple(leaf.detach() for leaf in given)
+        probed.generators.restore(drawn)
+        with torch.set_grad_enabled(graph):
+            loss = call.losses.get(product)
+            made, _ = flatten(piece(call.cell, loss, SHIFT, structure.fill(begin), nest.fill(rows)))
+            ends = [leaf for leaf in made if leaf.requires_grad and is_differentiable(leaf)]
+            wanted = [leaf for leaf in (*begin, *rows) if leaf.requires_grad]
+            pairs: GivenPairs = [(leaf, torch.ones_like(leaf)) for leaf in ends]
+            found = compute_gradients(pairs, [*wanted, *probed.parameters])
+        gradients = tuple(torch.zeros(()) if one is None else one for one in found)
+        return tuple(leaf.detach() for leaf in made), gradients
+
     advance, record = (CompiledFunction(_FUNCTIONS[product], mode=mode) for _ in range(2))
     try:
         with set_compiler():
-            first, _ = aside.run(advance, graph=False)
-            second, gradients = aside.run(record, graph=True)
+            first, _ = run_aside(advance, graph=False)
+            second, gradients = run_aside(record, graph=True)
     except (NotCompiled, torch.OutOfMemoryError):
         raise
     except _ERRORS as error:
         raise explain_error(error) from error
-    third, expected = aside.run(_FUNCTIONS[product], graph=True)
+    third, expected = run_aside(_FUNCTIONS[product], graph=True)
     floats = [one for one in (*third, *expected) if one.is_floating_point()]
     rounding = max([_ROUNDING, *(8 * torch.finfo(one.dtype).eps for one in floats)])
     pairs = ((first, third), (second, third), (gradients, expected))
@@ -138,39 +153,10 @@ def _build(call: Call, probed: Probed, steps: int, product: Product, *, mode: st
     piece = CompiledPiece(
         steps=steps,
         product=product,
-        form=form,
+        form=describe_form(*flatten(state)),
         advance=advance,
         record=record,
         settings=set_compiler,
         reuses_memory=record.reuses_memory,
     )
     return piece, state
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Aside:
-    """Runs the first steps of a call as a piece, compiled or as it is written, always from the same state."""
-
-    call: Call
-    probed: Probed
-    steps: int
-    loss: Any
-    state: Any
-    #: The states of the random generators there.
-    drawn: RandomState
-
-    def run(self, piece: PieceFunction, *, graph: bool) -> tuple[Leaves, Leaves]:
-        """Return all tensors that a piece returns, and gradients: zeros without a ``graph``."""
-        call, (leaves, structure) = self.call, flatten(self.state)
-        given, nest = call.sequence.piece(0, self.steps)
-        begin = prepare_leaves(tuple(leaf.detach() for leaf in leaves), roots=graph)
-        inputs = detach_inputs(given, tuple(graph and leaf.requires_grad for leaf in given))
-        self.probed.generators.restore(self.drawn)
-        with torch.set_grad_enabled(graph):
-            made, _ = flatten(piece(call.cell, self.loss, SHIFT, structure.fill(begin), nest.fill(inputs)))
-            ends = [leaf for leaf in made if leaf.requires_grad and is_differentiable(leaf)]
-            wanted = [leaf for leaf in (*begin, *inputs) if leaf.requires_grad]
-            pairs: GivenPairs = [(leaf, torch.ones_like(leaf)) for leaf in ends]
-            found = compute_gradients(pairs, [*wanted, *self.probed.parameters])
-        gradients = tuple(torch.zeros(()) if one is None else one for one in found)
-        return tuple(leaf.detach() for leaf in made), gradients

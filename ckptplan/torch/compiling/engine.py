@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ckptplan.torch.call import Call
 from ckptplan.torch.compiling.steps import (
     SHIFT,
     CompiledPiece,
@@ -19,22 +20,19 @@ from ckptplan.torch.compiling.steps import (
 )
 from ckptplan.torch.engine import Engine, Tape
 from ckptplan.torch.graphs import Gradient, refuse_hooks
-from ckptplan.torch.losses import SummedLoss, Terms
+from ckptplan.torch.losses import Outputs, SummedLoss, Terms
+from ckptplan.torch.probe import Probed
 from ckptplan.torch.trees import Leaves, Structure, flatten
 
 
 class CompiledEngine(Engine):
-    """Runs pieces of K steps that begin at multiples of K, so that each piece is the same whenever it runs.
+    """Runs pieces of K steps that begin at multiples of K, so that each piece is the same whenever it runs."""
 
-    Arguments:
-        piece: the compiled piece.
-        loss: the loss that is part of the piece, None if it is not.
-        options: those of ``Engine``.
-    """
-
-    def __init__(self, *, piece: CompiledPiece, loss: Any, **options: Any) -> None:
-        super().__init__(**options)
-        self.piece, self.loss = piece, loss
+    def __init__(self, call: Call, probed: Probed, outputs: Outputs) -> None:
+        super().__init__(call, probed, outputs)
+        self.piece: CompiledPiece = call.compile
+        #: The loss that is part of the piece, None if none is.
+        self.loss = call.losses.get(self.piece.product)
 
     def advance(self, state: Any, start: int, stop: int, *, known: int) -> Any:
         with self.piece.settings():

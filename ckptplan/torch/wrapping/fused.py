@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Self
 
 import torch
@@ -17,15 +16,13 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
 
 from ckptplan.errors import InputError, quote_value
-from ckptplan.model.plan import Plan
-from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.budget import Space, read_limit
 from ckptplan.torch.call import Call
-from ckptplan.torch.offload import at_place, find_links
+from ckptplan.torch.offload import find_links
 from ckptplan.torch.run import run_call
 from ckptplan.torch.trees import byte_size
-from ckptplan.torch.wrapping.piece_plan import PiecePlan, PieceRun, choose_pieces, fit_pieces
-from ckptplan.torch.wrapping.pieces import FusedCell, Hidden, PieceInputs, PieceOutputs, SequenceRows
+from ckptplan.torch.wrapping.piece_plan import PiecePlan, PieceRun, Room, fit_pieces
+from ckptplan.torch.wrapping.pieces import FusedCell, Hidden, PieceInputs, SequenceRows
 from ckptplan.torch.wrapping.wrapped import Wrapped
 
 _ACCEPTED = "torch.nn.LSTM, GRU or RNN; for other networks, a cell and ckptplan.torch.unroll"
@@ -75,13 +72,18 @@ class KernelCall:
         wants = torch.is_grad_enabled() and any(one.requires_grad for one in tensors)
         return wants and self.rows.data.numel() > 0
 
-    def list_directions(self) -> list[PieceRun]:
-        """Return the sequences of a bidirectional network: two for each layer."""
+    def list_runs(self) -> list[list[PieceRun]]:
+        """Return the sequences that run one after another: one of all layers, or two for each layer.
+
+        A layer needs both directions of all time steps below.
+        """
         rows, cell = self.rows, self.cell
+        if not self.bidirectional:
+            return [[PieceRun(cell=cell, rows=rows, state=self.state)]]
         # Of the inputs of upper layers, there is the shape.
         upper = rows.data.new_zeros(1).expand(*rows.data.shape[:-1], 2 * self.state[0].shape[-1])
         above = rows.with_data(upper.requires_grad_())
-        return [
+        runs = [
             PieceRun(
                 cell=replace(cell, weights=(weights,), dropout=0.0, backwards=number % 2 == 1),
                 rows=rows if number < 2 else above,
@@ -89,6 +91,7 @@ class KernelCall:
             )
             for number, weights in enumerate(cell.weights)
         ]
+        return [runs[first : first + 2] for first in range(0, len(runs), 2)]
 
 
 class _Kernels(TorchFunctionMode):
@@ -131,20 +134,11 @@ class FusedSequence(Wrapped):
     Raises InputError.
     """
 
-    net: Any
     piece: int | None
     #: What the latest planned call executed, once for each layer and direction if there are two; empty before.
     latest: tuple[PiecePlan, ...]
 
-    def __init__(
-        self,
-        net: torch.nn.RNNBase,
-        *,
-        memory: int | str | None = None,
-        plan: Plan | Schedule | None = None,
-        piece: int | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, net: torch.nn.RNNBase, *, piece: int | None = None, **options: Any) -> None:
         _check_net(net)
         _check_piece(piece)
         if "schedule" in options:
@@ -153,7 +147,7 @@ class FusedSequence(Wrapped):
                 field="schedule",
                 accepted="plan=Schedule(...)",
             )
-        super().__init__(net, memory=memory, plan=plan, **options)
+        super().__init__(net, **options)
         # Not attributes of the layers.
         vars(self).update(piece=piece, latest=())
 
@@ -183,7 +177,7 @@ class FusedSequence(Wrapped):
                 # Views of a single zero.
                 zeros = tuple(part.new_zeros(1).expand(part.shape) for part in call.state)
                 call = replace(call, state=zeros)
-            outputs, end = self._run_both_ways(call) if call.bidirectional else self._run_together(call)
+            outputs, end = self._run_layers(call)
             return outputs.transpose(0, 1) if call.batch_first else outputs, *end
 
         with _Kernels(self.net, run):
@@ -191,32 +185,21 @@ class FusedSequence(Wrapped):
             answer: tuple[Any, Any] = self.net(input, hx)
             return answer
 
-    def _run_together(self, call: KernelCall) -> tuple[Tensor, Hidden]:
-        """Run all layers as one cell."""
-        rows = call.rows
-        output = rows.size * call.state[0].shape[-1] * rows.data.itemsize
-        later = rows.data.nbytes if rows.data.requires_grad else 0
-        run = PieceRun(cell=call.cell, rows=rows, state=call.state)
-        return self._run_cell(run, self._choose([run], outputs=output, later=later))
-
-    def _run_both_ways(self, call: KernelCall) -> tuple[Tensor, Hidden]:
-        """Run layer by layer, since a layer needs both directions of all time steps below."""
-        rows, dropout, training = call.rows, call.cell.dropout, call.cell.training
-        runs = call.list_directions()
-        output = rows.size * 2 * call.state[0].shape[-1] * rows.data.itemsize
+    def _run_layers(self, call: KernelCall) -> tuple[Tensor, Hidden]:
+        """Run the sequences of a call; return the outputs of the last layer, and the final states of all."""
+        rows, cell, runs = call.rows, call.cell, call.list_runs()
+        output = rows.size * len(runs[0]) * call.state[0].shape[-1] * rows.data.itemsize
         kept, later = _count_inner(call, output=output)
-        chosen = self._choose(runs, outputs=output, kept=kept, later=later)
+        each = [run for both in runs for run in both]
+        chosen = self._choose(each, outputs=output, kept=kept, later=later)
         ends: list[Hidden] = []
-        for first in range(0, len(runs), 2):
-            if first and dropout:
-                rows = rows.with_data(torch.nn.functional.dropout(rows.data, dropout, training))
-            both = []
-            for run in runs[first : first + 2]:
-                outputs, end = self._run_cell(replace(run, rows=rows), chosen)
-                both.append(outputs)
-                ends.append(end)
-            rows = rows.with_data(torch.cat(both, -1))
-        return rows.data, tuple(torch.cat(parts) for parts in zip(*ends, strict=True))
+        for layer, both in enumerate(runs):
+            if layer and cell.dropout:
+                rows = rows.with_data(torch.nn.functional.dropout(rows.data, cell.dropout, cell.training))
+            done = [self._run_cell(replace(run, rows=rows), chosen) for run in both]
+            ends += [end for _, end in done]
+            rows = rows.with_data(_join([outputs for outputs, _ in done], -1))
+        return rows.data, tuple(_join(parts, 0) for parts in zip(*ends, strict=True))
 
     def _choose(self, runs: list[PieceRun], **beside: Any) -> PiecePlan:
         """Return the plan of each sequence of a call, given fields of its ``Space``. Raises InputError."""
@@ -226,38 +209,41 @@ class FusedSequence(Wrapped):
         else:
             limit = read_limit(self._memory, rows.data.device)
             links = find_links(
-                self._place,
+                self._options.get("remote_dir"),
                 state_bytes=max(byte_size(run.state) for run in runs),
                 steps=len(runs) * rows.steps,
                 device=rows.data.device,
                 local_bytes=limit,
             )
-            chosen = choose_pieces(runs, space=Space(limit=limit, links=links, **beside), piece=self.piece)
+            chosen = Room(runs=runs, space=Space(limit=limit, links=links, **beside)).choose(self.piece)
         self.latest, self.plan = (chosen,) * len(runs), chosen.plan
         return chosen
 
     def _run_cell(self, run: PieceRun, chosen: PiecePlan) -> tuple[Tensor, Hidden]:
         cell, rows = run.cell, run.rows
-        inputs = PieceInputs(rows, piece=chosen.piece, backwards=cell.backwards)
         call = Call(
             cell=cell,
-            inputs=inputs,
+            inputs=PieceInputs(rows, piece=chosen.piece, backwards=cell.backwards),
             state=run.state,
             plan=chosen.plan,
             # A plan for a limit is made of the sizes of this cell; those of packed pieces differ.
             compares_sizes=self._given is not None and rows.batch_sizes is None,
-            **{
-                **at_place(self._place, self._options),
-                "parameters": (*cell.parameters, *self._options.get("parameters", ())),
-            },
+            **{**self._options, "parameters": (*cell.parameters, *self._options["parameters"])},
         )
-        done, (outputs, *final) = run_call(call, partial(PieceOutputs, inputs))
-        return outputs, done.executor.end.fill(final)
+        done, (outputs, *final) = run_call(call)
+        return outputs, done.end.fill(final)
+
+
+def _join(parts: Sequence[Tensor], axis: int) -> Tensor:
+    """Return tensors as one, without a copy of a single one."""
+    return parts[0] if len(parts) == 1 else torch.cat(tuple(parts), axis)
 
 
 def _count_inner(call: KernelCall, *, output: int) -> tuple[int, int]:
     """Return the bytes that inner layers of a bidirectional network keep, and those of gradients besides."""
     layers, cell, x = len(call.cell.weights) // 2, call.cell, call.rows.data
+    if not call.bidirectional:
+        return 0, x.nbytes if x.requires_grad else 0
     # A gradient from each direction, and their sum.
     inner = 3 * output if layers > 1 else 0
     outer = 3 * x.nbytes if x.requires_grad else 0

@@ -44,7 +44,7 @@ _KEPT_ONCE = ("workspace_bytes", "parameter_bytes")
 #: Lengths whose measurements are kept, and calls whose plans are.
 _MOST_MEASURED, _MOST = 256, 64
 _measured: Recent[Any, Measurement] = Recent(_MOST_MEASURED)
-_chosen: Recent[Any, tuple[Plan, int]] = Recent(_MOST)
+_chosen: Recent[Any, PiecePlan] = Recent(_MOST)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +138,20 @@ class Room:
     runs: Sequence[PieceRun]
     space: Space
 
+    def choose(self, piece: int | None) -> PiecePlan:
+        """Return the quickest plan, with pieces of a length, or of the best one; it is kept for equal calls.
+
+        Raises InputError if nothing fits.
+        """
+        steps = self.runs[0].rows.steps
+        key = (tuple(run.kind for run in self.runs), steps, self.space, piece)
+        chosen = _chosen.find(key)
+        if chosen is None:
+            lengths = [min(piece, steps)] if piece is not None else _list_lengths(steps)
+            chosen = _chosen.keep(key, self._search(lengths))
+        _log.info("pieces of %d time steps, %s", chosen.piece, describe_choice(chosen.plan, self.space.limit))
+        return chosen
+
     def plan(self, length: int, *, exact: bool = False) -> Plan:
         """Return the quickest plan with pieces of a length. Raises InputError if none fits.
 
@@ -156,7 +170,7 @@ class Room:
         sizes = run.measure(length, self.space.limit)
         return replace(found, **{name: getattr(sizes, name) for name in (*_KEPT_BY_EACH, *_KEPT_ONCE)})
 
-    def choose(self, lengths: Sequence[int]) -> tuple[Plan, int]:
+    def _search(self, lengths: Sequence[int]) -> PiecePlan:
         """Return the best plan, and the length of its pieces. Raises InputError if none fits."""
         found: dict[int, Plan] = {}
         for length in lengths:
@@ -167,36 +181,14 @@ class Room:
             best = self.space.choose([*found.values()])
             length = next(one for one, plan in found.items() if plan is best)
             if length in exact:
-                return best, length
+                return PiecePlan(plan=best, piece=length)
             exact.add(length)
             del found[length]
             with suppress(InputError):
                 # Kernels allocate in blocks, so that another length may be better.
                 found[length] = self.plan(length, exact=True)
         # The shortest pieces need least.
-        return self.plan(lengths[0], exact=True), lengths[0]
-
-
-def choose_pieces(runs: Sequence[PieceRun], *, space: Space, piece: int | None) -> PiecePlan:
-    """Return the quickest plan of all runs within a limit of memory, with the length of their pieces.
-
-    Arguments:
-        runs: sequences of the same length that run one after another, and are reversed in the end.
-        space: the memory of all.
-        piece: the length of the pieces, None for the quickest.
-
-    Raises InputError if nothing fits.
-    """
-    steps = runs[0].rows.steps
-    key = (tuple(run.kind for run in runs), steps, space, piece)
-    chosen = _chosen.find(key)
-    if chosen is None:
-        room = Room(runs=runs, space=space)
-        lengths = [min(piece, steps)] if piece is not None else _list_lengths(steps)
-        chosen = _chosen.keep(key, room.choose(lengths))
-    plan, length = chosen
-    _log.info("pieces of %d time steps, %s", length, describe_choice(plan, space.limit))
-    return PiecePlan(plan=plan, piece=length)
+        return PiecePlan(plan=self.plan(lengths[0], exact=True), piece=lengths[0])
 
 
 def _list_lengths(steps: int) -> list[int]:

@@ -12,9 +12,7 @@ from torch import _VF, Tensor
 
 from ckptplan.torch.cell_calls import ClosedCell
 from ckptplan.torch.inputs import Sequence as Inputs
-from ckptplan.torch.losses import StackedOutputs
 from ckptplan.torch.trees import Leaves, Structure, flatten
-from ckptplan.torch.verify import Verifier
 
 #: The hidden state of all layers, (layers, B, H) each: of an LSTM two tensors, else one.
 Hidden: TypeAlias = tuple[Tensor, ...]
@@ -193,6 +191,7 @@ class PieceInputs(Inputs):
             self._sizes = rows.batch_sizes.split(piece)
             ends = [0, *rows.batch_sizes.cumsum(0).tolist()]
             self.bounds = (*(ends[begin] for begin in begins), ends[-1])
+        self.joined_rows = self.bounds[-1]
 
     def piece(self, start: int, stop: int) -> tuple[Leaves, Structure]:
         first, last = self.rows(start, stop)
@@ -213,21 +212,3 @@ class PieceInputs(Inputs):
         if self._backwards:
             start, stop = self.count - stop, self.count - start
         return self.bounds[start], self.bounds[stop]
-
-
-class PieceOutputs(StackedOutputs):
-    """Keeps the outputs of all pieces, joined along the first axis."""
-
-    def __init__(self, inputs: PieceInputs, **options: Any) -> None:
-        super().__init__(steps=inputs.count, **options)
-        self._inputs = inputs
-
-    def _make_room(self, leaf: torch.Tensor) -> torch.Tensor:
-        return leaf.new_empty((self._inputs.bounds[-1], *leaf.shape[1:]))
-
-    def _select(self, kept: torch.Tensor, step: int) -> torch.Tensor:
-        first, last = self._inputs.rows(step, step + 1)
-        return kept[first:last]
-
-    def _project(self, verifier: Verifier, kept: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-        return torch.stack([verifier.project(self._select(kept, step)) for step in range(start, stop)])

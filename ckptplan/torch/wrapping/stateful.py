@@ -11,7 +11,7 @@ import torch
 from ckptplan.errors import InputError, quote_value
 from ckptplan.torch.adapters.adapter import find_class
 from ckptplan.torch.budget import count_steps
-from ckptplan.torch.call import Call, check_losses, list_measured
+from ckptplan.torch.call import Call, check_losses
 from ckptplan.torch.inputs import iterate_steps, make_sequence
 from ckptplan.torch.measurement import FirstRuns
 from ckptplan.torch.probe import probe
@@ -146,7 +146,7 @@ class StatefulSequence(Wrapped):
 
         def run(cell: StatefulCell, state: Any) -> tuple[Any, Any]:
             parameters = self._name_parameters(constants)
-            result: Result = self._bptt(cell, x, state, losses, parameters=parameters)
+            result: Result = self._bptt(cell, x, state, losses=losses, parameters=parameters)
             return result.loss, result.state
 
         roots = [one for one in self.net.parameters() if one.requires_grad and torch.is_grad_enabled()]
@@ -174,8 +174,7 @@ class StatefulSequence(Wrapped):
 
     def _name_parameters(self, constants: dict[str, Any]) -> list[torch.Tensor]:
         """Return the tensors that gradients reach besides the module's: they may have graphs of their own."""
-        named = self._options.get("parameters", ())
-        return [*named, *(leaf for leaf in flatten(constants)[0] if leaf.requires_grad)]
+        return [*self._options["parameters"], *(leaf for leaf in flatten(constants)[0] if leaf.requires_grad)]
 
     def _loop(self, x: Any, constants: dict[str, Any]) -> Any:
         """Return the outputs of all steps, where no gradient is wanted."""
@@ -237,9 +236,9 @@ class StatefulSequence(Wrapped):
 
         Raises HiddenState for what they keep besides the slots, and InputError if they keep nothing.
         """
-        options = {**list_measured(self._options), "parameters": self._name_parameters(cell.constants)}
+        options = {**self._options, "parameters": self._name_parameters(cell.constants)}
         plan = make_single_record(count_steps(x, None))
-        call = Call(cell=cell, inputs=x, state=state, plan=plan, **options)
+        call = Call(cell=cell, inputs=x, state=state, plan=plan, **options).measured
         try:
             with torch.enable_grad():
                 probed = probe(call, anew=False)

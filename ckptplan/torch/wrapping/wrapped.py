@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import torch
 
-from ckptplan.errors import InputError, quote_value
+from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.storage.place import OffloadTo, read_offload
-from ckptplan.torch.budget import PlanChoice, read_limit, settle_plan
-from ckptplan.torch.call import Call, list_measured, refuse_ignored
-from ckptplan.torch.compiling.options import read_compile
-from ckptplan.torch.offload import at_place
-from ckptplan.torch.parameters import list_parameters
+from ckptplan.torch.budget import read_limit, settle_plan
+from ckptplan.torch.call import Call, check_plan, read_options
 from ckptplan.torch.run import Result, bptt_call, unroll_call
 
 #: Arguments of ``unroll`` that say how a plan is executed.
 _OPTIONS = frozenset(
-    ("parameters", "remote_dir", "replay_randomness", "verify", "schedule", "observer", "strict", "compile")
+    (
+        *("parameters", "offload", "remote_dir", "replay_randomness", "verify"),
+        *("schedule", "observer", "strict", "compile"),
+    )
 )
 
 
@@ -35,11 +34,10 @@ class Wrapped(torch.nn.Module):
         net: the module.
         memory: the memory that a call may take, as for ``unroll``; "auto" if there is no plan either.
         plan: a plan in place of a limit of memory, for sequences of one length.
-        offload: where checkpoints may go beside ``memory``, as for ``unroll``.
         options: other arguments of ``unroll``.
     """
 
-    net: torch.nn.Module
+    net: Any
     #: What the last call executed.
     plan: Plan | Schedule | None
     #: Copies of the state that are alive besides those of the plan.
@@ -51,29 +49,18 @@ class Wrapped(torch.nn.Module):
         *,
         memory: int | str | None = None,
         plan: Plan | Schedule | None = None,
-        offload: OffloadTo = None,
         **options: Any,
     ) -> None:
         super().__init__()
         if memory is not None and memory != "auto":
             read_limit(memory, torch.device("cpu"))
-        if plan is not None and not isinstance(plan, Plan | Schedule):
-            raise InputError(
-                f"{quote_value(plan)} is not a plan",
-                field="plan",
-                value=plan,
-                accepted="a Plan, as ckptplan.optimize and ckptplan.load_plan return, or a ckptplan.Schedule",
-            )
+        if plan is not None:
+            check_plan(plan)
         for name in options:
             if name not in _OPTIONS:
                 raise InputError("is not an argument of wrap", field=name, accepted=", ".join(sorted(_OPTIONS)))
         self._memory = "auto" if memory is None and plan is None else memory
-        refuse_ignored(plan, self._memory, options)
-        self._place = read_offload(offload, plan=plan, memory=self._memory)
-        if "parameters" in options:
-            options["parameters"] = list_parameters(options["parameters"])
-        options["compile"] = read_compile(options.get("compile"))
-        self._given, self._options = plan, options
+        self._given, self._options = plan, read_options(plan, self._memory, **options)
         self.plan = plan
         self._parameters, self._buffers, self._modules = net._parameters, net._buffers, net._modules
         self._non_persistent_buffers_set = net._non_persistent_buffers_set
@@ -82,38 +69,23 @@ class Wrapped(torch.nn.Module):
 
     def _unroll(self, cell: Any, inputs: Any, state: Any, **more: Any) -> tuple[Any, Any]:
         """Return the outputs and the final state of a sequence; options given here win."""
-        chosen, call = self._choose_plan(cell, inputs, state, {}, more)
+        call = self._settle_plan(cell, inputs, state, **more)
         found = unroll_call(call)
-        self.plan = chosen.plan if chosen.survey is None else chosen.survey.plan
+        self.plan = call.told
         return found
 
-    def _bptt(self, cell: Any, inputs: Any, state: Any, losses: Mapping[str, Any], **more: Any) -> Result:
+    def _bptt(self, cell: Any, inputs: Any, state: Any, **more: Any) -> Result:
         """Return the loss of a sequence, computed step by step, and its final state, without a graph."""
-        chosen, call = self._choose_plan(cell, inputs, state, losses, more)
-        result = bptt_call(call)
-        self.plan = chosen.plan if chosen.survey is None else result.plan
+        result = bptt_call(self._settle_plan(cell, inputs, state, **more))
+        self.plan = result.plan
         return result
 
-    def _choose_plan(
-        self, cell: Any, inputs: Any, state: Any, losses: Mapping[str, Any], more: Mapping[str, Any]
-    ) -> tuple[PlanChoice, Call]:
-        """Return the plan for a sequence, and the call that executes it."""
-        options = {**self._options, **more}
-        measured = {"losses": losses, **list_measured(options)}
-        chosen = settle_plan(
-            self._given,
-            self._memory,
-            cell,
-            inputs,
-            state,
-            compile_=options.pop("compile"),
-            held_states=self._held_states,
-            place=self._place,
-            **measured,
-        )
-        self.plan = chosen.plan
-        options = at_place(self._place, {**options, "losses": losses})
-        return chosen, chosen.make_call(cell, inputs, state, **options)
+    def _settle_plan(self, cell: Any, inputs: Any, state: Any, **more: Any) -> Call:
+        """Return the call that executes a plan for a sequence."""
+        fields = {**self._options, **more, "cell": cell, "inputs": inputs, "state": state}
+        call = settle_plan(self._given, self._memory, held_states=self._held_states, **fields)
+        self.plan = call.told
+        return call
 
     def __getattr__(self, name: str) -> Any:
         net = self.__dict__.get("net")
@@ -129,21 +101,17 @@ class Wrapped(torch.nn.Module):
             setattr(net, name, value)
 
     def __getitem__(self, key: Any) -> Any:
-        return self._inner[key]
+        return self.net[key]
 
     def __len__(self) -> int:
-        return len(self._inner)
+        return len(self.net)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._inner)
+        return iter(self.net)
 
     def __bool__(self) -> bool:
         # A module without a length is true.
         return True
-
-    @property
-    def _inner(self) -> Any:
-        return self.net
 
     @property
     def training(self) -> bool:
