@@ -219,7 +219,8 @@ def make_executor(
         replays_counts: whether steps that run again find the counts that they change as they were.
         at_once: the outputs that a ``chunk_loss`` gets at a time; None for those that a limit has room for.
     """
-    found, device, cell = probed.found, probed.found.device, call.cell
+    found, device = probed.found, probed.found.device
+    cell: object = call.cell
     autocast, generators = Autocast.present(device), probed.generators
     if device.type != "cpu":
         generators = Generators(device, wanted=generators.wanted, held=probed.situation.reached.generators)

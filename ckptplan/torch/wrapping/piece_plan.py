@@ -44,7 +44,7 @@ _KEPT_ONCE = ("workspace_bytes", "parameter_bytes")
 #: Lengths whose measurements are kept, and calls whose plans are.
 _MOST_MEASURED, _MOST = 256, 64
 _measured: Recent[Any, Measurement] = Recent(_MOST_MEASURED)
-_chosen: Recent[Any, PiecePlan] = Recent(_MOST)
+_chosen: Recent[Any, tuple[Plan, int]] = Recent(_MOST)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,8 +149,9 @@ class Room:
         if chosen is None:
             lengths = [min(piece, steps)] if piece is not None else _list_lengths(steps)
             chosen = _chosen.keep(key, self._search(lengths))
-        _log.info("pieces of %d time steps, %s", chosen.piece, describe_choice(chosen.plan, self.space.limit))
-        return chosen
+        plan, length = chosen
+        _log.info("pieces of %d time steps, %s", length, describe_choice(plan, self.space.limit))
+        return PiecePlan(plan=plan, piece=length)
 
     def plan(self, length: int, *, exact: bool = False) -> Plan:
         """Return the quickest plan with pieces of a length. Raises InputError if none fits.
@@ -170,7 +171,7 @@ class Room:
         sizes = run.measure(length, self.space.limit)
         return replace(found, **{name: getattr(sizes, name) for name in (*_KEPT_BY_EACH, *_KEPT_ONCE)})
 
-    def _search(self, lengths: Sequence[int]) -> PiecePlan:
+    def _search(self, lengths: Sequence[int]) -> tuple[Plan, int]:
         """Return the best plan, and the length of its pieces. Raises InputError if none fits."""
         found: dict[int, Plan] = {}
         for length in lengths:
@@ -181,14 +182,14 @@ class Room:
             best = self.space.choose([*found.values()])
             length = next(one for one, plan in found.items() if plan is best)
             if length in exact:
-                return PiecePlan(plan=best, piece=length)
+                return best, length
             exact.add(length)
             del found[length]
             with suppress(InputError):
                 # Kernels allocate in blocks, so that another length may be better.
                 found[length] = self.plan(length, exact=True)
         # The shortest pieces need least.
-        return PiecePlan(plan=self.plan(lengths[0], exact=True), piece=lengths[0])
+        return self.plan(lengths[0], exact=True), lengths[0]
 
 
 def _list_lengths(steps: int) -> list[int]:
