@@ -168,7 +168,11 @@ def test_of_a_plan_for_other_hardware_only_counts_bytes_and_gradients_are_compar
     assert any("regret was not measured" in one for one in found.notes)
 
 
-def test_a_validation_that_would_take_too_long_is_refused_with_the_estimate_and_the_ways_out() -> None:
+def test_a_validation_that_would_take_too_long_is_refused_with_the_estimate_and_the_ways_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a step that runs forward: no schedule runs."""
+    monkeypatch.setattr(TorchProgram, "_run", lambda *_, **__: pytest.fail("a schedule ran"))
     with pytest.raises(InputError, match=r"max_seconds: 4 runs of 40 steps take .*limit is 1e-06 s") as error:
         validate(plan_of_other_hardware(), max_seconds=1e-6)
     assert "max_seconds=1, or a plan for at most 1 steps, a smaller batch" in str(error.value)

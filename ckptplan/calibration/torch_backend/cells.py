@@ -147,7 +147,7 @@ def build_network(spec: CellSpec, *, batch: int, device: str, seed: int) -> Meas
         parameters=tuple(one for one in cell.parameters() if one.requires_grad),
         seed=seed,
     )
-    _check_step(network)
+    run_step(network)
     return network if spec.compile is None else _join_steps(network, spec.compile)
 
 
@@ -173,8 +173,8 @@ def _require_room(need: int, *, what: str, device: str) -> None:
         )
 
 
-def _check_step(network: MeasuredNetwork) -> None:
-    """Run a step and its loss. Raises InputError if the cell fails."""
+def run_step(network: MeasuredNetwork) -> None:
+    """Run a step and its loss, without a tape. Raises InputError if the cell fails."""
     leaves, structure = make_sequence(network.inputs(1), steps=1).piece(0, 1)
     shapes = ", ".join(f"{str(leaf.dtype).removeprefix('torch.')} {tuple(leaf.shape[1:])}" for leaf in leaves)
     accepted = "cell(state, x) -> (state, output), the output floats first; other inputs come from the factory"

@@ -12,7 +12,7 @@ from time import perf_counter
 
 from ckptplan.calibration.backend import LEAST_ROUNDS, Extent, PilotTimes, Rounds, RunCounter
 from ckptplan.calibration.fit import Round, TimedRow, read_events, seconds_by_kind
-from ckptplan.calibration.torch_backend.cells import MeasuredNetwork
+from ckptplan.calibration.torch_backend.cells import MeasuredNetwork, run_step
 from ckptplan.calibration.torch_backend.footprint import ALL_RUNS, FEWER_RUNS, FEWEST_RUNS, SizeRuns
 from ckptplan.calibration.torch_backend.runs import TorchProgram
 from ckptplan.planning.playback import make_schedule
@@ -34,8 +34,20 @@ _LEAST_SECONDS = 1e-9
 def time_few_steps(network: MeasuredNetwork, *, most: int | None = None) -> Iterator[PilotTimes]:
     """Time a few steps, then more unless they take long, which also warms up the machine. Raises InputError.
 
-    At most ``most`` steps run at a time.
+    The first one runs forward alone, of which a backward step is taken to be as long. At most ``most`` steps
+    run at a time.
     """
+    began = perf_counter()
+    run_step(network)
+    each = max(perf_counter() - began, _LEAST_SECONDS)
+    yield PilotTimes(
+        forward_seconds=each,
+        recompute_seconds=each,
+        record_overhead_seconds=0.0,
+        backward_seconds=each,
+        run_seconds=0.0,
+        steps=1,
+    )
     steps = 2 if most is None else min(2, most)
     shortest = make_schedule("standard", steps=steps, chunk_size=1)
     # The first count of live tensors takes a second: it loads modules, whose objects each later collection of
