@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -175,7 +176,7 @@ def test_a_validation_that_would_take_too_long_is_refused_with_the_estimate_and_
     monkeypatch.setattr(TorchProgram, "_run", lambda *_, **__: pytest.fail("a schedule ran"))
     with pytest.raises(InputError, match=r"max_seconds: 4 runs of 40 steps take .*limit is 1e-06 s") as error:
         validate(plan_of_other_hardware(), max_seconds=1e-6)
-    assert "max_seconds=1, or a plan for at most 1 steps, a smaller batch" in str(error.value)
+    assert re.search(r"max_seconds=\d+, or a plan for at most 1 steps, a smaller batch", str(error.value))
 
 
 def test_times_may_take_ten_minutes_unless_another_limit_is_given(
