@@ -51,10 +51,9 @@ def find_best_setting(problem: BoxProblem, *, rival: Rival | None = None) -> Ans
 
     Ties go to the smaller parameters. Raises InputError if the strategy lacks the cost model.
     """
-    start = problem.strategy.candidates(costs=problem.costs, budget=problem.limits.budget)
-    if start is None:
+    boxes = Boxes.whole(problem.strategy.ranges(costs=problem.costs, budget=problem.limits.budget))
+    if boxes is None:
         return None
-    boxes = Boxes.whole(start)
     best = beaten = rival
     if beaten is not None:
         keys, useful = problem.bound(boxes)

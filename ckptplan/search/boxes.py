@@ -6,7 +6,6 @@ use it: for the best setting (``search/best_setting.py``) and for the front (``s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, TypeAlias
@@ -14,13 +13,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ckptplan.cost.arrays import Integers
 from ckptplan.cost.exact import Cost, overhead
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Model
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.objective import Key, Objective
-from ckptplan.strategies.closed_form import Box, ClosedForm
+from ckptplan.strategies.closed_form import ClosedForm, Ranges
 from ckptplan.strategies.protocol import Columns
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -39,16 +37,25 @@ class Boxes:
         return cls(low=columns, high=columns)
 
     @classmethod
-    def whole(cls, box: Box) -> Boxes:
-        """Return a single box."""
-        return cls(low=_column(box.low), high=_column(box.high))
+    def whole(cls, ranges: Ranges) -> Boxes | None:
+        """Return a single box, None if a range is empty."""
+        if any(last < first for first, last in ranges.values()):
+            return None
+        ends = {name: np.array(pair, dtype=np.int64) for name, pair in ranges.items()}
+        return cls(
+            low={name: pair[:1] for name, pair in ends.items()},
+            high={name: pair[1:] for name, pair in ends.items()},
+        )
 
     def take(self, chosen: Any) -> Boxes:
         """Return the boxes at an index, or those where a mask is true."""
-        return Boxes(
-            low={name: column[chosen] for name, column in self.low.items()},
-            high={name: column[chosen] for name, column in self.high.items()},
-        )
+        low = {name: column[chosen] for name, column in self.low.items()}
+        # The ends of points are the same columns.
+        high = {
+            name: low[name] if column is self.low[name] else column[chosen]
+            for name, column in self.high.items()
+        }
+        return Boxes(low=low, high=high)
 
     def count(self) -> int:
         """Return the number of boxes."""
@@ -68,22 +75,11 @@ class Boxes:
         return float(np.sum(self.volumes())) if self.low else 1.0
 
 
-def _column(values: Mapping[str, int]) -> dict[str, Integers]:
-    return {name: np.array([value], dtype=np.int64) for name, value in values.items()}
-
-
 def list_points(boxes: Boxes) -> Boxes:
     """Return every point of the boxes."""
-    columns: dict[str, Integers] = {}
-    index = np.arange(len(next(iter(boxes.low.values())))) if boxes.low else np.zeros(1, dtype=np.int64)
     for name in boxes.low:
-        # Repeat each row once for each value of the next parameter, then number these values.
-        sides = boxes.high[name][index] - boxes.low[name][index] + 1
-        columns = {known: np.repeat(column, sides) for known, column in columns.items()}
-        starts = np.repeat(np.cumsum(sides) - sides, sides)
-        index = np.repeat(index, sides)
-        columns[name] = boxes.low[name][index] + np.arange(len(index)) - starts
-    return Boxes.points(columns)
+        boxes = cut_into_singles(boxes, name)
+    return boxes
 
 
 def list_corners(boxes: Boxes) -> Boxes:

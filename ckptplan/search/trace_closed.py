@@ -84,7 +84,7 @@ def trace_front(
     is returned with a resolution of 0.001, or of 4, 16, 64 times as much if that is too fine, too.
     """
     names = strategy.parameter_names
-    start = strategy.candidates(costs=costs, budget=limits.budget)
+    start = Boxes.whole(strategy.ranges(costs=costs, budget=limits.budget))
     problem = _FrontProblem(
         strategy=strategy,
         costs=costs,
@@ -97,7 +97,7 @@ def trace_front(
     while True:
         seen = SeenPoints(costs=costs)
         try:
-            _search(Boxes.whole(start), problem, seen)
+            _search(start, problem, seen)
             break
         except _TooFine:
             problem = replace(problem, resolution=max(COARSE, _COARSER * problem.resolution))

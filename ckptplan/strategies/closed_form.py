@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,25 +25,8 @@ from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.strategies.protocol import Columns, Splits, Strategy, no_equation
 
-
-@dataclass(frozen=True, kw_only=True)
-class Box:
-    """A range of parameters, both ends included, that contains every useful setting."""
-
-    low: Mapping[str, int]
-    high: Mapping[str, int]
-
-    @classmethod
-    def of(cls, **ranges: tuple[int, int]) -> Self | None:
-        """Return the box of each parameter's first and last value, None if a range is empty."""
-        if any(last < first for first, last in ranges.values()):
-            return None
-        return cls(
-            low={name: first for name, (first, _) in ranges.items()},
-            high={name: last for name, (_, last) in ranges.items()},
-        )
-
-
+#: Parameter name -> its first and its last value.
+Ranges: TypeAlias = Mapping[str, tuple[int, int]]
 #: The parameters that sizes determine.
 SIZE_NAMES = ("state_units", "tape_units")
 
@@ -59,12 +42,16 @@ class ClosedForm(Strategy):
     always_regular = True
     moves_states = False
 
-    @abstractmethod
-    def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
-        """Return a box that contains every setting that can keep the budget, None if no setting can.
+    def ranges(self, *, costs: StepCosts, budget: Budget) -> Ranges:
+        """Return ranges that contain every setting that can keep the budget; one may be empty.
 
-        The box may contain settings that exceed the budget: the search checks each.
+        Unless overridden, a chunk is as long as all tapes that the budget holds, and other parameters are as
+        large as T. The search finds which settings keep the budget.
         """
+        tapes = costs.steps
+        if budget.local_bytes is not None:
+            tapes = min(tapes, max(0, budget.local_bytes - costs.resident_bytes) // costs.tape_bytes)
+        return {name: (1, tapes if name == "chunk_size" else costs.steps) for name in self.parameter_names}
 
     @abstractmethod
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
@@ -149,24 +136,3 @@ class ClosedForm(Strategy):
         self.check_names(parameters)
         clamped = self.clamp(parameters, steps=steps)
         return {name: np.array([clamped[name]], dtype=np.int64) for name in self.parameter_names}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Capacity:
-    """How many tapes, local checkpoints and remote checkpoints a budget holds, each counted alone."""
-
-    tapes: int
-    local_checkpoints: int
-    remote_checkpoints: int
-
-    @classmethod
-    def within(cls, budget: Budget, *, costs: StepCosts) -> Capacity:
-        """Return the capacity, at most T of each; a budget below the resident bytes holds none."""
-        steps = costs.steps
-        free = None if budget.local_bytes is None else max(0, budget.local_bytes - costs.resident_bytes)
-        remote = budget.remote_bytes
-        return cls(
-            tapes=steps if free is None else min(steps, free // costs.tape_bytes),
-            local_checkpoints=steps if free is None else min(steps, free // costs.state_bytes),
-            remote_checkpoints=steps if remote is None else min(steps, remote // costs.remote_state_bytes),
-        )

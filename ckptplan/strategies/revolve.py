@@ -9,13 +9,12 @@ import numpy.typing as npt
 
 from ckptplan.cost.arrays import Integers, ceil_div
 from ckptplan.cost.exact import Counts
-from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import revolve
 from ckptplan.recursion.problem import Family
 from ckptplan.schedule.actions import Action
-from ckptplan.strategies.closed_form import Box, Capacity, ClosedForm
+from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Columns, Splits
 from ckptplan.strategies.solved import Solved, Task
 
@@ -30,10 +29,6 @@ class Revolve(ClosedForm):
     rank = 8
     parameter_names = ("chunk_size", "nb_local")
     always_regular = False
-
-    def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
-        capacity = Capacity.within(budget, costs=costs)
-        return Box.of(chunk_size=(1, capacity.tapes), nb_local=(1, max(1, capacity.local_checkpoints)))
 
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
         # Longer chunks and more checkpoints both reduce recomputation.

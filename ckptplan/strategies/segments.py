@@ -18,7 +18,7 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import growing
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.segments import cut_range, reverse_between, reverse_in_segments, reverse_locally
-from ckptplan.strategies.closed_form import Box, Capacity, ClosedForm
+from ckptplan.strategies.closed_form import ClosedForm, Ranges
 from ckptplan.strategies.protocol import Columns, Splits
 
 
@@ -31,9 +31,6 @@ class Base(ClosedForm):
     name = "base"
     rank = 0
     parameter_names = ()
-
-    def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
-        return Box.of() if Capacity.within(budget, costs=costs).tapes >= costs.steps else None
 
     @staticmethod
     def printed(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
@@ -68,16 +65,6 @@ class Segmented(ClosedForm):
     def has_two_levels(self) -> bool:
         """Whether chunks and segments have lengths of their own."""
         return self.segment != "chunk_size" and self.segment in self.parameter_names
-
-    def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
-        capacity = Capacity.within(budget, costs=costs)
-        outer = capacity.remote_checkpoints if self.moves_states else capacity.local_checkpoints
-        # There must be room for n - 1 checkpoints: ceil(T / rc) - 1 <= room.
-        least = ceil_div(costs.steps, outer + 1)
-        if not self.has_two_levels:
-            return Box.of(chunk_size=(least, capacity.tapes))
-        longest = min(costs.steps, capacity.tapes * (capacity.local_checkpoints + 1))
-        return Box.of(**{"chunk_size": (1, capacity.tapes), self.segment: (least, longest)})
 
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
         """Return the counts of s = ceil(T/rc) segments, the first of L0 = T - (s-1) rc steps.
@@ -335,10 +322,6 @@ class Hierarchical(Segmented):
             remote_peak_bytes=states // 2 * costs.remote_state_bytes,
         )
 
-    def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
-        capacity = Capacity.within(budget, costs=costs)
-        return Box.of(chunk_size=(1, capacity.tapes), nb_local=(1, max(1, capacity.local_checkpoints)))
-
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
         checkpoints = ceil_div(steps, high["chunk_size"]) - 1
         # More slots keep more states local and make larger messages, but take more memory.
@@ -439,16 +422,9 @@ class Growing(Segmented):
     parameter_names: ClassVar[tuple[str, ...]] = ("chunk_size", "state_units", "tape_units")
     always_regular = False
 
-    def candidates(self, *, costs: StepCosts, budget: Budget) -> Box | None:
+    def ranges(self, *, costs: StepCosts, budget: Budget) -> Ranges:
         p, q = growing.growth_ratio(state=costs.state_bytes, tape=costs.tape_bytes)
-        capacity = Capacity.within(budget, costs=costs)
-        ranges = {
-            "chunk_size": (1, capacity.tapes),
-            self.segment: (ceil_div(costs.steps, capacity.remote_checkpoints + 1), costs.steps),
-            "state_units": (p, p),
-            "tape_units": (q, q),
-        }
-        return Box.of(**{name: ranges[name] for name in self.parameter_names})
+        return {**super().ranges(costs=costs, budget=budget), "state_units": (p, p), "tape_units": (q, q)}
 
     def count_chunks(self, length: Integers, *, point: Columns) -> Integers:
         return growing.count_chunks(

@@ -21,16 +21,13 @@ from ckptplan.cost.arrays import ceil_div
 from ckptplan.cost.exact import Counts
 from ckptplan.model.record import Parameters
 from ckptplan.schedule.segments import reverse_locally
-from ckptplan.strategies.closed_form import Box, ClosedForm
+from ckptplan.strategies.closed_form import ClosedForm
 
 
 class Even(ClosedForm):
     name = "even"
     rank = 100
     parameter_names = ("nb_chunks",)
-
-    def candidates(self, *, costs, budget):
-        return Box(low={"nb_chunks": 1}, high={"nb_chunks": costs.steps})
 
     def counts(self, *, low, high, steps):
         # More chunks are shorter: less tape, more checkpoints, and more to run again.
