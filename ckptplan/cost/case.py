@@ -30,22 +30,16 @@ class Case:
         write, read = self.transfer_seconds
         return StepCosts(
             steps=spread.steps,
-            state_bytes=spread.state_bytes,
-            tape_bytes=spread.tape_bytes,
             resident_bytes=(
                 spread.resident_bytes + spread.resident_bytes_per_step * spread.steps + spread.workspace_bytes
             ),
             chunk_bytes=spread.chunk_workspace_bytes,
             remote_state_bytes=spread.state_bytes * self.profile.units,
-            forward_seconds=spread.forward_seconds,
-            backward_seconds=spread.backward_seconds,
-            recompute_seconds=spread.recompute_seconds,
-            record_overhead_seconds=spread.record_overhead_seconds,
             write_seconds=write,
             read_seconds=read,
             overlaps_compute=self.profile.overlaps_compute,
             message_seconds=self.profile.synchronisation_seconds + self.profile.latency_seconds,
-            **{name: getattr(spread, name) for name in ACTION_TIMES},
+            **{name: getattr(spread, name) for name in ("state_bytes", "tape_bytes", *TIMES, *ACTION_TIMES)},
         )
 
     @cached_property

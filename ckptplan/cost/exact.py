@@ -52,11 +52,7 @@ class Cost:
 
     def take(self, places: npt.NDArray[Any]) -> Cost:
         """Return the costs at some places, given as indices or as a mask."""
-        return Cost(
-            seconds=self.seconds[places],
-            local_peak_bytes=self.local_peak_bytes[places],
-            remote_peak_bytes=self.remote_peak_bytes[places],
-        )
+        return Cost(**{name: column[places] for name, column in vars(self).items()})
 
     def within(self, budget: Budget) -> npt.NDArray[np.bool_]:
         """Return a mask of the costs that keep a budget, shape (n,)."""
@@ -79,11 +75,7 @@ def cost_of(totals: Totals) -> Cost:
 
 def join_costs(costs: Sequence[Cost]) -> Cost:
     """Return at least one group of costs as one."""
-    return Cost(
-        seconds=np.concatenate([cost.seconds for cost in costs]),
-        local_peak_bytes=np.concatenate([cost.local_peak_bytes for cost in costs]),
-        remote_peak_bytes=np.concatenate([cost.remote_peak_bytes for cost in costs]),
-    )
+    return Cost(**{name: np.concatenate([vars(cost)[name] for cost in costs]) for name in vars(costs[0])})
 
 
 def price(counts: Counts, costs: StepCosts) -> Cost:

@@ -66,6 +66,10 @@ class Predicted(MappingRecord):
     ] = None
 
 
+#: The totals that a plan states; how often each action occurs follows from its schedule.
+STATED = tuple(field.name for field in fields(Predicted) if field.name in Totals.__annotations__)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Bound(MappingRecord):
     """A proven lower bound on the time of every legal schedule within the same budget."""

@@ -66,9 +66,12 @@ class Choice(enum.StrEnum):
 FORMS = frozenset(tuple(Choice)[tuple(Choice).index(Choice.BASE) :])
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Split(MappingRecord):
-    """The first decision about every part of ``steps`` steps and ``units`` units of free local memory."""
+    """The first decision about every part of ``steps`` steps and ``units`` units of free local memory.
+
+    The part comes first, then what is decided.
+    """
 
     where: Annotated[Where, Field(description="where the first state is kept")]
     steps: Annotated[_Steps, Field(description="steps of the part, in chunks")]

@@ -298,7 +298,7 @@ class Workload(Described):
         carried = Basis(kind="assumed", why=f"{_RESIZED}{field} = {before}, not rescaled")
         times = (*TIMES, *(name for name in ACTION_TIMES if getattr(self, name)))
         estimated = self.timed_on is not None and self.is_estimated
-        changed = _replace_in_network(self.network, field, value)
+        changed = self.network.replace(**{field: value})
         operations = self.operations
         if operations is not None:
             # Those that were counted are those of the network before: only their efficiency remains.
@@ -330,14 +330,6 @@ def was_resized(workload: Workload) -> bool:
 def _derived_anew(change: str) -> dict[str, Basis]:
     """Return the basis of sizes that a changed network derives."""
     return dict.fromkeys(DERIVED, Basis(kind="derived", why=f"from the network, with {change}"))
-
-
-def _replace_in_network(network: Network, field: str, value: int) -> Network:
-    """Return a network with another number. Raises InputError that names the number as the caller does."""
-    try:
-        return network.replace(**{field: value})
-    except InputError as error:
-        raise InputError(error.message, field=field, value=value, accepted=error.accepted) from None
 
 
 def _check_sizes(sizes: dict[str, int], network: Network, *, units: int) -> None:

@@ -13,6 +13,7 @@ from ckptplan.cost.arrays import COUNT_ROUNDING
 from ckptplan.cost.case import Case
 from ckptplan.errors import refuse
 from ckptplan.model.plan import Plan
+from ckptplan.model.prediction import STATED
 from ckptplan.model.progress import Progress
 from ckptplan.model.record import Parameters
 from ckptplan.schedule.actions import Action, Advance, Backward, Record
@@ -29,15 +30,8 @@ from ckptplan.version import __version__
 _PAUSE = 4096
 #: Schedules of more actions than this are not compared, so that a table does not take seconds.
 _MOST_COMPARED = 100_000
-#: What equal schedules have in common, besides their seconds, which may differ by rounding.
-_COUNTS = (
-    "local_peak_bytes",
-    "remote_peak_bytes",
-    "recomputed_steps",
-    "remote_writes",
-    "remote_reads",
-    "messages",
-)
+#: What equal schedules have in common: not their seconds, which may differ by rounding.
+_COUNTS = tuple(name for name in STATED if name != "seconds")
 
 
 def actions(plan: Plan) -> Iterator[Action]:

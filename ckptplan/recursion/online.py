@@ -30,7 +30,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import comb
 
-from ckptplan.recursion.revolve import count_recomputed
+from ckptplan.recursion.revolve import count_recomputed, least_sweeps
 
 #: A state is compared with those that are held once this share of the average gap has passed.
 _PATIENCE = 1 / 16
@@ -56,11 +56,7 @@ def count_advances(held: Sequence[int], steps: int, *, slots: int) -> int:
 
 def bound_advances(steps: int, *, slots: int) -> int:
     """Return the least r with C(slots + r, slots) > steps: no step runs more than r times without a tape."""
-    most, reach = 0, 1
-    while reach <= steps:
-        most += 1
-        reach = reach * (slots + most) // most
-    return most
+    return least_sweeps(steps + 1, slots)
 
 
 def list_milestones(slots: int) -> Iterator[tuple[int, int]]:

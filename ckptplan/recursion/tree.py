@@ -164,45 +164,26 @@ def unfold(piece: Piece, decision: Decision, sizes: UnitSizes) -> list[tuple[Act
     return list(zip(reverse(two, decision._replace(repeats=2), sizes), times, strict=True))
 
 
-def parts_after(part: Part, decision: Decision, sizes: UnitSizes) -> list[Part]:
-    """Return the parts that a decision leaves, in the order in which they are reversed."""
-    return [item.part for item, _ in unfold(Piece(part), decision, sizes) if isinstance(item, Piece)]
-
-
-def is_decision(part: Part, decision: Decision) -> bool:
-    """Return whether a decision is possible for a part, regardless of the decisions after it."""
-    where, steps, units = part
-    choice, length, repeats = decision
-    if choice in FORMS:
-        # A closed form is about the whole sequence, and not a part of a tree.
+def _is_possible(part: Part, decisions: Decisions) -> bool:
+    """Return whether the decision for a part is one for such parts, whatever is decided after it."""
+    decision = decisions.get(part)
+    # A closed form is about the whole sequence, and not a part of a tree.
+    if decision is None or decision.choice in FORMS:
         return False
+    (where, steps, units), (choice, length, repeats) = part, decision
+    # A state that was just written is not fetched at once.
+    written = decisions.get(part._replace(where=Where.REMOTE), decision)
     return {
         Choice.TAPE: True,
         Choice.RECORD: length <= steps,
         Choice.FETCH: where is Where.REMOTE,
         Choice.ADVANCE: where is Where.LOCAL and 1 <= length < steps,
         Choice.CHECKPOINT: where is not Where.LOCAL,
-        Choice.OFFLOAD: where is Where.UNSTORED,
+        Choice.OFFLOAD: where is Where.UNSTORED and written.choice is not Choice.FETCH,
         Choice.SPLIT: where is not Where.UNSTORED and 1 <= length < steps,
         Choice.SPLIT_RECORD: where is not Where.UNSTORED and max(repeats, 1) < length <= steps,
         Choice.SEGMENTS: where is Where.UNSTORED and length >= 1 and 1 <= repeats * length < steps,
     }[choice] and min(steps, units + 1) > 0
-
-
-def tree_actions(decisions: Decisions, root: Part, *, sizes: UnitSizes) -> Iterator[Action]:
-    """Yield the actions of the schedule that decisions describe.
-
-    Raises KeyError for a part without a decision.
-    """
-    waiting: list[Iterator[Action | Piece]] = [iter([Piece(root)])]
-    while waiting:
-        item = next(waiting[-1], None)
-        if item is None:
-            waiting.pop()
-        elif isinstance(item, Piece):
-            waiting.append(iter(reverse(item, decisions[item.part], sizes)))
-        else:
-            yield item
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,7 +206,8 @@ class Tree:
             if part not in met:
                 met.add(part)
                 yield part
-                waiting.extend(parts_after(part, self.decisions[part], self.sizes))
+                after = unfold(Piece(part), self.decisions[part], self.sizes)
+                waiting.extend(item.part for item, _ in after if isinstance(item, Piece))
 
     def settle(self) -> None:
         """Let go of the table behind the decisions, once all schedules that share them have been counted."""
@@ -238,9 +220,16 @@ class Tree:
         return {**self.__dict__, "decisions": own, "counted": {}}
 
     def actions(self) -> Iterator[Action]:
-        """Yield the actions of the schedule."""
-        within = tree_actions(self.decisions, self.root, sizes=self.sizes)
-        return within if self.chunk == 1 else (renumber(action, self._first_step) for action in within)
+        """Yield the actions of the schedule. Raises KeyError for a part without a decision."""
+        waiting: list[Iterator[Action | Piece]] = [iter([Piece(self.root)])]
+        while waiting:
+            item = next(waiting[-1], None)
+            if item is None:
+                waiting.pop()
+            elif isinstance(item, Piece):
+                waiting.append(iter(reverse(item, self.decisions[item.part], self.sizes)))
+            else:
+                yield item if self.chunk == 1 else renumber(item, self._first_step)
 
     def _first_step(self, piece: int) -> int:
         """Return the first step of a chunk."""
@@ -327,29 +316,9 @@ def read_tree(parameters: Parameters, splits: Sequence[Split], *, steps: int) ->
     return tree
 
 
-def _is_possible(part: Part, decisions: Decisions) -> bool:
-    decision = decisions.get(part)
-    if decision is None or not is_decision(part, decision):
-        return False
-    # A state that was just written is not fetched at once.
-    written = decisions.get(part._replace(where=Where.REMOTE), decision)
-    return decision.choice is not Choice.OFFLOAD or written.choice is not Choice.FETCH
-
-
 def write_splits(tree: Tree) -> tuple[Split, ...]:
     """Return the decisions of a tree as data."""
-    made = ((part, tree.decisions[part]) for part in tree.parts())
-    return tuple(
-        Split(
-            where=part.where,
-            steps=part.steps,
-            units=part.units,
-            choice=decision.choice,
-            length=decision.length,
-            count=decision.repeats,
-        )
-        for part, decision in made
-    )
+    return tuple(Split(*part, *tree.decisions[part]) for part in tree.parts())
 
 
 def write_parameters(tree: Tree) -> Parameters:

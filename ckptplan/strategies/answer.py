@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ckptplan.cost import paper
 from ckptplan.cost.exact import Cost, cost_of, overhead
 from ckptplan.model.goal import Model
-from ckptplan.model.prediction import PaperPrediction, Predicted, Totals
+from ckptplan.model.prediction import STATED, PaperPrediction, Predicted, Totals
 from ckptplan.model.record import Parameters
 from ckptplan.model.split import Split
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.tree import Tree, write_splits
 from ckptplan.strategies.protocol import Strategy
-
-#: The totals that a plan states; how often each action occurs follows from its schedule.
-_TOTALS = tuple(
-    field.name for field in fields(Totals) if field.name in {stated.name for stated in fields(Predicted)}
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +82,7 @@ class Answer:
         """Return the totals as a plan's prediction, with that of the printed equations."""
         totals = self.totals(costs)
         return Predicted(
-            **{name: getattr(totals, name) for name in _TOTALS},
+            **{name: getattr(totals, name) for name in STATED},
             overhead=max(0.0, float(overhead(totals.seconds, costs.base_seconds))),
             paper=self._evaluate_paper(costs),
         )
