@@ -75,31 +75,35 @@ class Segmented(ClosedForm):
 
             2T - rc - (s-1) c - min(c, L0).
 
-        It is T - c for a single segment, where rc = L0 = T, and for c = rc, and never below T - c.
+        It is T - c for a single segment, where rc = L0 = T, and for c = rc, and never below T - c. States that
+        move in batches (``batch_of``) are saved locally first, and the last of them stay there.
         """
         undivided = self.count_chunks(np.full_like(high["chunk_size"], steps), point=high)
         chunks, recomputed = undivided, steps - high["chunk_size"]
         none = np.zeros(1, dtype=np.int64)
         # Checkpoints of segments, and of chunks inside the longest segment.
         outer, inner = (chunks - 1, none) if self.moves_states else (none, chunks - 1)
-        saves = inner
+        saves = outer if self.moves_batches else inner
         if self.has_two_levels:
             chunks, recomputed, outer, inner, saves = self._count_two_levels(
                 undivided, low=low, high=high, steps=steps
             )
-        moved = outer if self.moves_states else none
+        batch, kept = self.batch_of(high)
+        moved = np.maximum(0, outer - kept) if self.moves_states else none
+        # More slots keep more states local and make larger messages, but take more memory.
+        least_batch, least_kept = self.batch_of(low)
         return Counts(
             recomputed_steps=recomputed,
             remote_writes=moved,
             remote_reads=moved,
-            messages=2 * moved,
+            messages=2 * (ceil_div(moved, batch) if self.moves_batches else moved),
             advances=chunks - 1,
             chunks=chunks,
             local_saves=saves,
             local_loads=saves if self.moves_states else chunks - 1,
-            largest_message=np.minimum(1, moved),
+            largest_message=np.minimum(least_batch, moved),
             tapes=low["chunk_size"],
-            local_checkpoints=inner + outer - moved,
+            local_checkpoints=inner + (np.minimum(outer, least_kept) if self.moves_states else outer),
             remote_checkpoints=moved,
         )
 
@@ -320,25 +324,6 @@ class Hierarchical(Segmented):
                 chunk_size=low["chunk_size"], nb_local=low["nb_local"], **paper.sizes(costs)
             ),
             remote_peak_bytes=states // 2 * costs.remote_state_bytes,
-        )
-
-    def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
-        checkpoints = ceil_div(steps, high["chunk_size"]) - 1
-        # More slots keep more states local and make larger messages, but take more memory.
-        moved = np.maximum(0, checkpoints - high["nb_local"])
-        return Counts(
-            recomputed_steps=steps - high["chunk_size"],
-            remote_writes=moved,
-            remote_reads=moved,
-            messages=2 * ceil_div(moved, high["nb_local"]),
-            advances=checkpoints,
-            chunks=checkpoints + 1,
-            local_saves=checkpoints,
-            local_loads=checkpoints,
-            largest_message=np.minimum(low["nb_local"], moved),
-            tapes=low["chunk_size"],
-            local_checkpoints=np.minimum(low["nb_local"], checkpoints),
-            remote_checkpoints=moved,
         )
 
     def admits(self, *, low: Columns, high: Columns, steps: int) -> npt.NDArray[np.bool_]:
