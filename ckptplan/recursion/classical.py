@@ -46,7 +46,7 @@ def is_classical(*, units: int, sizes: UnitSizes) -> bool:
 class SingleTape(PartValues):
     """Values of parts with all units; ``unstored``, ``local`` and ``remote`` have shape (steps + 1,)."""
 
-    def _fill(self, progress: Progress | None) -> None:
+    def __post_init__(self, progress: Progress | None) -> None:
         last = self.steps
         self.slots = (self.units - self.sizes.tape) // self.sizes.state
         lengths = np.arange(last + 1)
@@ -55,9 +55,7 @@ class SingleTape(PartValues):
         a, k, s, load = prices.actions
         #: owned(t), the first state in one of the slots; saturated counts become infinite.
         self.local = np.where(recomputed >= revolve.MOST, np.inf, recomputed * prices.recompute)
-        if any(prices.actions):
-            pieces = np.maximum(lengths - 1, 0)
-            self.local += pieces * (a + load) + lengths * k + np.maximum(saves - 1, 0) * s
+        self.local += np.maximum(lengths - 1, 0) * (a + load) + lengths * k + np.maximum(saves - 1, 0) * s
         self.unstored, self.remote = np.zeros(last + 1), np.zeros(last + 1)
         local = self.local.tolist()
         back, hold = a + prices.read, prices.hold

@@ -36,7 +36,7 @@ class Memorisation(PartValues):
     hidden: bool
     internal: bool
 
-    def _fill(self, progress: Progress | None) -> None:
+    def __post_init__(self, progress: Progress | None) -> None:
         steps, (state, tape) = self.steps, self.sizes
         shape = (steps + 1, self.units + 1)
         self.local, self.chunk = np.full(shape, np.inf), np.full(shape, np.inf)
@@ -67,14 +67,11 @@ class Memorisation(PartValues):
     def _follow(self, rest: int, *, opened: float = 0.0) -> Values:
         """Return the cost of steps behind a step of a chunk, which goes on at the cost ``opened``, or ends."""
         held = shift(self.local[rest] + self.prices.save, self.sizes.state)
-        row: Values = np.minimum(held, self._goes_on(rest) + opened)
-        return row
-
-    def _goes_on(self, rest: int) -> Values:
-        """Return the cost of an open chunk that goes on; there must be room for a state, except at the end."""
-        row: Values = self.chunk[rest].copy()
+        goes_on = self.chunk[rest] + opened
         if rest > 1:
-            row[: self.sizes.state] = np.inf
+            # There must be room for a state, except at the end.
+            goes_on[: self.sizes.state] = np.inf
+        row: Values = np.minimum(held, goes_on)
         return row
 
     def decide(self, part: Part) -> Decision:
@@ -84,27 +81,22 @@ class Memorisation(PartValues):
         if where is not Where.LOCAL:
             # The whole sequence, or what follows a chunk that has ended.
             held = self.local[steps, units - state] + prices.save if state <= units else np.inf
-            if self._goes_on(steps)[units] + prices.chunk <= held:
-                return self._record(steps, units)
+            if self.chunk[steps, units] + prices.chunk <= held:
+                return self._decide_chunk(steps, units)
             return Decision(Choice.CHECKPOINT)
         room = min(units + state, self.units)
         if self.chunk[steps, room] + prices.chunk == self.local[steps, units]:
-            return self._record(steps, room)
+            return self._decide_chunk(steps, room)
         return self._decide_split(steps, units)
 
-    def _record(self, steps: int, units: int) -> Decision:
-        length = self._chunk_length(steps, units)
-        return Decision(Choice.TAPE) if length == steps else Decision(Choice.RECORD, length)
-
-    def _chunk_length(self, steps: int, units: int) -> int:
-        """Return how many steps of a part to record at once."""
+    def _decide_chunk(self, steps: int, units: int) -> Decision:
+        """Return how many steps of a part to record at once: until storing the next state costs less."""
         state, tape = self.sizes
         for length in range(1, steps):
             rest, left = steps - length, units - length * tape
-            goes_on = self.chunk[rest, left] if rest == 1 or left >= state else np.inf
-            if left >= state and self.local[rest, left - state] + self.prices.save < goes_on:
-                return length
-        return steps
+            if left >= state and self.local[rest, left - state] + self.prices.save < self.chunk[rest, left]:
+                return Decision(Choice.RECORD, length)
+        return Decision(Choice.TAPE)
 
     def _decide_split(self, steps: int, units: int) -> Decision:
         state, prices = self.sizes.state, self.prices
@@ -120,6 +112,6 @@ class Memorisation(PartValues):
             taped[:-1] = np.inf
         place = int(np.argmin(taped + heads))
         if taped[place] + heads[place] < least:
-            recorded = self._chunk_length(steps - place - 1, units)
+            recorded = self._decide_chunk(steps - place - 1, units).length or steps - place - 1
             decision = Decision(Choice.SPLIT_RECORD, place + 1 + recorded, recorded)
         return decision

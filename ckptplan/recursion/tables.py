@@ -59,9 +59,7 @@ class PartValues:
     progress: InitVar[Progress | None] = None
 
     def __post_init__(self, progress: Progress | None) -> None:
-        self._fill(progress)
-
-    def _fill(self, progress: Progress | None) -> None:
+        """Find the costs."""
         raise NotImplementedError
 
 
@@ -96,7 +94,7 @@ class Tables(PartValues):
         table = {Where.UNSTORED: self.unstored, Where.LOCAL: self.local, Where.REMOTE: self.remote}[part.where]
         return float(table[part.steps, part.units])
 
-    def _fill(self, progress: Progress | None) -> None:
+    def __post_init__(self, progress: Progress | None) -> None:
         state, tape = self.sizes
         width, last = self.units + 1, self.steps
         self.unstored, self.local, self.remote, self.chunk = (

@@ -398,12 +398,9 @@ def order_of_search(strategy: Strategy) -> tuple[bool, tuple[bool, bool, bool, i
 def _choose_rival(
     preference: Preference, rival: Rival | None, champion: Answer | None, strategy: Strategy
 ) -> Rival | None:
-    """Return what a strategy must beat: the better one of ``rival`` and the champion so far, if there is any.
-
-    None for a strategy without parameters, where evaluating is as fast as comparing.
-    """
-    if champion is None or not strategy.parameter_names:
-        return rival if strategy.parameter_names else None
+    """Return what a strategy must beat: the better one of ``rival`` and the champion so far, if there is any."""
+    if champion is None:
+        return rival
     best = preference.find_rival(champion, strategy)
     return best if rival is None else min(rival, best)
 

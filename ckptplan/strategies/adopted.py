@@ -97,7 +97,5 @@ def read_setting(parameters: Parameters, splits: Sequence[Split], *, steps: int)
     chosen = Parameters(
         {name: parameters[name] if name in SIZE_NAMES else next(values) for name in strategy.parameter_names}
     )
-    if any(value < 1 for value in chosen.values()):
-        raise InputError("hold a setting below 1", field="splits", value=dict(chosen), accepted="a new plan")
     strategy.check(chosen, steps=steps)
     return FormSetting(strategy, chosen, steps)
