@@ -398,7 +398,7 @@ def order_of_search(strategy: Strategy) -> tuple[bool, tuple[bool, bool, bool, i
 def _choose_rival(
     preference: Preference, rival: Rival | None, champion: Answer | None, strategy: Strategy
 ) -> Rival | None:
-    """Return what a strategy must beat: the better one of ``rival`` and the champion so far, if there is any."""
+    """Return what a strategy must beat: the better one of ``rival`` and the champion so far, if any."""
     if champion is None:
         return rival
     best = preference.find_rival(champion, strategy)
