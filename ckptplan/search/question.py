@@ -436,7 +436,8 @@ def find_reason(question: Question, *, subject: str) -> Infeasible:
     if exceeded := next(_find_exceeded(question), None):
         return explain(binding=exceeded[0], need=exceeded[1], have=exceeded[2])
     # There are no such schedules: the sequence is too long.
-    most = max((one.most_steps(question.task(one, least_time)) for one in question.all_solved), default=0)
+    asked = question.replace(max_overhead=None)
+    most = max((one.most_steps(asked.task(one, least_time)) for one in asked.all_solved), default=0)
     steps = question.costs.steps
     return explain(binding="steps", need=min(most, steps - 1), have=steps)
 

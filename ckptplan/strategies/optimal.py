@@ -22,7 +22,7 @@ from ckptplan.recursion.pricing import MOST_PLAYED, is_played, least_seconds_of,
 from ckptplan.recursion.problem import Family, Prices, Problem, SolvedProblem, as_family
 from ckptplan.recursion.tree import Decision, Part, Tree, UnitSizes, grow_tree, record_one_by_one
 from ckptplan.strategies.answer import Answer
-from ckptplan.strategies.solved import Choose, IsBeaten, Rung, Solved, Task
+from ckptplan.strategies.solved import IsBeaten, Rung, Solved, Task
 
 #: The longest sequence: a plan holds two decisions for each step.
 _MOST_STEPS = 50_000
@@ -325,13 +325,13 @@ class Optimal(Solved):
         costs, budget = task.costs, task.budget
         if budget.local_bytes is not None and budget.local_bytes < self.least_local_bytes(costs):
             return False
-        if super().has_schedule(replace(task, front=False)):
+        if super().has_schedule(task):
             return True
         if budget.remote_bytes is None or costs.steps == 1:
             # With unlimited remote memory, the closed forms fit if any schedule does.
             return False
         # Remote states that are read several times may need less remote memory; only solving shows it.
-        return self._optimise(replace(task, choose=_prefer_quickest(budget), front=False)) is not None
+        return self._optimise(task) is not None
 
 
 def _settle(rung: Rung) -> Rung:
@@ -348,16 +348,6 @@ def _spare_chunks(costs: StepCosts) -> tuple[StepCosts, float]:
     """
     alike = costs.model_copy(update={"chunk_bytes": 0, "chunk_seconds": 0.0})
     return alike, costs.steps * costs.chunk_seconds
-
-
-def _prefer_quickest(budget: Budget) -> Choose:
-    """Return a chooser of the fastest schedule within a budget."""
-
-    def choose(cost: Cost) -> int | None:
-        fits = cost.within(budget)
-        return int(np.argmin(np.where(fits, cost.seconds, np.inf))) if fits.any() else None
-
-    return choose
 
 
 def _solve(task: Task, *, remote: bool, price: float = 0.0, messages: bool = False) -> SolvedProblem:

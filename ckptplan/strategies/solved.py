@@ -113,7 +113,7 @@ class Solved(Strategy):
         return None
 
     def has_schedule(self, task: Task) -> bool:
-        """Return whether ``solve`` finds a schedule within the budget, however long it takes to execute.
+        """Return whether ``solve`` finds a schedule for a task that limits the memory alone.
 
         Searches call this many times: it builds no schedule and, if possible, fills no table.
         """
