@@ -45,13 +45,13 @@ class ClosedForm(Strategy):
     def ranges(self, *, costs: StepCosts, budget: Budget) -> Ranges:
         """Return ranges that contain every setting that can keep the budget; one may be empty.
 
-        Unless overridden, a chunk is as long as all tapes that the budget holds, and other parameters are as
-        large as T. The search finds which settings keep the budget.
+        Unless overridden, a chunk is at most as long as all tapes that the budget holds, there are at most as
+        many slots as checkpoints, and other parameters are at most T. The search finds which settings keep the
+        budget.
         """
-        tapes = costs.steps
-        if budget.local_bytes is not None:
-            tapes = min(tapes, max(0, budget.local_bytes - costs.resident_bytes) // costs.tape_bytes)
-        return {name: (1, tapes if name == "chunk_size" else costs.steps) for name in self.parameter_names}
+        tapes, checkpoints, _ = count_room(budget, costs=costs)
+        most = {"chunk_size": tapes, "nb_local": max(1, checkpoints)}
+        return {name: (1, most.get(name, costs.steps)) for name in self.parameter_names}
 
     @abstractmethod
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
@@ -136,3 +136,15 @@ class ClosedForm(Strategy):
         self.check_names(parameters)
         clamped = self.clamp(parameters, steps=steps)
         return {name: np.array([clamped[name]], dtype=np.int64) for name in self.parameter_names}
+
+
+def count_room(budget: Budget, *, costs: StepCosts) -> tuple[int, int, int]:
+    """Return how many tapes, local checkpoints and remote ones a budget holds, each counted alone, up to T."""
+    free, remote = budget.local_bytes, budget.remote_bytes
+    if free is not None:
+        free = max(0, free - costs.resident_bytes)
+    sizes = ((free, costs.tape_bytes), (free, costs.state_bytes), (remote, costs.remote_state_bytes))
+    tapes, local, moved = (
+        costs.steps if room is None else min(costs.steps, room // size) for room, size in sizes
+    )
+    return tapes, local, moved

@@ -18,7 +18,7 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import growing
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.segments import cut_range, reverse_between, reverse_in_segments, reverse_locally
-from ckptplan.strategies.closed_form import ClosedForm, Ranges
+from ckptplan.strategies.closed_form import ClosedForm, Ranges, count_room
 from ckptplan.strategies.protocol import Columns, Splits
 
 
@@ -65,6 +65,15 @@ class Segmented(ClosedForm):
     def has_two_levels(self) -> bool:
         """Whether chunks and segments have lengths of their own."""
         return self.segment != "chunk_size" and self.segment in self.parameter_names
+
+    def ranges(self, *, costs: StepCosts, budget: Budget) -> Ranges:
+        ranges = super().ranges(costs=costs, budget=budget)
+        if not self.has_two_levels:
+            return ranges
+        tapes, local, remote = count_room(budget, costs=costs)
+        # There must be room for s - 1 checkpoints: ceil(T / rc) - 1 <= room.
+        least = ceil_div(costs.steps, (remote if self.moves_states else local) + 1)
+        return {**ranges, self.segment: (least, min(costs.steps, tapes * (local + 1)))}
 
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
         """Return the counts of s = ceil(T/rc) segments, the first of L0 = T - (s-1) rc steps.
@@ -239,8 +248,9 @@ class Segmented(ClosedForm):
 
     def batch_of(self, point: Columns) -> tuple[Integers, Integers]:
         """Return how many states move together, and how many checkpoints of segments never move."""
-        one = np.ones_like(point["chunk_size"])
-        return (point["nb_local"], point["nb_local"]) if self.moves_batches else (one, 0 * one)
+        if self.moves_batches:
+            return point["nb_local"], point["nb_local"]
+        return np.ones(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
 
     def actions(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> Iterator[Action]:
         def reverse(start: int, end: int, held: bool) -> Iterator[Action]:
