@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from ckptplan.cost.arrays import Integers, ceil_div
+from ckptplan.cost.arrays import ceil_div
 from ckptplan.cost.exact import Counts
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
@@ -34,15 +34,14 @@ class Revolve(ClosedForm):
         # Longer chunks and more checkpoints both reduce recomputation.
         again, saves = revolve.count_at(np.array([steps]), chunk=high["chunk_size"], slots=high["nb_local"])
         fewest_splits = ceil_div(steps, high["chunk_size"]) - 1
+        # No number of saves is known to be the least in a box.
         is_point = (low["chunk_size"] == high["chunk_size"]) & (low["nb_local"] == high["nb_local"])
-        if not is_point.all():
-            saves = np.where(is_point, saves, _least_saves(low, fewest_splits, steps=steps))
         return Counts(
             recomputed_steps=again,
             # Every split of a part adds a run, a load and a part; each part of one chunk is recorded.
             advances=fewest_splits,
             chunks=fewest_splits + 1,
-            local_saves=saves,
+            local_saves=np.where(is_point, saves, 0),
             local_loads=fewest_splits,
             tapes=low["chunk_size"],
             local_checkpoints=np.minimum(low["nb_local"], fewest_splits),
@@ -65,13 +64,6 @@ class Revolve(ClosedForm):
     def actions(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> Iterator[Action]:
         chunk, slots = parameters["chunk_size"], parameters["nb_local"]
         return revolve.make_revolve_tree(slots, steps=steps, chunk=chunk).actions()
-
-
-def _least_saves(low: Columns, fewest_splits: Integers, *, steps: int) -> Integers:
-    """Return a lower bound of the saves in each box: no checkpoint is loaded more than once a sweep."""
-    most_sweeps = revolve.count_sweeps_at(ceil_div(steps, low["chunk_size"]), slots=low["nb_local"])
-    saves: Integers = ceil_div(fewest_splits, np.maximum(1, most_sweeps))
-    return saves
 
 
 class DiskRevolve(Solved):
