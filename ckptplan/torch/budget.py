@@ -59,8 +59,6 @@ AUTO_SHARE = 0.7
 #: The regular ones that keep nothing remote. Others never fit, and would say that remote memory is missing.
 _STRATEGIES = ("base", "standard", "nested", "growing", "revolve")
 _REMOTE_STRATEGIES = ("remote", "hierarchical", "double", "double-growing", "periodic")
-#: The share by which a first call may pass its limit without a word.
-_MUCH = 0.01
 #: Kinds of calls, with their constants or without, of which something is kept.
 _MOST = 256
 #: By the kind of a call and its constants.
@@ -274,23 +272,6 @@ def measure(call: Call, probed: Probed, *, limit: int, scales: bool = False) -> 
     return _measured.keep(kind, found)
 
 
-def _warn_first(sizes: Measurement, parameters: int, limit: int) -> None:
-    """Say by how much the first call of a kind passes its limit, if that is much.
-
-    Two steps are compared with plain backpropagation, which keeps the tapes of both, and, before, beside a copy
-    of the parameters. Gradients are reduced to numbers, which takes up to twice their size in kernels.
-    """
-    rehearsed = sizes.workspace_bytes + 2 * (sizes.tape_bytes + sizes.state_bytes)
-    excess = max(rehearsed, parameters + 3 * sizes.tape_bytes, 3 * parameters) - limit
-    if excess > _MUCH * limit:
-        _log.warning(
-            "the first call of a kind compares two steps with plain backpropagation, which takes about %s more "
-            "than memory=%s; later calls stay within it",
-            format_bytes(excess),
-            format_bytes(limit),
-        )
-
-
 def _scale(known: Measurement, before: _Size, now: _Size) -> Measurement | None:
     """Return a measurement for a call of another size, None if its steps seem to do something else."""
     by_shape, by_tape = now.bytes / max(1, before.bytes), now.tape / max(1, before.tape)
@@ -495,8 +476,6 @@ def choose_plan(
     refusal: InputError | None = None
     try:
         plan = fit(written, steps=count, take=take)
-        if not (probed.recalled and probed.found.rehearsed) and scales:
-            _warn_first(written, byte_size(probed.parameters), limit)
 
         def describe(done: Plan) -> Any:
             return timed, done.strategy, *done.parameters.items()

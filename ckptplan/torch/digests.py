@@ -113,13 +113,15 @@ def _weigh(dtype: torch.dtype, device: torch.device, level: int = 0) -> torch.Te
 def measure_norm(tensor: torch.Tensor) -> torch.Tensor:
     """Return the norm of the finite elements of a tensor as a scalar of fp64; infinities count as 1."""
     flat = _flatten(tensor)
-    if flat.device.type == "cpu" and flat.is_floating_point():
-        # In the usual case, without copies.
-        norm: torch.Tensor = torch.linalg.vector_norm(flat, dtype=torch.float64)
+    parts = cut(flat)
+    if parts and flat.device.type == "cpu" and flat.is_floating_point():
+        # In the usual case, kernels copy no more than a part.
+        norms = [torch.linalg.vector_norm(part, dtype=torch.float64) for part in parts]
+        norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
         if math.isfinite(norm.item()):
             return norm
-    parts = [torch.linalg.vector_norm(make_finite(part.double())) for part in cut(flat)]
-    return torch.linalg.vector_norm(torch.stack(parts)) if parts else torch.zeros(())
+    norms = [torch.linalg.vector_norm(make_finite(part.double())) for part in parts]
+    return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())
 
 
 #: Tensors are compared in so many parts, of so many elements at least: in fp64, only a part exists at a time.

@@ -104,11 +104,13 @@ class FirstSteps:
         with_graph = {place for place in changed if holds_graph(place.value)}
         refuse_lost_changes(surroundings, changed)
         refuse_changed_parameters(lasting, hooks=True)
+        held = name_graphs(call.things) if outer else ()
+        # They refer to the graphs that steps left behind.
+        del then, end
         again = self._run_first_again(drawn, draws=draws)
         if read:
             raise make_hidden_state(surroundings, read, field="cell or loss" if call.losses else "cell")
-        put_back(end)
-        _refuse_outer_graph(outer, name_graphs(call.things))
+        _refuse_outer_graph(outer, held)
         # A cell may create tensors that require a gradient, as initial states; each run creates new ones.
         shared = tuple(leaf for leaf in found.used if id(leaf) in again)
         return replace(

@@ -30,6 +30,7 @@ from ckptplan.torch.digests import find_rounding, is_close
 from ckptplan.torch.graphs import as_graph_roots, compute_gradients
 from ckptplan.torch.inputs import detach_inputs
 from ckptplan.torch.losses import check_scalar
+from ckptplan.torch.memory import keep_tapes_in_file
 from ckptplan.torch.parameters import Parameters
 from ckptplan.torch.probe import Probed
 from ckptplan.torch.surroundings.snapshot import (
@@ -230,6 +231,8 @@ class Rehearsal:
     surroundings: Surroundings
     world: Snapshot
     before: Any = None
+    #: Whether the tape of a plain loop is kept in a file: there is no room for that of several steps.
+    spills: bool = False
     #: The states of the random generators before the first one.
     drawn: RandomState = field(init=False)
     _objective: _Objective = field(init=False)
@@ -241,11 +244,21 @@ class Rehearsal:
     def play(self, *, graph: bool = True) -> Seen:
         """Run the steps as a plain loop, in the present surroundings; there are gradients with a ``graph``."""
         cell, plain = self.call.cell, make_single_record(self.steps)
-        if not isinstance(cell, ChunkCell):
-            return self.perform(plain, StepByStep(cell), graph=graph)
-        self.probed.generators.restore(self.drawn)
-        given = cell, self.state, self.call.sequence
-        states = run_chunks(*given, self.start, self.start + self.steps, before=self.before)
+        states: Any = ()
+        if isinstance(cell, ChunkCell):
+            self.probed.generators.restore(self.drawn)
+            given = cell, self.state, self.call.sequence
+            states = run_chunks(*given, self.start, self.start + self.steps, before=self.before)
+        if self.spills:
+            try:
+                with keep_tapes_in_file((*self.call.leaves, *self.probed.parameters)):
+                    return self.perform(plain, StepByStep(cell, states), graph=graph)
+            except RuntimeError as error:
+                if "saved tensor hooks" not in str(error):
+                    raise
+                # Transforms of torch.func forbid it, here and in what follows.
+                self.spills = False
+                put_back(self.world)
         return self.perform(plain, StepByStep(cell, states), graph=graph)
 
     @cached_property
@@ -490,6 +503,7 @@ def rehearse_first(call: Call, probed: Probed, execute: Execute, *, room: int, r
     reached = probed.situation.reached
     with aside(reached, generators, spares_parameters=True) as (surroundings, world):
         count = count_steps(probed, steps=call.plan.steps, room=0 if repeats else room)
+        spills = not repeats and room < count * probed.found.tape_bytes
         first = Rehearsal(
             call=call,
             probed=probed,
@@ -499,6 +513,7 @@ def rehearse_first(call: Call, probed: Probed, execute: Execute, *, room: int, r
             steps=count,
             surroundings=surroundings,
             world=world,
+            spills=spills,
         )
         if repeats:
             first.repeat()

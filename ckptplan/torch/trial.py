@@ -24,7 +24,8 @@ from ckptplan.torch.trees import Leaves, flatten, refuse_other_leaves
 def make_direction(tensor: torch.Tensor, place: int) -> torch.Tensor:
     """Return fixed numbers from 0.5 to 1.5, of the shape and the type of a tensor."""
     numbers = torch.arange(tensor.numel(), device=tensor.device, dtype=torch.float32)
-    return (1 + 0.5 * torch.cos(numbers + place)).reshape(tensor.shape).to(tensor.dtype)
+    # In place, beside a plan that may have taken all its memory.
+    return numbers.add_(place).cos_().mul_(0.5).add_(1).reshape(tensor.shape).to(tensor.dtype)
 
 
 def gather(tensor: torch.Tensor) -> torch.Tensor:

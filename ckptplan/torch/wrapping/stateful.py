@@ -10,7 +10,7 @@ import torch
 
 from ckptplan.errors import InputError, quote_value
 from ckptplan.torch.adapters.adapter import find_class
-from ckptplan.torch.budget import count_steps
+from ckptplan.torch.budget import count_steps, read_limit
 from ckptplan.torch.call import Call, check_losses
 from ckptplan.torch.inputs import iterate_steps, make_sequence
 from ckptplan.torch.measurement import FirstRuns
@@ -244,8 +244,9 @@ class StatefulSequence(Wrapped):
                 probed = probe(call, anew=False)
             if not probed.wants_gradients:
                 return False
+            limit = _ROOM if self._memory is None else read_limit(self._memory, call.device)
             # Its context rehearses.
-            with FirstRuns(call, probed, limit=_ROOM):
+            with FirstRuns(call, probed, limit=min(_ROOM, limit)):
                 if not cell.places:
                     raise _not_recurrent()
                 return True
