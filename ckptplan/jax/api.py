@@ -16,7 +16,6 @@ from jax import lax
 
 from ckptplan.errors import InputError, quote_value
 from ckptplan.jax.footprint import measure_step
-from ckptplan.jax.leaves import lower_keys
 from ckptplan.jax.limit import plan_within
 from ckptplan.jax.planning import Job, check_plan, check_steps
 from ckptplan.jax.primitive import LoopCall, run_loop
@@ -204,7 +203,7 @@ def _run(step: Step, init: Any, xs: Any, *, steps: int, **ways: Any) -> tuple[An
         check_steps(steps)
         parse_limit(memory, field="memory")
     call = LoopCall(step=traced, steps=steps, place=place, **ways)
-    leaves = tuple(lower_keys(leaf) for leaf in jax.tree.leaves(xs))
+    leaves = tuple(map(jnp.asarray, jax.tree.leaves(xs)))
     state, outputs, sums = run_loop(call, constants, first, leaves)
     return *traced.raise_results(state, outputs), sums
 

@@ -1,4 +1,4 @@
-"""Leaves of trees as arrays that buffers can hold: random keys as their numbers, and parts with a gradient."""
+"""Leaves of trees as arrays that buffers can hold, also within ``shard_map``, and parts with a gradient."""
 
 from __future__ import annotations
 
@@ -18,17 +18,12 @@ Arrays = tuple[jax.Array, ...]
 
 def is_key(leaf: Any) -> bool:
     """Return whether a leaf is an array of random keys."""
-    return hasattr(leaf, "dtype") and bool(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
+    return bool(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
 
 
 def has_gradient(leaf: Any) -> bool:
     """Return whether a leaf is of real or complex numbers."""
     return bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
-
-
-def lower_keys(leaf: Any) -> jax.Array:
-    """Return a leaf as an array of numbers."""
-    return jax.random.key_data(leaf) if is_key(leaf) else jnp.asarray(leaf)
 
 
 def set_weak(leaf: jax.Array, *, weak: bool) -> jax.Array:
@@ -39,18 +34,6 @@ def set_weak(leaf: jax.Array, *, weak: bool) -> jax.Array:
         leaf, new_dtype=leaf.dtype, weak_type=weak, sharding=None
     )
     return found
-
-
-class Kinds:
-    """Which leaves of a tree are random keys, and of which generator; raises them from numbers again."""
-
-    def __init__(self, leaves: Sequence[Any]) -> None:
-        self.implementations = tuple(jax.random.key_impl(leaf) if is_key(leaf) else None for leaf in leaves)
-
-    def raise_keys(self, arrays: Sequence[jax.Array]) -> list[Any]:
-        """Return the leaves that ``lower_keys`` made these numbers of."""
-        pairs = zip(arrays, self.implementations, strict=True)
-        return [array if kind is None else jax.random.wrap_key_data(array, impl=kind) for array, kind in pairs]
 
 
 def split(leaves: Sequence[Any], *counts: int) -> tuple[tuple[Any, ...], ...]:
@@ -103,13 +86,13 @@ def axes_of(leaf: Any) -> tuple[str, ...]:
 def zeros_of(leaf: Any, *room: int) -> jax.Array:
     """Return an array of zeros with room for a number of leaves, varying over devices as the leaf does."""
     axes = _axes_of(leaf)
-    zeros = jnp.zeros((*room, *leaf.shape), leaf.dtype)
+    zeros = lax.full((*room, *leaf.shape), 0, leaf.dtype)
     return zeros if axes is None else lax.pcast(zeros, tuple(axes.varying), to="varying")
 
 
-def make_zeros(leaves: Sequence[Any], *room: int) -> Arrays:
-    """Return arrays of zeros, each with room for a number of leaves."""
-    return tuple(zeros_of(leaf, *room) for leaf in leaves)
+def make_zeros(leaves: Sequence[Any]) -> Arrays:
+    """Return arrays of zeros."""
+    return tuple(map(zeros_of, leaves))
 
 
 def make_room(leaves: Sequence[Any], room: int) -> Arrays:
@@ -177,6 +160,8 @@ def run_if(condition: Any, body: Callable[[Any], Any], carry: Any) -> Any:
 
 def to_words(leaf: jax.Array) -> jax.Array:
     """Return the bits of an array as integers of up to 32 bits, which no setting of JAX rounds on their way."""
+    if is_key(leaf):
+        return jax.random.key_data(leaf)
     if leaf.dtype == jnp.bool_:
         return leaf.astype(jnp.uint8)
     if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
@@ -186,6 +171,8 @@ def to_words(leaf: jax.Array) -> jax.Array:
 
 def from_words(words: jax.Array, like: Any) -> jax.Array:
     """Return the array that ``to_words`` made these integers of."""
+    if is_key(like):
+        return jax.random.wrap_key_data(words, impl=jax.random.key_impl(like))
     if like.dtype == jnp.bool_:
         return words.astype(jnp.bool_)
     if jnp.issubdtype(like.dtype, jnp.complexfloating):

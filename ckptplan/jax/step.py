@@ -14,10 +14,8 @@ from ckptplan.errors import InputError
 from ckptplan.jax.jaxprs import evaluate, inline_calls, walk
 from ckptplan.jax.leaves import (
     Arrays,
-    Kinds,
     axes_of,
     has_gradient,
-    lower_keys,
     release,
     set_weak,
     shape_of,
@@ -46,8 +44,6 @@ class TracedStep:
     terms: tuple[jax.ShapeDtypeStruct, ...]
     state_tree: Any
     output_tree: Any
-    state_kinds: Kinds
-    output_kinds: Kinds
     #: Whether constants have the axis of a batch, too: of the outputs, which the caller turns, a compiler then
     #: makes a copy.
     is_batch: bool = False
@@ -117,10 +113,7 @@ class TracedStep:
             tuple(set_weak(array, weak=kind.weak_type) for array, kind in zip(arrays, some, strict=False))
             for arrays, some in ((state, kinds), (outputs, kinds[len(state) :]))
         )
-        return (
-            jax.tree.unflatten(self.state_tree, self.state_kinds.raise_keys(state)),
-            jax.tree.unflatten(self.output_tree, self.output_kinds.raise_keys(outputs)),
-        )
+        return jax.tree.unflatten(self.state_tree, state), jax.tree.unflatten(self.output_tree, outputs)
 
 
 def trace_step(
@@ -141,16 +134,15 @@ def trace_step(
     inputs, input_tree = jax.tree.flatten(xs)
     _check_shardings(map(jax.typeof, given), field=first)
     _check_shardings(map(jax.typeof, inputs), field="xs")
-    state_kinds, input_kinds = Kinds(given), Kinds(inputs)
-    state = tuple(lower_keys(leaf) for leaf in given)
+    state = _as_arrays(given)
     slices = tuple(
-        shape_of(leaf, skip=1).update(weak_type=leaf.weak_type) for leaf in jax.eval_shape(_lower_all, inputs)
+        shape_of(leaf, skip=1).update(weak_type=leaf.weak_type) for leaf in jax.eval_shape(_as_arrays, inputs)
     )
     notes: dict[str, Any] = {}
 
     def flat_step(state: Arrays, x: Arrays, t: jax.Array) -> tuple[Arrays, Arrays, Arrays]:
-        before = jax.tree.unflatten(state_tree, state_kinds.raise_keys(state))
-        after, outputs, terms = step(t, before, jax.tree.unflatten(input_tree, input_kinds.raise_keys(x)))
+        before = jax.tree.unflatten(state_tree, state)
+        after, outputs, terms = step(t, before, jax.tree.unflatten(input_tree, x))
         after_leaves, after_tree = jax.tree.flatten(after)
         if after_tree != state_tree:
             raise InputError(
@@ -160,8 +152,7 @@ def trace_step(
                 accepted="a state of the same structure after each step",
             )
         output_leaves, notes["output_tree"] = jax.tree.flatten(outputs)
-        notes["output_kinds"] = Kinds([_as_array(leaf) for leaf in output_leaves])
-        return _lower_all(after_leaves), _lower_all(output_leaves), _lower_all(jax.tree.leaves(terms))
+        return _as_arrays(after_leaves), _as_arrays(output_leaves), _as_arrays(jax.tree.leaves(terms))
 
     t = jax.ShapeDtypeStruct((), jnp.int32)
     closed, shapes = jax.make_jaxpr(flat_step, return_shape=True)(state, slices, t)
@@ -192,18 +183,12 @@ def trace_step(
         terms=shapes_of(shapes[2]),
         state_tree=state_tree,
         output_tree=notes["output_tree"],
-        state_kinds=state_kinds,
-        output_kinds=notes["output_kinds"],
     )
     return traced, constants, state
 
 
-def _as_array(leaf: Any) -> Any:
-    return leaf if hasattr(leaf, "dtype") else jnp.asarray(leaf)
-
-
-def _lower_all(leaves: Sequence[Any]) -> Arrays:
-    return tuple(lower_keys(leaf) for leaf in leaves)
+def _as_arrays(leaves: Sequence[Any]) -> Arrays:
+    return tuple(map(jnp.asarray, leaves))
 
 
 def _promote(state: Arrays, after: Sequence[jax.ShapeDtypeStruct]) -> Arrays | None:

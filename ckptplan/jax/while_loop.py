@@ -71,7 +71,7 @@ def while_loop(
         lambda _, present, __: (body(present), (), ()), state, None, field="body", first="state"
     )
     # With the types of the states that follow, which those of Python numbers give way to.
-    first = jax.tree.unflatten(step.state_tree, step.state_kinds.raise_keys(flat))
+    first = jax.tree.unflatten(step.state_tree, flat)
     test, of_test, _ = trace_step(
         lambda _, present, __: (present, jnp.asarray(cond(present)), ()),
         first,
