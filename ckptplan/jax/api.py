@@ -15,9 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ckptplan.errors import InputError, quote_value
-from ckptplan.jax.footprint import measure_step
-from ckptplan.jax.limit import plan_within
-from ckptplan.jax.planning import Job, check_plan, check_steps
+from ckptplan.jax.planning import check_plan, check_steps
 from ckptplan.jax.primitive import LoopCall, run_loop
 from ckptplan.jax.step import Step, differentiable, trace_step
 from ckptplan.jax.tapes import Tape, TracedGradient, check_tape, find_wanted
@@ -166,9 +164,8 @@ def plan_for(
     def trace(init: Any, xs: Any) -> None:
         traced, _, _ = trace_step(step, init, xs)
         inputs = differentiable(traced.inputs) if input_gradients else ()
-        footprints = measure_step(TracedGradient(traced, find_wanted(traced, inputs=inputs)))
-        job = Job(measured=footprints, steps=steps, memory=memory, timed=workload, place=place)
-        plans.append(plan_within(job).plan)
+        call = LoopCall(step=traced, steps=steps, memory=memory, workload=workload, place=place)
+        plans.append(call.find_plan(TracedGradient(traced, find_wanted(traced, inputs=inputs))).plan)
 
     jax.eval_shape(trace, init, xs)
     return plans[0]

@@ -42,64 +42,34 @@ def find_smallest_cut(
     ``state`` are variables of the arguments; what is ``known`` need not be kept. Of equal cuts it is the one
     after which the least is computed again.
     """
-    graph = _Graph()
-    for variable in state:
-        graph.start_at(variable)
+    # A network of flow: two nodes for each variable, joined by an edge with its bytes.
+    source, sink = 0, 1
+    nodes: dict[Any, int] = {}
+
+    def enter(variable: Any) -> int:
+        return nodes.setdefault(variable, 2 + 2 * len(nodes))
+
+    def leave(variable: Any) -> int:
+        return enter(variable) + 1
+
+    edges = {(source, enter(one)) for one in state}
     for equation in jaxpr.eqns:
         costly = is_costly(equation)
         used = [one for one in equation.invars if not isinstance(one, core.Literal) and one not in known]
         for made in (one for one in equation.outvars if one not in known):
-            if costly:
-                graph.start_at(made)
-            for one in () if costly else used:
-                graph.lead(one, made)
-    for residual in residuals:
-        graph.end_at(residual)
-    return graph.cut()
-
-
-class _Graph:
-    """A network of flow with two nodes for each variable, joined by an edge with its bytes."""
-
-    _SOURCE, _SINK = 0, 1
-
-    def __init__(self) -> None:
-        self._variables: list[Any] = []
-        self._nodes: dict[Any, int] = {}
-        self._edges: set[tuple[int, int]] = set()
-
-    def _enter(self, variable: Any) -> int:
-        if variable not in self._nodes:
-            self._nodes[variable] = 2 + 2 * len(self._variables)
-            self._variables.append(variable)
-        return self._nodes[variable]
-
-    def _leave(self, variable: Any) -> int:
-        return self._enter(variable) + 1
-
-    def start_at(self, variable: Any) -> None:
-        self._edges.add((self._SOURCE, self._enter(variable)))
-
-    def lead(self, variable: Any, to: Any) -> None:
-        self._edges.add((self._leave(variable), self._enter(to)))
-
-    def end_at(self, variable: Any) -> None:
-        self._edges.add((self._leave(variable), self._SINK))
-
-    def cut(self) -> list[Any]:
-        """Return the variables of the smallest cut, the one that is nearest to the sink."""
-        sizes = [bytes_of(one) for one in self._variables]
-        unit = max(1, -(-sum(sizes) // _ALL))
-        inner = [(self._enter(one), self._leave(one)) for one in self._variables]
-        edges = np.array([*inner, *sorted(self._edges)], np.int32).reshape(-1, 2)
-        # Empty arrays cost something, too, so that a cut has no more variables than it needs.
-        weights = [max(1, -(-size // unit)) for size in sizes]
-        capacity = np.array([*weights, *itertools.repeat(_NEVER, len(self._edges))], np.int32)
-        count = 2 + 2 * len(self._variables)
-        network = csr_array((capacity, (edges[:, 0], edges[:, 1])), shape=(count, count))
-        left = (network - maximum_flow(network, self._SOURCE, self._SINK).flow).tocsr()
-        left.eliminate_zeros()
-        # Edges with capacity left, backward: from where the sink can still be reached.
-        reached = set(breadth_first_order(left.T.tocsr(), self._SINK, return_predecessors=False).tolist())
-        nodes = zip(self._variables, inner, strict=True)
-        return [one for one, (enter, leave) in nodes if leave in reached and enter not in reached]
+            edges |= {(source, enter(made))} if costly else {(leave(one), enter(made)) for one in used}
+    edges |= {(leave(one), sink) for one in residuals}
+    sizes = list(map(bytes_of, nodes))
+    unit = max(1, -(-sum(sizes) // _ALL))
+    # Empty arrays cost something, too, so that a cut has no more variables than it needs.
+    weights = [max(1, -(-size // unit)) for size in sizes]
+    inner = [(one, one + 1) for one in nodes.values()]
+    rows, columns = np.array([*inner, *sorted(edges)], np.int32).reshape(-1, 2).T
+    capacity = np.array([*weights, *itertools.repeat(_NEVER, len(edges))], np.int32)
+    count = 2 + 2 * len(nodes)
+    network = csr_array((capacity, (rows, columns)), shape=(count, count))
+    left = (network - maximum_flow(network, source, sink).flow).tocsr()
+    left.eliminate_zeros()
+    # Edges with capacity left, backward: from where the sink can still be reached.
+    reached = set(breadth_first_order(left.T.tocsr(), sink, return_predecessors=False).tolist())
+    return [one for one, node in nodes.items() if node + 1 in reached and node not in reached]

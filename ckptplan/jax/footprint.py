@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ckptplan.jax.leaves import byte_size
-from ckptplan.jax.sums import TOGETHER, GradientSums
+from ckptplan.jax.sums import GradientSums
 from ckptplan.jax.table import Leaves
 from ckptplan.jax.tapes import TAPES, Recording, Tape, TracedGradient
 from ckptplan.jax.work import (
@@ -24,16 +24,18 @@ _LEAST_SECONDS = 1e-9
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StepFootprint:
-    """Bytes and estimated seconds of a step with one kind of tape, and what records and reverses it."""
+    """Bytes and estimated times of a step with one kind of tape, and what records and reverses it."""
 
     sums: GradientSums
-    #: The steps whose products of gradients are formed at once.
-    together: int
     #: Gradients of the constants, and what a step holds while it runs.
     workspace_bytes: int
-    forward_seconds: float
-    record_seconds: float
-    backward_seconds: float
+    #: The times as fields of a workload.
+    seconds: dict[str, float]
+
+    @property
+    def together(self) -> int:
+        """The steps whose products of gradients are formed at once."""
+        return self.sums.together
 
     @property
     def tape(self) -> Tape:
@@ -85,17 +87,6 @@ class StepFootprint:
         """What the name says of products of several steps at once."""
         return f"-{self.together}" if self.together > 1 else ""
 
-    @property
-    def seconds(self) -> dict[str, float]:
-        """The times of a step as fields of a workload."""
-        forward = max(self.forward_seconds, _LEAST_SECONDS)
-        return {
-            "forward_seconds": forward,
-            "recompute_seconds": forward,
-            "record_overhead_seconds": max(0.0, self.record_seconds - forward),
-            "backward_seconds": max(self.backward_seconds, _LEAST_SECONDS),
-        }
-
 
 def measure_step(traced: TracedGradient) -> tuple[StepFootprint, ...]:
     """Return the footprint of a step for each kind of tape, in the order of ``TAPES``.
@@ -110,23 +101,23 @@ def _measure(recording: Recording) -> Iterator[StepFootprint]:
     record, forward = recording.each, step.jaxpr
     constants, state = step.constants, step.state
     total = byte_size([constants[place] for place in wanted.constants])
-    sums = GradientSums(recording)
-    formed = sum(byte_size([one.outvars[0].aval]) for one in sums.products)
+    alone = GradientSums(recording)
+    formed = sum(byte_size([one.outvars[0].aval]) for one in alone.products)
     running = max(estimate_live_bytes(forward), estimate_live_bytes(record))
-    for together in (1, TOGETHER) if sums.products else (1,):
-        if together > 1:
+    seconds = max(estimate_seconds(forward), _LEAST_SECONDS)
+    for sums in (alone, alone.group()) if alone.products else (alone,):
+        if sums.together > 1:
             # Factors are written in place. What else a step leaves may be held while products are formed.
-            kept = together * sums.factor_bytes
+            kept = sums.together * sums.factor_bytes
             live = formed + max(running, estimate_live_bytes(sums.each) - sums.factor_bytes)
         else:
             # Compilers may form the products of a step last, beside all of their factors.
             kept = 0
             last = formed + sums.factor_bytes + sums.added_bytes
             live = max(running, estimate_live_bytes(recording.reverse), last)
-        products = sum(estimate_product_seconds(one, together=together) for one in sums.products)
+        products = sum(estimate_product_seconds(one, together=sums.together) for one in sums.products)
         yield StepFootprint(
             sums=sums,
-            together=together,
             # The sums of gradients, with the factors of a group; the state and its gradient; what a step holds;
             # what depends on constants only, which is computed before the steps.
             workspace_bytes=total
@@ -135,7 +126,10 @@ def _measure(recording: Recording) -> Iterator[StepFootprint]:
             + live
             + max(estimate_hoisted_bytes(forward, forward.invars[: len(constants)]), sums.hoisted_bytes)
             + _SMALL_BYTES,
-            forward_seconds=estimate_seconds(forward),
-            record_seconds=estimate_seconds(record),
-            backward_seconds=estimate_seconds(sums.each) + products,
+            seconds={
+                "forward_seconds": seconds,
+                "recompute_seconds": seconds,
+                "record_overhead_seconds": max(0.0, estimate_seconds(record) - seconds),
+                "backward_seconds": max(estimate_seconds(sums.each) + products, _LEAST_SECONDS),
+            },
         )

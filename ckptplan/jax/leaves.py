@@ -110,11 +110,6 @@ def hold(leaf: jax.Array) -> jax.Array:
     return to_words(leaf) if small else leaf
 
 
-def hold_all(leaves: Sequence[jax.Array]) -> Arrays:
-    """Return arrays as ``make_room`` holds them."""
-    return tuple(map(hold, leaves))
-
-
 def release(held: Sequence[jax.Array], leaves: Sequence[Any]) -> Arrays:
     """Return arrays that were held, with the types of some leaves."""
     pairs = zip(held, leaves, strict=True)

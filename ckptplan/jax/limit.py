@@ -3,40 +3,45 @@
 What a step holds while it runs is an estimate: compilers fuse, copy and order as they like. So the planned
 program is compiled once, quickly, and its bytes are read. If they are too many, the difference belongs to the
 workspace of the step, and the loop is planned again.
+
+Times of a step for the planner: assumed from its operations, or taken from a calibration.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from operator import itemgetter
 from typing import Any
 
-import jax
-
-from ckptplan.errors import Infeasible
-from ckptplan.execution.advice import DEAR, describe_choice
-from ckptplan.jax.footprint import StepFootprint, measure_step
-from ckptplan.jax.jaxprs import Same
-from ckptplan.jax.leaves import Arrays, byte_size
-from ckptplan.jax.planning import (
-    CountedPlan,
-    Job,
-    choose_quicker,
-    predict_program,
-    tabulate,
+import ckptplan
+from ckptplan.errors import Infeasible, InputError
+from ckptplan.execution.advice import (
+    DEAR,
+    advise_offload,
+    describe_choice,
+    find_limit,
+    leave_margin,
+    note_offload,
+    refuse_limit,
 )
-from ckptplan.jax.program import Loop, run_both_passes
-from ckptplan.jax.remote import RemoteStates
-from ckptplan.jax.step import TracedStep
-from ckptplan.jax.sums import GradientSums
-from ckptplan.jax.tapes import TracedGradient, find_wanted
+from ckptplan.jax.footprint import StepFootprint
+from ckptplan.jax.leaves import byte_size
+from ckptplan.jax.planning import predict_program
+from ckptplan.jax.program import count_bytes
+from ckptplan.jax.remote import find_ways
+from ckptplan.jax.tapes import Tape
 from ckptplan.model.plan import Plan
-from ckptplan.schedule.schedule import Schedule
-from ckptplan.storage.memory import find_cached_room
-from ckptplan.storage.place import OffloadPlace
-from ckptplan.units import parse_limit
+from ckptplan.model.workload import ACTION_TIMES, TIMES, Basis, Workload
+from ckptplan.planning.optimize import rank_strategies
+from ckptplan.planning.request import Request
+from ckptplan.search.question import find_reason
+from ckptplan.storage.place import Link, OffloadPlace, assume_link
+from ckptplan.units import format_bytes, parse_limit
 
 #: Programs that are compiled to plan one loop.
 _MOST_PROGRAMS = 3
@@ -45,17 +50,59 @@ _ROOMY = 0.8
 #: A program need not be compiled if the limit has room for twice its bytes, and for so many times the estimated
 #: workspace: bf16, which compilers for CPUs copy to fp32, has taken eight times of it.
 _SURELY = 10
-#: What a caller's numbers and their alignment take.
-_SMALL_BYTES = 4096
-#: Machine code is not needed to know the bytes of a program.
-_QUICKLY: dict[str, str | bool] = {
-    "xla_backend_optimization_level": "0",
-    "xla_llvm_disable_expensive_passes": True,
-    "xla_cpu_parallel_codegen_split_count": "1",
-}
-#: Nor are slower writers of loops, by which only programs with small floating-point numbers need more bytes.
-_MORE_QUICKLY = {**_QUICKLY, "xla_cpu_use_fusion_emitters": False}
-_SMALL_TYPES = ("f16", "f8E")
+#: What a row of the table takes in addition to its steps.
+_ROW_SECONDS = 2e-6
+#: Times as fields of a workload, with their basis.
+_Times = tuple[dict[str, Any], Basis]
+
+
+def assume_times(footprint: StepFootprint) -> _Times:
+    """Return the times of the operations of a step at assumed rates."""
+    of_rows = dict.fromkeys(("advance_seconds", "chunk_seconds"), _ROW_SECONDS)
+    basis = Basis(kind="assumed", why="operations of the traced step, at assumed rates")
+    return {**footprint.seconds, **of_rows}, basis
+
+
+def take_times(footprint: StepFootprint, timed: Workload, *, among: Sequence[StepFootprint]) -> _Times:
+    """Return the times of a calibrated workload.
+
+    It was measured with one kind of tape of ``among``. With another one, what recording and reversing take is
+    the estimate, at the pace of the kind that was measured. Raises InputError if the workload is of another
+    step.
+    """
+    units = timed.units or 1
+    state, tape = timed.state_bytes * units, timed.tape_bytes * units
+    equal = [one for one in among if (one.state_bytes, one.tape_bytes) == (state, tape)]
+    kind = None if timed.calibration is None else timed.calibration.tape
+    measured = next((one for one in equal if one.tape == kind), equal[0] if equal else None)
+    if measured is None:
+        tapes = ", ".join(format_bytes(one.tape_bytes) for one in among)
+        raise InputError(
+            f"{timed.name!r} has a state of {format_bytes(state)} and tapes of {format_bytes(tape)}; this step "
+            f"has {format_bytes(among[0].state_bytes)}, and tapes of {tapes}",
+            field="workload",
+            accepted="one that was calibrated with this cell and batch in JAX",
+        )
+    seconds = {name: getattr(timed, name) for name in (*TIMES, *ACTION_TIMES)}
+    why = f"calibrated: workload {timed.name}"
+    if footprint.name == measured.name:
+        return seconds, Basis(kind="measured", why=why)
+    parts = "forward_seconds", "record_overhead_seconds", "backward_seconds"
+    pace = sum(seconds[one] for one in parts) / sum(measured.seconds[one] for one in parts)
+    seconds |= {
+        name: pace * footprint.seconds[name] for name in ("record_overhead_seconds", "backward_seconds")
+    }
+    why = f"{why}, whose tapes are of another kind: recording and reversing at its pace"
+    return seconds, Basis(kind="derived", why=why)
+
+
+#: Closed forms whose programs take what was predicted, whatever the shapes of states and tapes.
+_EXACT = ("base", "standard", "nested", "revolve")
+#: Those that keep states in remote memory.
+_REMOTE = ("remote", "hierarchical", "double", "periodic")
+_COUNTED = ("state_bytes", "tape_bytes", "resident_bytes_per_step", "resident_bytes", "workspace_bytes")
+#: The share of time that another plan has to gain to be searched.
+_GAIN = 0.01
 _log = logging.getLogger("ckptplan.jax")
 
 
@@ -65,141 +112,290 @@ def plan_within(job: Job) -> CountedPlan:
     Raises InputError if no plan fits, with a limit that is then accepted, or if the workload is of another
     step.
     """
-    search = _LimitSearch(job, lambda one: count_bytes(one.plan, one.footprint, place=job.place))
-    found = search.run(job.allowed)
+    found = search(job, lambda one: count_bytes(one.plan, one.footprint, place=job.place))
     _log.info("%s", describe_choice(found.plan, job.limit))
     if job.place is None and found.plan.predicted.overhead > DEAR and (advice := job.advise(found)):
         _log.warning("%s", advice)
     return found
 
 
-def check_limit(step: TracedStep, *, steps: int, memory: object, place: OffloadPlace | None) -> None:
-    """Raise InputError if not even a forward pass is within a limit: its outputs and the states of a step.
+def search(job: Job, count: Callable[[CountedPlan], int]) -> CountedPlan:
+    """Return the quickest plan whose program is within a limit; ``count`` returns the bytes of a program.
 
-    The least that it names is that of gradients, with states at a ``place``, too.
+    Whatever the first programs show, the last one is that of the plan with the least need: a limit that it is
+    within is always accepted. Raises InputError if the smallest program is too large.
     """
-    least = steps * byte_size(step.outputs) + 2 * byte_size(step.state)
-    if least > parse_limit(memory, field="memory"):
-        footprints = measure_step(TracedGradient(step, find_wanted(step)))
-        plan_within(Job(measured=footprints, steps=steps, memory=memory, place=place))
+    limit, footprints = job.limit, job.allowed
+    best: CountedPlan | None = None
+    least: CountedPlan | None = None
+    for _ in range(_MOST_PROGRAMS - 1):
+        try:
+            found = job.find_plan(footprints)
+        except Infeasible:
+            if best is not None or least is not None:
+                break
+            found = least = _find_smallest(job, count)
+        else:
+            if best is not None and found.seconds >= best.seconds:
+                break
+            predicted, workspace = found.plan.predicted, found.footprint.workspace_bytes
+            if 2 * predicted.local_peak_bytes + _SURELY * workspace <= limit:
+                return found
+            found = replace(found, taken=count(found))
+        if found.taken <= limit:
+            best = found
+            if found.taken >= _ROOMY * limit or found.plan.strategy == "base":
+                break
+        footprints = [one.add(found.more) for one in footprints]
+    if best is not None:
+        return best
+    least = least or _find_smallest(job, count)
+    if least.taken > limit:
+        raise job.refuse(least)
+    return replace(least, plan=least.recount())
 
 
-class _LimitSearch:
-    """Looks for a plan whose program is within a limit; ``count`` returns the bytes of a program."""
+def _find_smallest(job: Job, count: Callable[[CountedPlan], int]) -> CountedPlan:
+    """Return the plan with the smallest program, or the quickest within the limit.
 
-    def __init__(self, job: Job, count: Callable[[CountedPlan], int]) -> None:
-        self._job, self._count = job, count
-
-    def run(self, estimated: Sequence[StepFootprint]) -> CountedPlan:
-        """Return the quickest plan. Raises InputError if the smallest program is too large.
-
-        Whatever the first programs show, the last one is that of the plan with the least need: a limit that
-        it is within is always accepted.
-        """
-        limit, footprints = self._job.limit, list(estimated)
-        best: CountedPlan | None = None
-        least: CountedPlan | None = None
-        for _ in range(_MOST_PROGRAMS - 1):
-            try:
-                found = self._job.find_plan(footprints)
-            except Infeasible:
-                if best is not None or least is not None:
-                    break
-                found = least = self._find_smallest(estimated)
-            else:
-                if best is not None and found.seconds >= best.seconds:
-                    break
-                predicted, workspace = found.plan.predicted, found.footprint.workspace_bytes
-                if 2 * predicted.local_peak_bytes + _SURELY * workspace <= limit:
-                    return found
-                found = self._compile(found)
-            if found.taken <= limit:
-                best = found
-                if found.taken >= _ROOMY * limit or found.plan.strategy == "base":
-                    break
-            footprints = [one.add(found.more) for one in footprints]
-        if best is not None:
-            return best
-        least = least or self._find_smallest(estimated)
-        if least.taken > limit:
-            raise self._job.refuse(least)
-        return replace(least, plan=least.recount())
-
-    def _compile(self, found: CountedPlan) -> CountedPlan:
-        return replace(found, taken=self._count(found))
-
-    def _find_smallest(self, footprints: Sequence[StepFootprint]) -> CountedPlan:
-        """Return the plan with the smallest program, or the quickest within the limit.
-
-        One keeps its states on the chip, and there is one for each way to keep them elsewhere.
-        """
-        ways = (self._job.find_least(footprints, link=one) for one in (None, *self._job.links))
-        local, *remote = (self._compile(one) for one in ways if one is not None)
-        within = [one for one in remote if one.taken <= self._job.limit]
-        found = choose_quicker(
-            local if local.taken <= self._job.limit else None,
-            min(within, key=lambda one: one.seconds, default=None),
-        )
-        return found or min((local, *remote), key=lambda one: one.taken)
+    One keeps its states on the chip, and there is one for each way to keep them elsewhere.
+    """
+    ways = (job.find_least(one) for one in (None, *job.links))
+    local, *remote = (replace(one, taken=count(one)) for one in ways if one is not None)
+    within = [one for one in remote if one.taken <= job.limit]
+    found = _choose_quicker(
+        local if local.taken <= job.limit else None, min(within, key=lambda one: one.seconds, default=None)
+    )
+    return found or min((local, *remote), key=lambda one: one.taken)
 
 
-def make_loop(
-    plan: Plan | Schedule,
-    footprint: StepFootprint,
-    *,
-    reverse: bool = False,
-    place: OffloadPlace | None = None,
-) -> Loop:
-    """Return a step with the schedule that it runs under.
+@dataclass(frozen=True, kw_only=True)
+class CountedPlan:
+    """A plan, the footprint that it is for, and the way that its states go off the chip."""
+
+    plan: Plan
+    footprint: StepFootprint
+    link: Link | None = None
+    #: The bytes of its program, once that was compiled.
+    taken: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """The predicted time."""
+        return self.plan.predicted.seconds
+
+    @property
+    def more(self) -> int:
+        """The bytes that its program takes beyond what was predicted."""
+        return self.taken - predict_program(self.plan, self.footprint)
+
+    def recount(self) -> Plan:
+        """Return the plan with the workspace that its program shows, in a budget that is as much larger."""
+        plan = self.plan
+        more = max(self.more, -plan.workload.workspace_bytes)
+
+        def add(whole: Any, field: str) -> Any:
+            return whole.model_copy(update={field: getattr(whole, field) + more})
+
+        peak = plan.predicted.local_peak_bytes + more
+        changed = {
+            "workload": add(plan.workload, "workspace_bytes"),
+            "profile": add(plan.profile, "local_bytes"),
+            "goal": add(plan.goal, "local_bytes"),
+            "predicted": replace(plan.predicted, local_peak_bytes=peak),
+        }
+        return plan.model_copy(update=changed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A loop that is to be planned within a limit.
 
     Arguments:
-        plan: a plan or a schedule.
-        footprint: that of the step (``choose_footprint``).
-        reverse: whether the sequence runs from its end.
-        place: where remote states go; None for host memory.
+        measured: the footprints of its step (``measure_step``).
+        steps: T.
+        memory: the limit, bytes or text. Outputs of all steps and their gradients are part of it, as are the
+            wanted gradients of parameters and inputs.
+        timed: a calibrated workload whose times are taken; None to assume times.
+        tape: the kind of tape; None to choose it.
+        place: where states may go off the chip; None for nowhere.
     """
-    # Arrays that a rule holds are those of this call.
-    make = _make_loop.__wrapped__ if footprint.traced.values else _make_loop
-    return make(Same(plan), footprint.sums, footprint.together, reverse, place)
+
+    measured: Sequence[StepFootprint]
+    steps: int
+    memory: object
+    timed: Workload | None = None
+    tape: Tape | None = None
+    place: OffloadPlace | None = None
+
+    @cached_property
+    def links(self) -> tuple[Link, ...]:
+        """The ways to keep states off the chip. Raises InputError if the place cannot be used."""
+        if self.place is None:
+            return ()
+        state = self.measured[0].state_bytes
+        return find_ways(self.place, state_bytes=state, steps=self.steps, limit=self.limit)
+
+    @property
+    def allowed(self) -> list[StepFootprint]:
+        """The footprints of the kinds of tape to choose from."""
+        return [one for one in self.measured if self.tape in {None, one.tape}]
+
+    @property
+    def limit(self) -> int:
+        """The limit in bytes."""
+        return parse_limit(self.memory, field="memory")
+
+    def find_plan(self, footprints: Sequence[StepFootprint]) -> CountedPlan:
+        """Return the quickest plan within the limit; beside links, it says what they bought.
+
+        Raises Infeasible if there is no plan, with the least need of all footprints.
+        """
+        reasons: list[Infeasible] = []
+        local = self._find_quickest(footprints, (None,), reasons)
+        remote = self._find_quickest(footprints, self.links, reasons)
+        found = _choose_quicker(local, remote)
+        if found is None:
+            raise min(reasons, key=lambda one: (one.binding != "local_bytes", one.need))
+        return found
+
+    def _find_quickest(
+        self,
+        footprints: Sequence[StepFootprint],
+        links: Sequence[Link | None],
+        reasons: list[Infeasible],
+        *,
+        only_exact: bool = False,
+    ) -> CountedPlan | None:
+        """Return the quickest plan that uses one of the links, None standing for none.
+
+        Regular strategies come first. The others may take longer than compiling the program, so they are
+        searched for the footprint of the regular plan. Nothing is searched that can gain little on what was
+        found. Why there is no plan is added to ``reasons``.
+        """
+        found: CountedPlan | None = None
+        bounds = [(self._bound_seconds(*pair), *pair) for pair in product(footprints, links)]
+        for exact in (True,) if only_exact else (True, False):
+            regular = found
+            for least, footprint, link in sorted(bounds, key=itemgetter(0)):
+                if found is not None and least >= (1 - _GAIN) * found.seconds:
+                    break
+                if regular is not None and (footprint, link) != (regular.footprint, regular.link):
+                    continue
+                try:
+                    plan = self._plan(footprint, self.limit, link=link, only_exact=exact)
+                except Infeasible as error:
+                    reasons.append(error)
+                    continue
+                is_remote = link is None or exact or plan.predicted.remote_writes > 0
+                if is_remote and (found is None or plan.predicted.seconds < found.seconds):
+                    found = CountedPlan(plan=plan, footprint=footprint, link=link)
+        return found
+
+    def _bound_seconds(self, footprint: StepFootprint, link: Link | None) -> float:
+        """Return a lower bound on the time of any schedule within the limit, which needs no search."""
+        return self._make_request(footprint, self.limit, link=link).question().least_seconds
+
+    def find_least(self, link: Link | None = None) -> CountedPlan | None:
+        """Return the plan with the least need of all kinds of tape, whatever the limit.
+
+        None if the sequence is too short to use a link, or the place too small.
+        """
+        need, chosen = min(((self._find_need(one, link), one) for one in self.allowed), key=itemgetter(0))
+        if need == math.inf:
+            return None
+        plan = self._plan(chosen, find_limit(need), link=link, only_exact=link is not None)
+        return CountedPlan(plan=plan, footprint=chosen, link=link)
+
+    def advise(self, found: CountedPlan) -> str:
+        """Return what a place off the chip would save, at an assumed rate; '' if that is little."""
+        link = assume_link(found.footprint.state_bytes, self.steps)
+        remote = self._find_quickest([found.footprint], [link], [], only_exact=True)
+        return advise_offload(found.plan, None if remote is None else remote.plan)
+
+    def refuse(self, least: CountedPlan) -> InputError:
+        """Return the error for a limit that is too small, by the smallest program that is known."""
+        footprint, traced = least.footprint.add(least.more), least.footprint.traced
+        request = self._make_request(footprint, self.limit, link=least.link)
+        reason = Infeasible(
+            binding="local_bytes", need=least.taken, have=self.limit, subject="the smallest program"
+        )
+        try:
+            rank_strategies(request).best()
+        except Infeasible as error:
+            if error.binding == "local_bytes":
+                reason = error
+                reason.need = max(least.taken, reason.need)
+        inputs = traced.step.inputs
+        return refuse_limit(
+            reason,
+            request,
+            memory=self.memory,
+            limit=self.limit,
+            gradients=byte_size([traced.step.constants[place] for place in traced.wanted.constants]),
+            parts=f" for {self.steps:,} steps with a state of {format_bytes(byte_size(traced.step.state))}",
+            shape=(self.steps, *inputs[0].shape) if inputs else (),
+        )
+
+    def _find_need(self, footprint: StepFootprint, link: Link | None) -> float:
+        """Return the bytes that the exact strategies need, which all use a link if there is one."""
+        question = self._make_request(footprint, 1, link=link).question()
+        exact = question.replace(strategies=_EXACT if link is None else _REMOTE)
+        reason = find_reason(exact, subject="no limit")
+        return reason.need if reason.binding == "local_bytes" else math.inf
+
+    def _plan(
+        self, footprint: StepFootprint, limit: int, *, link: Link | None = None, only_exact: bool = False
+    ) -> Plan:
+        """Return the quickest plan; with a link, of strategies that keep states remote, too.
+
+        Raises Infeasible, without suggestions: they take longer than planning.
+        """
+        request = self._make_request(footprint, limit, link=link)
+        if not only_exact:
+            plan = _choose(request, None)
+            if plan.strategy in (*_EXACT, *_REMOTE) or predict_program(plan, footprint) <= limit:
+                return plan
+        return _choose(request, _EXACT if link is None else _REMOTE)
+
+    def _make_request(self, footprint: StepFootprint, limit: int, *, link: Link | None = None) -> Request:
+        counted = Basis(kind="derived", why="from the shapes of the traced step")
+        seconds, timed = (
+            assume_times(footprint)
+            if self.timed is None
+            else take_times(footprint, self.timed, among=self.measured)
+        )
+        workload = ckptplan.Workload(
+            name=footprint.name,
+            steps=self.steps,
+            units=1,
+            state_bytes=footprint.state_bytes,
+            tape_bytes=footprint.tape_bytes,
+            resident_bytes_per_step=footprint.kept_bytes,
+            # A state that moves is in a message, too.
+            workspace_bytes=footprint.workspace_bytes + (0 if link is None else footprint.state_bytes),
+            **seconds,
+            basis={**dict.fromkeys(_COUNTED, counted), **dict.fromkeys(TIMES, timed)},
+        )
+        profile = ckptplan.HardwareProfile(name="memory-limit", local_bytes=limit, remote_bytes=0)
+        if link is not None:
+            profile = link.make_profile(limit, overlaps=False)
+        # The rest is left for what the compiler arranges in another way.
+        return Request.of(workload, profile, local_bytes=leave_margin(limit), command="ckptplan.jax.plan_for")
 
 
-@lru_cache(maxsize=4)
-def _make_loop(
-    plan: Same, sums: GradientSums, together: int, reverse: bool, place: OffloadPlace | None
-) -> Loop:
-    # Kept, since a program that was counted is then compiled with machine code.
-    state = sums.recording.traced.step.state
-    table, remote = tabulate(plan, state, sums.recording.tape), None
-    if table.remote_slots:
-        room = find_cached_room(table.buffer_bytes)
-        through = room is not None and table.remote_slots * byte_size(state) > room
-        remote = RemoteStates(place or OffloadPlace(folder=None), through=through)
-    return Loop(sums=sums, together=together, table=table, reverse=reverse, remote=remote)
+def _choose(request: Request, strategies: tuple[str, ...] | None) -> Plan:
+    ranking = rank_strategies(request, strategies=strategies)
+    if not ranking.answers:
+        raise find_reason(ranking.question, subject="no strategy fits")
+    return ranking.best()
 
 
-def count_bytes(plan: Plan, footprint: StepFootprint, *, place: OffloadPlace | None = None) -> int:
-    """Return the bytes that the program of a plan takes: temporary arrays and results.
-
-    What the caller's loss holds of the outputs is not known: it is that of the mean of their squares. A part
-    of a program within ``shard_map`` is not compiled: its bytes are the estimate.
-    """
-    if jax.sharding.get_abstract_mesh().manual_axes:
-        return predict_program(plan, footprint)
-    step, loop = footprint.traced.step, make_loop(plan, footprint, place=place)
-
-    def stack(leaf: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((plan.steps, *leaf.shape), leaf.dtype)
-
-    def run(constants: Arrays, state: Arrays, xs: Arrays) -> Any:
-        return run_both_passes(loop, constants, state, xs)
-
-    shapes = step.constants, step.state, tuple(map(stack, step.inputs))
-    lowered = jax.jit(run).lower(*shapes)
-    has_small = any(one in lowered.as_text() for one in _SMALL_TYPES)
-    compiled = lowered.compile(compiler_options=_QUICKLY if has_small else _MORE_QUICKLY)
-    found: Any = compiled.memory_analysis()
-    # A first state that is a constant of the program is copied; here it is an argument.
-    more = byte_size(step.state) + _SMALL_BYTES
-    if step.is_batch:
-        more += plan.steps * byte_size(step.outputs)
-    return int(found.temp_size_in_bytes + found.output_size_in_bytes + more)
+def _choose_quicker(local: CountedPlan | None, remote: CountedPlan | None) -> CountedPlan | None:
+    """Return the quicker one, which says what its place off the chip bought; None if there is none."""
+    if remote is None or remote.link is None:
+        return local
+    plan = None if local is None else local.plan
+    chosen = remote if local is None or remote.seconds < local.seconds else local
+    noted = note_offload(chosen.plan, local=plan, remote=remote.plan, place=remote.link.place)
+    return replace(chosen, plan=noted)

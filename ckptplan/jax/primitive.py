@@ -22,11 +22,11 @@ from ckptplan.errors import InputError, PlanMismatch
 from ckptplan.jax.footprint import measure_step
 from ckptplan.jax.jaxprs import Same, identify
 from ckptplan.jax.leaves import Arrays, byte_size, has_gradient, set_weak, zeros_of
-from ckptplan.jax.limit import check_limit, make_loop, plan_within
-from ckptplan.jax.planning import Job, choose_footprint, warn_of_sizes
-from ckptplan.jax.program import Loop, run_forward
+from ckptplan.jax.limit import CountedPlan, Job, plan_within
+from ckptplan.jax.planning import choose_footprint, warn_of_sizes
+from ckptplan.jax.program import Loop, make_loop, run_forward
 from ckptplan.jax.step import TracedStep, differentiable
-from ckptplan.jax.tapes import Tape, TracedGradient, Wanted
+from ckptplan.jax.tapes import Tape, TracedGradient, Wanted, find_wanted
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import Workload
 from ckptplan.schedule.schedule import Schedule
@@ -81,10 +81,12 @@ class LoopCall:
     def run(self, *leaves: Any) -> list[Any]:
         """Return the results of a forward pass, if it is all that is wanted.
 
-        Raises InputError if not even that is within the limit.
+        Raises InputError if not even that is within the limit: its outputs and the states of a step. The least
+        that it names is that of gradients.
         """
-        if self.plan is None:
-            check_limit(self.step, steps=self.steps, memory=self.memory, place=self.place)
+        least = self.steps * byte_size(self.step.outputs) + 2 * byte_size(self.step.state)
+        if self.plan is None and least > parse_bytes(self.memory):
+            self.find_plan(TracedGradient(self.step, find_wanted(self.step)))
         return self.trace(*leaves)
 
     def trace(self, *leaves: Any) -> list[Any]:
@@ -92,18 +94,20 @@ class LoopCall:
         found = run_forward(self.step, *self.step.split_given(leaves), steps=self.steps, reverse=self.reverse)
         return [leaf for part in found for leaf in part]
 
+    def find_plan(self, traced: TracedGradient) -> CountedPlan:
+        """Return the plan for the limit and for these gradients. Raises InputError."""
+        ways: dict[str, Any] = {"timed": self.workload, "tape": self.tape, "place": self.place}
+        return plan_within(Job(measured=measure_step(traced), steps=self.steps, memory=self.memory, **ways))
+
     def make_loop(self, traced: TracedGradient) -> Loop:
         """Return how the steps run if gradients are wanted. Raises InputError."""
-        footprints = measure_step(traced)
         plan = self.plan
         if plan is None:
-            ways: dict[str, Any] = {"timed": self.workload, "tape": self.tape, "place": self.place}
-            job = Job(measured=footprints, steps=self.steps, memory=self.memory, **ways)
-            found = plan_within(job)
+            found = self.find_plan(traced)
             plan, footprint = found.plan, found.footprint
             self._tell_what_is_not_counted(plan)
         else:
-            footprint = choose_footprint(plan, footprints, tape=self.tape)
+            footprint = choose_footprint(plan, measure_step(traced), tape=self.tape)
             if self.tape is None:
                 warn_of_sizes(plan, footprint)
         return make_loop(plan, footprint, reverse=self.reverse, place=self.place)

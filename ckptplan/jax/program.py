@@ -1,4 +1,4 @@
-"""Runs a table of rows as one program: a loop over rows, loops over steps inside.
+"""Runs a table of rows as one program, and counts its bytes: a loop over rows, loops over steps inside.
 
 Buffers are allocated once and written in place. The first sweep is the forward pass; the rows from the
 first Backward run when gradients are asked for.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import jax
@@ -17,12 +17,14 @@ import numpy as np
 import numpy.typing as npt
 from jax import lax
 
+from ckptplan.jax.footprint import StepFootprint
+from ckptplan.jax.jaxprs import Same
 from ckptplan.jax.leaves import (
     Arrays,
     at,
+    byte_size,
     choose,
     hold,
-    hold_all,
     make_room,
     make_zeros,
     put,
@@ -31,11 +33,28 @@ from ckptplan.jax.leaves import (
     run_if,
     take,
 )
+from ckptplan.jax.planning import predict_program, tabulate
 from ckptplan.jax.remote import RemoteStates
 from ckptplan.jax.step import TracedStep, differentiable
 from ckptplan.jax.sums import GradientSums
 from ckptplan.jax.table import COLUMNS, Layout, RowTable
 from ckptplan.jax.tapes import Wanted
+from ckptplan.model.plan import Plan
+from ckptplan.schedule.schedule import Schedule
+from ckptplan.storage.memory import find_cached_room
+from ckptplan.storage.place import OffloadPlace
+
+#: What a caller's numbers and their alignment take.
+_SMALL_BYTES = 4096
+#: Machine code is not needed to know the bytes of a program.
+_QUICKLY: dict[str, str | bool] = {
+    "xla_backend_optimization_level": "0",
+    "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_parallel_codegen_split_count": "1",
+}
+#: Nor are slower writers of loops, by which only programs with small floating-point numbers need more bytes.
+_MORE_QUICKLY = {**_QUICKLY, "xla_cpu_use_fusion_emitters": False}
+_SMALL_TYPES = ("f16", "f8E")
 
 
 class _Leaves:
@@ -74,8 +93,6 @@ class Loop:
     """A traced step with the schedule that it runs under."""
 
     sums: GradientSums
-    #: The steps whose products of gradients are formed at once.
-    together: int
     table: RowTable
     #: Whether the sequence is run from its end.
     reverse: bool
@@ -107,21 +124,36 @@ class Loop:
         return self.table.steps - 1 - t if self.reverse else t
 
 
-def run_both_passes(loop: Loop, constants: Arrays, state: Arrays, xs: Arrays) -> Any:
-    """Return a loss and the gradients: the mean square of all results, in fp32 at least."""
-    (after, outputs, sums), kept = loop.sweep(constants, state, xs)
-    outputs = tuple(outputs[place] for place in differentiable(loop.step.outputs))
-    final = tuple(after[place] for place in differentiable(loop.step.state))
+def make_loop(
+    plan: Plan | Schedule,
+    footprint: StepFootprint,
+    *,
+    reverse: bool = False,
+    place: OffloadPlace | None = None,
+) -> Loop:
+    """Return a step with the schedule that it runs under.
 
-    def loss(*results: Arrays) -> Any:
-        leaves = (jnp.abs(one) for some in results for one in some if one.size)
-        return sum(
-            jnp.mean(jnp.square(one.astype(jnp.promote_types(one.dtype, jnp.float32)))) for one in leaves
-        )
+    Arguments:
+        plan: a plan or a schedule.
+        footprint: that of the step (``choose_footprint``).
+        reverse: whether the sequence runs from its end.
+        place: where remote states go; None for host memory.
+    """
+    # Arrays that a rule holds are those of this call.
+    make = _make_loop.__wrapped__ if footprint.traced.values else _make_loop
+    return make(Same(plan), footprint.sums, reverse, place)
 
-    value, gradients = jax.value_and_grad(loss, (0, 1, 2))(final, outputs, sums)
-    final, stacked, sums = gradients
-    return value, loop.go_back(constants, xs, kept, (final, stacked if outputs else None, sums))
+
+@lru_cache(maxsize=4)
+def _make_loop(plan: Same, sums: GradientSums, reverse: bool, place: OffloadPlace | None) -> Loop:
+    # Kept, since a program that was counted is then compiled with machine code.
+    state = sums.recording.traced.step.state
+    table, remote = tabulate(plan, state, sums.recording.tape), None
+    if table.remote_slots:
+        room = find_cached_room(table.buffer_bytes)
+        through = room is not None and table.remote_slots * byte_size(state) > room
+        remote = RemoteStates(place or OffloadPlace(folder=None), through=through)
+    return Loop(sums=sums, table=table, reverse=reverse, remote=remote)
 
 
 def run_forward(
@@ -163,7 +195,7 @@ class _Rows:
     ) -> None:
         self._known = dict(zip(COLUMNS, rows.T, strict=True))
         self._table = jnp.asarray(rows)
-        self._loop, self._run, self._constants, self._xs = loop, run, constants, hold_all(xs)
+        self._loop, self._run, self._constants, self._xs = loop, run, constants, tuple(map(hold, xs))
         table = loop.table
         self._states = _Leaves(table.layout, table.layout.state, table.state_places)
         self._tapes = _Leaves(table.layout, table.layout.tape, table.tape_places)
@@ -302,7 +334,7 @@ def reverse_loop(
     step, table, wanted = loop.step, loop.table, loop.wanted
     run, buffers = kept
     final, stacked, sums = gradients
-    stacked = None if stacked is None else hold_all(stacked)
+    stacked = None if stacked is None else tuple(map(hold, stacked))
     rows = _Rows(loop, table.backward, run, constants, xs)
     seen = [step.inputs[place] for place in wanted.inputs]
     none = make_zeros([step.outputs[place] for place in differentiable(step.outputs)])
@@ -312,7 +344,7 @@ def reverse_loop(
         place = loop.input_place(t)
         incoming = gradient, none if stacked is None else release(take(stacked, place), none), sums
         given = constants, rows.read_tape(buffers, t), rows.take_input(t), t, incoming
-        totals, gradient, of_input = loop.sums.reverse(totals, given, t, together=loop.together)
+        totals, gradient, of_input = loop.sums.reverse(totals, given, t)
         return gradient, totals, put(of_inputs, of_input, place)
 
     def body(number: Any, carry: Any) -> Any:
@@ -321,9 +353,54 @@ def reverse_loop(
         state, buffers, _ = rows.play(row, state, buffers, ())
         return state, buffers, rows.each(row, "reverse", partial(reverse, buffers), found, down=True)
 
-    found = final, loop.sums.start(together=loop.together), make_room(seen, table.steps)
+    found = final, loop.sums.start(), make_room(seen, table.steps)
     carry = make_zeros(step.state), buffers, found
     _, _, (gradient, totals, of_inputs) = lax.fori_loop(0, len(rows), body, carry)
     if loop.remote is not None:
         loop.remote.close(run)
     return loop.sums.finish(totals), gradient, release(of_inputs, seen)
+
+
+def count_bytes(plan: Plan, footprint: StepFootprint, *, place: OffloadPlace | None = None) -> int:
+    """Return the bytes that the program of a plan takes: temporary arrays and results.
+
+    What the caller's loss holds of the outputs is not known: it is that of the mean of their squares. A part
+    of a program within ``shard_map`` is not compiled: its bytes are the estimate.
+    """
+    if jax.sharding.get_abstract_mesh().manual_axes:
+        return predict_program(plan, footprint)
+    step, loop = footprint.traced.step, make_loop(plan, footprint, place=place)
+
+    def stack(leaf: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((plan.steps, *leaf.shape), leaf.dtype)
+
+    def run(constants: Arrays, state: Arrays, xs: Arrays) -> Any:
+        return run_both_passes(loop, constants, state, xs)
+
+    shapes = step.constants, step.state, tuple(map(stack, step.inputs))
+    lowered = jax.jit(run).lower(*shapes)
+    has_small = any(one in lowered.as_text() for one in _SMALL_TYPES)
+    compiled = lowered.compile(compiler_options=_QUICKLY if has_small else _MORE_QUICKLY)
+    found: Any = compiled.memory_analysis()
+    # A first state that is a constant of the program is copied; here it is an argument.
+    more = byte_size(step.state) + _SMALL_BYTES
+    if step.is_batch:
+        more += plan.steps * byte_size(step.outputs)
+    return int(found.temp_size_in_bytes + found.output_size_in_bytes + more)
+
+
+def run_both_passes(loop: Loop, constants: Arrays, state: Arrays, xs: Arrays) -> Any:
+    """Return a loss and the gradients: the mean square of all results, in fp32 at least."""
+    (after, outputs, sums), kept = loop.sweep(constants, state, xs)
+    outputs = tuple(outputs[place] for place in differentiable(loop.step.outputs))
+    final = tuple(after[place] for place in differentiable(loop.step.state))
+
+    def loss(*results: Arrays) -> Any:
+        leaves = (jnp.abs(one) for some in results for one in some if one.size)
+        return sum(
+            jnp.mean(jnp.square(one.astype(jnp.promote_types(one.dtype, jnp.float32)))) for one in leaves
+        )
+
+    value, gradients = jax.value_and_grad(loss, (0, 1, 2))(final, outputs, sums)
+    final, stacked, sums = gradients
+    return value, loop.go_back(constants, xs, kept, (final, stacked if outputs else None, sums))

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from copy import copy
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -46,8 +46,7 @@ _Factor = tuple[Any, tuple[int, ...]]
 Sums = tuple[Arrays, Arrays]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Product:
+class _Product(NamedTuple):
     """A product whose factors are kept: the sum that it belongs to, and the places of the factors."""
 
     place: int
@@ -63,6 +62,8 @@ class GradientSums:
     last one at step 0; the first group of a sequence may have zeros in place of steps.
     """
 
+    together = 1
+
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
         jaxpr, traced = recording.reverse, recording.traced
@@ -76,12 +77,12 @@ class GradientSums:
             for outer, one in zip(jaxpr.outvars[:count], inner, strict=True)
         ]
         known = find_known(jaxpr, jaxpr.invars[:fixed])
-        kept: list[_Factor] = []
+        #: The factors that are kept, with their places.
+        kept: dict[_Factor, int] = {}
         self._products = [
-            _Product(place=place, left=_place(kept, left), right=_place(kept, right), equation=made[one])
+            _Product(place, *(kept.setdefault(factor, len(kept)) for factor in pair), made[one])
             for place, one in enumerate(inner)
             if (pair := _factors(one, made, known)) is not None
-            for left, right in [pair]
         ]
         waiting = {one.place for one in self._products}
         self._added = [place for place in range(count) if place not in waiting]
@@ -96,6 +97,12 @@ class GradientSums:
         self.each = slice_jaxpr(jaxpr, outputs, jaxpr.invars, effects=True)
         self.hoisted_bytes = estimate_hoisted_bytes(self.each, self.each.invars[:fixed])
         self._moved = len(differentiable(traced.step.state))
+
+    def group(self) -> GradientSums:
+        """Return the same sums, with products of several steps at once."""
+        grouped = copy(self)
+        grouped.together = TOGETHER
+        return grouped
 
     @property
     def products(self) -> tuple[Any, ...]:
@@ -112,13 +119,11 @@ class GradientSums:
         """The bytes of what each step adds to sums."""
         return byte_size([self._inner[place] for place in self._added])
 
-    def start(self, *, together: int = 1) -> Sums:
+    def start(self) -> Sums:
         """Return sums of nothing."""
-        return make_zeros(self._inner), make_room(self._kept, together) if together > 1 else ()
+        return make_zeros(self._inner), make_room(self._kept, self.together) if self.together > 1 else ()
 
-    def reverse(
-        self, sums: Sums, arguments: tuple[Any, ...], t: Any, *, together: int = 1
-    ) -> tuple[Sums, Arrays, Arrays]:
+    def reverse(self, sums: Sums, arguments: tuple[Any, ...], t: Any) -> tuple[Sums, Arrays, Arrays]:
         """Reverse step t: return the sums that follow, and the gradients of the state and of the input.
 
         ``arguments`` are trees of those of ``Recording.reverse``.
@@ -130,9 +135,9 @@ class GradientSums:
             changed[place] = changed[place] + one
         totals = tuple(changed)
         turned = [lax.transpose(one, order) for one, order in zip(factors, self._orders, strict=True)]
-        if together > 1:
-            kept = put(kept, turned, t % together)
-            totals, kept = run_if(t % together == 0, self._form_group, (totals, kept))
+        if self.together > 1:
+            kept = put(kept, turned, t % self.together)
+            totals, kept = run_if(t % self.together == 0, self._form_group, (totals, kept))
         else:
             totals = self._form(totals, [lax.expand_dims(one, (0,)) for one in turned])
         return (totals, kept), rest[: self._moved], rest[self._moved :]
@@ -221,9 +226,3 @@ def _factors(variable: Any, made: dict[Any, Any], known: set[Any]) -> tuple[_Fac
         (one, _order(one.aval.ndim, axes)) for one, axes in zip((left, right), contracted, strict=True)
     )
     return first, second
-
-
-def _place(factors: list[_Factor], one: _Factor) -> int:
-    if one not in factors:
-        factors.append(one)
-    return factors.index(one)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from ckptplan.jax.leaves import byte_size
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 
-#: The columns of a row, in the order of its work; -1 stands for no slot.
+#: The columns of a row, in the order of its work; -1 stands for no slot, and for no steps.
 COLUMNS = (
     "pull_from",
     "pull_to",
@@ -39,8 +39,6 @@ COLUMNS = (
     "reverse_stop",
 )
 _PLACES = {name: place for place, name in enumerate(COLUMNS)}
-#: The columns that name slots.
-SLOT_COLUMNS = ("pull_from", "pull_to", "load", "remote_load", "save", "remote_save", "push_from", "push_to")
 #: The stages of a row; an action whose stage is not after the last one begins a new row.
 _PULL, _LOAD, _ADVANCE, _SAVE, _PUSH, _RECORD, _REVERSE = range(7)
 
@@ -254,17 +252,16 @@ class _Writer:
 
     def _put(self, stage: int, **values: int) -> None:
         if stage <= self._stage or not self._rows:
-            self._rows.append([-1 if name in SLOT_COLUMNS else 0 for name in COLUMNS])
+            self._rows.append([-1] * len(COLUMNS))
         self._stage = stage
         for name, value in values.items():
             self._rows[-1][_PLACES[name]] = value
 
     def table(self) -> RowTable:
-        width = (0, len(COLUMNS))
         return RowTable(
             steps=self.steps,
-            forward=np.array(self.forward, np.int32) if self.forward else np.zeros(width, np.int32),
-            backward=np.array(self.backward, np.int32) if self.backward else np.zeros(width, np.int32),
+            forward=np.array(self.forward, np.int32).reshape(-1, len(COLUMNS)),
+            backward=np.array(self.backward, np.int32).reshape(-1, len(COLUMNS)),
             layout=self._layout,
             rooms=tuple(pool.count for pool in self._pools),
             state_places=self._slots[Tier.LOCAL].table(),

@@ -165,7 +165,7 @@ def _count_slots(traced: TracedGradient, memory: Any, max_steps: int) -> int:
             value=memory,
             accepted=f"at least {format_bytes(least)} ({least:,} bytes), or smaller max_steps",
         )
-    return min(slots, max_steps)
+    return int(slots)
 
 
 @lru_cache(maxsize=64)
@@ -238,7 +238,8 @@ class _Loop:
             constants, of_test, state = (tuple(one.value for one in part) for part in given)
             wanted = Wanted(constants=perturbed(given[0], self.step.constants), inputs=())
             traced = TracedGradient(self.step, wanted)
-            slots = self._count_slots(traced)
+            slots = self.slots or _count_slots(traced, self.memory, self.max_steps)
+            slots = min(slots, self.max_steps)
             final, *held = once(partial(self.sweep, slots))(constants, of_test, state)
             return final, (Static((traced, slots)), constants, held)
 
@@ -251,12 +252,6 @@ class _Loop:
 
         whole.defvjp(forward, backward, symbolic_zeros=True)
         return whole(*(tuple(map(guard, part)) for part in (constants, of_test, state)))
-
-    def _count_slots(self, traced: TracedGradient) -> int:
-        slots = self.slots
-        if slots is None:
-            slots = _count_slots(traced, self.memory, self.max_steps)
-        return min(slots, self.max_steps)
 
     def goes_on(self, of_test: Arrays, state: Arrays) -> Any:
         _, (found,), _ = self.test.run(of_test, state, (), jnp.int32(0))

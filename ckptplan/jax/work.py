@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any
 
 from jax.extend import core
 
-from ckptplan.jax.jaxprs import find_known
+from ckptplan.jax.jaxprs import find_known, slice_jaxpr
 
 #: Assumed rates of one core; only the ratio of a plan's times depends on them.
 FLOPS_PER_SECOND, BYTES_PER_SECOND = 5e10, 1e10
@@ -129,15 +129,9 @@ def estimate_hoisted_bytes(jaxpr: core.Jaxpr, constants: Iterable[Any]) -> int:
     return sum(map(bytes_of, (ends & known) - given - spread))
 
 
-def _needed(jaxpr: core.Jaxpr) -> list[Any]:
+def _needed(jaxpr: core.Jaxpr) -> Sequence[Any]:
     """Return the operations that the results depend on."""
-    wanted = {one for one in jaxpr.outvars if not isinstance(one, core.Literal)}
-    kept = []
-    for equation in reversed(jaxpr.eqns):
-        if equation.effects or not wanted.isdisjoint(equation.outvars):
-            kept.append(equation)
-            wanted.update(one for one in equation.invars if not isinstance(one, core.Literal))
-    return kept[::-1]
+    return slice_jaxpr(jaxpr, jaxpr.outvars, jaxpr.invars, effects=True).eqns
 
 
 def kind_of(equation: Any) -> OperationKind | None:

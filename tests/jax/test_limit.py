@@ -15,9 +15,9 @@ import pytest
 import ckptplan.jax
 from ckptplan import InputError
 from ckptplan.jax.footprint import measure_step
-from ckptplan.jax.limit import _LimitSearch, _make_loop
-from ckptplan.jax.planning import Job
+from ckptplan.jax.limit import Job, search
 from ckptplan.jax.primitive import _remember
+from ckptplan.jax.program import _make_loop
 from ckptplan.jax.step import trace_step
 from ckptplan.jax.tapes import TracedGradient, find_wanted
 from tests.jax import programs
@@ -162,7 +162,7 @@ def test_the_plan_that_is_returned_is_one_whose_program_was_counted() -> None:
     random = np.random.default_rng(5)
     ended = 0
     job = Job(measured=footprints, steps=STEPS, memory=1)
-    smallest = job.find_least(footprints)
+    smallest = job.find_least()
     assert smallest is not None
     least = smallest.plan.predicted.local_peak_bytes
     for limit in random.integers(int(1.02 * least), int(1.3 * least), 60).tolist():
@@ -174,7 +174,7 @@ def test_the_plan_that_is_returned_is_one_whose_program_was_counted() -> None:
             return int(limit * (random.uniform(1, 1.01) if len(counted) < 3 else random.uniform(0.9, 1))) + 1
 
         with suppress(InputError):
-            found = _LimitSearch(replace(job, memory=limit), count).run(footprints).plan
+            found = search(replace(job, memory=limit), count).plan
             ended += 1
             assert (found.strategy, found.parameters, found.splits) in counted
     assert ended > 10
@@ -192,7 +192,7 @@ def test_a_limit_that_is_surely_large_enough_compiles_no_program() -> None:
 
     for limit, programs_compiled in (("1 GB", 0), (STEPS * footprints[0].tape_bytes + 20_000, 1)):
         counted.clear()
-        found = _LimitSearch(Job(measured=footprints, steps=STEPS, memory=limit), count).run(footprints)
+        found = search(Job(measured=footprints, steps=STEPS, memory=limit), count)
         assert found.plan.strategy == "base"
         assert len(counted) == programs_compiled
 
