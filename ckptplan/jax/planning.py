@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -15,7 +15,6 @@ from ckptplan.jax.tapes import Tape
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import Workload
 from ckptplan.planning.playback import schedule_of
-from ckptplan.schedule.actions import Action
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.units import format_bytes
 
@@ -32,7 +31,8 @@ def predict_program(plan: Plan, footprint: StepFootprint) -> int:
 @lru_cache(maxsize=4)
 def tabulate(plan: Same, state: Leaves, tape: Leaves) -> RowTable:
     """Return the table of a plan or a schedule."""
-    return make_table(lambda: read_schedule(plan.value), steps=plan.value.steps, state=state, tape=tape)
+    schedule = schedule_of(plan.value) if isinstance(plan.value, Plan) else plan.value
+    return make_table(schedule, steps=plan.value.steps, state=state, tape=tape)
 
 
 def check_steps(steps: int) -> None:
@@ -55,11 +55,6 @@ def check_plan(plan: object, *, steps: int) -> None:
         )
     if isinstance(plan, Schedule):
         plan.check()
-
-
-def read_schedule(plan: Plan | Schedule) -> Iterable[Action]:
-    """Return the actions of a plan, or of a schedule."""
-    return schedule_of(plan) if isinstance(plan, Plan) else plan
 
 
 def choose_footprint(

@@ -211,7 +211,7 @@ class _Rows:
 
     def take_input(self, t: Any) -> Arrays:
         """Return the input of step t."""
-        return self._loop.step.take_input(self._xs, self._loop.input_place(t))
+        return release(take(self._xs, self._loop.input_place(t)), self._loop.step.inputs)
 
     def read_tape(self, buffers: Arrays, t: Any) -> Arrays:
         """Return the tape of step t."""

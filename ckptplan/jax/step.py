@@ -16,12 +16,10 @@ from ckptplan.jax.leaves import (
     Arrays,
     axes_of,
     has_gradient,
-    release,
     set_weak,
     shape_of,
     shapes_of,
     split,
-    take,
 )
 
 #: ``step(t, state, x)`` returns the next state, outputs to stack over time, and terms to sum over time.
@@ -101,10 +99,6 @@ class TracedStep:
             terms=terms,
             is_batch=any(constants),
         )
-
-    def take_input(self, xs: Sequence[jax.Array], place: Any) -> Arrays:
-        """Return the input at a place of the sequence, whose arrays are held as ``hold`` does."""
-        return release(take(xs, place), self.inputs)
 
     def raise_results(self, state: Arrays, outputs: Arrays) -> tuple[Any, Any]:
         """Return the last state and stacked outputs as the user's cell returns them, with its weak types."""

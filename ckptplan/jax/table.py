@@ -11,7 +11,7 @@ type, a place that a checkpoint leaves can hold a part of a tape.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import jax
@@ -141,18 +141,16 @@ class RowTable:
         return sum(room * byte_size([leaf]) for room, leaf in sizes)
 
 
-def make_table(
-    schedule: Callable[[], Iterable[Action]], *, steps: int, state: Leaves, tape: Leaves
-) -> RowTable:
+def make_table(schedule: Iterable[Action], *, steps: int, state: Leaves, tape: Leaves) -> RowTable:
     """Return the rows of a legal schedule for states and tapes with these leaves.
 
     Buffers are separate, or shared if that saves memory.
     """
     # Leaves in separate buffers have the same places: those of a single one with all of the bytes.
     whole = [(jax.ShapeDtypeStruct((byte_size(leaves),), np.uint8),) for leaves in (state, tape)]
-    table = _write(schedule(), steps=steps, layout=Layout.separate(*whole))
+    table = _write(schedule, steps=steps, layout=Layout.separate(*whole))
     if table.buffer_bytes > table.held_bytes:
-        shared = _write(schedule(), steps=steps, layout=Layout.shared(state, tape))
+        shared = _write(schedule, steps=steps, layout=Layout.shared(state, tape))
         if shared.buffer_bytes < table.buffer_bytes:
             return shared
     slots, tapes = table.rooms

@@ -143,7 +143,7 @@ def test_the_least_that_is_named_is_enough_and_nothing_is_advised_that_does_not_
 def test_buffers_are_shared_only_where_that_saves_memory() -> None:
     leaf = jax.ShapeDtypeStruct((4, 4), jnp.float32)
     standard = make_schedule("standard", steps=64, chunk_size=8)
-    table = make_table(lambda: standard, steps=64, state=(leaf,), tape=(leaf,) * 3)
+    table = make_table(standard, steps=64, state=(leaf,), tape=(leaf,) * 3)
     assert table.layout == Layout.separate((leaf,), (leaf,) * 3)
     assert table.buffer_bytes == table.held_bytes
     plan = plan_within(make_case("gru"), 600_000)
@@ -151,7 +151,7 @@ def test_buffers_are_shared_only_where_that_saves_memory() -> None:
     machine = ckptplan.HardwareProfile(name="host", local_bytes=2**30, remote_bytes=0)
     optimal = ckptplan.optimize(workload, machine, strategies=["optimal"], local_bytes=600_000)
     count = workload.tape_bytes // workload.state_bytes
-    table = make_table(lambda: schedule_of(optimal), steps=STEPS, state=(leaf,), tape=(leaf,) * count)
+    table = make_table(schedule_of(optimal), steps=STEPS, state=(leaf,), tape=(leaf,) * count)
     assert table.layout == Layout.shared((leaf,), (leaf,) * count)
     assert table.buffer_bytes == table.held_bytes
 
@@ -170,5 +170,5 @@ def test_a_checkpoint_and_a_tape_take_turns_in_a_place() -> None:
         Backward(0, 2),
     ]
     leaf = jax.ShapeDtypeStruct((4, 4), jnp.float32)
-    table = make_table(lambda: actions, steps=2, state=(leaf,), tape=(leaf,))
+    table = make_table(actions, steps=2, state=(leaf,), tape=(leaf,))
     assert table.rooms == (2,)
