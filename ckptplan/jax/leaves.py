@@ -156,7 +156,7 @@ def run_if(condition: Any, body: Callable[[Any], Any], carry: Any) -> Any:
 def to_words(leaf: jax.Array) -> jax.Array:
     """Return the bits of an array as integers of up to 32 bits, which no setting of JAX rounds on their way."""
     if is_key(leaf):
-        return jax.random.key_data(leaf)
+        leaf = jax.random.key_data(leaf)
     if leaf.dtype == jnp.bool_:
         return leaf.astype(jnp.uint8)
     if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
@@ -167,7 +167,8 @@ def to_words(leaf: jax.Array) -> jax.Array:
 def from_words(words: jax.Array, like: Any) -> jax.Array:
     """Return the array that ``to_words`` made these integers of."""
     if is_key(like):
-        return jax.random.wrap_key_data(words, impl=jax.random.key_impl(like))
+        found: jax.Array = jax.random.wrap_key_data(words, impl=jax.random.key_impl(like))
+        return found
     if like.dtype == jnp.bool_:
         return words.astype(jnp.bool_)
     if jnp.issubdtype(like.dtype, jnp.complexfloating):

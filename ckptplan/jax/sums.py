@@ -80,9 +80,9 @@ class GradientSums:
         #: The factors that are kept, with their places.
         kept: dict[_Factor, int] = {}
         self._products = [
-            _Product(place, *(kept.setdefault(factor, len(kept)) for factor in pair), made[one])
+            _Product(place, kept.setdefault(left, len(kept)), kept.setdefault(right, len(kept)), made[one])
             for place, one in enumerate(inner)
-            if (pair := _factors(one, made, known)) is not None
+            for left, right in _factors(one, made, known)
         ]
         waiting = {one.place for one in self._products}
         self._added = [place for place in range(count) if place not in waiting]
@@ -136,8 +136,9 @@ class GradientSums:
         totals = tuple(changed)
         turned = [lax.transpose(one, order) for one, order in zip(factors, self._orders, strict=True)]
         if self.together > 1:
-            kept = put(kept, turned, t % self.together)
-            totals, kept = run_if(t % self.together == 0, self._form_group, (totals, kept))
+            number = lax.rem(t, jnp.int32(self.together))
+            kept = put(kept, turned, number)
+            totals, kept = run_if(number == 0, self._form_group, (totals, kept))
         else:
             totals = self._form(totals, [lax.expand_dims(one, (0,)) for one in turned])
         return (totals, kept), rest[: self._moved], rest[self._moved :]
@@ -207,22 +208,22 @@ def _pass_linear(variable: Any, made: dict[Any, Any]) -> Any:
     return variable
 
 
-def _factors(variable: Any, made: dict[Any, Any], known: set[Any]) -> tuple[_Factor, _Factor] | None:
-    """Return the factors of which a variable is the product: arrays of a step, in no batch; else None."""
+def _factors(variable: Any, made: dict[Any, Any], known: set[Any]) -> list[tuple[_Factor, _Factor]]:
+    """Return the factors of which a variable is the product, if they are arrays of a step, in no batch."""
     if isinstance(variable, core.Literal) or variable not in made:
-        return None
+        return []
     equation = made[variable]
     if equation.primitive.name != "dot_general":
-        return None
+        return []
     left, right = equation.invars
     if any(isinstance(one, core.Literal) or one in known for one in (left, right)):
-        return None
+        return []
     contracted, (batch, _) = equation.params["dimension_numbers"]
     # Those of one group vary over the same devices.
     apart = axes_of(left.aval) != axes_of(right.aval)
     if batch or apart or not left.aval.size * right.aval.size:
-        return None
+        return []
     first, second = (
         (one, _order(one.aval.ndim, axes)) for one, axes in zip((left, right), contracted, strict=True)
     )
-    return first, second
+    return [(first, second)]
