@@ -113,17 +113,11 @@ class Generators:
         """The numbers of all."""
         return frozenset(range(len(self._sources)))
 
-    def only(self, numbers: Container[int]) -> Generators:
-        """Return those of some numbers."""
-        return self._with(source for number, source in enumerate(self._sources) if number in numbers)
-
-    def beside(self, more: Iterable[RandomSource]) -> Generators:
-        """Return the same generators, with sources that are no random ones."""
-        return self._with((*self._sources, *more))
-
-    def _with(self, sources: Iterable[RandomSource]) -> Generators:
+    def only(self, numbers: Container[int], *, beside: Iterable[RandomSource] = ()) -> Generators:
+        """Return those of some numbers, and sources ``beside`` them that are no random ones."""
         made = copy.copy(self)
-        made._sources = [*sources]
+        mine = (source for number, source in enumerate(self._sources) if number in numbers)
+        made._sources = [*mine, *beside]
         return made
 
     def state(self) -> RandomState:

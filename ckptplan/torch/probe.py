@@ -145,7 +145,12 @@ class FirstSteps:
         again = self._take(call.state, 0, drawn)
         # Once may have been another thread, as one that prepares data.
         if call.replay_randomness and draws and again.loss_draws:
-            raise _loss_draws_error(call)
+            raise InputError(
+                "draws random numbers, which are not replayed when steps run again",
+                field=name_loss(call),
+                accepted="a loss without dropout or noise; within the cell, whose output may be that of a "
+                "readout, the same is drawn again",
+            )
         put_back(self.world)
         if isinstance(call.cell, ChunkCell):
             refuse_backward_hooks(call.cell)
@@ -160,12 +165,17 @@ class FirstSteps:
         """Return what the graph of a step shows. Raises InputError for tensors that cannot be named."""
         used = list_uses(result, self.call.parameters)
         self._refuse_computed(used)
-        tape_bytes, dtypes = _look_at_tape(result)
+        try:
+            tape_bytes = count_saved_bytes(result.tensors, end=(), without=result.roots)
+            types = {one.dtype for one in find_saved_tensors(result.tensors) if one.is_floating_point()}
+        except RuntimeError:
+            # A part of the graph is gone.
+            tape_bytes, types = 0, set()
         return Findings(
             device=_find_device(result.leaves, default=self.call.device),
             used=used,
             tape_bytes=tape_bytes,
-            dtypes=dtypes,
+            dtypes=frozenset(types),
             sparse=gives_sparse(result.tensors),
         )
 
@@ -235,25 +245,6 @@ def _check_structure(state: Any, after: Any) -> None:
             field="cell",
             accepted="a state that is the same structure at every step",
         )
-
-
-def _look_at_tape(result: StepResult) -> tuple[int, frozenset[torch.dtype]]:
-    """Return the bytes that the graph of a step keeps, and the types of floats; none if a part is gone."""
-    try:
-        size = count_saved_bytes(result.tensors, end=(), without=result.roots)
-        types = {one.dtype for one in find_saved_tensors(result.tensors) if one.is_floating_point()}
-    except RuntimeError:
-        return 0, frozenset()
-    return size, frozenset(types)
-
-
-def _loss_draws_error(call: Call) -> InputError:
-    return InputError(
-        "draws random numbers, which are not replayed when steps run again",
-        field=name_loss(call),
-        accepted="a loss without dropout or noise; within the cell, whose output may be that of a readout, "
-        "the same is drawn again",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -225,9 +225,8 @@ def make_executor(
     if device.type != "cpu":
         generators = Generators(device, wanted=generators.wanted, held=probed.situation.reached.generators)
     drawn = found.drawn if may_begin_again and call.replay_randomness else generators.numbers
-    replayed = generators.only(drawn) if call.replay_randomness else Generators(device, wanted=False)
-    if replays_counts:
-        replayed = replayed.beside(list_counts(found.changed, with_graph=found.with_graph))
+    counts = list_counts(found.changed if replays_counts else (), with_graph=found.with_graph)
+    replayed = generators.only(drawn if call.replay_randomness else (), beside=counts)
     verifier, kind = _make_verifier(call, probed, autocast), _choose_engine(call, probed)
     compares, saved = None if call.is_closed else verifier, kind is ChunkEngine
     outputs: Outputs

@@ -160,9 +160,7 @@ class SequenceWatch:
                 theirs = [place for place in error.places if place not in self.swept]
                 if not theirs:
                     raise
-                raise InputError(
-                    _describe_changes(theirs), field="cell or loss", accepted=_UNCHANGED
-                ) from error
+                raise _make_changed_error(theirs) from error
             finally:
                 put_back(present)
 
@@ -170,7 +168,7 @@ class SequenceWatch:
         """Raise InputError if a step gives something else with what others changed than without."""
         as_left, now = step.play_in(self._left, places), step.play_in()
         if now is None or as_left is None or step.describe_difference(as_left, now):
-            raise InputError(_describe_changes(places), field="cell or loss", accepted=_UNCHANGED)
+            raise _make_changed_error(places)
 
     def guard(self) -> None:
         """Let what other steps left with a graph refuse a gradient: steps are recorded, which may use it."""
@@ -283,7 +281,12 @@ class SequenceWatch:
         return list_changes(self._left, _leave_out({one: one.read() for one in self._left}, self.changing))
 
 
-_UNCHANGED = "what steps read as it was in the forward pass until the backward pass is done"
+def _make_changed_error(places: list[Place]) -> InputError:
+    return InputError(
+        _describe_changes(places),
+        field="cell or loss",
+        accepted="what steps read as it was in the forward pass until the backward pass is done",
+    )
 
 
 def _describe_changes(places: list[Place], others: Sequence[str] = ()) -> str:
