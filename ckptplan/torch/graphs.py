@@ -57,10 +57,8 @@ def find_outer_node(
     outputs: Iterable[torch.Tensor], *, before: int, until: Iterable[torch.Tensor] = ()
 ) -> str | None:
     """Return the name of an operation that was recorded ``before`` a sequence number, None if there is none."""
-    for node in walk_nodes(outputs, until=until):
-        if not isinstance(node, _Leaf) and node._sequence_nr() < before:
-            return str(node.name())
-    return None
+    nodes = (node for node in walk_nodes(outputs, until=until) if not isinstance(node, _Leaf))
+    return next((str(node.name()) for node in nodes if node._sequence_nr() < before), None)
 
 
 def count_saved_bytes(
@@ -88,11 +86,8 @@ _SPARSE = ("_saved_sparse", "_saved_sparse_grad")
 
 def gives_sparse(outputs: Iterable[torch.Tensor]) -> bool:
     """Return whether operations of a graph give sparse gradients."""
-    for node in walk_nodes(outputs):
-        kind: Any = type(node)
-        if any(getattr(node, name) for name in _list_saved(kind) if name in _SPARSE):
-            return True
-    return False
+    kinds = ((node, name) for node in walk_nodes(outputs) for name in _list_saved(node.__class__))
+    return any(getattr(node, name) for node, name in kinds if name in _SPARSE)
 
 
 def storage_of(tensor: torch.Tensor) -> int:
@@ -109,8 +104,7 @@ def find_saved_tensors(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor
         if hasattr(node, "saved_tensors"):
             # A function written in Python, which may keep tensors as attributes, too.
             yield from find_tensors((node.saved_tensors, vars(node)))
-        kind: Any = type(node)
-        for name in _list_saved(kind):
+        for name in _list_saved(node.__class__):
             value = getattr(node, name)
             values = value if isinstance(value, tuple | list) else (value,)
             yield from (one for one in values if isinstance(one, torch.Tensor))

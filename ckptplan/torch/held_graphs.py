@@ -175,16 +175,13 @@ def _replace_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor],
     def replace(one: Any) -> Any:
         return _replace_tensors(one, change, depth - 1)
 
-    if isinstance(value, list | deque):
-        for place, one in enumerate(value):
-            value[place] = replace(one)
+    if isinstance(value, list | deque | dict):
+        for key, one in value.items() if isinstance(value, dict) else enumerate(value):
+            value[key] = replace(one)
     elif isinstance(value, tuple) and hasattr(value, "_replace"):
         return type(value)(*map(replace, value))
     elif type(value) is tuple:
         return tuple(map(replace, value))
-    elif isinstance(value, dict):
-        for key, one in value.items():
-            value[key] = replace(one)
     elif is_plain_object(value):
         for key, one in vars(value).items():
             object.__setattr__(value, key, replace(one))

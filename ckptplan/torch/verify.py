@@ -125,8 +125,6 @@ class RunNumbers:
         self._comparisons, self._rounding, self._error = comparisons, rounding, error
         #: By the first step of each run, its end and its numbers; the first steps and ends of all runs.
         self._first: dict[int, tuple[int, torch.Tensor]] = {}
-        #: The same numbers, where they are looked at one by one.
-        self._values: dict[int, Any] = {}
         self._starts: list[int] = []
         self._ends: set[int] = set()
         #: The sum of the sizes of all numbers, and their steps.
@@ -163,7 +161,7 @@ class RunNumbers:
     def _is_doubtful(self, step: int, number: torch.Tensor) -> bool:
         """Return whether a number differs by more than a share of itself; of NaN and infinities, none tells."""
         start = self._starts[max(bisect_right(self._starts, step) - 1, 0)] if self._starts else step
-        values = self._values.get(start, ())
+        _, values = self._first.get(start, (start, ()))
         if not 0 <= step - start < len(values):
             return False
         again = number.item()
@@ -193,8 +191,6 @@ class RunNumbers:
 
     def _keep_run(self, start: int, stop: int, numbers: torch.Tensor) -> None:
         self._first[start] = stop, numbers
-        if not self._comparisons.waits and len(numbers) == stop - start:
-            self._values[start] = numbers.numpy()
         self._starts.append(start)
         self._ends.add(stop)
         sizes = numbers.double().abs().sum()
@@ -205,7 +201,6 @@ class RunNumbers:
         found: list[torch.Tensor] = []
         step = start
         while step < stop and step in self._first:
-            self._values.pop(step, None)
             step, numbers = self._first.pop(step)
             self._ends.discard(step)
             found.append(numbers)

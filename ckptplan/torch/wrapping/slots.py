@@ -131,22 +131,20 @@ def find_slots(surroundings: Surroundings, places: Iterable[Place]) -> list[Slot
     A container may be replaced by another one, e.g. when the network is reset; the attribute stays. Those of
     the cell do not count, which is made for one call.
     """
-    slots: dict[tuple[int, Key], Slot] = {}
+    slots: list[Slot] = []
     roots = _list_roots(surroundings.holders)
     for place in places:
         holder = place.holder
         if isinstance(holder.thing, torch.nn.Parameter):
             continue
-        found = [Slot(root, place.key) for root in roots if root is holder] or [
+        slots += [Slot(root, place.key) for root in roots if root is holder] or [
             # Numbers of a tensor changed in place, perhaps without a count, as in batch normalization.
             Slot(root, key, is_written=isinstance(holder, TensorHolder))
             for root in roots
             for key, value in root.read().items()
             if _contains(value, holder.thing, _DEPTH)
         ]
-        for slot in found:
-            slots.setdefault(slot.identity, slot)
-    return list(slots.values())
+    return slots
 
 
 def find_held_slots(net: torch.nn.Module) -> list[Slot]:

@@ -19,7 +19,7 @@ from ckptplan.torch.rehearsal import make_single_record
 from ckptplan.torch.run import Result
 from ckptplan.torch.surroundings.walk import walk
 from ckptplan.torch.trees import can_be_held, flatten
-from ckptplan.torch.trial import HiddenState
+from ckptplan.torch.trial import HiddenState, list_names
 from ckptplan.torch.wrapping.slots import (
     LateFinding,
     Slot,
@@ -301,7 +301,7 @@ def _read_slots(error: HiddenState) -> list[Slot]:
     names += ["a view" for one in things if isinstance(one, torch.Tensor) and one._is_view() and one.grad_fn]
     if names:
         raise InputError(
-            f"keeps a part of its state in {', '.join(names[:4])}, which a checkpoint cannot hold",
+            f"keeps a part of its state in {list_names(names)}, which a checkpoint cannot hold",
             field="net",
             accepted="a module that keeps its state in attributes, buffers or variables, as tensors, numbers, "
             "and containers of these; not in parameters, views that steps write into, arrays of NumPy, or sets",
