@@ -91,7 +91,10 @@ class FirstSteps:
         # What the first step makes, later steps may change.
         surroundings.find_more(list_changes(self.world, surroundings.take(copies=True, since=self.world)))
         then, between = surroundings.take(copies=True, since=self.world), self.generators.state()
-        graphs = _list_graphs(list_changes(self.world, then))
+        graphs = {
+            place: {one.grad_fn for one in find_tensors(place.value)} - {None}
+            for place in list_changes(self.world, then)
+        }
         result = self._take(after, min(1, call.plan.steps - 1), between)
         moved = self.generators.moved_since(drawn)
         nodes = set(walk_nodes((*result.tensors, *self._list_sums(graphs)), until=call.parameters))
@@ -206,14 +209,6 @@ class FirstSteps:
                     accepted="tensors without hooks, of which none was computed from another; or what they "
                     "were computed from, and a cell that computes them in each step",
                 )
-
-
-def _list_graphs(places: Iterable[Place]) -> dict[Place, set[Any]]:
-    """Return the operations that made the tensors in each place, without the places that hold none."""
-    found = {
-        place: {one.grad_fn for one in find_tensors(place.value) if one.grad_fn is not None} for place in places
-    }
-    return {place: operations for place, operations in found.items() if operations}
 
 
 def list_uses(result: StepResult, named: Parameters) -> Parameters:

@@ -252,20 +252,11 @@ def describe_call(
         tuple(map(_describe, leaves)),
         tuple((one.shape, *_describe(one)) for one in named),
         *(Autocast.present(device), device),
-        *_read_modes(),
+        *(torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
+        *(*read_settings(), torch.get_num_threads()),
+        *(torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()),
     )
 
 
 def _describe(tensor: torch.Tensor) -> tuple[Any, ...]:
     return type(tensor), tensor.dtype, tensor.device, tensor.requires_grad, tensor.is_inference()
-
-
-def _read_modes() -> tuple[Any, ...]:
-    return (
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        *read_settings(),
-        torch.get_num_threads(),
-        torch._C._len_torch_function_stack(),
-        torch._C._len_torch_dispatch_stack(),
-    )

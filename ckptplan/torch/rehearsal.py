@@ -137,13 +137,10 @@ class _Objective:
         """Losses to execute a call with; they begin to count anew."""
         self.lost, self.sums, self.whole = 0.0, 0.0, []
         self.factor = 1.0 if self.share is None else self.share
-        return {self._name: self._take, "final_loss": self._finish}
-
-    def _take(self, step: int, output: Any) -> torch.Tensor:
-        return self._count(self._name, self._start + step, output)
-
-    def _finish(self, state: Any) -> torch.Tensor:
-        return self._count("final_loss", state)
+        return {
+            self._name: lambda step, output: self._count(self._name, self._start + step, output),
+            "final_loss": partial(self._count, "final_loss"),
+        }
 
     def _count(self, name: str, *given: Any) -> torch.Tensor:
         """Return a loss of some arguments, if there is one, with the part of the sum that the last one is."""

@@ -26,7 +26,6 @@ from ckptplan.torch.surroundings.snapshot import (
     is_put_back,
     list_changes,
     put_back,
-    read_all,
 )
 from ckptplan.torch.trees import holds_graph
 from ckptplan.torch.trial import (
@@ -258,7 +257,10 @@ class SequenceWatch:
 
         Errors say what others changed since the sweep: what is known to be ``changed``, and what is found.
         """
-        present = read_all((*self._changed, *self._new))
+        present: Snapshot = {
+            one: one.read(copies=True) if isinstance(one, TensorHolder) else one.read()
+            for one in (*self._changed, *self._new)
+        }
         try:
             yield
         except Exception as error:

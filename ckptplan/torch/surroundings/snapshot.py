@@ -119,11 +119,6 @@ class Surroundings:
         return {holder: read(holder) for holder in self.holders}
 
 
-def read_all(holders: Iterable[Holder]) -> Snapshot:
-    """Return the present contents of some holders, with the numbers of tensors."""
-    return {one: one.read(copies=True) if isinstance(one, TensorHolder) else one.read() for one in holders}
-
-
 def list_changes(before: Snapshot, after: Snapshot) -> list[Place]:
     """Return the places that differ."""
     return [
