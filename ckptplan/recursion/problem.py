@@ -23,9 +23,9 @@ WORK = {"glance": 10**8, "quick": 6 * 10**8, "thorough": 3 * 10**10}
 CELLS = 5 * 10**6
 
 
-def is_affordable(steps: int, units: int, *, effort: str = "thorough") -> bool:
-    """Return whether a table of so many steps and units is affordable."""
-    return steps**2 * (units + 1) <= WORK[effort] and (steps + 1) * (units + 1) <= CELLS
+def most_units(steps: int, *, effort: str = "thorough") -> int:
+    """Return the most units of an affordable table of so many steps; below 0 if none is affordable."""
+    return min(WORK[effort] // steps**2, CELLS // (steps + 1)) - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +131,7 @@ class Problem:
     @property
     def is_affordable(self) -> bool:
         """Whether a table of all steps and units is affordable."""
-        return is_affordable(self.steps, self.units, effort=self.effort)
+        return self.units <= most_units(self.steps, effort=self.effort)
 
     def within(self, units: int, **changes: Any) -> Problem:
         """Return the problem with so many units of free local memory, and other changes."""

@@ -271,24 +271,21 @@ def _combine(costs: StepCosts, *, most: int, room: int) -> tuple[Integers, Segme
     steps = costs.steps
     few = 3 if steps > MOST_STEPS else 0 if room == steps - 1 else 1
     if not costs.overlaps_compute and not costs.save_seconds:
-        slots = np.append(0, _spread(most, dense=_EACH))
+        slots = np.append(0, spread_out(most, dense=_EACH, ratio=_RATIO))
         slots = slots[(slots >= few) & (slots <= most)]
         # All pieces have a run and, if it is not read, a local load.
         transfer = costs.write_seconds + costs.read_seconds + 2 * costs.message_seconds - costs.load_seconds
         return slots, choose_segments(
             steps=steps, slots=slots, transfer=transfer, recompute=costs.recompute_seconds, most=room
         )
-    slots = np.append(0, _spread(steps - 1, dense=_EVERY))
-    number = np.append(0, _spread(steps - 1, dense=_EVERY if steps <= _EVERY else _SOME))
+    slots = np.append(0, spread_out(steps - 1, dense=_EVERY, ratio=_RATIO))
+    dense = _EVERY if steps <= _EVERY else _SOME
+    number = np.append(0, spread_out(steps - 1, dense=dense, ratio=_RATIO))
     slots, number = slots[(slots >= few) & (slots <= most)], number[number <= room]
     slots, number = (pairs.ravel() for pairs in np.meshgrid(slots, number, indexing="ij"))
     # More slots than the parts can use are as good as fewer; without any, each step but the last is read.
     useful = np.where(slots > 0, slots + number < steps, number == steps - 1)
     return slots[useful], deal_steps(steps, slots=slots[useful], number=number[useful])
-
-
-def _spread(longest: int, *, dense: int) -> Integers:
-    return spread_out(longest, dense=dense, ratio=_RATIO)
 
 
 def find_periods(costs: StepCosts, budget: Budget, *, front: bool) -> Family:

@@ -33,8 +33,8 @@ from ckptplan.recursion.problem import (
     Candidate,
     Problem,
     SolvedProblem,
-    is_affordable,
     list_improving,
+    most_units,
 )
 from ckptplan.recursion.table_problem import (
     cached_tables,
@@ -174,7 +174,7 @@ def _least_extra(candidates: list[Candidate]) -> float:
 def _small_budget_candidates(problem: Problem) -> Iterator[Candidate]:
     """Yield schedules for small budgets, in exact units: coarse units give only few of them."""
     units = min(problem.units, WORK[problem.effort] // problem.steps**2 - 1)
-    if units >= 2 * problem.sizes.tape and is_affordable(problem.steps, units, effort=problem.effort):
+    if 2 * problem.sizes.tape <= units <= most_units(problem.steps, effort=problem.effort):
         yield from _table_candidates(
             cached_tables(problem, steps=problem.steps, units=units), problem.steps, unit=problem.unit
         )

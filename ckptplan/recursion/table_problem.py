@@ -19,7 +19,7 @@ import numpy as np
 from ckptplan.cost.arrays import Integers
 from ckptplan.model.progress import Progress
 from ckptplan.recursion.prices import bound_by_prices, find_promising_splits
-from ckptplan.recursion.problem import CELLS, WORK, Problem
+from ckptplan.recursion.problem import CELLS, WORK, Problem, most_units
 from ckptplan.recursion.tables import Tables, Values
 from ckptplan.recursion.tree import UnitSizes
 
@@ -89,8 +89,7 @@ def coarsen(problem: Problem) -> Problem:
 
 def _most_units(problem: Problem, steps: int) -> int:
     """Return the most units that a table of ``steps`` steps, or of all if fewer, can have."""
-    length = min(steps, problem.steps)
-    return max(1, min(WORK[problem.effort] // length**2, CELLS // (length + 1)) - 1)
+    return max(1, most_units(min(steps, problem.steps), effort=problem.effort))
 
 
 def longest_table(problem: Problem, *, tape: int = 0) -> int:
@@ -112,10 +111,9 @@ def find_rung(problem: Problem, units: int) -> int:
     They are those of the largest exact table of all steps, or of one tape without one, doubled until they are
     enough, or those of all tapes.
     """
-    steps, tape, work = problem.steps, problem.sizes.tape, WORK[problem.effort]
-    rung = max(min(work // steps**2, CELLS // (steps + 1)) - 1, tape)
+    rung = max(most_units(problem.steps, effort=problem.effort), problem.sizes.tape)
     doublings = max(0, (-(-units // rung) - 1).bit_length())
-    return min(rung << doublings, steps * tape)
+    return min(rung << doublings, problem.all_tapes)
 
 
 #: For bounds by prices, the most units of memory, in all and for a state or a tape, and the sums of a table in

@@ -6,7 +6,6 @@ cannot restart from a tape, so a chunk whose tapes are kept is followed by a che
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import replace
 from math import gcd
@@ -14,7 +13,7 @@ from math import gcd
 from ckptplan.model.budget import Budget
 from ckptplan.model.split import Where
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.problem import Candidate, Family, Prices, as_family, is_affordable, list_improving
+from ckptplan.recursion.problem import Candidate, Family, Prices, as_family, list_improving, most_units
 from ckptplan.recursion.tree import Part, UnitSizes, grow_tree
 from ckptplan.strategies.solved import IsBeaten, Rung, Solved, Task
 
@@ -28,14 +27,13 @@ class Memorising(Solved):
 
     def find(self, task: Task) -> list[Family]:
         _, _, units = _convert_to_units(task.costs, task.budget)
-        found = self._tabulate(task, units) if is_affordable(task.costs.steps, units) else []
+        found = self._tabulate(task, units) if units <= most_units(task.costs.steps) else []
         return [as_family(found, task.costs)]
 
     def list_rungs(self, task: Task, *, is_beaten: IsBeaten) -> Iterator[Rung]:
         costs = task.costs
         _, _, units = _convert_to_units(costs, Budget())
-        most = bisect_left(range(units + 1), True, key=lambda more: not is_affordable(costs.steps, more)) - 1
-        candidates = self._tabulate(task, most)
+        candidates = self._tabulate(task, min(units, most_units(costs.steps)))
         yield Rung(answers=[self.answer_with(candidate.build(), costs=costs) for candidate in candidates])
 
     def _tabulate(self, task: Task, units: int) -> list[Candidate]:
@@ -70,7 +68,7 @@ class Memorising(Solved):
         costs, budget = task.costs, task.budget
         if budget.local_bytes is not None and budget.local_bytes < self.least_local_bytes(costs):
             return False
-        return is_affordable(costs.steps, _convert_to_units(costs, budget)[2])
+        return _convert_to_units(costs, budget)[2] <= most_units(costs.steps)
 
     def least_local_bytes(self, costs: StepCosts) -> int:
         state, tape = costs.state_bytes, costs.tape_bytes

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ckptplan.cost.arrays import Integers
 from ckptplan.errors import InputError
 from ckptplan.recursion.online import Snapshots, bound_advances
-from ckptplan.recursion.problem import CELLS, Prices, is_affordable
+from ckptplan.recursion.problem import CELLS, Prices, most_units
 from ckptplan.recursion.revolve import count_at
 from ckptplan.recursion.tables import Tables
 from ckptplan.recursion.tree import UnitSizes
@@ -58,7 +58,7 @@ def compare_online(*, slots: int, first: int = 1, last: int) -> OnlineFactors:
     check_count("T", first)
     check_count("T", last, least=first)
     units = slots + 1
-    if not is_affordable(last, units):
+    if units > most_units(last):
         raise InputError(
             f"a table of the optima for {last:,} steps and {slots:,} slots is too large",
             field="T",
