@@ -132,7 +132,8 @@ def _suggest_plan(plan: Plan, available: int | None) -> str:
 def keep_tapes_in_file(known: Iterable[torch.Tensor]) -> Iterator[None]:
     """Let graphs keep what they save in a file until the end of the block, but for the memory of known tensors.
 
-    Raises RuntimeError for what forbids that, as transforms of ``torch.func`` do.
+    Raises RuntimeError for what forbids that, as transforms of ``torch.func`` do, and OSError if no temporary
+    file can be written.
     """
     spared = {one.untyped_storage().data_ptr() for one in known}
 

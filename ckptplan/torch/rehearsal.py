@@ -250,10 +250,10 @@ class Rehearsal:
             try:
                 with keep_tapes_in_file((*self.call.leaves, *self.probed.parameters)):
                     return self.perform(plain, StepByStep(cell, states), graph=graph)
-            except RuntimeError as error:
-                if "saved tensor hooks" not in str(error):
+            except (RuntimeError, OSError) as error:
+                if isinstance(error, RuntimeError) and "saved tensor hooks" not in str(error):
                     raise
-                # Transforms of torch.func forbid it, here and in what follows.
+                # Transforms of torch.func forbid it, or there is no room for files; so in what follows.
                 self.spills = False
                 put_back(self.world)
         return self.perform(plain, StepByStep(cell, states), graph=graph)

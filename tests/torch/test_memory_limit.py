@@ -660,6 +660,19 @@ def test_a_first_call_of_steps_with_transforms_is_compared_in_memory() -> None:
     run(memory=least).loss.backward()
 
 
+def test_a_first_call_without_a_place_for_files_is_compared_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    cell, state = NEAR["large states"]()
+    run = partial(bptt, cell, torch.randn(60, 64, 16), state, squares)
+    _, least = refuse(run, 1)
+    forget()
+    recognise._kept.clear()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    run(memory=least).loss.backward()
+
+
 def plan_cell(name: str, steps: int, *, needs: bool = False, loss: Any = squares) -> Callable[..., Any]:
     cell, state = CELLS[name]()
     return partial(plan_for, cell, torch.randn(steps, 8, 16, requires_grad=needs), state, loss)
