@@ -78,33 +78,29 @@ def wait_for(transfer: Quantity, compute: Quantity) -> Seconds:
     return waits
 
 
-def least_overlapped_seconds(
-    counts: Counts, costs: StepCosts, *, last_states: Integers, steps_before: Integers
-) -> Seconds:
+def least_overlapped_seconds(counts: Counts, costs: StepCosts, *, last_states: Integers) -> Seconds:
     """Return a lower bound for a box of settings.
 
     Arguments:
         counts: lower bounds of the counts; arrays of shape (n,).
         costs: the costs of the elementary actions.
         last_states: the most states that the last write moves, of shape (n,).
-        steps_before: the fewest steps that run before the last write starts, likewise.
 
-    Only the forward sweep runs before that start, and no read ends before the write has. With A the compute
-    before, B that of reversing all steps, w and r the times of the message that is written last and read
-    first, W and R those of all writes and all reads,
+    Only the forward sweep runs before that write starts, and no read ends before it has. With B the compute of
+    reversing all steps, w and r the times of the message that is written last and read first, W and R those of
+    all writes and all reads,
 
-        seconds >= max(A + w + R, T f + R - r, W - w + B, W + R, all compute)
+        seconds >= max(T f + R - r, W - w + B, W + R, all compute)
 
-    The first three are close where only writes, or only reads, are hidden.
+    The first two are close where only writes, or only reads, are hidden.
     """
     messages = 0.5 * counts.messages
     writes = counts.remote_writes * costs.write_seconds + messages * costs.message_seconds
     reads = counts.remote_reads * costs.read_seconds + messages * costs.message_seconds
-    write = counts.largest_message * costs.write_seconds + np.minimum(messages, 1) * costs.message_seconds
     # W - w and R - r: that message is the largest.
     others = np.maximum(0, counts.remote_writes - last_states)
     latency = np.maximum(0.0, messages - 1) * costs.message_seconds
-    # Nothing is recorded, loaded or run again before that start.
+    # Nothing is recorded, loaded or run again before the last write starts.
     after = (
         costs.steps * (costs.record_overhead_seconds + costs.backward_seconds)
         + counts.recomputed_steps * costs.recompute_seconds
@@ -112,7 +108,6 @@ def least_overlapped_seconds(
         + counts.local_loads * costs.load_seconds
     )
     bounds: list[Quantity] = [
-        steps_before * costs.forward_seconds + write + reads,
         costs.steps * costs.forward_seconds + others * costs.read_seconds + latency,
         others * costs.write_seconds + latency + after,
         writes + reads,

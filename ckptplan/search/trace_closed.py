@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from ckptplan.cost.arrays import SUM_ROUNDING, Integers
 from ckptplan.cost.exact import price
+from ckptplan.cost.overlap import least_overlapped_seconds
 from ckptplan.model.prediction import COUNTS
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.boxes import (
@@ -262,8 +263,8 @@ def _bound_gains_by_row(
     timed["recomputed_steps"] = (counts.recomputed_steps + lengths - 1)[box] - longer
     counts = replace(counts, **timed)
     if costs.overlaps_compute and problem.strategy.moves_states:
-        rows = boxes.take(box)
-        seconds = problem.strategy.least_overlapped_seconds(counts, low=rows.low, high=rows.high, costs=costs)
+        states = problem.strategy.bound_last_write(boxes.take(box).high)
+        seconds = least_overlapped_seconds(counts, costs, last_states=states)
     else:
         seconds = price(counts, costs).seconds
     gains = seen.gain(problem.relax((local[box] + longer * costs.tape_bytes, seconds)))

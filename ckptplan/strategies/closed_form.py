@@ -65,17 +65,9 @@ class ClosedForm(Strategy):
         """Return when transfers are due at each point."""
         raise NotImplementedError(f"{self.name} moves states and does not say when")
 
-    def bound_last_write(self, *, low: Columns, high: Columns, steps: int) -> tuple[Integers, Integers]:
-        """Return the most states that the last write moves, and the fewest steps before it, in each box."""
-        raise NotImplementedError(f"{self.name} moves states and does not bound when")
-
-    def least_overlapped_seconds(
-        self, counts: Counts, *, low: Columns, high: Columns, costs: StepCosts
-    ) -> npt.NDArray[np.float64]:
-        """Return a lower bound of the seconds in each box, with transfers beside compute."""
-        states, before = self.bound_last_write(low=low, high=high, steps=costs.steps)
-        least = least_overlapped_seconds(counts, costs, last_states=states, steps_before=before)
-        return np.asarray(least, dtype=np.float64)
+    def bound_last_write(self, high: Columns) -> Integers:
+        """Return the most states that the last write moves in each box."""
+        raise NotImplementedError(f"{self.name} moves states and does not bound how many")
 
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
         return Parameters(
@@ -112,7 +104,7 @@ class ClosedForm(Strategy):
         seconds = np.where(
             is_point,
             overlapped_seconds(self.transfers(low, costs=costs), counts=counts, costs=costs),
-            self.least_overlapped_seconds(counts, low=low, high=high, costs=costs),
+            least_overlapped_seconds(counts, costs, last_states=self.bound_last_write(high)),
         )
         return replace(cost, seconds=seconds)
 

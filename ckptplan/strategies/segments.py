@@ -234,12 +234,8 @@ class Segmented(ClosedForm):
             between_reads=batch * reversal,
         )
 
-    def bound_last_write(self, *, low: Columns, high: Columns, steps: int) -> tuple[Integers, Integers]:
-        """Bound the start of the last write: that of a segment which v + 1 segments follow."""
-        batch, most_kept = self.batch_of(high)
-        # In a wide box the product can exceed 2**63.
-        most = np.minimum(most_kept + 2, steps // high[self.segment] + 1) * high[self.segment]
-        return batch, np.maximum(0, steps - most)
+    def bound_last_write(self, high: Columns) -> Integers:
+        return self.batch_of(high)[0]
 
     @property
     def moves_batches(self) -> bool:
