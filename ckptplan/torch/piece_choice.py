@@ -1,7 +1,7 @@
 """Finds the compiled piece of a call: one that was made before, or a new one, the quickest of a few lengths.
 
 The steps as they are written are measured first, which is the trial that they have to pass, and a piece as a
-step of a plan.
+step of a plan. A piece is compiled aside, and compared with the steps as they are written.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import warnings
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
@@ -17,22 +18,35 @@ from typing import Any
 import torch
 
 from ckptplan.schedule.actions import Advance, Backward, Record
+from ckptplan.torch.ambient import Autocast
 from ckptplan.torch.call import Call
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.compile_options import Compile, CompileProgress
-from ckptplan.torch.compiling.build import build_piece, choose_product, walk_code
-from ckptplan.torch.compiling.steps import CompiledPiece, NotCompiled, Product, warn_uncompiled
-from ckptplan.torch.measurement import (
-    ActionSeconds,
-    FirstRuns,
-    Recordings,
-    measure_call,
-    run_twice,
+from ckptplan.torch.compiling.steps import (
+    SHIFT,
+    CompiledPiece,
+    NotCompiled,
+    PieceFunction,
+    Product,
+    describe_form,
+    prepare_leaves,
+    run_with_chunk_loss,
+    run_with_loss,
+    run_with_outputs,
+    warn_uncompiled,
 )
+from ckptplan.torch.graphs import GivenPairs, compute_gradients
+from ckptplan.torch.inputs import detach_inputs
+from ckptplan.torch.measurement import ActionSeconds, FirstRuns, Recordings, measure_call, run_twice
 from ckptplan.torch.meters import measure_allocated
 from ckptplan.torch.probe import Probed, probe
-from ckptplan.torch.recognise import Recent, Situation
+from ckptplan.torch.recognise import Recent, Situation, describe_call
+from ckptplan.torch.surroundings.signature import Signature
+from ckptplan.torch.surroundings.snapshot import leave_as_found
+from ckptplan.torch.surroundings.walk import walk
 from ckptplan.torch.survey import Measurement
+from ckptplan.torch.trees import Leaves, flatten, is_differentiable
+from ckptplan.torch.trial import are_equal
 
 _log = logging.getLogger("ckptplan.torch")
 #: The lengths of which the quickest is chosen, if none is given.
@@ -207,8 +221,10 @@ def _compile(
     report: CompileProgress = compile_.progress or report_on_terminal
     report(what, None)
     begun, seconds = perf_counter(), 0.0
+    things = {"cell": call.cell, **call.losses}
     try:
-        found = build_piece(call, probed, steps, product, mode=compile_.mode)
+        with leave_as_found(things, device=call.device), Autocast.present(call.device).cast_anew():
+            found = _build_piece(call, probed, steps, product, mode=compile_.mode)
         seconds = perf_counter() - begun
     finally:
         report(what, seconds)
@@ -225,3 +241,126 @@ def report_on_terminal(what: str, seconds: float | None) -> None:
     else:
         sys.stderr.write(f" {seconds:.1f} s\n")
     sys.stderr.flush()
+
+
+class CodeSignature(Signature):
+    """Describes hooks, methods, functions and options that a cell can reach, but no numbers.
+
+    PyTorch's compiler looks for the numbers that a graph depends on each time the graph is called; it does not
+    look for hooks, nor for methods that were replaced.
+    """
+
+    def describe_constant(self, value: Any) -> Any:
+        """Return what is equal for constants of the same kind, of numbers the type."""
+        if isinstance(value, int | float | complex) and not isinstance(value, bool):
+            return self._refer(type(value))
+        return super().describe_constant(value)
+
+    def describe_tensor(self, tensor: torch.Tensor) -> Any:
+        """Return what is equal for tensors of the same kind; of targets and the like, the shape may differ."""
+        facts = super().describe_tensor(tensor)
+        return facts if facts is None or tensor.requires_grad else facts[1:]
+
+    def _read_numbers(self, tensor: torch.Tensor) -> Any:
+        del tensor
+
+
+def walk_code(call: Call) -> Situation:
+    """Return what the compiled pieces of a call depend on: code, hooks, options, shapes, types and modes."""
+    things, signature = {"cell": call.cell, **call.losses}, CodeSignature()
+    reached = walk(things, signature=signature)
+    settings = describe_call(
+        call.state, call.sequence, (), signature, device=call.device, options=tuple(things)
+    )
+    return Situation(reached=reached, signature=signature, settings=settings)
+
+
+def choose_product(call: Call) -> Product:
+    """Return what a piece of a call would best return."""
+    if "loss" in call.losses:
+        return "loss"
+    return "chunk_loss" if "chunk_loss" in call.losses else "outputs"
+
+
+_FUNCTIONS: dict[Product, PieceFunction] = {
+    "loss": run_with_loss,
+    "chunk_loss": run_with_chunk_loss,
+    "outputs": run_with_outputs,
+}
+#: What compiled steps may differ by from those that run as they are written, as a share of the largest number.
+_ROUNDING = 1e-3
+#: What the compiler's parts raise besides its own errors.
+_ERRORS = (RuntimeError, NotImplementedError, AssertionError, OSError)
+
+
+def _take_state(call: Call, steps: int) -> Any:
+    """Return the state after the first steps as they are written. Raises NotCompiled if its form changes."""
+    pieces, nest = call.sequence.piece(0, steps)
+    inputs = nest.fill([leaf.detach() for leaf in pieces])
+    with torch.no_grad():
+        state = run_with_outputs(call.cell, None, SHIFT, call.state, inputs)[1]
+        after = run_with_outputs(call.cell, None, SHIFT, state, inputs)[1]
+    if describe_form(*flatten(after)) != describe_form(*flatten(state)):
+        raise NotCompiled(
+            "the state holds numbers outside of tensors, or shapes, that differ from step to step",
+            whatever_loss=True,
+        )
+    return state
+
+
+def _build_piece(
+    call: Call, probed: Probed, steps: int, product: Product, *, mode: str
+) -> tuple[CompiledPiece, Any]:
+    """Compile a piece of so many steps, and return it with a state of its form. Raises NotCompiled.
+
+    The first steps run once as they are written: the state after them is of the form that most states have.
+    """
+    with warnings.catch_warnings():
+        # PyTorch's compiler uses what PyTorch deprecates.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from ckptplan.torch.compiling.backend import CompiledFunction, explain_error, set_compiler
+
+    state, drawn = _take_state(call, steps), probed.generators.state()
+
+    def run_aside(piece: PieceFunction, *, graph: bool) -> tuple[Leaves, Leaves]:
+        """Return all tensors that a piece returns from that state, and gradients: zeros without a ``graph``."""
+        leaves, structure = flatten(state)
+        given, nest = call.sequence.piece(0, steps)
+        begin = prepare_leaves(tuple(leaf.detach() for leaf in leaves), roots=graph)
+        rows = detach_inputs(given) if graph else tuple(leaf.detach() for leaf in given)
+        probed.generators.restore(drawn)
+        with torch.set_grad_enabled(graph):
+            loss = call.losses.get(product)
+            made, _ = flatten(piece(call.cell, loss, SHIFT, structure.fill(begin), nest.fill(rows)))
+            ends = [leaf for leaf in made if leaf.requires_grad and is_differentiable(leaf)]
+            wanted = [leaf for leaf in (*begin, *rows) if leaf.requires_grad]
+            pairs: GivenPairs = [(leaf, torch.ones_like(leaf)) for leaf in ends]
+            found = compute_gradients(pairs, [*wanted, *probed.parameters])
+        gradients = tuple(torch.zeros(()) if one is None else one for one in found)
+        return tuple(leaf.detach() for leaf in made), gradients
+
+    advance, record = (CompiledFunction(_FUNCTIONS[product], mode=mode) for _ in range(2))
+    try:
+        with set_compiler():
+            first, _ = run_aside(advance, graph=False)
+            second, gradients = run_aside(record, graph=True)
+    except (NotCompiled, torch.OutOfMemoryError):
+        raise
+    except _ERRORS as error:
+        raise explain_error(error) from error
+    third, expected = run_aside(_FUNCTIONS[product], graph=True)
+    floats = [one for one in (*third, *expected) if one.is_floating_point()]
+    rounding = max([_ROUNDING, *(8 * torch.finfo(one.dtype).eps for one in floats)])
+    pairs = ((first, third), (second, third), (gradients, expected))
+    if not all(are_equal(ours, theirs, rounding=rounding) for ours, theirs in pairs):
+        raise NotCompiled("compiled steps differ from those as written")
+    piece = CompiledPiece(
+        steps=steps,
+        product=product,
+        form=describe_form(*flatten(state)),
+        advance=advance,
+        record=record,
+        settings=set_compiler,
+        reuses_memory=record.reuses_memory,
+    )
+    return piece, state

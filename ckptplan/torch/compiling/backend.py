@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -25,7 +26,6 @@ from ckptplan.torch.compiling.steps import (
     NotCompiled,
     PieceFunction,
     copy_from_graph,
-    copy_function,
 )
 
 _aten: Any = torch.ops.aten
@@ -83,7 +83,9 @@ class CompiledFunction:
             # Random numbers as PyTorch draws them: both graphs, and steps that run uncompiled, draw the same.
             "fallback_random": True,
         }
-        self._run = torch.compile(copy_function(function), backend=self._compile, dynamic=False, fullgraph=True)
+        # Of its own code object: the compiler keeps what it makes with the code.
+        own = FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
+        self._run = torch.compile(own, backend=self._compile, dynamic=False, fullgraph=True)
 
     def __call__(self, *args: Any) -> Any:
         try:

@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from types import FunctionType
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -96,11 +95,6 @@ def _iterate(inputs: Any) -> Iterator[Any]:
     for place in range(count):
         step = [leaf if part is None else part[place] for leaf, part in zip(leaves, parts, strict=True)]
         yield _pytree.tree_unflatten(step, spec)
-
-
-def copy_function(function: Any) -> PieceFunction:
-    """Return a function of its own code object: the compiler keeps what it makes with the code."""
-    return FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
 
 
 #: What a piece returns besides the state: the losses of its steps, their loss as a whole, or their outputs.

@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.overrides import TorchFunctionMode
 
 from ckptplan.errors import InputError, quote_value
+from ckptplan.schedule.schedule import check_count
 from ckptplan.torch.budget import Space, read_limit
 from ckptplan.torch.call import Call
 from ckptplan.torch.offload import find_links
@@ -140,7 +141,8 @@ class FusedSequence(Wrapped):
 
     def __init__(self, net: torch.nn.RNNBase, *, piece: int | None = None, **options: Any) -> None:
         _check_net(net)
-        _check_piece(piece)
+        if piece is not None:
+            check_count("piece", piece)
         if "schedule" in options:
             raise InputError(
                 "is not taken: a call may run several sequences",
@@ -275,14 +277,4 @@ def _check_net(net: object) -> None:
             f"{quote_value(type(net).__name__)} has a forward of its own, which pieces would leave out",
             field="net",
             accepted=f"{_ACCEPTED}; what else a subclass does, in a module around it",
-        )
-
-
-def _check_piece(piece: object) -> None:
-    if piece is not None and (not isinstance(piece, int) or isinstance(piece, bool) or piece < 1):
-        raise InputError(
-            f"is {quote_value(piece)}",
-            field="piece",
-            value=piece,
-            accepted="a number of time steps, at least 1",
         )
