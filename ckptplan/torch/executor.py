@@ -134,10 +134,8 @@ class Executor:
         """Execute the actions before the first Backward, or before the last recording if it is postponed."""
         with self.watch.sweep(), self._explain():
             self._sweeps = True
-            try:
-                self._execute_sweep(actions)
-            finally:
-                self._sweeps = False
+            self._execute_sweep(actions)
+            self._sweeps = False
             self.watch.end_sweep()
 
     def _execute_sweep(self, actions: Lookahead) -> None:

@@ -15,12 +15,10 @@ from ckptplan.torch.call import Call, check_plan, read_options
 from ckptplan.torch.run import Result, bptt_call, unroll_call
 
 #: Arguments of ``unroll`` that say how a plan is executed.
-_OPTIONS = frozenset(
-    (
-        *("parameters", "offload", "remote_dir", "replay_randomness", "verify"),
-        *("schedule", "observer", "strict", "compile"),
-    )
-)
+_OPTIONS = {
+    *("parameters", "offload", "remote_dir", "replay_randomness", "verify"),
+    *("schedule", "observer", "strict", "compile"),
+}
 
 
 class Wrapped(torch.nn.Module):
