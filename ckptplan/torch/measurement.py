@@ -34,8 +34,8 @@ _PIECE = 64
 _STEPS = 16
 #: Steps whose bytes are counted: the fewest of which all kinds of actions run after others.
 _COUNTED = 4
-#: The same where a limit has room for so few tapes, beside twice the gradients: those of single steps.
-_COUNTED_TIGHT, _TIGHT = 2, 8
+#: The same where a limit has room for so few tapes: those of single steps.
+_COUNTED_TIGHT, _TIGHT = 2, 7
 #: The same for cells that run chunks, which work on as many steps at a time as a plan has room for.
 _COUNTED_NARROW, _COUNTED_WIDE = 16, 32
 #: Room for so many states: cells that run chunks use as much working memory as they ever do.
@@ -293,7 +293,7 @@ def choose_count(call: Call, probed: Probed, *, limit: int) -> int:
     if isinstance(call.cell, ChunkCell):
         wide = limit >= 2 * _COUNTED_WIDE * byte_size(flatten(call.state)[0])
         return min(_COUNTED_WIDE if wide else _COUNTED_NARROW, steps)
-    tight = limit < 2 * byte_size(probed.parameters) + _TIGHT * probed.found.tape_bytes
+    tight = limit < byte_size(probed.parameters) + _TIGHT * probed.found.tape_bytes
     return min(_COUNTED_TIGHT if tight else _COUNTED, steps)
 
 
