@@ -46,8 +46,8 @@ from ckptplan.wording import Argument
 #: The seconds that a validation may take by default: if times are compared, and if they are not.
 _MOST_TIMED, _MOST_SECONDS = 600.0, 60.0
 #: What takes so many times too long by calibrated times, or by those of the first steps, is refused at once:
-#: the machine may be quicker by now, and so may later steps.
-_DOUBT = 4.0
+#: the machine may be quicker by now, and later steps may take a fifth of the first ones.
+_DOUBT = 10.0
 #: The share of available memory that a run may be predicted to need.
 _SHARE = 0.7
 #: Rounds in which messages are timed again, and the steps of a round.

@@ -125,7 +125,7 @@ class FirstSteps:
             changed=self._hold(changed),
             with_graph=self._hold(with_graph),
             # The first one is read quickly. Where a sequence cannot begin again, any may move later.
-            drawn=moved | {0} if call.runs_as_planned else self.generators.numbers,
+            drawn=moved | {0} if call.runs_as_planned else None,
             # With a graph, such a cache would be part of each chunk's graph.
             made=self._hold(place for place in made if place not in lasting and place not in with_graph),
         )
@@ -332,7 +332,7 @@ def probe(call: Call, *, anew: bool = True) -> Probed:
     generators = Generators(call.device, wanted=draws, held=situation.reached.generators)
     if call.is_closed or not reverses:
         # No step has to show anything.
-        found = Findings(device=_find_device(call.leaves, default=call.device), drawn=generators.numbers)
+        found = Findings(device=_find_device(call.leaves, default=call.device), drawn=None)
         return Probed.of(call, found, situation, generators, recalled=not reverses)
     findings = recall(situation)
     if not anew and findings is not None:

@@ -108,8 +108,8 @@ class Findings:
 
     #: Of the results of a step.
     device: torch.device
-    #: The numbers of the random generators that steps draw from, perhaps.
-    drawn: frozenset[int] = frozenset()
+    #: The numbers of the random generators that steps draw from, perhaps; None if any may be one.
+    drawn: frozenset[int] | None = frozenset()
     #: The tensors requiring a gradient that steps use.
     used: tuple[torch.Tensor, ...] = ()
     #: The cell and the losses, if they are modules, and all modules that were called.

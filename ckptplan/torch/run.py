@@ -136,8 +136,8 @@ def _find_out(call: Call, *, anew: bool) -> Probed:
 
 def _add_late(call: Call, probed: Probed, places: tuple[Place, ...]) -> Probed:
     """Return what is known with places by which later steps count, and all random generators."""
-    known, drawn = probed.found, probed.generators.numbers
-    found = replace(known, changed=(*known.changed, *places), drawn=drawn)
+    known = probed.found
+    found = replace(known, changed=(*known.changed, *places), drawn=None)
     return Probed.of(call, found, probed.situation, probed.generators, recalled=False)
 
 
@@ -224,7 +224,9 @@ def make_executor(
     autocast, generators = Autocast.present(device), probed.generators
     if device.type != "cpu":
         generators = Generators(device, wanted=generators.wanted, held=probed.situation.reached.generators)
-    drawn = found.drawn if may_begin_again and call.replay_randomness else generators.numbers
+    # Where all can begin again after the sweep, checkpoints hold the generators that the first steps drew from.
+    returns = may_begin_again and isinstance(call.plan, Plan) and probed.surroundings.can_put_back
+    drawn = found.drawn if returns and found.drawn is not None else generators.numbers
     counts = list_counts(found.changed if replays_counts else (), with_graph=found.with_graph)
     replayed = generators.only(drawn if call.replay_randomness else (), beside=counts)
     verifier, kind = _make_verifier(call, probed, autocast), _choose_engine(call, probed)

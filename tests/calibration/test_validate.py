@@ -14,7 +14,7 @@ from ckptplan import HardwareProfile, InputError, Plan, Workload
 from ckptplan.calibration.backend import Gradient
 from ckptplan.calibration.calibrate import Calibrated, calibrate
 from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.torch_backend import TorchBackend
+from ckptplan.calibration.torch_backend import TorchBackend, rounds
 from ckptplan.calibration.torch_backend.cells import MeasuredNetwork, build_network
 from ckptplan.calibration.torch_backend.runs import TorchProgram
 from ckptplan.calibration.validate import validate
@@ -169,14 +169,18 @@ def test_of_a_plan_for_other_hardware_only_counts_bytes_and_gradients_are_compar
     assert any("regret was not measured" in one for one in found.notes)
 
 
-def test_a_validation_that_would_take_too_long_is_refused_with_the_estimate_and_the_ways_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """After a step that runs forward: no schedule runs."""
-    monkeypatch.setattr(TorchProgram, "_run", lambda *_, **__: pytest.fail("a schedule ran"))
+def test_a_validation_that_would_take_too_long_is_refused_with_the_estimate_and_the_ways_out() -> None:
     with pytest.raises(InputError, match=r"max_seconds: 4 runs of 40 steps take .*limit is 1e-06 s") as error:
         validate(plan_of_other_hardware(), max_seconds=1e-6)
     assert re.search(r"max_seconds=\d+, or a plan for at most 1 steps, a smaller batch", str(error.value))
+
+
+def test_a_validation_of_long_steps_is_refused_before_a_schedule_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After two steps that run forward."""
+    monkeypatch.setattr(TorchProgram, "_run", lambda *_, **__: pytest.fail("a schedule ran"))
+    monkeypatch.setattr(rounds, "_LONG_STEP", 0.0)
+    with pytest.raises(InputError, match=r"max_seconds: 4 runs of 40 steps take .*limit is 1e-06 s"):
+        validate(plan_of_other_hardware(), max_seconds=1e-6)
 
 
 def test_times_may_take_ten_minutes_unless_another_limit_is_given(
@@ -211,11 +215,11 @@ def test_ctrl_c_leaves_what_was_compared_before(
         return lambda *one, **more: measure(*one, **more) if next(left, None) is not None else stop()
 
     # A round is the plan and base, and the first warms up.
-    for completed, rounds in ((2 * 3 + 1, 2), (1, 0)):
+    for completed, repeats in ((2 * 3 + 1, 2), (1, 0)):
         monkeypatch.setattr(TorchProgram, "seconds", stop_after(completed))
         found = validate(plan, repeats=4)
-        assert (found.interrupted, found.repeats) == (True, rounds)
-        assert ("total" in [one.quantity for one in found.rows]) == bool(rounds)
+        assert (found.interrupted, found.repeats) == (True, repeats)
+        assert ("total" in [one.quantity for one in found.rows]) == bool(repeats)
         assert "the rest was not measured" in shown_table(found)
         assert view_validation(found).document()["holds"] is False
     monkeypatch.undo()

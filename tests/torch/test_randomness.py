@@ -14,14 +14,22 @@ import numpy as np
 import pytest
 import torch
 
+import ckptplan
 from ckptplan import InputError
-from ckptplan.schedule.actions import Action
+from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
+from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch import bptt
 from ckptplan.torch.ambient import Generators
 from ckptplan.torch.executor import Executor
 from tests.torch.support import assert_close, gradients, gru, job, plain, plan_of
 
 STEPS = 24
+#: Half of the steps run again before any is reversed.
+EARLY = (
+    Save(0, Tier.LOCAL), Advance(0, 12), Save(12, Tier.LOCAL), Advance(12, 24), Load(12, Tier.LOCAL),
+    Record(12, 24), Backward(12, 24), Free(12, Tier.LOCAL), Load(0, Tier.LOCAL), Free(0, Tier.LOCAL),
+    Record(0, 12), Backward(0, 12),
+)  # fmt: skip
 STRATEGIES = ["base", "standard", "double", "revolve", "optimal"]
 CPU = torch.device("cpu")
 
@@ -354,3 +362,52 @@ def test_checkpoints_of_a_run_that_draws_nothing_hold_one_state() -> None:
 
     bptt(gru()[0], inputs, state, squares, plan=plan("revolve"), observer=observe).loss.backward()
     assert len(seen) == 1
+
+
+def _draw_late(after: int, change: Callable[[], object] = lambda: None) -> tuple[Any, Any]:
+    """A cell that draws from Python's generator and makes a change after some steps, and its first state."""
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(4, 4).double()
+
+    def cell(state: Any, x: torch.Tensor) -> Any:
+        hidden, step = state
+        hidden = torch.tanh(layer(hidden) + x)
+        if int(step) > after:
+            change()
+            hidden = hidden * (1 + random.random())
+        return (hidden, step + 1), hidden
+
+    return cell, (torch.zeros(2, 4, dtype=torch.float64), torch.zeros((), dtype=torch.long))
+
+
+def _compare_late(cell: Any, state: Any, schedule: Any) -> None:
+    inputs = torch.randn(STEPS, 2, 4, dtype=torch.float64, requires_grad=True)
+    for _ in range(3):
+        random.seed(1)
+        ours = gradients(bptt(cell, inputs, state, squares, plan=schedule).loss, [inputs])
+        random.seed(1)
+        outputs, _ = plain(cell, inputs, state, STEPS)
+        assert_close(ours, gradients(torch.stack(outputs).square().sum(), [inputs]), relative=1e-11)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [ckptplan.online(4), Schedule(steps=STEPS, actions=EARLY, chunk_size=12, local_states=3)],
+    ids=["of unknown length", "that loads before its first backward pass"],
+)
+def test_steps_that_run_again_within_the_sweep_draw_what_late_ones_drew(schedule: Any) -> None:
+    _compare_late(*_draw_late(STEPS - 8), schedule)
+
+
+def test_a_late_draw_after_a_change_that_cannot_be_put_back_is_drawn_again() -> None:
+    """There is no second sweep, which would change it once more."""
+    counts = np.zeros(300_000)
+
+    def change() -> None:
+        counts[:] += 1
+
+    cell, state = _draw_late(STEPS - 3, change)
+    inputs = torch.randn(STEPS, 2, 4, dtype=torch.float64)
+    for call in (1, 2, 3):
+        bptt(cell, inputs.requires_grad_(), state, squares, plan=plan("standard")).loss.backward()
+        assert counts[0] == 2 * call

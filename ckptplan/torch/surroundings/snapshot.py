@@ -91,6 +91,11 @@ class Surroundings:
         # A copy: what is found later is found by these alone.
         self.holders = [*holders]
 
+    @property
+    def can_put_back(self) -> bool:
+        """Whether all that steps may change can be undone; parameters they may not."""
+        return all(one.can_put_back or isinstance(one.thing, torch.nn.Parameter) for one in self.holders)
+
     def find_more(self, places: Iterable[Place]) -> list[Holder]:
         """Add what places lead to that was made since the search, and return it."""
         known = {id(holder.thing) for holder in self.holders}
