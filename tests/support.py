@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import os
 import shutil
 import signal
@@ -23,7 +24,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import ckptplan
-from ckptplan.cli import main
+from ckptplan.cli import main, progress
 from ckptplan.cost.exact import Cost
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Goal, Model
@@ -199,7 +200,8 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command of the program in this process, with streams, folder and variables of its own.
 
-    It parses, computes and prints as a process would, without the second that imports take.
+    It parses, computes and prints as a process would, without the second that imports take, and without the
+    lines of progress that appear where a busy machine takes ten seconds.
     """
     out, err = io.StringIO(), io.StringIO()
     variables = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | environment
@@ -207,6 +209,7 @@ def run(
         patch.dict(os.environ, variables, clear=True),
         patch.object(sys, "argv", ["ckptplan", *arguments]),
         patch.object(sys, "stdin", io.StringIO(stdin or "")),
+        patch.object(progress, "_INTERVAL_SECONDS", math.inf),
         contextlib.chdir(cwd or Path.cwd()),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
