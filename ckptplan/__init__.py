@@ -105,6 +105,9 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'ckptplan' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)
+    if hasattr(value, "model_rebuild"):
+        # A model that is not built yet has no signature that help could show.
+        value.model_rebuild()
     globals()[name] = value
     return value
 
