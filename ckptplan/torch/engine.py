@@ -43,10 +43,12 @@ class Tape:
     final: Terms
     #: Whether the state at its end is a part of it.
     holds_end: bool
+    #: The storages of what the steps found.
+    known: frozenset[int]
 
     @property
     def bytes(self) -> int:
-        """The bytes it keeps alive, excluding its initial state, parameters and inputs."""
+        """The bytes it keeps alive, without its initial state, parameters, inputs and what steps found."""
         return self._count((*self.end, *self.terms, *self.final))
 
     @property
@@ -58,7 +60,7 @@ class Tape:
         end = self.end if self.holds_end else ()
         # Where gradients enter, outputs of steps are held, whether the graph saved them or not.
         held = (*end, *(one for one in self.terms if one.dim()))
-        return count_saved_bytes(outputs, end=held, without=(*self.begin, *self.inputs))
+        return count_saved_bytes(outputs, end=held, without=(*self.begin, *self.inputs), known=self.known)
 
 
 #: Steps whose inputs are made or unbound at a time, if nothing is recorded.
@@ -82,6 +84,7 @@ class Engine:
         self.cell: Any = call.cell
         self.inputs, self.steps, self.outputs = call.sequence, call.plan.steps, outputs
         self.parameters = probed.parameters
+        self._known = probed.situation.reached.storages
         #: For each tensor of the inputs, whether its gradient is wanted.
         self.wanted = tuple(leaf.requires_grad for leaf in leaves)
         self.gradients = Gradients(
@@ -131,6 +134,7 @@ class Engine:
             terms=terms,
             final=final,
             holds_end=self.holds_end,
+            known=self._known,
         )
         self._check(tape)
         self.roots = []

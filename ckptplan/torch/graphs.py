@@ -62,15 +62,19 @@ def find_outer_node(
 
 
 def count_saved_bytes(
-    outputs: Iterable[torch.Tensor], *, end: Iterable[torch.Tensor], without: Iterable[torch.Tensor]
+    outputs: Iterable[torch.Tensor],
+    *,
+    end: Iterable[torch.Tensor],
+    without: Iterable[torch.Tensor],
+    known: frozenset[int],
 ) -> int:
     """Return the bytes of the distinct storages that a graph saved, including the state at its end.
 
-    Storages of ``without`` (the initial state and the inputs) and of leaves that require a gradient
-    (parameters) are not counted, since they exist without the graph too.
+    Storages of ``without`` (the initial state and the inputs), of leaves that require a gradient (parameters)
+    and ``known`` ones (of targets, by their numbers) are not counted, since they exist without the graph too.
     """
     outputs = tuple(outputs)
-    left_out = {storage_of(tensor) for tensor in without}
+    left_out = {storage_of(tensor) for tensor in without} | known
     kept: dict[int, int] = {}
     for tensor in (*end, *find_saved_tensors(outputs)):
         place = storage_of(tensor)

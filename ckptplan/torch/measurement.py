@@ -222,7 +222,9 @@ def _refuse_empty(pieces: Leaves, seen: Recordings) -> None:
 
 
 def _sum(_: int, output: Any) -> torch.Tensor:
-    leaves = [torch.view_as_real(leaf) if leaf.is_complex() else leaf for leaf in flatten(output)[0]]
+    leaves = [
+        torch.view_as_real(leaf.resolve_conj()) if leaf.is_complex() else leaf for leaf in flatten(output)[0]
+    ]
     return torch.stack([leaf.float().sum() for leaf in leaves]).sum()
 
 

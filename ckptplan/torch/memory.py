@@ -139,9 +139,11 @@ def keep_tapes_in_file(known: Iterable[torch.Tensor]) -> Iterator[None]:
 
     def pack(tensor: torch.Tensor) -> Any:
         plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.is_quantized
-        if not plain or not tensor.numel() or tensor.untyped_storage().data_ptr() in spared:
+        # Backward passes may see how a tensor lies in memory.
+        dense = plain and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
+        if not dense or not tensor.numel() or tensor.untyped_storage().data_ptr() in spared:
             return tensor
-        numbers = tensor.detach().resolve_conj().resolve_neg().reshape(-1).view(torch.uint8).cpu().numpy()
+        numbers = tensor.detach().view(-1).view(torch.uint8).cpu().numpy()
         place = file.seek(0, SEEK_END)
         file.write(numbers.data)
         return place, numbers.nbytes, tensor.dtype, tensor.shape, tensor.device

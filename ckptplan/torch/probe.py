@@ -169,7 +169,9 @@ class FirstSteps:
         used = list_uses(result, self.call.parameters)
         self._refuse_computed(used)
         try:
-            tape_bytes = count_saved_bytes(result.tensors, end=(), without=result.roots)
+            tape_bytes = count_saved_bytes(
+                result.tensors, end=(), without=result.roots, known=self.reached.storages
+            )
             types = {one.dtype for one in find_saved_tensors(result.tensors) if one.is_floating_point()}
         except RuntimeError:
             # A part of the graph is gone.

@@ -159,7 +159,7 @@ class _Objective:
         floats = [gather(one) for one in given if is_differentiable(one) and one.numel()]
         self.whole += nest.plain
         self.whole += [reduce_gradient(one) for one in given if not is_differentiable(one) and one.numel()]
-        leaves = [torch.view_as_real(one) if one.is_complex() else one for one in floats]
+        leaves = [torch.view_as_real(one.resolve_conj()) if one.is_complex() else one for one in floats]
         self.dtypes |= {leaf.dtype for leaf in leaves}
         if not leaves:
             return torch.zeros(())
@@ -250,10 +250,10 @@ class Rehearsal:
             try:
                 with keep_tapes_in_file((*self.call.leaves, *self.probed.parameters)):
                     return self.perform(plain, StepByStep(cell, states), graph=graph)
-            except (RuntimeError, OSError) as error:
-                if isinstance(error, RuntimeError) and "saved tensor hooks" not in str(error):
-                    raise
-                # Transforms of torch.func forbid it, or there is no room for files; so in what follows.
+            except torch.OutOfMemoryError:
+                raise
+            except (RuntimeError, OSError):
+                # Something forbids it, as transforms of torch.func do, or there is no room for files.
                 self.spills = False
                 put_back(self.world)
         return self.perform(plain, StepByStep(cell, states), graph=graph)
@@ -515,7 +515,15 @@ def rehearse_first(call: Call, probed: Probed, execute: Execute, *, room: int, r
         if repeats:
             first.repeat()
             return
-        first.rehearse()
+        try:
+            first.rehearse()
+        except InputError:
+            if not first.spills:
+                raise
+            # What a file gives back may be told from what was kept, as noise that is filled in afterwards.
+            put_back(world)
+            generators.restore(first.drawn)
+            replace(first, spills=False).rehearse()
         if not isinstance(cell, ChunkCell):
             return
         put_back(world)

@@ -650,6 +650,63 @@ def test_a_first_call_at_the_least_limit_stays_within_it(name: str) -> None:
     assert found.peak <= 1.05 * least
 
 
+@pytest.mark.parametrize("measure", [torch.nn.functional.mse_loss, torch.nn.functional.smooth_l1_loss])
+def test_targets_in_one_tensor_are_no_part_of_a_tape(measure: Callable[..., torch.Tensor]) -> None:
+    """Each loss saves its own, which is a part of the memory of all."""
+    cell, _ = gru()
+    inputs, state = torch.randn(60, 8, 5).double(), torch.zeros(8, 7).double()
+    together = torch.randn(60, 8, 7).double()
+    apart = [one.clone() for one in together]
+    _, least = refuse(partial(bptt, cell, inputs, state, lambda t, output: measure(output, together[t])), 1)
+    _, other = refuse(partial(bptt, cell, inputs, state, lambda t, output: measure(output, apart[t])), 1)
+    assert least <= other < together.nbytes
+
+
+class Transposed(torch.autograd.Function):
+    """Saves a tensor that does not lie in memory as it is read, and needs to find it so."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x.t())
+        return 0.5 * x
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        (kept,) = ctx.saved_tensors
+        kept.t().view(-1)
+        return 0.5 * gradients[0]
+
+
+def without_hooks(x: torch.Tensor) -> torch.Tensor:
+    with torch.autograd.graph.disable_saved_tensors_hooks("not here"):
+        return x.tanh()
+
+
+AFTER: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a slice": lambda x: x + x[:, :1].square(),
+    "a transposed tensor": Transposed.apply,
+    "noise that is filled in later": partial(torch.nn.functional.rrelu, training=True),
+    "parts of complex numbers": lambda x: (x + 0j).conj().imag + x,
+    "a ban of hooks": without_hooks,
+}
+
+
+@pytest.mark.parametrize("name", AFTER)
+def test_a_first_call_at_the_least_limit_runs_whatever_steps_save(name: str) -> None:
+    """Tapes of the plain loop lie in a file then, or in memory where that could be told."""
+    module, after = torch.nn.GRUCell(16, 32), AFTER[name]
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        state = after(module(x, state))
+        return state, state
+
+    run = partial(bptt, cell, torch.randn(60, 64, 16), torch.zeros(64, 32), squares)
+    _, least = refuse(run, 1)
+    forget()
+    recognise._kept.clear()
+    run(memory=least).loss.backward()
+
+
 def test_a_first_call_of_steps_with_transforms_is_compared_in_memory() -> None:
     torch.manual_seed(0)
     cell, state = make_cubes()

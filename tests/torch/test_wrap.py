@@ -505,3 +505,82 @@ def test_inputs_without_a_time_axis_are_told_apart_where_the_network_fails() -> 
     with pytest.raises(ValueError, match="expected 2D or 3D input") as failed:
         wrap(net, memory="1 MB")(data()[0])
     assert "net(x, steps=100)" in "".join(failed.value.__notes__)
+
+
+class SharedDict(nn.Module):
+    """A layer that keeps its state in a dict, which the module around it reads."""
+
+    def __init__(self, kept: dict[str, torch.Tensor]) -> None:
+        super().__init__()
+        self.layer = KeptDict(kept)
+        self.state = kept
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.layer(x + self.state["h"])
+
+
+class KeptDict(nn.Module):
+    """A layer whose steps put their state into the dict that it was given."""
+
+    def __init__(self, kept: dict[str, torch.Tensor]) -> None:
+        super().__init__()
+        self.dense = nn.Linear(INPUTS, INPUTS)
+        self.state = kept
+
+    def forward(self, x: torch.Tensor) -> Any:
+        self.state["h"] = torch.tanh(self.dense(x) + self.state["h"])
+        return self.state["h"]
+
+
+class SharedBuffer(nn.Module):
+    """A buffer that steps write into, and a view of it that they read."""
+
+    traces: torch.Tensor
+    slow: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(INPUTS, INPUTS)
+        self.register_buffer("traces", torch.zeros(2, BATCH, INPUTS))
+        self.slow = self.traces[0]
+
+    def forward(self, x: torch.Tensor) -> Any:
+        after = torch.tanh(self.dense(x) + self.slow.clone())
+        self.traces.mul_(0.8).add_(after.detach())
+        return after
+
+
+@pytest.mark.parametrize(
+    ("make_net", "what"),
+    [
+        (lambda: SharedDict({"h": torch.zeros(BATCH, INPUTS)}), "net.state and net.layer.state"),
+        (SharedBuffer, "net.traces and net.slow"),
+    ],
+    ids=["a container", "memory"],
+)
+def test_a_state_that_two_attributes_share_is_refused(make_net: Any, what: str) -> None:
+    """Each attribute is loaded by itself: what steps write into one would not show in the other."""
+    with pytest.raises(InputError, match=re.escape(f"keeps a part of its state in {what}, which are the same")):
+        wrap(make_net(), memory="1 MB")(data().float())
+
+
+@pytest.mark.parametrize("options", [{}, {"detach": True}])
+def test_a_container_stays_the_one_that_the_user_knows(options: dict[str, Any]) -> None:
+    """Who resets the state by the dict that he gave the network finds it there in each call."""
+    results = []
+    for planned in (True, False):
+        torch.manual_seed(0)
+        kept: dict[str, torch.Tensor] = {}
+        net = KeptDict(kept).double()
+        run = wrap(net, plan=plan_of(STEPS, "standard", states=50), **options) if planned else None
+        found = []
+        for call in range(3):
+            kept["h"] = torch.full((BATCH, INPUTS), float(call), dtype=torch.float64)
+            net.zero_grad()
+            outputs = loop(net, data()) if run is None else run(data())
+            outputs.square().sum().backward()
+            assert net.state is kept
+            found.append([outputs.detach(), *gradients(net)])
+        results.append(found)
+    for ours, theirs in zip(*results, strict=True):
+        assert_close(ours, theirs, relative=1e-9)

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import _lru_cache_wrapper, lru_cache, partial
+from functools import _lru_cache_wrapper, cached_property, lru_cache, partial
 from types import (
     BuiltinFunctionType,
     CellType,
@@ -32,6 +32,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.nn.parameter import is_lazy
 
+from ckptplan.torch.graphs import storage_of
 from ckptplan.torch.surroundings.holders import (
     ABSENT,
     ArrayHolder,
@@ -90,6 +91,11 @@ class Reached:
     generators: list[object] = field(default_factory=list)
     #: Parameters that a lazy module has yet to make.
     lazy: bool = False
+
+    @cached_property
+    def storages(self) -> frozenset[int]:
+        """The storages of the tensors that were met."""
+        return frozenset(storage_of(one.thing) for one in self.holders if isinstance(one, TensorHolder))
 
 
 def walk(roots: Mapping[str, object], *, signature: Signature | None = None) -> Reached:

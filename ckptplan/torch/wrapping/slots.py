@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -48,6 +48,8 @@ class Slot:
         self.is_written = is_written
         #: Whether there has been a graph here, as far as is known: if not, steps find numbers without one, too.
         self.has_graph = False
+        #: Whether each step left the container that it found, with other contents: others may refer to it.
+        self.keeps_container = True
 
     @property
     def is_of_module(self) -> bool:
@@ -84,6 +86,10 @@ class Slot:
             self.write(value if isinstance(value, torch.Tensor) else map_tensors(lambda leaf: leaf, value))
         return _count_writes(value)
 
+    def replace(self, value: Any) -> None:
+        """Set a value between sequences, as contents of the container that is there, if steps keep that."""
+        self.write(_fill(self.read(), value) if self.keeps_container else value)
+
     def learn(self, given: Any, writes: int) -> bool:
         """Note how a step used a value that was loaded; return whether that was not known."""
         known = self.is_written, self.has_graph
@@ -93,7 +99,7 @@ class Slot:
 
     def leave(self, value: Any) -> None:
         """Set the value that a sequence returned, without a graph that a plain loop would not leave."""
-        self.write(value if self.has_graph else map_tensors(torch.Tensor.detach, value))
+        self.replace(value if self.has_graph else map_tensors(torch.Tensor.detach, value))
 
     def leave_guarded(self, value: Any, roots: Sequence[torch.Tensor]) -> None:
         """Set a value whose graph is gone: it refuses a gradient, if a plain loop would leave one."""
@@ -102,13 +108,58 @@ class Slot:
             # A copy can be detached in place, as some libraries do.
             return guard_tensor(leaf, self.name, roots).clone()
 
-        self.write(map_tensors(guard, value) if self.has_graph and roots else value)
+        self.replace(map_tensors(guard, value) if self.has_graph and roots else value)
 
 
 def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
     """Return a value with its tensors changed, in containers of its own."""
     leaves, nest = flatten(value)
     return nest.fill([change(leaf) for leaf in leaves])
+
+
+def _fill(old: Any, new: Any) -> Any:
+    """Return a container with the contents of a new one of its kind, else the new value."""
+    if type(old) is not type(new) or old is new:
+        return new
+    if isinstance(old, dict):
+        contents: Any = {key: _fill(old.get(key), value) for key, value in new.items()}
+        old.clear()
+        old.update(contents)
+    elif isinstance(old, list | deque):
+        contents = [_fill(*pair) for pair in zip([*old, *new][: len(new)], new, strict=True)]
+        old.clear()
+        old.extend(contents)
+    else:
+        return new
+    return old
+
+
+def refuse_shared(slots: Sequence[Slot], values: Sequence[Any]) -> None:
+    """Raise InputError if two slots hold the same container, or memory that steps write into.
+
+    Each slot is loaded by itself: what a step writes into one would not show in the other.
+    """
+    owners: dict[Any, Slot] = {}
+    for slot, value in zip(slots, values, strict=True):
+        shared = {("container", id(one)) for one in _list_containers(value, _DEPTH)}
+        shared |= {("memory", storage_of(one)) for one in flatten(value)[0] if one.numel()}
+        for kind, number in shared:
+            other = owners.setdefault((kind, number), slot)
+            if other is not slot and (kind == "container" or slot.is_written or other.is_written):
+                raise InputError(
+                    f"keeps a part of its state in {other.name} and {slot.name}, which are the same {kind}",
+                    field="net",
+                    accepted="a state that one attribute holds; the other may be a property that returns it",
+                )
+
+
+def _list_containers(value: Any, depth: int) -> Iterator[Any]:
+    """Yield the containers in a value whose contents may change."""
+    if depth and isinstance(value, _CONTAINERS):
+        if not isinstance(value, tuple):
+            yield value
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _list_containers(part, depth - 1)
 
 
 def has_gradient(value: Any) -> bool:
@@ -210,6 +261,7 @@ class StatefulCell(torch.nn.Module, SlotCell):
             # What a module holds must stay as it is, also before it is known that steps write into it.
             given = map_tensors(torch.Tensor.clone, self.initial) if state is None else state
             writes = [slot.load(value) for slot, value in zip(slots, given, strict=True)]
+            found = [slot.read() for slot in slots]
             output = self.net(*x, **self.constants)
             # All, so that all are known in another attempt.
             late = [
@@ -225,6 +277,10 @@ class StatefulCell(torch.nn.Module, SlotCell):
                     accepted="the same call again: it takes this into account",
                 )
             after = tuple([slot.read() for slot in slots])
+            if not torch.compiler.is_compiling():
+                for slot, before, value in zip(slots, found, after, strict=True):
+                    slot.keeps_container = slot.keeps_container and before is value
+                refuse_shared(slots, after)
             self._refuse_changed_outputs(after, output)
             return after, output
         finally:

@@ -28,6 +28,7 @@ from ckptplan.torch.wrapping.slots import (
     find_slots,
     has_gradient,
     map_tensors,
+    refuse_shared,
 )
 from ckptplan.torch.wrapping.wrapped import Wrapped
 
@@ -199,10 +200,13 @@ class StatefulSequence(Wrapped):
             if self._detach:
                 _detach_slots(slots)
             initial = tuple(slot.read() for slot in slots)
+            refuse_shared(slots, initial)
             for slot, value in zip(slots, initial, strict=True):
                 slot.has_graph = slot.has_graph or has_gradient(value)
             wanted = has_gradient(initial)
-            cell = StatefulCell(self.net, constants, slots, () if wanted else initial)
+            # In containers of its own: those of the module are filled with the final state.
+            first = () if wanted else map_tensors(lambda leaf: leaf, initial)
+            cell = StatefulCell(self.net, constants, slots, first)
             final = None
             try:
                 # Steps load the state. Other numbers there would make each call look like another kind of call.
@@ -289,7 +293,7 @@ def _detach_slots(slots: Iterable[Slot]) -> None:
     for slot in slots:
         value = slot.read()
         if has_gradient(value):
-            slot.write(map_tensors(torch.Tensor.detach, value))
+            slot.replace(map_tensors(torch.Tensor.detach, value))
 
 
 def _read_slots(error: HiddenState) -> list[Slot]:
