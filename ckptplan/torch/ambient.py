@@ -59,22 +59,6 @@ def _make_packed(read: Callable[[], Any], write: Callable[[Any], object]) -> Ran
     return RandomSource(lambda: pickle.dumps(read()), lambda state: write(pickle.loads(state)))  # noqa: S301 - our own
 
 
-def list_default_sources() -> list[RandomSource]:
-    """Return the default generators that a cell on a CPU may draw from."""
-    return [
-        RandomSource(torch.get_rng_state, torch.set_rng_state),
-        _make_packed(random.getstate, random.setstate),
-        _make_packed(partial(np.random.get_state, legacy=False), np.random.set_state),
-    ]
-
-
-def _list_device_sources(device: torch.device) -> list[RandomSource]:
-    if device.type != "cuda":
-        return []
-    read, write = torch.cuda.get_rng_state, torch.cuda.set_rng_state
-    return [RandomSource(partial(read, device), partial(write, device=device))]
-
-
 def make_held_source(generator: object) -> RandomSource | None:
     """Return a generator that users hold as a source, None if it is none of the known kinds."""
     if isinstance(generator, torch.Generator):
@@ -105,7 +89,17 @@ class Generators:
         self.wanted = wanted
         once = {id(one): one for one in held}.values() if wanted else ()
         mine = [source for source in map(make_held_source, once) if source is not None]
-        self._sources = [*list_default_sources(), *mine, *_list_device_sources(device)] if wanted else []
+        self._sources: list[RandomSource] = []
+        if wanted:
+            self._sources += [
+                RandomSource(torch.get_rng_state, torch.set_rng_state),
+                _make_packed(random.getstate, random.setstate),
+                _make_packed(partial(np.random.get_state, legacy=False), np.random.set_state),
+                *mine,
+            ]
+        if wanted and device.type == "cuda":
+            read, write = torch.cuda.get_rng_state, torch.cuda.set_rng_state
+            self._sources.append(RandomSource(partial(read, device), partial(write, device=device)))
         self._last: RandomState = ()
 
     @property

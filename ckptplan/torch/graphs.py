@@ -235,10 +235,13 @@ class Gradients:
             pairs.append((parameter, total))
         total, self.parameters = None, []
         found = compute_gradients(pairs, (*wanted, *self._parameters))
-        self.parameters = [
-            None if place in fresh and _is_untouched(one, *fresh[place]) else one
-            for place, one in enumerate(found[len(wanted) :])
-        ]
+        self.parameters = [*found[len(wanted) :]]
+        for place, (zeros, version) in fresh.items():
+            one = self.parameters[place]
+            # Nothing was added to it. An address would not tell: where something watches operations, autograd
+            # adds out of place, and a later sum may lie where the zeros did.
+            if one is not None and one is zeros() and one._version == version:
+                self.parameters[place] = None
         return found[: len(wanted)]
 
     def put(self, start: int, stop: int, parts: Sequence[Gradient]) -> None:
@@ -258,15 +261,6 @@ def _may_grow(parameter: torch.Tensor) -> bool:
     """Return whether autograd adds in place to a sum of the gradients of a parameter."""
     plain = type(parameter) in (torch.Tensor, torch.nn.Parameter)
     return plain and parameter.layout is torch.strided and parameter.numel() > 0
-
-
-def _is_untouched(found: Gradient, zeros: TensorWeakRef, version: int) -> bool:
-    """Return whether a gradient is the zeros that autograd was given, to which it added nothing.
-
-    An address would not tell: where something watches operations, autograd adds out of place, and a later sum
-    may lie where the zeros did.
-    """
-    return found is not None and found is zeros() and found._version == version
 
 
 def compute_gradients(pairs: GivenPairs, wanted: Sequence[torch.Tensor]) -> tuple[Gradient, ...]:

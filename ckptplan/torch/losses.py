@@ -104,7 +104,10 @@ class StackedOutputs(Outputs):
             leaves, structure = flatten(output)
             if self.structure is None:
                 self.structure = structure
-                self.leaves = tuple(self._make_room(leaf) for leaf in leaves)
+                # Room for the outputs of all steps, of which these are the first.
+                rows = self._inputs.joined_rows
+                axes, skipped = ((self._steps,), 0) if rows is None else ((rows,), 1)
+                self.leaves = tuple(leaf.new_empty((*axes, *leaf.shape[skipped:])) for leaf in leaves)
             self._check(leaves, structure, step)
             if first_time:
                 for kept, leaf in zip(self.leaves, leaves, strict=True):
@@ -117,11 +120,6 @@ class StackedOutputs(Outputs):
     @property
     def kept_bytes(self) -> int:
         return byte_size(self.leaves)
-
-    def _make_room(self, leaf: torch.Tensor) -> torch.Tensor:
-        """Return an empty tensor for the outputs of all steps, of which ``leaf`` is the first."""
-        rows = self._inputs.joined_rows
-        return leaf.new_empty((self._steps, *leaf.shape) if rows is None else (rows, *leaf.shape[1:]))
 
     def _select(self, kept: torch.Tensor, step: int) -> torch.Tensor:
         """Return the part of a kept tensor, or of its gradient, that is a step's."""

@@ -342,7 +342,9 @@ def probe(call: Call, *, anew: bool = True) -> Probed:
     # What makes the inputs is asked, and what it returns is checked, before any step runs.
     inputs.piece(0, 1)
     probed = _try_first_steps(call, situation, generators)
-    if findings is not None and findings.rehearsed and _are_alike(findings, probed.found):
+    uses, changes = set(map(id, probed.found.used)), set(probed.found.changed)
+    alike = findings is not None and (set(map(id, findings.used)), set(findings.changed)) == (uses, changes)
+    if findings is not None and findings.rehearsed and alike:
         probed = replace(probed, found=replace(probed.found, rehearsed=True))
     keep(situation, probed.found)
     return probed
@@ -378,11 +380,6 @@ def _try_first_steps(call: Call, situation: Situation, generators: Generators) -
             call=call, generators=generators, surroundings=surroundings, world=world, reached=reached
         ).run()
     return Probed.of(call, replace(found, modules=called.modules), situation, generators, recalled=False)
-
-
-def _are_alike(one: Findings, other: Findings) -> bool:
-    """Return whether steps use the same tensors and change the same places."""
-    return set(map(id, one.used)) == set(map(id, other.used)) and set(one.changed) == set(other.changed)
 
 
 def walk_made(

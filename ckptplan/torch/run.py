@@ -93,7 +93,8 @@ def run_call(call: Call) -> tuple[Executor, tuple[torch.Tensor, ...]]:
         check_room(call.place.folder, call.plan.predicted.remote_peak_bytes, field=call.place.field)
     late: Probed | None = None
     while True:
-        probed = _find_out(call, anew=anew) if late is None else late
+        known = None if anew or call.survey is None else call.survey.take_probed()
+        probed = late or (known if torch.is_grad_enabled() else None) or probe(call, anew=anew)
         rehearses = _needs_rehearsal(call, probed)
         if rehearses:
             probed = rehearse(call, probed, limit=_find_limit(call, probed))
@@ -127,11 +128,6 @@ def run_call(call: Call) -> tuple[Executor, tuple[torch.Tensor, ...]]:
         if not call.is_closed:
             _keep_findings(run)
         return run, results
-
-
-def _find_out(call: Call, *, anew: bool) -> Probed:
-    known = None if call.survey is None or anew else call.survey.take_probed()
-    return known if known is not None and torch.is_grad_enabled() else probe(call, anew=anew)
 
 
 def _add_late(call: Call, probed: Probed, places: tuple[Place, ...]) -> Probed:

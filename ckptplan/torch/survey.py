@@ -14,7 +14,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from types import FrameType
 from typing import Any, ClassVar
 
 from ckptplan.cost.case import Case
@@ -281,15 +280,10 @@ class Survey:
         return growth * (self.plan.steps - step) // max(1, step)
 
 
-def _package_of(frame: FrameType) -> str:
-    """Return the package whose code a frame runs; code that was compiled from a text may have none."""
-    name: str = frame.f_globals.get("__name__", "")
-    return name.partition(".")[0]
-
-
 def count_frames() -> int:
     """Return the stack level of the caller's caller that is neither of ckptplan nor of PyTorch."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and _package_of(frame) in ("ckptplan", "torch"):
+    frame, level, own = sys._getframe(1), 1, {"ckptplan", "torch"}
+    # Code that was compiled from a text may have no name.
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in own:
         frame, level = frame.f_back, level + 1
     return level

@@ -27,7 +27,6 @@ from ckptplan.torch.trial import list_versions
 
 #: How far into nested containers an object is looked for.
 _DEPTH = 4
-_CONTAINERS = (list, tuple, dict, set, deque)
 #: How the surroundings name a cell, and what of it is the module.
 _CELL, _OWN = "cell", "cell."
 
@@ -119,18 +118,10 @@ def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> A
 
 def _fill(old: Any, new: Any) -> Any:
     """Return a container with the contents of a new one of its kind, else the new value."""
-    if type(old) is not type(new) or old is new:
+    if type(old) is not type(new) or old is new or not isinstance(old, dict | list | deque):
         return new
-    if isinstance(old, dict):
-        contents: Any = {key: _fill(old.get(key), value) for key, value in new.items()}
-        old.clear()
-        old.update(contents)
-    elif isinstance(old, list | deque):
-        contents = [_fill(*pair) for pair in zip([*old, *new][: len(new)], new, strict=True)]
-        old.clear()
-        old.extend(contents)
-    else:
-        return new
+    old.clear()
+    old.update(new) if isinstance(old, dict) else old.extend(new)
     return old
 
 
@@ -141,7 +132,8 @@ def refuse_shared(slots: Sequence[Slot], values: Sequence[Any]) -> None:
     """
     owners: dict[Any, Slot] = {}
     for slot, value in zip(slots, values, strict=True):
-        shared = {("container", id(one)) for one in _list_containers(value, _DEPTH)}
+        parts = [one for one in _list_parts(value, _DEPTH) if isinstance(one, list | dict | set | deque)]
+        shared = {("container", id(one)) for one in parts}
         shared |= {("memory", storage_of(one)) for one in flatten(value)[0] if one.numel()}
         for kind, number in shared:
             other = owners.setdefault((kind, number), slot)
@@ -151,15 +143,6 @@ def refuse_shared(slots: Sequence[Slot], values: Sequence[Any]) -> None:
                     field="net",
                     accepted="a state that one attribute holds; the other may be a property that returns it",
                 )
-
-
-def _list_containers(value: Any, depth: int) -> Iterator[Any]:
-    """Yield the containers in a value whose contents may change."""
-    if depth and isinstance(value, _CONTAINERS):
-        if not isinstance(value, tuple):
-            yield value
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _list_containers(part, depth - 1)
 
 
 def has_gradient(value: Any) -> bool:
@@ -193,7 +176,7 @@ def find_slots(surroundings: Surroundings, places: Iterable[Place]) -> list[Slot
             Slot(root, key, is_written=isinstance(holder, TensorHolder))
             for root in roots
             for key, value in root.read().items()
-            if _contains(value, holder.thing, _DEPTH)
+            if any(one is holder.thing for one in _list_parts(value, _DEPTH))
         ]
     return slots
 
@@ -210,13 +193,11 @@ def _list_roots(holders: Iterable[Holder]) -> list[NamedValues]:
     return [one for one in named if not isinstance(one, MappingHolder) or one.attributes]
 
 
-def _contains(value: Any, thing: Any, depth: int) -> bool:
-    if value is thing:
-        return True
-    if depth == 0 or not isinstance(value, _CONTAINERS):
-        return False
-    parts = value.values() if isinstance(value, dict) else value
-    return any(_contains(part, thing, depth - 1) for part in parts)
+def _list_parts(value: Any, depth: int) -> Iterator[Any]:
+    yield value
+    if depth and isinstance(value, list | tuple | dict | set | deque):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _list_parts(part, depth - 1)
 
 
 class LateFinding(InputError):  # noqa: N818 - what it is, not what it says
