@@ -107,7 +107,7 @@ def find_saved_tensors(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor
     for node in walk_nodes(outputs):
         if hasattr(node, "saved_tensors"):
             # A function written in Python, which may keep tensors as attributes, too.
-            yield from find_tensors((node.saved_tensors, vars(node)))
+            yield from find_held_tensors((node.saved_tensors, vars(node)))
         for name in _list_saved(node.__class__):
             value = getattr(node, name)
             values = value if isinstance(value, tuple | list) else (value,)
@@ -118,7 +118,7 @@ def find_saved_tensors(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor
 _MOST_OBJECTS = 4096
 
 
-def find_tensors(value: Any) -> Iterator[torch.Tensor]:
+def find_held_tensors(value: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors that a value holds: in containers, attributes of objects and closures of functions."""
     waiting, met = [value], set[int]()
     while waiting and len(met) < _MOST_OBJECTS:

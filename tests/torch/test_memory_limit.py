@@ -25,7 +25,7 @@ from ckptplan.errors import PlanMismatch
 from ckptplan.schedule.actions import Action, Advance, Backward, Record
 from ckptplan.torch import LIF, bptt, budget, measured_sizes, plan_for, recognise, scan, unroll, wrap
 from ckptplan.torch.adapters import TorchCell
-from ckptplan.torch.graphs import find_tensors
+from ckptplan.torch.graphs import find_held_tensors
 from ckptplan.torch.measurement import measure_call
 from ckptplan.torch.meters import LiveBytes, measure_allocated
 from ckptplan.torch.survey import Measurement, Survey
@@ -502,13 +502,13 @@ class KeepsAttribute(torch.autograd.Function):
     def forward(ctx: Any, x: torch.Tensor, how: Any) -> torch.Tensor:
         """Return tanh(x)."""
         ctx.kept = how(torch.tanh(x))
-        result: torch.Tensor = next(find_tensors(ctx.kept)).clone()
+        result: torch.Tensor = next(find_held_tensors(ctx.kept)).clone()
         return result
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         """Return the gradient."""
-        return gradient * (1 - next(find_tensors(ctx.kept)) ** 2), None
+        return gradient * (1 - next(find_held_tensors(ctx.kept)) ** 2), None
 
 
 class Keeping(torch.nn.Module):
