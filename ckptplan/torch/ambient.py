@@ -51,7 +51,8 @@ def _are_equal(one: Any, other: Any) -> bool:
         return False
     if isinstance(one, torch.Tensor):
         return one.device.type == "cpu" and torch.equal(one, other)
-    return bool(np.all(one == other))
+    same = one == other
+    return same if isinstance(same, bool) else bool(np.all(same))
 
 
 def _make_packed(read: Callable[[], Any], write: Callable[[Any], object]) -> RandomSource:

@@ -27,16 +27,16 @@ _Leaf: Any = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
 
 def walk_nodes(outputs: Iterable[torch.Tensor], *, until: Iterable[torch.Tensor] = ()) -> Iterator[Any]:
     """Yield the operations that lead to ``outputs``, each once, without those that lead to ``until``."""
-    ends = {tensor.grad_fn for tensor in until if tensor.grad_fn is not None}
-    waiting: list[Any] = list({tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None} - ends)
-    met = {None, *waiting, *ends}
-    while waiting:
-        node = waiting.pop()
+    ends = {tensor.grad_fn for tensor in until}
+    nodes: list[Any] = list({tensor.grad_fn for tensor in outputs} - ends - {None})
+    met = {None, *nodes, *ends}
+    # The list grows while it is gone through: it holds what is to come, too.
+    for node in nodes:
         yield node
         for following, _ in node.next_functions:
             if following not in met:
                 met.add(following)
-                waiting.append(following)
+                nodes.append(following)
 
 
 def find_graph_leaves(

@@ -128,6 +128,8 @@ class Findings:
     sparse: bool = False
     #: Whether the first steps gave under a plan what they give in a plain loop.
     rehearsed: bool = False
+    #: Whether a sequence left a situation that equals the one before it, as most do after the first.
+    settled: bool = False
 
     def with_changes(self, changed: Iterable[Place], with_graph: Iterable[Place]) -> Findings:
         """Return the findings with what a sequence has changed besides."""

@@ -226,15 +226,16 @@ def make_executor(
     counts = list_counts(found.changed if replays_counts else (), with_graph=found.with_graph)
     replayed = generators.only(drawn if call.replay_randomness else (), beside=counts)
     verifier, kind = _make_verifier(call, probed, autocast), _choose_engine(call, probed)
-    compares, saved = None if call.is_closed else verifier, kind is ChunkEngine
+    compares, saved, again = None if call.is_closed else verifier, kind is ChunkEngine, call.runs_again
     outputs: Outputs
     if call.losses:
-        # What a loss draws is not replayed. Without a trial, nothing else finds that it began to draw.
+        # What a loss draws is not replayed. Without a trial, nothing else finds that it began to draw from a
+        # generator of the steps; of others, the end of a sweep tells whose steps run again.
         watches = probed.recalled and probed.wants_gradients and call.replay_randomness
         outputs = SummedLoss(
             **call.losses,
             at_once=_find_room(call) if at_once is None else at_once,
-            watched=generators if watches else None,
+            watched=generators.only(drawn if again else generators.numbers) if watches else None,
             verifier=compares,
             saved=saved,
         )
@@ -247,7 +248,7 @@ def make_executor(
         probed=probed,
         generators=generators,
         make_step=partial(_make_step, call, probed, engine=engine),
-        runs_again=call.runs_again,
+        runs_again=again,
         rehearses=rehearses,
         may_begin_again=may_begin_again,
         replayed=drawn,
@@ -292,10 +293,17 @@ def _keep_findings(run: Executor) -> None:
         forget(situation)
         return
     changed = watch.swept if probed.wants_gradients else probed.found.changed
-    if changed:
-        situation = situation.walk_again(run.call.things)
-    if changed or not probed.recalled:
-        keep(situation, probed.found.with_changes(changed, watch.with_graph))
+    known = probed.found
+    found = known.with_changes(changed, watch.with_graph)
+    # Another number makes another situation, which the next call finds.
+    settled = known.settled and not any(place.has_number for place in changed)
+    if changed and not (probed.recalled and settled and {*found.with_graph} == {*known.with_graph}):
+        after = situation.walk_again(run.call.things)
+        found = replace(found, settled=after.key == situation.key)
+        situation = after
+        keep(situation, found)
+    elif not probed.recalled:
+        keep(situation, found)
 
     def refused() -> None:
         forget(situation)

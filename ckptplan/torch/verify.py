@@ -127,6 +127,8 @@ class RunNumbers:
         self._first: dict[int, tuple[int, torch.Tensor]] = {}
         self._starts: list[int] = []
         self._ends: set[int] = set()
+        #: The first step of the run looked at last, and its numbers.
+        self._begin, self._values = 0, list[float]()
         #: The sum of the sizes of all numbers, and their steps.
         self._sizes: torch.Tensor | None = None
         self._steps = 0
@@ -160,13 +162,15 @@ class RunNumbers:
 
     def _is_doubtful(self, step: int, number: torch.Tensor) -> bool:
         """Return whether a number differs by more than a share of itself; of NaN and infinities, none tells."""
-        start = self._starts[max(bisect_right(self._starts, step) - 1, 0)] if self._starts else step
-        _, values = self._first.get(start, (start, ()))
-        if not 0 <= step - start < len(values):
+        if not 0 <= step - self._begin < len(self._values) and self._starts:
+            self._begin = self._starts[max(bisect_right(self._starts, step) - 1, 0)]
+            _, values = self._first.get(self._begin, (0, torch.empty(0)))
+            self._values = values.tolist()
+        place = step - self._begin
+        if not 0 <= place < len(self._values):
             return False
         again = number.item()
-        difference = abs(float(values[step - start]) - again)
-        return math.isfinite(again) and difference > self._rounding * abs(again)
+        return math.isfinite(again) and abs(self._values[place] - again) > self._rounding * abs(again)
 
     def end_action(self) -> None:
         """Join what ran in an action to what follows it, and compare if possible. Raises InputError."""

@@ -233,6 +233,49 @@ def test_running_statistics_and_counters_of_steps_change_nothing() -> None:
     assert count_of(calls) < OWN + 30
 
 
+class Keeping(torch.nn.Module):
+    """A cell that keeps its last state, as neurons of many libraries do, and perhaps a count."""
+
+    def __init__(self, *, counts: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.calls = array("q", [0])
+        self.gru = torch.nn.GRUCell(5, 7).double()
+        self.last: torch.Tensor | None = None
+        self.steps = 0 if counts else None
+
+    def forward(self, state: torch.Tensor, x: torch.Tensor) -> Any:
+        self.calls[0] += 1
+        self.last = self.gru(x, state)
+        if self.steps is not None:
+            self.steps += 1
+        return self.last, self.last
+
+
+@pytest.mark.parametrize("counts", [False, True], ids=["a state alone", "a count, too"])
+def test_what_a_sequence_leaves_is_looked_at_once_more_only_if_it_may_be_new(
+    counts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sequence that left what it found is taken to do so again; the next call looks anyway."""
+    cell, (inputs, state) = Keeping(counts=counts), job(STEPS)
+    walked: list[Any] = []
+    walk = recognise.Situation.walk_again
+
+    def see(*arguments: Any) -> Any:
+        walked.append(arguments)
+        return walk(*arguments)
+
+    monkeypatch.setattr(recognise.Situation, "walk_again", see)
+    looked, steps = [], []
+    for _ in range(5):
+        bptt(cell, inputs, state, squares, plan=PLAN).loss.backward()
+        looked.append(len(walked))
+        steps.append(count_of(cell.calls))
+        walked.clear()
+    assert steps[-2:] == [OWN, OWN]
+    assert looked == ([1, 1, 1, 1, 1] if counts else [1, 1, 0, 0, 0])
+
+
 def test_unroll_and_chunks_are_recognised() -> None:
     net = Net()
     inputs, state = job(STEPS)

@@ -85,6 +85,8 @@ _CONTAINERS = (list, deque, tuple, set, frozenset, dict)
 _METHODS = (MethodType, BuiltinFunctionType, MethodWrapperType)
 #: Their equality says all.
 _COMPARED = (torch.dtype, torch.device, torch.Size, type(None))
+#: Kinds of random generators: any one draws like another.
+GENERATORS = (torch.Generator, numpy.random.Generator, numpy.random.RandomState)
 _PLAIN = (int, float, complex, bool, str, bytes, range)
 
 
@@ -175,7 +177,7 @@ class Signature:
             return len(thing)
         if isinstance(thing, partial):
             return len(thing.args), tuple(thing.keywords)
-        if isinstance(thing, CellType) or is_generator(thing):
+        if isinstance(thing, CellType) or issubclass(thing.__class__, GENERATORS):
             return None
         return self._describe_other(thing)
 
@@ -234,11 +236,6 @@ def list_kept(cache: _lru_cache_wrapper[Any]) -> list[Any]:
     """Return the arguments and the results that a cache keeps, among other things that it refers to."""
     known = gc.get_referents(cache)
     return [*known, *(value for one in known if type(one) is dict for value in one.values())]
-
-
-def is_generator(thing: object) -> bool:
-    """Return whether a thing is a random generator: any one draws like another."""
-    return isinstance(thing, torch.Generator | numpy.random.Generator | numpy.random.RandomState)
 
 
 def _is_written_only(thing: object) -> bool:

@@ -29,6 +29,7 @@ from types import (
 )
 from typing import Any, TypeAlias
 
+import numpy
 import torch
 from torch.nn.parameter import is_lazy
 
@@ -51,9 +52,9 @@ from ckptplan.torch.surroundings.holders import (
     read_variable,
 )
 from ckptplan.torch.surroundings.signature import (
+    GENERATORS,
     Signature,
     is_array,
-    is_generator,
     is_passed_over,
     is_passed_over_module,
     is_searched,
@@ -114,7 +115,8 @@ def walk(roots: Mapping[str, object], *, signature: Signature | None = None) -> 
             waiting.extend(losses)
             losses, writes = [], False
         name, thing = waiting.popleft()
-        if isinstance(thing, _IMMUTABLE):
+        visit = _find_visit(thing.__class__)
+        if visit is None:
             if signature is not None:
                 signature.note_constant(name, thing)
             continue
@@ -126,7 +128,7 @@ def walk(roots: Mapping[str, object], *, signature: Signature | None = None) -> 
             continue
         met[id(thing)] = len(met)
         alive.append(thing)
-        parts = list(_visit(name, thing, found))
+        parts = list(visit(name, thing, found))
         waiting.extend(parts)
         if signature is not None:
             signature.note(name, thing, len(parts))
@@ -153,15 +155,25 @@ def _limit_copies(found: Reached, targets: Iterable[Holder]) -> None:
         one.small &= one.copyable
 
 
-def _visit(name: str, thing: Any, found: Reached) -> _Found:
-    """Note an object, and yield what it refers to."""
-    if isinstance(thing, random.Random) or is_generator(thing):
-        found.generators.append(thing)
-    elif is_array(thing):
+@lru_cache(maxsize=4096)
+def _find_visit(kind: type) -> Callable[[str, Any, Reached], _Found] | None:
+    """Return what notes an object of a class, and yields what it refers to; None if it has no parts."""
+    if issubclass(kind, _IMMUTABLE):
+        return None
+    return next((visit for kinds, visit in _VISITS if issubclass(kind, kinds)), _visit_object)
+
+
+def _visit_generator(name: str, thing: object, found: Reached) -> _Found:
+    del name
+    found.generators.append(thing)
+    yield from ()
+
+
+def _visit_array(name: str, thing: numpy.ndarray[Any, Any], found: Reached) -> _Found:
+    if is_array(thing):
         found.holders.append(ArrayHolder(name, thing))
     else:
-        visit = next((visit for kinds, visit in _VISITS if isinstance(thing, kinds)), _visit_object)
-        yield from visit(name, thing, found)
+        yield from _visit_object(name, thing, found)
 
 
 def _visit_tensor(name: str, tensor: torch.Tensor, found: Reached) -> _Found:
@@ -371,6 +383,8 @@ def _join(name: str, key: object) -> str:
 
 #: What to do with each kind of object.
 _VISITS: tuple[tuple[Any, Callable[[str, Any, Reached], _Found]], ...] = (
+    ((random.Random, *GENERATORS), _visit_generator),
+    (numpy.ndarray, _visit_array),
     (torch.Tensor, _visit_tensor),
     (torch.nn.Module, _visit_module),
     (dict, _visit_dict),
