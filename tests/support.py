@@ -7,20 +7,24 @@ import io
 import json
 import math
 import os
+import pty
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 import ckptplan
@@ -46,6 +50,7 @@ from ckptplan.strategies.registry import all_strategies
 from ckptplan.strategies.solved import Solved
 
 ROOT = Path(__file__).parent.parent
+Found = TypeVar("Found")
 
 #: Time costs: zero, small whole numbers (which make ties) and any positive number.
 seconds = st.one_of(
@@ -225,19 +230,28 @@ def run_process(
     heeds_interrupts: bool = False,
     **environment: str,
 ) -> subprocess.CompletedProcess[str]:
-    """Run the program as its users do: a real process; one that interrupts itself must heed that."""
-    return subprocess.run(
+    """Run the program as its users do: a real process; one that interrupts itself must heed that.
+
+    Lines of progress are left out of what it said.
+    """
+    done = subprocess.run(
         [sys.executable, "-m", "ckptplan", *arguments],
         check=False,
         capture_output=True,
         text=True,
         input=stdin,
         cwd=cwd,
-        timeout=120,
         preexec_fn=_heed_interrupts if heeds_interrupts else None,
         # As wide as by default, whatever runs the tests.
         env={**{name: value for name, value in os.environ.items() if name != "COLUMNS"}, **environment},
     )
+    done.stderr = leave_progress_out(done.stderr)
+    return done
+
+
+def leave_progress_out(said: str) -> str:
+    """Return what a process said without the lines that it prints where a busy machine takes ten seconds."""
+    return re.sub(r"^.+: (\d+ s so far|\d+ %(, about .+ left)?)\n", "", said, flags=re.MULTILINE)
 
 
 @contextmanager
@@ -245,11 +259,9 @@ def started(*command: str, **more: Any) -> Iterator[subprocess.Popen[Any]]:
     """A Python process that a test interrupts; gone at the end, whatever the test found.
 
     It heeds Ctrl-C and a closed terminal: what a shell starts in the background ignores them, and so would its
-    children. Coverage is
-    not measured in it: a signal would meet the tracer as often as the program.
+    children. Coverage is not measured in it: a signal would meet the tracer as often as the program.
     """
-    uncovered = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE")}
-    options: dict[str, Any] = {"env": uncovered, "preexec_fn": _heed_interrupts, **more}
+    options: dict[str, Any] = {"env": _uncovered(os.environ), "preexec_fn": _heed_interrupts, **more}
     process = subprocess.Popen([sys.executable, *command], **options)
     try:
         yield process
@@ -261,22 +273,106 @@ def started(*command: str, **more: Any) -> Iterator[subprocess.Popen[Any]]:
                 pipe.close()
 
 
+def wait_until(condition: Callable[[], Found], *, what: str, seconds: float = 120) -> Found:
+    """Return what a condition returns as soon as that is true; fails with ``what`` when the time is over.
+
+    The condition is asked once more after that: this process, too, may have been stopped meanwhile.
+    """
+    end = time.monotonic() + seconds
+    over = False
+    while not (found := condition()):
+        if over:
+            pytest.fail(f"after {seconds:g} s still not: {what}")
+        time.sleep(0.01)
+        over = time.monotonic() > end
+    return found
+
+
+def count_bytes(file: Path) -> int:
+    """Return how many bytes a file has by now: none before it is there."""
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs; one that has ended may stay listed where nobody asks for its code."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def run_on_terminal(
+    *arguments: str,
+    interrupt_at: str | None = None,
+    shows_output: bool = False,
+    columns: int = 80,
+    cwd: Path | None = None,
+    **environment: str,
+) -> tuple[int, str, str]:
+    """Run the program on a terminal; return its code, its standard output, and what the terminal showed.
+
+    Arguments:
+        arguments: of the program.
+        interrupt_at: a pattern; where it is shown, the program is interrupted.
+        shows_output: whether standard output is the terminal, too; otherwise it is a file.
+        columns: the width of the terminal.
+        cwd: the folder that the program runs in.
+        environment: variables besides those of this process.
+    """
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, columns))
+    plain = {name: one for name, one in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
+    variables = {**_uncovered(plain), "TERM": "xterm", **environment}
+    shown, waits = b"", interrupt_at is not None
+    with tempfile.TemporaryFile() as output:
+        streams = {"stdin": theirs, "stdout": theirs if shows_output else output, "stderr": theirs}
+        with started("-m", "ckptplan", *arguments, **streams, cwd=cwd, env=variables) as process:
+            os.close(theirs)
+            # Linux ends the reading of a terminal that nobody writes to any more with an error.
+            with contextlib.suppress(OSError):
+                while part := os.read(ours, 4096):
+                    shown += part
+                    if waits and re.search(str(interrupt_at).encode(), shown):
+                        process.send_signal(signal.SIGINT)
+                        waits = False
+            process.wait()
+        os.close(ours)
+        output.seek(0)
+        found = process.returncode, output.read().decode(), shown.decode()
+    assert not waits, f"never shown: {interrupt_at}, but {found}"
+    return found
+
+
 @contextmanager
 def dask_cluster(*, workers: int = 2) -> Iterator[str]:
-    """A scheduler of Dask and workers with one thread, each a process; yields the scheduler's address."""
+    """A scheduler of Dask and workers with one thread, each a process; yields the scheduler's address.
+
+    Workers come when they have started.
+    """
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as running:
-        file = Path(folder) / "scheduler.json"
-        shared = ("--scheduler-file", str(file), "--no-dashboard")
-        quiet = {"cwd": folder, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        quiet: dict[str, Any] = {"cwd": folder, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         quiet["env"] = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-        running.enter_context(started("-m", "distributed.cli.dask_scheduler", "--port", "0", *shared, **quiet))
+        file = Path(folder) / "scheduler.json"
+
+        def start(kind: str, *options: str) -> None:
+            command = ("-m", f"distributed.cli.dask_{kind}", "--no-dashboard", *options)
+            running.enter_context(started(*command, "--scheduler-file", str(file), **quiet))
+
+        start("scheduler", "--port", "0")
         for _ in range(workers):
-            command = ("-m", "distributed.cli.dask_worker", "--nthreads", "1", *shared)
-            running.enter_context(started(*command, **quiet))
-        deadline = time.monotonic() + 60
-        while not file.exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        yield json.loads(file.read_text())["address"]
+            start("worker", "--nthreads", "1")
+        yield wait_until(lambda: read_whole(file), what="a scheduler's file")["address"]
+
+
+def read_whole(file: Path) -> Any:
+    """Return a JSON document; None while its file is not there, or not written to its end."""
+    try:
+        return json.loads(file.read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
 
 
 _MPIEXEC = shutil.which("mpiexec")
@@ -300,7 +396,6 @@ def run_mpi(script: str, *, cwd: Path) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -343,6 +438,10 @@ def long_plan(steps: int) -> Plan:
         local_bytes="1 TB",
         remote_bytes="unbounded",
     )
+
+
+def _uncovered(variables: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in variables.items() if not name.startswith("COVERAGE")}
 
 
 def _heed_interrupts() -> None:

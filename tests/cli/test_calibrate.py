@@ -1,15 +1,11 @@
 """``ckptplan calibrate`` and ``ckptplan validate`` as processes: files, tables, JSON, exit codes."""
 
-import contextlib
 import csv
 import io
 import json
-import os
-import pty
 import re
 import shlex
 import signal
-import subprocess
 import tomllib
 from pathlib import Path
 
@@ -17,7 +13,7 @@ import pytest
 
 import ckptplan
 from ckptplan.calibration.host import processor_name
-from tests.support import run, run_process, started
+from tests.support import run, run_on_terminal, run_process
 
 #: It measures.
 pytestmark = pytest.mark.slow
@@ -352,28 +348,13 @@ def test_a_long_run_on_other_hardware_is_refused_before_it_begins(tmp_path: Path
 
 def test_ctrl_c_shows_what_was_compared_so_far(calibrated: Path) -> None:
     """At a tenth of three hundred rounds, bytes are compared, and times of some rounds."""
-    watched, terminal = pty.openpty()
-    said = b""
-    with started(
-        *("-m", "ckptplan", "validate", "plan.json", "--repeats", "300"),
-        stdout=subprocess.PIPE,
-        stderr=terminal,
-        text=True,
-        cwd=calibrated,
-    ) as process:
-        os.close(terminal)
-        while not any(int(share) >= 10 for share in re.findall(rb"(\d+)%", said)):
-            said += os.read(watched, 4096)
-        process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=100)
-    with contextlib.suppress(OSError):  # how a terminal ends
-        while chunk := os.read(watched, 4096):
-            said += chunk
-    os.close(watched)
+    code, output, said = run_on_terminal(
+        "validate", "plan.json", "--repeats", "300", cwd=calibrated, interrupt_at=r" [1-9]\d%"
+    )
     # Python itself may end as the signal does; a shell reports 130 for both.
-    assert process.returncode in (130, -signal.SIGINT), said
-    assert b"Traceback" not in said
-    assert b"interrupted" in said
+    assert code in (130, -signal.SIGINT), said
+    assert "Traceback" not in said
+    assert "interrupted" in said
     for text in ("checkpoints and tapes", "overhead", "Interrupted: the rest was not measured"):
         assert text in " ".join(output.split())
 

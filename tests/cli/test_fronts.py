@@ -1,21 +1,16 @@
 """``ckptplan pareto`` and ``ckptplan largest``, as their users run them."""
 
-import contextlib
 import csv
 import io
 import json
-import os
-import pty
-import re
-import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
 import ckptplan
-from tests.support import run, started
+from tests.support import run, run_on_terminal
 
+JSON = ("--format", "json")
 SHORT = ("--T", "64", "--local-bytes", "230 kB")
 
 
@@ -211,32 +206,10 @@ def test_a_file_is_what_its_name_says(tmp_path: Path) -> None:
         assert "strategy" in (tmp_path / "a.txt").read_text()
 
 
-def interrupted(*options: str, beyond: int) -> tuple[int, str, str]:
-    """Run ``largest`` and interrupt it once its bar is beyond some per cent.
-
-    The bar is drawn on a terminal only, so that standard error is one.
-    """
-    watched, terminal = pty.openpty()
-    said = b""
-    with started(
-        *("-m", "ckptplan", "largest", *options), stdout=subprocess.PIPE, stderr=terminal, text=True
-    ) as process:
-        os.close(terminal)
-        while not any(int(share) > beyond for share in re.findall(rb"(\d+)%", said)):
-            said += os.read(watched, 4096)
-        process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=100)
-    with contextlib.suppress(OSError):  # how a terminal ends
-        while chunk := os.read(watched, 4096):
-            said += chunk
-    os.close(watched)
-    return process.returncode, output, said.decode()
-
-
 def test_an_interruption_leaves_the_largest_values_so_far() -> None:
     """Closed forms are answered within a second; solving the sequences that bptt-* reach takes longer."""
     options = ("T", "--profile", "nvidia-a100-80gb", "--strategies", "base,standard,bptt-hsm,bptt-msm")
-    code, output, said = interrupted(*options, "--format", "json", beyond=51)
+    code, output, said = run_on_terminal("largest", *options, *JSON, interrupt_at=r" (5[2-9]|[6-9]\d)%")
     assert code == 0, said
     assert "interrupted: the largest values found so far" in said
     found = json.loads(output)["strategies"]
@@ -251,7 +224,7 @@ def test_an_interruption_leaves_the_largest_values_so_far() -> None:
 def test_an_interruption_leaves_the_largest_value_that_kept_the_limits_so_far() -> None:
     """With a limit of overhead several values are solved; the best of them has its plan, and is not proved."""
     options = ("T", "--strategies", "bptt-msm", "--max-overhead", "3%")
-    code, output, said = interrupted(*options, "--format", "json", beyond=30)
+    code, output, said = run_on_terminal("largest", *options, *JSON, interrupt_at=r" (3[1-9]|[4-9]\d)%")
     assert code == 0, said
     found = json.loads(output)["strategies"]["bptt-msm"]
     assert found["plan"]["steps"] == found["value"] > 0
@@ -259,6 +232,7 @@ def test_an_interruption_leaves_the_largest_value_that_kept_the_limits_so_far() 
 
 
 def test_an_interruption_before_anything_is_found_ends_the_command() -> None:
-    code, output, said = interrupted("T", "--profile", "nvidia-a100-80gb", "--strategies", "bptt-msm", beyond=5)
+    options = ("T", "--profile", "nvidia-a100-80gb", "--strategies", "bptt-msm")
+    code, output, said = run_on_terminal("largest", *options, interrupt_at=r" ([6-9]|[1-9]\d)%")
     assert (code, output) == (130, "")
     assert "interrupted" in said

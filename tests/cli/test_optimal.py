@@ -3,15 +3,12 @@
 import csv
 import io
 import json
-import signal
-import subprocess
-import time
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from tests.support import run, started
+from tests.support import run, run_on_terminal
 
 BUILT_IN = Path(__file__).parents[2] / "workloads" / "paper-snn.toml"
 
@@ -105,18 +102,10 @@ def test_long_sequences_beside_compute_have_the_strategies_that_move_nothing() -
 
 
 def test_an_interruption_leaves_the_best_plan_so_far() -> None:
-    """Sent while the optimum is looked for; a busy machine takes longer to get there."""
-    command = ["-m", "ckptplan", "optimize", "--T", "30000", "--effort", "thorough"]
-    command += ["--local-bytes", "3.3 MB", "--format", "json"]
-    output = said = ""
-    for seconds in (2, 6, 15):
-        with started(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-            time.sleep(seconds)
-            process.send_signal(signal.SIGINT)
-            output, said = process.communicate(timeout=60)
-        if process.returncode != 130:
-            break
-    assert process.returncode == 0
+    """Sent while the optimum is looked for."""
+    job = ("--T", "30000", "--effort", "thorough", "--local-bytes", "3.3 MB", "--format", "json")
+    code, output, said = run_on_terminal("optimize", *job, interrupt_at=r"\(optimal\)")
+    assert code == 0
     assert "interrupted: the best plan so far" in said
     document = json.loads(output)
     assert document["strategy"] != "optimal"

@@ -3,15 +3,15 @@
 import csv
 import io
 import json
-import os
 import subprocess
 import sys
+from typing import Any
 
 import jsonschema
 import pytest
 
 import ckptplan
-from tests.support import run, started
+from tests.support import run, run_on_terminal
 
 
 def test_version() -> None:
@@ -125,25 +125,12 @@ def test_schemas_are_valid_json_schemas(kind: str) -> None:
 
 def test_a_terminal_gets_colours_unless_no_color_is_set() -> None:
     """On a pseudo-terminal, as script(1) would make one."""
-    import pty
 
     def shown(**environment: str) -> str:
-        parent, child = pty.openpty()
-        cleaned = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "TERM")}
-        chosen = {**cleaned, "TERM": "xterm-256color", "COLUMNS": "120", **environment}
-        with started(
-            "-m", "ckptplan", "optimize", stdout=child, stderr=subprocess.DEVNULL, env=chosen
-        ) as process:
-            os.close(child)
-            text = b""
-            try:
-                while chunk := os.read(parent, 4096):
-                    text += chunk
-            except OSError:  # the child closed the terminal: the end of what it wrote
-                pass
-            assert process.wait(timeout=30) == 0
-        os.close(parent)
-        return text.decode()
+        how: dict[str, Any] = {"TERM": "xterm-256color", "COLUMNS": "120", **environment}
+        code, _, text = run_on_terminal("optimize", shows_output=True, columns=120, **how)
+        assert code == 0
+        return text
 
     assert "\x1b[1;32moptimal" in shown()
     assert "32m" not in shown(NO_COLOR="1")

@@ -3,13 +3,12 @@
 import os
 import pty
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import ckptplan
-from tests.support import run
+from tests.support import run, started
 
 LSTM = ("--kind", "lstm", "--inputs", "16", "--neurons", "64", "--layers", "2", "--batch", "8", "--T", "128")
 
@@ -74,15 +73,14 @@ def test_what_is_missing_or_wrong_is_named_by_its_option(
 def test_questions_are_asked_on_a_terminal(tmp_path: Path) -> None:
     """An empty answer takes what is proposed."""
     mine, theirs = pty.openpty()
-    started = subprocess.Popen(
-        [sys.executable, "-m", "ckptplan", "workloads", "new", "-o", "asked.toml"],
-        stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, cwd=tmp_path, env=dict(os.environ),
-    )  # fmt: skip
-    os.close(theirs)
-    os.write(mine, b"lstm\n32\n\n\n256\n2\n\n")
-    assert started.communicate(timeout=120)[0]
+    command = ("-m", "ckptplan", "workloads", "new", "-o", "asked.toml")
+    streams = {"stdin": theirs, "stdout": subprocess.PIPE, "stderr": theirs}
+    with started(*command, **streams, cwd=tmp_path) as process:
+        os.close(theirs)
+        os.write(mine, b"lstm\n32\n\n\n256\n2\n\n")
+        assert process.communicate()[0]
     os.close(mine)
-    assert started.returncode == 0
+    assert process.returncode == 0
     workload = ckptplan.load_workload(tmp_path / "asked.toml")
     assert workload.network is not None
     assert (workload.network.kind, workload.network.inputs, workload.network.layers) == ("lstm", 32, 2)

@@ -8,14 +8,13 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pyarrow.parquet
 import pytest
 
-from tests.support import dask_cluster, run, started
+from tests.support import count_bytes, dask_cluster, is_alive, leave_progress_out, run, started, wait_until
 
 ROOT = Path(__file__).parent.parent.parent
 #: Small, with base, irregular and infeasible points, and quick.
@@ -49,8 +48,31 @@ def sweeping(file: Path, *more: str) -> AbstractContextManager[subprocess.Popen[
     return started("-m", "ckptplan", "sweep", *GRID, "-o", str(file), *more, stderr=subprocess.PIPE)
 
 
-def size_of(file: Path) -> int:
-    return file.stat().st_size if file.exists() else 0
+def end_sweep(file: Path, sent: signal.Signals, *more: str, at: int, complete: int) -> tuple[int, str]:
+    """Send a sweep a signal when its file has ``at`` bytes; return its code and what it said.
+
+    One that was complete before the signal came, as where this process was stopped meanwhile, begins again.
+    """
+    before = file.read_bytes() if file.exists() else None
+    for _ in range(20):
+        with sweeping(file, *more) as process:
+            wait_until(
+                lambda: count_bytes(file) >= at or process.poll() is not None, what=f"a file of {at} bytes"
+            )
+            process.send_signal(sent)
+            said = process.communicate()[1].decode()
+        if count_bytes(file) < complete:
+            assert count_bytes(file) >= at, said
+            return process.returncode, leave_progress_out(said)
+        if before is None:
+            file.unlink(missing_ok=True)
+        else:
+            file.write_bytes(before)
+    pytest.fail("no sweep could be ended before it was complete")
+
+
+#: A sweep of hours, which is ended.
+ENDLESS = ("sweep", "--over", "T=2000:90000:+1")
 
 
 def test_every_row_says_what_was_varied_and_what_is_best(whole: dict[str, Path]) -> None:
@@ -91,16 +113,11 @@ def test_a_sweep_killed_again_and_again_ends_as_one_that_never_was(
     complete = whole[name].stat().st_size
     moments = random.Random(name)  # noqa: S311 - no secret
     for share in (0, *sorted(moments.uniform(0.02, 0.6) for _ in range(4))):
-        with sweeping(file, "--jobs", "2") as process:
-            time.sleep(moments.uniform(0, 0.2))
-            while share and size_of(file) < share * complete and process.poll() is None:
-                time.sleep(moments.uniform(0, 0.01))
-            process.kill()
-            process.communicate(timeout=60)
-        assert process.returncode == -signal.SIGKILL
-        assert size_of(file) < complete
+        how: dict[str, int] = {"at": int(share * complete), "complete": complete}
+        code, _ = end_sweep(file, signal.SIGKILL, "--jobs", "2", **how)
+        assert code == -signal.SIGKILL
     with sweeping(file, "--jobs", "2") as process:
-        said = process.communicate(timeout=60)[1].decode()
+        said = process.communicate()[1].decode()
     assert process.returncode == 0
     assert "rows; continuing" in said
     assert file.read_bytes() == whole[name].read_bytes()
@@ -186,13 +203,8 @@ def test_rows_out_of_place_are_no_beginning(whole: dict[str, Path], tmp_path: Pa
 
 def test_ctrl_c_says_how_to_go_on(whole: dict[str, Path], tmp_path: Path) -> None:
     file = tmp_path / "s.csv"
-    with sweeping(file) as process:
-        deadline = time.monotonic() + 30
-        while (not file.exists() or file.stat().st_size < 2000) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=30)[1].decode()
-    assert process.returncode == 130
+    code, said = end_sweep(file, signal.SIGINT, at=2000, complete=whole["csv"].stat().st_size)
+    assert code == 130
     done = len(file.read_text().splitlines()) - 1
     assert 0 < done < ROWS
     assert said == f"{done} of {ROWS} rows are in {file}; the same command continues there\ninterrupted\n"
@@ -202,48 +214,34 @@ def test_ctrl_c_says_how_to_go_on(whole: dict[str, Path], tmp_path: Path) -> Non
 
 
 def test_nobody_works_on_when_the_sweep_is_killed(tmp_path: Path) -> None:
-    command = ("sweep", "--over", "T=2000:9000:+1", "-o", str(tmp_path / "s.csv"), "--jobs", "2")
-    with started("-m", "ckptplan", *command) as process:
-        deadline = time.monotonic() + 60
-        workers: list[str] = []
-        while len(workers) < 3 and time.monotonic() < deadline:  # two and Python's resource tracker
-            time.sleep(0.05)
-            workers = children(process.pid)
-        assert len(workers) == 3
+    with started("-m", "ckptplan", *ENDLESS, "-o", str(tmp_path / "s.csv"), "--jobs", "2") as process:
+        # Two and Python's resource tracker.
+        wait_until(lambda: len(children(process.pid)) == 3, what="two workers and what tracks them")
+        workers = children(process.pid)
         process.kill()
         process.wait()
-        while any(alive(pid) for pid in workers) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not any(alive(pid) for pid in workers)
+        wait_until(lambda: not any(map(is_alive, workers)), what="the end of the workers")
 
 
-def status(pid: str) -> str:
-    """What the system says of a process; nothing if it is gone."""
+def children(pid: int) -> list[int]:
+    """Return the processes that a process started, and that run."""
+    statuses = Path("/proc").glob("[0-9]*/status")
+    return [int(one.parent.name) for one in statuses if f"\nPPid:\t{pid}\n" in read_status(one)]
+
+
+def read_status(file: Path) -> str:
+    """Return what the system says of a process; nothing if it is gone."""
     try:
-        return Path(f"/proc/{pid}/status").read_text()
+        return file.read_text()
     except (FileNotFoundError, ProcessLookupError):
         return ""
 
 
-def children(pid: int) -> list[str]:
-    processes = [one.name for one in Path("/proc").iterdir() if one.name.isdigit()]
-    return [one for one in processes if f"\nPPid:\t{pid}\n" in status(one)]
-
-
-def alive(pid: str) -> bool:
-    """Whether it runs; one that has ended may stay listed where nobody asks for its exit code."""
-    text = status(pid)
-    return bool(text) and "\nState:\tZ" not in text
-
-
 def test_two_sweeps_do_not_write_one_file(tmp_path: Path) -> None:
     file = tmp_path / "s.csv"
-    long = ("sweep", "--over", "T=2000:9000:+1", "-o", str(file))
-    with started("-m", "ckptplan", *long):
-        deadline = time.monotonic() + 30
-        while (not file.exists() or not file.stat().st_size) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        done = run(*long)
+    with started("-m", "ckptplan", *ENDLESS, "-o", str(file)):
+        wait_until(lambda: count_bytes(file), what="a file that is written")
+        done = run(*ENDLESS, "-o", str(file))
     assert done.returncode == 2
     assert f"{file}: is being written by another process" in done.stderr
 
@@ -260,11 +258,9 @@ def test_a_parquet_file_is_there_when_all_its_rows_are(whole: dict[str, Path], t
     file = tmp_path / "s.parquet"
     assert run("sweep", *OTHER, "-o", str(file)).returncode == 0
     before = file.read_bytes()
-    with sweeping(file, "--jobs", "2", "--restart") as process:
-        while len(folder_of(tmp_path)) < 2 and process.poll() is None:
-            time.sleep(0.01)
+    with started("-m", "ckptplan", *ENDLESS, "-o", str(file), "--jobs", "2", "--restart") as process:
+        wait_until(lambda: len(list(tmp_path.iterdir())) == 2, what="a file beside the old one")
         process.kill()
-        process.communicate(timeout=60)
     assert file.read_bytes() == before
     assert run("sweep", *GRID, "-o", str(file), "--restart").returncode == 0
     assert folder_of(tmp_path) == {file.name: whole["parquet"].read_bytes()}
@@ -535,13 +531,8 @@ def test_a_cluster_writes_what_one_machine_writes(whole: dict[str, Path], tmp_pa
             done = run("sweep", *GRID, *engine, "-o", str(file))
             assert done.returncode == 0, done.stderr
             assert file.read_bytes() == whole[name].read_bytes()
-        begun = tmp_path / "begun.csv"
-        with sweeping(begun, *engine) as process:
-            while size_of(begun) < 2000 and process.poll() is None:
-                time.sleep(0.01)
-            process.kill()
-            process.communicate(timeout=60)
-    assert 2000 <= size_of(begun) < whole["csv"].stat().st_size
+        begun, complete = tmp_path / "begun.csv", whole["csv"].stat().st_size
+        end_sweep(begun, signal.SIGKILL, *engine, at=2000, complete=complete)
     assert run("sweep", *GRID, "-o", str(begun)).returncode == 0
     assert begun.read_bytes() == whole["csv"].read_bytes()
 

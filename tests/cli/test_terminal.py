@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import pty
 import re
 import shlex
 import subprocess
 import sys
-import termios
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +21,7 @@ from ckptplan.cli.options import describe_strategies
 from ckptplan.errors import did_you_mean
 from ckptplan.strategies.registry import all_strategies
 from tests.security.program import run_all
-from tests.support import run, run_process, small_plan
+from tests.support import run, run_on_terminal, run_process, small_plan
 
 ROOT = Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text()
@@ -210,39 +207,17 @@ def test_hints_at_what_was_meant(arguments: list[str], hint: str) -> None:
     assert hint in done.stderr
 
 
-def on_a_terminal(*arguments: str, columns: int, pipes_output: bool) -> tuple[str, str]:
-    """What the program writes to standard output and to a terminal of this width, which may be both."""
-    ours, theirs = pty.openpty()
-    termios.tcsetwinsize(theirs, (24, columns))
-    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-    with subprocess.Popen(
-        [sys.executable, "-m", "ckptplan", *arguments],
-        stdin=theirs,
-        stdout=subprocess.PIPE if pipes_output else theirs,
-        stderr=theirs,
-        env={**environment, "TERM": "dumb"},
-        text=True,
-    ) as process:
-        os.close(theirs)
-        shown = b""
-        with contextlib.suppress(OSError):  # Linux says so when the other end is closed.
-            while part := os.read(ours, 65536):
-                shown += part
-        output = process.stdout.read() if process.stdout else ""
-    os.close(ours)
-    return output, shown.decode()
-
-
 def test_a_pager_gets_lines_as_wide_as_the_terminal_behind_it() -> None:
     for columns, pipes_output in ((80, True), (80, False), (60, True)):
-        output, shown = on_a_terminal("profiles", "list", columns=columns, pipes_output=pipes_output)
+        how: dict[str, Any] = {"columns": columns, "shows_output": not pipes_output, "TERM": "dumb"}
+        _, output, shown = run_on_terminal("profiles", "list", **how)
         lines = (output or shown).splitlines()
         assert any(line.startswith("tenstorrent-wormhole-n300") for line in lines)
         assert max(map(len, lines)) <= columns
 
 
 def test_messages_are_wrapped_between_words_on_a_terminal() -> None:
-    _, shown = on_a_terminal("optimize", "--profile", "h100", columns=80, pipes_output=True)
+    _, _, shown = run_on_terminal("optimize", "--profile", "h100", TERM="dumb")
     lines = shown.splitlines()
     assert len(lines) > 1
     assert max(map(len, lines)) <= 80

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -118,12 +119,19 @@ def test_no_suggestion_asks_for_no_steps(strategy: str) -> None:
 
 @pytest.mark.parametrize("after", [1, 5, 20, 60, 120, 200, 300])
 def test_ctrl_c_while_the_program_starts_leaves_no_traceback(after: int) -> None:
-    """After so many imports; the first is that of the package, before which Python itself starts."""
-    with started(
-        "-X", "importtime", "-m", "ckptplan", "optimize", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stderr is not None
-        lines = iter(process.stderr.readline, b"")
+    """After so many imports; the first is that of the package, before which Python itself starts.
+
+    They are read line by line from a short pipe, so that the program waits where this process does.
+    """
+    ours, theirs = os.pipe()
+    fcntl.fcntl(theirs, fcntl.F_SETPIPE_SZ, 4096)
+    command = ("-X", "importtime", "-m", "ckptplan", "optimize")
+    with (
+        os.fdopen(ours, "rb", buffering=0) as told,
+        started(*command, stdout=subprocess.DEVNULL, stderr=theirs) as process,
+    ):
+        os.close(theirs)
+        lines = iter(told.readline, b"")
         while not next(lines).strip().endswith(b"| ckptplan"):
             pass
         for _ in range(after):

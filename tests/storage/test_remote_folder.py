@@ -9,17 +9,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ckptplan import InputError
 from ckptplan.storage.remote_folder import RemoteFolder
+from tests.support import started
 
 _RUN = (
-    "import sys, time; from ckptplan.storage.remote_folder import RemoteFolder\n"
+    "import sys; from ckptplan.storage.remote_folder import RemoteFolder\n"
     "folder = RemoteFolder(sys.argv[1]); (folder.path / '7.pt').write_text('state')\n"
     "print('there', flush=True)\n"
-    "time.sleep(60)"
+    "sys.stdin.read()"
 )
 
 
@@ -29,16 +31,12 @@ def folders_in(parent: Path) -> list[Path]:
 
 @contextmanager
 def running(parent: Path) -> Iterator[subprocess.Popen[str]]:
-    """Run a process that has a folder with a checkpoint."""
-    with subprocess.Popen(
-        [sys.executable, "-c", _RUN, str(parent)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
+    """Run a process that has a folder with a checkpoint, and waits."""
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with started("-c", _RUN, str(parent), **pipes, text=True) as process:
         assert process.stdout is not None
-        process.stdout.readline()
-        try:
-            yield process
-        finally:
-            process.kill()
+        assert process.stdout.readline() == "there\n"
+        yield process
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
@@ -46,7 +44,7 @@ def test_a_run_that_is_asked_to_end_leaves_nothing(tmp_path: Path, how: signal.S
     with running(tmp_path) as process:
         assert folders_in(tmp_path)
         process.send_signal(how)
-        assert process.wait(timeout=30) == -how
+        assert process.wait() == -how
     assert not list(tmp_path.iterdir())
 
 

@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 import ckptplan
 from ckptplan.storage import files
 from ckptplan.storage.files import lock_file, replace_file, write_text
-from tests.support import long_plan, run, small_plan, started
+from tests.support import long_plan, run, small_plan, started, wait_until
 
 #: Writes without end; a test ends it.
 _WRITER = (
@@ -147,14 +146,12 @@ def test_a_file_taken_for_stale_before_it_was_locked_is_made_again(
 
 @pytest.mark.parametrize("command", ["schedule", "simulate"])
 def test_a_killed_stream_leaves_nothing_after_the_next_run(command: str, tmp_path: Path) -> None:
-    ckptplan.save_plan(long_plan(2_000_000), tmp_path / "plan.json")
+    ckptplan.save_plan(long_plan(50_000_000), tmp_path / "plan.json")
     option = {"schedule": "-o", "simulate": "--trace"}[command]
     arguments: tuple[str, ...] = (command, str(tmp_path / "plan.json"), option, str(tmp_path / "out.json"))
     arguments += ("--format", "jsonl") if command == "schedule" else ()
     with started("-m", "ckptplan", *arguments, stderr=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 60
-        while not left_in(tmp_path) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: left_in(tmp_path), what="a stream that is written")
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert len(left_in(tmp_path)) == 1

@@ -22,7 +22,7 @@ from ckptplan.errors import CkptplanError, InputError
 from ckptplan.strategies.registry import all_strategies
 from ckptplan.studies import workers
 from ckptplan.studies.workers import WorkerPool, count_workers, map_in_order
-from tests.support import HAS_MPI, dask_cluster, run_mpi, started
+from tests.support import HAS_MPI, dask_cluster, is_alive, run_mpi, started, wait_until
 
 SNN = ckptplan.load_workload("paper-snn")
 IPU = ckptplan.load_profile("ipu-mk2")
@@ -34,7 +34,8 @@ GRID = {"T": "64:8192:x2", "local-bytes": "100KiB,300KiB,624KiB"}
 def _dask() -> Iterator[Executor]:
     import distributed
 
-    with dask_cluster() as address, distributed.Client(address) as client:
+    with dask_cluster() as address, distributed.Client(address, timeout=120) as client:
+        client.wait_for_workers(2, timeout=120)
         yield client.get_executor()
 
 
@@ -176,11 +177,12 @@ def test_a_cluster_without_workers_is_told_and_given_up(
 
     monkeypatch.setattr(workers, "_LOOK_SECONDS", 0.1)
     monkeypatch.setattr(workers, "_ALONE_SECONDS", 0.5)
-    with dask_cluster(workers=0) as address, distributed.Client(address) as client:
+    with dask_cluster(workers=0) as address, distributed.Client(address, timeout=120) as client:
         results = map_in_order(_square, range(9), executor=client.get_executor())
         with pytest.raises(CkptplanError, match=f"^the scheduler {re.escape(address)} has had no worker for"):
             next(results)
-    assert caplog.messages == [f"the scheduler {address} has no worker; waiting for one"]
+    told = [one.getMessage() for one in caplog.records if one.name.startswith("ckptplan")]
+    assert told == [f"the scheduler {address} has no worker; waiting for one"]
 
 
 def _end_once(item: tuple[str, int]) -> int:
@@ -256,12 +258,11 @@ def test_programs_that_the_caller_starts_keep_their_path(monkeypatch: pytest.Mon
 
 
 def test_workers_end_at_once_when_nobody_wants_their_results() -> None:
-    began = time.monotonic()
+    """And not after hours, for which no test has the time."""
     with WorkerPool(2) as executor:
-        results = map_in_order(_sleep, [0.0, 300.0, 300.0, 300.0], executor=executor)
+        results = map_in_order(_sleep, [0.0, 1e4, 1e4, 1e4], executor=executor)
         assert next(results) == 0
         results.close()  # type: ignore[attr-defined]
-    assert time.monotonic() - began < 60
 
 
 @pytest.mark.slow
@@ -288,7 +289,7 @@ def test_mpi_plans_the_rows_that_this_process_plans(tmp_path: Path) -> None:
 
 
 def test_workers_end_with_their_parent_while_they_are_still_starting(tmp_path: Path) -> None:
-    """Data that takes a minute to arrive, as imports on a slow disk do; the parent is killed meanwhile."""
+    """Data that takes hours to arrive, as imports on a slow disk do; the parent is killed meanwhile."""
     (tmp_path / "slow.py").write_text(
         "import os, sys, time\n"
         "from pathlib import Path\n"
@@ -297,27 +298,13 @@ def test_workers_end_with_their_parent_while_they_are_still_starting(tmp_path: P
         "    def __getstate__(self): return {'slow': 1}\n"
         "    def __setstate__(self, state):\n"
         "        Path(f'{os.getpid()}.worker').touch()\n"
-        "        time.sleep(60)\n"
+        "        time.sleep(10_000)\n"
         "def work(item):\n"
         "    return 0\n"
         "if __name__ == '__main__':\n"
         "    list(map_in_order(work, [Slow(), Slow()], executor=WorkerPool(2)))\n"
     )
     with started("slow.py", cwd=tmp_path, stderr=subprocess.DEVNULL):
-        deadline = time.monotonic() + 60
-        while len(list(tmp_path.glob("*.worker"))) < 2 and time.monotonic() < deadline:
-            time.sleep(0.02)
-        workers = [Path(f"/proc/{path.stem}/status") for path in tmp_path.glob("*.worker")]
-        assert len(workers) == 2
-    killed = time.monotonic()
-    while any(_runs(worker) for worker in workers) and time.monotonic() < killed + 30:
-        time.sleep(0.02)
-    assert not any(_runs(worker) for worker in workers)
-
-
-def _runs(status: Path) -> bool:
-    """Whether a process runs; one that has ended may stay listed where nobody asks for its exit code."""
-    try:
-        return "\nState:\tZ" not in status.read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+        wait_until(lambda: len(list(tmp_path.glob("*.worker"))) == 2, what="two workers that start")
+        workers = [int(path.stem) for path in tmp_path.glob("*.worker")]
+    wait_until(lambda: not any(map(is_alive, workers)), what="the end of both workers")

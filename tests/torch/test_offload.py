@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 import shutil
 import signal
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +22,7 @@ from ckptplan.torch import Offload, bptt, budget, offload, plan_for, scan, unrol
 from ckptplan.torch.adapters import TorchCell
 from ckptplan.torch.meters import LiveBytes
 from ckptplan.torch.survey import Measurement
+from tests.support import started
 from tests.torch.support import gradients
 
 STEPS, BATCH, WIDTH = 120, 64, 128
@@ -357,24 +356,15 @@ sys.stdin.read()
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_a_run_that_ends_early_leaves_nothing(tmp_path: Path, how: signal.Signals) -> None:
     """What a killed one leaves goes with the next run."""
-
-    def start() -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-c", _RUN, str(tmp_path), str(20 * 2**16)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-
-    with start() as process:
+    command = ("-c", _RUN, str(tmp_path), str(20 * 2**16))
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with started(*command, **pipes, text=True) as process:
         assert process.stdout is not None
         assert int(process.stdout.readline()) > 1
         assert list(tmp_path.rglob("*.state"))
         process.send_signal(how)
-        assert process.wait(60) != 0
+        assert process.wait() != 0
     assert bool(list(tmp_path.iterdir())) is (how is signal.SIGKILL)
-    with start() as process:
+    with started(*command, **pipes, text=True) as process:
         process.communicate("")
     assert not list(tmp_path.iterdir())
