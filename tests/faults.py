@@ -124,7 +124,7 @@ class Laboratory:
         process = _start(subject, folder)
         time.sleep(self._chance.uniform(0, 1.1 * seconds))
         _send(process, sent)
-        told = process.communicate(timeout=120)[1]
+        told = process.communicate(timeout=600)[1]
         wrong = []
         if not (sent is signal.SIGINT and met_python(told)):
             wrong = [] if process.returncode in {0, *_ENDS[sent]} else [f"exit code {process.returncode}"]
@@ -141,7 +141,7 @@ class Laboratory:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
         process = _start(subject, folder, before=restrict)
-        told = process.communicate(timeout=120)[1]
+        told = process.communicate(timeout=600)[1]
         wrong = [] if process.returncode == 2 else [f"exit code {process.returncode}"]
         wrong += _judge_words(told)
         return self._finish(subject, "full disk", folder, wrong, cleans=True, whole=whole)
@@ -158,7 +158,7 @@ class Laboratory:
                 os.open("/dev/full", os.O_WRONLY)
 
         process = _start(subject, folder, before=change)
-        told = process.communicate(timeout=120)[1]
+        told = process.communicate(timeout=600)[1]
         wrong = [] if process.returncode in (0, 2, 141) else [f"exit code {process.returncode}"]
         wrong += _judge_words(told)
         names = {(0, False): "closed stdin", (1, False): "closed stdout", (2, False): "closed stderr"}
@@ -173,7 +173,7 @@ class Laboratory:
         wrong += [f"the result is {state}"] if state == "broken" else []
         wrong += [f"left behind: {', '.join(left)}"] if left and cleans else []
         again = _start(subject, folder)
-        told = again.communicate(timeout=120)[1]
+        told = again.communicate(timeout=600)[1]
         wrong += (
             [] if again.returncode == 0 else [f"the next run: exit code {again.returncode}, {told[-200:]!r}"]
         )
@@ -198,7 +198,7 @@ class Laboratory:
             folder = self._prepare(subject)
             began = time.monotonic()
             process = _start(subject, folder)
-            told = process.communicate(timeout=120)[1]
+            told = process.communicate(timeout=600)[1]
             if process.returncode:
                 raise RuntimeError(f"{subject.name} fails undisturbed: {told}")
             self._whole[subject.name] = (folder / subject.result).read_bytes(), time.monotonic() - began

@@ -67,7 +67,6 @@ def start(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         cwd=program.parent,
-        timeout=120,
     )
 
 

@@ -370,7 +370,6 @@ for body in BODIES:
         capture_output=True,
         text=True,
         env=environment,
-        timeout=200,
         check=False,
     )
     assert done.returncode == 0, done.stderr

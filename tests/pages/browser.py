@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,12 +12,19 @@ from typing import Any
 
 import pytest
 from selenium import webdriver
+from selenium.common.exceptions import (
+    JavascriptException,
+    NoSuchElementException,
+    StaleElementReferenceException,
+)
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.remote.webelement import WebElement
 
-#: What a page has until it is drawn.
-_SECONDS = 20.0
+from tests.support import wait_until
+
+#: What is raised of an element that is not there yet, or that has just been drawn anew.
+_NOT_YET = (JavascriptException, NoSuchElementException, StaleElementReferenceException)
 
 
 class Browser:
@@ -73,13 +79,20 @@ class Browser:
         return ActionChains(self.driver)
 
     def wait(self, condition: Callable[[], Any]) -> None:
-        """Wait until a condition holds. Raises TimeoutError."""
-        end = time.monotonic() + _SECONDS
-        while not condition():
-            if time.monotonic() > end:
-                self.read_log()
-                raise TimeoutError(f"not so after {_SECONDS} s; the page said {self.messages}")
-            time.sleep(0.02)
+        """Wait until a condition holds; the test fails with what the page said if it never does."""
+
+        def holds() -> bool:
+            try:
+                return bool(condition())
+            except _NOT_YET:
+                return False
+
+        try:
+            wait_until(holds, what="what the page should become")
+        except pytest.fail.Exception as failure:
+            self.read_log()
+            failure.add_note(f"the page said {self.messages}")
+            raise
 
 
 @contextmanager

@@ -50,7 +50,7 @@ def test_notebooks_run_and_print_what_they_hold(path: Path) -> None:
     assert path.stat().st_size < 300_000
     kept = nbformat.reads(path.read_text(), as_version=4)  # type: ignore[no-untyped-call]
     book = nbformat.reads(path.read_text(), as_version=4)  # type: ignore[no-untyped-call]
-    NotebookClient(book, timeout=120, kernel_name="python3").execute()
+    NotebookClient(book, timeout=600, startup_timeout=600, kernel_name="python3").execute()
     for cell, old in zip(book.cells, kept.cells, strict=True):
         if cell.cell_type == "code":
             assert list_kinds(cell) == list_kinds(old)

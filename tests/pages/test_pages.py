@@ -149,10 +149,10 @@ def test_a_point_tells_its_plan_when_pointed_at_and_shows_its_schedule_when_clic
 def test_all_that_can_be_chosen_can_be_reached_by_keys(pages: Path, browser: Browser) -> None:
     browser.open(pages / "front.html")
     ActionChains(browser.driver).send_keys(Keys.TAB, Keys.ENTER).perform()
-    assert browser.run("return document.activeElement.id") == "main"
+    browser.wait(lambda: browser.run("return document.activeElement.id") == "main")
     browser.run("document.querySelector('summary').focus()")
     ActionChains(browser.driver).send_keys(Keys.ENTER).send_keys(Keys.TAB, Keys.TAB).perform()
-    assert browser.run("return document.activeElement.dataset.plan") == "0"
+    browser.wait(lambda: browser.run("return document.activeElement.dataset.plan") == "0")
     before = browser.text("#plan-label")
     ActionChains(browser.driver).send_keys(Keys.ENTER).perform()
     browser.wait(lambda: browser.text("#plan-label") != before)

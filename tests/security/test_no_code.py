@@ -141,7 +141,6 @@ def test_workers_of_a_sweep_import_nothing_from_the_current_folder(folder: Path,
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=120,
         check=False,
     )
     assert found.returncode == 0, found.stderr

@@ -36,7 +36,6 @@ def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         cwd=folder,
-        timeout=120,
     )
 
 

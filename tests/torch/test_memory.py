@@ -76,7 +76,6 @@ def limited(script: str) -> list[str]:
         check=False,
         capture_output=True,
         text=True,
-        timeout=120,
         # Freed blocks go back to the system, so that what is available has no holes.
         env={
             **os.environ,

@@ -261,7 +261,7 @@ def test_a_dear_plan_names_what_would_help(caplog: pytest.LogCaptureFixture) -> 
     )
     space = budget.Space(limit=6 * size)
     budget._advise_offload(budget._plan(slow, 300, space), slow, 300, space)
-    (hint,) = caplog.messages
+    (hint,) = (one.getMessage() for one in caplog.records if one.name.startswith("ckptplan"))
     assert re.fullmatch(
         r"this plan takes \+2\d\d% time over plain .*offload=.* would take about \+3\d%, at an assumed 1 GB/s",
         hint,
