@@ -2,11 +2,14 @@
 
 import atexit
 import os
+import random
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -57,6 +60,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if room_of(item.path) in SLOW:
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(autouse=True)
+def fixed_seeds() -> None:
+    """Each test draws the same random numbers, whichever tests its process ran before."""
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002 - the global generator
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 # The deadline is off: machines are shared, and a slow example is no failure.
