@@ -32,6 +32,7 @@ def test_states_come_back_as_they_went(plan: ckptplan.Schedule, files: bool, tmp
     for seed in (0, 1):
         theirs = jax.jit(jax.grad(lambda *given: noisy_loss(jax.lax.scan, *given), (0, 1, 2)))(*data(seed))
         assert difference(ours(*data(seed)), theirs) <= 1e-13
+    jax.effects_barrier()
     assert not files or list((tmp_path / "states").iterdir()) == []
 
 
@@ -160,6 +161,7 @@ def test_checkpoints_go_off_the_chip_in_one_line(
     limit = count * 20 * 20_000 * 8
     assert difference(gradient(limited(limit, offload=offload)), gradient(jax.lax.scan)) <= 1e-12
     assert fast_place == [count * 20_000 * 8]
+    jax.effects_barrier()
     assert not files or list((tmp_path / "states").iterdir()) == []
 
 
