@@ -435,7 +435,7 @@ def long_plan(steps: int) -> Plan:
         ckptplan.load_profile("nvidia-h200"),
         strategies=["remote"],
         objective="memory",
-        local_bytes="1 TB",
+        local_bytes="1 PB",
         remote_bytes="unbounded",
     )
 

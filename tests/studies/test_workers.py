@@ -216,8 +216,10 @@ def test_a_worker_that_is_killed_in_the_middle_costs_its_item_again(kind: str, t
         pytest.param("Dask", "KilledWorker", marks=pytest.mark.slow),
     ],
 )
-def test_what_ends_its_worker_each_time_is_named(kind: str, told: str) -> None:
+def test_what_ends_its_worker_each_time_is_named(kind: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those beside it are not, and what came before it is there."""
+    # By default Dask starts four workers for each try, which takes a minute.
+    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "0")
     found: list[int] = []
     with EXECUTORS[kind]() as executor:  # type: ignore[attr-defined]
         results = map_in_order(_end, range(30), executor=executor, name="item {}".format)
