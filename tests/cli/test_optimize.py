@@ -9,9 +9,9 @@ import signal
 import subprocess
 import sys
 import termios
-from functools import partial
+from array import array
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import jsonschema
 import pytest
@@ -358,6 +358,13 @@ def test_compare_writes_its_table_to_a_file(tmp_path: Path) -> None:
     assert "hierarchical" in path.read_text()
 
 
+def count_unread(pipe: IO[bytes]) -> int:
+    """Return how many bytes of a pipe its reader has not taken yet."""
+    found = array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, found)
+    return found[0]
+
+
 def test_ctrl_c_exits_130_without_a_traceback() -> None:
     """Interrupted while it waits for the rest of its input, of which it has taken what there was."""
     pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
@@ -365,8 +372,8 @@ def test_ctrl_c_exits_130_without_a_traceback() -> None:
         assert process.stdin is not None
         process.stdin.write(b"name")
         process.stdin.flush()
-        waiting = partial(fcntl.ioctl, process.stdin, termios.FIONREAD, bytes(4))
-        wait_until(lambda: waiting() == bytes(4), what="a program that reads its input")
+        pipe = process.stdin
+        wait_until(lambda: count_unread(pipe) == 0, what="a program that reads its input")
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate()
     assert process.returncode == 130
