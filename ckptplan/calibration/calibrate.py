@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
 from math import inf
 from time import perf_counter
 from typing import Any, ClassVar
@@ -265,7 +266,7 @@ def open_backend(
     remote_dir: str | os.PathLike[str] | None = None,
     states: int = 1,
 ) -> Backend:
-    """Return what runs a cell. Raises InputError.
+    """Return what runs a cell. Raises InputError, and MissingExtra if its runtime is not installed.
 
     Arguments:
         spec: the cell, whose name says the runtime.
@@ -275,13 +276,21 @@ def open_backend(
         remote_dir: the folder that is remote memory, which is made if it is missing; None for host memory.
         states: how many states may be in the folder at once.
     """
+    if spec.runtime == "jax" and device != "cpu":
+        raise InputError(
+            "cells of JAX are measured on processors only", field="device", value=device, accepted="cpu"
+        )
+    if spec.runtime == "torch" and tape is not None:
+        raise InputError("is for cells of JAX", field="tape", value=tape, accepted=f"the cell jax:{spec.name}")
     folder = None if remote_dir is None else make_parent(remote_dir).resolve()
     if spec.runtime == "jax":
         # They are fixed when JAX is imported.
         threads = set_threads(thread_count)
+        import_module("ckptplan.jax")  # raises MissingExtra
         from ckptplan.calibration.jax_backend import JaxBackend
 
         return JaxBackend(threads=threads, tape=tape, remote_dir=folder, states=states)
+    import_module("ckptplan.torch")  # raises MissingExtra
     from ckptplan.calibration.torch_backend import TorchBackend
 
     return TorchBackend(device=device, thread_count=thread_count, remote_dir=folder, states=states)

@@ -57,8 +57,10 @@ class CellSpec:
 
     @classmethod
     def named(cls, name: str, *, inputs: int, neurons: int, compile: int | None = None) -> CellSpec:  # noqa: A002 - as the setting
-        """Return the spec of a name, whose prefix says what runs it."""
+        """Return the spec of a name, whose prefix says what runs it. Raises InputError."""
         runtime: Runtime = "jax" if name.startswith(_PREFIX) else "torch"
+        if compile is not None and runtime == "jax":
+            raise InputError("is for cells of PyTorch", field="compile", value=compile)
         return cls(
             name=name.removeprefix(_PREFIX), inputs=inputs, neurons=neurons, compile=compile, runtime=runtime
         )

@@ -296,8 +296,9 @@ class _Comparison:
 
     @property
     def timed(self) -> list[Plan]:
-        """The plans that run in turn: the plan itself, base, and the rivals."""
-        return [self.plan, *([self.base] if self.base else []), *(first for first, *_ in self.rivals[1:])]
+        """The plans that run in turn: the plan itself, base, and the rivals but for base."""
+        rivals = [first for first, *_ in self.rivals[1:] if self.base is None or first.strategy != "base"]
+        return [self.plan, *([self.base] if self.base else []), *rivals]
 
     @property
     def reference(self) -> Schedule | None:
@@ -450,15 +451,15 @@ class _Comparison:
             self._show_new_memory(programs)
 
     def _judge_times(self, seconds: Sequence[tuple[float, ...]], timed: Sequence[TimedRun]) -> None:
-        own, *others = seconds
+        own, taken = seconds[0], dict(zip((one.strategy for one in self.timed), seconds, strict=True))
         self.rows += time_rows(self.plan, timed, own, tolerance=self.tolerances.tolerance)
         if self.base is not None:
-            bases, *others = others
-            self.rows += base_rows(self.plan, self.base, own, bases, allowed=self.tolerances)
+            self.rows += base_rows(self.plan, self.base, own, taken["base"], allowed=self.tolerances)
         if self.rivals:
             tolerance = self.tolerances.tolerance
-            judged = zip(self.rivals, (own, *others), strict=True)
-            found = (Contender.of(plans, taken, tolerance=tolerance) for plans, taken in judged)
+            times = (own, *(taken[first.strategy] for first, *_ in self.rivals[1:]))
+            judged = zip(self.rivals, times, strict=True)
+            found = (Contender.of(plans, rounds, tolerance=tolerance) for plans, rounds in judged)
             self.regret = Regret(contenders=tuple(found))
         if timed:
             self._explain_times(timed, own)

@@ -17,7 +17,6 @@ from ckptplan.errors import InputError
 from ckptplan.units import MAX_STEPS
 
 if TYPE_CHECKING:
-    from ckptplan.calibration.cell_spec import CellSpec
     from ckptplan.model.workload import Workload
 
 #: Where a cell runs.
@@ -72,28 +71,16 @@ class CellOptions:
                 accepted="a divisor of --T, as 16",
             )
         spec = CellSpec.named(self.cell, inputs=self.inputs, neurons=self.neurons, compile=self.compile)
-        options.need_runtime(spec.runtime)
         return {
             "spec": spec,
             "batch": self.batch,
             "steps": self.steps // piece,
             "seed": self.seed,
             "max_seconds": self.max_seconds,
-            **self._read_runtime(spec),
+            "device": self.device,
+            "thread_count": self.thread_count,
+            "tape": self.tape,
         }
-
-    def _read_runtime(self, spec: CellSpec) -> dict[str, Any]:
-        """Return the arguments that differ between PyTorch and JAX."""
-        if spec.runtime == "jax":
-            if spec.compile is not None:
-                raise InputError("is for cells of PyTorch", field="--compile", value=self.compile)
-            options.check_jax_device(self.device)
-            return {"thread_count": self.thread_count, "tape": self.tape}
-        if self.tape is not None:
-            raise InputError(
-                "is for cells of JAX", field="--tape", value=self.tape, accepted=f"--cell jax:{spec.name}"
-            )
-        return {"device": self.device, "thread_count": self.thread_count}
 
 
 def name_content(path: str, option: str = "--output") -> str:

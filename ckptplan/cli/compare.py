@@ -16,11 +16,11 @@ from ckptplan.cli.output import (
     PictureOptions,
     explained,
     note,
+    publish,
     write_plan,
-    write_view,
 )
 from ckptplan.cli.progress import progress_bar
-from ckptplan.errors import Infeasible, InputError, quote_value
+from ckptplan.errors import InputError, refuse
 
 if TYPE_CHECKING:
     from ckptplan.model.profile import HardwareProfile
@@ -55,11 +55,8 @@ def _parse_prices(text: str) -> dict[str, float]:
         try:
             prices[name.strip()] = float(number)
         except ValueError:
-            raise InputError(
-                f"{quote_value(number)} is not a price",
-                value=number,
-                accepted="a number of zero or more, as 2.50, or name=2.50",
-            ) from None
+            accepted = "a number of zero or more, as 2.50, or name=2.50"
+            raise refuse(number, "is not a price", accepted=accepted) from None
     return prices
 
 
@@ -115,14 +112,8 @@ def _compare_strategies(
         ranked = rank_strategies(options.make_request(job, wishes, progress=progress), every=True)
     if ranked.interrupted:
         note("interrupted: the strategies found so far, without a bound")
-    results = ranked.by_strategy()
-    view = view_comparison(results, ranked.request.case, regret=regret)
-    write_view(view, output, unnamed=job.workload is None)
-    page.draw(view)
-    if all(isinstance(result, Infeasible) for result in results.values()):
-        if output.file is not None:
-            note(f"ckptplan: no strategy fits: the reasons are in {output.file}")
-        raise typer.Exit(Infeasible.exit_code)
+    view = view_comparison(ranked.by_strategy(), ranked.request.case, regret=regret)
+    publish(view, output, page, unnamed=job.workload is None)
 
 
 def _compare_machines(
@@ -143,13 +134,7 @@ def _compare_machines(
             **wishes.read(),
             progress=progress,
         )
-    view = view_machines(comparison)
-    write_view(view, output, unnamed=job.workload is None)
-    machines.draw(view)
-    if not comparison.fits:
-        if output.file is not None:
-            note(f"ckptplan: it fits on no machine: the reasons are in {output.file}")
-        raise typer.Exit(Infeasible.exit_code)
+    publish(view_machines(comparison), output, machines, unnamed=job.workload is None)
 
 
 def _price_machines(

@@ -20,7 +20,7 @@ from ckptplan.cli.output import FormatName, FormatOption, OutputOptions, note, w
 from ckptplan.errors import InputError
 from ckptplan.storage.files import write_text
 from ckptplan.storage.library import Shelf, list_names
-from ckptplan.units import parse_bytes, parse_seconds
+from ckptplan.units import MAX_BYTES, parse_bytes, parse_seconds
 
 if TYPE_CHECKING:
     from ckptplan.model.profile import HardwareProfile
@@ -270,14 +270,6 @@ class ProfileNumbers:
     price_per_hour: Annotated[float | None, option("NUMBER", "Price of an hour.")] = None
 
 
-def _parse_state(given: str | int) -> int:
-    """Return the bytes of a state, from 1. Raises InputError."""
-    found = parse_bytes(given)
-    if found < 1:
-        raise InputError("is not positive", value=str(given), accepted="a size above 0, as '16 MiB'")
-    return found
-
-
 #: What is asked for on a terminal, with an answer to start from.
 _QUESTIONS = {
     "local_bytes": ("Local memory of one unit", "24 GB"),
@@ -300,7 +292,12 @@ def new_profile(
         str | None, option("DIR", "Time this folder: it is remote memory, at the rates of its device.")
     ] = None,
     state_bytes: Annotated[
-        int, option("SIZE", "Of the states that are written and read by --measure.", parser=_parse_state)
+        int,
+        option(
+            "SIZE",
+            "Of the states that --measure writes and reads.",
+            parser=options.parse_above_zero(parse_bytes, most=MAX_BYTES, accepted="more than 0 B, as '16 MiB'"),
+        ),
     ] = 2**24,
     numbers: ProfileNumbers,
     format_: FormatOption = "table",

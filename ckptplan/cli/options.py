@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ckptplan.cli.command import GROUPS, Read, WrittenBeside
-from ckptplan.errors import InputError, MissingExtra, quote_value
+from ckptplan.errors import InputError, refuse
 from ckptplan.storage.library import Shelf, list_names
 from ckptplan.units import MAX_STEPS, parse_duration, parse_fraction
 
@@ -43,10 +43,10 @@ def count(told: str, *, least: int = 1, most: int = MOST) -> Any:
     def parse(given: str | int) -> int:
         text = str(given)
         if not (text.isascii() and text.removeprefix("-").isdecimal()):
-            raise InputError(f"{quote_value(text)} is not a whole number", value=text, accepted=accepted)
+            raise refuse(text, "is not a whole number", accepted=accepted)
         value = int(text) if len(text) < 20 else most + 1  # Python refuses thousands of digits
         if not least <= value <= most:
-            raise InputError(f"{quote_value(text)} is out of range", value=text, accepted=accepted)
+            raise refuse(text, "is out of range", accepted=accepted)
         return value
 
     return option("INTEGER", told, parser=parse)
@@ -115,7 +115,7 @@ def parse_above_zero(parse: Callable[[str], float], *, most: float, accepted: st
     def parse_one(text: str) -> float:
         value = parse(text)
         if not 0 < value <= most:
-            raise InputError(f"{quote_value(text)} is out of range", value=text, accepted=accepted)
+            raise refuse(text, "is out of range", accepted=accepted)
         return value
 
     return parse_one
@@ -283,22 +283,6 @@ def keep_apart(given: Mapping[str, object]) -> None:
 
 def _is_given(value: object) -> bool:
     return value is not None and value is not False and value != []
-
-
-def need_runtime(runtime: str) -> None:
-    """Raise MissingExtra if what runs cells is not installed: 'torch' or 'jax'."""
-    from importlib.util import find_spec
-
-    if find_spec(runtime) is None:
-        raise MissingExtra(runtime, package=runtime)
-
-
-def check_jax_device(device: str | None) -> None:
-    """Raise InputError for a device on which cells of JAX are not measured."""
-    if device not in (None, "cpu"):
-        raise InputError(
-            "cells of JAX are measured on processors only", field="--device", value=device, accepted="cpu"
-        )
 
 
 def command_line() -> str:

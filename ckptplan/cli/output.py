@@ -112,6 +112,24 @@ def write_plan(plan: Plan, view: View, output: OutputOptions, *, unnamed: bool =
     write_view(view, output, unnamed=unnamed)
 
 
+def publish(
+    view: View, output: OutputOptions, page: PageOptions | None = None, *, unnamed: bool = False
+) -> None:
+    """Write a result in the chosen format, and its page and picture if they are asked for.
+
+    ``unnamed`` is as in ``write_view``. Raises InputError if a file cannot be written, and ends the command
+    with the exit code of Infeasible if nothing fits.
+    """
+    write_view(view, output, unnamed=unnamed)
+    if output.file not in (None, "-"):
+        told = f"ckptplan: {view.unmet}: the reasons are in" if view.unmet else "result written to"
+        note(f"{told} {output.file}")
+    if page is not None:
+        page.draw(view)
+    if view.unmet:
+        raise typer.Exit(Infeasible.exit_code)
+
+
 def write_view(view: View, output: OutputOptions, *, unnamed: bool = False) -> None:
     """Write a result in the chosen format; where none is chosen, in that which the file's name implies.
 

@@ -13,7 +13,7 @@ import typer
 from ckptplan.cli.command import Written
 from ckptplan.cli.options import count, option
 from ckptplan.cli.output import OutputOptions, PictureSize, note, save_picture, write_view
-from ckptplan.errors import InputError, quote_value
+from ckptplan.errors import InputError, refuse
 from ckptplan.storage.files import write_text
 
 if TYPE_CHECKING:
@@ -30,11 +30,8 @@ def _folder(name: str) -> str:
     try:
         Path(name).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(
-            f"{quote_value(name)} cannot be a folder for pictures: {error.strerror}",
-            value=name,
-            accepted="a folder, which need not exist",
-        ) from None
+        fault = f"cannot be a folder for pictures: {error.strerror}"
+        raise refuse(name, fault, accepted="a folder, which need not exist") from None
     return name
 
 

@@ -24,7 +24,7 @@ from ckptplan.cli.output import (
     write_view,
 )
 from ckptplan.cli.progress import progress_bar
-from ckptplan.errors import Infeasible, InputError, quote_value
+from ckptplan.errors import Infeasible, InputError, refuse
 from ckptplan.report.formats import json_text
 from ckptplan.storage.files import replace_file, write_text
 
@@ -47,11 +47,8 @@ def _read_lengths(value: str) -> tuple[int, int]:
     # Python refuses thousands of digits.
     whole = all(end.isascii() and end.isdecimal() and len(end) < 20 for end in ends)
     if not (whole and 1 <= int(ends[0]) <= int(ends[1])):
-        raise InputError(
-            f"{quote_value(value)} is no range of lengths",
-            value=value,
-            accepted="FIRST:LAST, as 1:5000, of fewer than 20 digits each",
-        )
+        accepted = "FIRST:LAST, as 1:5000, of fewer than 20 digits each"
+        raise refuse(value, "is no range of lengths", accepted=accepted)
     return int(ends[0]), int(ends[1])
 
 

@@ -8,7 +8,7 @@ import typer
 
 from ckptplan.cli import options
 from ckptplan.cli.options import BudgetOptions, JobOptions, LimitOptions, option
-from ckptplan.cli.output import OutputOptions, PictureOptions, explained, note, write_plan, write_view
+from ckptplan.cli.output import OutputOptions, PictureOptions, explained, note, publish, write_plan
 from ckptplan.cli.progress import progress_bar
 from ckptplan.errors import Infeasible, InputError
 from ckptplan.units import parse_bytes
@@ -39,7 +39,7 @@ def pareto(
 
     The default strategies are those of optimize. With --strategies closed, only those whose cost is a closed
     form are compared, which takes a few seconds for a million steps. With --at, the plan is printed, and
-    written with -o.
+    written with -o. Exits 3 if no plan keeps the budget.
     """
     from ckptplan.report.front import view_front
     from ckptplan.report.plan import view_plan
@@ -49,13 +49,11 @@ def pareto(
         front = _find_front(job, {**bounds.read(), "resolution": resolution}, at)
         plan = None if at is None else front.best
     view = view_front(front, every=plot_all)
-    if plan is not None:
-        write_plan(plan, view_plan(plan, lambda: _rank(front)), output, unnamed=job.workload is None)
+    if plan is None:
+        publish(view, output, picture, unnamed=job.workload is None)
     else:
-        write_view(view, output, unnamed=job.workload is None)
-        if output.file not in (None, "-"):
-            note(f"front written to {output.file}")
-    picture.draw(view)
+        write_plan(plan, view_plan(plan, lambda: _rank(front)), output, unnamed=job.workload is None)
+        picture.draw(view)
 
 
 def _find_front(job: JobOptions, wishes: dict[str, Any], at: int | None) -> ParetoFront:
@@ -111,11 +109,7 @@ def largest(
     if any(reach.interrupted for reach in reaches.values()):
         note("interrupted: the largest values found so far")
     view = view_reaches(reaches, case, quantity, wishes["max_overhead"])
-    write_view(view, output, unnamed=job.workload is None)
-    if output.file not in (None, "-"):
-        note(f"plans written to {output.file}")
-    if all(reach.plan is None for reach in reaches.values()):
-        raise typer.Exit(Infeasible.exit_code)
+    publish(view, output, unnamed=job.workload is None)
 
 
 def sensitivity(
@@ -148,6 +142,4 @@ def sensitivity(
             uncertainty=uncertainty,
             progress=progress,
         )
-    view = view_sensitivity(study)
-    write_view(view, output, unnamed=job.workload is None)
-    picture.draw(view)
+    publish(view_sensitivity(study), output, picture, unnamed=job.workload is None)

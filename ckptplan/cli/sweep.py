@@ -316,12 +316,8 @@ def _choose_format(asked: RowFormat | None, output: str | None) -> RowFormat | N
     suffix = Path(output).suffix.removeprefix(".").lower()
     if suffix in get_args(RowFormat):
         return cast("RowFormat", suffix)
-    raise InputError(
-        f"{output!r} does not say how rows are written",
-        field="--output",
-        value=output,
-        accepted="a name that ends in .csv, .jsonl or .parquet, or --format",
-    )
+    accepted = "a name that ends in .csv, .jsonl or .parquet, or --format"
+    raise refuse(output, "does not say how rows are written", field="--output", accepted=accepted)
 
 
 def _prepare(over: list[str], given: JobsOptions, wishes: WishOptions, shard: tuple[int, int] | None) -> Sweep:

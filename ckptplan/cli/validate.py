@@ -76,9 +76,13 @@ def validate(
 
     planned = load_plan(plan)
     spec = choose_cell(planned.workload, cell=cell, trust=trust_cell)
-    options.need_runtime(spec.runtime)
-    if spec.runtime == "jax":
-        _check_jax(device=device, trace=trace)
+    if spec.runtime == "jax" and trace is not None:
+        raise InputError(
+            "a compiled program of JAX has no times of its actions",
+            field="--trace",
+            value=trace,
+            accepted="`ckptplan simulate` with --trace, for the simulated timeline alone",
+        )
     with progress_bar("running") as progress:
         found = compare_with_runs(
             planned,
@@ -120,15 +124,3 @@ def validate(
         raise KeyboardInterrupt
     if found.off or (strict and found.noisy):
         raise typer.Exit(OUTSIDE)
-
-
-def _check_jax(*, device: Device | None, trace: str | None) -> None:
-    """Raise InputError for what cells of JAX do not have."""
-    options.check_jax_device(device)
-    if trace is not None:
-        raise InputError(
-            "a compiled program of JAX has no times of its actions",
-            field="--trace",
-            value=trace,
-            accepted="`ckptplan simulate` with --trace, for the simulated timeline alone",
-        )

@@ -44,6 +44,8 @@ class View:
     #: The inputs of the estimate with their origins; none for a result that estimates nothing. Below what
     #: people read, a line counts them; documents have them in full.
     basis: Callable[[], Sequence[BasisEntry]] = tuple
+    #: That nothing fits, as 'no strategy fits'; commands then exit with the code for that.
+    unmet: str = ""
     #: What its page is about, in a title and a line, and the parts of the page besides the basis.
     title: str = ""
     lede: str = ""

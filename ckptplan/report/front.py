@@ -54,6 +54,7 @@ def view_front(front: ParetoFront, *, every: bool = False) -> View:
     columns: Columns = {**JOB_COLUMNS, "strategy": "text", **parameter_columns(), **_COSTS, "on_front": "truth"}
     return View(
         kind="front",
+        unmet="" if front.lacks(front.budget_bytes) is None else "no plan keeps the budget",
         blocks=lambda: _tell(front),
         document=lambda: {
             **fields.identify_job(front.workload, front.profile),

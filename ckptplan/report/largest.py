@@ -39,6 +39,7 @@ def view_reaches(
     )
     return View(
         kind="largest",
+        unmet="" if plans else "nothing fits",
         blocks=lambda: (
             title,
             *_tell(reaches, quantity, same()),

@@ -43,6 +43,7 @@ def view_machines(comparison: MachineComparison) -> View:
 
     return View(
         kind="machines",
+        unmet="" if comparison.fits else "it fits on no machine",
         blocks=lambda: _tell_comparison(comparison),
         document=lambda: {
             "workload": {**workload.identify(), "steps": workload.steps},

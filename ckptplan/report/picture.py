@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import textwrap
@@ -66,9 +65,12 @@ class Picture:
             write_bytes(path, f'<?xml version="1.0" encoding="utf-8"?>\n{sized}\n'.encode())
         elif chosen == "pdf":
             # Names of resources are in no order; in order, they take the same place in the file.
-            write_bytes(path, _NAMED.sub(_sort_lines, vl_convert.svg_to_pdf(drawn)))
+            pdf = vl_convert.svg_to_pdf(drawn)
+            write_bytes(
+                path, _NAMED.sub(lambda found: b"".join(sorted(found[0].splitlines(keepends=True))), pdf)
+            )
         else:
-            write_bytes(path, _shrink(vl_convert.svg_to_png(drawn, ppi=self.size.dots)))
+            write_bytes(path, vl_convert.svg_to_png(drawn, ppi=self.size.dots))
 
     def draw(self) -> str:
         """Return it as SVG, in points."""
@@ -125,17 +127,6 @@ class Picture:
 def _mute(plot: Plot) -> Plot:
     """Return a plot that tells nothing of what is pointed at."""
     return replace(plot, marks=[replace(one, told={}) for one in plot.marks])
-
-
-def _shrink(png: bytes) -> bytes:
-    """Return the picture in 256 colours, which are enough for lines and text, at a third of the size."""
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    Image.open(io.BytesIO(png)).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(
-        buffer, "png", optimize=True
-    )
-    return buffer.getvalue()
 
 
 def _sort_lines(found: re.Match[bytes]) -> bytes:

@@ -107,6 +107,7 @@ def view_comparison(results: Results, case: Case, *, regret: bool = False) -> Vi
 
     view = View(
         kind="comparison",
+        unmet="no strategy fits" if best is None else "",
         blocks=lambda: _tell_comparison(results, case, best, regret=regret),
         document=make_document,
         rows=lambda: Rows(

@@ -208,6 +208,11 @@ class SweepPicture:
         return " on ".join(name for name, several in names if len(several) > 1) or profile
 
     @property
+    def is_map(self) -> bool:
+        """Whether two inputs vary."""
+        return len(self.varied) > 1
+
+    @property
     def missing(self) -> int:
         """How many rows were not added."""
         return int((~self._seen).sum())
@@ -264,9 +269,8 @@ class SweepPicture:
     def scale_input(self, number: int) -> Scale:
         """Return the axis of an input that varies: of a map, where its values stand one beside the other."""
         axis, values = self.sweep.grid.axes[self.varied[number]], self.sweep.grid.values[self.varied[number]]
-        is_map = len(self.varied) > 1
-        places = [float(place) for place in range(len(values))] if is_map else self.places()
-        room = 0.5 if is_map else 0.04 * (max(places) - min(places)) or 1.0
+        places = [float(place) for place in range(len(values))] if self.is_map else self.places()
+        room = 0.5 if self.is_map else 0.04 * (max(places) - min(places)) or 1.0
         ticks = dict(sorted(zip(places, map(axis.kind.show, values), strict=True)))
         return Scale(title=axis.name, low=min(places) - room, high=max(places) + room, ticks=ticks)
 
@@ -274,8 +278,8 @@ class SweepPicture:
         """Return the axis of lines; of maps, the scale of colours."""
         found = self._added[np.isfinite(self._added)]
         low, high = (float(found.min()), float(found.max())) if len(found) else (0.0, 0.0)
-        shares, is_map = self.quantity == "overhead", len(self.varied) > 1
-        if is_map:
+        shares = self.quantity == "overhead"
+        if self.is_map:
             high = max(high, low + (0.001 if shares else 1.0))
         else:
             high = 1.1 * max(high, 0.01 if shares else 1.0)
@@ -331,23 +335,32 @@ def _check(varied: int, *, jobs: int, points: int, page: bool) -> None:
 _MARKERS, _POINTS = 40, 5_000
 
 
+def _make_plots(picture: SweepPicture) -> list[Plot]:
+    """Return the lines of a sweep over one axis, or a map for each workload on each machine."""
+    if not picture.is_map:
+        return [Plot(x=picture.scale_input(0), y=picture.scale_quantity(), marks=_mark_lines(picture))]
+    return [
+        Plot(
+            x=picture.scale_input(1),
+            y=picture.scale_input(0),
+            marks=[*_mark_cells(picture, plane, number=number), *_mark_regions(picture, plane)],
+            title=plane.name if len(picture.jobs) > 1 else "",
+        )
+        for number, plane in enumerate(picture.planes())
+    ]
+
+
 def draw_sweep(picture: SweepPicture, size: Size = PAGE) -> Picture:
     """Return the picture: lines, or a map for each workload on each machine."""
-    if len(picture.varied) == 1:
-        without = picture.list_without()
-        plot, height = _make_lines(picture), 1.6 if size.width < PAGE.width else 2.4
-        title = [*picture.title(), *([f"nothing fits: {', '.join(without)}"] if without else [])]
-        title += [f"{TIMES} nothing fits"] if any(one.kind == "cross" for one in plot.marks) else []
-        return Picture(title=title, rows=[[plot]], heights=[height], size=size)
-    maps = [_make_map(picture, plane, number=number) for number, plane in enumerate(picture.planes())]
-    columns = min(len(maps), 1 if size.width < PAGE.width else 2 if size.height is None else 3)
-    rows = [maps[start : start + columns] for start in range(0, len(maps), columns)]
-    return Picture(title=picture.title(), rows=rows, heights=[1.7] * len(rows), size=size)
-
-
-def _make_lines(picture: SweepPicture) -> Plot:
-    """Return the lines of a sweep over one axis, of which a page tells every point."""
-    return Plot(x=picture.scale_input(0), y=picture.scale_quantity(), marks=_mark_lines(picture))
+    plots, title, narrow = _make_plots(picture), picture.title(), size.width < PAGE.width
+    height = 1.7
+    if not picture.is_map:
+        height, without = 1.6 if narrow else 2.4, picture.list_without()
+        title += [f"nothing fits: {', '.join(without)}"] if without else []
+        title += [f"{TIMES} nothing fits"] if any(one.kind == "cross" for one in plots[0].marks) else []
+    columns = 1 if narrow else 2 if size.height is None else 3
+    rows = [plots[start : start + columns] for start in range(0, len(plots), columns)]
+    return Picture(title=title, rows=rows, heights=[height] * len(rows), size=size)
 
 
 def _mark_lines(picture: SweepPicture) -> list[Marks]:
@@ -403,16 +416,6 @@ def _mark_best(
     return Marks(kind="point", rows=rows, size=size, **form)
 
 
-def _make_map(picture: SweepPicture, plane: Plane, *, number: int) -> Plot:
-    """Return the heat map of a plane: the first axis upwards, the second across."""
-    return Plot(
-        x=picture.scale_input(1),
-        y=picture.scale_input(0),
-        marks=[*_mark_cells(picture, plane, number=number), *_mark_regions(picture, plane)],
-        title=plane.name if len(picture.jobs) > 1 else "",
-    )
-
-
 def _mark_cells(picture: SweepPicture, plane: Plane, *, number: int) -> list[Marks]:
     """Return the cells of a map, in the colours of what they cost; grey where nothing fits."""
     rows, columns = plane.added.shape
@@ -466,30 +469,21 @@ _LINE_HEIGHT = 380
 _ROW, _LEAST, _MOST = 26, 150, 480
 
 
-def chart_sweep(picture: SweepPicture) -> tuple[Chart, ...]:
-    """Return the charts of a sweep, whose rows were collected for a page."""
-    if len(picture.varied) == 1:
-        return (_chart_lines(picture),)
-    return tuple(_chart_map(picture, plane, number=number) for number, plane in enumerate(picture.planes()))
-
-
-def _chart_lines(picture: SweepPicture) -> Chart:
-    plot, without = _make_lines(picture), picture.list_without()
-    name, marks = plot.x.title, plot.marks
-    crosses = ", each cross a point where nothing fits" if any(one.kind == "cross" for one in marks) else ""
-    nowhere = f" Nothing fits at any {name}: {', '.join(without)}." if without else ""
-    return Chart(
-        "sweep",
-        picture.title()[0],
-        f"Each marker is the best plan at its {name}{crosses}. Point at one to see more.{nowhere}",
-        {"height": _LINE_HEIGHT, **layer_plot(plot, zooms=("x", "y"))},
-        zooms=True,
-    )
-
-
-def _chart_map(picture: SweepPicture, plane: Plane, *, number: int) -> Chart:
-    spec = layer_plot(_make_map(picture, plane, number=number), zooms=("x", "y"))
-    title = spec.pop("title", picture.title()[0])
-    height = min(max(_LEAST, _ROW * len(plane.added)), _MOST)
+def chart_sweep(picture: SweepPicture) -> Iterator[Chart]:
+    """Yield the charts of a sweep, whose rows were collected for a page."""
+    height: float = _LINE_HEIGHT
     about = "Each cell is the best plan at a point, or where nothing fits. Point at one to see more."
-    return Chart(f"sweep-{number + 1}", title, about, {**spec, "height": height}, zooms=True)
+    if picture.is_map:
+        height = min(max(_LEAST, _ROW * len(picture.sweep.grid.values[picture.varied[0]])), _MOST)
+    for number, plot in enumerate(_make_plots(picture), start=1):
+        if not picture.is_map:
+            name, without = plot.x.title, picture.list_without()
+            crossed = any(one.kind == "cross" for one in plot.marks)
+            about = f"Each marker is the best plan at its {name}"
+            about += (
+                f"{', each cross a point where nothing fits' if crossed else ''}. Point at one to see more."
+            )
+            about += f" Nothing fits at any {name}: {', '.join(without)}." if without else ""
+        spec = {**layer_plot(plot, zooms=("x", "y")), "height": height}
+        title = spec.pop("title", picture.title()[0])
+        yield Chart(f"sweep-{number}", title, about, spec, zooms=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import sys
 import tomllib
@@ -29,6 +30,8 @@ _TOML_MARKS: Mapping[str, int] = dict.fromkeys("=.[{,", 10_000)
 _JSON_MARKS: Mapping[str, int] = {"[": 10_000, "{": 210_000, ",": 1_250_000}
 #: The most dots of a line: the parser's time for a dotted key rises with the square of its length.
 _MOST_DOTS = 500
+#: A line with a quantity that TOML takes for a number followed by something else.
+_UNQUOTED = re.compile(r"\s*([\w.-]+)\s*=\s*(\d[\d_.]*\s*[A-Za-z%][\w/]*)\s*(?:#|$)")
 
 
 def check_file_name(path: str | Path) -> str | Path:
@@ -98,7 +101,21 @@ def parse_toml(text: str, *, source: str) -> dict[str, Any]:
     _check_marks(text, _TOML_MARKS, source=source)
     if any(line.count(".") > _MOST_DOTS for line in text.splitlines()):
         raise InputError("is nested too deeply for TOML", source=source)
-    document: dict[str, Any] = _parse(tomllib.loads, text, language="TOML", source=source)
+    try:
+        document: dict[str, Any] = _parse(tomllib.loads, text, language="TOML", source=source)
+    except InputError as error:
+        place = re.search(r"\(at line (\d+),", error.message)
+        unquoted = _UNQUOTED.match(text.split("\n")[int(place[1]) - 1]) if place else None
+        if unquoted is None:
+            raise
+        field, value = unquoted.groups()
+        raise InputError(
+            "a value with a unit needs quotes",
+            field=field,
+            value=value,
+            source=source,
+            accepted=f'{field} = "{value}"',
+        ) from None
     return document
 
 

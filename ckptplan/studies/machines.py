@@ -191,7 +191,7 @@ def compare_machines(
                 result=result,
                 times=times,
                 missing=find_missing(workload, profile) if times == "carried over" else (),
-                interval=_find_interval(ranking) if isinstance(result, Plan) else None,
+                interval=_find_interval(ranking) if isinstance(result, Plan) and times == "estimated" else None,
                 largest_steps=steps,
                 largest_strategy=strategy,
                 batches=batches,
@@ -230,12 +230,13 @@ def _put_prices(
 
 
 def _find_origin(request: Request) -> Times:
-    case = request.case
-    if case.timed.is_estimated:
-        return "estimated"
-    if belongs_elsewhere(case.workload, case.profile):
+    timed = request.case.timed
+    if belongs_elsewhere(timed, request.case.profile):
+        # Also estimated times, where this machine lacks the rates for an estimate of its own.
         return "carried over"
-    return "given" if case.workload.timed_on is None else "own"
+    if timed.is_estimated:
+        return "estimated"
+    return "given" if timed.timed_on is None else "own"
 
 
 def _find_interval(ranking: Ranking) -> tuple[float, float] | None:

@@ -270,6 +270,26 @@ def test_the_regret_is_over_all_that_could_have_been_chosen(calibrated: Calibrat
     assert all(one.row.verdict in (Verdict.OK, Verdict.OFF, Verdict.NOISY) for one in found.contenders)
 
 
+def test_base_runs_once_where_it_is_a_rival_too(calibrated: Calibrated) -> None:
+    plan = ckptplan.optimize(
+        calibrated.workload,
+        calibrated.profile,
+        strategies=("standard", "base"),
+        objective="memory",
+        local_bytes=2**40,
+    )
+    assert plan.strategy == "standard"
+    told: list[str] = []
+    alone, together = (
+        validate(plan, repeats=1, regret=regret, tell=told.append).regret for regret in (False, True)
+    )
+    runs = [line.partition(" runs, ")[0] for line in told if " runs, " in line]
+    assert runs[0] == runs[1]
+    assert alone is None
+    assert together is not None
+    assert sorted(one.strategy for one in together.contenders) == ["base", "standard"]
+
+
 def test_without_a_choice_there_is_no_regret(calibrated: Calibrated) -> None:
     with pytest.raises(InputError, match="there was no choice"):
         validate(plan_for(calibrated), regret=True)

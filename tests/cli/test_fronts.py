@@ -85,6 +85,16 @@ def test_at_is_the_plan_that_optimize_finds(tmp_path: Path) -> None:
     assert run("simulate", str(picked)).returncode == 0
 
 
+def test_a_front_without_a_plan_within_the_budget_exits_3(tmp_path: Path) -> None:
+    file = tmp_path / "front.json"
+    done = run("pareto", "--T", "64", "--local-bytes", "100 KiB", "--strategies", "closed", "-o", str(file))
+    assert done.returncode == 3
+    assert done.stderr == f"ckptplan: no plan keeps the budget: the reasons are in {file}\n"
+    document = json.loads(file.read_text())
+    assert document["best_within_budget"] is None
+    assert document["front"]["strategy"]
+
+
 def test_at_less_than_anything_needs() -> None:
     done = run("pareto", "--T", "64", "--at", "100 KiB")
     assert done.returncode == 3

@@ -148,8 +148,12 @@ def test_hostile_json(text: str, told: str) -> None:
         ("a = " + "[" * 9_000, "nested too deeply"),
         ("a = " + "[" * 100_000, r"has more than 10,000 '\['"),
         ("a = " + "9" * 5000, "an integer of thousands of digits"),
+        ("a = 1\nlocal_bytes = 24 GB  # of one", 'local_bytes: a value with a unit needs quotes.*"24 GB"'),
+        ("write_bytes_per_second = 1.5GB/s", '= "1.5GB/s"'),
+        ("headroom = 10%", '= "10%"'),
+        ("a = 1e5\nb = 0x10\nc =", "not valid TOML"),
     ],
-    ids=range(5),
+    ids=range(9),
 )
 def test_hostile_toml(text: str, told: str) -> None:
     with pytest.raises(InputError, match=told):

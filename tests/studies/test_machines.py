@@ -6,6 +6,7 @@ import pytest
 
 import ckptplan
 from ckptplan import HardwareProfile, InputError
+from ckptplan.cost.case import Case
 from ckptplan.studies.machines import MachineComparison, compare_machines
 from tests.cost.test_roofline import job, machine
 
@@ -41,6 +42,16 @@ def test_a_machine_without_a_peak_shows_what_is_missing_and_its_memory_all_the_s
     assert one.plan is not None
     assert one.plan.predicted.local_peak_bytes > 0
     assert one.largest_steps > job().steps
+
+
+def test_times_that_are_an_estimate_for_another_machine_say_nothing_of_one_without_a_peak() -> None:
+    elsewhere = Case(workload=job(), profile=own("first")).timed
+    assert elsewhere.is_estimated
+    found = compare_machines(elsewhere, [own("first"), own("unknown", launch_seconds=None)], strategies=CHOSEN)
+    first, unknown = found.machines
+    assert (first.times, first.interval is None) == ("estimated", False)
+    assert (unknown.times, unknown.seconds, unknown.interval) == ("carried over", None, None)
+    assert unknown.missing == ("profile.launch_seconds",)
 
 
 def test_the_interval_is_that_of_the_same_plan_at_the_ends_of_its_times() -> None:
