@@ -13,7 +13,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ckptplan.cost.arrays import Quantity, at_least, ceil_div
+import numpy as np
+
+from ckptplan.cost.arrays import Integers, Quantity, at_least, ceil_div
+from ckptplan.cost.exact import Cost
 from ckptplan.model.step_costs import StepCosts
 
 
@@ -40,61 +43,44 @@ def state_bytes(*, batch_size: Quantity, num_neurons: Quantity, value_bytes: Qua
     return batch_size * num_neurons * value_bytes
 
 
-def memory_standard(
-    *, chunk_size: Quantity, nb_checkpoints: Quantity, M_s: Quantity, M_a: Quantity, M_others: Quantity
+def memory(
+    *, chunk_size: Quantity, checkpoints: Quantity, M_s: Quantity, M_a: Quantity, M_others: Quantity
 ) -> Any:
-    """Eq. (4): M_s (chunk_size + nb_checkpoints) + M_others.
+    """Return the memory of a chunk and of the checkpoints beside it.
+
+    - Eq. (4): M_s (chunk_size + nb_checkpoints) + M_others of Standard.
+    - Eq. (6): M_s (chunk_size + 1) + M_others of Remote. D4: the paper does not name the one state more; it is
+      read as the checkpoint that is being moved. The exact model has none: saves and loads of remote states
+      pass through the working state, part of the workspace.
+    - Eq. (8): M_s (chunk_size + nb_local) + M_others of Hierarchical.
+    - Eq. (11): M_s (chunk_size + remote_chunk_size / chunk_size) + M_others of Double.
 
     D0: the chunk's states are tapes, charged at M_a, else a plan would overrun its budget.
     """
-    return chunk_size * M_a + nb_checkpoints * M_s + M_others
+    return chunk_size * M_a + checkpoints * M_s + M_others
 
 
-def time_standard(*, T_fwd: Quantity, T_bwd: Quantity, T_refwd: Quantity) -> Any:
-    """Eq. (5): T_fwd + T_bwd + T_refwd.
-
-    D3: the paper gives T_refwd as about 30 % and as less than 10 % of a forward. It is an input here:
-    T_refwd = T r. Its reported +5 % for Standard means r = 0.1 f where b = f.
-    """
-    return T_fwd + T_bwd + T_refwd
-
-
-def memory_remote(*, chunk_size: Quantity, M_s: Quantity, M_a: Quantity, M_others: Quantity) -> Any:
-    """Eq. (6): M_s (chunk_size + 1) + M_others. D0 as in (4).
-
-    D4: the paper does not name the one state more; it is read as the checkpoint that is being moved. The exact
-    model has none: saves and loads of remote states pass through the working state, part of the workspace.
-    """
-    return chunk_size * M_a + 1 * M_s + M_others
-
-
-def time_remote(*, T_standard: Quantity, T_c: Quantity, T_s: Quantity, nb_checkpoints: Quantity) -> Any:
-    """Eq. (7): T_standard + 2 (T_c + T_s) nb_checkpoints.
-
-    D2: the text calls T_c the time "to and from" streaming memory, but (7) doubles it: T_c is one way,
-    and (7), (12) and (13) agree. Where writing and reading differ, T_c is their mean. T_s holds the
-    synchronisation and the latency of one message.
-    """
-    return T_standard + 2 * (T_c + T_s) * nb_checkpoints
-
-
-def memory_hierarchical(
-    *, chunk_size: Quantity, nb_local: Quantity, M_s: Quantity, M_a: Quantity, M_others: Quantity
+def time(
+    *,
+    T_standard: Quantity,
+    T_c: Quantity,
+    T_s: Quantity,
+    states: Quantity,
+    N_c: Quantity,
+    T_refwd: Quantity = 0,
 ) -> Any:
-    """Eq. (8): M_s (chunk_size + nb_local) + M_others. D0 as in (4)."""
-    return chunk_size * M_a + nb_local * M_s + M_others
+    """Return the time with ``N_c`` messages, in which ``states`` move, both ways together.
 
-
-def time_hierarchical(
-    *, T_standard: Quantity, T_c: Quantity, T_s: Quantity, N_c: Quantity, states: Quantity
-) -> Any:
-    """Eq. (9): T_standard + (T_c nb_local + T_s) N_c.
-
-    D1: with (10) mended, not every message is full: if nb_local does not divide nb_checkpoints, the first
-    batch is short. So T_c is charged for the ``states`` that move (``states_hierarchical``) and not for
-    nb_local N_c of them, and T_s for each message, the short one included.
+    - Eq. (7): T_standard + 2 (T_c + T_s) nb_checkpoints of Remote. D2: the text calls T_c the time "to and
+      from" streaming memory, but (7) doubles it: T_c is one way, and (7), (12) and (13) agree. Where writing
+      and reading differ, T_c is their mean. T_s holds the synchronisation and the latency of one message.
+    - Eq. (9): T_standard + (T_c nb_local + T_s) N_c of Hierarchical. D1: with (10) mended, not every message
+      is full: if nb_local does not divide nb_checkpoints, the first batch is short. So T_c is charged for the
+      states that move (``states_hierarchical``) and not for nb_local N_c of them, and T_s for each message,
+      the short one included.
+    - Eq. (12): T_standard + T_refwd + (T_c + T_s) N_c of Double.
     """
-    return T_standard + T_c * states + T_s * N_c
+    return T_standard + T_refwd + T_c * states + T_s * N_c
 
 
 def communications_hierarchical(*, nb_checkpoints: Quantity, nb_local: Quantity) -> Any:
@@ -110,26 +96,6 @@ def communications_hierarchical(*, nb_checkpoints: Quantity, nb_local: Quantity)
 def states_hierarchical(*, nb_checkpoints: Quantity, nb_local: Quantity) -> Any:
     """D1, used in (9): the states moved both ways, all but the last nb_local checkpoints."""
     return 2 * at_least(nb_checkpoints - nb_local, 0)
-
-
-def memory_double(
-    *,
-    chunk_size: Quantity,
-    inner_checkpoints: Quantity,
-    M_s: Quantity,
-    M_a: Quantity,
-    M_others: Quantity,
-) -> Any:
-    """Eq. (11): M_s (chunk_size + remote_chunk_size / chunk_size) + M_others. D0 as in (4).
-
-    ``inner_checkpoints`` is remote_chunk_size / chunk_size, rounded up.
-    """
-    return chunk_size * M_a + inner_checkpoints * M_s + M_others
-
-
-def time_double(*, T_standard: Quantity, T_refwd: Quantity, T_c: Quantity, T_s: Quantity, N_c: Quantity) -> Any:
-    """Eq. (12): T_standard + T_refwd + (T_c + T_s) N_c."""
-    return T_standard + T_refwd + (T_c + T_s) * N_c
 
 
 def communications_double(*, T: Quantity, remote_chunk_size: Quantity) -> Any:
@@ -149,13 +115,12 @@ def recompute_seconds(costs: StepCosts) -> float:
 
 
 def standard_seconds(costs: StepCosts) -> float:
-    """Eq. (5) for these costs."""
-    seconds: float = time_standard(
-        T_fwd=costs.steps * (costs.forward_seconds + costs.record_overhead_seconds),
-        T_bwd=costs.steps * costs.backward_seconds,
-        T_refwd=recompute_seconds(costs),
-    )
-    return seconds
+    """Eq. (5): T_fwd + T_bwd + T_refwd.
+
+    D3: the paper gives T_refwd as about 30 % and as less than 10 % of a forward. It is an input here:
+    T_refwd = T r. Its reported +5 % for Standard means r = 0.1 f where b = f.
+    """
+    return base_seconds(costs) + recompute_seconds(costs)
 
 
 def times(costs: StepCosts) -> dict[str, float]:
@@ -164,6 +129,20 @@ def times(costs: StepCosts) -> dict[str, float]:
     return {"T_standard": standard_seconds(costs), "T_c": one_way, "T_s": costs.message_seconds}
 
 
-def sizes(costs: StepCosts) -> dict[str, int]:
-    """Return M_s, M_a and M_others."""
-    return {"M_s": costs.state_bytes, "M_a": costs.tape_bytes, "M_others": costs.resident_bytes}
+def price(
+    costs: StepCosts,
+    *,
+    chunk_size: Integers,
+    checkpoints: Quantity,
+    states: Quantity = 0,
+    N_c: Quantity = 0,
+    T_refwd: float = 0.0,
+) -> Cost:
+    """Return the cost by the equations; arguments are as for ``memory`` and ``time``, of shape (n,)."""
+    moved = states + np.zeros_like(chunk_size)
+    sizes = {"M_s": costs.state_bytes, "M_a": costs.tape_bytes, "M_others": costs.resident_bytes}
+    return Cost(
+        seconds=time(states=moved, N_c=N_c, T_refwd=T_refwd, **times(costs)),
+        local_peak_bytes=memory(chunk_size=chunk_size, checkpoints=checkpoints, **sizes),
+        remote_peak_bytes=moved // 2 * costs.remote_state_bytes,
+    )

@@ -273,13 +273,7 @@ class Standard(Segmented):
     @staticmethod
     def printed(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
         checkpoints = paper.nb_checkpoints(T=costs.steps, chunk_size=high["chunk_size"])
-        return Cost(
-            seconds=np.full(len(checkpoints), paper.standard_seconds(costs)),
-            local_peak_bytes=paper.memory_standard(
-                chunk_size=low["chunk_size"], nb_checkpoints=checkpoints, **paper.sizes(costs)
-            ),
-            remote_peak_bytes=np.zeros_like(checkpoints),
-        )
+        return paper.price(costs, chunk_size=low["chunk_size"], checkpoints=checkpoints)
 
 
 class Remote(Segmented):
@@ -296,12 +290,9 @@ class Remote(Segmented):
 
     @staticmethod
     def printed(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
-        checkpoints = paper.nb_checkpoints(T=costs.steps, chunk_size=high["chunk_size"])
-        return Cost(
-            seconds=paper.time_remote(nb_checkpoints=checkpoints, **paper.times(costs)),
-            local_peak_bytes=paper.memory_remote(chunk_size=low["chunk_size"], **paper.sizes(costs)),
-            remote_peak_bytes=checkpoints * costs.remote_state_bytes,
-        )
+        moves = 2 * paper.nb_checkpoints(T=costs.steps, chunk_size=high["chunk_size"])
+        # The checkpoint that is being moved.
+        return paper.price(costs, chunk_size=low["chunk_size"], checkpoints=1, states=moves, N_c=moves)
 
 
 class Hierarchical(Segmented):
@@ -319,17 +310,13 @@ class Hierarchical(Segmented):
     @staticmethod
     def printed(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
         checkpoints = paper.nb_checkpoints(T=costs.steps, chunk_size=high["chunk_size"])
-        states = paper.states_hierarchical(nb_checkpoints=checkpoints, nb_local=high["nb_local"])
-        return Cost(
-            seconds=paper.time_hierarchical(
-                N_c=paper.communications_hierarchical(nb_checkpoints=checkpoints, nb_local=high["nb_local"]),
-                states=states,
-                **paper.times(costs),
-            ),
-            local_peak_bytes=paper.memory_hierarchical(
-                chunk_size=low["chunk_size"], nb_local=low["nb_local"], **paper.sizes(costs)
-            ),
-            remote_peak_bytes=states // 2 * costs.remote_state_bytes,
+        batches = {"nb_checkpoints": checkpoints, "nb_local": high["nb_local"]}
+        return paper.price(
+            costs,
+            chunk_size=low["chunk_size"],
+            checkpoints=low["nb_local"],
+            states=paper.states_hierarchical(**batches),
+            N_c=paper.communications_hierarchical(**batches),
         )
 
     def admits(self, *, low: Columns, high: Columns, steps: int) -> npt.NDArray[np.bool_]:
@@ -377,17 +364,14 @@ class Double(Segmented):
 
     @staticmethod
     def printed(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
-        communications = paper.communications_double(T=costs.steps, remote_chunk_size=high["remote_chunk_size"])
-        return Cost(
-            seconds=paper.time_double(
-                T_refwd=paper.recompute_seconds(costs), N_c=communications, **paper.times(costs)
-            ),
-            local_peak_bytes=paper.memory_double(
-                chunk_size=low["chunk_size"],
-                inner_checkpoints=ceil_div(low["remote_chunk_size"], high["chunk_size"]),
-                **paper.sizes(costs),
-            ),
-            remote_peak_bytes=communications // 2 * costs.remote_state_bytes,
+        moves = paper.communications_double(T=costs.steps, remote_chunk_size=high["remote_chunk_size"])
+        return paper.price(
+            costs,
+            chunk_size=low["chunk_size"],
+            checkpoints=ceil_div(low["remote_chunk_size"], high["chunk_size"]),
+            states=moves,
+            N_c=moves,
+            T_refwd=paper.recompute_seconds(costs),
         )
 
 

@@ -36,28 +36,29 @@ def test_eq_3_state_of_the_paper() -> None:
 
 
 def test_eq_4_standard_memory() -> None:
-    assert paper.memory_standard(chunk_size=8, nb_checkpoints=4, **SIZES) == 10 * (8 + 4) + 7
+    assert paper.memory(chunk_size=8, checkpoints=4, **SIZES) == 10 * (8 + 4) + 7
 
 
 def test_eq_5_standard_time() -> None:
-    assert paper.time_standard(T_fwd=10.0, T_bwd=20.0, T_refwd=1.0) == 31.0
+    """Ten steps of f = 1, b = 2 and r = 0.1 seconds."""
+    assert paper.standard_seconds(plain_costs(10, recompute_seconds=0.1)) == 31.0
 
 
 def test_eq_6_remote_memory() -> None:
-    assert paper.memory_remote(chunk_size=8, **SIZES) == 10 * (8 + 1) + 7
+    assert paper.memory(chunk_size=8, checkpoints=1, **SIZES) == 10 * (8 + 1) + 7
 
 
 def test_eq_7_remote_time() -> None:
     """Each checkpoint goes one way and comes back: T_c is one way (decision D2)."""
-    assert paper.time_remote(T_standard=31.0, T_c=2.0, T_s=0.5, nb_checkpoints=4) == 31 + 2 * 2.5 * 4
+    assert paper.time(T_standard=31.0, T_c=2.0, T_s=0.5, states=8, N_c=8) == 31 + 2 * 2.5 * 4
 
 
 def test_eq_8_hierarchical_memory() -> None:
-    assert paper.memory_hierarchical(chunk_size=8, nb_local=3, **SIZES) == 10 * (8 + 3) + 7
+    assert paper.memory(chunk_size=8, checkpoints=3, **SIZES) == 10 * (8 + 3) + 7
 
 
 def test_eq_9_hierarchical_time() -> None:
-    assert paper.time_hierarchical(T_standard=31.0, T_c=2.0, T_s=0.5, N_c=6, states=10) == 31 + 20 + 3
+    assert paper.time(T_standard=31.0, T_c=2.0, T_s=0.5, states=10, N_c=6) == 31 + 20 + 3
 
 
 def test_eq_10_communications_are_mended() -> None:
@@ -70,11 +71,11 @@ def test_eq_10_communications_are_mended() -> None:
 
 
 def test_eq_11_double_memory() -> None:
-    assert paper.memory_double(chunk_size=8, inner_checkpoints=4, **SIZES) == 10 * (8 + 4) + 7
+    assert paper.memory(chunk_size=8, checkpoints=4, **SIZES) == 10 * (8 + 4) + 7
 
 
 def test_eq_12_double_time() -> None:
-    assert paper.time_double(T_standard=31.0, T_refwd=1.0, T_c=2.0, T_s=0.5, N_c=6) == 31 + 1 + 15
+    assert paper.time(T_standard=31.0, T_refwd=1.0, T_c=2.0, T_s=0.5, states=6, N_c=6) == 31 + 1 + 15
 
 
 def test_eq_13_communications_of_double() -> None:
@@ -85,10 +86,7 @@ def test_eq_13_communications_of_double() -> None:
 def test_tapes_larger_than_states_are_charged_as_tapes() -> None:
     """Decision D0: one size M_s would let a plan overrun its budget."""
     sizes = {"M_s": 10, "M_a": 30, "M_others": 0}
-    assert paper.memory_standard(chunk_size=8, nb_checkpoints=4, **sizes) == 8 * 30 + 4 * 10
-    assert paper.memory_remote(chunk_size=8, **sizes) == 8 * 30 + 10
-    assert paper.memory_hierarchical(chunk_size=8, nb_local=3, **sizes) == 8 * 30 + 3 * 10
-    assert paper.memory_double(chunk_size=8, inner_checkpoints=4, **sizes) == 8 * 30 + 4 * 10
+    assert paper.memory(chunk_size=8, checkpoints=4, **sizes) == 8 * 30 + 4 * 10
 
 
 def test_a_short_batch_costs_a_whole_message() -> None:
