@@ -134,12 +134,12 @@ def price(
     *,
     chunk_size: Integers,
     checkpoints: Quantity,
-    states: Quantity = 0,
+    states: Integers | int = 0,
     N_c: Quantity = 0,
     T_refwd: float = 0.0,
 ) -> Cost:
     """Return the cost by the equations; arguments are as for ``memory`` and ``time``, of shape (n,)."""
-    moved = states + np.zeros_like(chunk_size)
+    moved: Integers = states + np.zeros_like(chunk_size)
     sizes = {"M_s": costs.state_bytes, "M_a": costs.tape_bytes, "M_others": costs.resident_bytes}
     return Cost(
         seconds=time(states=moved, N_c=N_c, T_refwd=T_refwd, **times(costs)),
