@@ -6,15 +6,16 @@ The first steps of the call run under small schedules, each time from the same s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import torch
 
 from ckptplan.errors import InputError
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
 from ckptplan.schedule.schedule import Schedule
+from ckptplan.torch.ambient import Generators
 from ckptplan.torch.call import Call, check_losses
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.executor import Executor
@@ -22,9 +23,11 @@ from ckptplan.torch.graphs import compute_gradients, find_graph_leaves
 from ckptplan.torch.inputs import detach_inputs, make_sequence
 from ckptplan.torch.losses import RUN
 from ckptplan.torch.meters import AllocatedBytes, LiveBytes
-from ckptplan.torch.probe import Probed
+from ckptplan.torch.probe import Probed, run_eagerly
+from ckptplan.torch.rehearsal import make_single_record
 from ckptplan.torch.run import bptt_call, execute, make_executor, rehearse
-from ckptplan.torch.surroundings.snapshot import leave_as_found
+from ckptplan.torch.surroundings.snapshot import aside
+from ckptplan.torch.surroundings.walk import walk
 from ckptplan.torch.survey import Measurement, Sizes
 from ckptplan.torch.trees import Leaves, byte_size, flatten
 
@@ -42,11 +45,10 @@ _COUNTED_NARROW, _COUNTED_WIDE = 16, 32
 _AMPLE = 100_000
 
 
-class FirstRuns(AbstractContextManager["FirstRuns"]):
-    """Runs the first steps of a call under small schedules, forward and backward.
+class FirstRuns:
+    """Runs the first steps of a call under small schedules, forward and backward, each time aside.
 
-    Within the context, the surroundings are as they were before each run; afterwards, too. Before the first
-    one, steps are rehearsed, unless equal ones were.
+    Before the first run, steps are rehearsed, unless equal ones were.
 
     Arguments:
         call: the call.
@@ -58,8 +60,10 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
         leaves, structure = flatten(call.state)
         # The graph of a state that is carried on belongs to the caller.
         self._call = replace(call, state=structure.fill(detach_inputs(leaves)))
-        self._probed, self._limit = probed, limit
-        self._stack = ExitStack()
+        if probed.wants_gradients and not (call.is_closed or probed.found.rehearsed):
+            with torch.enable_grad():
+                probed = rehearse(self._call, probed, limit=limit)
+        self._probed = probed
         #: Of the latest run the bytes of the gradients of parameters, one of the largest besides, of those of
         #: inputs, and of an output that is kept.
         self.parameter_bytes = self.input_bytes = self.output_bytes = 0
@@ -67,17 +71,6 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
         self.later: list[torch.Tensor] = []
         #: The bytes of the state after it.
         self.state_bytes = 0
-
-    def __enter__(self) -> Self:
-        call, probed = self._call, self._probed
-        if probed.wants_gradients and not (call.is_closed or probed.found.rehearsed):
-            with torch.enable_grad():
-                self._probed = rehearse(call, self._know(call), limit=self._limit)
-        self._stack.enter_context(torch.enable_grad())
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
 
     def run(
         self,
@@ -88,12 +81,12 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
         meter: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> Any:
         """Run actions of so many steps within a meter, and return that."""
-        call = self._cut(count, actions, observer)
+        call, known = self._cut(count, actions, observer), self._probed
         # What a readout makes of a single output is counted; more at a time are for plans that have room.
         at_once = 1 if call.compile is None else RUN
-        things = {"cell": call.cell, **call.losses}
-        with leave_as_found(things, device=call.device, spares_parameters=True):
-            probed = self._know(call)
+        generators = known.generators
+        with torch.enable_grad(), aside(known.situation.reached, generators, spares_parameters=True):
+            probed = Probed.of(call, known.found, known.situation, generators, recalled=False)
             with meter() as found:
                 self._execute(make_executor(call, probed, at_once=at_once), count)
             return found
@@ -108,10 +101,6 @@ class FirstRuns(AbstractContextManager["FirstRuns"]):
             inputs = nest.fill(detach_inputs(pieces))
         plan = Schedule(steps=count, actions=tuple(actions), local_states=_AMPLE, chunk_size=count)
         return replace(self._call, inputs=inputs, plan=plan, observer=observer)
-
-    def _know(self, call: Call) -> Probed:
-        known = self._probed
-        return Probed.of(call, known.found, known.situation, known.generators, recalled=False)
 
     def _execute(self, run: Executor, count: int) -> None:
         results = execute(run)
@@ -142,23 +131,24 @@ def measure_call(call: Call, probed: Probed, *, limit: int, rounds: int = 1) -> 
     """
     cell, steps, losses = call.cell, call.plan.steps, call.losses
     count = choose_count(call, probed, limit=limit)
-    with FirstRuns(call, probed, limit=limit) as runs:
-        live = AllocatedBytes(call.device) if call.device.type == "cuda" else LiveBytes()
-        seen = Recordings(live)
-        chunks = isinstance(cell, ChunkCell)
-        with _eager():
-            # What is kept for later calls, as weights of digests, is not counted, whichever call is the first.
-            runs.run(min(2, steps), _reverse_halves(min(2, steps)))
-            actions = tuple(_reverse_halves(count)) if chunks or count < _COUNTED else _REVERSE_COUNTED
-            runs.run(count, actions, seen, meter=lambda: live)
-        _refuse_empty(call.sequence.leaves, seen)
-        sizes = seen.find_sizes(runs.state_bytes, count, ends="final_loss" in losses)
-        # Those of the inputs are kept for the whole sequence, and so are outputs with their gradients.
-        workspace = seen.find_workspace(sizes, kept=runs.input_bytes + 2 * count * runs.output_bytes)
-        seconds = ActionSeconds(call.device)
-        timed = max(count, min(_PIECE, steps, limit // (2 * sizes.tape_bytes))) if chunks else count
-        for _ in range(rounds):
-            runs.run(timed, run_twice(timed) if chunks or timed < 2 else actions, seconds)
+    runs = FirstRuns(call, probed, limit=limit)
+    live = AllocatedBytes(call.device) if call.device.type == "cuda" else LiveBytes()
+    seen = Recordings(live)
+    chunks = isinstance(cell, ChunkCell)
+    # A meter of tensors cannot look into compiled functions.
+    with run_eagerly():
+        # What is kept for later calls, as weights of digests, is not counted, whichever call is the first.
+        runs.run(min(2, steps), _reverse_halves(min(2, steps)))
+        actions = tuple(_reverse_halves(count)) if chunks or count < _COUNTED else _REVERSE_COUNTED
+        runs.run(count, actions, seen, meter=lambda: live)
+    _refuse_empty(call.sequence.leaves, seen)
+    sizes = seen.find_sizes(runs.state_bytes, count, ends="final_loss" in losses)
+    # Those of the inputs are kept for the whole sequence, and so are outputs with their gradients.
+    workspace = seen.find_workspace(sizes, kept=runs.input_bytes + 2 * count * runs.output_bytes)
+    seconds = ActionSeconds(call.device)
+    timed = max(count, min(_PIECE, steps, limit // (2 * sizes.tape_bytes))) if chunks else count
+    for _ in range(rounds):
+        runs.run(timed, run_twice(timed) if chunks or timed < 2 else actions, seconds)
     later = [one.nbytes for one in runs.later]
     # One gradient is added to the sums; of chunks, all are, and sums of these are missing.
     more = 2 * sum(later) if chunks else max(later, default=0)
@@ -193,10 +183,12 @@ def measured_sizes(cell: Any, inputs: Any, state: Any, loss: Any = None, **more:
     first = nest.fill(detach_inputs(pieces))
     if loss is None and not any(name.endswith("loss") for name in more):
         loss = _sum
-    at_once = Schedule(steps=steps, actions=(Record(0, steps), Backward(0, steps)), local_states=steps)
+    at_once = make_single_record(steps)
     losses = check_losses(loss=loss, **{name: more.pop(name, None) for name in ("chunk_loss", "final_loss")})
     call = Call(cell=cell, inputs=first, state=state, plan=at_once, losses=losses, observer=seen, **more)
-    with torch.enable_grad(), leave_as_found(call.things, device=pieces[0].device if pieces else None):
+    reached = walk(call.things)
+    generators = Generators(call.device, wanted=True, held=reached.generators)
+    with torch.enable_grad(), aside(reached, generators):
         result = bptt_call(call)
     if not seen.tapes:
         raise _make_no_tape()
@@ -360,14 +352,3 @@ class ActionSeconds:
         """Return the seconds that a run takes besides its steps."""
         known = self._of[kind]
         return max(0.0, known[max(known)] - max(known) * self.a_step(kind))
-
-
-@contextmanager
-def _eager() -> Iterator[None]:
-    """Run compiled functions as they are written: a meter of tensors cannot look into them."""
-    set_stance = getattr(torch.compiler, "set_stance", None)
-    if set_stance is None:
-        yield
-        return
-    with set_stance("force_eager"):
-        yield

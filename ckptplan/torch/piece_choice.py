@@ -42,7 +42,7 @@ from ckptplan.torch.meters import measure_allocated
 from ckptplan.torch.probe import Probed, probe
 from ckptplan.torch.recognise import Recent, Situation, describe_call
 from ckptplan.torch.surroundings.signature import Signature
-from ckptplan.torch.surroundings.snapshot import leave_as_found
+from ckptplan.torch.surroundings.snapshot import aside
 from ckptplan.torch.surroundings.walk import walk
 from ckptplan.torch.survey import Measurement
 from ckptplan.torch.trees import Leaves, flatten, is_differentiable
@@ -174,11 +174,11 @@ def _build(call: Call, probed: Probed, compile_: Compile, lengths: tuple[int, ..
 def _measure(count: int, call: Call, probed: Probed, written: Measurement) -> Measurement:
     """Return what a piece of so many steps takes as a step of a plan, in a call from a state of its form."""
     seen, seconds = Recordings(), ActionSeconds(call.device)
-    with FirstRuns(call, probed, limit=0) as runs:
-        runs.run(count, run_twice(count), seen)
-        for _ in range(_ROUNDS):
-            runs.run(count, run_twice(count), seconds)
-        allocated = runs.run(count, run_twice(count), meter=partial(measure_allocated, call.device))
+    runs = FirstRuns(call, probed, limit=0)
+    runs.run(count, run_twice(count), seen)
+    for _ in range(_ROUNDS):
+        runs.run(count, run_twice(count), seconds)
+    allocated = runs.run(count, run_twice(count), meter=partial(measure_allocated, call.device))
     (_, tape), *_ = seen.tapes
     known = tape + 2 * written.state_bytes + 2 * count * runs.output_bytes
     return replace(
@@ -221,9 +221,9 @@ def _compile(
     report: CompileProgress = compile_.progress or report_on_terminal
     report(what, None)
     begun, seconds = perf_counter(), 0.0
-    things = {"cell": call.cell, **call.losses}
+    outside = aside(probed.situation.reached, probed.generators)
     try:
-        with leave_as_found(things, device=call.device), Autocast.present(call.device).cast_anew():
+        with outside, Autocast.present(call.device).cast_anew():
             found = _build_piece(call, probed, steps, product, mode=compile_.mode)
         seconds = perf_counter() - begun
     finally:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -367,19 +367,23 @@ def _walk_call(call: Call, inputs: Inputs) -> Situation:
 def _try_first_steps(call: Call, situation: Situation, generators: Generators) -> Probed:
     reached = situation.reached
     called = CalledModules([module for _, module in reached.modules], given=call.things.values())
-    with ExitStack() as stack:
-        surroundings, world = stack.enter_context(aside(reached, generators))
-        # It can be told to stand aside since torch 2.6.
-        if "torch._dynamo" in sys.modules and hasattr(torch.compiler, "set_stance"):
-            # Hooks would be compiled into compiled cells, anew in each call.
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
-            stack.enter_context(warnings.catch_warnings())
-            warnings.filterwarnings("ignore", message="Using `torch.compile\\(module\\)` when there are global")
-        stack.enter_context(called.enter())
+    # Hooks would be compiled into compiled cells, anew in each call.
+    with aside(reached, generators) as (surroundings, world), run_eagerly(), called.enter():
         found = FirstSteps(
             call=call, generators=generators, surroundings=surroundings, world=world, reached=reached
         ).run()
     return Probed.of(call, replace(found, modules=called.modules), situation, generators, recalled=False)
+
+
+@contextmanager
+def run_eagerly() -> Iterator[None]:
+    """Run compiled functions as they are written, where they can be told to stand aside: since torch 2.6."""
+    if "torch._dynamo" not in sys.modules or not hasattr(torch.compiler, "set_stance"):
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Using `torch.compile\\(module\\)` when there are global")
+        yield
 
 
 def walk_made(

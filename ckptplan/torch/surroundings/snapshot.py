@@ -187,14 +187,3 @@ def aside(
             yield surroundings, world
         finally:
             put_back(world)
-
-
-@contextmanager
-def leave_as_found(
-    things: Mapping[str, object], *, device: torch.device | None, spares_parameters: bool = False
-) -> Iterator[None]:
-    """Leave what named objects can reach, and the random generators, as they were before the block."""
-    reached = walk(things)
-    generators = Generators(device or torch.device("cpu"), wanted=True, held=reached.generators)
-    with aside(reached, generators, spares_parameters=spares_parameters):
-        yield

@@ -13,10 +13,10 @@ from ckptplan.torch.adapters.adapter import find_class
 from ckptplan.torch.budget import count_steps, read_limit
 from ckptplan.torch.call import Call, check_losses
 from ckptplan.torch.inputs import iterate_steps, make_sequence
-from ckptplan.torch.measurement import FirstRuns
+from ckptplan.torch.losses import stack_outputs
 from ckptplan.torch.probe import probe
 from ckptplan.torch.rehearsal import make_single_record
-from ckptplan.torch.run import Result
+from ckptplan.torch.run import Result, rehearse
 from ckptplan.torch.surroundings.walk import walk
 from ckptplan.torch.trees import can_be_held, flatten
 from ckptplan.torch.trial import HiddenState, list_names
@@ -181,10 +181,7 @@ class StatefulSequence(Wrapped):
         """Return the outputs of all steps, where no gradient is wanted."""
         count = count_steps(x, None)
         leaves, nest = make_sequence(x, steps=count).piece(0, count)
-        outputs = [flatten(self.net(*one, **constants)) for one in iterate_steps(leaves, nest, count)]
-        return outputs[0][1].fill(
-            [torch.stack(parts) for parts in zip(*(one for one, _ in outputs), strict=True)]
-        )
+        return stack_outputs([self.net(*one, **constants) for one in iterate_steps(leaves, nest, count)])
 
     def _run(
         self,
@@ -246,14 +243,11 @@ class StatefulSequence(Wrapped):
         try:
             with torch.enable_grad():
                 probed = probe(call, anew=False)
-            if not probed.wants_gradients:
-                return False
-            limit = _ROOM if self._memory is None else read_limit(self._memory, call.device)
-            # Its context rehearses.
-            with FirstRuns(call, probed, limit=min(_ROOM, limit)):
-                if not cell.places:
-                    raise _not_recurrent()
-                return True
+                if not probed.wants_gradients:
+                    return False
+                if not probed.found.rehearsed:
+                    limit = _ROOM if self._memory is None else read_limit(self._memory, call.device)
+                    rehearse(call, probed, limit=min(_ROOM, limit))
         except (InputError, torch.OutOfMemoryError, MemoryError):
             raise
         except Exception as error:
@@ -263,6 +257,9 @@ class StatefulSequence(Wrapped):
                 "time. Inputs that are the same in each step need no such axis: net(x, steps=100)"
             )
             raise
+        if not cell.places:
+            raise _not_recurrent()
+        return True
 
     def detach(self) -> None:
         """Keep the numbers of the state, without their graph: the next call does not lead into this one."""
