@@ -10,6 +10,7 @@ import logging
 import sys
 import threading
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
@@ -26,13 +27,10 @@ from ckptplan.torch.compiling.steps import (
     SHIFT,
     CompiledPiece,
     NotCompiled,
-    PieceFunction,
     Product,
     describe_form,
     prepare_leaves,
-    run_with_chunk_loss,
-    run_with_loss,
-    run_with_outputs,
+    run_steps,
     warn_uncompiled,
 )
 from ckptplan.torch.graphs import GivenPairs, compute_gradients
@@ -203,7 +201,8 @@ def _list_lengths(call: Call, compile_: Compile) -> tuple[int, ...]:
 
 def _build_one(call: Call, probed: Probed, steps: int, compile_: Compile) -> tuple[CompiledPiece, Any]:
     """Compile a piece with its loss; if that cannot be compiled, without. Raises NotCompiled."""
-    product = choose_product(call)
+    products: tuple[Product, ...] = ("loss", "chunk_loss", "outputs")
+    product = next(one for one in products if one in (*call.losses, "outputs"))
     try:
         return _compile(call, probed, steps, compile_, product)
     except NotCompiled as error:
@@ -275,18 +274,6 @@ def walk_code(call: Call) -> Situation:
     return Situation(reached=reached, signature=signature, settings=settings)
 
 
-def choose_product(call: Call) -> Product:
-    """Return what a piece of a call would best return."""
-    if "loss" in call.losses:
-        return "loss"
-    return "chunk_loss" if "chunk_loss" in call.losses else "outputs"
-
-
-_FUNCTIONS: dict[Product, PieceFunction] = {
-    "loss": run_with_loss,
-    "chunk_loss": run_with_chunk_loss,
-    "outputs": run_with_outputs,
-}
 #: What compiled steps may differ by from those that run as they are written, as a share of the largest number.
 _ROUNDING = 1e-3
 #: What the compiler's parts raise besides its own errors.
@@ -298,8 +285,8 @@ def _take_state(call: Call, steps: int) -> Any:
     pieces, nest = call.sequence.piece(0, steps)
     inputs = nest.fill([leaf.detach() for leaf in pieces])
     with torch.no_grad():
-        state = run_with_outputs(call.cell, None, SHIFT, call.state, inputs)[1]
-        after = run_with_outputs(call.cell, None, SHIFT, state, inputs)[1]
+        _, state = run_steps(call.cell, None, SHIFT, call.state, inputs)
+        _, after = run_steps(call.cell, None, SHIFT, state, inputs)
     if describe_form(*flatten(after)) != describe_form(*flatten(state)):
         raise NotCompiled(
             "the state holds numbers outside of tensors, or shapes, that differ from step to step",
@@ -322,16 +309,17 @@ def _build_piece(
 
     state, drawn = _take_state(call, steps), probed.generators.state()
 
-    def run_aside(piece: PieceFunction, *, graph: bool) -> tuple[Leaves, Leaves]:
+    def run_aside(run: Callable[..., Any], *, graph: bool) -> tuple[Leaves, Leaves]:
         """Return all tensors that a piece returns from that state, and gradients: zeros without a ``graph``."""
         leaves, structure = flatten(state)
-        given, nest = call.sequence.piece(0, steps)
+        parts, nest = call.sequence.piece(0, steps)
         begin = prepare_leaves(tuple(leaf.detach() for leaf in leaves), roots=graph)
-        rows = detach_inputs(given) if graph else tuple(leaf.detach() for leaf in given)
+        rows = detach_inputs(parts) if graph else tuple(leaf.detach() for leaf in parts)
         probed.generators.restore(drawn)
         with torch.set_grad_enabled(graph):
             loss = call.losses.get(product)
-            made, _ = flatten(piece(call.cell, loss, SHIFT, structure.fill(begin), nest.fill(rows)))
+            given = structure.fill(begin), nest.fill(rows)
+            made, _ = flatten(run(call.cell, loss, SHIFT, *given, product=product))
             ends = [leaf for leaf in made if leaf.requires_grad and is_differentiable(leaf)]
             wanted = [leaf for leaf in (*begin, *rows) if leaf.requires_grad]
             pairs: GivenPairs = [(leaf, torch.ones_like(leaf)) for leaf in ends]
@@ -339,7 +327,7 @@ def _build_piece(
         gradients = tuple(torch.zeros(()) if one is None else one for one in found)
         return tuple(leaf.detach() for leaf in made), gradients
 
-    advance, record = (CompiledFunction(_FUNCTIONS[product], mode=mode) for _ in range(2))
+    advance, record = (CompiledFunction(mode=mode) for _ in range(2))
     try:
         with set_compiler():
             first, _ = run_aside(advance, graph=False)
@@ -348,7 +336,7 @@ def _build_piece(
         raise
     except _ERRORS as error:
         raise explain_error(error) from error
-    third, expected = run_aside(_FUNCTIONS[product], graph=True)
+    third, expected = run_aside(run_steps, graph=True)
     floats = [one for one in (*third, *expected) if one.is_floating_point()]
     rounding = max([_ROUNDING, *(8 * torch.finfo(one.dtype).eps for one in floats)])
     pairs = ((first, third), (second, third), (gradients, expected))

@@ -19,7 +19,7 @@ from torch.utils import _pytree
 from ckptplan.calibration.cell_spec import FIRST_STEP, CellSpec, blame_cell, call_factory
 from ckptplan.errors import InputError, quote_value
 from ckptplan.torch.adapters import TorchCell
-from ckptplan.torch.compiling.steps import run_with_outputs
+from ckptplan.torch.compiling.steps import run_steps
 from ckptplan.torch.inputs import make_sequence
 from ckptplan.torch.lif import LIF
 from ckptplan.torch.memory import available_bytes
@@ -37,7 +37,7 @@ class PieceCell(torch.nn.Module):
 
     def forward(self, state: Any, inputs: Any) -> tuple[Any, list[Any]]:
         """Return the state after the last step, and the outputs of all."""
-        outputs, state = run_with_outputs(self.inner, None, 0, state, inputs)
+        outputs, state = run_steps(self.inner, None, 0, state, inputs)
         return state, outputs
 
 

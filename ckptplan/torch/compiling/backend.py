@@ -21,12 +21,7 @@ from torch._inductor.exc import InvalidCxxCompiler
 from torch.utils._pytree import tree_map_only
 
 from ckptplan.torch.compiling.merge import MergeProducts
-from ckptplan.torch.compiling.steps import (
-    VARIABLE,
-    NotCompiled,
-    PieceFunction,
-    copy_from_graph,
-)
+from ckptplan.torch.compiling.steps import VARIABLE, NotCompiled, Product, copy_from_graph, run_steps
 
 _aten: Any = torch.ops.aten
 
@@ -67,12 +62,12 @@ _MOST_GRAPHS = 3
 
 
 class CompiledFunction:
-    """A function that is compiled when it is called, and again if it finds something else than before.
+    """``run_steps``, compiled when it is called, and again if it finds something else than before.
 
     Raises NotCompiled in place of errors of the compiler, when nothing has run.
     """
 
-    def __init__(self, function: PieceFunction, *, mode: str) -> None:
+    def __init__(self, *, mode: str) -> None:
         self.graphs = 0
         #: Whether each run writes its results where the run before had put its own: CUDA graphs do.
         self.reuses_memory = bool(list_mode_options(mode).get("triton.cudagraphs"))
@@ -84,12 +79,12 @@ class CompiledFunction:
             "fallback_random": True,
         }
         # Of its own code object: the compiler keeps what it makes with the code.
-        own = FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
+        own = FunctionType(run_steps.__code__.replace(), run_steps.__globals__, run_steps.__name__)
         self._run = torch.compile(own, backend=self._compile, dynamic=False, fullgraph=True)
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, product: Product) -> Any:
         try:
-            made = self._run(*args)
+            made = self._run(*args, product=product)
         except TorchDynamoException as error:
             raise explain_error(error) from error
         # Checkpoints live longer than until the next run, and the state is the input of that.

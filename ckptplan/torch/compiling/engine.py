@@ -73,7 +73,7 @@ class CompiledEngine(Engine):
         given = structure.fill(begin), nest.fill(rows if graph else [leaf.detach() for leaf in rows])
         try:
             made, after = (piece.record if graph else piece.advance)(
-                self.cell, self.loss, first + SHIFT, *given
+                self.cell, self.loss, first + SHIFT, *given, product=piece.product
             )
         except NotCompiled as error:
             piece.broken = True

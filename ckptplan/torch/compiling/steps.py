@@ -49,39 +49,36 @@ def warn_uncompiled(why: str, *, what: str = "steps") -> None:
 SHIFT = 2
 #: The argument that is a variable.
 VARIABLE = "ckptplan_start"
-#: ``run(cell, loss, start, state, inputs)`` returns what the steps made, and the state after them.
-PieceFunction = Callable[[Any, Any, int, Any, Any], tuple[Any, Any]]
+#: What a piece returns besides the state: the losses of its steps, their loss as a whole, or their outputs.
+Product: TypeAlias = Literal["loss", "chunk_loss", "outputs"]
 
 
-def run_with_loss(
-    cell: Any, loss: Any, ckptplan_start: int, state: Any, inputs: Any
-) -> tuple[torch.Tensor, Any]:
-    """Return the loss of each step, and the state after the last one."""
-    outputs, state = run_with_outputs(cell, None, 0, state, inputs)
-    terms = []
-    for place, output in enumerate(outputs):
-        terms.append(check_scalar(loss(ckptplan_start - SHIFT + place, output), "loss"))
-    return torch.stack(terms), state
+def run_steps(
+    cell: Any, loss: Any, ckptplan_start: int, state: Any, inputs: Any, *, product: Product = "outputs"
+) -> tuple[Any, Any]:
+    """Return what a piece is to return, and the state after its last step; a loss as a whole is one of one.
 
-
-def run_with_chunk_loss(
-    cell: Any, loss: Any, ckptplan_start: int, state: Any, inputs: Any
-) -> tuple[torch.Tensor, Any]:
-    """Return the loss of all steps together, as the only element of a tensor, and the state after them."""
-    outputs, state = run_with_outputs(cell, None, 0, state, inputs)
-    return check_scalar(loss(ckptplan_start - SHIFT, stack_outputs(outputs)), "chunk_loss").reshape(1), state
-
-
-def run_with_outputs(
-    cell: Any, loss: Any, ckptplan_start: int, state: Any, inputs: Any
-) -> tuple[list[Any], Any]:
-    """Return the output of each step, and the state after the last one."""
-    del loss, ckptplan_start
+    Arguments:
+        cell: the cell.
+        loss: the function that is named by ``product``, None for outputs.
+        ckptplan_start: the number of its first step, ``SHIFT`` too large.
+        state: the state before it.
+        inputs: those of its steps, time first.
+        product: what it is to return.
+    """
     outputs = []
     for x in _iterate(inputs):
         state, output = cell(state, x)
         outputs.append(output)
-    return outputs, state
+    if product == "outputs":
+        return outputs, state
+    start = ckptplan_start - SHIFT
+    if product == "chunk_loss":
+        return check_scalar(loss(start, stack_outputs(outputs)), product).reshape(1), state
+    terms = []
+    for place, output in enumerate(outputs):
+        terms.append(check_scalar(loss(start + place, output), product))
+    return torch.stack(terms), state
 
 
 def _iterate(inputs: Any) -> Iterator[Any]:
@@ -97,10 +94,6 @@ def _iterate(inputs: Any) -> Iterator[Any]:
         yield _pytree.tree_unflatten(step, spec)
 
 
-#: What a piece returns besides the state: the losses of its steps, their loss as a whole, or their outputs.
-Product: TypeAlias = Literal["loss", "chunk_loss", "outputs"]
-
-
 def describe_form(leaves: Leaves, structure: Structure) -> Any:
     """Return what all states that a piece is called with have in common."""
     return structure, tuple((leaf.shape, leaf.dtype, leaf.device) for leaf in leaves)
@@ -114,7 +107,7 @@ class CompiledPiece:
         steps: K.
         product: what it returns besides the state.
         form: of the states it is called with (``describe_form``).
-        advance: runs without a tape.
+        advance: runs without a tape, as ``run_steps``.
         record: runs with one.
         settings: how PyTorch's compiler is set while they run: it may compile again.
         reuses_memory: whether each run overwrites the results of the run before, as CUDA graphs do.
@@ -123,8 +116,8 @@ class CompiledPiece:
     steps: int
     product: Product
     form: Any
-    advance: PieceFunction
-    record: PieceFunction
+    advance: Callable[..., tuple[Any, Any]]
+    record: Callable[..., tuple[Any, Any]]
     settings: Callable[[], AbstractContextManager[None]]
     reuses_memory: bool = False
     #: What it takes as a step of a plan.
