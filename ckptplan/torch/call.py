@@ -143,6 +143,11 @@ class Call:
         made = {"inputs": self.inputs} if callable(self.inputs) else {}
         return {"cell": self.cell, **self.losses, **made}
 
+    @property
+    def code(self) -> tuple[Any, ...]:
+        """What tells the cell and the losses from others; a lambda that a loop makes anew is the same one."""
+        return tuple((name, _find_code(one)) for name, one in (("cell", self.cell), *self.losses.items()))
+
     @cached_property
     def leaves(self) -> Leaves:
         """The tensors of the state and the inputs."""
@@ -191,6 +196,12 @@ class Call:
     def runs_as_planned(self) -> bool:
         """Whether it can run twice: an observer sees each action once, a schedule is given once."""
         return self.schedule is None and self.observer is None
+
+
+def _find_code(thing: Any) -> Any:
+    while isinstance(thing, partial):
+        thing = thing.func
+    return getattr(thing, "__code__", type(thing))
 
 
 def check_plan(plan: object) -> None:

@@ -153,11 +153,10 @@ def make_fit(call: Call, *, parameters: Leaves, casts: Hashable) -> PlanFit | No
     if watched or not isinstance(plan, Plan) or plan.workload.state_bytes == 1:
         return None
     sizes = (plan.workload.state_bytes, plan.workload.tape_bytes, plan.workload.units, plan.profile.units)
-    code = tuple(getattr(one, "__code__", type(one)) for one in (call.cell, *call.losses.values()))
     leaves = (*call.leaves, *parameters)
     shapes = tuple((leaf.shape, leaf.dtype, leaf.requires_grad) for leaf in leaves)
     excess = None if call.schedule is not None else _find_excess(plan)
-    kind = ((sizes, code), (shapes, casts, excess))
+    kind = ((sizes, call.code), (shapes, casts, excess))
     if (known := _verdicts.find(kind)) is not None:
         (message,) = known
         if call.strict and message is not None:

@@ -110,8 +110,7 @@ def find_piece(call: Call) -> CompiledPiece | None:
 def _find(call: Call, situation: Situation, compile_: Compile) -> _Known | None:
     """Return what is known of a call, found out now if nothing is; None if there is nothing to be said."""
     if situation.key is None:
-        kind = tuple(getattr(one, "__code__", type(one)) for one in (call.cell, *call.losses.values()))
-        return _known.find(kind) or _known.keep(kind, _Known(why=_INCOMPLETE))
+        return _known.find(call.code) or _known.keep(call.code, _Known(why=_INCOMPLETE))
     lengths = _list_lengths(call, compile_)
     known = _known.find(key := (compile_.steps, compile_.mode, lengths, situation.key))
     if known is not None:

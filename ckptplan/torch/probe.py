@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -290,10 +290,9 @@ class Probed:
         That is code, modules with their modes, shapes, and what a step keeps.
         """
         shapes, *others = self.situation.settings
-        code = tuple((name, _find_code(one)) for name, one in (("cell", call.cell), *call.losses.items()))
         used = tuple((one.shape, one.dtype) for one in self.parameters)
         modules = tuple((type(one), one.training) for _, one in self.situation.reached.modules)
-        return (tuple(others), code, used, modules), shapes, self.found.tape_bytes
+        return (tuple(others), call.code, used, modules), shapes, self.found.tape_bytes
 
     @cached_property
     def constants(self) -> int:
@@ -307,13 +306,6 @@ class Probed:
         """Return the name of each parameter, as a user would write it."""
         names = {id(one.thing): one.name for one in self.surroundings.holders if isinstance(one, TensorHolder)}
         return [names.get(id(one), f"a parameter of shape {tuple(one.shape)}") for one in self.parameters]
-
-
-def _find_code(thing: Any) -> Any:
-    """Return what tells a function from others; a lambda that a loop makes anew is the same one."""
-    while isinstance(thing, partial):
-        thing = thing.func
-    return getattr(thing, "__code__", type(thing))
 
 
 def probe(call: Call, *, anew: bool = True) -> Probed:
