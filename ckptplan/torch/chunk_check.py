@@ -120,7 +120,7 @@ class StepByStep(ClosedCell):
             after, output = self._cell(state, x)
         leaves, structure = flatten(after)
         left = tuple(leaf[self._step] for leaf in self._states)
-        if not are_equal([one.detach() for one in leaves], left):
+        if not are_equal(tuple(one.detach() for one in leaves), left):
             raise InputError(
                 f"{type(self._cell).__name__}.run: the state after step {self._step} of a chunk is not what "
                 "forward returns",

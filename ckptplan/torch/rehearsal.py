@@ -52,7 +52,7 @@ from ckptplan.torch.trial import (
     make_direction,
     make_hidden_state,
     make_unfound,
-    reduce_gradient,
+    reduce_tensor,
     refuse_lost_changes,
 )
 
@@ -158,7 +158,7 @@ class _Objective:
         given, nest = flatten(tree)
         floats = [gather(one) for one in given if is_differentiable(one) and one.numel()]
         self.whole += nest.plain
-        self.whole += [reduce_gradient(one) for one in given if not is_differentiable(one) and one.numel()]
+        self.whole += [reduce_tensor(one) for one in given if not is_differentiable(one) and one.numel()]
         leaves = [torch.view_as_real(one.resolve_conj()) if one.is_complex() else one for one in floats]
         self.dtypes |= {leaf.dtype for leaf in leaves}
         if not leaves:
@@ -290,7 +290,7 @@ class Rehearsal:
             # Without a graph there are none.
             found = compute_gradients([(total, torch.ones_like(total))], [*wanted, *probed.parameters])
         present = frozenset(place for place, one in enumerate(found) if one is not None)
-        gradients = [(0.0, 0.0) if one is None else reduce_gradient(one) for one in found]
+        gradients = [(0.0, 0.0) if one is None else reduce_tensor(one) for one in found]
         return Seen(total=value, sums=sums, gradients=gradients, present=present, whole=objective.whole)
 
     @cached_property

@@ -13,7 +13,7 @@ from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Generators
 from ckptplan.torch.call import Call
 from ckptplan.torch.cell_calls import call_cell, check_result
-from ckptplan.torch.digests import Projections, cut, measure_norm
+from ckptplan.torch.digests import Projections, find_rounding, measure_norm
 from ckptplan.torch.graphs import as_graph_roots, read_sequence_number
 from ckptplan.torch.losses import SummedLoss
 from ckptplan.torch.surroundings.holders import GradientHolder, IteratorHolder, TensorHolder
@@ -35,31 +35,31 @@ def gather(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.layout is torch.strided else tensor.to_dense()
 
 
-#: The norm of a gradient, and its projection on a random direction.
+#: The norm of a tensor, and its projection on a random direction.
 Reduced: TypeAlias = tuple[float, float]
 
 
-def reduce_gradient(gradient: torch.Tensor) -> Reduced:
-    """Return two numbers by which a gradient is compared."""
-    gradient = gather(gradient)
-    number = Projections().project(gradient)
+def reduce_tensor(tensor: torch.Tensor) -> Reduced:
+    """Return two numbers by which a tensor is compared."""
+    tensor = gather(tensor)
+    number = Projections().project(tensor)
     assert number is not None  # noqa: S101 - it is dense
-    return float(measure_norm(gradient)), float(number)
+    return float(measure_norm(tensor)), float(number)
 
 
-#: A share of the largest gradient, in its rounding, that rounding alone may leave of one which is zero.
+#: A share of the largest tensor, in its rounding, that rounding alone may leave of one which is zero.
 _NOTHING = 0.1
 
 
 def list_differences(
     pairs: SequenceOf[tuple[Reduced, Reduced]], *, roundings: Iterable[float], least: float = 0.0
 ) -> list[tuple[int, float]]:
-    """Return which gradients differ, and by which share of their norm, where rounding cannot be all.
+    """Return which tensors differ, and by which share of their norm, where rounding cannot be all.
 
     Arguments:
-        pairs: gradients of two runs.
+        pairs: gradients, or others, of two runs.
         roundings: for each of them, the share that rounding may change.
-        least: a share of its own norm that a gradient may differ by, however precise it is.
+        least: a share of its own norm that one may differ by, however precise it is.
     """
     largest = max((norm for pair in pairs for norm, _ in pair), default=0.0)
     found = []
@@ -182,31 +182,12 @@ def list_versions(leaves: Leaves) -> list[int]:
     return [0 if leaf.is_inference() else leaf._version for leaf in leaves]
 
 
-def are_equal(
-    ones: SequenceOf[torch.Tensor], others: SequenceOf[torch.Tensor], *, rounding: float = ROUNDING
-) -> bool:
+def are_equal(ones: Leaves, others: Leaves, *, rounding: float = ROUNDING) -> bool:
     """Return whether tensors are equal except for rounding."""
-    if len(ones) != len(others):
+    if [one.shape for one in ones] != [one.shape for one in others]:
         return False
-    for one, other in zip(ones, others, strict=True):
-        if one.shape != other.shape:
-            return False
-        share = max(rounding, 4 * torch.finfo(one.dtype).eps) if one.is_floating_point() else rounding
-        pairs = [*zip(cut(gather(one)), cut(gather(other)), strict=True)]
-        difference = max((_largest(_widen(some) - _widen(others)) for some, others in pairs), default=0.0)
-        if difference > share * max((_largest(_widen(some)) for some, _ in pairs), default=0.0):
-            return False
-    return True
-
-
-def _largest(tensor: torch.Tensor) -> float:
-    """Return the largest absolute value of the finite numbers."""
-    return float(tensor.abs().nan_to_num_(0.0, posinf=0.0).max())
-
-
-def _widen(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the numbers in the widest type; those of complex ones keep both parts."""
-    return tensor.detach().to(torch.complex128 if tensor.is_complex() else torch.float64)
+    pairs = [(reduce_tensor(one), reduce_tensor(other)) for one, other in zip(ones, others, strict=True)]
+    return not list_differences(pairs, roundings=[max(rounding, find_rounding((one.dtype,))) for one in ones])
 
 
 ACCEPTED = (
