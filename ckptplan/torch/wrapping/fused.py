@@ -31,13 +31,9 @@ _KERNELS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 
 @dataclass(frozen=True, kw_only=True)
-class KernelCall:
-    """A call of a kernel: time first, longest sequence first, a state for each layer and direction."""
+class KernelCall(PieceRun):
+    """A call of a kernel: longest sequence first, with weights and a state for each layer and direction."""
 
-    #: With the weights of all layers and directions.
-    cell: FusedCell
-    rows: SequenceRows
-    state: Hidden
     bidirectional: bool
     #: Whether the outputs have the batch first.
     batch_first: bool
@@ -73,14 +69,14 @@ class KernelCall:
         wants = torch.is_grad_enabled() and any(one.requires_grad for one in tensors)
         return wants and self.rows.data.numel() > 0
 
-    def list_runs(self) -> list[list[PieceRun]]:
+    def list_runs(self) -> Sequence[Sequence[PieceRun]]:
         """Return the sequences that run one after another: one of all layers, or two for each layer.
 
         A layer needs both directions of all time steps below.
         """
         rows, cell = self.rows, self.cell
         if not self.bidirectional:
-            return [[PieceRun(cell=cell, rows=rows, state=self.state)]]
+            return [[self]]
         # Of the inputs of upper layers, there is the shape.
         upper = rows.data.new_zeros(1).expand(*rows.data.shape[:-1], 2 * self.state[0].shape[-1])
         above = rows.with_data(upper.requires_grad_())
@@ -203,7 +199,7 @@ class FusedSequence(Wrapped):
             rows = rows.with_data(_join([outputs for outputs, _ in done], -1))
         return rows.data, tuple(_join(parts, 0) for parts in zip(*ends, strict=True))
 
-    def _choose(self, runs: list[PieceRun], **beside: Any) -> PiecePlan:
+    def _choose(self, runs: Sequence[PieceRun], **beside: Any) -> PiecePlan:
         """Return the plan of each sequence of a call, given fields of its ``Space``. Raises InputError."""
         rows = runs[0].rows
         if self._given is not None:
@@ -269,10 +265,7 @@ def _refuse_changes(before: list[tuple[str, Tensor, Tensor]]) -> None:
 
 
 def _check_net(net: object) -> None:
-    stock = (torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN)
-    if not isinstance(net, stock):
-        raise InputError(f"is {quote_value(type(net).__name__)}", field="net", accepted=_ACCEPTED)
-    if type(net).forward not in [one.forward for one in stock]:
+    if type(net).forward not in [one.forward for one in (torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN)]:
         raise InputError(
             f"{quote_value(type(net).__name__)} has a forward of its own, which pieces would leave out",
             field="net",
