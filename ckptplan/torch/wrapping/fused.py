@@ -264,7 +264,7 @@ def _refuse_changes(before: list[tuple[str, Tensor, Tensor]]) -> None:
         )
 
 
-def _check_net(net: object) -> None:
+def _check_net(net: torch.nn.Module) -> None:
     if type(net).forward not in [one.forward for one in (torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN)]:
         raise InputError(
             f"{quote_value(type(net).__name__)} has a forward of its own, which pieces would leave out",
