@@ -6,6 +6,7 @@ Rows are printed, streamed, or written to files that can be continued.
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,32 +51,27 @@ class SweepRun:
     def rows(self, *, start: int = 0, beside_output: bool = False) -> Iterator[list[Row]]:
         """Yield lists of rows, from number ``start``, and show the progress, which counts rows that were taken.
 
-        ``beside_output`` says that rows go to standard output.
+        A picture needs the rows before these, too, which are planned again. ``beside_output`` says that rows
+        go to standard output.
         """
         from ckptplan.studies.sweep import iterate_rows
 
-        done, total = 0, len(self.sweep) - start
+        first = done = start if self.picture is None else 0
+        if done < start:
+            note(f"planning {start:,} rows of the file again, for the picture or the page")
         with progress_bar("planning", beside_output=beside_output) as progress:
-            for rows in iterate_rows(self.sweep, start=start, jobs=self.jobs, executor=self.executor):
+            for rows in iterate_rows(self.sweep, start=first, jobs=self.jobs, executor=self.executor):
                 if self.picture is not None:
-                    self.picture.add(rows, start=start + done)
-                self.fitting += sum(bool(row["fits"]) for row in rows)
-                yield rows
+                    self.picture.add(rows)
+                new = rows[max(0, start - done) :]
+                self.fitting += sum(bool(row["fits"]) for row in new)
+                yield new
                 done += len(rows)
-                progress(done, total)
+                progress(done - first, len(self.sweep) - first)
 
     def lines(self, chosen: RowFormat) -> Lines:
         """Return how rows are written as text."""
         return Lines(format="csv" if chosen == "csv" else "jsonl", columns=self.sweep.columns)
-
-    def collect_missing(self) -> None:
-        """Plan the rows again that a file had before, if a picture or a page needs them."""
-        if self.picture is None or not self.picture.missing:
-            return
-        note(f"planning {self.picture.missing:,} rows of the file again, for the picture or the page")
-        for _ in self.rows():
-            if not self.picture.missing:
-                break
 
 
 def run_sweep(
@@ -90,7 +86,6 @@ def run_sweep(
         _stream(work, chosen, output)
     else:
         _write_rows(work, chosen, str(output), restart=restart)
-    work.collect_missing()
 
 
 def is_no_file(path: str) -> bool:
@@ -134,7 +129,7 @@ def _write_rows(work: SweepRun, chosen: RowFormat, output: str, *, restart: bool
         if new and file.done:
             note(f"{output} has {file.done:,} of {len(sweep):,} rows; continuing")
         try:
-            for rows in work.rows(start=file.done) if new else ():
+            for rows in work.rows(start=file.done):
                 file.append(rows)
         except KeyboardInterrupt:
             # Counted in the file: the interruption may have come between a row and its report.
@@ -150,8 +145,11 @@ def _write_parquet(work: SweepRun, output: str, *, restart: bool) -> None:
     found = None if restart else read_identity(output)
     if found not in (None, identity):
         raise InputError("holds another sweep", source=output, accepted="a new file, or --restart")
+    rows = work.rows(start=0 if found is None else len(sweep))
     if found is None:
-        write_parquet(output, work.rows(), columns=sweep.columns, identity=identity)
+        write_parquet(output, rows, columns=sweep.columns, identity=identity)
+    # Whatever a picture needs besides.
+    deque(rows, maxlen=0)
     note(_say_written(work, output, new=0 if found else len(sweep)))
 
 

@@ -262,11 +262,6 @@ class Pen:
     #: The width that a legend has.
     room: float = 800.0
 
-    def count_columns(self, labels: Sequence[str]) -> int:
-        """Return how many samples of a legend stand side by side."""
-        wide = self.text * (4 + 0.5 * max(map(len, labels)))
-        return min(6, max(1, int(self.room / wide)))
-
 
 PAGE_PEN = Pen()
 #: In less room, the name of a rule is broken.
@@ -384,7 +379,9 @@ def _choose_channel(one: Marks) -> str:
 def _choose(marks: Sequence[Marks], values: Sequence[object], pen: Pen) -> Spec:
     """Return the channel that gives each of some marks a value."""
     labels = [one.label for one in marks]
-    legend = {"columns": pen.count_columns(labels)}
+    # As many samples side by side as there is room for, and no more than six.
+    wide = pen.text * (4 + 0.5 * max(map(len, labels)))
+    legend = {"columns": min(6, max(1, int(pen.room / wide)))}
     return nominal("name", scale={"domain": labels, "range": list(values)}, legend=legend)
 
 

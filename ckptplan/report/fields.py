@@ -284,10 +284,3 @@ def list_warnings(plan: Plan) -> Iterator[Paragraph]:
             head="warning: ",
             style="warning",
         )
-
-
-def name_budget(budget: int, *, resident: int) -> str:
-    """Return the name of a budget on an axis without what stays: what is left of it, '276 KiB of 512 KiB'."""
-    if not resident:
-        return f"budget {units.format_bytes(budget)}"
-    return f"budget: {units.format_bytes(max(0, budget - resident))} of {units.format_bytes(budget)}"

@@ -341,14 +341,19 @@ def _make_plot(front: ParetoFront, *, whole: bool = False, every: bool) -> Plot:
     unproved = [{"x": x, "y": y, "y2": y2} for x, y, y2 in edges] if len(front.bounds.seconds) else []
     stays = [{"x": memory.low, "x2": band}] if front.resident_bytes else []
     words = f"{format_bytes(front.resident_bytes)} stay"
-    name = fields.name_budget(front.budget_bytes, resident=front.resident_bytes)
+    left = f": {format_bytes(max(0, free))} of" if front.resident_bytes else ""
     seen = min(max(free, memory.low), memory.high)
     away = "" if seen == free else ", out of sight"
     marks = [
         Marks(kind="band", rows=stays, colour=style.PALE, label=words),
         Marks(kind="area", rows=unproved, colour=style.PALE, steps=True, label="not proved optimal"),
         *sorted(_mark_curves(front, over, every=every), key=lambda one: one.size),
-        Marks(kind="rule", rows=[{"x": seen}], dashes=(4, 2), label=f"{name}{away}"),
+        Marks(
+            kind="rule",
+            rows=[{"x": seen}],
+            dashes=(4, 2),
+            label=f"budget{left} {format_bytes(front.budget_bytes)}{away}",
+        ),
     ]
     return Plot(x=memory, y=over, marks=marks)
 

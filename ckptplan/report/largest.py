@@ -104,7 +104,10 @@ def _tell_reach(name: str, reach: Reach, base: int) -> Record:
     """Return what the table says of a strategy."""
     if reach.plan is None and reach.interrupted:
         return make_faint({"strategy": name, "parameters": "interrupted"})
-    bound = None if reach.interrupted else _make_bound_cell(reach)
+    # The limit that the next value breaks, in one word where the table is narrow.
+    limit = "nothing" if reach.bound_by is None else LIMITS[reach.bound_by].name
+    short = {"solvable length": "length"}.get(limit, limit.split()[0])
+    bound = None if reach.interrupted else Cell(limit, short=short)
     if reach.plan is None:
         reason = format_verdict(reach.infeasible) if reach.infeasible else "does not fit"
         return make_faint({"strategy": name, "value": "none", "bound_by": bound, "parameters": reason})
@@ -132,9 +135,3 @@ def _merge_lines(
 def _list_findings(reach: Reach) -> dict[str, Any]:
     """Return what was found besides the plan: members of the document, and cells of a row."""
     return {name: getattr(reach, name) for name in _FINDINGS}
-
-
-def _make_bound_cell(reach: Reach) -> Cell:
-    """Return the limit that the next value breaks, in one word where the table is narrow."""
-    name = "nothing" if reach.bound_by is None else LIMITS[reach.bound_by].name
-    return Cell(name, short={"solvable length": "length"}.get(name, name.split()[0]))

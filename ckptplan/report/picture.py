@@ -110,7 +110,9 @@ class Picture:
             room = 0.8 * _INCH * self.size.width / len(row)
             pen = Pen(width=scale, dash=1.5 * scale, area=1.8 * scale**2, text=points, room=room)
             form = {"width": each, "height": _INCH * height * stretch}
-            plots = [{**layer_plot(_mute(one), pen=pen), **form} for one in row]
+            # Nobody points at what is drawn.
+            muted = (replace(one, marks=[replace(marks, told={}) for marks in one.marks]) for one in row)
+            plots = [{**layer_plot(one, pen=pen), **form} for one in muted]
             rows.append(plots[0] if len(plots) == 1 else {"spacing": 2 * points, "hconcat": plots, **own})
         lines = self._break_title()
         look = charts.configure(points, font=_FONTS, background="white")
@@ -122,11 +124,6 @@ class Picture:
         fitting = int(_INCH * self.size.width / (0.53 * self.size.points))
         form: Any = {"max_lines": 3, "placeholder": "…", "break_on_hyphens": False}
         return [part for line in self.title for part in textwrap.wrap(escape_controls(line), fitting, **form)]
-
-
-def _mute(plot: Plot) -> Plot:
-    """Return a plot that tells nothing of what is pointed at."""
-    return replace(plot, marks=[replace(one, told={}) for one in plot.marks])
 
 
 def _sort_lines(found: re.Match[bytes]) -> bytes:

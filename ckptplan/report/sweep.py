@@ -167,30 +167,26 @@ class Plane:
 
 def view_sweep(picture: SweepPicture) -> View:
     """Return the picture and the page of a sweep, all of whose rows were added: lines or maps, and a table."""
-    summary = Summary(picture.sweep, most_rows=_MOST_IN_TABLE)
     what, job = picture.title()
-
-    def list_sections() -> Iterator[Section]:
-        summary.add(picture.rows())
-        yield Section("sweep", "The best plans", chart_sweep(picture))
-        yield Section("numbers", "Numbers", summary.blocks())
-
     return View(
         kind="sweep",
-        basis=summary.list_basis,
+        basis=picture.list_basis,
         title=f"Sweep: {job}",
         lede=f"{what}.",
-        sections=list_sections,
+        sections=lambda: (
+            Section("sweep", "The best plans", chart_sweep(picture)),
+            Section("numbers", "Numbers", picture.blocks()),
+        ),
         draw=lambda size: draw_sweep(picture, size),
     )
 
 
-class SweepPicture:
-    """Collects rows of a sweep (``add``), in their order, for a picture, or for a page, which tells each."""
+class SweepPicture(Summary):
+    """Collects all rows of a sweep (``add``) for a picture, or for a page, which tells each."""
 
     def __init__(self, sweep: Sweep, *, page: bool = False) -> None:
         """Raise InputError for a sweep that no picture of two dimensions shows."""
-        self.sweep = sweep
+        super().__init__(sweep, most_rows=_MOST_IN_TABLE)
         self.names = tuple(all_strategies())
         self.varied = [i for i, values in enumerate(sweep.grid.values) if len(values) > 1]
         self.jobs = [self.name_job(one.name, other.name) for one in sweep.workloads for other in sweep.profiles]
@@ -198,9 +194,8 @@ class SweepPicture:
         self.quantity = "local_peak_bytes" if sweep.goal.objective == "memory" else "overhead"
         self._added = np.full(len(sweep), np.nan)
         self._best = np.full(len(sweep), -1)
-        self._seen = np.zeros(len(sweep), dtype=bool)
         self.page = page
-        self._rows: dict[int, Mapping[str, Any]] = {}
+        self._rows: list[Mapping[str, Any]] = []
 
     def name_job(self, workload: str, profile: str) -> str:
         """Return the name of a workload on a machine: what differs, as the title names what all share."""
@@ -212,24 +207,16 @@ class SweepPicture:
         """Whether two inputs vary."""
         return len(self.varied) > 1
 
-    @property
-    def missing(self) -> int:
-        """How many rows were not added."""
-        return int((~self._seen).sum())
-
-    def add(self, rows: Iterable[Mapping[str, Any]], *, start: int) -> None:
-        """Take some rows, of which the first has the number ``start``."""
-        for index, row in enumerate(rows, start):
-            self._seen[index] = True
-            if self.page:
-                self._rows[index] = row
+    def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Take the next rows."""
+        rows = list(rows)
+        for number, row in enumerate(rows, start=self.count):
             if row["fits"]:
-                self._added[index] = row[self.quantity]
-                self._best[index] = self.names.index(row["strategy"])
-
-    def rows(self) -> list[Mapping[str, Any]]:
-        """Return the rows of a page, which must all have been added."""
-        return [self._rows[number] for number in range(len(self.sweep))]
+                self._added[number] = row[self.quantity]
+                self._best[number] = self.names.index(row["strategy"])
+        if self.page:
+            self._rows += rows
+        super().add(rows)
 
     def describe(self, job: int, place: int) -> Spec:
         """Return what a page tells of a row of a workload on a machine; a picture tells nothing."""

@@ -373,6 +373,9 @@ def test_a_picture_of_a_sweep_that_is_continued_has_all_its_points(tmp_path: Pat
     assert "planning 2 rows of the file again" in again.stderr
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
     assert "".join(lines) == (tmp_path / "rows.csv").read_text()
+    whole = run(*command, "--plot", str(tmp_path / "three.png"))
+    assert f"{tmp_path / 'rows.csv'} is complete: 3 rows" in whole.stderr
+    assert (tmp_path / "one.png").read_bytes() == (tmp_path / "three.png").read_bytes()
 
 
 def test_a_sweep_that_no_picture_shows_writes_nothing(tmp_path: Path) -> None:

@@ -21,10 +21,8 @@ def collected(over: list[str], **wishes: Any) -> SweepPicture:
     given = {"workloads": OURS.workload, "profiles": OURS.profile, **wishes}
     sweep = make_sweep(over, **given)
     picture = SweepPicture(sweep)
-    start = 0
     for rows in iterate_rows(sweep):
-        picture.add(rows, start=start)
-        start += len(rows)
+        picture.add(rows)
     return picture
 
 
@@ -70,13 +68,3 @@ def test_what_no_picture_shows_is_refused_before_it_is_planned(over: list[str], 
     sweep = make_sweep(over, workloads=OURS.workload, profiles=OURS.profile)
     with pytest.raises(InputError, match=words):
         SweepPicture(sweep)
-
-
-def test_rows_that_a_file_had_before_are_missing_until_they_are_added() -> None:
-    sweep = make_sweep(["T=64,128,256"], workloads=OURS.workload, profiles=OURS.profile)
-    picture = SweepPicture(sweep)
-    [*rows] = [row for part in iterate_rows(sweep) for row in part]
-    picture.add(rows[2:], start=2)
-    assert picture.missing == 2
-    picture.add(rows[:2], start=0)
-    assert picture.missing == 0
