@@ -19,6 +19,15 @@ from ckptplan.units import MAX_STEPS
 if TYPE_CHECKING:
     from ckptplan.model.workload import Workload
 
+#: What runs.
+CellName = Annotated[
+    str,
+    option(
+        "NAME|MODULE:FACTORY",
+        "A cell: lif, gru, lstm, rnn, or a factory of your own (docs/calibrate.md); jax:lif and so on in JAX.",
+        autocompletion=lambda: ["gru", "lif", "lstm", "rnn"],
+    ),
+]
 #: Where a cell runs.
 Device: TypeAlias = Literal["cpu", "cuda"]
 
@@ -27,14 +36,7 @@ Device: TypeAlias = Literal["cpu", "cuda"]
 class CellOptions:
     """A cell, where it runs, and how long it may be measured."""
 
-    cell: Annotated[
-        str,
-        option(
-            "NAME|MODULE:FACTORY",
-            "lif, gru, lstm, rnn, or a factory of your own (docs/calibrate.md); jax:lif and so on in JAX.",
-            autocompletion=lambda: ["gru", "lif", "lstm", "rnn"],
-        ),
-    ]
+    cell: CellName
     batch: Annotated[int, count("Samples per batch.")] = 32
     neurons: Annotated[int, count("Neurons, or units.")] = 256
     inputs: Annotated[int, count("Inputs per step.")] = 64

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 import typer
 
 from ckptplan.cli import options
-from ckptplan.cli.cells import CellOptions, name_content, write_counted
+from ckptplan.cli.cells import CellName, CellOptions, name_content, write_counted
 from ckptplan.cli.command import Read, Written
 from ckptplan.cli.options import count, option
 from ckptplan.cli.output import FormatName, FormatOption, OutputOptions, note, write_view
@@ -104,13 +104,7 @@ def show_workload(
 class NewCellOptions(CellOptions):
     """A cell to count, which may be left out for a kind of network."""
 
-    cell: Annotated[
-        str,
-        option(
-            "NAME|MODULE:FACTORY",
-            "Count a cell: lif, gru, lstm, rnn, or a factory of your own (docs/calibrate.md).",
-        ),
-    ] = ""
+    cell: CellName = ""
 
 
 @dataclass(frozen=True, kw_only=True)
