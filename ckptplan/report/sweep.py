@@ -464,13 +464,12 @@ def chart_sweep(picture: SweepPicture) -> Iterator[Chart]:
         height = min(max(_LEAST, _ROW * len(picture.sweep.grid.values[picture.varied[0]])), _MOST)
     for number, plot in enumerate(_make_plots(picture), start=1):
         if not picture.is_map:
-            name, without = plot.x.title, picture.list_without()
+            axis, without = plot.x.title, picture.list_without()
             crossed = any(one.kind == "cross" for one in plot.marks)
-            about = f"Each marker is the best plan at its {name}"
-            about += (
-                f"{', each cross a point where nothing fits' if crossed else ''}. Point at one to see more."
-            )
-            about += f" Nothing fits at any {name}: {', '.join(without)}." if without else ""
+            crosses = ", each cross a point where nothing fits" if crossed else ""
+            nowhere = f" Nothing fits at any {axis}: {', '.join(without)}." if without else ""
+            about = f"Each marker is the best plan at its {axis}{crosses}. Point at one to see more.{nowhere}"
         spec = {**layer_plot(plot, zooms=("x", "y")), "height": height}
         title = spec.pop("title", picture.title()[0])
-        yield Chart(f"sweep-{number}", title, about, spec, zooms=True)
+        name = f"sweep-{number}" if picture.is_map else "sweep"
+        yield Chart(name, title, about, spec, zooms=True)
