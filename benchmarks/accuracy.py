@@ -1,9 +1,9 @@
-"""Predicted against measured, on plans that calibration did not see: python -m benchmarks.accuracy [jax].
+"""Predicted against measured, on plans that calibration did not see: python -m benchmarks.accuracy.
 
 For each network: a fresh calibration, then the best plan of every strategy that is searched by default and fits
-within several budgets and for several lengths; none is left out (``--strategies all`` adds the others). All
-plans of a budget run in turn, for several rounds; times are medians. All runs use one thread. Each runtime
-takes about ten minutes on an idle machine.
+within several budgets and for several lengths; none is left out. All plans of a budget run in turn, for several
+rounds; times are medians. All runs use one thread. It takes about ten minutes on an idle machine. ``--show``
+prints every plan. ``benchmarks.accuracy_jax`` does the same in JAX.
 
 The pace of a shared machine changes by tens of percent within minutes. So a reference, plain backpropagation
 of 64 steps of the same network, runs throughout the calibration, and before and after each run of a plan, whose
@@ -12,17 +12,16 @@ time is divided by the pace of the reference relative to that of the calibration
 
 from __future__ import annotations
 
-import argparse
 import gc
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import ckptplan
-from benchmarks.accuracy_report import points_table, section, summarise
-from benchmarks.harness import DOCS, Setting, put_section, read, write
+from benchmarks.harness import DOCS, MIB, Setting, main, table
 from ckptplan import Plan
 from ckptplan.calibration.backend import Backend, Program
 from ckptplan.calibration.calibrate import calibrate, open_backend
@@ -31,25 +30,23 @@ from ckptplan.calibration.estimate import Estimate
 from ckptplan.calibration.validation import Verdict, byte_rows
 from ckptplan.planning.playback import group_same_schedules, make_schedule
 
-#: Networks and, in JAX, the kinds of their tapes; 64 inputs as in docs/measured.md.
-CELLS: dict[str, tuple[tuple[str, str | None], ...]] = {
-    "torch": (
-        ("gru(inputs={i}, neurons={n})", None),
-        ("lif(inputs={i}, neurons={n})", None),
-        ("lstm(inputs={i}, neurons={h})", None),
-    ),
-    "jax": (
-        ("jax:gru(inputs={i}, neurons={n})", "residuals"),
-        ("jax:lif(inputs={i}, neurons={n})", "residuals"),
-        ("jax:lstm(inputs={i}, neurons={h})", "residuals"),
-        ("jax:lstm(inputs={i}, neurons={h})", "products"),
-    ),
-}
-NAMES = {"torch": "accuracy", "jax": "accuracy_jax"}
+#: Networks, without kinds of tapes; 64 inputs as in docs/measured.md.
+CELLS = (
+    ("gru(inputs={i}, neurons={n})", None),
+    ("lif(inputs={i}, neurons={n})", None),
+    ("lstm(inputs={i}, neurons={h})", None),
+)
 #: Budgets as shares of the checkpoints and tapes of base, without the resident bytes.
 BUDGETS = (0.1, 0.3)
 #: Steps of the reference.
 REFERENCE_STEPS = 64
+#: A plan is noisy if its rounds spread by this share or more, and calm otherwise.
+NOISY = 0.05
+#: The bounds of the project: the median and the worst error of a time and of a peak, the share of noisy plans.
+TIME, PEAK, MOST_NOISY = (0.03, 0.10), (0.02, 0.05), 0.1
+#: How much longer than the quickest plan measured the chosen one may take.
+MOST_REGRET = 1.03
+Line = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,13 +119,13 @@ class Measured:
         self.points: list[Point] = []
         self.without: list[dict[str, Any]] = []
 
-    def measure(self, steps: int, share: float, strategies: str | None) -> None:
+    def measure(self, steps: int, share: float) -> None:
         """Run the best plan of each strategy for a share of what base keeps, and base, in turn."""
         workload = self.found.workload.with_steps(steps)
         resident = workload.resident_bytes + workload.resident_bytes_per_step * steps
         resident += workload.workspace_bytes + workload.chunk_workspace_bytes
         budget = resident + int(share * steps * workload.tape_bytes)
-        compared = ckptplan.compare(workload, self.found.profile, strategies=strategies, local_bytes=budget)
+        compared = ckptplan.compare(workload, self.found.profile, local_bytes=budget)
         plans = [one for one in compared.values() if isinstance(one, Plan)]
         place = {"cell": self.label, "steps": steps, "budget": budget}
         self.without += [
@@ -201,62 +198,208 @@ def counts_are_equal(plan: Plan, program: Program) -> bool:
     return all(row.verdict is Verdict.OK for row in rows if row.quantity in counted)
 
 
-def measure_once(runtime: str, setting: Setting, strategies: str | None = None) -> dict[str, Any]:
+def run(setting: Setting, cells: Iterable[tuple[str, str | None]] = CELLS) -> dict[str, Any]:
     """Calibrate all networks, and run the plans of each."""
     results: dict[str, Any] = {"calibrations": [], "points": [], "without": []}
     sizes = setting.pick(
         {"i": 8, "n": 32, "h": 32}, {"i": 64, "n": 256, "h": 128}, {"i": 64, "n": 1024, "h": 1024}
     )
-    cells = CELLS[runtime]
-    for cell, tape in cells[: setting.pick(1, len(cells), len(cells))]:
+    for cell, tape in list(cells)[: setting.pick(1, None, None)]:
         measured = Measured(cell.format(**sizes), tape, setting=setting)
         with measured.backend.prepare():
             for steps in setting.pick((64,), (512, 1280), (512, 1280)):
                 for share in BUDGETS:
-                    measured.measure(steps, share, strategies)
+                    measured.measure(steps, share)
         results["calibrations"].append(measured.found.workload.model_dump(mode="json"))
         results["points"] += [asdict(point) for point in measured.points]
         results["without"] += measured.without
-        results["summary"] = summarise(results)
+        results["summary"] = summarise(results["points"])
         setting.save(results)
     return results
 
 
-def run(setting: Setting) -> dict[str, Any]:
-    """Measure once in PyTorch, on the device of the setting."""
-    return measure_once("torch", setting)
+def bias(line: Line, what: str) -> float:
+    """Return predicted over measured, less one."""
+    return float(line[f"predicted_{what}"] / line[f"measured_{what}"] - 1)
+
+
+def errors_of(lines: list[Line], what: str) -> list[float]:
+    """Return by how much predictions are off, as shares."""
+    return [abs(bias(line, what)) for line in lines]
+
+
+def summarise(points: list[Line]) -> list[Line]:
+    """Return the targets and the values reached."""
+    calm = [one for one in points if one["spread"] < NOISY]
+    equal, kept = sum(one["counted_equal"] for one in points), "counted bytes of checkpoints and tapes"
+    raw = [abs(one["predicted_seconds"] / one["raw_seconds"] - 1) for one in points]
+    regrets = [one["regret"] for one in decisions(points)]
+    return [
+        {
+            "what": f"plans whose {kept} are equal to the byte, of {len(points)}",
+            "bound": len(points),
+            "reached": equal,
+            "met": equal == len(points),
+        },
+        *error_lines("plans", points, "bytes", "peak", bounds=PEAK),
+        *error_lines("calm plans", calm, "seconds", "time", bounds=TIME),
+        share_line("share of noisy plans", 1 - len(calm) / len(points), bound=MOST_NOISY),
+        share_line(f"all {len(points)} plans, time, median", statistics.median(errors_of(points, "seconds"))),
+        share_line(f"all {len(points)} plans, time, worst", max(errors_of(points, "seconds"))),
+        share_line("the same at the machine's own pace, median", statistics.median(raw)),
+        share_line("the same at the machine's own pace, worst", max(raw)),
+        share_line(f"decision regret, the worst of {len(regrets)} decisions", max(regrets), bound=MOST_REGRET),
+    ]
+
+
+def share_line(what: str, reached: float, *, bound: float | None = None) -> Line:
+    """Return a share that was reached, and whether it is within its bound."""
+    return {"what": what, "bound": bound, "reached": reached, "met": bound is None or reached <= bound}
+
+
+def error_lines(
+    name: str, lines: list[Line], what: str, shown: str, *, bounds: tuple[float, float]
+) -> Iterable[Line]:
+    """Yield the median and the worst error with their bounds, and the mean bias; nothing without lines."""
+    if not lines:
+        return
+    shares = errors_of(lines, what)
+    yield share_line(f"{name}, {shown}, median of {len(lines)}", statistics.median(shares), bound=bounds[0])
+    yield share_line(f"{name}, {shown}, worst of {len(lines)}", max(shares), bound=bounds[1])
+    yield share_line(f"{name}, {shown}, mean signed bias", statistics.mean(bias(line, what) for line in lines))
+
+
+def decisions(points: list[Line]) -> list[Line]:
+    """Return the regret of the chosen plan for each budget; base fits none of the budgets."""
+    groups: dict[tuple[str, int, int], list[Line]] = defaultdict(list)
+    for one in points:
+        groups[one["cell"], one["steps"], one["budget_bytes"]].append(one)
+    found = []
+    for (cell, _, budget), lines in groups.items():
+        fitting = [one for one in lines if one["predicted_bytes"] <= budget]
+        chosen = next(one for one in fitting if one["chosen"])
+        best = min(float(one["measured_seconds"]) for one in fitting)
+        found.append({"cell": cell, "regret": chosen["measured_seconds"] / best})
+    return found
+
+
+def points_table(results: dict[str, Any]) -> str:
+    """Return every plan as a row of a table."""
+    numbers = ["time predicted", "measured", "bias", "spread", "peak predicted", "measured", "bias"]
+    rows = [
+        [
+            _network(one),
+            f"{one['steps']:,}",
+            ", ".join((one["strategy"], *one["same"])),
+            ", ".join(f"{name} {value}" for name, value in one["parameters"].items()),
+            f"{one['predicted_seconds']:.3f} s",
+            f"{one['measured_seconds']:.3f} s",
+            f"{bias(one, 'seconds'):+.1%}",
+            f"{one['spread']:.1%}",
+            f"{one['predicted_bytes'] / MIB:.2f} MiB",
+            f"{one['measured_bytes'] / MIB:.2f} MiB",
+            f"{bias(one, 'bytes'):+.1%}",
+        ]
+        for one in results["points"]
+    ]
+    return table(["network", "T", "strategies", "parameters", *numbers], rows)
 
 
 def document(results: dict[str, Any]) -> str:
-    """Return the tables of one run."""
-    return section([results])
+    """Return a section of docs/accuracy.md: a row a family, and all that is beyond its bound."""
+    points = results["points"]
+    beyond, regrets = beyond_list(points), defaultdict(list)
+    for one in decisions(points):
+        if one["regret"] > MOST_REGRET:
+            regrets[_network(one)].append(f"{one['regret']:.3f}")
+    worse = "; ".join(f"{network} {', '.join(found)}" for network, found in regrets.items())
+    missed = [
+        f"{one['what']}: {_reached_text(one)} ({_bound_text(one)})"
+        for one in results["summary"]
+        if not one["met"]
+    ]
+    parts = [
+        _describe(results),
+        families_table(points),
+        f"Missed, bounds in brackets: {'; '.join(missed) or 'none'}.",
+        f"Every row off by more than {TIME[1]:.0%} in time, or {PEAK[1]:.0%} where the peak is named:"
+        + (f"\n\n{beyond}" if beyond else " none."),
+        f"Every regret above {MOST_REGRET}: {worse or 'none'}.",
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
-def main() -> None:
-    """Measure, and print and write a section of docs/accuracy.md."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runtime", nargs="?", choices=NAMES, default="torch")
-    parser.add_argument("--strategies", help="'all' for those that are not searched by default, too")
-    parser.add_argument(
-        "--small", action="store_true", help="few short runs of one cell, which are only printed"
+def _bound_text(one: Line) -> str:
+    bound = one["bound"]
+    return f"{bound:.0%}" if isinstance(bound, float) and bound <= 1 else f"{bound}"
+
+
+def _reached_text(one: Line) -> str:
+    if isinstance(one["bound"], int):
+        return f"{one['reached']}"
+    return f"{one['reached']:.3f}" if one["bound"] > 1 else f"{one['reached']:.2%}"
+
+
+def families_table(lines: list[Line]) -> str:
+    """Return a row for all plans, each network and each strategy."""
+    groups = {"all plans": lines}
+    for name in (_network, _strategy):
+        for one in lines:
+            groups.setdefault(name(one), []).append(one)
+    head = ["family", "noisy", "time, median", "worst", "peak, worst"]
+    return table(head, ([name, *_family_cells(found)] for name, found in groups.items()))
+
+
+def _family_cells(lines: list[Line]) -> list[str]:
+    noisy = sum(one["spread"] >= NOISY for one in lines)
+    worst = [max((bias(one, what) for one in lines), key=abs) for what in ("seconds", "bytes")]
+    median = statistics.median(errors_of(lines, "seconds"))
+    return [f"{noisy}/{len(lines)}", f"{median:.1%}", *(f"{one:+.1%}" for one in worst)]
+
+
+def beyond_list(lines: list[Line]) -> str:
+    """Return every line whose time or peak is beyond its bound, noisy ones included, by family and place."""
+    found: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for one in lines:
+        off = [
+            f"{word}{bias(one, what):+.1%}"
+            for word, what, bound in (("", "seconds", TIME[1]), ("peak ", "bytes", PEAK[1]))
+            if abs(bias(one, what)) > bound
+        ]
+        if off:
+            noisy = " (noisy)" if one["spread"] >= NOISY else ""
+            # Base fits none of the budgets.
+            budget = "" if one["strategy"] == "base" else f", {one['budget_bytes'] / MIB:.1f} MiB"
+            place = f"{one['steps']:,} steps{budget}"
+            found[f"{_network(one)}, {_strategy(one)}"][place].append(f"{', '.join(off)}{noisy}")
+    return "\n".join(
+        f"- {family}: " + "; ".join(f"{place}: {', '.join(texts)}" for place, texts in places.items())
+        for family, places in found.items()
     )
-    parser.add_argument("--show", action="store_true", help="print every plan of the last run, measure nothing")
-    wanted = parser.parse_args()
-    name = NAMES[wanted.runtime]
-    if wanted.show:
-        print("\n\n".join(points_table(one["points"]) for one in read(name)))
-        return
-    if wanted.runtime == "torch":
-        import torch
 
-        torch.set_num_threads(1)
-    setting = Setting(small=wanted.small)
-    results = [measure_once(wanted.runtime, setting, wanted.strategies)]
-    print(section(results))
-    if not wanted.small:
-        write(name, results)
-        put_section(DOCS / "accuracy.md", name, section(results))
+
+def _network(one: Line) -> str:
+    return str(one["cell"].partition("(")[0])
+
+
+def _strategy(one: Line) -> str:
+    return f"`{one['strategy']}`"
+
+
+def _describe(results: dict[str, Any]) -> str:
+    first = results["calibrations"][0]
+    found = first["calibration"]
+    framework = f"JAX {found['jax']}" if found.get("jax") else f"PyTorch {found['torch']}"
+    command = "python -m benchmarks.accuracy" + ("_jax" if found.get("jax") else "")
+    without = sorted({one["strategy"] for one in results["without"]} - {"base"})
+    missing = f" No plan fits some of the budgets: {', '.join(without)}." if without else ""
+    return (
+        f"`{command}` on {found['machine']}, one thread, {framework}, {found['date'][:10]}; batch "
+        f"{first['batch']}. One run that calibrated the networks and then ran in turn the best plan of every "
+        f"strategy that fits the budget, and base. Medians of {found['clock']} at the pace of the calibration, "
+        f"which a reference of 64 steps tells.{missing}"
+    )
 
 
 if __name__ == "__main__":
-    main()
+    main("accuracy", run, document, about=__doc__, page=DOCS / "accuracy.md", shown=points_table)

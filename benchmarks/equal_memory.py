@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks.harness import DOCS, MIB, Setting, find_difference, main, show, table, time_in_turn
+from benchmarks.harness import DOCS, MIB, Setting, find_difference, find_ratio, main, show, table, time_in_turn
 from ckptplan.errors import InputError
 from ckptplan.torch import scan, wrap
 from ckptplan.torch.meters import LiveBytes
@@ -191,10 +191,7 @@ def compare(job: Job, steps: int, setting: Setting) -> dict[str, Any]:
         return found
     rounds = setting.pick(3, max(3, min(21, 2048 // steps)), 21)
     times = time_in_turn(ways, rounds=rounds)
-    over = {
-        way: statistics.median(one / other for one, other in zip(times[way], times["rival"], strict=True))
-        for way in peaks
-    }
+    over = {way: find_ratio(times, way, "rival") for way in peaks}
     best = min(over, key=over.__getitem__)
     return {
         **found,

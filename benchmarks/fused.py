@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.harness import DOCS, Setting, find_difference, main, table, time_in_turn
+from benchmarks.harness import DOCS, Setting, find_difference, find_ratio, main, table, time_in_turn
 from ckptplan.torch import wrap
 from ckptplan.torch.meters import LiveBytes
 from ckptplan.units import format_bytes
@@ -58,9 +58,7 @@ def compare(name: str, setting: Setting) -> dict[str, Any]:
     return {
         "plain_seconds": statistics.median(times["plain"]),
         "seconds": statistics.median(times["ours"]),
-        "ratio": statistics.median(
-            one / other for one, other in zip(times["ours"], times["plain"], strict=True)
-        ),
+        "ratio": find_ratio(times, "ours", "plain"),
         "first_seconds": first,
         "plain_live_bytes": live,
         "limit_bytes": limit,

@@ -1,7 +1,7 @@
 """All measurements on an NVIDIA GPU in one run: python -m benchmarks.gpu.
 
-Stages are benchmarks that run on a device (``run(setting)``), and the tests that need one. They run one after
-the other, the most valuable first, each in a process of its own with a time limit of its own. After each, all
+Stages are benchmarks that run on a device, and the tests that need one. They run one after the other, the most
+valuable first, each in a process of its own with a time limit of its own. After each, all
 results so far are written. A stage that fails or takes too long keeps what it measured; the others go on.
 ``--small --device cpu`` runs everything that needs no GPU with small sizes, to see that it runs; nothing of it
 is written into the docs. ``--report FILE...`` writes tables into docs/gpu.md and docs/accuracy.md; several
@@ -13,7 +13,6 @@ Exit codes: 0 all stages were measured, 1 a stage failed or was stopped, 3 a sta
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import subprocess
 import sys
@@ -23,18 +22,8 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
-from benchmarks.harness import (
-    DOCS,
-    NEEDS_CUDA,
-    RESULTS,
-    NeedsCudaError,
-    Setting,
-    make_document,
-    put_section,
-    table,
-)
+from benchmarks.harness import DOCS, NEEDS_CUDA, RESULTS, make_document, put_section, table
 from ckptplan.report import style
 from ckptplan.report.charts import Marks, Plot, scale_counts
 from ckptplan.report.picture import Picture
@@ -44,7 +33,7 @@ MINUTES = 25.0
 FAILED, NEEDS_GPU = 1, 3
 #: The modules of stages, and the seconds that each may take of 25 minutes.
 STAGES = {
-    "gpu": 120,
+    "cuda_tests": 120,
     "headline": 330,
     "accuracy": 390,
     "remote": 240,
@@ -57,77 +46,14 @@ PAGES = {
     "accuracy.md": ("accuracy",),
 }
 PICTURE = "pictures/gpu-headline.png"
-TESTS = ("tests/torch/test_cuda.py",)
 Document = dict[str, Any]
-
-
-def run(setting: Setting) -> dict[str, Any]:
-    """Run the tests that need a CUDA device, and return how many passed, failed and were skipped."""
-    if not setting.on_gpu:
-        raise NeedsCudaError
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "tests.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={path}"]
-        # One process, since there is one device; what other versions of PyTorch warn of is no failure.
-        command += ["-o", "addopts=--import-mode=importlib", "-o", "filterwarnings=default", *TESTS]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if not path.exists():
-            raise RuntimeError(f"pytest wrote no report: {done.stdout[-500:]}{done.stderr[-500:]}")
-        cases = list(ElementTree.parse(path).getroot().iter("testcase"))  # noqa: S314 - pytest's own report
-    failed = {
-        f"{case.get('classname')}.{case.get('name')}": (child.get("message") or "")[:300]
-        for case in cases
-        for child in case
-        if child.tag in ("failure", "error")
-    }
-    skipped = sum(child.tag == "skipped" for case in cases for child in case)
-    if skipped == len(cases):
-        raise NeedsCudaError
-    setting.failures += [f"{name}: {message}" for name, message in failed.items()]
-    return {"passed": len(cases) - len(failed) - skipped, "failed": failed, "skipped": skipped}
-
-
-def document(results: dict[str, Any]) -> str:
-    """Return the counts of the tests, and a line for each that failed."""
-    failed = [f"- `{name}`: {message}" for name, message in results["failed"].items()]
-    head = f"Tests: {results['passed']} passed, {len(failed)} failed, {results['skipped']} skipped."
-    return "\n\n".join([head, *(["\n".join(failed)] if failed else [])]) + "\n"
-
-
-def run_here(name: str, path: Path, options: argparse.Namespace) -> None:
-    """Run one stage in this process, and write what it measured, or why it could not."""
-    import torch
-
-    def keep(status: str, results: Any, failures: list[str]) -> None:
-        part = path.with_suffix(".part")
-        part.write_text(json.dumps({"status": status, "failures": failures, "results": results}, indent=2))
-        part.replace(path)
-
-    # Each run begins with a collection, which would take a tenth of a second for all loaded modules.
-    gc.collect()
-    gc.freeze()
-    if options.device == "cpu":
-        torch.set_num_threads(1)
-    setting = Setting(
-        device=options.device,
-        small=options.small,
-        seconds=60 * options.minutes,
-        folder=path.parent,
-        save=lambda results: keep("stopped", results, setting.failures),
-    )
-    try:
-        results = import_module(f"benchmarks.{name}").run(setting)
-    except NeedsCudaError as error:
-        keep(str(error), None, [])
-        return
-    keep("failed" if setting.failures else "done", results, setting.failures)
 
 
 def run_stage(name: str, options: argparse.Namespace, folder: Path, seconds: float) -> dict[str, Any]:
     """Run a stage in a process of its own, and return its results, with what became of it."""
     path = folder / f"{name}.json"
-    command = [sys.executable, "-m", "benchmarks.gpu", "--stage", name, "--out", str(path)]
-    command += ["--device", options.device, "--minutes", f"{seconds / 60:.3f}"]
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--out", str(path)]
+    command += ["--device", options.device, "--seconds", f"{seconds:.1f}"]
     command += ["--small"] if options.small else []
     began = time.monotonic()
     status = ""
@@ -304,13 +230,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=MINUTES, help="the time for all stages; 25")
     parser.add_argument("--out", type=Path, help="results; benchmarks/results/gpu.json if a GPU was measured")
     parser.add_argument("--report", type=Path, nargs="+", metavar="FILE", help="write the tables of results")
-    parser.add_argument("--stage", choices=STAGES, help="run one stage in this process")
     options = parser.parse_args()
     if options.out is not None and options.out.is_dir():
         parser.error(f"--out: {options.out} is a folder; accepted is a file, as {options.out / 'gpu.json'}")
-    if options.stage:
-        run_here(options.stage, options.out, options)
-        return 0
     if options.report:
         write_pages(merge([json.loads(path.read_text()) for path in options.report]))
         return 0

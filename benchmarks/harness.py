@@ -1,7 +1,7 @@
 """What benchmarks share: a device and sizes, runs in turn, results with their machine, and tables of pages.
 
 A benchmark has ``run(setting)``, which returns plain data, and ``document(results)``, which makes tables of
-them. ``main`` measures on this machine; ``benchmarks.gpu`` runs the same on a GPU.
+them. ``main`` is its command; ``benchmarks.gpu`` starts several of these on a GPU.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,6 +55,7 @@ class Setting:
         small: whether sizes are so small that everything runs in seconds, to see that it runs.
         seconds: how long it may take; what was saved by then is kept.
         folder: for files beside the results, such as traces.
+        parts: what is measured, of a benchmark that has parts.
         save: keeps what was measured so far.
     """
 
@@ -61,6 +63,7 @@ class Setting:
     small: bool = False
     seconds: float = 3600.0
     folder: Path = RESULTS
+    parts: tuple[str, ...] = ()
     save: Callable[[Any], None] = _forget
     began: float = field(default_factory=time.monotonic)
     #: What failed; the other measurements went on.
@@ -151,6 +154,11 @@ def spread(times: Sequence[float]) -> dict[str, float]:
     return {"median_seconds": statistics.median(times), "least": min(times), "most": max(times)}
 
 
+def find_ratio(times: Mapping[str, Sequence[float]], one: str, other: str) -> float:
+    """Return the median of what a job took over what another one took in the same round."""
+    return statistics.median(mine / theirs for mine, theirs in zip(times[one], times[other], strict=True))
+
+
 def find_difference(ones: Sequence[Any], others: Sequence[Any]) -> float:
     """Return the largest difference of two lists of gradients, as a share of the largest entry of each."""
     pairs = zip(ones, others, strict=True)
@@ -217,8 +225,11 @@ def main(
     *,
     about: str | None,
     page: Path | None = None,
+    others: Mapping[Path, Callable[[Any], str]] | None = None,
+    shown: Callable[[Any], str] | None = None,
+    parts: Iterable[str] = (),
 ) -> None:
-    """Measure on this machine, print tables, and write them into a page unless sizes are small.
+    """Measure on this machine, print tables, and write them into pages if everything was measured.
 
     Arguments:
         name: the module of the benchmark.
@@ -226,25 +237,70 @@ def main(
         document: makes tables of results.
         about: what the benchmark says of itself.
         page: has the tables between marks, if there is one.
+        others: further pages, each with tables of its own.
+        shown: makes what ``--show`` prints, if that is more than the tables.
+        parts: names of which some may be given to measure no more than these.
     """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="sizes that run in seconds; nothing is written")
     parser.add_argument("--show", action="store_true", help="print the tables of the last run, measure nothing")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--seconds", type=float, default=Setting.seconds, help="how long it may take")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the results so far there alone")
+    if names := tuple(parts):
+        parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(names)}; all by default")
     options = parser.parse_args()
     if options.show:
-        print(document(read(name)))
+        print((shown or document)(read(name)))
         return
-    import torch
-
-    torch.set_num_threads(1)
-    setting = Setting(small=options.small)
+    chosen: Sequence[str] = getattr(options, "parts", ()) or names
+    if unknown := set(chosen) - set(names):
+        parser.error(f"there is no {', '.join(sorted(unknown))}")
+    _prepare(options.device)
+    setting = Setting(device=options.device, small=options.small, seconds=options.seconds, parts=tuple(chosen))
+    if options.out is not None:
+        _run_into(options.out, run, setting)
+        return
     results = run(setting)
     print(document(results))
     for failure in setting.failures:
         print(failure, file=sys.stderr)
-    if not options.small:
+    if not (options.small or setting.on_gpu or len(chosen) < len(names)):
         write(name, results)
-        if page is not None:
-            put_section(page, name, document(results))
+        pages = {**({} if page is None else {page: document}), **(others or {})}
+        for one, make in pages.items():
+            put_section(one, name, make(results))
     if setting.failures:
         raise SystemExit(1)
+
+
+def _prepare(device: str) -> None:
+    """Let one thread compute, and collections of garbage pass over what is loaded.
+
+    Each run begins with a collection, which would take a tenth of a second for all loaded modules.
+    """
+    import torch
+
+    if device == "cpu":
+        torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()
+
+
+def _run_into(path: Path, run: Callable[[Setting], Any], setting: Setting) -> None:
+    """Run, and write into a file what was measured so far, and what became of it."""
+
+    def keep(status: str, results: Any) -> None:
+        part = path.with_suffix(".part")
+        found = {"status": status, "failures": setting.failures, "results": results}
+        part.write_text(json.dumps(found, indent=2))
+        part.replace(path)
+
+    setting.folder = path.parent
+    setting.save = partial(keep, "stopped")
+    try:
+        results = run(setting)
+    except NeedsCudaError as error:
+        keep(str(error), None)
+        return
+    keep("failed" if setting.failures else "done", results)

@@ -36,6 +36,7 @@ from benchmarks.harness import (
     NeedsCudaError,
     Setting,
     find_difference,
+    find_ratio,
     main,
     table,
     time_in_turn,
@@ -222,9 +223,7 @@ def compare(case: Case, rival: Callable[..., Any], setting: Setting) -> dict[str
         "bytes": ours.memory,
         "predicted_bytes": plan.predicted.local_peak_bytes,
         "rival_seconds": statistics.median(times["theirs"]),
-        "time_over_rival": statistics.median(
-            one / other for one, other in zip(times["ours"], times["theirs"], strict=True)
-        ),
+        "time_over_rival": find_ratio(times, "ours", "theirs"),
         "rival_compile_seconds": theirs.compile_seconds,
         "compile_over_rival": ours.compile_seconds / theirs.compile_seconds,
         "difference": find_difference(*(jax.tree.leaves(one(case)) for one in (ours, theirs))),

@@ -1,16 +1,15 @@
 """Networks of four libraries, trained plainly, by ckptplan and by other tools: python -m benchmarks.networks.
 
-The programs are those of examples/convert; the same with ``torch.utils.checkpoint`` and with SpikingJelly's
-``memopt`` are in benchmarks/peers. Each row runs in two fresh processes of one thread: one measures time and
-the growth of the process, one live tensors and gradients. ckptplan's limit is 15 % of what the plain loop has
-alive at most. T = 16 and 256; ``--full`` adds 2,048, and continues with what the file of results lacks.
+The programs are those of examples/convert; what becomes of them with ``torch.utils.checkpoint`` and with
+SpikingJelly's ``memopt`` is in benchmarks/peers, as lines that differ. Each row runs in two fresh processes of
+one thread: one measures time and the growth of the process, one live tensors and gradients. ckptplan's limit is
+15 % of what the plain loop has alive at most. Rows that the file of results has are not measured again: remove
+it to begin anew.
 """
 
 from __future__ import annotations
 
-import argparse
 import difflib
-import json
 import math
 import os
 import re
@@ -25,13 +24,28 @@ from typing import Any
 
 import torch
 
-from benchmarks.harness import RESULTS, write
-from benchmarks.networks_report import bounds, document, write_document
+from benchmarks.harness import DOCS, MIB, RESULTS, Setting, main, read, table, write
 
 ROOT = Path(__file__).parent.parent
 CONVERTED, PEERS = ROOT / "examples/convert", ROOT / "benchmarks/peers"
 SHARE, ROUNDS = 0.15, 3
-QUICK, FULL = (16, 256), (16, 256, 2048)
+#: Numbers of time steps. At the first one nothing is gained, and the page has a line instead of rows.
+SHORT, SUMMARISED, LONG = 16, 256, 2048
+COLUMNS = (
+    "T",
+    "method",
+    "first step, s",
+    "later",
+    "live tensors, MiB",
+    "growth, MiB",
+    "gradients",
+)
+LINES, GRADIENTS, GROWTH = 6, 1e-5, 0.25
+BOUNDS = (
+    f"at most {LINES} lines written, gradients within {GRADIENTS:g} of plain's, growth of the process at most "
+    f"{GROWTH:g} of plain's"
+)
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,14 +107,43 @@ NAMES = {
 
 
 def _find(program: str) -> dict[str, Path]:
-    folders = {"after": CONVERTED, "lstm_after": CONVERTED}
-    files = {name: folders.get(key, PEERS) / f"{program}_{key}.py" for key, name in NAMES.items()}
+    files = {
+        name: CONVERTED / f"{program}_{key}.py" if key.endswith("after") else PEERS / f"{program}_{key}.diff"
+        for key, name in NAMES.items()
+    }
     return {name: file for name, file in files.items() if file.exists()}
+
+
+_HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+.* @@")
+
+
+def read_program(file: Path) -> str:
+    """Return the text of a program; of a file of differences, the plain program with these.
+
+    Raises ValueError if the lines that are to go are not those of the plain program.
+    """
+    if file.suffix != ".diff":
+        return file.read_text()
+    before = (CONVERTED / f"{file.stem.partition('_')[0]}_before.py").read_text().splitlines(keepends=True)
+    text, taken = "", 0
+    for line in file.read_text().splitlines(keepends=True):
+        hunk = _HUNK.match(line)
+        if hunk:
+            # A hunk that only adds lines stands behind the line that it names.
+            start = int(hunk[1]) - (hunk[2] != "0")
+            text, taken = text + "".join(before[taken:start]), start
+        elif line[0] == "+":
+            text += line[1:]
+        elif before[taken] == line[1:]:
+            taken += 1
+        else:
+            raise ValueError(f"{file.name}: line {taken + 1} of the plain program is not {line[1:]!r}")
+    return text + "".join(before[taken:])
 
 
 def list_differences(before: Path, after: Path) -> list[str]:
     """Return the lines of two programs that differ, - before those that go, + before those that come."""
-    lines = [[line for line in file.read_text().splitlines() if line.strip()] for file in (before, after)]
+    lines = [[line for line in read_program(file).splitlines() if line.strip()] for file in (before, after)]
     # Hunks as version control shows them; blank lines aside.
     changes = list(difflib.unified_diff(lines[0], lines[1], n=0, lineterm=""))[2:]
     return [line for line in changes if not line.startswith("@@")]
@@ -125,12 +168,13 @@ def run_program(
 ) -> dict[str, Any]:
     """Run some steps of training in a fresh process, and return what benchmarks.program measured."""
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "out.pt"
+        program, out = Path(folder) / f"{file.stem}.py", Path(folder) / "out.pt"
+        program.write_text(read_program(file))
         options = [option for setting in settings for option in ("--set", setting)]
         options += ["--memory", str(memory)] if memory is not None else []
         options += ["--live"] if live else []
-        program = [sys.executable, "-m", "benchmarks.program"]
-        command = [*program, str(file), str(out), f"--steps={steps}", *options]
+        start = [sys.executable, "-m", "benchmarks.program"]
+        command = [*start, str(program), str(out), f"--steps={steps}", *options]
         # Each process makes its own plans.
         alone = {**os.environ, "CKPTPLAN_CACHE": "0", "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, env=alone)
@@ -206,31 +250,153 @@ def compare(network: Network, steps: int) -> Iterator[dict[str, Any]]:
         yield {**head, "method": name, **row}
 
 
-def main() -> None:
-    """Measure, print the table, and write it into docs/networks.md if it is the full one."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--full", action="store_true", help="also T = 2,048, and write the results")
-    full = parser.parse_args().full
-    rows = _read_rows() if full else []
-    for steps in FULL if full else QUICK:
-        for network in list_networks():
+def run(setting: Setting) -> dict[str, Any]:
+    """Measure all networks at each length, and keep what is there if the rest takes too long."""
+    kept = not setting.small
+    rows: list[Row] = read("networks")["rows"] if kept and (RESULTS / "networks.json").exists() else []
+    for steps in (SHORT,) if setting.small else (SHORT, SUMMARISED, LONG):
+        for network in list_networks()[: setting.pick(1, None, None)]:
             if any((row["network"], row["steps"]) == (network.name, steps) for row in rows):
                 continue
             rows += compare(network, steps)
-            if full:
-                # What is there is not lost if the rest takes too long.
+            if kept:
                 write("networks", {"rows": rows, "bounds": bounds(rows)})
-    results = {"rows": rows, "bounds": bounds(rows)}
-    print(document(results))
-    if full:
-        write_document(results)
+    return {"rows": rows, "bounds": bounds(rows)}
 
 
-def _read_rows() -> list[dict[str, Any]]:
-    file = RESULTS / "networks.json"
-    rows: list[dict[str, Any]] = json.loads(file.read_text())["results"]["rows"] if file.exists() else []
-    return rows
+def document(results: dict[str, Any]) -> str:
+    """Return a table for each network, and the bounds."""
+    rows = [row for row in results["rows"] if row["steps"] > SHORT]
+    parts = []
+    for name in dict.fromkeys(row["network"] for row in rows):
+        of_network = [row for row in rows if row["network"] == name]
+        lines = [_line(row, _plain(rows, row)) for row in of_network]
+        parts.append(f"**{name}** ({_changes(of_network)})\n\n{table(COLUMNS, lines)}")
+    missed = [one for one in results["bounds"] if not one["kept"]]
+    count = len(results["bounds"])
+    told = f"ckptplan keeps {count - len(missed)} of {count} bounds ({BOUNDS})"
+    parts.append(told + (". What it misses is bold." if missed else "."))
+    parts.append(_short(results["rows"]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _short(rows: list[Row]) -> str:
+    """Return what ckptplan takes at the length that has no rows, and how many bounds it misses there."""
+    ours = _ours(rows, SHORT)
+    told = []
+    for key in ("median_seconds", "live_bytes", "growth_bytes"):
+        shares = sorted(row[key] / plain[key] for row, plain in ours)
+        told.append(f"{shares[0]:.2g} to {shares[-1]:.2g}")
+    missed = sum(not one["kept"] for pair in ours for one in bounds([*pair]))
+    return (
+        f"At T = {SHORT} no plan fits 15 %. At the least limit that is possible, ckptplan takes {told[0]} "
+        f"times the plain loop's time, {told[1]} times its live tensors and {told[2]} times its growth of the "
+        f"process; {missed} of the missed bounds are these."
+    )
+
+
+def _changes(rows: list[Row]) -> str:
+    """Return the changed lines of each method; they do not depend on T."""
+    changed = {row["method"]: f"+{row['lines_written']} -{row['lines_gone']}" for row in rows}
+    return "; ".join(f"{method} {lines}" for method, lines in changed.items() if method != "plain")
+
+
+def summary(results: dict[str, Any]) -> str:
+    """Return a table of the converted programs at T = 256: lines, live tensors and growth of the process."""
+    lines = [
+        [row["network"], row["method"], f"+{row['lines_written']} -{row['lines_gone']}", *_sizes(row, plain, 1)]
+        for row, plain in _ours(results["rows"], SUMMARISED)
+    ]
+    head = ["network", "with", "lines + and -", "live tensors", "growth of the process"]
+    return table(head, lines) + "\n"
+
+
+def in_short(results: dict[str, Any]) -> str:
+    """Return a table of the plain loops beside ckptplan at the greatest T: live tensors, process, time."""
+    lines = [
+        [
+            f"{row['network']}{row['method'].removeprefix('ckptplan')}",
+            *_sizes(row, plain, 0),
+            f"{plain['median_seconds']:.1f} to {row['median_seconds']:.1f} s",
+        ]
+        for row, plain in _ours(results["rows"], max(row["steps"] for row in results["rows"]))
+    ]
+    return table(["network", "live tensors", "growth of the process", "a training step"], lines) + "\n"
+
+
+def _ours(rows: list[Row], steps: int) -> list[tuple[Row, Row]]:
+    """Return the rows of ckptplan at a length, each with that of the plain loop."""
+    return [
+        (row, _plain(rows, row))
+        for row in rows
+        if row["steps"] == steps and row["method"].startswith("ckptplan")
+    ]
+
+
+def _sizes(row: Row, plain: Row, digits: int) -> list[str]:
+    return [
+        f"{plain[key] / MIB:,.{digits}f} to {row[key] / MIB:,.{digits}f} MiB"
+        for key in ("live_bytes", "growth_bytes")
+    ]
+
+
+def bounds(rows: list[Row]) -> list[Row]:
+    """Return the bounds for each row of ckptplan, and what was reached."""
+    found = []
+    for row in rows:
+        if row["method"].startswith("ckptplan"):
+            reached = {
+                "lines": (row["lines_written"], LINES),
+                "gradients": (row["gradient_difference"], GRADIENTS),
+                "growth": (row["growth_bytes"] / _plain(rows, row)["growth_bytes"], GROWTH),
+            }
+            for what, (value, limit) in reached.items():
+                where = f"{row['network']}, T = {row['steps']:,}, {row['method']}, {what}"
+                found.append({"what": where, "at_most": limit, "reached": value, "kept": value <= limit})
+    return found
+
+
+def _plain(rows: list[Row], row: Row) -> Row:
+    kind = row["network"], row["steps"], "plain"
+    return next(one for one in rows if (one["network"], one["steps"], one["method"]) == kind)
+
+
+def _line(row: Row, plain: Row) -> list[str]:
+    method = row["method"]
+    if row["asked_bytes"] != row["limit_bytes"]:
+        # The limit asked for is too small for any plan.
+        method += f", least: {row['limit_bytes'] / plain['live_bytes']:.0%}"
+    missed = [one["what"].rpartition(", ")[2] for one in bounds([row, plain]) if not one["kept"]]
+    growth, compared = _share(row, plain, "growth_bytes", MIB), _compared(row)
+    return [
+        f"{row['steps']:,}",
+        f"**{method}**" if "lines" in missed else method,
+        f"{row['first_seconds']:.2f}",
+        _share(row, plain, "median_seconds", 1),
+        _share(row, plain, "live_bytes", MIB),
+        f"**{growth}**" if "growth" in missed else growth,
+        f"**{compared}**" if "gradients" in missed else compared,
+    ]
+
+
+def _compared(row: Row) -> str:
+    difference, finite = row["gradient_difference"], row.get("finite_share", 1.0)
+    text = "" if difference is None else f"{difference:.0e}" if difference else "equal"
+    return text if finite == 1 else f"{text} ({finite:.0%} finite)".strip()
+
+
+def _share(row: Row, plain: Row, key: str, unit: int) -> str:
+    digits = 2 if unit == 1 else 1
+    told = f"{row[key] / unit:.{digits}f}"
+    return told if row is plain else f"{told} ({row[key] / plain[key]:.2f})"
 
 
 if __name__ == "__main__":
-    main()
+    main(
+        "networks",
+        run,
+        document,
+        about=__doc__,
+        page=DOCS / "networks.md",
+        others={CONVERTED / "README.md": summary, ROOT / "README.md": in_short},
+    )

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from statistics import median
 from typing import Any
 
-from benchmarks.harness import DOCS, Setting, main, table, time_in_turn
+from benchmarks.harness import DOCS, Setting, find_ratio, main, table, time_in_turn
 from ckptplan.recursion.online import Snapshots, count_advances
 from ckptplan.recursion.revolve import count_recomputed
 
@@ -152,9 +151,11 @@ def compare_loops(steps: int, slots: int, rounds: int) -> dict[str, float]:
     for program in programs.values():
         _gradient(program, weights)
     times = time_in_turn(jobs, rounds=rounds)
-    ratios = [one / other for one, other in zip(times["ckptplan"], times["equinox"], strict=True)]
     sizes = {name: _count_bytes(program) for name, program in programs.items()}
-    return {"time_over_equinox": median(ratios), **{f"{name}_bytes": size for name, size in sizes.items()}}
+    return {
+        "time_over_equinox": find_ratio(times, "ckptplan", "equinox"),
+        **{f"{name}_bytes": size for name, size in sizes.items()},
+    }
 
 
 def _gradient(program: Any, weights: Any) -> object:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 import ckptplan
-from benchmarks.harness import DOCS, Setting, main, table, time_in_turn
+from benchmarks.harness import DOCS, Setting, find_ratio, main, table, time_in_turn
 from benchmarks.variants import make_plan
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save
 from ckptplan.torch import bptt
@@ -177,9 +177,7 @@ def run(setting: Setting) -> dict[str, Any]:
         found[name] = {
             "extra_runs": runs,
             **{way: statistics.median(seconds) for way, seconds in times.items()},
-            "repeated_over_bare": statistics.median(
-                one / other for one, other in zip(times["repeated"], times["bare"], strict=True)
-            ),
+            "repeated_over_bare": find_ratio(times, "repeated", "bare"),
         }
         setting.save(found)
     return found

@@ -14,17 +14,16 @@ import pytest
 import ckptplan
 from benchmarks import (
     accuracy,
-    accuracy_report,
     commands,
     fused,
-    networks_report,
+    networks,
     optimal,
     regret,
     repeated_calls,
     runtime,
     wrong_profiles,
 )
-from benchmarks.accuracy_report import bias
+from benchmarks.accuracy import bias
 from benchmarks.harness import put_section, read
 from ckptplan.cost import paper
 from ckptplan.strategies.registry import all_strategies
@@ -32,6 +31,8 @@ from tests.cost import test_paper
 from tests.support import run
 
 ROOT = Path(__file__).parent.parent
+#: The benchmarks of accuracy: of PyTorch, and of JAX.
+ACCURACY = ("accuracy", "accuracy_jax")
 README = (ROOT / "README.md").read_text()
 #: Pages whose commands are run. The first lines of README are compared with what its command prints.
 PAGES = (
@@ -281,10 +282,24 @@ FAR = ["remote", "hierarchical", "double", "double-growing", "periodic"]
 def test_figures_for_networks_are_those_measured() -> None:
     """The tables, as the benchmark writes them."""
     results = json.loads((ROOT / "benchmarks/results/networks.json").read_text())["results"]
-    assert networks_report.document(results) in (ROOT / "docs/networks.md").read_text()
-    assert networks_report.in_short(results) in README
-    assert networks_report.summary(results) in (ROOT / "examples/convert/README.md").read_text()
-    assert networks_report.bounds(results["rows"]) == results["bounds"]
+    assert networks.document(results) in (ROOT / "docs/networks.md").read_text()
+    assert networks.in_short(results) in README
+    assert networks.summary(results) in (ROOT / "examples/convert/README.md").read_text()
+    assert networks.bounds(results["rows"]) == results["bounds"]
+
+
+def test_lines_that_a_method_changes_are_those_of_its_program() -> None:
+    """Programs of peers are kept as differences from the plain one, so they can be made from it."""
+    rows = read("networks")["rows"]
+    for network in networks.list_networks():
+        for method, file in network.methods.items():
+            changed = networks.count_lines(network.plain, file)
+            told = {
+                (row["lines_written"], row["lines_gone"])
+                for row in rows
+                if (row["network"], row["method"]) == (network.name, method)
+            }
+            assert told == {changed}, (network.name, method)
 
 
 def test_pages_that_the_code_refers_to_exist() -> None:
@@ -301,9 +316,9 @@ def test_pages_that_the_code_refers_to_exist() -> None:
 def test_the_page_on_accuracy_is_what_was_measured() -> None:
     """Tables and summary are generated, none is typed."""
     page = (ROOT / "docs/accuracy.md").read_text()
-    for name in accuracy.NAMES.values():
-        assert all(one["summary"] == accuracy_report.summarise(one) for one in read(name))
-        assert section_of(page, name) == accuracy_report.section(read(name))
+    for name in ACCURACY:
+        assert read(name)["summary"] == accuracy.summarise(read(name)["points"])
+        assert section_of(page, name) == accuracy.document(read(name))
     results = json.loads((ROOT / "benchmarks/results/wrong_profiles.json").read_text())["results"]
     assert section_of(page, "wrong_profiles") == wrong_profiles.section(results)
     for line in results:
@@ -321,24 +336,23 @@ def section_of(page: str, benchmark: str) -> str:
 @pytest.mark.parametrize("bound", [0.0, 0.02, 0.1])
 def test_the_page_on_accuracy_hides_no_plan_that_is_off(bound: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that is off by more than the bounds is listed, noisy or not, and the families have every plan."""
-    monkeypatch.setattr(accuracy_report, "TIME", (0.0, bound))
-    monkeypatch.setattr(accuracy_report, "PEAK", (0.0, bound))
-    runs = json.loads((ROOT / "benchmarks/results/accuracy.json").read_text())["results"]
-    points = [{**one, "run": f"run {n} "} for n, run in enumerate(runs, 1) for one in run["points"]]
+    monkeypatch.setattr(accuracy, "TIME", (0.0, bound))
+    monkeypatch.setattr(accuracy, "PEAK", (0.0, bound))
+    points = read("accuracy")["points"]
     off = {what: [one for one in points if abs(bias(one, what)) > bound] for what in ("seconds", "bytes")}
-    listed = accuracy_report.beyond_list(points)
-    assert len(re.findall(r"(?:run \d|,) [+-][\d.]+%", listed)) == len(off["seconds"])
+    listed = accuracy.beyond_list(points)
+    assert len(re.findall(r"[:,] [+-][\d.]+%", listed)) == len(off["seconds"])
     assert len(re.findall(r"peak [+-][\d.]+%", listed)) == len(off["bytes"])
-    rows = re.findall(r"\| (\S+) \| (\d+)/(\d+) \|", accuracy_report.families_table(points))
+    rows = re.findall(r"\| (\S+) \| (\d+)/(\d+) \|", accuracy.families_table(points))
     for kind in (1, -1):
         of_kind = [row for row in rows if row[0].startswith("`") == (kind < 0)]
         assert sum(int(row[2]) for row in of_kind) == len(points)
 
 
-@pytest.mark.parametrize("runtime", accuracy.NAMES)
-def test_every_row_behind_the_page_on_accuracy_can_be_printed(runtime: str) -> None:
+@pytest.mark.parametrize("name", ACCURACY)
+def test_every_row_behind_the_page_on_accuracy_can_be_printed(name: str) -> None:
     """By the command that the page names."""
-    words = ("benchmarks.accuracy", *(["jax"] if runtime == "jax" else []), "--show")
+    words = (f"benchmarks.{name}", "--show")
     assert f"`python -m {' '.join(words)}`" in (ROOT / "docs/accuracy.md").read_text()
     done = subprocess.run(
         [sys.executable, "-m", *words],
@@ -347,9 +361,8 @@ def test_every_row_behind_the_page_on_accuracy_can_be_printed(runtime: str) -> N
         text=True,
         cwd=ROOT,
     )
-    for each in read(accuracy.NAMES[runtime]):
-        for one in each["points"]:
-            assert f"| {one['measured_seconds']:.3f} s | {bias(one, 'seconds'):+.1%} |" in done.stdout
+    for one in read(name)["points"]:
+        assert f"| {one['measured_seconds']:.3f} s | {bias(one, 'seconds'):+.1%} |" in done.stdout
 
 
 #: What is wrong -> what a validation must name.

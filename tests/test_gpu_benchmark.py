@@ -37,13 +37,13 @@ def test_stages_run_on_a_processor_and_write_nothing_into_the_docs(tmp_path: Pat
     """Those that take seconds; the test of the CUDA tests says what it needs."""
     before = [(ROOT / page).read_bytes() for page in WRITTEN if (ROOT / page).exists()]
     out = tmp_path / "gpu.json"
-    done = run(out, "--stages", "gpu,headline")
+    done = run(out, "--stages", "cuda_tests,headline")
     assert done.returncode == NEEDS_GPU, done.stdout + done.stderr
-    assert "gpu: needs a CUDA device" in done.stdout
+    assert "cuda_tests: needs a CUDA device" in done.stdout
     document = json.loads(out.read_text())
     stages = document["results"]["stages"]
     assert {name: one["status"] for name, one in stages.items()} == {
-        "gpu": "needs a CUDA device",
+        "cuda_tests": "needs a CUDA device",
         "headline": "done",
     }
     for row in stages["headline"]["results"]["sequences"]:
