@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ckptplan.errors import InputError, quote_value
-from ckptplan.jax.planning import check_plan, check_steps
+from ckptplan.execution.execute import check_functions
 from ckptplan.jax.primitive import LoopCall, run_loop
 from ckptplan.jax.step import Step, differentiable, trace_step
 from ckptplan.jax.tapes import Tape, TracedGradient, check_tape, find_wanted
@@ -69,12 +69,8 @@ def scan(  # noqa: PLR0917 - the signature of jax.lax.scan
     Works under ``jit``, ``grad``, ``vmap`` and ``shard_map``. First derivatives in reverse mode only. Raises
     InputError, also if no plan fits ``memory``.
     """
-    _check_function(f, field="f")
+    step = make_step(f)
     _check_unroll(unroll)
-
-    def step(_: Any, state: Any, x: Any) -> tuple[Any, Any, Any]:
-        return (*_call(f, state, x), ())
-
     steps = _count_steps(xs, length)
     if steps == 0 and plan is None:
         state, outputs = lax.scan(f, init, xs, length=length, reverse=reverse)
@@ -115,11 +111,9 @@ def bptt(
     added up in fp32. Use it with ``jax.value_and_grad(..., has_aux=True)``. The other arguments are those of
     ``scan``. Raises InputError, also if no plan fits ``memory``.
     """
-    _check_function(f, field="f")
-    _check_function(loss, field="loss")
-    step = with_loss(f, loss)
+    check_functions(f=f, loss=loss)
     state, _, (total,) = _run(
-        step,
+        make_step(f, loss),
         init,
         xs,
         steps=_count_steps(xs, length),
@@ -152,12 +146,9 @@ def plan_for(
     ``input_gradients``. Times are those of ``workload``, if given; ``offload`` is that of ``scan``. Raises
     InputError, also if no plan fits.
     """
-    _check_function(f, field="f")
-    if loss is not None:
-        _check_function(loss, field="loss")
-    step = with_loss(f, loss) if loss is not None else lambda _, state, x: (*_call(f, state, x), ())
+    step = make_step(f, loss)
     steps = _count_steps(xs, length)
-    check_steps(steps)
+    _check_steps(steps)
     place = read_offload(offload, plan=None, memory=memory)
     plans: list[Plan] = []
 
@@ -195,9 +186,9 @@ def _run(step: Step, init: Any, xs: Any, *, steps: int, **ways: Any) -> tuple[An
     if tape is not None:
         check_tape(tape)
     if plan is not None:
-        check_plan(plan, steps=steps)
+        _check_plan(plan, steps=steps)
     else:
-        check_steps(steps)
+        _check_steps(steps)
         parse_limit(memory, field="memory")
     call = LoopCall(step=traced, steps=steps, place=place, **ways)
     leaves = tuple(map(jnp.asarray, jax.tree.leaves(xs)))
@@ -205,8 +196,12 @@ def _run(step: Step, init: Any, xs: Any, *, steps: int, **ways: Any) -> tuple[An
     return *traced.raise_results(state, outputs), sums
 
 
-def with_loss(f: Callable[[Any, Any], tuple[Any, Any]], loss: Callable[[Any, Any], Any]) -> Step:
-    """Return a step whose term is ``loss(t, output)``, and whose outputs are not kept."""
+def make_step(f: Callable[[Any, Any], tuple[Any, Any]], loss: Callable[[Any, Any], Any] | None = None) -> Step:
+    """Return a step that keeps its outputs; with a loss, its term is ``loss(t, output)`` in their place."""
+    check_functions(f=f)
+    if loss is None:
+        return lambda _, state, x: (*_call(f, state, x), ())
+    check_functions(loss=loss)
 
     def step(t: Any, state: Any, x: Any) -> tuple[Any, Any, Any]:
         after, output = _call(f, state, x)
@@ -243,11 +238,6 @@ def _call(f: Callable[[Any, Any], Any], state: Any, x: Any) -> tuple[Any, Any]:
     return after, output
 
 
-def _check_function(function: object, *, field: str) -> None:
-    if not callable(function):
-        raise InputError(f"{quote_value(function)} cannot be called", field=field, accepted="a function")
-
-
 def _check_unroll(unroll: object) -> None:
     if not isinstance(unroll, int) or unroll < 0:
         raise InputError(
@@ -278,3 +268,25 @@ def _count_steps(xs: Any, length: int | None) -> int:
         found = ", ".join(f"{name} {one}" for name, one in lengths.items())
         raise InputError(f"have different lengths: {found}", field="xs", accepted="one length")
     return next(iter(lengths.values()))
+
+
+def _check_steps(steps: int) -> None:
+    """Raise InputError if there is no step."""
+    if steps < 1:
+        raise InputError("hold no time step", field="xs", accepted="arrays of shape (T, ...), with T from 1")
+
+
+def _check_plan(plan: object, *, steps: int) -> None:
+    """Raise InputError unless this is a plan, or a legal schedule, for so many steps."""
+    if not isinstance(plan, Plan | Schedule):
+        raise InputError(
+            f"{quote_value(plan)} is not a plan", field="plan", accepted="a plan, or a ckptplan.Schedule"
+        )
+    if plan.steps != steps:
+        raise InputError(
+            f"is for {plan.steps:,} steps, and the sequence has {steps:,}",
+            field="plan",
+            accepted=f"a plan for {steps:,} steps",
+        )
+    if isinstance(plan, Schedule):
+        plan.check()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from ckptplan.errors import PlanMismatch
 from ckptplan.jax.leaves import byte_size
 from ckptplan.jax.sums import GradientSums
-from ckptplan.jax.table import Leaves
+from ckptplan.jax.table import RowTable, tabulate
 from ckptplan.jax.tapes import TAPES, Recording, Tape, TracedGradient
 from ckptplan.jax.work import (
     estimate_hoisted_bytes,
@@ -15,7 +18,13 @@ from ckptplan.jax.work import (
     estimate_product_seconds,
     estimate_seconds,
 )
+from ckptplan.model.plan import Plan
+from ckptplan.model.workload import Workload
+from ckptplan.schedule.schedule import Schedule
+from ckptplan.units import format_bytes
 
+#: The share by which bytes may differ from the plan's without a warning.
+_TOLERANCE = 0.05
 #: Numbers of rows and steps, and what their alignment takes.
 _SMALL_BYTES = 2048
 #: A step that computes nothing.
@@ -48,30 +57,29 @@ class StepFootprint:
         return self.sums.recording.traced
 
     @property
-    def state_leaves(self) -> Leaves:
-        """Shapes and types of the leaves of a state."""
-        return self.traced.step.state
-
-    @property
-    def tape_leaves(self) -> Leaves:
-        """Shapes and types of the leaves of the tape of a step."""
-        return self.sums.recording.tape
-
-    @property
     def state_bytes(self) -> int:
         """The bytes of a state."""
-        return max(1, byte_size(self.state_leaves))
+        return max(1, byte_size(self.traced.step.state))
 
     @property
     def tape_bytes(self) -> int:
         """The bytes of the tape of a step."""
-        return max(1, byte_size(self.tape_leaves))
+        return max(1, byte_size(self.sums.recording.tape))
 
     @property
     def kept_bytes(self) -> int:
         """What stays for a step the whole time: outputs, their gradients, wanted gradients of inputs."""
         step, wanted = self.traced.step, self.traced.wanted
         return 2 * byte_size(step.outputs) + byte_size([step.inputs[place] for place in wanted.inputs])
+
+    def tabulate(self, plan: Plan | Schedule) -> RowTable:
+        """Return the table of a plan or a schedule for such steps."""
+        return tabulate(plan, self.traced.step.state, self.sums.recording.tape)
+
+    def predict(self, plan: Plan) -> int:
+        """Return what a program of a plan needs: buffers can hold more than what is kept at one time."""
+        table = self.tabulate(plan)
+        return plan.predicted.local_peak_bytes + table.buffer_bytes - table.held_bytes
 
     def add(self, more: int) -> StepFootprint:
         """Return one with so many bytes more of workspace, or less."""
@@ -133,3 +141,49 @@ def _measure(recording: Recording) -> Iterator[StepFootprint]:
                 "backward_seconds": max(estimate_seconds(sums.each) + products, _LEAST_SECONDS),
             },
         )
+
+
+def choose_footprint(
+    plan: Plan | Schedule, footprints: Sequence[StepFootprint], *, tape: Tape | None = None
+) -> StepFootprint:
+    """Return the footprint of a step as a plan runs it: its kind of tape, unless it is given, and its groups.
+
+    A workload that has another name, as a calibrated one, is of the kind with the largest tapes within its
+    bytes; of kinds of one size it is the calibrated one, else the one that computes the least again. Of a plan
+    for smaller tapes it is the kind with the smallest.
+    """
+    if isinstance(plan, Schedule):
+        return next(one for one in footprints if one.tape == (tape or "residuals"))
+    workload = plan.workload
+    calibrated = None if workload.calibration is None else workload.calibration.tape
+
+    def likeness(one: StepFootprint) -> tuple[Any, ...]:
+        # Products of several steps at once need the workspace that they were planned with.
+        is_grouped = calibrated is None and one.together > 1 and workload.name.endswith(one.suffix)
+        return one.name == workload.name, one.tape_bytes, one.tape == calibrated, is_grouped
+
+    allowed = [one for one in footprints if tape in {None, one.tape}]
+    fitting = [one for one in allowed if one.tape_bytes <= _within(workload.tape_bytes, workload)]
+    return max(fitting, key=likeness) if fitting else min(allowed, key=lambda one: one.tape_bytes)
+
+
+def warn_of_sizes(plan: Plan | Schedule, footprint: StepFootprint) -> None:
+    """Warn of PlanMismatch if a state or a tape is larger than planned."""
+    if isinstance(plan, Schedule):
+        return
+    workload = plan.workload
+    state, tape = workload.state_bytes, workload.tape_bytes
+    if footprint.state_bytes > _within(state, workload) or footprint.tape_bytes > _within(tape, workload):
+        units = workload.units or 1
+        warnings.warn(
+            f"the plan is for a state of {format_bytes(state * units)} and tapes of "
+            f"{format_bytes(tape * units)}; this step has a state of {format_bytes(footprint.state_bytes)} and "
+            f"tapes of at least {format_bytes(footprint.tape_bytes)}",
+            PlanMismatch,
+            stacklevel=4,
+        )
+
+
+def _within(planned: int, workload: Workload) -> float:
+    """Return the most bytes of all units that do not differ from those of one in a plan."""
+    return planned * (workload.units or 1) * (1 + _TOLERANCE)

@@ -18,6 +18,8 @@ from itertools import product
 from operator import itemgetter
 from typing import Any
 
+import jax
+
 import ckptplan
 from ckptplan.errors import Infeasible, InputError
 from ckptplan.execution.advice import (
@@ -31,8 +33,7 @@ from ckptplan.execution.advice import (
 )
 from ckptplan.jax.footprint import StepFootprint
 from ckptplan.jax.leaves import byte_size
-from ckptplan.jax.planning import predict_program
-from ckptplan.jax.program import count_bytes
+from ckptplan.jax.program import Loop, count_bytes, make_loop
 from ckptplan.jax.remote import find_ways
 from ckptplan.jax.tapes import Tape
 from ckptplan.model.plan import Plan
@@ -112,15 +113,23 @@ def plan_within(job: Job) -> CountedPlan:
     Raises InputError if no plan fits, with a limit that is then accepted, or if the workload is of another
     step.
     """
-    found = search(job, lambda one: count_bytes(one.plan, one.footprint, place=job.place))
+
+    def count(one: CountedPlan) -> CountedPlan:
+        if jax.sharding.get_abstract_mesh().manual_axes:
+            # A part of a program within shard_map is not compiled: its bytes are the estimate.
+            return replace(one, taken=one.footprint.predict(one.plan))
+        loop = make_loop(one.plan, one.footprint, reverse=job.reverse, place=job.place)
+        return replace(one, loop=loop, taken=count_bytes(loop))
+
+    found = search(job, count)
     _log.info("%s", describe_choice(found.plan, job.limit))
     if job.place is None and found.plan.predicted.overhead > DEAR and (advice := job.advise(found)):
         _log.warning("%s", advice)
     return found
 
 
-def search(job: Job, count: Callable[[CountedPlan], int]) -> CountedPlan:
-    """Return the quickest plan whose program is within a limit; ``count`` returns the bytes of a program.
+def search(job: Job, count: Callable[[CountedPlan], CountedPlan]) -> CountedPlan:
+    """Return the quickest plan whose program is within a limit; ``count`` tells the bytes of a program.
 
     Whatever the first programs show, the last one is that of the plan with the least need: a limit that it is
     within is always accepted. Raises InputError if the smallest program is too large.
@@ -141,7 +150,7 @@ def search(job: Job, count: Callable[[CountedPlan], int]) -> CountedPlan:
             predicted, workspace = found.plan.predicted, found.footprint.workspace_bytes
             if 2 * predicted.local_peak_bytes + _SURELY * workspace <= limit:
                 return found
-            found = replace(found, taken=count(found))
+            found = count(found)
         if found.taken <= limit:
             best = found
             if found.taken >= _ROOMY * limit or found.plan.strategy == "base":
@@ -155,13 +164,13 @@ def search(job: Job, count: Callable[[CountedPlan], int]) -> CountedPlan:
     return replace(least, plan=least.recount())
 
 
-def _find_smallest(job: Job, count: Callable[[CountedPlan], int]) -> CountedPlan:
+def _find_smallest(job: Job, count: Callable[[CountedPlan], CountedPlan]) -> CountedPlan:
     """Return the plan with the smallest program, or the quickest within the limit.
 
     One keeps its states on the chip, and there is one for each way to keep them elsewhere.
     """
     ways = (job.find_least(one) for one in (None, *job.links))
-    local, *remote = (replace(one, taken=count(one)) for one in ways if one is not None)
+    local, *remote = (count(one) for one in ways if one is not None)
     within = [one for one in remote if one.taken <= job.limit]
     found = _choose_quicker(
         local if local.taken <= job.limit else None, min(within, key=lambda one: one.seconds, default=None)
@@ -176,7 +185,9 @@ class CountedPlan:
     plan: Plan
     footprint: StepFootprint
     link: Link | None = None
-    #: The bytes of its program, once that was compiled.
+    #: Its program and the bytes of that, once it was compiled to count them. With machine code, it is the one
+    #: that runs.
+    loop: Loop | None = None
     taken: int = 0
 
     @property
@@ -187,7 +198,7 @@ class CountedPlan:
     @property
     def more(self) -> int:
         """The bytes that its program takes beyond what was predicted."""
-        return self.taken - predict_program(self.plan, self.footprint)
+        return self.taken - self.footprint.predict(self.plan)
 
     def recount(self) -> Plan:
         """Return the plan with the workspace that its program shows, in a budget that is as much larger."""
@@ -214,6 +225,7 @@ class Job:
     Arguments:
         measured: the footprints of its step (``measure_step``).
         steps: T.
+        reverse: whether the sequence runs from its end.
         memory: the limit, bytes or text. Outputs of all steps and their gradients are part of it, as are the
             wanted gradients of parameters and inputs.
         timed: a calibrated workload whose times are taken; None to assume times.
@@ -223,6 +235,7 @@ class Job:
 
     measured: Sequence[StepFootprint]
     steps: int
+    reverse: bool = False
     memory: object
     timed: Workload | None = None
     tape: Tape | None = None
@@ -354,7 +367,7 @@ class Job:
         request = self._make_request(footprint, limit, link=link)
         if not only_exact:
             plan = _choose(request, None)
-            if plan.strategy in (*_EXACT, *_REMOTE) or predict_program(plan, footprint) <= limit:
+            if plan.strategy in (*_EXACT, *_REMOTE) or footprint.predict(plan) <= limit:
                 return plan
         return _choose(request, _EXACT if link is None else _REMOTE)
 

@@ -19,11 +19,10 @@ from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 
 from ckptplan.errors import InputError, PlanMismatch
-from ckptplan.jax.footprint import measure_step
+from ckptplan.jax.footprint import choose_footprint, measure_step, warn_of_sizes
 from ckptplan.jax.jaxprs import Same, identify
 from ckptplan.jax.leaves import Arrays, byte_size, has_gradient, set_weak, zeros_of
 from ckptplan.jax.limit import CountedPlan, Job, plan_within
-from ckptplan.jax.planning import choose_footprint, warn_of_sizes
 from ckptplan.jax.program import Loop, make_loop, run_forward
 from ckptplan.jax.step import TracedStep, differentiable
 from ckptplan.jax.tapes import Tape, TracedGradient, Wanted, find_wanted
@@ -68,9 +67,8 @@ class LoopCall:
     def _key(self) -> Hashable:
         step = self.step
         # The same operations are another loop if other arrays of them are its state, inputs or outputs.
-        parts = step.constants, step.state, step.inputs, step.outputs, step.terms
         ways = Same(self.plan), self.memory, Same(self.workload), self.tape, self.place
-        return identify(step.jaxpr), parts, step.is_batch, self.steps, self.reverse, *ways
+        return identify(step.jaxpr), step.counts, step.is_batch, self.steps, self.reverse, *ways
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LoopCall) and self._key == other._key
@@ -96,16 +94,27 @@ class LoopCall:
 
     def find_plan(self, traced: TracedGradient) -> CountedPlan:
         """Return the plan for the limit and for these gradients. Raises InputError."""
-        ways: dict[str, Any] = {"timed": self.workload, "tape": self.tape, "place": self.place}
-        return plan_within(Job(measured=measure_step(traced), steps=self.steps, memory=self.memory, **ways))
+        return plan_within(
+            Job(
+                measured=measure_step(traced),
+                steps=self.steps,
+                reverse=self.reverse,
+                memory=self.memory,
+                timed=self.workload,
+                tape=self.tape,
+                place=self.place,
+            )
+        )
 
     def make_loop(self, traced: TracedGradient) -> Loop:
         """Return how the steps run if gradients are wanted. Raises InputError."""
         plan = self.plan
         if plan is None:
             found = self.find_plan(traced)
+            self._tell_what_is_not_counted(found.plan)
+            if found.loop is not None:
+                return found.loop
             plan, footprint = found.plan, found.footprint
-            self._tell_what_is_not_counted(plan)
         else:
             footprint = choose_footprint(plan, measure_step(traced), tape=self.tape)
             if self.tape is None:

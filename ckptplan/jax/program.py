@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -18,7 +18,6 @@ import numpy.typing as npt
 from jax import lax
 
 from ckptplan.jax.footprint import StepFootprint
-from ckptplan.jax.jaxprs import Same
 from ckptplan.jax.leaves import (
     Arrays,
     at,
@@ -33,7 +32,6 @@ from ckptplan.jax.leaves import (
     run_if,
     take,
 )
-from ckptplan.jax.planning import predict_program, tabulate
 from ckptplan.jax.remote import RemoteStates
 from ckptplan.jax.step import TracedStep, differentiable
 from ckptplan.jax.sums import GradientSums
@@ -139,21 +137,12 @@ def make_loop(
         reverse: whether the sequence runs from its end.
         place: where remote states go; None for host memory.
     """
-    # Arrays that a rule holds are those of this call.
-    make = _make_loop.__wrapped__ if footprint.traced.values else _make_loop
-    return make(Same(plan), footprint.sums, reverse, place)
-
-
-@lru_cache(maxsize=4)
-def _make_loop(plan: Same, sums: GradientSums, reverse: bool, place: OffloadPlace | None) -> Loop:
-    # Kept, since a program that was counted is then compiled with machine code.
-    state = sums.recording.traced.step.state
-    table, remote = tabulate(plan, state, sums.recording.tape), None
+    table, remote = footprint.tabulate(plan), None
     if table.remote_slots:
         room = find_cached_room(table.buffer_bytes)
-        through = room is not None and table.remote_slots * byte_size(state) > room
+        through = room is not None and table.remote_slots * byte_size(footprint.traced.step.state) > room
         remote = RemoteStates(place or OffloadPlace(folder=None), through=through)
-    return Loop(sums=sums, table=table, reverse=reverse, remote=remote)
+    return Loop(sums=footprint.sums, table=table, reverse=reverse, remote=remote)
 
 
 def run_forward(
@@ -361,35 +350,25 @@ def reverse_loop(
     return loop.sums.finish(totals), gradient, release(of_inputs, seen)
 
 
-def count_bytes(plan: Plan, footprint: StepFootprint, *, place: OffloadPlace | None = None) -> int:
-    """Return the bytes that the program of a plan takes: temporary arrays and results.
+def count_bytes(loop: Loop) -> int:
+    """Return the bytes that the program of a loop takes: temporary arrays and results.
 
-    What the caller's loss holds of the outputs is not known: it is that of the mean of their squares. A part
-    of a program within ``shard_map`` is not compiled: its bytes are the estimate.
+    What the caller's loss holds of the outputs is not known: it is that of the mean of their squares.
     """
-    if jax.sharding.get_abstract_mesh().manual_axes:
-        return predict_program(plan, footprint)
-    step, loop = footprint.traced.step, make_loop(plan, footprint, place=place)
-
-    def stack(leaf: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((plan.steps, *leaf.shape), leaf.dtype)
-
-    def run(constants: Arrays, state: Arrays, xs: Arrays) -> Any:
-        return run_both_passes(loop, constants, state, xs)
-
-    shapes = step.constants, step.state, tuple(map(stack, step.inputs))
-    lowered = jax.jit(run).lower(*shapes)
+    step, steps = loop.step, loop.table.steps
+    xs = tuple(jax.ShapeDtypeStruct((steps, *leaf.shape), leaf.dtype) for leaf in step.inputs)
+    lowered = jax.jit(partial(_run_both_passes, loop)).lower(step.constants, step.state, xs)
     has_small = any(one in lowered.as_text() for one in _SMALL_TYPES)
     compiled = lowered.compile(compiler_options=_QUICKLY if has_small else _MORE_QUICKLY)
     found: Any = compiled.memory_analysis()
     # A first state that is a constant of the program is copied; here it is an argument.
     more = byte_size(step.state) + _SMALL_BYTES
     if step.is_batch:
-        more += plan.steps * byte_size(step.outputs)
+        more += steps * byte_size(step.outputs)
     return int(found.temp_size_in_bytes + found.output_size_in_bytes + more)
 
 
-def run_both_passes(loop: Loop, constants: Arrays, state: Arrays, xs: Arrays) -> Any:
+def _run_both_passes(loop: Loop, constants: Arrays, state: Arrays, xs: Arrays) -> Any:
     """Return a loss and the gradients: the mean square of all results, in fp32 at least."""
     (after, outputs, sums), kept = loop.sweep(constants, state, xs)
     outputs = tuple(outputs[place] for place in differentiable(loop.step.outputs))

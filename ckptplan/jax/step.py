@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -26,7 +25,6 @@ from ckptplan.jax.leaves import (
 Step = Callable[[Any, Any, Any], tuple[Any, Any, Any]]
 
 
-@dataclass(frozen=True, kw_only=True)
 class TracedStep:
     """A step as a jaxpr over flat arrays: constants, state, input, t -> state, outputs, terms.
 
@@ -34,17 +32,22 @@ class TracedStep:
     other axes of the arrays themselves.
     """
 
-    jaxpr: core.Jaxpr
-    constants: tuple[jax.ShapeDtypeStruct, ...]
-    state: tuple[jax.ShapeDtypeStruct, ...]
-    inputs: tuple[jax.ShapeDtypeStruct, ...]
-    outputs: tuple[jax.ShapeDtypeStruct, ...]
-    terms: tuple[jax.ShapeDtypeStruct, ...]
-    state_tree: Any
-    output_tree: Any
-    #: Whether constants have the axis of a batch, too: of the outputs, which the caller turns, a compiler then
-    #: makes a copy.
-    is_batch: bool = False
+    def __init__(
+        self, jaxpr: core.Jaxpr, counts: tuple[int, int, int], trees: tuple[Any, Any], *, is_batch: bool = False
+    ) -> None:
+        """Take the numbers of leaves of constants, state and outputs, and the trees of the last two.
+
+        In a batch, constants may have its axis, too: of the outputs, which the caller turns, a compiler then
+        makes a copy.
+        """
+        self.jaxpr, self.counts, self.is_batch, self._trees = jaxpr, counts, is_batch, trees
+        self.constants, self.state, self.inputs = self.split_given(shapes_of(_kinds_of(jaxpr.invars[:-1])))
+        _, self.outputs, self.terms = self.split_results(shapes_of(_kinds_of(jaxpr.outvars)))
+
+    def change(self, jaxpr: core.Jaxpr, *, constants: int | None = None, is_batch: bool = False) -> TracedStep:
+        """Return a step with other operations, and perhaps another number of constants."""
+        counts = len(self.constants) if constants is None else constants, *self.counts[1:]
+        return TracedStep(jaxpr, counts, self._trees, is_batch=is_batch)
 
     def run(
         self, constants: Sequence[Any], state: Sequence[Any], x: Sequence[Any], t: Any
@@ -54,12 +57,12 @@ class TracedStep:
 
     def split_given(self, leaves: Sequence[Any]) -> tuple[Any, Any, Any]:
         """Return constants, state and the rest."""
-        constants, state, rest = split(leaves, len(self.constants), len(self.state))
+        constants, state, rest = split(leaves, *self.counts[:2])
         return constants, state, rest
 
     def split_results(self, leaves: Sequence[Any]) -> tuple[Any, Any, Any]:
         """Return state, outputs and the rest: terms."""
-        state, outputs, rest = split(leaves, len(self.state), len(self.outputs))
+        state, outputs, rest = split(leaves, *self.counts[1:])
         return state, outputs, rest
 
     def batch(self, size: int, *, constants: Sequence[bool], inputs: Sequence[bool]) -> TracedStep:
@@ -70,44 +73,27 @@ class TracedStep:
             constants: whether each of the constants has such an axis.
             inputs: whether each leaf of an input has one.
         """
-
-        def spread(leaves: Sequence[Any], chosen: Sequence[bool]) -> tuple[jax.ShapeDtypeStruct, ...]:
-            pairs = zip(leaves, chosen, strict=True)
-            return tuple(leaf.update(shape=(size, *leaf.shape)) if some else leaf for leaf, some in pairs)
-
-        given = (
-            *spread(self.constants, constants),
-            *spread(self.state, [True] * len(self.state)),
-            *spread(self.inputs, inputs),
-        )
-        chosen = (*constants, *(True for _ in self.state), *inputs, False)
+        chosen = (*constants, *(True for _ in self.state), *inputs)
+        leaves = zip((*self.constants, *self.state, *self.inputs), chosen, strict=True)
+        given = [leaf.update(shape=(size, *leaf.shape)) if some else leaf for leaf, some in leaves]
         run = jax.vmap(
             lambda *flat: evaluate(self.jaxpr, flat),
-            in_axes=tuple(0 if one else None for one in chosen),
+            in_axes=(*(0 if some else None for some in chosen), None),
             axis_size=size,
         )
         jaxpr = jax.make_jaxpr(run)(*given, jax.ShapeDtypeStruct((), jnp.int32)).jaxpr
-        many, state, xs = self.split_given(given)
-        _, outputs, terms = map(shapes_of, self.split_results([one.aval for one in jaxpr.outvars]))
-        return replace(
-            self,
-            jaxpr=jaxpr,
-            constants=many,
-            state=state,
-            inputs=xs,
-            outputs=outputs,
-            terms=terms,
-            is_batch=any(constants),
-        )
+        return self.change(jaxpr, is_batch=any(constants))
 
     def raise_results(self, state: Arrays, outputs: Arrays) -> tuple[Any, Any]:
         """Return the last state and stacked outputs as the user's cell returns them, with its weak types."""
-        kinds: Any = [one.aval for one in self.jaxpr.outvars]
-        state, outputs = (
-            tuple(set_weak(array, weak=kind.weak_type) for array, kind in zip(arrays, some, strict=False))
-            for arrays, some in ((state, kinds), (outputs, kinds[len(state) :]))
-        )
-        return jax.tree.unflatten(self.state_tree, state), jax.tree.unflatten(self.output_tree, outputs)
+        pairs = zip((*state, *outputs), _kinds_of(self.jaxpr.outvars), strict=False)
+        found = split([set_weak(array, weak=kind.weak_type) for array, kind in pairs], len(state))
+        after, stacked = map(jax.tree.unflatten, self._trees, found)
+        return after, stacked
+
+
+def _kinds_of(atoms: Sequence[Any]) -> list[Any]:
+    return [one.aval for one in atoms]
 
 
 def trace_step(
@@ -168,17 +154,8 @@ def trace_step(
         )
     )
     _check_shardings(kinds, field=field)
-    traced = TracedStep(
-        jaxpr=jaxpr,
-        constants=shapes_of([one.aval for one in jaxpr.invars[: len(constants)]]),
-        state=shapes_of(closed.in_avals[: len(state)]),
-        inputs=shapes_of(closed.in_avals[len(state) : -1]),
-        outputs=shapes_of(shapes[1]),
-        terms=shapes_of(shapes[2]),
-        state_tree=state_tree,
-        output_tree=notes["output_tree"],
-    )
-    return traced, constants, state
+    counts = len(constants), len(state), len(shapes[1])
+    return TracedStep(jaxpr, counts, (state_tree, notes["output_tree"])), constants, state
 
 
 def _as_arrays(leaves: Sequence[Any]) -> Arrays:

@@ -8,7 +8,7 @@ the last held state is run from, to the step before the adjoint, which is revers
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
@@ -19,9 +19,10 @@ from jax import lax
 from jax.extend import core
 
 from ckptplan.cost.arrays import Integers
-from ckptplan.errors import InputError, quote_value
+from ckptplan.errors import InputError
+from ckptplan.execution.execute import check_functions
 from ckptplan.jax.jaxprs import evaluate, find_known, slice_jaxpr
-from ckptplan.jax.leaves import Arrays, axes_of, byte_size, make_room, put, release, shapes_of, take
+from ckptplan.jax.leaves import Arrays, axes_of, byte_size, make_room, put, release, take
 from ckptplan.jax.primitive import Static, guard, once, perturbed, spread, zero_or
 from ckptplan.jax.step import TracedStep, differentiable, find_collectives, trace_step
 from ckptplan.jax.sums import GradientSums
@@ -60,9 +61,7 @@ def while_loop(
 
     Works under ``jit`` and ``grad``. First derivatives only. Raises InputError.
     """
-    for name, function in (("cond", cond), ("body", body)):
-        if not callable(function):
-            raise InputError(f"{quote_value(function)} cannot be called", field=name, accepted="a function")
+    check_functions(cond=cond, body=body)
     if (slots is None) == (memory is None):
         what = "is missing" if slots is None else "is given together with memory"
         raise InputError(what, field="slots", accepted="slots or memory")
@@ -71,7 +70,7 @@ def while_loop(
         lambda _, present, __: (body(present), (), ()), state, None, field="body", first="state"
     )
     # With the types of the states that follow, which those of Python numbers give way to.
-    first = jax.tree.unflatten(step.state_tree, flat)
+    first = jax.tree.unflatten(jax.tree.structure(state), flat)
     test, of_test, _ = trace_step(
         lambda _, present, __: (present, jnp.asarray(cond(present)), ()),
         first,
@@ -123,8 +122,8 @@ def _vary_first(step: TracedStep, constants: Arrays, apart: Sequence[str]) -> tu
     pairs = zip(jaxpr.invars, constants, strict=False)
     kept = {variable: value for variable, value in pairs if variable in used or variable in after.outvars}
     kept |= zip(varied, evaluate(before, constants), strict=True)
-    changed = after.replace(invars=(*kept, *given))
-    return replace(step, jaxpr=changed, constants=shapes_of([one.aval for one in kept])), tuple(kept.values())
+    changed = step.change(after.replace(invars=(*kept, *given)), constants=len(kept))
+    return changed, tuple(kept.values())
 
 
 def _check_lengths(jaxpr: Any, apart: Sequence[str], *, field: str, what: str = "calls") -> None:

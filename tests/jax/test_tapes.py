@@ -11,8 +11,7 @@ import pytest
 
 import ckptplan
 from ckptplan.jax import plan_for
-from ckptplan.jax.footprint import StepFootprint, measure_step
-from ckptplan.jax.planning import choose_footprint
+from ckptplan.jax.footprint import StepFootprint, choose_footprint, measure_step
 from ckptplan.jax.step import differentiable, trace_step
 from ckptplan.jax.tapes import Recording, TracedGradient, Wanted
 from tests.support import calibration

@@ -18,7 +18,7 @@ from ckptplan.calibration.host import KEEPS_MEMORY, count_new_pages, time_new_pa
 from ckptplan.calibration.jax_backend.cells import JaxNetwork
 from ckptplan.calibration.jax_backend.sizes import count_sizes
 from ckptplan.errors import InputError, PlanMismatch
-from ckptplan.jax.planning import choose_footprint
+from ckptplan.jax.footprint import choose_footprint
 from ckptplan.jax.tapes import Tape
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule

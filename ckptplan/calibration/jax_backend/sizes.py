@@ -11,13 +11,10 @@ from jax.core import Tracer
 
 from ckptplan.calibration.backend import Counted, CountedSizes, assume_times
 from ckptplan.calibration.jax_backend.cells import JaxNetwork
-from ckptplan.jax.api import with_loss
+from ckptplan.jax.api import make_step
 from ckptplan.jax.footprint import StepFootprint, measure_step
-from ckptplan.jax.jaxprs import Same
 from ckptplan.jax.leaves import byte_size
-from ckptplan.jax.planning import tabulate
 from ckptplan.jax.step import differentiable, trace_step
-from ckptplan.jax.table import RowTable
 from ckptplan.jax.tapes import Tape, TracedGradient, Wanted
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import Basis
@@ -33,7 +30,7 @@ class CompiledSizes(CountedSizes):
 
     def kept(self, plan: Plan) -> Counted:
         """Return the bytes that a plan's program allocates for checkpoints and tapes."""
-        table = self._tabulate(plan)
+        table = self.footprint.tabulate(plan)
         return Counted(
             state_bytes=self.state_bytes,
             local_bytes=table.buffer_bytes,
@@ -58,11 +55,7 @@ class CompiledSizes(CountedSizes):
     def _held(self, schedule: Schedule) -> int:
         """Return the bytes that a schedule needs besides the workspace."""
         kept = schedule.steps * self.resident_bytes_per_step + self.resident_bytes
-        return self._tabulate(schedule).buffer_bytes + kept
-
-    def _tabulate(self, plan: Plan | Schedule) -> RowTable:
-        """Return the table that a program runs, which has the buffers that it allocates."""
-        return tabulate(Same(plan), self.footprint.state_leaves, self.footprint.tape_leaves)
+        return self.footprint.tabulate(schedule).buffer_bytes + kept
 
 
 #: How each field is counted.
@@ -80,7 +73,7 @@ def count_sizes(network: JaxNetwork) -> dict[Tape, CompiledSizes]:
     footprints: list[StepFootprint] = []
 
     def trace(parameters: Any, state: Any, xs: Any) -> None:
-        step = with_loss(lambda state, x: network.step(parameters, state, x), network.loss)
+        step = make_step(lambda state, x: network.step(parameters, state, x), network.loss)
         traced, constants, _ = trace_step(step, state, xs)
         # What the parameters do not reach has no gradient.
         reached = tuple(
