@@ -16,7 +16,8 @@ from jax import lax
 
 from ckptplan.errors import InputError, quote_value
 from ckptplan.execution.execute import check_functions
-from ckptplan.jax.primitive import LoopCall, run_loop
+from ckptplan.jax.limit import LoopCall, plan_within
+from ckptplan.jax.primitive import run_loop
 from ckptplan.jax.step import Step, differentiable, trace_step
 from ckptplan.jax.tapes import Tape, TracedGradient, check_tape, find_wanted
 from ckptplan.model.plan import Plan
@@ -156,7 +157,7 @@ def plan_for(
         traced, _, _ = trace_step(step, init, xs)
         inputs = differentiable(traced.inputs) if input_gradients else ()
         call = LoopCall(step=traced, steps=steps, memory=memory, workload=workload, place=place)
-        plans.append(call.find_plan(TracedGradient(traced, find_wanted(traced, inputs=inputs))).plan)
+        plans.append(plan_within(call, TracedGradient(traced, find_wanted(traced, inputs=inputs))).plan)
 
     jax.eval_shape(trace, init, xs)
     return plans[0]

@@ -87,13 +87,8 @@ class StepFootprint:
 
     @property
     def name(self) -> str:
-        """The name of workloads of this kind."""
-        return f"jax-{self.tape}{self.suffix}"
-
-    @property
-    def suffix(self) -> str:
-        """What the name says of products of several steps at once."""
-        return f"-{self.together}" if self.together > 1 else ""
+        """The name of workloads of this kind; its end says of products of several steps at once."""
+        return f"jax-{self.tape}" + (f"-{self.together}" if self.together > 1 else "")
 
 
 def measure_step(traced: TracedGradient) -> tuple[StepFootprint, ...]:
@@ -159,7 +154,7 @@ def choose_footprint(
 
     def likeness(one: StepFootprint) -> tuple[Any, ...]:
         # Products of several steps at once need the workspace that they were planned with.
-        is_grouped = calibrated is None and one.together > 1 and workload.name.endswith(one.suffix)
+        is_grouped = calibrated is None and one.together > 1 and workload.name.endswith(f"-{one.together}")
         return one.name == workload.name, one.tape_bytes, one.tape == calibrated, is_grouped
 
     allowed = [one for one in footprints if tape in {None, one.tape}]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -31,15 +31,18 @@ from ckptplan.execution.advice import (
     note_offload,
     refuse_limit,
 )
-from ckptplan.jax.footprint import StepFootprint
+from ckptplan.jax.footprint import StepFootprint, measure_step
+from ckptplan.jax.jaxprs import Same, identify
 from ckptplan.jax.leaves import byte_size
 from ckptplan.jax.program import Loop, count_bytes, make_loop
 from ckptplan.jax.remote import find_ways
-from ckptplan.jax.tapes import Tape
+from ckptplan.jax.step import TracedStep
+from ckptplan.jax.tapes import Tape, TracedGradient
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import ACTION_TIMES, TIMES, Basis, Workload
 from ckptplan.planning.optimize import rank_strategies
 from ckptplan.planning.request import Request
+from ckptplan.schedule.schedule import Schedule
 from ckptplan.search.question import find_reason
 from ckptplan.storage.place import Link, OffloadPlace, assume_link
 from ckptplan.units import format_bytes, parse_limit
@@ -53,24 +56,21 @@ _ROOMY = 0.8
 _SURELY = 10
 #: What a row of the table takes in addition to its steps.
 _ROW_SECONDS = 2e-6
-#: Times as fields of a workload, with their basis.
-_Times = tuple[dict[str, Any], Basis]
 
 
-def assume_times(footprint: StepFootprint) -> _Times:
-    """Return the times of the operations of a step at assumed rates."""
-    of_rows = dict.fromkeys(("advance_seconds", "chunk_seconds"), _ROW_SECONDS)
-    basis = Basis(kind="assumed", why="operations of the traced step, at assumed rates")
-    return {**footprint.seconds, **of_rows}, basis
+def find_times(
+    footprint: StepFootprint, timed: Workload | None, *, among: Sequence[StepFootprint]
+) -> tuple[dict[str, Any], Basis]:
+    """Return times as fields of a workload: those of a calibrated one, or of operations at assumed rates.
 
-
-def take_times(footprint: StepFootprint, timed: Workload, *, among: Sequence[StepFootprint]) -> _Times:
-    """Return the times of a calibrated workload.
-
-    It was measured with one kind of tape of ``among``. With another one, what recording and reversing take is
+    A calibration was of one kind of tape of ``among``. With another one, what recording and reversing take is
     the estimate, at the pace of the kind that was measured. Raises InputError if the workload is of another
     step.
     """
+    if timed is None:
+        of_rows = dict.fromkeys(("advance_seconds", "chunk_seconds"), _ROW_SECONDS)
+        basis = Basis(kind="assumed", why="operations of the traced step, at assumed rates")
+        return {**footprint.seconds, **of_rows}, basis
     units = timed.units or 1
     state, tape = timed.state_bytes * units, timed.tape_bytes * units
     equal = [one for one in among if (one.state_bytes, one.tape_bytes) == (state, tape)]
@@ -107,23 +107,64 @@ _GAIN = 0.01
 _log = logging.getLogger("ckptplan.jax")
 
 
-def plan_within(job: Job) -> CountedPlan:
-    """Return the quickest plan whose program is within a limit, and the footprint that it is for.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LoopCall:
+    """A call of a loop: its step, its length, and what chooses how to run it once a gradient is wanted.
+
+    Calls that compute the same are equal, so that a program is compiled once for them.
+
+    Arguments:
+        step: the step of the loop.
+        steps: T.
+        reverse: whether the sequence runs from its end.
+        plan: a plan or a schedule; None to make one within ``memory``.
+        memory: the limit in bytes or text.
+        workload: a calibrated workload whose times are taken.
+        tape: the kind of tape; None to choose it.
+        place: where remote states go; None for host memory, and with ``memory`` for nowhere.
+    """
+
+    step: TracedStep
+    steps: int
+    reverse: bool = False
+    plan: Plan | Schedule | None = None
+    memory: int | str | None = None
+    workload: Workload | None = None
+    tape: Tape | None = None
+    place: OffloadPlace | None = None
+
+    @cached_property
+    def _key(self) -> Hashable:
+        step = self.step
+        # The same operations are another loop if other arrays of them are its state, inputs or outputs.
+        ways = Same(self.plan), self.memory, Same(self.workload), self.tape, self.place
+        return identify(step.jaxpr), step.counts, step.is_batch, self.steps, self.reverse, *ways
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LoopCall) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+def plan_within(call: LoopCall, traced: TracedGradient) -> CountedPlan:
+    """Return the quickest plan whose program is within the limit of a call, and the footprint that it is for.
 
     Raises InputError if no plan fits, with a limit that is then accepted, or if the workload is of another
     step.
     """
+    job = Job(call=call, measured=measure_step(traced))
 
     def count(one: CountedPlan) -> CountedPlan:
         if jax.sharding.get_abstract_mesh().manual_axes:
             # A part of a program within shard_map is not compiled: its bytes are the estimate.
             return replace(one, taken=one.footprint.predict(one.plan))
-        loop = make_loop(one.plan, one.footprint, reverse=job.reverse, place=job.place)
+        loop = make_loop(one.plan, one.footprint, reverse=call.reverse, place=call.place)
         return replace(one, loop=loop, taken=count_bytes(loop))
 
     found = search(job, count)
     _log.info("%s", describe_choice(found.plan, job.limit))
-    if job.place is None and found.plan.predicted.overhead > DEAR and (advice := job.advise(found)):
+    if call.place is None and found.plan.predicted.overhead > DEAR and (advice := job.advise(found)):
         _log.warning("%s", advice)
     return found
 
@@ -220,44 +261,30 @@ class CountedPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A loop that is to be planned within a limit.
+    """A call that is to be planned within its limit.
 
-    Arguments:
-        measured: the footprints of its step (``measure_step``).
-        steps: T.
-        reverse: whether the sequence runs from its end.
-        memory: the limit, bytes or text. Outputs of all steps and their gradients are part of it, as are the
-            wanted gradients of parameters and inputs.
-        timed: a calibrated workload whose times are taken; None to assume times.
-        tape: the kind of tape; None to choose it.
-        place: where states may go off the chip; None for nowhere.
+    Outputs of all steps and their gradients are part of the limit, as are the wanted gradients of parameters
+    and inputs. ``measured`` are the footprints of its step (``measure_step``).
     """
 
+    call: LoopCall
     measured: Sequence[StepFootprint]
-    steps: int
-    reverse: bool = False
-    memory: object
-    timed: Workload | None = None
-    tape: Tape | None = None
-    place: OffloadPlace | None = None
 
     @cached_property
     def links(self) -> tuple[Link, ...]:
         """The ways to keep states off the chip. Raises InputError if the place cannot be used."""
-        if self.place is None:
-            return ()
-        state = self.measured[0].state_bytes
-        return find_ways(self.place, state_bytes=state, steps=self.steps, limit=self.limit)
+        call, state = self.call, self.measured[0].state_bytes
+        return find_ways(call.place, state_bytes=state, steps=call.steps, limit=self.limit)
 
     @property
     def allowed(self) -> list[StepFootprint]:
         """The footprints of the kinds of tape to choose from."""
-        return [one for one in self.measured if self.tape in {None, one.tape}]
+        return [one for one in self.measured if self.call.tape in {None, one.tape}]
 
     @property
     def limit(self) -> int:
         """The limit in bytes."""
-        return parse_limit(self.memory, field="memory")
+        return parse_limit(self.call.memory, field="memory")
 
     def find_plan(self, footprints: Sequence[StepFootprint]) -> CountedPlan:
         """Return the quickest plan within the limit; beside links, it says what they bought.
@@ -322,13 +349,14 @@ class Job:
 
     def advise(self, found: CountedPlan) -> str:
         """Return what a place off the chip would save, at an assumed rate; '' if that is little."""
-        link = assume_link(found.footprint.state_bytes, self.steps)
+        link = assume_link(found.footprint.state_bytes, self.call.steps)
         remote = self._find_quickest([found.footprint], [link], [], only_exact=True)
         return advise_offload(found.plan, None if remote is None else remote.plan)
 
     def refuse(self, least: CountedPlan) -> InputError:
         """Return the error for a limit that is too small, by the smallest program that is known."""
         footprint, traced = least.footprint.add(least.more), least.footprint.traced
+        step, steps = traced.step, self.call.steps
         request = self._make_request(footprint, self.limit, link=least.link)
         reason = Infeasible(
             binding="local_bytes", need=least.taken, have=self.limit, subject="the smallest program"
@@ -339,15 +367,14 @@ class Job:
             if error.binding == "local_bytes":
                 reason = error
                 reason.need = max(least.taken, reason.need)
-        inputs = traced.step.inputs
         return refuse_limit(
             reason,
             request,
-            memory=self.memory,
+            memory=self.call.memory,
             limit=self.limit,
-            gradients=byte_size([traced.step.constants[place] for place in traced.wanted.constants]),
-            parts=f" for {self.steps:,} steps with a state of {format_bytes(byte_size(traced.step.state))}",
-            shape=(self.steps, *inputs[0].shape) if inputs else (),
+            gradients=byte_size([step.constants[place] for place in traced.wanted.constants]),
+            parts=f" for {steps:,} steps with a state of {format_bytes(byte_size(step.state))}",
+            shape=(steps, *step.inputs[0].shape) if step.inputs else (),
         )
 
     def _find_need(self, footprint: StepFootprint, link: Link | None) -> float:
@@ -373,14 +400,10 @@ class Job:
 
     def _make_request(self, footprint: StepFootprint, limit: int, *, link: Link | None = None) -> Request:
         counted = Basis(kind="derived", why="from the shapes of the traced step")
-        seconds, timed = (
-            assume_times(footprint)
-            if self.timed is None
-            else take_times(footprint, self.timed, among=self.measured)
-        )
+        seconds, timed = find_times(footprint, self.call.workload, among=self.measured)
         workload = ckptplan.Workload(
             name=footprint.name,
-            steps=self.steps,
+            steps=self.call.steps,
             units=1,
             state_bytes=footprint.state_bytes,
             tape_bytes=footprint.tape_bytes,

@@ -10,7 +10,7 @@ import logging
 import warnings
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache, partial
 from typing import Any, NoReturn
 
 import jax
@@ -20,16 +20,13 @@ from jax.interpreters import ad, batching, mlir
 
 from ckptplan.errors import InputError, PlanMismatch
 from ckptplan.jax.footprint import choose_footprint, measure_step, warn_of_sizes
-from ckptplan.jax.jaxprs import Same, identify
+from ckptplan.jax.jaxprs import identify
 from ckptplan.jax.leaves import Arrays, byte_size, has_gradient, set_weak, zeros_of
-from ckptplan.jax.limit import CountedPlan, Job, plan_within
+from ckptplan.jax.limit import LoopCall, plan_within
 from ckptplan.jax.program import Loop, make_loop, run_forward
 from ckptplan.jax.step import TracedStep, differentiable
-from ckptplan.jax.tapes import Tape, TracedGradient, Wanted, find_wanted
+from ckptplan.jax.tapes import TracedGradient, Wanted, find_wanted
 from ckptplan.model.plan import Plan
-from ckptplan.model.workload import Workload
-from ckptplan.schedule.schedule import Schedule
-from ckptplan.storage.place import OffloadPlace
 from ckptplan.units import format_bytes, parse_bytes
 
 #: Outputs are much of a limit from this share on.
@@ -37,170 +34,121 @@ _MUCH = 0.25
 _log = logging.getLogger("ckptplan.jax")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class LoopCall:
-    """A call of a loop: its step, its length, and what chooses how to run it once a gradient is wanted.
+def _run(call: LoopCall, *leaves: Any) -> list[Any]:
+    """Return the results of a forward pass, if it is all that is wanted.
 
-    Calls that compute the same are equal, so that a program is compiled once for them.
+    Raises InputError if not even that is within the limit: its outputs and the states of a step. The least
+    that it names is that of gradients.
+    """
+    least = call.steps * byte_size(call.step.outputs) + 2 * byte_size(call.step.state)
+    if call.plan is None and least > parse_bytes(call.memory):
+        plan_within(call, TracedGradient(call.step, find_wanted(call.step)))
+    return _trace(call, *leaves)
 
-    Arguments:
-        step: the step of the loop.
-        steps: T.
-        reverse: whether the sequence runs from its end.
-        plan: a plan or a schedule; None to make one within ``memory``.
-        memory: the limit in bytes or text.
-        workload: a calibrated workload whose times are taken.
-        tape: the kind of tape; None to choose it.
-        place: where remote states go; None for host memory, and with ``memory`` for nowhere.
+
+def _trace(call: LoopCall, *leaves: Any) -> list[Any]:
+    """Return the results of a forward pass."""
+    found = run_forward(call.step, *call.step.split_given(leaves), steps=call.steps, reverse=call.reverse)
+    return [leaf for part in found for leaf in part]
+
+
+def _plan_loop(call: LoopCall, traced: TracedGradient) -> Loop:
+    """Return how the steps run if gradients are wanted. Raises InputError."""
+    plan = call.plan
+    if plan is None:
+        found = plan_within(call, traced)
+        _tell_what_is_not_counted(call, found.plan)
+        if found.loop is not None:
+            return found.loop
+        plan, footprint = found.plan, found.footprint
+    else:
+        footprint = choose_footprint(plan, measure_step(traced), tape=call.tape)
+        if call.tape is None:
+            warn_of_sizes(plan, footprint)
+    return make_loop(plan, footprint, reverse=call.reverse, place=call.place)
+
+
+def _tell_what_is_not_counted(call: LoopCall, plan: Plan) -> None:
+    """Say that a loss may pass the limit, where one more array of all outputs would."""
+    outputs = call.steps * byte_size([call.step.outputs[place] for place in differentiable(call.step.outputs)])
+    limit = parse_bytes(call.memory)
+    if outputs < _MUCH * limit or plan.predicted.local_peak_bytes + outputs <= limit:
+        return
+    _log.warning(
+        "memory=%s counts all outputs (%s) and their gradients. A loss that holds another array "
+        "of that size takes it beside the limit; ckptplan.jax.bptt takes the loss step by step",
+        format_bytes(limit),
+        format_bytes(outputs),
+    )
+
+
+def _find_loop(call: LoopCall, wanted: Wanted) -> Loop:
+    """Return the loop of an equal call for the same gradients if there was one, else a new one."""
+    traced = TracedGradient(call.step, wanted)
+    if traced.values:
+        # Arrays that a rule holds are those of this call.
+        return _plan_loop(call, traced)
+    rules = identify(traced.before), identify(traced.whole)
+    return _remember(_Asked(key=(call, wanted, rules), traced=traced))
+
+
+def make_differentiable(call: LoopCall) -> Callable[..., tuple[Arrays, Arrays, Arrays]]:
+    """Return the loop as a function of constants, state and inputs with a rule for reverse mode."""
+    step = call.step
+
+    @jax.custom_vjp
+    def whole(constants: Arrays, state: Arrays, xs: Arrays) -> tuple[Arrays, Arrays, Arrays]:
+        return run_forward(step, constants, state, xs, steps=call.steps, reverse=call.reverse)
+
+    def forward(constants: Any, state: Any, xs: Any) -> Any:
+        values = tuple(tuple(jnp.asarray(one.value) for one in part) for part in (constants, state, xs))
+        wanted = Wanted(constants=perturbed(constants, step.constants), inputs=perturbed(xs, step.inputs))
+        loop = _find_loop(call, wanted)
+        results, kept = once(lambda *given: loop.sweep(*_watch_batches(call, loop, given)))(*values)
+        return results, (Static(loop), *values, kept)
+
+    def backward(held: Any, gradients: Any) -> Any:
+        static, constants, state, xs, kept = held
+        loop: Loop = static.value
+        found = once(loop.go_back)(constants, xs, kept, _materialise(step, gradients))
+        return (
+            spread(constants, loop.wanted.constants, found[0]),
+            spread(state, differentiable(step.state), found[1]),
+            spread(xs, loop.wanted.inputs, found[2]),
+        )
+
+    whole.defvjp(forward, backward, symbolic_zeros=True)
+    return whole
+
+
+def _watch_batches(call: LoopCall, loop: Loop, given: Any) -> Any:
+    """Return the arguments of a loop: that ``jax.vmap`` makes a batch of them later is told.
+
+    Each example has buffers of its own then. Raises InputError if states are kept in remote memory.
     """
 
-    step: TracedStep
-    steps: int
-    reverse: bool = False
-    plan: Plan | Schedule | None = None
-    memory: int | str | None = None
-    workload: Workload | None = None
-    tape: Tape | None = None
-    place: OffloadPlace | None = None
+    @jax.custom_batching.custom_vmap
+    def same(given: Any) -> Any:
+        return given
 
-    @cached_property
-    def _key(self) -> Hashable:
-        step = self.step
-        # The same operations are another loop if other arrays of them are its state, inputs or outputs.
-        ways = Same(self.plan), self.memory, Same(self.workload), self.tape, self.place
-        return identify(step.jaxpr), step.counts, step.is_batch, self.steps, self.reverse, *ways
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, LoopCall) and self._key == other._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-    def run(self, *leaves: Any) -> list[Any]:
-        """Return the results of a forward pass, if it is all that is wanted.
-
-        Raises InputError if not even that is within the limit: its outputs and the states of a step. The least
-        that it names is that of gradients.
-        """
-        least = self.steps * byte_size(self.step.outputs) + 2 * byte_size(self.step.state)
-        if self.plan is None and least > parse_bytes(self.memory):
-            self.find_plan(TracedGradient(self.step, find_wanted(self.step)))
-        return self.trace(*leaves)
-
-    def trace(self, *leaves: Any) -> list[Any]:
-        """Return the results of a forward pass."""
-        found = run_forward(self.step, *self.step.split_given(leaves), steps=self.steps, reverse=self.reverse)
-        return [leaf for part in found for leaf in part]
-
-    def find_plan(self, traced: TracedGradient) -> CountedPlan:
-        """Return the plan for the limit and for these gradients. Raises InputError."""
-        return plan_within(
-            Job(
-                measured=measure_step(traced),
-                steps=self.steps,
-                reverse=self.reverse,
-                memory=self.memory,
-                timed=self.workload,
-                tape=self.tape,
-                place=self.place,
+    @same.def_vmap
+    def tell(size: int, batched: Any, given: Any) -> Any:
+        if loop.remote is not None:
+            raise InputError(
+                "keeps states in remote memory, which jax.vmap cannot batch",
+                field="plan",
+                accepted="jax.grad around jax.vmap, or a plan with local checkpoints only",
             )
-        )
-
-    def make_loop(self, traced: TracedGradient) -> Loop:
-        """Return how the steps run if gradients are wanted. Raises InputError."""
-        plan = self.plan
-        if plan is None:
-            found = self.find_plan(traced)
-            self._tell_what_is_not_counted(found.plan)
-            if found.loop is not None:
-                return found.loop
-            plan, footprint = found.plan, found.footprint
-        else:
-            footprint = choose_footprint(plan, measure_step(traced), tape=self.tape)
-            if self.tape is None:
-                warn_of_sizes(plan, footprint)
-        return make_loop(plan, footprint, reverse=self.reverse, place=self.place)
-
-    def _tell_what_is_not_counted(self, plan: Plan) -> None:
-        """Say that a loss may pass the limit, where one more array of all outputs would."""
-        outputs = self.steps * byte_size(
-            [self.step.outputs[place] for place in differentiable(self.step.outputs)]
-        )
-        limit = parse_bytes(self.memory)
-        if outputs < _MUCH * limit or plan.predicted.local_peak_bytes + outputs <= limit:
-            return
-        _log.warning(
-            "memory=%s counts all outputs (%s) and their gradients. A loss that holds another array "
-            "of that size takes it beside the limit; ckptplan.jax.bptt takes the loss step by step",
-            format_bytes(limit),
-            format_bytes(outputs),
-        )
-
-    def find_loop(self, wanted: Wanted) -> Loop:
-        """Return the loop of an equal call for the same gradients if there was one, else a new one."""
-        traced = TracedGradient(self.step, wanted)
-        if traced.values:
-            # Arrays that a rule holds are those of this call.
-            return self.make_loop(traced)
-        rules = identify(traced.before), identify(traced.whole)
-        return _remember(_Asked(key=(self, wanted, rules), traced=traced))
-
-    def differentiable(self) -> Callable[..., tuple[Arrays, Arrays, Arrays]]:
-        """Return the loop as a function of constants, state and inputs with a rule for reverse mode."""
-        step = self.step
-
-        @jax.custom_vjp
-        def call(constants: Arrays, state: Arrays, xs: Arrays) -> tuple[Arrays, Arrays, Arrays]:
-            return run_forward(step, constants, state, xs, steps=self.steps, reverse=self.reverse)
-
-        def forward(constants: Any, state: Any, xs: Any) -> Any:
-            values = tuple(tuple(jnp.asarray(one.value) for one in part) for part in (constants, state, xs))
-            wanted = Wanted(constants=perturbed(constants, step.constants), inputs=perturbed(xs, step.inputs))
-            loop = self.find_loop(wanted)
-            results, kept = once(lambda *given: loop.sweep(*self._watch_batches(loop, given)))(*values)
-            return results, (Static(loop), *values, kept)
-
-        def backward(held: Any, gradients: Any) -> Any:
-            static, constants, state, xs, kept = held
-            loop: Loop = static.value
-            found = once(loop.go_back)(constants, xs, kept, _materialise(step, gradients))
-            return (
-                spread(constants, loop.wanted.constants, found[0]),
-                spread(state, differentiable(step.state), found[1]),
-                spread(xs, loop.wanted.inputs, found[2]),
+        if call.plan is None:
+            warnings.warn(
+                f"memory is of one example, and jax.vmap of a gradient runs {size:,} at a time: they take "
+                f"up to {size:,} times as much; with jax.grad around jax.vmap, it is of all of them",
+                PlanMismatch,
+                stacklevel=2,
             )
+        return given, batched[0]
 
-        call.defvjp(forward, backward, symbolic_zeros=True)
-        return call
-
-    def _watch_batches(self, loop: Loop, given: Any) -> Any:
-        """Return the arguments of a loop: that ``jax.vmap`` makes a batch of them later is told.
-
-        Each example has buffers of its own then. Raises InputError if states are kept in remote memory.
-        """
-
-        @jax.custom_batching.custom_vmap
-        def same(given: Any) -> Any:
-            return given
-
-        @same.def_vmap
-        def tell(size: int, batched: Any, given: Any) -> Any:
-            if loop.remote is not None:
-                raise InputError(
-                    "keeps states in remote memory, which jax.vmap cannot batch",
-                    field="plan",
-                    accepted="jax.grad around jax.vmap, or a plan with local checkpoints only",
-                )
-            if self.plan is None:
-                warnings.warn(
-                    f"memory is of one example, and jax.vmap of a gradient runs {size:,} at a time: they take "
-                    f"up to {size:,} times as much; with jax.grad around jax.vmap, it is of all of them",
-                    PlanMismatch,
-                    stacklevel=2,
-                )
-            return given, batched[0]
-
-        return same(given)
+    return same(given)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,12 +161,12 @@ class _Asked:
 
 @lru_cache(maxsize=32)
 def _remember(asked: _Asked) -> Loop:
-    return asked.key[0].make_loop(asked.traced)
+    return _plan_loop(asked.key[0], asked.traced)
 
 
 @lru_cache(maxsize=32)
 def _compile(call: LoopCall) -> Callable[..., Any]:
-    return jax.jit(call.run)
+    return jax.jit(partial(_run, call))
 
 
 _loop = core.Primitive("planned_loop")
@@ -232,26 +180,22 @@ def run_loop(call: LoopCall, constants: Arrays, state: Arrays, xs: Arrays) -> tu
 
 
 _loop.def_impl(lambda *leaves, call: _compile(call)(*leaves))
-_loop.def_abstract_eval(lambda *leaves, call: jax.make_jaxpr(call.trace)(*leaves).out_avals)
-mlir.register_lowering(_loop, mlir.lower_fun(lambda *leaves, call: call.run(*leaves), multiple_results=True))
+_loop.def_abstract_eval(lambda *leaves, call: jax.make_jaxpr(partial(_trace, call))(*leaves).out_avals)
+mlir.register_lowering(_loop, mlir.lower_fun(lambda *leaves, call: _run(call, *leaves), multiple_results=True))
 
 
 def _batch(leaves: Sequence[Any], axes: Sequence[Any], *, call: LoopCall) -> tuple[list[Any], list[Any]]:
     """Run a batch as one loop: the batch is the first axis of states, and the second one of inputs."""
     size = next(leaf.shape[axis] for leaf, axis in zip(leaves, axes, strict=True) if axis is not None)
-    batched = [axis is not None for axis in axes]
-    constants, _, xs = call.step.split_given(batched)
-    places = call.step.split_given(axes)
-    moved = [
-        tuple(_move(leaf, axis, to) for leaf, axis in zip(part, some, strict=True))
-        for part, some, to in zip(call.step.split_given(leaves), places, (0, 0, 1), strict=True)
-    ]
-    state = tuple(
-        leaf if axis is not None else jnp.broadcast_to(leaf, (size, *leaf.shape))
-        for leaf, axis in zip(moved[1], places[1], strict=True)
+    constants, state, xs = call.step.split_given(list(zip(leaves, axes, strict=True)))
+    given = (
+        *(_move(leaf, axis, 0) for leaf, axis in constants),
+        *(batching.bdim_at_front(leaf, axis, size) for leaf, axis in state),
+        *(_move(leaf, axis, 1) for leaf, axis in xs),
     )
-    many = replace(call, step=call.step.batch(size, constants=constants, inputs=xs))
-    found = many.step.split_results(_loop.bind(*moved[0], *state, *moved[2], call=many))
+    of_constants, of_inputs = ([axis is not None for _, axis in part] for part in (constants, xs))
+    many = replace(call, step=call.step.batch(size, constants=of_constants, inputs=of_inputs))
+    found = many.step.split_results(_loop.bind(*given, call=many))
     return [leaf for part in found for leaf in part], [
         axis for part, axis in zip(found, (0, 1, 0), strict=True) for _ in part
     ]
@@ -271,7 +215,7 @@ def _differentiate(primals: Sequence[Any], tangents: Sequence[Any], *, call: Loo
         leaves = list(primals)
         for place, value in zip(moved, values, strict=True):
             leaves[place] = value
-        return [leaf for part in call.differentiable()(*call.step.split_given(leaves)) for leaf in part]
+        return [leaf for part in make_differentiable(call)(*call.step.split_given(leaves)) for leaf in part]
 
     return jax.jvp(of_moved, [primals[place] for place in moved], [tangents[place] for place in moved])
 

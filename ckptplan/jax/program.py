@@ -168,14 +168,6 @@ def _add(sums: Sequence[Any], terms: Sequence[Any]) -> Arrays:
     return tuple(one + other for one, other in zip(sums, terms, strict=True))
 
 
-#: Keeps what a step gives beside its state: of t, what was kept before, outputs and terms.
-_Note = Callable[[Any, Any, Arrays, Arrays], Any]
-
-
-def _note_nothing(_: Any, noted: Any, *__: Arrays) -> Any:
-    return noted
-
-
 class _Rows:
     """Rows of a table that are played in a program: states move, steps run and are recorded."""
 
@@ -207,9 +199,17 @@ class _Rows:
         return self._tapes.read(buffers, at(self._tape_of, t))
 
     def play(
-        self, row: dict[str, Any], state: Arrays, buffers: Arrays, noted: Any, note: _Note = _note_nothing
+        self,
+        row: dict[str, Any],
+        state: Arrays,
+        buffers: Arrays,
+        noted: Any = (),
+        note: Callable[..., Any] = lambda _, noted, *__: noted,
     ) -> tuple[Arrays, Arrays, Any]:
-        """Return the working state, the buffers and what was noted, after all of a row but its Backward."""
+        """Return the working state, the buffers and what was noted, after all of a row but its Backward.
+
+        ``note`` keeps what a step gives beside its state: of t, what was kept before, outputs and terms.
+        """
         step, recording = self._loop.step, self._loop.sums.recording
 
         def advance(t: Any, carry: Any) -> Any:
@@ -339,7 +339,7 @@ def reverse_loop(
     def body(number: Any, carry: Any) -> Any:
         state, buffers, found = carry
         row = rows.at(number)
-        state, buffers, _ = rows.play(row, state, buffers, ())
+        state, buffers, _ = rows.play(row, state, buffers)
         return state, buffers, rows.each(row, "reverse", partial(reverse, buffers), found, down=True)
 
     found = final, loop.sums.start(), make_room(seen, table.steps)

@@ -15,7 +15,7 @@ import pytest
 import ckptplan.jax
 from ckptplan import InputError
 from ckptplan.jax.footprint import measure_step
-from ckptplan.jax.limit import Job, search
+from ckptplan.jax.limit import Job, LoopCall, search
 from ckptplan.jax.primitive import _remember
 from ckptplan.jax.step import trace_step
 from ckptplan.jax.tapes import TracedGradient, find_wanted
@@ -160,8 +160,8 @@ def test_the_plan_that_is_returned_is_one_whose_program_was_counted() -> None:
     footprints = measure_step(TracedGradient(step, find_wanted(step)))
     random = np.random.default_rng(5)
     ended = 0
-    job = Job(measured=footprints, steps=STEPS, memory=1)
-    smallest = job.find_least()
+    call = LoopCall(step=step, steps=STEPS, memory=1)
+    smallest = Job(measured=footprints, call=call).find_least()
     assert smallest is not None
     least = smallest.plan.predicted.local_peak_bytes
     for limit in random.integers(int(1.02 * least), int(1.3 * least), 60).tolist():
@@ -174,7 +174,7 @@ def test_the_plan_that_is_returned_is_one_whose_program_was_counted() -> None:
             return replace(one, taken=int(limit * share) + 1)
 
         with suppress(InputError):
-            found = search(replace(job, memory=limit), count).plan
+            found = search(Job(measured=footprints, call=replace(call, memory=limit)), count).plan
             ended += 1
             assert (found.strategy, found.parameters, found.splits) in counted
     assert ended > 10
@@ -192,7 +192,7 @@ def test_a_limit_that_is_surely_large_enough_compiles_no_program() -> None:
 
     for limit, programs_compiled in (("1 GB", 0), (STEPS * footprints[0].tape_bytes + 20_000, 1)):
         counted.clear()
-        found = search(Job(measured=footprints, steps=STEPS, memory=limit), count)
+        found = search(Job(measured=footprints, call=LoopCall(step=step, steps=STEPS, memory=limit)), count)
         assert found.plan.strategy == "base"
         assert len(counted) == programs_compiled
 

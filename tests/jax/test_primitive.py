@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 import ckptplan.jax
-from ckptplan.jax.primitive import LoopCall
+from ckptplan.jax.limit import LoopCall
 from ckptplan.jax.step import trace_step
 from ckptplan.storage.place import OffloadPlace
 from tests.jax.support import difference, limited
