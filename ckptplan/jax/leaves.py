@@ -150,7 +150,10 @@ def run_if(condition: Any, body: Callable[[Any], Any], carry: Any) -> Any:
 
     As a loop of no or one round: a condition of JAX would copy what passes through it.
     """
-    return lax.fori_loop(0, jnp.where(condition, 1, 0), lambda _, some: body(some), carry)
+    _, found = lax.while_loop(
+        lambda some: some[0], lambda some: (jnp.zeros_like(some[0]), body(some[1])), (condition, carry)
+    )
+    return found
 
 
 def to_words(leaf: jax.Array) -> jax.Array:

@@ -234,10 +234,11 @@ class _Rows:
         first, last = f"{what}_start", f"{what}_stop"
         if not (self._known[last] > self._known[first]).any():
             return carry
-        start, stop = row[first], row[last]
-        if not down:
-            return lax.fori_loop(start, stop, body, carry)
-        return lax.fori_loop(0, stop - start, lambda back, some: body(stop - 1 - back, some), carry)
+        t, end, further = (row[last] - 1, row[first] - 1, -1) if down else (row[first], row[last], 1)
+        _, found = lax.while_loop(
+            lambda some: some[0] != end, lambda some: (some[0] + further, body(*some)), (t, carry)
+        )
+        return found
 
     def _uses(self, column: str) -> bool:
         """Return whether any row has a slot in a column."""
