@@ -1,9 +1,14 @@
-"""Time and gap of the optimal schedule, and times of its peers: python -m benchmarks.optimal.
+"""Time and gap of the optimal schedule, its peers, and what it gains: python -m benchmarks.optimal.
 
 States of one unit; a transfer takes ten forward steps each way unless a case says otherwise; f = r = 1,
 b = 2. Each plan is complete: tables, backtracking and counts. The same run times the planners of the package
 checkpoint_schedules 1.0.4 on the classical problem (8 states in RAM, as many on disk as there are steps, one
 tape).
+
+How far the paper's strategies are from the optimum is no timing: all machines give equal numbers. T = 4,096,
+M_a = M_s. S is the local memory in units. In forward steps, x is the cost of a transfer each way and rho that
+of running a step again. Each cell has the best of the paper's five strategies over the optimum, in total time
+and in time added to base's.
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -19,7 +25,9 @@ from benchmarks.harness import Setting, main, spread, table
 from ckptplan.cost.exact import Cost
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.planning.request import make_goal
 from ckptplan.recursion import classical, table_problem
+from ckptplan.search.question import Question
 from ckptplan.strategies.registry import all_strategies
 from ckptplan.strategies.solved import Solved, Task
 
@@ -42,6 +50,8 @@ CASES: list[tuple[str, str, int, int, int, str, int]] = [
     ("closed form", "periodic", 10**9, 30, 1, "quick", 5),
     ("closed form", "disk-revolve", 10**9, 30, 1, "quick", 5),
 ]
+#: Of the paper's strategies beside the optimum: T, the values of rho and x, and the local memory in units.
+STEPS, RHOS, TRANSFERS, UNITS = 4096, (0.1, 0.3, 1.0), (1, 5, 20), (4, 8, 16, 32)
 
 
 def first(cost: Cost) -> int:
@@ -57,7 +67,7 @@ def solved(name: str) -> Solved:
     return strategy
 
 
-def problem(steps: int, tape: int) -> StepCosts:
+def problem(steps: int, tape: int, *, rho: float = 1.0, transfer: float = 10.0) -> StepCosts:
     """Return the costs of a case."""
     return StepCosts(
         steps=steps,
@@ -66,9 +76,9 @@ def problem(steps: int, tape: int) -> StepCosts:
         remote_state_bytes=1,
         forward_seconds=1.0,
         backward_seconds=2.0,
-        recompute_seconds=1.0,
-        write_seconds=10.0,
-        read_seconds=10.0,
+        recompute_seconds=rho,
+        write_seconds=transfer,
+        read_seconds=transfer,
     )
 
 
@@ -84,10 +94,10 @@ def timed(repeats: int, action: Callable[[], Any]) -> tuple[dict[str, float], An
     return spread(times), result
 
 
-def plan_cases() -> list[dict[str, Any]]:
+def plan_cases(setting: Setting) -> list[dict[str, Any]]:
     """Plan each case."""
     results = []
-    for case, name, steps, units, tape, effort, repeats in CASES:
+    for case, name, steps, units, tape, effort, repeats in CASES[: setting.pick(2, None, None)]:
         costs = problem(steps, tape)
         task = Task(costs=costs, budget=Budget(local_bytes=units), choose=first, effort=effort)
         timing, solution = timed(repeats, partial(solved(name).solve, task))
@@ -102,7 +112,7 @@ def plan_cases() -> list[dict[str, Any]]:
     return results
 
 
-def compare_peers() -> list[dict[str, Any]]:
+def compare_peers(setting: Setting) -> list[dict[str, Any]]:
     """Plan the classical problem with checkpoint_schedules and with ckptplan, one after the other."""
     import checkpoint_schedules
 
@@ -111,7 +121,7 @@ def compare_peers() -> list[dict[str, Any]]:
         "HRevolve": lambda n: checkpoint_schedules.HRevolve(n, 8, n, uf=1, ub=1, wd=10, rd=10),
         "DiskRevolve": lambda n: checkpoint_schedules.DiskRevolve(n, 8, uf=1, ub=1, wd=10, rd=10),
     }
-    for steps in (256, 1_000):
+    for steps in setting.pick((64,), (256, 1_000), (256, 1_000)):
         task = Task(costs=problem(steps, 9), budget=Budget(local_bytes=17), choose=first)
         for name, make in makers.items():
             theirs, _ = timed(1, partial(make, steps))
@@ -124,9 +134,42 @@ def compare_peers() -> list[dict[str, Any]]:
     return results
 
 
-def run(_: Setting) -> dict[str, Any]:
-    """Plan all cases, then beside the peers."""
-    return {"cases": plan_cases(), "peers": compare_peers()}
+def find_best(names: list[str], costs: StepCosts, *, units: int) -> tuple[str, float]:
+    """Return the winner's name and its seconds."""
+    goal = make_goal(strategies=names, effort="thorough").replace(local_bytes=units)
+    winner = Question(costs=costs, goal=goal).best()
+    if winner is None:
+        raise ValueError("nothing fits")
+    return winner.strategy.name, winner.key[0]
+
+
+def find_regrets(setting: Setting) -> list[dict[str, Any]]:
+    """Return, for each cell of the tables, the best of the paper's strategies over the optimum."""
+    results = []
+    steps = setting.pick(64, STEPS, STEPS)
+    for rho, transfer, units in product(RHOS, TRANSFERS, UNITS):
+        costs = problem(steps, 1, rho=rho, transfer=transfer)
+        name, paper = find_best(["paper"], costs, units=units)
+        optimum = find_best(["optimal"], costs, units=units)[1]
+        # Base's time may be the optimum's in short sequences.
+        added = optimum - 3 * steps
+        results.append(
+            {
+                "rho": rho,
+                "transfer": transfer,
+                "units": units,
+                "best_of_the_paper": name,
+                "time_over_least": paper / optimum,
+                "extra_over_least": (paper - 3 * steps) / added if added else 1.0,
+            }
+        )
+    return results
+
+
+def run(setting: Setting) -> dict[str, Any]:
+    """Plan all cases, then beside the peers and the paper's strategies."""
+    peers, regrets = compare_peers(setting), find_regrets(setting)
+    return {"cases": plan_cases(setting), "peers": peers, "regrets": regrets}
 
 
 def show_case(case: dict[str, Any]) -> list[str]:
@@ -137,8 +180,13 @@ def show_case(case: dict[str, Any]) -> list[str]:
     return [case["case"], f"`{case['strategy']}`", *numbers, case["effort"], took, gap]
 
 
+def show_regret(line: dict[str, Any]) -> str:
+    """Return a cell of a table: both ratios, and the strategy."""
+    return f"{line['time_over_least']:.3f} ({line['extra_over_least']:.2f}) {line['best_of_the_paper']}"
+
+
 def document(results: dict[str, Any]) -> str:
-    """Return both tables."""
+    """Return the tables of cases and peers, and one of regrets for each rho."""
     head = ["case", "strategy", "T", "units", "tape", "effort", "time", "gap"]
     peers = [
         [
@@ -151,7 +199,12 @@ def document(results: dict[str, Any]) -> str:
         for one in results["peers"]
     ]
     cases = table(head, map(show_case, results["cases"]))
-    return f"{cases}\n\n{table(['peer', 'T', 'peer', 'optimal', 'ratio'], peers)}\n"
+    parts = [cases, table(["peer", "T", "peer", "optimal", "ratio"], peers)]
+    cells = {(one["rho"], one["transfer"], one["units"]): show_regret(one) for one in results["regrets"]}
+    for rho in RHOS:
+        rows = [[f"x = {x}", *(cells[rho, x, units] for units in UNITS)] for x in TRANSFERS]
+        parts.append(table([f"rho = {rho:g}", *(f"S = {units}" for units in UNITS)], rows))
+    return "\n\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ from benchmarks import (
     fused,
     networks,
     optimal,
-    regret,
     repeated_calls,
     runtime,
     wrong_profiles,
@@ -218,13 +217,12 @@ def test_times_of_commands_are_those_measured() -> None:
 def test_figures_for_optimal_schedules_are_those_measured() -> None:
     """The tables show some of the rows; each row is, whole, one that was measured."""
     page = (ROOT / "docs/optimality.md").read_text()
-    regrets = json.loads((ROOT / "benchmarks/results/regret.json").read_text())["results"]
+    measured = read("optimal")
     tables = re.findall(r"^\| rho = (\S+) \|.*\n\|[-|]+\n((?:\| x = .*\n)+)", page, re.M)
     assert len(tables) >= 2
     for rho, table in tables:
-        cells = [regret.show_cell(one) for one in regrets if f"{one['rho']:g}" == rho]
+        cells = [optimal.show_regret(one) for one in measured["regrets"] if f"{one['rho']:g}" == rho]
         assert re.findall(r"[\d.]+ \([\d.]+\) \w+", table) == cells
-    measured = json.loads((ROOT / "benchmarks/results/optimal.json").read_text())["results"]
     cases = {f"| {' | '.join(optimal.show_case(case))} |" for case in measured["cases"]}
     shown = re.findall(r"^\| [\w ]+ \| `[\w-]+` \| [\d,]+ \|.* ms \|.*$", page, re.M)
     assert len(shown) >= 8
