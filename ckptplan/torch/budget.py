@@ -38,11 +38,11 @@ from ckptplan.schedule.actions import Backward, Free, Record, Save, Tier, Transf
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.storage.memory import round_down
 from ckptplan.storage.place import Link, OffloadPlace, assume_link
-from ckptplan.torch.call import Call
+from ckptplan.torch.call import Call, leave_room
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.executor import MADE_OF_OUTPUTS
 from ckptplan.torch.inputs import refuse_layouts
-from ckptplan.torch.measurement import choose_count, measure_call, run_twice
+from ckptplan.torch.measurement import choose_count, measure_call, measure_grown, run_twice
 from ckptplan.torch.memory import available_bytes
 from ckptplan.torch.offload import find_links
 from ckptplan.torch.piece_choice import find_piece
@@ -139,7 +139,7 @@ class Space:
         if self.outputs is None:
             return 0
         # There are the states before and after the last steps, too.
-        sizes, states, last = plan.workload, 2, Record(0, 0)
+        sizes, states, recorded, last = plan.workload, 2, 0, Record(0, 0)
         for action in takewhile(lambda one: not isinstance(one, Backward), schedule_of(plan)):
             match action:
                 case Save(_, Tier.LOCAL):
@@ -148,10 +148,10 @@ class Space:
                     states -= 1
                 case Transfer(moved, Tier.LOCAL, _):
                     states -= len(moved)
-                case Record():
-                    last = action
+                case Record(start, stop):
+                    recorded, last = recorded + stop - start, action
         # What records all steps at once runs none of them again.
-        tapes = 0 if self.postpones and last.start else last.stop - last.start
+        tapes = recorded - (last.stop - last.start if self.postpones and last.start else 0)
         made = plan.steps * sizes.resident_bytes_per_step - self.later + (MADE_OF_OUTPUTS - 2) * self.outputs
         return made + states * sizes.state_bytes + tapes * sizes.tape_bytes - leave_margin(self.limit)
 
@@ -448,16 +448,26 @@ def choose_plan(
     In inference mode, a call that runs keeps a schedule that it does not need, since nothing is kept for a
     backward pass. Raises InputError, also if no plan fits.
     """
+    limit = read_limit(memory, asked.device)
+    asked = replace(asked, room=leave_room(limit))
     call, count, inputs = asked.measured, asked.plan.steps, asked.inputs
     place = asked.remote_dir if isinstance(asked.remote_dir, OffloadPlace) else None
-    limit = read_limit(memory, call.device)
     if scales and torch.is_inference_mode_enabled():
         # Nothing is kept for a backward pass, and autograd could not be asked what it would be.
         return replace(asked, compile=None)
     with torch.enable_grad():
         probed = probe(call, anew=False)
-    take = partial(measure, call, probed)
-    first, kind = take(limit=limit, scales=scales), probed.describe_kind(call)
+    kind = probed.describe_kind(call)
+
+    def take(*, limit: int, scales: bool = False) -> Measurement:
+        found = measure(call, probed, limit=limit, scales=scales)
+        if not found.grows:
+            return found
+        # It may do so to the end, which differs from length to length.
+        key = kind, count, found.sizes
+        return _surveyed.find(key) or _surveyed.keep(key, measure_grown(call, probed, limit=limit))
+
+    first = take(limit=limit, scales=scales)
     key = kind, count, first.sizes
     timed = key, probed.constants
     written = (_surveyed.find(key) or first).with_times(_timed.find(timed) or first)

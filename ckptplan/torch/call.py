@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from ckptplan.errors import InputError, quote_value
+from ckptplan.execution.advice import MARGIN
 from ckptplan.execution.online import OnlineSchedule
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import schedule_of
@@ -22,6 +23,7 @@ from ckptplan.torch.cell_calls import ClosedCell
 from ckptplan.torch.compile_options import read_compile
 from ckptplan.torch.inputs import Sequence, make_sequence
 from ckptplan.torch.parameters import Parameters, list_parameters
+from ckptplan.torch.surroundings.walk import MOST_COPIED
 from ckptplan.torch.survey import Survey
 from ckptplan.torch.trees import Leaves, flatten
 
@@ -85,6 +87,8 @@ class Call:
     before: Any = None
     #: Watches sizes, where the plan was made for a limit.
     survey: Survey | None = None
+    #: Bytes of copies of what steps reach that lie in memory.
+    room: int = MOST_COPIED
     #: The plan whose steps are compiled pieces; ``plan`` has its actions for time steps.
     pieced: Plan | None = None
 
@@ -103,6 +107,8 @@ class Call:
         if isinstance(self.plan, Schedule) and self.schedule is None:
             # A plan's actions are legal by construction; others could silently give wrong gradients.
             self.plan.check()
+        if self.limit is not None:
+            object.__setattr__(self, "room", min(self.room, leave_room(self.limit)))
         # Read once: module.parameters() is an iterator.
         object.__setattr__(self, "parameters", list_parameters(self.parameters))
 
@@ -202,6 +208,11 @@ def _find_code(thing: Any) -> Any:
     while isinstance(thing, partial):
         thing = thing.func
     return getattr(thing, "__code__", type(thing))
+
+
+def leave_room(limit: int) -> int:
+    """Return the bytes of a limit for a snapshot of what steps reach: a part of those that a plan leaves."""
+    return min(limit // (4 * MARGIN), MOST_COPIED)
 
 
 def check_plan(plan: object) -> None:

@@ -22,42 +22,21 @@ from ckptplan.torch.engine import Engine, Incoming, Tape
 from ckptplan.torch.graphs import Gradient, as_graph_roots, compute_gradients
 from ckptplan.torch.inputs import iterate_steps
 from ckptplan.torch.losses import Outputs, Terms
+from ckptplan.torch.pages import Pages
 from ckptplan.torch.parameters import check_reached
 from ckptplan.torch.probe import Probed
 from ckptplan.torch.trees import Leaves, Structure, flatten, is_differentiable
 from ckptplan.torch.trial import detach_state
 
-_PAGE = 2**18
-_ALIGNMENT = 8
-
-
-class Pages:
-    """Copies small long-lived tensors into pages of bytes, so that they do not fragment the heap.
-
-    An allocator cannot merge the memory freed around a small block that stays. Each further chunk of states
-    would then take new memory from the system (2 MiB for every 64 steps of a small network). A page lives as
-    long as a tensor in it.
-    """
-
-    def __init__(self) -> None:
-        self._page: torch.Tensor | None = None
-        self._used = 0
-
-    def keep(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a copy of a tensor in a page."""
-        size = tensor.nbytes
-        if self._page is None or self._used + size > len(self._page):
-            self._page = torch.empty(max(size, _PAGE), dtype=torch.uint8, device=tensor.device)
-            self._used = 0
-        place = self._page[self._used : self._used + size]
-        self._used += -(-size // _ALIGNMENT) * _ALIGNMENT
-        return place.view(tensor.dtype).view(tensor.shape).copy_(tensor)
-
-
 #: The most steps run at a time, and the most whose outputs and adjoints exist at a time.
 _MOST, MOST_WORKING = 64, 16
 #: One in this many of the states that a plan has room for may be used as working memory in addition.
 _SHARE = 8
+
+
+def find_working(states: int) -> int:
+    """Return the steps whose outputs exist at a time, in a plan that has room for so many states."""
+    return min(max(states // _SHARE, 4), MOST_WORKING)
 
 
 @dataclass(frozen=True)
@@ -147,7 +126,7 @@ class ChunkEngine(Engine):
         #: Whether steps may run again or be reversed.
         self.again = probed.wants_gradients
         self.device, room = probed.found.device, call.planned.local_states
-        self.working = MOST_WORKING if room is None else min(max(room // _SHARE, 4), MOST_WORKING)
+        self.working = MOST_WORKING if room is None else find_working(room)
         # The states of a piece become the tape or are dropped, so a piece may be as large as a chunk's tape.
         self.piece = min(max(call.planned.chunk_size, self.working), _MOST)
         self.log = SavedLog()

@@ -59,7 +59,8 @@ class Tape:
     def _count(self, outputs: Leaves) -> int:
         end = self.end if self.holds_end else ()
         # Where gradients enter, outputs of steps are held, whether the graph saved them or not.
-        held = (*end, *(one for one in self.terms if one.dim()))
+        # A sum may have been made in the memory of its parts.
+        held = (*end, *(one for one in self.terms if one.dim() or one.untyped_storage().nbytes() > one.nbytes))
         return count_saved_bytes(outputs, end=held, without=(*self.begin, *self.inputs), known=self.known)
 
 

@@ -18,6 +18,7 @@ from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.ambient import Generators
 from ckptplan.torch.call import Call, check_losses
 from ckptplan.torch.chunk_cell import ChunkCell
+from ckptplan.torch.chunk_engine import find_working
 from ckptplan.torch.executor import Executor
 from ckptplan.torch.graphs import compute_gradients, find_graph_leaves
 from ckptplan.torch.inputs import detach_inputs, make_sequence
@@ -39,10 +40,6 @@ _STEPS = 16
 _COUNTED = 4
 #: The same where a limit has room for so few tapes: those of single steps.
 _COUNTED_TIGHT, _TIGHT = 2, 7
-#: The same for cells that run chunks, which work on as many steps at a time as a plan has room for.
-_COUNTED_NARROW, _COUNTED_WIDE = 16, 32
-#: Room for so many states: cells that run chunks use as much working memory as they ever do.
-_AMPLE = 100_000
 
 
 class FirstRuns:
@@ -58,12 +55,12 @@ class FirstRuns:
 
     def __init__(self, call: Call, probed: Probed, *, limit: int) -> None:
         leaves, structure = flatten(call.state)
-        # The graph of a state that is carried on belongs to the caller.
-        self._call = replace(call, state=structure.fill(detach_inputs(leaves)))
+        # The graph of a state that is carried on belongs to the caller. What is copied is not measured.
+        self._call = replace(call, state=structure.fill(detach_inputs(leaves)), room=0)
         if probed.wants_gradients and not (call.is_closed or probed.found.rehearsed):
             with torch.enable_grad():
                 probed = rehearse(self._call, probed, limit=limit)
-        self._probed = probed
+        self._probed, self._limit = probed, limit
         #: Of the latest run the bytes of the gradients of parameters, one of the largest besides, of those of
         #: inputs, and of an output that is kept.
         self.parameter_bytes = self.input_bytes = self.output_bytes = 0
@@ -85,7 +82,7 @@ class FirstRuns:
         # What a readout makes of a single output is counted; more at a time are for plans that have room.
         at_once = 1 if call.compile is None else RUN
         generators = known.generators
-        with torch.enable_grad(), aside(known.situation.reached, generators, spares_parameters=True):
+        with torch.enable_grad(), aside(known.situation.reached, generators, room=0, spares_parameters=True):
             probed = Probed.of(call, known.found, known.situation, generators, recalled=False)
             with meter() as found:
                 self._execute(make_executor(call, probed, at_once=at_once), count)
@@ -99,7 +96,9 @@ class FirstRuns:
         if not callable(inputs):
             pieces, nest = self._call.sequence.piece(0, count)
             inputs = nest.fill(detach_inputs(pieces))
-        plan = Schedule(steps=count, actions=tuple(actions), local_states=_AMPLE, chunk_size=count)
+        # Cells that run chunks work on as many steps at a time as in a plan that has room for most states.
+        states = max(1, self._limit // max(1, byte_size(flatten(self._call.state)[0])))
+        plan = Schedule(steps=count, actions=tuple(actions), local_states=states, chunk_size=count)
         return replace(self._call, inputs=inputs, plan=plan, observer=observer)
 
     def _execute(self, run: Executor, count: int) -> None:
@@ -145,17 +144,18 @@ def measure_call(call: Call, probed: Probed, *, limit: int, rounds: int = 1) -> 
     sizes = seen.find_sizes(runs.state_bytes, count, ends="final_loss" in losses)
     # Those of the inputs are kept for the whole sequence, and so are outputs with their gradients.
     workspace = seen.find_workspace(sizes, kept=runs.input_bytes + 2 * count * runs.output_bytes)
-    seconds = ActionSeconds(call.device)
-    timed = max(count, min(_PIECE, steps, limit // (2 * sizes.tape_bytes))) if chunks else count
-    for _ in range(rounds):
-        runs.run(timed, run_twice(timed) if chunks or timed < 2 else actions, seconds)
     later = [one.nbytes for one in runs.later]
     # One gradient is added to the sums; of chunks, all are, and sums of these are missing.
-    more = 2 * sum(later) if chunks else max(later, default=0)
+    workspace += 2 * sum(later) if chunks else max(later, default=0)
+    seconds = ActionSeconds(call.device)
+    room = (limit - workspace) // (2 * sizes.tape_bytes)
+    timed = max(count, min(_PIECE, steps, room)) if chunks else count
+    for _ in range(rounds):
+        runs.run(timed, run_twice(timed) if chunks or timed < 2 else actions, seconds)
     return Measurement(
         **vars(sizes),
         output_bytes=runs.output_bytes,
-        workspace_bytes=workspace + more,
+        workspace_bytes=workspace,
         parameter_bytes=runs.parameter_bytes,
         # A recorded step does all that one without a tape does; the first one that is timed may be slow.
         forward_seconds=min(seconds.a_step(Advance), seconds.a_step(Record)),
@@ -165,7 +165,29 @@ def measure_call(call: Call, probed: Probed, *, limit: int, rounds: int = 1) -> 
         once_bytes=seen.find_once(sizes),
         counted=count,
         steps=timed,
+        grows=max(seen.states) > min(seen.states),
     )
+
+
+#: A state is looked for that is larger for so many steps more than it has grown.
+_PATIENCE = 16
+
+
+def measure_grown(call: Call, probed: Probed, *, limit: int) -> Measurement:
+    """Return what the steps take that begin with the largest state, as ``measure_call``. Raises InputError."""
+    state, sequence, size, last, step = call.state, call.sequence, 0, 0, 0
+    count = choose_count(call, probed, limit=limit)
+    with torch.no_grad(), aside(probed.situation.reached, probed.generators, spares_parameters=True):
+        while step < call.plan.steps - count and step <= 2 * last + _PATIENCE:
+            pieces, nest = sequence.piece(step, step + 1)
+            state, _ = call.cell(state, next(sequence.iterate(pieces, nest, step, step + 1)))
+            step += 1
+            if (found := byte_size(flatten(state)[0])) > size:
+                size, last = found, step
+    pieces, nest = sequence.piece(step, step + count)
+    twice = Schedule(steps=count, actions=run_twice(count), local_states=2, chunk_size=count)
+    grown = replace(call, state=state, inputs=nest.fill(detach_inputs(pieces)), plan=twice)
+    return measure_call(grown, replace(probed, found=replace(probed.found, rehearsed=True)), limit=limit)
 
 
 def measured_sizes(cell: Any, inputs: Any, state: Any, loss: Any = None, **more: Any) -> Sizes:
@@ -232,9 +254,13 @@ class Recordings:
         self._live, self._saved = live, 0
         #: After each action: the most bytes that were alive, those of checkpoints, and the recorded steps.
         self._noted: list[tuple[int, int, int]] = []
+        #: The bytes of the state after each action that has one.
+        self.states: list[int] = []
 
     def __call__(self, action: Action, executor: Executor) -> None:
         self._saved = max(self._saved, executor.engine.saved_bytes)
+        if isinstance(action, Advance | Record):
+            self.states.append(byte_size(flatten(executor.state)[0]))
         if isinstance(action, Record):
             self.tapes.append((action.stop - action.start, executor.tapes[-1].bytes))
         if self._live is not None:
@@ -285,8 +311,8 @@ def choose_count(call: Call, probed: Probed, *, limit: int) -> int:
     """
     steps = call.plan.steps
     if isinstance(call.cell, ChunkCell):
-        wide = limit >= 2 * _COUNTED_WIDE * byte_size(flatten(call.state)[0])
-        return min(_COUNTED_WIDE if wide else _COUNTED_NARROW, steps)
+        # Each half is as many as it works on at a time.
+        return min(2 * find_working(limit // max(1, byte_size(flatten(call.state)[0]))), steps)
     tight = limit < byte_size(probed.parameters) + _TIGHT * probed.found.tape_bytes
     return min(_COUNTED_TIGHT if tight else _COUNTED, steps)
 

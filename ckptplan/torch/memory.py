@@ -1,14 +1,9 @@
-"""Explains exhausted memory: what was predicted, what is available, and which plan should fit.
-
-Where there is no room for a tape, graphs keep what they save in a file.
-"""
+"""Explains exhausted memory: what was predicted, what is available, and which plan should fit."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from io import SEEK_END
-from tempfile import TemporaryFile
 from traceback import clear_frames
 from typing import Any, ClassVar
 
@@ -126,34 +121,3 @@ def _suggest_plan(plan: Plan, available: int | None) -> str:
         f"{within} should fit: {found.strategy}{f' ({settings})' if settings else ''}, "
         f"{format_bytes(found.predicted.local_peak_bytes)}, {found.predicted.overhead:+.0%} time over base"
     )
-
-
-@contextmanager
-def keep_tapes_in_file(known: Iterable[torch.Tensor]) -> Iterator[None]:
-    """Let graphs keep what they save in a file until the end of the block, but for the memory of known tensors.
-
-    Raises RuntimeError for what forbids that, as transforms of ``torch.func`` do, and OSError if no temporary
-    file can be written.
-    """
-    spared = {one.untyped_storage().data_ptr() for one in known}
-
-    def pack(tensor: torch.Tensor) -> Any:
-        plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.is_quantized
-        # Backward passes may see how a tensor lies in memory.
-        dense = plain and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
-        if not dense or not tensor.numel() or tensor.untyped_storage().data_ptr() in spared:
-            return tensor
-        numbers = tensor.detach().view(-1).view(torch.uint8).cpu().numpy()
-        place = file.seek(0, SEEK_END)
-        file.write(numbers.data)
-        return place, numbers.nbytes, tensor.dtype, tensor.shape, tensor.device
-
-    def unpack(kept: Any) -> torch.Tensor:
-        if isinstance(kept, torch.Tensor):
-            return kept
-        place, size, dtype, shape, device = kept
-        file.seek(place)
-        return torch.frombuffer(bytearray(file.read(size)), dtype=dtype).view(shape).to(device)
-
-    with TemporaryFile() as file, torch.autograd.graph.saved_tensors_hooks(pack, unpack):
-        yield

@@ -17,7 +17,7 @@ from ckptplan.schedule.actions import Backward, Record
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.ambient import Generators
 from ckptplan.torch.budget import ask, choose_plan
-from ckptplan.torch.call import Call, Cell, OpenSchedule, read_options
+from ckptplan.torch.call import Call, Cell, OpenSchedule, leave_room, read_options
 from ckptplan.torch.cell_calls import check_result
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.inputs import GivenInputs, MadeInputs, Sequence, is_list_of_steps
@@ -95,7 +95,8 @@ def bptt_online(
         call = replace(call, plan=OpenSchedule.of(plan, known, ends))
     else:
         survey = _choose(call, known, memory, ends)
-        call = replace(call, plan=survey.make(survey.plan), survey=survey)
+        room = leave_room(survey.plan.profile.local_bytes)
+        call = replace(call, plan=survey.make(survey.plan), survey=survey, room=room)
     run, (value, *final) = run_call(call)
     steps, executed = run.steps, run.call.plan
     assert isinstance(executed, OpenSchedule)  # noqa: S101 - this one, or one for larger sizes

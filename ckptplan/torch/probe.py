@@ -269,7 +269,7 @@ class Probed:
         cls, call: Call, found: Findings, situation: Situation, generators: Generators, *, recalled: bool
     ) -> Probed:
         """Return findings for a call; the surroundings are as they are before it."""
-        surroundings = Surroundings(situation.reached.holders)
+        surroundings = Surroundings(situation.reached.holders, room=call.room)
         parameters = collect_parameters(found.modules, call.parameters, list(found.used))
         wanted = tuple(one for one in (*parameters, *call.leaves) if one.requires_grad)
         return cls(
@@ -360,7 +360,7 @@ def _try_first_steps(call: Call, situation: Situation, generators: Generators) -
     reached = situation.reached
     called = CalledModules([module for _, module in reached.modules], given=call.things.values())
     # Hooks would be compiled into compiled cells, anew in each call.
-    with aside(reached, generators) as (surroundings, world), run_eagerly(), called.enter():
+    with aside(reached, generators, room=call.room) as (surroundings, world), run_eagerly(), called.enter():
         found = FirstSteps(
             call=call, generators=generators, surroundings=surroundings, world=world, reached=reached
         ).run()

@@ -12,6 +12,7 @@ differ, the steps run a few times more, to say why.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import cycle, pairwise
@@ -30,7 +31,7 @@ from ckptplan.torch.digests import find_rounding, is_close
 from ckptplan.torch.graphs import as_graph_roots, compute_gradients
 from ckptplan.torch.inputs import detach_inputs
 from ckptplan.torch.losses import check_scalar
-from ckptplan.torch.memory import keep_tapes_in_file
+from ckptplan.torch.pages import keep_tapes_in_file
 from ckptplan.torch.parameters import Parameters
 from ckptplan.torch.probe import Probed
 from ckptplan.torch.surroundings.snapshot import (
@@ -246,17 +247,9 @@ class Rehearsal:
             self.probed.generators.restore(self.drawn)
             given = cell, self.state, self.call.sequence
             states = run_chunks(*given, self.start, self.start + self.steps, before=self.before)
-        if self.spills:
-            try:
-                with keep_tapes_in_file((*self.call.leaves, *self.probed.parameters)):
-                    return self.perform(plain, StepByStep(cell, states), graph=graph)
-            except torch.OutOfMemoryError:
-                raise
-            except (RuntimeError, OSError):
-                # Something forbids it, as transforms of torch.func do, or there is no room for files.
-                self.spills = False
-                put_back(self.world)
-        return self.perform(plain, StepByStep(cell, states), graph=graph)
+        known = (*self.call.leaves, *self.probed.parameters)
+        with keep_tapes_in_file(known) if self.spills else nullcontext():
+            return self.perform(plain, StepByStep(cell, states), graph=graph)
 
     @cached_property
     def usual(self) -> Seen:
@@ -280,6 +273,7 @@ class Rehearsal:
             parameters=call.parameters,
             verify=call.verify,
             before=self.before,
+            room=call.room,
         )
         with torch.set_grad_enabled(graph):
             total, *_ = self.execute(inner, probed)
@@ -498,7 +492,7 @@ def rehearse_first(call: Call, probed: Probed, execute: Execute, *, room: int, r
     generators, cell = probed.generators, call.cell
     # The trial has shown that steps leave parameters alone: a copy of them would not be within a limit.
     reached = probed.situation.reached
-    with aside(reached, generators, spares_parameters=True) as (surroundings, world):
+    with aside(reached, generators, room=call.room, spares_parameters=True) as (surroundings, world):
         count = count_steps(probed, steps=call.plan.steps, room=0 if repeats else room)
         spills = not repeats and room < count * probed.found.tape_bytes
         first = Rehearsal(
@@ -517,13 +511,15 @@ def rehearse_first(call: Call, probed: Probed, execute: Execute, *, room: int, r
             return
         try:
             first.rehearse()
-        except InputError:
-            if not first.spills:
+        except (InputError, RuntimeError) as error:
+            if not first.spills or isinstance(error, torch.OutOfMemoryError):
                 raise
-            # What a file gives back may be told from what was kept, as noise that is filled in afterwards.
+            # What a file gives back may be told from what was kept, as noise that is filled in afterwards; or
+            # something forbids it, as transforms of torch.func do.
             put_back(world)
             generators.restore(first.drawn)
-            replace(first, spills=False).rehearse()
+            first = replace(first, spills=False)
+            first.rehearse()
         if not isinstance(cell, ChunkCell):
             return
         put_back(world)

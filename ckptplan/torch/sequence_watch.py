@@ -145,7 +145,7 @@ class SequenceWatch:
         self._suspects = bool(changed)
         if not changed and taken is None:
             return
-        present = surroundings.take()
+        present = surroundings.take(copies={one.holder for one in self.swept})
         with self._generators.aside(), torch.enable_grad():
             try:
                 if changed:
@@ -257,10 +257,7 @@ class SequenceWatch:
 
         Errors say what others changed since the sweep: what is known to be ``changed``, and what is found.
         """
-        present: Snapshot = {
-            one: one.read(copies=True) if isinstance(one, TensorHolder) else one.read()
-            for one in (*self._changed, *self._new)
-        }
+        present = self._surroundings.take(copies=True, of=(*self._changed, *self._new))
         try:
             yield
         except Exception as error:

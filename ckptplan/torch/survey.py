@@ -65,6 +65,8 @@ class Measurement(Sizes):
     steps: int = 1
     #: Whether the times are those of a whole call, not of its first steps before it.
     retimed: bool = False
+    #: Whether the state was larger after the last of these steps than after the first one.
+    grows: bool = False
     #: How many times those of a call of other shapes they are, 0 if such a call itself was measured.
     scaled_by: float = 0.0
 
@@ -172,7 +174,9 @@ class Survey:
 
     def see_tape(self, start: int, stop: int, size: int) -> None:
         """Take note of the tape of recorded steps."""
-        self._tape = max((-(-(size - self.measurement.once_bytes) // (stop - start)), stop), self._tape)
+        each = -(-(size - self.measurement.once_bytes) // (stop - start))
+        # Of tapes that grow, it is that of the step in the middle.
+        self._tape = max((each, (start + stop) // 2), self._tape)
 
     def see_seconds(self, action: Action, seconds: float) -> None:
         """Take note of the time of an action that recorded no samples."""
@@ -276,8 +280,8 @@ class Survey:
         )
 
     def _extrapolate(self, growth: int, step: int) -> int:
-        """Return how much more a size may grow that grew so much from the first steps to this one: linearly."""
-        return growth * (self.plan.steps - step) // max(1, step)
+        """Return how much more a size may grow that grew so much since the counted steps: linearly."""
+        return growth * (self.plan.steps - step) // max(1, step - self.measurement.counted)
 
 
 def count_frames() -> int:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ckptplan.torch.surroundings.signature import is_passed_over, list_kept, read_cache
+from ckptplan.torch.surroundings.signature import hash_numbers, is_passed_over, list_kept, read_cache
 from ckptplan.torch.trees import find_tensors
 
 #: A name, a key or an index within a holder; None stands for all of its content.
@@ -89,7 +89,7 @@ class Holder(ABC):
         return LEFT
 
     def write_count(self, key: Key, count: Any) -> None:
-        """Set a key back to what a checkpoint has."""
+        """Set a key back to what a checkpoint has, which is not ``LEFT``."""
         del key, count
 
     def value_of(self, key: Key) -> Any:
@@ -134,8 +134,7 @@ class NamedValues(Holder):
         return value if _is_plain(value) else LEFT
 
     def write_count(self, key: Key, count: Any) -> None:
-        if count is not LEFT:
-            self.give(key, count.clone() if isinstance(count, torch.Tensor) else count)
+        self.give(key, count.clone() if isinstance(count, torch.Tensor) else count)
 
     @abstractmethod
     def _set(self, key: Key, value: Any) -> None: ...
@@ -369,16 +368,18 @@ _MOST_ARRAY_BYTES, _SAMPLE = 2**20, 2**14
 
 @dataclass(frozen=True)
 class _Numbers:
-    """What is remembered of a tensor: its version, and a copy of its numbers if it is small enough."""
+    """What is remembered of a tensor: its version and perhaps its numbers."""
 
     version: int
-    copy: torch.Tensor | None
     #: Whether it had a graph.
     has_graph: bool
+    #: What tells the numbers from others, None if they were not looked at.
+    hash: Any
+    copy: torch.Tensor | None
 
 
 class TensorHolder(Holder):
-    """The numbers of a tensor. ``small`` ones are copied whenever they are read."""
+    """The numbers of a tensor. Those of ``small`` ones are looked at whenever they are read."""
 
     #: Whether there is room for a copy.
     copyable = True
@@ -389,7 +390,7 @@ class TensorHolder(Holder):
 
     @property
     def can_put_back(self) -> bool:
-        return self.small or self.copyable
+        return self.copyable
 
     def can_write(self, content: Content) -> bool:
         return content.copy is not None
@@ -398,47 +399,45 @@ class TensorHolder(Holder):
         return self.thing.detach().clone() if self.thing.numel() <= _MOST_COUNTED else LEFT
 
     def write_count(self, key: Key, count: Any) -> None:
-        self.thing.data.copy_(count)
+        self._set(count)
 
-    def read(self, *, copies: bool = False) -> Content:
-        """Return the present content; ``copies`` asks for the numbers, not only for the version."""
-        version = 0 if self.thing.is_inference() else self.thing._version
-        numbers = self.thing.detach().clone() if self.small or copies else None
-        return _Numbers(version, numbers, self.thing.grad_fn is not None)
+    @property
+    def _version(self) -> int:
+        return 0 if self.thing.is_inference() else self.thing._version
+
+    def read(self, *, copy: Callable[[torch.Tensor], torch.Tensor] | None = None) -> Content:
+        """Return the present content, with the numbers if something makes a ``copy`` of them."""
+        numbers = None if copy is None else copy(self.thing.detach())
+        looked = hash_numbers(self.thing) if self.small or copy is not None else None
+        return _Numbers(self._version, self.thing.grad_fn is not None, looked, numbers)
 
     def is_as(self, content: Content) -> bool:
         """Return whether nothing has changed since a content was read."""
-        version = 0 if self.thing.is_inference() else self.thing._version
         # Some kernels, and ``tensor.data``, write without counting it as a change.
-        return version == content.version and (content.copy is None or equal_numbers(self.thing, content.copy))
+        return self._version == content.version and content.hash in (None, hash_numbers(self.thing))
 
     def list_changes(self, before: Content, after: Content) -> Iterator[Key]:
-        if before is after:
-            return
-        copied = before.copy is not None and after.copy is not None
-        if before.version != after.version or (copied and not equal_numbers(before.copy, after.copy)):
+        looked = before.hash is not None and after.hash is not None
+        if before.version != after.version or (looked and before.hash != after.hash):
             yield None
 
     def write(self, content: Content) -> None:
         if content.copy is None or self.thing.is_inference():
             return
-        if not equal_numbers(self.thing.detach(), content.copy):
-            # Not counted as a change: a graph that was recorded before may need the tensor as it is again.
-            with torch.no_grad():
-                self.thing.data.copy_(content.copy)
+        if content.hash != hash_numbers(self.thing):
+            self._set(content.copy)
         if not content.has_graph and self.thing.grad_fn is not None and not self.thing._is_view():
             # A step wrote into it with a gradient.
             self.thing.detach_()
 
-
-def equal_numbers(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether tensors hold the same numbers; NaN equals itself."""
-    if one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    floats = one.is_floating_point() or one.is_complex()
-    return torch.equal(one, other) or (
-        floats and torch.allclose(one, other, rtol=0.0, atol=0.0, equal_nan=True)
-    )
+    def _set(self, numbers: torch.Tensor) -> None:
+        """Put numbers back, and the shape."""
+        # Not counted as a change: a graph that was recorded before may need the tensor as it is again.
+        with torch.no_grad():
+            if self.thing.shape == numbers.shape:
+                self.thing.data.copy_(numbers)
+            else:
+                self.thing.data = numbers.to(self.thing.device, copy=True)
 
 
 class CacheHolder(Holder):

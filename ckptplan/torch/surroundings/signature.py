@@ -13,7 +13,6 @@ Which packages and classes the search for surroundings looks into.
 from __future__ import annotations
 
 import gc
-import hashlib
 import io
 import sys
 import weakref
@@ -217,13 +216,25 @@ class Signature:
 
     def _read_numbers(self, tensor: torch.Tensor) -> Any:
         """Return what is equal for equal numbers."""
-        plain = type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-        if not plain or tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
-            return None
-        if tensor.numel() <= 1:
-            return repr(tensor.tolist())
-        flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().view(-1)
-        return hashlib.blake2b(flat.view(torch.uint8).numpy().tobytes(), digest_size=16).digest()
+        return hash_numbers(tensor)
+
+
+#: Numbers of a tensor that are hashed at a time, as that takes a copy.
+_AT_ONCE = 2**14
+
+
+def hash_numbers(tensor: torch.Tensor) -> Any:
+    """Return what is equal for equal numbers, None of tensors whose numbers do not lie in memory one by one."""
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+    if not plain or tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
+        return None
+    try:
+        flat = tensor.numpy(force=True).reshape(-1)
+    except TypeError:
+        # NumPy has no such floats.
+        flat = tensor.float().numpy(force=True).reshape(-1)
+    parts = [hash(flat[start : start + _AT_ONCE].tobytes()) for start in range(0, flat.size, _AT_ONCE)]
+    return hash((tensor.shape, *parts))
 
 
 def read_cache(cache: _lru_cache_wrapper[Any]) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import torch
 
 from ckptplan.torch.ambient import Generators, RandomSource
+from ckptplan.torch.pages import Pages
 from ckptplan.torch.surroundings.holders import (
     ABSENT,
     LEFT,
@@ -26,7 +27,7 @@ from ckptplan.torch.surroundings.holders import (
     TensorHolder,
     tap_iterators,
 )
-from ckptplan.torch.surroundings.walk import Reached, walk
+from ckptplan.torch.surroundings.walk import MOST_COPIED, Reached, walk
 
 #: What holders hold at a moment.
 Snapshot: TypeAlias = Mapping[Holder, Content]
@@ -77,19 +78,29 @@ def list_counts(changed: Iterable[Place], *, with_graph: Container[Place]) -> li
 
     Records of tensors ``with_graph`` stay as they are: what lies there is guarded.
     """
+
+    def set_back(place: Place, count: Any) -> None:
+        if count is not LEFT:
+            place.holder.write_count(place.key, count)
+
     return [
-        RandomSource(partial(one.holder.read_count, one.key), partial(one.holder.write_count, one.key))
+        RandomSource(partial(one.holder.read_count, one.key), partial(set_back, one))
         for one in changed
         if one not in with_graph
     ]
 
 
 class Surroundings:
-    """What a cell and a loss can reach."""
+    """What a cell and a loss can reach.
 
-    def __init__(self, holders: Iterable[Holder]) -> None:
+    Arguments:
+        holders: what a walk found.
+        room: bytes of copies of tensors that a snapshot has in memory; others go to a file.
+    """
+
+    def __init__(self, holders: Iterable[Holder], *, room: int = MOST_COPIED) -> None:
         # A copy: what is found later is found by these alone.
-        self.holders = [*holders]
+        self.holders, self._room = [*holders], room
 
     @property
     def can_put_back(self) -> bool:
@@ -104,24 +115,41 @@ class Surroundings:
         self.holders += more
         return more
 
-    def take(self, *, copies: bool | Container[Holder] = False, since: Snapshot | None = None) -> Snapshot:
+    def take(
+        self,
+        *,
+        copies: bool | Container[Holder] = False,
+        since: Snapshot | None = None,
+        of: Iterable[Holder] | None = None,
+    ) -> Snapshot:
         """Remember the present contents.
 
         Arguments:
-            copies: whether the numbers of large tensors are remembered, too, or the holders whose are.
+            copies: whether the numbers of all tensors are copied, or the holders whose are; those of other
+                small ones are if there is room for them in memory.
             since: an earlier snapshot; tensors that are as they were then share what it remembers.
+            of: the holders that are looked at, all if None.
         """
-        before = since or {}
+        before, pages, room = since or {}, Pages(in_file=True), self._room
 
         def read(holder: Holder) -> Content:
+            nonlocal room
             if not isinstance(holder, TensorHolder):
                 return holder.read()
-            if holder in before and holder.is_as(before[holder]):
-                return before[holder]
-            wanted = copies if isinstance(copies, bool) else holder in copies
-            return holder.read(copies=wanted and holder.copyable)
+            wanted, known = copies if isinstance(copies, bool) else holder in copies, before.get(holder)
+            if (
+                known is not None
+                and holder.is_as(known)
+                and not (wanted and holder.small and known.copy is None)
+            ):
+                return known
+            near = holder.thing.nbytes <= room
+            if not holder.copyable or not (wanted or (holder.small and near)):
+                return holder.read()
+            room -= holder.thing.nbytes if near else 0
+            return holder.read(copy=torch.Tensor.clone if near else pages.keep)
 
-        return {holder: read(holder) for holder in self.holders}
+        return {holder: read(holder) for holder in (self.holders if of is None else of)}
 
 
 def list_changes(before: Snapshot, after: Snapshot) -> list[Place]:
@@ -166,17 +194,18 @@ def is_put_back(before: Snapshot) -> bool:
 
 @contextmanager
 def aside(
-    reached: Reached, generators: Generators, *, spares_parameters: bool = False
+    reached: Reached, generators: Generators, *, room: int = MOST_COPIED, spares_parameters: bool = False
 ) -> Iterator[tuple[Surroundings, Snapshot]]:
     """Yield what steps can reach, and what they find there; on exit all is as it was, iterators included.
 
     Arguments:
         reached: what a walk found.
         generators: the random generators.
+        room: bytes of copies that lie in memory.
         spares_parameters: whether no step changes parameters, as a trial has shown: they are not copied.
     """
     with generators.aside(), tap_iterators(reached.holders) as taps:
-        surroundings = Surroundings([*reached.holders, *taps])
+        surroundings = Surroundings([*reached.holders, *taps], room=room)
         copied = {
             one
             for one in surroundings.holders

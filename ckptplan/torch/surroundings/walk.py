@@ -3,14 +3,10 @@
 The search is breadth first, so that near objects are found if there are too many. Objects and functions of
 packages that keep nothing between steps (PyTorch's own, the standard library, ...) are not searched; modules of
 PyTorch are.
-
-Tensors that losses alone reach, as targets, are hardly copied where the code of losses only reads: they may be
-large, and there may be many. Their versions tell whether they change all the same.
 """
 
 from __future__ import annotations
 
-import dis
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
@@ -62,12 +58,10 @@ from ckptplan.torch.surroundings.signature import (
 
 #: Objects that are looked at, and elements of one container.
 _MOST_OBJECTS, _MOST_ELEMENTS = 4_000, 512
-#: Tensors up to this size are copied whenever they are looked at.
+#: The numbers of tensors up to this size are looked at, of larger ones the version.
 _SMALL_BYTES = 2**16
 #: Larger tensors than this in total, smallest first, are compared by version and cannot be put back.
-_MOST_COPIED_BYTES = 2**26
-#: The same for tensors that losses alone reach, and only read.
-_MOST_TARGET_BYTES = 2**12
+MOST_COPIED = 2**26
 #: Lists of classes in which a library notes all objects that were ever made: other networks' are not searched.
 _REGISTRIES = frozenset({("snntorch", "instances")})
 #: What every module has, and what PyTorch keeps in it.
@@ -102,25 +96,20 @@ class Reached:
 def walk(roots: Mapping[str, object], *, signature: Signature | None = None) -> Reached:
     """Return what can be reached from named objects, from losses last; a ``signature`` notes what is met."""
     found = Reached()
-    others = [one for one in roots.items() if not one[0].endswith("loss")]
-    losses = [one for one in roots.items() if one[0].endswith("loss")]
-    waiting: deque[tuple[str, Any]] = deque(others)
+    losses = deque(one for one in roots.items() if one[0].endswith("loss"))
+    waiting: deque[tuple[str, Any]] = deque(one for one in roots.items() if not one[0].endswith("loss"))
     met: dict[int, int] = {}
     # Holders refer to what they hold; all else that is created on the way must stay alive, or ids repeat.
     alive: list[Any] = []
-    of_others, writes = 0, True
     while (waiting or losses) and len(met) < _MOST_OBJECTS:
         if not waiting:
-            of_others = len(found.holders)
-            waiting.extend(losses)
-            losses, writes = [], False
+            waiting, losses = losses, deque()
         name, thing = waiting.popleft()
         visit = _find_visit(thing.__class__)
         if visit is None:
             if signature is not None:
                 signature.note_constant(name, thing)
             continue
-        writes |= _may_write(thing)
         number = met.get(id(thing))
         if number is not None:
             if signature is not None:
@@ -132,27 +121,14 @@ def walk(roots: Mapping[str, object], *, signature: Signature | None = None) -> 
         waiting.extend(parts)
         if signature is not None:
             signature.note(name, thing, len(parts))
-    if signature is not None and waiting:
+    if signature is not None and (waiting or losses):
         signature.complete = False
-    _limit_copies(found, found.holders[len(found.holders) if writes or waiting else of_others :])
+    tensors = (one for one in found.holders if isinstance(one, TensorHolder))
+    copied = 0
+    for one in sorted(tensors, key=lambda one: one.thing.nbytes):
+        copied += one.thing.nbytes
+        one.copyable = copied <= MOST_COPIED
     return found
-
-
-def _limit_copies(found: Reached, targets: Iterable[Holder]) -> None:
-    """Find room for the copies of tensors, of the smallest ones first; there is little for targets."""
-    tensors = sorted(
-        (one for one in found.holders if isinstance(one, TensorHolder)), key=lambda one: one.thing.nbytes
-    )
-    modules = [module for _, module in found.modules]
-    parts = [part for module in modules for part in (module._parameters, module._buffers)]
-    own = {id(one) for part in parts for one in part.values()}
-    spared = {id(one) for one in targets if id(one.thing) not in own}
-    room = {False: _MOST_COPIED_BYTES, True: _MOST_TARGET_BYTES}
-    for one in tensors:
-        kind = id(one) in spared
-        room[kind] -= one.thing.nbytes
-        one.copyable = room[kind] >= 0
-        one.small &= one.copyable
 
 
 @lru_cache(maxsize=4096)
@@ -321,39 +297,6 @@ def _list_names(code: CodeType) -> tuple[str, ...]:
     """Return the names that a function may look up, those of functions within it included."""
     inner = [one for one in code.co_consts if isinstance(one, CodeType)]
     return tuple(dict.fromkeys((*code.co_names, *(name for one in inner for name in _list_names(one)))))
-
-
-#: What writes into tensors besides methods whose names end in an underscore.
-_WRITERS = frozenset(("data", "data_ptr", "inplace", "numpy", "out", "setattr", "untyped_storage"))
-
-
-def _may_write(thing: object) -> bool:
-    """Return whether a loss that reaches a function or a module may write into a tensor that it reads."""
-    if isinstance(thing, FunctionType):
-        return not is_passed_over(thing) and _writes(thing.__code__)
-    # Modules of users are told by their functions, those of packages, as metrics, by nothing.
-    kind = type(thing)
-    return (
-        isinstance(thing, torch.nn.Module)
-        and is_passed_over(kind)
-        and not kind.__module__.startswith("torch.nn.")
-    )
-
-
-@lru_cache(maxsize=4096)
-def _writes(code: CodeType) -> bool:
-    """Return whether the instructions and names of code are such that it may write into a tensor."""
-    inner = [one for one in code.co_consts if isinstance(one, CodeType)]
-    # Names of arguments, as ``out=``, are a constant.
-    named = [text for one in code.co_consts if isinstance(one, tuple) for text in one]
-    names = {*code.co_names, *(one for one in named if isinstance(one, str))}
-    return (
-        bool(names & _WRITERS)
-        or any(one.endswith("_") and not one.endswith("__") for one in names)
-        or any(one.opname.startswith(("STORE_SUBSCR", "STORE_SLICE")) for one in dis.get_instructions(code))
-        or any(one.opname == "BINARY_OP" and "=" in one.argrepr for one in dis.get_instructions(code))
-        or any(map(_writes, inner))
-    )
 
 
 def _visit_method(name: str, thing: Any, found: Reached) -> _Found:
