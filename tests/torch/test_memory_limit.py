@@ -29,7 +29,7 @@ from ckptplan.torch.graphs import find_held_tensors
 from ckptplan.torch.measurement import measure_call
 from ckptplan.torch.meters import LiveBytes, measure_allocated
 from ckptplan.torch.survey import Measurement, Survey
-from tests.torch.support import assert_close, gradients, gru, job, plain
+from tests.torch.support import assert_close, gradients, gru, job, plain, plan_of
 
 STEPS = 400
 
@@ -648,6 +648,63 @@ def test_a_first_call_at_the_least_limit_stays_within_it(name: str) -> None:
     with meter() as found:
         run(memory=least).loss.backward()
     assert found.peak <= 1.05 * least
+
+
+class Recalling(torch.nn.Module):
+    """A cell whose state has its last states, and grows until these are twenty."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = torch.nn.GRUCell(16, 64)
+
+    def forward(self, state: Any, x: torch.Tensor) -> Any:
+        last, before = state
+        last = self.gru(x, last) + 0.1 * before.mean(0)
+        return (last, torch.cat([before, last[None]])[-20:]), last
+
+
+class KeepsThree(torch.nn.Module):
+    """Keeps its last three states in a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(16, 16)
+        self.kept: list[torch.Tensor] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        state = torch.tanh(self.linear(x) + 0.2 * sum(self.kept))
+        self.kept = [*self.kept, state][-3:]
+        return state
+
+
+def run_recalling(memory: int) -> None:
+    inputs, state = torch.randn(90, 8, 16), (torch.zeros(8, 64), torch.zeros(1, 8, 64))
+    bptt(Recalling(), inputs, state, squares, memory=memory).loss.backward()
+
+
+def run_keeping(memory: int) -> None:
+    wrapped = wrap(KeepsThree(), memory=memory, reset=lambda net: setattr(net, "kept", []))
+    wrapped(torch.randn(90, 8, 16))[-1].sum().backward()
+
+
+@pytest.mark.parametrize("run", [run_recalling, run_keeping])
+def test_the_least_that_is_named_is_enough_for_a_state_that_grows(run: Callable[..., None]) -> None:
+    """It is that of the largest state, whatever the first steps have."""
+    _, least = refuse(run, 1)
+    for _ in range(2):
+        run(memory=least)
+
+
+def test_all_that_is_recorded_before_the_turn_takes_room_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But the last run, if it is recorded after the turn."""
+    space, plan = budget.Space(limit=1_000, outputs=10), plan_of(20, "standard")
+
+    def find_excess(*actions: Action) -> int:
+        monkeypatch.setattr(budget, "schedule_of", lambda _: (*actions, Backward(8, 20)))
+        return space.find_excess(plan)
+
+    alone = find_excess(Advance(0, 8), Record(8, 20))
+    assert find_excess(Advance(0, 8), Record(8, 17), Record(17, 20)) == alone + 9 * plan.workload.tape_bytes
 
 
 @pytest.mark.parametrize("measure", [torch.nn.functional.mse_loss, torch.nn.functional.smooth_l1_loss])

@@ -20,6 +20,9 @@ import torch
 from ckptplan import InputError
 from ckptplan.torch import bptt
 from ckptplan.torch.digests import Projections
+from ckptplan.torch.surroundings.holders import TensorHolder
+from ckptplan.torch.surroundings.signature import hash_numbers
+from ckptplan.torch.surroundings.snapshot import Place, list_counts
 from ckptplan.torch.trees import are_equal_constants
 from ckptplan.torch.trial import are_equal
 from tests.torch.support import plan_of
@@ -191,6 +194,30 @@ def test_imaginary_parts_are_compared() -> None:
     one, other = torch.tensor([1 + 1j]), torch.tensor([1 + 5j])
     assert are_equal((one,), (one.clone(),))
     assert not are_equal((one,), (other,))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.int8, torch.bool])
+def test_numbers_are_told_from_others_in_any_place(dtype: torch.dtype) -> None:
+    numbers = torch.zeros(3, 20_000).to(dtype)
+    before = hash_numbers(numbers)
+    assert before == hash_numbers(numbers.clone())
+    assert before != hash_numbers(numbers.view(20_000, 3))
+    numbers[2, 19_999] = 1
+    assert before != hash_numbers(numbers)
+
+
+def test_a_tensor_that_grew_is_set_back_to_its_shape_and_numbers() -> None:
+    """What is small enough to be counted by may become larger, and then small again."""
+    kept = torch.arange(3.0)
+    place = Place(TensorHolder("kept", kept, small=True), None)
+    (source,) = list_counts([place], with_graph=())
+    before = source.state()
+    kept.resize_(20)
+    large = source.state()
+    source.restore(before)
+    assert kept.tolist() == [0.0, 1.0, 2.0]
+    source.restore(large)
+    assert kept.tolist() == [0.0, 1.0, 2.0]
 
 
 def test_digests_do_not_depend_on_the_default_device() -> None:

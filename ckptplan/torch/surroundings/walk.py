@@ -96,7 +96,7 @@ class Reached:
 def walk(roots: Mapping[str, object], *, signature: Signature | None = None) -> Reached:
     """Return what can be reached from named objects, from losses last; a ``signature`` notes what is met."""
     found = Reached()
-    losses = deque(one for one in roots.items() if one[0].endswith("loss"))
+    losses: deque[tuple[str, Any]] = deque(one for one in roots.items() if one[0].endswith("loss"))
     waiting: deque[tuple[str, Any]] = deque(one for one in roots.items() if not one[0].endswith("loss"))
     met: dict[int, int] = {}
     # Holders refer to what they hold; all else that is created on the way must stay alive, or ids repeat.
