@@ -34,8 +34,9 @@ _CLASSICAL = {"glance": 10_000, "quick": 30_000, "thorough": 200_000}
 #: Limits for a whole front of memories: on closed forms, and on the steps of all classical tables together.
 _BINOMIALS = 2_000
 _CLASSICAL_IN_ALL = {"glance": 30_000, "quick": 120_000, "thorough": 600_000}
-#: Splits are examined in pieces of this many lengths; a piece is examined completely or skipped.
-_PIECE = 64
+#: Many splits are examined in pieces of this many lengths; a piece is examined completely or skipped. With
+#: fewer pieces than this, it is quicker to examine all splits.
+_PIECE, _FEW_PIECES = 64, 512
 
 
 def is_classical(*, units: int, sizes: UnitSizes) -> bool:
@@ -97,7 +98,7 @@ def _least_sum(rests: Values, heads: Values) -> float:
     ``rests`` falls and ``heads`` rises, so the last rest and the first head of a piece bound its sums.
     """
     pieces = len(rests) // _PIECE
-    if pieces < 8:
+    if pieces < _FEW_PIECES:
         return float(np.min(rests + heads))
     whole = pieces * _PIECE
     first = heads[:whole:_PIECE]

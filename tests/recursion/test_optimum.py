@@ -129,6 +129,20 @@ def test_the_classical_case_is_the_general_one(
         assert counted.local_bytes <= units
 
 
+@given(steps=st.integers(64, 700), write=prices, read=prices, recompute=st.sampled_from([0.1, 1.0, 2.0]))
+def test_splits_of_long_sequences_are_examined_in_pieces(
+    steps: int, write: float, read: float, recompute: float
+) -> None:
+    """A piece is skipped only if no split in it costs less: every value is the same."""
+    job: dict[str, Any] = {"steps": steps, "units": 5, "sizes": UnitSizes(1, 1)}
+    one_by_one = SingleTape(**job, prices=Prices(recompute=recompute, write=write, read=read))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ckptplan.recursion.classical._FEW_PIECES", 1)
+        in_pieces = SingleTape(**job, prices=Prices(recompute=recompute, write=write, read=read))
+    np.testing.assert_allclose(in_pieces.unstored, one_by_one.unstored, rtol=1e-12)
+    np.testing.assert_allclose(in_pieces.remote, one_by_one.remote, rtol=1e-12)
+
+
 def test_without_remote_memory_it_is_revolve() -> None:
     """H-Revolve and Disk-Revolve with no disk: one tape, s slots."""
     for slots in (1, 2, 5):
