@@ -27,6 +27,8 @@ DOCS = Path(__file__).parent.parent / "docs"
 MIB, GIB = 2**20, 2**30
 #: What a benchmark says in place of results that only a GPU can give.
 NEEDS_CUDA = "needs a CUDA device"
+#: The exit code that says so.
+NEEDS_GPU = 3
 _END = "<!-- end -->\n"
 _T = TypeVar("_T")
 
@@ -261,7 +263,10 @@ def main(
     if options.out is not None:
         _run_into(options.out, run, setting)
         return
-    results = run(setting)
+    try:
+        results = run(setting)
+    except NeedsCudaError as error:
+        parser.exit(NEEDS_GPU, f"{name}: {error}\n")
     print(document(results))
     for failure in setting.failures:
         print(failure, file=sys.stderr)

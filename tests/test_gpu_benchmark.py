@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu import FAILED, NEEDS_GPU, PAGES, PICTURE, STAGES, choose_code, make_section, merge
+from benchmarks.gpu import FAILED, PAGES, PICTURE, STAGES, choose_code, make_section, merge
+from benchmarks.harness import NEEDS_GPU
 from benchmarks.headline import find_largest
 from benchmarks.remote import find_shared
 
