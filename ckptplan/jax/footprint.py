@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ckptplan.errors import PlanMismatch
+from ckptplan.jax.jaxprs import Same
 from ckptplan.jax.leaves import byte_size
 from ckptplan.jax.sums import GradientSums
 from ckptplan.jax.table import RowTable, tabulate
@@ -74,7 +75,7 @@ class StepFootprint:
 
     def tabulate(self, plan: Plan | Schedule) -> RowTable:
         """Return the table of a plan or a schedule for such steps."""
-        return tabulate(plan, self.traced.step.state, self.sums.recording.tape)
+        return tabulate(Same(plan), self.traced.step.state, self.sums.recording.tape)
 
     def predict(self, plan: Plan) -> int:
         """Return what a program of a plan needs: buffers can hold more than what is kept at one time."""

@@ -146,37 +146,30 @@ def _time_states(place: OffloadPlace, state_bytes: int, *, through: bool, most: 
     Raises InputError if the place fails.
     """
     states = RemoteStates(place, through=through)
+    like = jax.ShapeDtypeStruct((state_bytes,), jnp.uint8)
+
+    def finish(moved: Any) -> None:
+        jax.block_until_ready(moved)
+        jax.effects_barrier()
+
     try:
-        return _time_programs(states, state_bytes, most=most)
+        with jax.ensure_compile_time_eval():
+            run, state = int(jax.jit(states.open)()), jnp.ones(like.shape, like.dtype)
+            write = jax.jit(lambda number, state: states.write(run, number, [state]))
+            read = jax.jit(lambda number: states.read(run, number, [like]))
+            # Compiled before they are timed.
+            finish(write(0, state))
+            finish(read(0))
+            return time_moves(
+                lambda number: finish(write(number, state)),
+                lambda number: finish(read(number)),
+                state_bytes=state_bytes,
+                most=most,
+            )
     except jax.errors.JaxRuntimeError:
         if states.failure is None:
             raise
         raise states.failure from None
-
-
-def _time_programs(states: RemoteStates, state_bytes: int, *, most: int) -> Rates:
-    like = jax.ShapeDtypeStruct((state_bytes,), jnp.uint8)
-    with jax.ensure_compile_time_eval():
-        run, state = int(jax.jit(states.open)()), jnp.ones(like.shape, like.dtype)
-        programs: Any = (
-            jax.jit(lambda number, state: states.write(run, number, [state])),
-            jax.jit(lambda number: states.read(run, number, [like])),
-        )
-
-        def write(number: int) -> None:
-            wait(programs[0](number, state))
-
-        def read(number: int) -> None:
-            wait(programs[1](number))
-
-        def wait(moved: Any) -> None:
-            jax.block_until_ready(moved)
-            jax.effects_barrier()
-
-        try:
-            # Compiled before they are timed.
-            write(0)
-            read(0)
-            return time_moves(write, read, state_bytes=state_bytes, most=most)
-        finally:
-            states._close(run)
+    finally:
+        for one in list(states._kept):
+            states._close(one)

@@ -136,8 +136,8 @@ def trace_step(
 
     t = jax.ShapeDtypeStruct((), jnp.int32)
     closed, shapes = jax.make_jaxpr(flat_step, return_shape=True)(state, slices, t)
-    promoted = _promote(state, shapes[0])
-    if promoted is not None:
+    promoted = tuple(map(_promote, state, shapes[0]))
+    if any(one is not leaf for one, leaf in zip(promoted, state, strict=True)):
         state = promoted
         closed, shapes = jax.make_jaxpr(flat_step, return_shape=True)(state, slices, t)
     _check_state(init, closed.in_avals[: len(state)], shapes[0], field=field, first=first)
@@ -162,21 +162,13 @@ def _as_arrays(leaves: Sequence[Any]) -> Arrays:
     return tuple(map(jnp.asarray, leaves))
 
 
-def _promote(state: Arrays, after: Sequence[jax.ShapeDtypeStruct]) -> Arrays | None:
-    """Return the state with the types of the next one where only Python numbers were given, else None.
+def _promote(leaf: Any, shape: jax.ShapeDtypeStruct) -> Any:
+    """Return a leaf of a state with the type of the next one if it was a Python number, else as it is.
 
     As ``jax.lax.scan`` does: of a number and another type, it is the type of their sum.
     """
-    changed = [
-        leaf.dtype != shape.dtype and getattr(leaf, "weak_type", False)
-        for leaf, shape in zip(state, after, strict=True)
-    ]
-    if not any(changed):
-        return None
-    return tuple(
-        leaf.astype(jnp.result_type(leaf, shape.dtype)) if change else leaf
-        for leaf, shape, change in zip(state, after, changed, strict=True)
-    )
+    changes = leaf.dtype != shape.dtype and getattr(leaf, "weak_type", False)
+    return leaf.astype(jnp.result_type(leaf, shape.dtype)) if changes else leaf
 
 
 def _find_difference(before: Any, after: Any, path: str = "") -> str:

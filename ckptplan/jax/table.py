@@ -24,7 +24,6 @@ from ckptplan.jax.leaves import byte_size
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import schedule_of
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
-from ckptplan.schedule.schedule import Schedule
 
 #: The columns of a row, in the order of its work; -1 stands for no slot, and for no steps.
 COLUMNS = (
@@ -146,13 +145,9 @@ class RowTable:
         return sum(room * byte_size([leaf]) for room, leaf in sizes)
 
 
-def tabulate(plan: Plan | Schedule, state: Leaves, tape: Leaves) -> RowTable:
-    """Return the table of a plan or a schedule; those that were made last are kept."""
-    return _tabulate(Same(plan), state, tape)
-
-
 @lru_cache(maxsize=4)
-def _tabulate(plan: Same, state: Leaves, tape: Leaves) -> RowTable:
+def tabulate(plan: Same, state: Leaves, tape: Leaves) -> RowTable:
+    """Return the table of a plan or a schedule."""
     schedule = schedule_of(plan.value) if isinstance(plan.value, Plan) else plan.value
     return make_table(schedule, steps=plan.value.steps, state=state, tape=tape)
 
