@@ -542,16 +542,11 @@ def test_a_cluster_writes_what_one_machine_writes(whole: dict[str, Path], tmp_pa
 
 @pytest.mark.slow
 def test_a_cluster_that_does_not_answer_is_told(tmp_path: Path) -> None:
+    import dask.config
+
     file = tmp_path / "s.csv"
-    done = run(
-        "sweep",
-        *GRID,
-        "--engine",
-        "dask://127.0.0.1:9",
-        "-o",
-        str(file),
-        DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT="1s",
-    )
+    with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
+        done = run("sweep", *GRID, "--engine", "dask://127.0.0.1:9", "-o", str(file))
     assert done.returncode == 2
     assert "--engine: no scheduler of Dask answers" in done.stderr
     assert not file.exists()
