@@ -122,6 +122,7 @@ class OnlineSchedule:
                 least_write=write,
                 least_read=read,
                 effort="glance",
+                alone=True,
             )
             solved = solve(problem)
             for candidate in solved.candidates if solved is not None else ():

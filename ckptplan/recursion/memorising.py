@@ -51,7 +51,7 @@ class Memorisation(PartValues):
                 np.copyto(chunk, shift(self._follow(t - 1), tape))
             np.copyto(local, shift(chunk + k, -state))
             if t > 1:
-                np.minimum(local, splits.least(t), out=local)
+                np.minimum(local, splits.least(t, 1, t), out=local)
             np.add(local, t * self.prices.recompute + (a + back), out=heads[t])
             if self.hidden:
                 np.copyto(rest, shift(local + s, state))

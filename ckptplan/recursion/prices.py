@@ -1,4 +1,4 @@
-"""Bounds the cost of schedules by prices of steps.
+"""Bounds the cost of schedules by prices of steps, and tells which splits one close to the optimum can have.
 
 Let a part earn p for each step that it reverses. The most that a part of any length earns beyond its cost, its
 *profit*, is given by the dual of (R0) to (R3) of docs/optimality.md, in one sweep over units m. With profits
@@ -11,11 +11,17 @@ marked ' at the price p - r, since a run over the steps of a head costs r each, 
 
 At prices of at most 0 all profits are 0. So t steps within m units cost at least p t - free(m), for each p. The
 best of these bounds is concave in p, and takes no time that depends on t.
+
+What a part costs beyond p t - profit is its *loss*, never negative. In a schedule, a part has the price of the
+whole less r for each split that has it in its head, and a part loses at least what the parts within it do. So
+none loses more than what the schedule costs beyond the bound for the whole. The lines of all prices show which
+lengths lose more than the slack.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple
@@ -23,6 +29,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ckptplan.cost.arrays import Integers
 from ckptplan.recursion.problem import Prices
 from ckptplan.recursion.tree import UnitSizes
 
@@ -31,6 +38,17 @@ _Floats = npt.NDArray[np.float64]
 #: Prices tried between two multiples of r (those that differ by multiples of r belong together): as many as
 #: make arrays of this size, but neither fewer nor more than two limits.
 _ENTRIES, _FEWEST, _MOST = 2**20, 32, 512
+#: Splits of schedules up to this share above the bound are kept. The optimum is within it nearly always.
+SLACK = 1 / 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromisingSplits:
+    """The splits of all schedules that cost at most ``most``."""
+
+    most: float
+    #: For each number t of steps: the fewest units, the first y, and the y behind the last one.
+    ranges: Sequence[tuple[int, int, int]]
 
 
 class _Profits(NamedTuple):
@@ -41,14 +59,54 @@ class _Profits(NamedTuple):
     far: _Floats
 
 
+class _Lengths(NamedTuple):
+    """The shortest and the longest parts that may occur; arrays of shape (units + 1, 1)."""
+
+    least: Integers
+    most: Integers
+
+
+def find_promising_splits(
+    *, steps: int, units: int, sizes: UnitSizes, prices: Prices, most_levels: int = 64
+) -> PromisingSplits | None:
+    """Return the splits to examine for the optimum of all steps and units, None if prices do not help.
+
+    Arguments are those of ``Tables``, and the most multiples of r to try as prices.
+    """
+    if not prices.recompute:
+        return None
+    levels, bounds = list[_Profits](), list[_Floats]()
+    for earned, profits in _climb(units, sizes, prices):
+        levels.append(profits)
+        bounds.append(steps * earned - profits.free[-1])
+        if len(levels) > 2 and bounds[-1].max() <= bounds[-2].max():
+            break
+        if len(levels) > most_levels:
+            return None
+    level, place = np.unravel_index(np.argmax(bounds), np.shape(bounds))
+    bound = float(bounds[level][place])
+    slack = SLACK * bound
+    chain = [_Profits(*(one[:, place] for one in profits)) for profits in levels]
+    free, owned, far = (
+        [_find_lengths(np.stack(one), at, prices.recompute, slack, steps) for at in range(int(level) + 1)]
+        for one in zip(*chain, strict=True)
+    )
+    ranges = np.stack(
+        [np.full(steps + 1, units), np.full(steps + 1, steps), np.zeros(steps + 1, dtype=np.int64)]
+    )
+    for heads in (owned, far):
+        for at in range(len(free)):
+            _widen(ranges, whole=heads[at], rest=free[at], head=heads[max(at - 1, 0)])
+    return PromisingSplits(most=bound + slack, ranges=list(zip(*ranges.tolist(), strict=True)))
+
+
 @lru_cache(maxsize=8)
 def bound_by_prices(
     *, steps: int, units: int, sizes: UnitSizes, prices: Prices, first: int, most_levels: int
 ) -> _Floats:
     """Return what all steps cost at least within each number of units; shape (units + 1,).
 
-    Arguments are those of ``Tables``, the first number of units whose bound matters, and the most multiples of
-    r to try as prices.
+    Arguments are those of ``find_promising_splits``, and the first number of units whose bound matters.
     """
     least = np.full(units + 1, -np.inf)
     if not prices.recompute:
@@ -102,3 +160,32 @@ def _price(earned: _Floats, cheaper: _Profits, *, sizes: UnitSizes, prices: Pric
     recorded = np.maximum(chunk[pad + count - 1] - k, 0.0)
     owned[pad:][last] = np.maximum(recorded, free[pad:][last] + (cheaper.owned[last] - a - back))
     return _Profits(*(one[pad : pad + count] for one in (free, owned, far)))
+
+
+def _find_lengths(profits: _Floats, at: int, recompute: float, slack: float, steps: int) -> _Lengths:
+    """Return the lengths that lose at most ``slack`` at a level, by the lines of all levels.
+
+    Profits have the shape (levels, units + 1); the price of a level is ``recompute`` more than the one before.
+    """
+    lower, own, higher = profits[:at], profits[at], profits[at + 1 :]
+    distances = recompute * np.arange(1, len(profits))[:, None]
+    with np.errstate(invalid="ignore"):
+        least = np.max((own - lower[::-1] - slack) / distances[:at], axis=0, initial=0)
+        most = np.min((slack + higher - own) / distances[: len(higher)], axis=0, initial=steps)
+    is_bounded = np.isfinite(own)
+    # One step more than the lines say, for rounding.
+    least = np.where(is_bounded, np.maximum(np.floor(least), 1), 1)
+    most = np.where(is_bounded, np.minimum(np.ceil(most), steps), steps)
+    return _Lengths(*(column.astype(np.int64)[:, None] for column in (least, most)))
+
+
+def _widen(ranges: Integers, *, whole: _Lengths, rest: _Lengths, head: _Lengths) -> None:
+    """Make ranges contain the splits of parts of some lengths into rests and heads of some lengths."""
+    steps = np.arange(ranges.shape[1])
+    first, last = np.maximum(head.least, steps - rest.most), np.minimum(head.most, steps - rest.least)
+    possible = (whole.least <= steps) & (steps <= whole.most) & (first <= last)
+    units = np.where(possible.any(axis=0), possible.argmax(axis=0), len(possible))
+    first = np.where(possible, first, len(steps)).min(axis=0)
+    stop = np.where(possible, last + 1, 0).max(axis=0)
+    ranges[:2] = np.minimum(ranges[:2], (units, first))
+    ranges[2] = np.maximum(ranges[2], stop)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import gcd, inf
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -88,8 +89,9 @@ class Problem:
 
     ``least_write`` and ``least_read`` are the minimum costs of a state, where several states may share a
     message or transfers may overlap compute. ``free_bytes`` None is unbounded local memory. With ``front``,
-    schedules for every smaller budget are wanted, too. Memory is counted in units of ``unit_bytes``, or of the
-    greatest that divide both sizes; sizes are rounded up: what fits in units fits in bytes.
+    schedules for every smaller budget are wanted, too; ``alone``, only the quickest one within all memory, and
+    those for less need not be good. Memory is counted in units of ``unit_bytes``, or of the greatest that
+    divide both sizes; sizes are rounded up: what fits in units fits in bytes.
     """
 
     steps: int
@@ -102,6 +104,7 @@ class Problem:
     #: The work that is allowed: 'glance', 'quick' or 'thorough'.
     effort: str = "quick"
     front: bool = False
+    alone: bool = False
     progress: Progress | None = None
     unit_bytes: int | None = None
 
@@ -130,9 +133,9 @@ class Problem:
         """Whether a table of all steps and units is affordable."""
         return self.units <= most_units(self.steps, effort=self.effort)
 
-    def within(self, units: int) -> Problem:
-        """Return the problem with so many units of free local memory."""
-        return replace(self, free_bytes=units * self.unit)
+    def within(self, units: int, **changes: Any) -> Problem:
+        """Return the problem with so many units of free local memory, and other changes."""
+        return replace(self, free_bytes=units * self.unit, **changes)
 
     @property
     def covered(self) -> bool:

@@ -146,7 +146,7 @@ def _solve_by_tables(problem: Problem) -> SolvedProblem:
     """Return the solution from a table of the whole sequence, or of a part of it."""
     rung = problem
     if not problem.is_affordable:
-        rung = problem.within(find_rung(problem, problem.units))
+        rung = problem.within(find_rung(problem, problem.units), alone=False)
     coarse, free = coarsen(rung), problem.units * problem.unit
     is_whole = coarse.is_affordable
     if is_whole:

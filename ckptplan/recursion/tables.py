@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import InitVar, dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ import numpy.typing as npt
 from ckptplan.cost.arrays import SUM_ROUNDING
 from ckptplan.model.progress import Progress
 from ckptplan.model.split import Choice, Where
+from ckptplan.recursion.prices import PromisingSplits
 from ckptplan.recursion.problem import Prices
 from ckptplan.recursion.tree import Decision, Part, UnitSizes
 
@@ -66,8 +67,11 @@ class PartValues:
 class Tables(PartValues):
     """Values of every part of up to ``steps`` steps and ``units`` units; infinite if it cannot be reversed.
 
-    ``unstored``, ``local``, ``remote`` and ``chunk`` have shape (steps + 1, units + 1).
+    ``unstored``, ``local``, ``remote`` and ``chunk`` have shape (steps + 1, units + 1). With ``promising``
+    splits only, values are exact in the schedules that these are made for, and may be too large elsewhere.
     """
+
+    promising: PromisingSplits | None = None
 
     def narrow(self, units: int) -> Tables:
         """Return the tables for at most ``units`` units: a view of these, with the same values, or these.
@@ -103,8 +107,9 @@ class Tables(PartValues):
         self.reruns = np.arange(last + 1) * recompute
         has_remote = write < _INFINITE
         # A split at y leaves a rest of t - y steps, stored in descending order, and a head of y steps.
-        rests, heads_local = (np.full((last + 1, width), _INFINITE) for _ in range(2))
-        heads_remote = np.full((last + 1 if has_remote else 1, width), _INFINITE)
+        order: Literal["C", "F"] = "F" if self.promising else "C"
+        rests, heads_local = (np.full((last + 1, width), _INFINITE, order=order) for _ in range(2))
+        heads_remote = np.full((last + 1 if has_remote else 1, width), _INFINITE, order=order)
         split_local, split_remote = Splits(rests, heads_local), Splits(rests, heads_remote)
         a, k, s, back = prices.actions
         for t in range(1, last + 1):
@@ -114,15 +119,17 @@ class Tables(PartValues):
             recorded = chunk + k if k else chunk
             # (R2) k + chunk(t, m + M_s); the least over all splits. Memory beyond the last entry does not help.
             local[:-state], local[-state:] = recorded[state:], recorded[-1]
-            if t > 1:
-                least_local = split_local.least(t)
-                np.minimum(local, least_local, out=local)
+            least, first, stop = self.promising.ranges[t] if self.promising else (0, 1, t)
+            if first < stop:
+                least_local = split_local.least(t, first, stop, slice(least, None))
+                np.minimum(local[least:], least_local, out=local[least:])
             # (R3) k + chunk(t, m); min(s, l) + owned(t, m - M_s); the least over all splits.
             held = local[:-state]
             remote[:state] = recorded[:state]
             np.minimum(recorded[state:], held + hold if hold else held, out=remote[state:])
-            if t > 1 and has_remote and (count := self._count_columns(least_local, remote)):
-                np.minimum(remote[:count], split_remote.least(t, count), out=remote[:count])
+            if first < stop and has_remote and (count := self._count_columns(least_local, remote[least:])):
+                columns = slice(least, least + count)
+                np.minimum(remote[columns], split_remote.least(t, first, stop, columns), out=remote[columns])
             # (R1) k + chunk(t, m); s + owned(t, m - M_s); w + far(t, m).
             unstored[:state] = recorded[:state]
             np.minimum(recorded[state:], held + s if s else held, out=unstored[state:])
@@ -200,12 +207,13 @@ class Splits:
         self.piece = min(max(1, _PIECE // self.width), rests.shape[0]) * self.width
         self.sums, self.least_sums = np.empty(self.piece), np.empty(self.piece)
 
-    def least(self, t: int, count: int | None = None) -> Values:
-        """Return the minimum for t steps, for all numbers of units or the first ``count`` ones."""
+    def least(self, t: int, first: int, stop: int, columns: slice = slice(None)) -> Values:
+        """Return the minimum over y = first..stop-1 for some numbers of units."""
         begin, width, piece = self.last - t, self.width, self.piece
-        rests, heads = self.rests[begin + 1 : self.last], self.heads[1:t]
-        if count is not None and count < _FEW * width:
-            few: Values = np.min(rests[:, :count] + heads[:, :count], axis=0)
+        rests, heads = self.rests[begin + first : begin + stop], self.heads[first:stop]
+        some = range(width)[columns]
+        if not rests.flags.c_contiguous or len(some) < _FEW * width:
+            few: Values = np.min(rests[:, columns] + heads[:, columns], axis=0)
             return few
         rests, heads = rests.reshape(-1), heads.reshape(-1)
         length = len(rests)
@@ -223,7 +231,7 @@ class Splits:
             np.minimum(best[: len(upper)], upper, out=best[: len(upper)])
             rows = half
         least: Values = best[: rows * width].reshape(rows, width).min(axis=0)
-        return least[:count]
+        return least[columns]
 
 
 def shift(row: Values, by: int) -> Values:

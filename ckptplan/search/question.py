@@ -345,8 +345,9 @@ class Question:
     def _solve(self, strategy: Solved, objective: Objective, *, progress: Progress | None) -> Answer | None:
         if self.goal.model == "paper":
             raise no_equation(strategy.name)
-        # The schedules of smaller budgets are of no use if time comes first.
+        # The schedules of smaller budgets are of no use if time comes first, and is all that is asked for.
         task = self.task(strategy, objective, front=objective.first != least_time.first, progress=progress)
+        task = dataclasses.replace(task, alone=not task.front and self.goal.objective == "time")
         found = strategy.solve(task)
         if found is None:
             return None

@@ -356,10 +356,10 @@ def _solve(task: Task, *, remote: bool, price: float = 0.0, messages: bool = Fal
     With ``messages``, each state is charged for its message, however cheap it is.
     """
     problem = _make_problem(task.costs, task.budget, remote=remote, messages=messages, effort=task.effort)
-    problem = replace(problem, front=task.front, progress=task.progress)
+    problem = replace(problem, front=task.front, alone=task.alone, progress=task.progress)
     if price:
         dearer = replace(problem.prices, write=problem.prices.write + price)
-        problem = replace(problem, prices=dearer, effort=_LESS[task.effort], front=False)
+        problem = replace(problem, prices=dearer, effort=_LESS[task.effort], front=False, alone=True)
     # Imported where a strategy is solved: the registry imports each strategy of each command.
     from ckptplan.recursion.solver import solve
 
