@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from itertools import zip_longest
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -118,7 +118,9 @@ class Generators:
     def state(self) -> RandomState:
         """Return the present state; an empty one if randomness is not replayed."""
         states = tuple(source.state() for source in self._sources)
-        if not all(one is other for one, other in zip_longest(states, self._last)):
+        # A source may have None.
+        same = len(states) == len(self._last) and all(map(is_, states, self._last))
+        if not same:
             self._last = states
         # While no numbers are drawn, checkpoints share one copy of about 10 kB.
         return self._last

@@ -12,12 +12,7 @@ import torch
 
 from ckptplan.torch.ambient import Autocast
 from ckptplan.torch.call import Call
-from ckptplan.torch.chunk_cell import (
-    ChunkGradients,
-    SavedOutputs,
-    make_gradients_error,
-    read_gradients,
-)
+from ckptplan.torch.chunk_cell import ChunkGradients, SavedOutputs, make_gradients_error, read_gradients
 from ckptplan.torch.engine import Engine, Incoming, Tape
 from ckptplan.torch.graphs import Gradient, as_graph_roots, compute_gradients
 from ckptplan.torch.inputs import iterate_steps
@@ -25,8 +20,7 @@ from ckptplan.torch.losses import Outputs, Terms
 from ckptplan.torch.pages import Pages
 from ckptplan.torch.parameters import check_reached
 from ckptplan.torch.probe import Probed
-from ckptplan.torch.trees import Leaves, Structure, flatten, is_differentiable
-from ckptplan.torch.trial import detach_state
+from ckptplan.torch.trees import Leaves, Structure, detach_state, flatten, is_differentiable
 
 #: The most steps run at a time, and the most whose outputs and adjoints exist at a time.
 _MOST, MOST_WORKING = 64, 16

@@ -43,6 +43,7 @@ from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings, 
 from ckptplan.torch.surroundings.walk import Reached, walk
 from ckptplan.torch.trees import (
     Leaves,
+    detach_state,
     find_tensors,
     flatten,
     holds_graph,
@@ -51,7 +52,6 @@ from ckptplan.torch.trees import (
 )
 from ckptplan.torch.trial import (
     StepResult,
-    detach_state,
     make_hidden_state,
     name_loss,
     refuse_changed_parameters,

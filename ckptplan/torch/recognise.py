@@ -23,7 +23,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch.nn.modules import module as torch_module
@@ -51,45 +51,34 @@ _K = TypeVar("_K", bound=Hashable)
 _V = TypeVar("_V")
 
 
-class Recent(Generic[_K, _V]):
+class Recent(OrderedDict[_K, _V]):
     """What is kept of the calls made last, ``most`` of them, by all threads."""
 
     def __init__(self, most: int) -> None:
+        super().__init__()
         self._most, self._lock = most, threading.Lock()
-        self._kept: OrderedDict[_K, _V] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._kept
 
     def find(self, key: _K) -> _V | None:
         """Return what is kept of a call, None if nothing is."""
         with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-            return self._kept.get(key)
+            if key in self:
+                self.move_to_end(key)
+            return self.get(key)
 
     def keep(self, key: _K, value: _V) -> _V:
         """Keep something of a call, in place of what was known, and return it."""
         with self._lock:
             # An old key must go with its references.
-            self._kept.pop(key, None)
-            self._kept[key] = value
-            while len(self._kept) > self._most:
-                self._kept.popitem(last=False)
+            self.pop(key, None)
+            self[key] = value
+            while len(self) > self._most:
+                self.popitem(last=False)
         return value
 
     def forget(self, key: _K) -> None:
         """Forget what is kept of a call."""
         with self._lock:
-            self._kept.pop(key, None)
-
-    def clear(self) -> None:
-        """Forget all."""
-        with self._lock:
-            self._kept.clear()
+            self.pop(key, None)
 
 
 class StaleFindingsError(InputError):

@@ -24,8 +24,8 @@ import torch
 
 from ckptplan.storage.remote_folder import StateFiles
 from ckptplan.torch.memory import number_device
-from ckptplan.torch.stores import Store, check_unchanged, read_versions
-from ckptplan.torch.trees import Leaves, compact
+from ckptplan.torch.stores import Store, check_unchanged
+from ckptplan.torch.trees import Leaves, compact, read_versions
 
 
 class LeafLayout(NamedTuple):

@@ -20,17 +20,10 @@ from ckptplan.torch.probe import Probed
 from ckptplan.torch.recognise import StaleFindingsError
 from ckptplan.torch.rehearsal import Rehearsal
 from ckptplan.torch.surroundings.holders import ArrayHolder, CacheHolder, GradientHolder, Holder, TensorHolder
-from ckptplan.torch.surroundings.snapshot import (
-    Place,
-    Snapshot,
-    is_put_back,
-    list_changes,
-    put_back,
-)
-from ckptplan.torch.trees import holds_graph
+from ckptplan.torch.surroundings.snapshot import Place, Snapshot, is_put_back, list_changes, put_back
+from ckptplan.torch.trees import detach_state, holds_graph
 from ckptplan.torch.trial import (
     HiddenState,
-    detach_state,
     list_names,
     refuse_changed_parameters,
     refuse_lost_changes,

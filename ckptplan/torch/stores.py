@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from ckptplan.errors import InputError
 from ckptplan.torch.ambient import RandomState
-from ckptplan.torch.trees import Leaves, Structure, byte_size, compact
+from ckptplan.torch.trees import Leaves, Structure, byte_size, compact, read_versions
 
 _K = TypeVar("_K")
 
@@ -81,11 +81,6 @@ class LocalStore(Store[tuple[Leaves, tuple[int, ...]]]):
         leaves, versions = kept
         check_unchanged(state, leaves, versions)
         return leaves
-
-
-def read_versions(leaves: Leaves) -> tuple[int, ...]:
-    """Return numbers that grow as tensors are changed in place."""
-    return tuple(leaf._version for leaf in leaves)
 
 
 def check_unchanged(state: int, leaves: Leaves, versions: tuple[int, ...]) -> None:

@@ -16,7 +16,7 @@ import numbers
 import pathlib
 import types
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -156,6 +156,22 @@ def is_differentiable(tensor: torch.Tensor) -> bool:
 def byte_size(leaves: Sequence[torch.Tensor]) -> int:
     """Return the total bytes of the elements."""
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves)
+
+
+def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], tree: Any) -> Any:
+    """Return a structure with its tensors changed, in containers of its own."""
+    leaves, nest = flatten(tree)
+    return nest.fill([change(leaf) for leaf in leaves])
+
+
+def detach_state(state: Any) -> Any:
+    """Return a state outside of any graph."""
+    return map_tensors(torch.Tensor.detach, state)
+
+
+def read_versions(leaves: Leaves) -> tuple[int, ...]:
+    """Return numbers that grow as tensors are changed in place; tensors of inference mode have none."""
+    return tuple([0 if leaf.is_inference() else leaf._version for leaf in leaves])
 
 
 def compact(tensor: torch.Tensor) -> torch.Tensor:

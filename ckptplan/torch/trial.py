@@ -18,7 +18,7 @@ from ckptplan.torch.graphs import as_graph_roots, read_sequence_number
 from ckptplan.torch.losses import SummedLoss
 from ckptplan.torch.surroundings.holders import GradientHolder, IteratorHolder, TensorHolder
 from ckptplan.torch.surroundings.snapshot import Place, Surroundings
-from ckptplan.torch.trees import Leaves, flatten, refuse_other_leaves
+from ckptplan.torch.trees import Leaves, flatten, read_versions, refuse_other_leaves
 
 
 def make_direction(tensor: torch.Tensor, place: int) -> torch.Tensor:
@@ -113,7 +113,7 @@ def take_step(call: Call, state: Any, step: int, generators: Generators) -> Step
     first, inputs = copy_leaves(leaves), copy_leaves(pieces)
     # As when steps are recorded: a cell may ask whether its state requires a gradient.
     roots = (*(as_graph_roots(first) if torch.is_grad_enabled() else first), *inputs)
-    versions = list_versions(roots)
+    versions = read_versions(roots)
     try:
         x = next(call.sequence.iterate(inputs, nest, step, step + 1))
         after, output = check_result(call_cell(call.cell, structure.fill(roots[: len(first)]), x))
@@ -125,8 +125,8 @@ def take_step(call: Call, state: Any, step: int, generators: Generators) -> Step
             # If it is the state that it changes, this names it.
             take_step(call, state, step, generators)
         raise
-    if versions != list_versions(roots):
-        which = "state" if versions[: len(first)] != list_versions(roots[: len(first)]) else "input"
+    if versions != read_versions(roots):
+        which = "state" if versions[: len(first)] != read_versions(roots[: len(first)]) else "input"
         raise InputError(
             f"changes its {which} in place, so that steps cannot run again from a checkpoint",
             field="cell",
@@ -149,10 +149,10 @@ def _take_losses(call: Call, step: int, state: Any, output: Any) -> list[torch.T
     if not call.losses:
         return []
     leaves = flatten(output)[0]
-    versions = list_versions(leaves)
+    versions = read_versions(leaves)
     fresh = SummedLoss(**call.losses)
     terms = fresh.take(step, [output], first_time=True)
-    if versions != list_versions(leaves):
+    if versions != read_versions(leaves):
         raise InputError(
             "changes an output in place, which may be part of the next state",
             field=name_loss(call),
@@ -169,17 +169,6 @@ def name_loss(call: Call) -> str:
 def copy_leaves(leaves: Leaves) -> Leaves:
     """Return copies outside of any graph."""
     return tuple(leaf.detach().clone() for leaf in leaves)
-
-
-def detach_state(state: Any) -> Any:
-    """Return a state outside of any graph."""
-    leaves, structure = flatten(state)
-    return structure.fill([leaf.detach() for leaf in leaves])
-
-
-def list_versions(leaves: Leaves) -> list[int]:
-    """Return the counters of in-place changes; tensors of inference mode have none."""
-    return [0 if leaf.is_inference() else leaf._version for leaf in leaves]
 
 
 def are_equal(ones: Leaves, others: Leaves, *, rounding: float = ROUNDING) -> bool:

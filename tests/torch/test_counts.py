@@ -43,6 +43,18 @@ class Attribute(Counting):
         return self.steps % EVERY == 0
 
 
+class AttributeOfNone(Counting):
+    """It has no number before the first step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: Any = None
+
+    def count(self) -> bool:
+        self.made = (self.made or 0) + 1
+        return int(self.made) % EVERY == 0
+
+
 class FloatClock(Counting):
     """Of the class until the first step gives the cell its own."""
 
@@ -194,7 +206,8 @@ def loop(cell: Any, state: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     "make",
     [
-        *(Attribute, FloatClock, Buffer, Bound, BoundThenWritten, Element, Pair, Record, Window, Down),
+        *(Attribute, AttributeOfNone, FloatClock, Buffer, Bound, BoundThenWritten),
+        *(Element, Pair, Record, Window, Down),
         *(Anneal, Late, LateCount, in_closure),
     ],
 )

@@ -117,13 +117,7 @@ class FusedSequence(Wrapped):
     layers run together. Bidirectional ones run layer by layer, each as two sequences. Without gradients, the
     wrapped network runs as it is.
 
-    Arguments:
-        net: the layers.
-        memory: as for ``unroll``: what forward and backward may take, together with the outputs and their
-            gradients.
-        plan: in place of ``memory``, a plan or a schedule whose steps are pieces.
-        piece: the time steps of a piece; the quickest by itself, or, with a plan, as many as make its steps.
-        options: other arguments of ``unroll``.
+    Arguments are those of ``wrap``. The steps of a ``plan`` are pieces; without ``piece``, of equal length.
 
     Dropout between layers draws its masks piece by piece: other numbers than the wrapped network draws from the
     same seed, and the same ones when a piece runs again.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,18 +12,10 @@ from ckptplan.errors import InputError
 from ckptplan.torch.cell_calls import SlotCell
 from ckptplan.torch.graphs import storage_of
 from ckptplan.torch.held_graphs import guard_tensor
-from ckptplan.torch.surroundings.holders import (
-    ABSENT,
-    Holder,
-    Key,
-    MappingHolder,
-    NamedValues,
-    TensorHolder,
-)
+from ckptplan.torch.surroundings.holders import ABSENT, Holder, Key, MappingHolder, NamedValues, TensorHolder
 from ckptplan.torch.surroundings.snapshot import Place, Surroundings
 from ckptplan.torch.surroundings.walk import walk
-from ckptplan.torch.trees import flatten, holds_graph
-from ckptplan.torch.trial import list_versions
+from ckptplan.torch.trees import detach_state, flatten, holds_graph, map_tensors, read_versions
 
 #: How far into nested containers an object is looked for.
 _DEPTH = 4
@@ -79,7 +71,7 @@ class Slot:
             self.write(map_tensors(torch.Tensor.clone if self.has_graph else _copy, value))
             return 0
         if not self.has_graph:
-            self.write(map_tensors(torch.Tensor.detach, value))
+            self.write(detach_state(value))
         else:
             # Containers of its own: a step may change them.
             self.write(value if isinstance(value, torch.Tensor) else map_tensors(lambda leaf: leaf, value))
@@ -98,7 +90,7 @@ class Slot:
 
     def leave(self, value: Any) -> None:
         """Set the value that a sequence returned, without a graph that a plain loop would not leave."""
-        self.replace(value if self.has_graph else map_tensors(torch.Tensor.detach, value))
+        self.replace(value if self.has_graph else detach_state(value))
 
     def leave_guarded(self, value: Any, roots: Sequence[torch.Tensor]) -> None:
         """Set a value whose graph is gone: it refuses a gradient, if a plain loop would leave one."""
@@ -108,12 +100,6 @@ class Slot:
             return guard_tensor(leaf, self.name, roots).clone()
 
         self.replace(map_tensors(guard, value) if self.has_graph and roots else value)
-
-
-def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
-    """Return a value with its tensors changed, in containers of its own."""
-    leaves, nest = flatten(value)
-    return nest.fill([change(leaf) for leaf in leaves])
 
 
 def _fill(old: Any, new: Any) -> Any:
@@ -156,7 +142,7 @@ def _copy(leaf: torch.Tensor) -> torch.Tensor:
 
 def _count_writes(value: Any) -> int:
     # No compiled graph counts them; what it computes was compared with the steps as they are written.
-    return 0 if torch.compiler.is_compiling() else sum(list_versions(flatten(value)[0]))
+    return 0 if torch.compiler.is_compiling() else sum(read_versions(flatten(value)[0]))
 
 
 def find_slots(surroundings: Surroundings, places: Iterable[Place]) -> list[Slot]:

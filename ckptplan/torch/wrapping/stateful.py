@@ -16,9 +16,9 @@ from ckptplan.torch.inputs import iterate_steps, make_sequence
 from ckptplan.torch.losses import stack_outputs
 from ckptplan.torch.probe import probe
 from ckptplan.torch.rehearsal import make_single_record
-from ckptplan.torch.run import Result, rehearse
+from ckptplan.torch.run import bptt_call, rehearse
 from ckptplan.torch.surroundings.walk import walk
-from ckptplan.torch.trees import can_be_held, flatten
+from ckptplan.torch.trees import can_be_held, detach_state, flatten, map_tensors
 from ckptplan.torch.trial import HiddenState, list_names
 from ckptplan.torch.wrapping.slots import (
     LateFinding,
@@ -27,7 +27,6 @@ from ckptplan.torch.wrapping.slots import (
     find_held_slots,
     find_slots,
     has_gradient,
-    map_tensors,
     refuse_shared,
 )
 from ckptplan.torch.wrapping.wrapped import Wrapped
@@ -65,14 +64,7 @@ class StatefulSequence(Wrapped):
     cells finds it: here it becomes a slot, and the sequence begins again. It is carried on from call to call,
     as it would be in a loop.
 
-    Arguments:
-        net: the module; called once for each time step.
-        memory: the memory that a call may take.
-        plan: a plan in place of a limit.
-        reset: called with ``net`` before each call, e.g. ``snntorch.utils.reset``; or a method of ``net``.
-        detach: whether a call begins with the numbers of the state that the last one left, without its graph:
-            truncated backpropagation through time.
-        options: other arguments of ``unroll``.
+    Arguments are those of ``wrap``.
     """
 
     _reset: Callable[..., object] | None
@@ -147,7 +139,8 @@ class StatefulSequence(Wrapped):
 
         def run(cell: StatefulCell, state: Any) -> tuple[Any, Any]:
             parameters = self._name_parameters(constants)
-            result: Result = self._bptt(cell, x, state, losses=losses, parameters=parameters)
+            result = bptt_call(self._settle_plan(cell, x, state, losses=losses, parameters=parameters))
+            self.plan = result.plan
             return result.loss, result.state
 
         roots = [one for one in self.net.parameters() if one.requires_grad and torch.is_grad_enabled()]
@@ -290,7 +283,7 @@ def _detach_slots(slots: Iterable[Slot]) -> None:
     for slot in slots:
         value = slot.read()
         if has_gradient(value):
-            slot.replace(map_tensors(torch.Tensor.detach, value))
+            slot.replace(detach_state(value))
 
 
 def _read_slots(error: HiddenState) -> list[Slot]:

@@ -12,7 +12,7 @@ from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.budget import read_limit, settle_plan
 from ckptplan.torch.call import Call, check_plan, read_options
-from ckptplan.torch.run import Result, bptt_call, unroll_call
+from ckptplan.torch.run import unroll_call
 
 #: Arguments of ``unroll`` that say how a plan is executed.
 _OPTIONS = {
@@ -71,12 +71,6 @@ class Wrapped(torch.nn.Module):
         found = unroll_call(call)
         self.plan = call.told
         return found
-
-    def _bptt(self, cell: Any, inputs: Any, state: Any, **more: Any) -> Result:
-        """Return the loss of a sequence, computed step by step, and its final state, without a graph."""
-        result = bptt_call(self._settle_plan(cell, inputs, state, **more))
-        self.plan = result.plan
-        return result
 
     def _settle_plan(self, cell: Any, inputs: Any, state: Any, **more: Any) -> Call:
         """Return the call that executes a plan for a sequence."""
