@@ -177,13 +177,15 @@ class SequenceWatch:
             now = surroundings.take(since=now)
         refuse_changed_parameters(changed)
         self.swept = tuple(changed)
-        self.changing |= {(id(place.holder.thing), place.key) for place in changed}
+        # Steps may leave in the end what they found, and change it all the same.
+        moved = [*changed, *(one for one in self._known or () if one.holder in before)]
+        self.changing |= {(id(place.holder.thing), place.key) for place in moved}
         self._new = [
             one
             for one in surroundings.holders
             if one not in before and (not isinstance(one, TensorHolder) or one.small)
         ]
-        self._changed = {place.holder: before[place.holder] for place in changed}
+        self._changed = {place.holder: before[place.holder] for place in moved}
         guard_leftovers(changed, with_graph=self.with_graph, roots=self._roots)
         # Guards are put into containers that steps made, too.
         self._left = _leave_out(surroundings.take(since=now) if changed else now, self.changing)
