@@ -148,7 +148,9 @@ def _parse(value: object, *, units: Mapping[str, Decimal], accepted: str) -> Dec
         raise refuse(value, "is not a number with a unit", accepted=accepted)
     number, unit = match.groups()
     if unit and unit not in units:
-        raise refuse(value, f"has the unit {quote_value(unit)}.{_unit_hint(unit, units)}", accepted=accepted)
+        raise refuse(
+            value, f"has the unknown unit {quote_value(unit)}.{_unit_hint(unit, units)}", accepted=accepted
+        )
     return Decimal(number) * units.get(unit, Decimal(1))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -12,7 +13,7 @@ import typer
 from ckptplan.cli.command import Written, WrittenBeside
 from ckptplan.cli.environment import write_error
 from ckptplan.cli.options import DEFAULT_WORKLOAD, command_line, option
-from ckptplan.errors import Infeasible
+from ckptplan.errors import Infeasible, InputError
 from ckptplan.report.formats import FORMATS, View, format_of_file
 from ckptplan.storage.files import write_text
 from ckptplan.version import __version__
@@ -40,6 +41,19 @@ def _picture_file(name: str) -> WrittenBeside:
     return picture
 
 
+def _text_file(name: str) -> Written:
+    """Return the name of a file that holds text. Raises InputError if it promises a picture or a page."""
+    file = Written(name)
+    if Path(name).suffix.lower() in (".png", ".svg", ".pdf", ".html"):
+        raise InputError(
+            f"{name!r} would hold text",
+            value=name,
+            accepted="another name here; pictures and pages are written by --plot and --html, where a command "
+            "has them",
+        )
+    return file
+
+
 def picture_option(what: str) -> Any:
     """Return an option that draws something into a file."""
     return option("FILE", f"{what}, as .png, .svg or .pdf.", parser=_picture_file)
@@ -47,7 +61,9 @@ def picture_option(what: str) -> Any:
 
 FormatOption = Annotated[FormatName, option("NAME", f"How the result is written; one of {', '.join(FORMATS)}.")]
 Basis = Annotated[bool, typer.Option(help="List every input of the estimate with its origin, below the table.")]
-OutputFile = Annotated[str | None, option("FILE", "Write to a file, '-' for standard output.", parser=Written)]
+OutputFile = Annotated[
+    str | None, option("FILE", "Write to a file, '-' for standard output.", parser=_text_file)
+]
 PictureSize = Annotated[
     Literal["column", "page", "slide"],
     option("NAME", "Size of the picture: column (3.4 inches wide), page (6.9) or slide."),

@@ -42,6 +42,7 @@ _ACCEPTED = (
     "cell(state, x) -> (state, output); ckptplan.torch.adapters has those of torch.nn, snnTorch, Norse and "
     "SpikingJelly"
 )
+_KEEPING = "a module that keeps its state from step to step; scan and bptt take a cell(state, x)"
 
 
 def call_cell(cell: Callable[..., Any], state: Any, x: Any) -> Any:
@@ -53,6 +54,10 @@ def call_cell(cell: Callable[..., Any], state: Any, x: Any) -> Any:
         if isinstance(error, AttributeError) or "argument" not in str(error) or not _is_of_the_call(error):
             _explain(error, state, x)
             raise
+        if isinstance(cell, SlotCell):
+            raise InputError(
+                f"cannot be called with the input of a step alone: {error}", field="module", accepted=_KEEPING
+            ) from error
         raise InputError(
             f"cannot be called as cell(state, x): {error}", field="cell", accepted=_ACCEPTED
         ) from error

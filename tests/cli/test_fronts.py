@@ -150,7 +150,7 @@ def test_nothing_fits_the_limits_of_the_front() -> None:
     [
         (("pareto", "--plot", "front.gif"), "--plot: 'front.gif' does not say which kind of picture"),
         (("pareto", "--plot", "-"), "--plot: standard output carries the result"),
-        (("pareto", "--at", "300 KB"), "--at: '300 KB' has the unit 'KB'"),
+        (("pareto", "--at", "300 KB"), "--at: '300 KB' has the unknown unit 'KB'"),
         (("pareto", "--at", "0", "--local-bytes", "1MB"), "--local-bytes: does not go together with --at"),
         (("pareto", "--resolution", "2"), "--resolution: '2' would be 200%"),
         (
@@ -158,7 +158,8 @@ def test_nothing_fits_the_limits_of_the_front() -> None:
             "--plot: cannot be written: the folder of '/nowhere/front.png' does not exist",
         ),
         (("pareto", "--strategies", "paretto"), "there is no strategy 'paretto'"),
-        (("pareto", "-o", "same.png", "--plot", "same.png"), "--output: is also what --plot writes"),
+        (("pareto", "--html", "same.svg", "--plot", "same.svg"), "is also what --html writes"),
+        (("pareto", "-o", "front.png"), "--output: 'front.png' would hold text"),
         (("largest", "tea"), "'tea' is not one of 'T', 'batch', 'neurons'"),
         (("largest", "T", "--T", "10"), "--T: cannot be combined with `largest T`"),
         (("largest", "batch", "--max-overhead", "10"), "--max-overhead"),

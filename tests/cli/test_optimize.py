@@ -160,7 +160,7 @@ def test_profile_and_workload_take_paths(tmp_path: Path) -> None:
         (["-o", ""], "an empty name is no file"),
         (["--workload", "paper_snn"], "Did you mean 'paper-snn'"),
         (["--profile", "none.toml"], "none.toml: cannot be read: No such file"),
-        (["--local-bytes", "624 KB"], "--local-bytes: '624 KB' has the unit 'KB'"),
+        (["--local-bytes", "624 KB"], "--local-bytes: '624 KB' has the unknown unit 'KB'"),
         (["--local-bytes", "0"], "--local-bytes: '0' is not accepted: input should be greater than 0"),
         (["--local-bytes", "nan"], "--local-bytes: 'nan'"),
         (["--remote-bytes", "-1"], "--remote-bytes: -1 is not accepted"),

@@ -40,14 +40,14 @@ def test_text_with_units_becomes_si() -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"local_bytes": "624 KB"}, "local_bytes: '624 KB' has the unit 'KB'"),
+        ({"local_bytes": "624 KB"}, "local_bytes: '624 KB' has the unknown unit 'KB'"),
         ({"local_bytes": 0}, "local_bytes: 0 is not accepted"),
         ({"local_bytes": -5}, "local_bytes: -5 is not accepted"),
         ({"local_bytes": 10**5000}, "local_bytes: an integer of about 5,000 digits"),
         ({"write_bytes_per_second": float("nan")}, "write_bytes_per_second: nan is not a finite number"),
         ({"write_bytes_per_second": "inf"}, "write_bytes_per_second"),
         ({"latency_seconds": "-1 us"}, "latency_seconds: '-1 us' is not accepted"),
-        ({"latency_seconds": "1 KiB"}, "latency_seconds: '1 KiB' has the unit 'KiB'"),
+        ({"latency_seconds": "1 KiB"}, "latency_seconds: '1 KiB' has the unknown unit 'KiB'"),
         ({"overlaps_compute": "yes"}, "overlaps_compute: 'yes' is not accepted"),
         ({"units": 1.5}, "units: 1.5 is not accepted"),
         ({"units": True}, "units: True is not accepted"),

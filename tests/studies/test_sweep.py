@@ -128,7 +128,7 @@ def test_the_last_axis_runs_fastest() -> None:
         (["T=3,3"], "T: 3 is given twice (accepted: each value once)"),
         (["T"], "over: 'T' has no values (accepted: as T=256:65536:x2)"),
         (["units=1"], "units: is not an input that can be varied."),
-        (["local-bytes=5 KB"], "local-bytes: '5 KB' has the unit 'KB'. Say 'kB' for 1,000"),
+        (["local-bytes=5 KB"], "local-bytes: '5 KB' has the unknown unit 'KB'. Say 'kB' for 1,000"),
         (["recompute-ratio=0"], "recompute-ratio: '0' is not a ratio (accepted: a number above zero"),
         (["T=1:100000000:+1"], "T: '1:100000000:+1' has more than 10,000,000 values (accepted: up to 10,"),
         (["T=1:100:n20000000"], "T: '1:100:n20000000' has more than 10,000,000 values"),

@@ -228,3 +228,16 @@ def test_digests_do_not_depend_on_the_default_device() -> None:
     assert usual is not None
     assert found is not None
     assert torch.equal(found, usual)
+
+
+def test_what_steps_reach_can_be_resized_as_before() -> None:
+    """NumPy forbids it for what it has seen, and FSDP resizes what it gathers."""
+    scale, module = [torch.ones(3)], torch.nn.BatchNorm1d(3)
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
+        state = state * scale[0] + module(x.view(-1, 3).expand(2, 3) * torch.ones(2, 1).cumsum(0))[0]
+        return state, state
+
+    train(cell, torch.ones(STEPS, 3, requires_grad=True))
+    for tensor in (scale[0], *module.buffers(), *(one.data for one in module.parameters())):
+        tensor.untyped_storage().resize_(0)

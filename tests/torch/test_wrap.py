@@ -584,3 +584,12 @@ def test_a_container_stays_the_one_that_the_user_knows(options: dict[str, Any]) 
         results.append(found)
     for ours, theirs in zip(*results, strict=True):
         assert_close(ours, theirs, relative=1e-9)
+
+
+def test_a_cell_that_is_given_its_state_is_pointed_to_the_function_for_it() -> None:
+    class Cell(torch.nn.Module):
+        def forward(self, state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return state + x, x
+
+    with pytest.raises(InputError, match=r"module: cannot be called with .* missing .*; scan and bptt take a"):
+        wrap(Cell(), memory="1 MB")(torch.randn(20, 3, 5))

@@ -147,7 +147,7 @@ class Signature:
             *(tensor.grad_fn is None, tensor.is_inference(), bool(tensor._backward_hooks)),
         )
         single = tensor.numel() == 1 and not tensor.requires_grad and tensor.grad_fn is None
-        return (*facts, self._read_numbers(tensor)) if single else facts
+        return (*facts, hash_numbers(tensor)) if single else facts
 
     def _refer(self, thing: Any) -> int:
         """Return a number that stands for one object, as long as the signature lives."""
@@ -206,17 +206,13 @@ class Signature:
             return None
         held = (*module._buffers.values(), *vars(module).values())
         return tuple(
-            self._read_numbers(one)
+            hash_numbers(one)
             for one in held
             if isinstance(one, torch.Tensor)
             and not is_lazy(one)
             and not (one.requires_grad or one.grad_fn is not None)
             and one.numel() * one.element_size() <= _MOST_BYTES
         )
-
-    def _read_numbers(self, tensor: torch.Tensor) -> Any:
-        """Return what is equal for equal numbers."""
-        return hash_numbers(tensor)
 
 
 #: Numbers of a tensor that are hashed at a time, as that takes a copy.
@@ -228,13 +224,18 @@ def hash_numbers(tensor: torch.Tensor) -> Any:
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
     if not plain or tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
         return None
+    parts = [hash(_read_bytes(part)) for part in tensor.detach().reshape(-1).split(_AT_ONCE)]
+    return hash((tensor.shape, *parts))
+
+
+def _read_bytes(tensor: torch.Tensor) -> bytes:
+    # A copy: what NumPy has seen of a storage can not be resized any more, as FSDP does.
+    copy = tensor.clone()
     try:
-        flat = tensor.numpy(force=True).reshape(-1)
+        return copy.numpy(force=True).tobytes()
     except TypeError:
         # NumPy has no such floats.
-        flat = tensor.float().numpy(force=True).reshape(-1)
-    parts = [hash(flat[start : start + _AT_ONCE].tobytes()) for start in range(0, flat.size, _AT_ONCE)]
-    return hash((tensor.shape, *parts))
+        return copy.float().numpy(force=True).tobytes()
 
 
 def read_cache(cache: _lru_cache_wrapper[Any]) -> tuple[int, int]:
