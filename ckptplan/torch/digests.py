@@ -110,14 +110,10 @@ def _weigh(dtype: torch.dtype, device: torch.device, level: int = 0) -> torch.Te
         return weights.to(device=device, dtype=dtype)
 
 
-#: Norms are taken in so many parts, of so many elements at least: in fp64, only a part exists at a time.
-_PARTS, _LEAST_PART = 64, 2**11
-
-
 def measure_norm(tensor: torch.Tensor) -> torch.Tensor:
     """Return the norm of the finite elements of a tensor as a scalar of fp64; infinities count as 1."""
     flat = _flatten(tensor)
-    parts = flat.split(max(_LEAST_PART, -(-len(flat) // _PARTS))) if len(flat) else ()
+    parts = cut(flat)
     if parts and flat.device.type == "cpu" and flat.is_floating_point():
         # In the usual case, kernels copy no more than a part.
         norms = [torch.linalg.vector_norm(part, dtype=torch.float64) for part in parts]
@@ -126,6 +122,16 @@ def measure_norm(tensor: torch.Tensor) -> torch.Tensor:
             return norm
     norms = [torch.linalg.vector_norm(make_finite(part.double())) for part in parts]
     return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())
+
+
+#: Tensors are compared in so many parts, of so many elements at least: in fp64, only a part exists at a time.
+_PARTS, _LEAST_PART = 64, 2**11
+
+
+def cut(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the elements of a dense tensor in parts; none of a tensor without elements."""
+    flat = tensor.detach().reshape(-1)
+    return flat.split(max(_LEAST_PART, -(-len(flat) // _PARTS))) if len(flat) else ()
 
 
 def _is_ready(tensor: torch.Tensor) -> bool:

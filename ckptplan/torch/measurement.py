@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -186,8 +187,18 @@ def measure_grown(call: Call, probed: Probed, *, limit: int) -> Measurement:
                 size, last = found, step
     pieces, nest = sequence.piece(step, step + count)
     twice = Schedule(steps=count, actions=run_twice(count), local_states=2, chunk_size=count)
-    grown = replace(call, state=state, inputs=nest.fill(detach_inputs(pieces)), plan=twice)
+    # A loss is told the steps by their numbers in the sequence.
+    losses = {
+        name: loss if name == "final_loss" else partial(_call_later, loss, step)
+        for name, loss in call.losses.items()
+    }
+    inputs = nest.fill(detach_inputs(pieces))
+    grown = replace(call, state=state, inputs=inputs, plan=twice, losses=losses)
     return measure_call(grown, replace(probed, found=replace(probed.found, rehearsed=True)), limit=limit)
+
+
+def _call_later(loss: Callable[[int, Any], Any], steps: int, step: int, output: Any) -> Any:
+    return loss(steps + step, output)
 
 
 def measured_sizes(cell: Any, inputs: Any, state: Any, loss: Any = None, **more: Any) -> Sizes:

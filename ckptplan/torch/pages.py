@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-_PAGE = 2**18
+#: The bytes of a page, and of the largest one in a file, each of which is an open file: they double.
+_PAGE, _LARGEST = 2**18, 2**28
 _ALIGNMENT = 16
 
 
@@ -28,7 +29,7 @@ class Pages:
     def __init__(self, *, in_file: bool = False) -> None:
         self._in_file = in_file
         self._page: torch.Tensor | None = None
-        self._used = 0
+        self._used, self._size = 0, _PAGE
 
     def keep(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a copy of a tensor in a page; on the CPU if it is one of a file."""
@@ -36,7 +37,7 @@ class Pages:
             return tensor.clone()
         size = tensor.nbytes
         if self._page is None or self._used + size > len(self._page):
-            self._page, self._used = self._make(max(size, _PAGE), tensor.device), 0
+            self._page, self._used = self._make(size, tensor.device), 0
         place = self._page[self._used : self._used + size]
         self._used += -(-size // _ALIGNMENT) * _ALIGNMENT
         return place.view(tensor.dtype).view(tensor.shape).copy_(tensor)
@@ -44,11 +45,14 @@ class Pages:
     def _make(self, size: int, device: torch.device) -> torch.Tensor:
         if self._in_file:
             try:
-                return _map_file(size)
+                page = _map_file(max(size, self._size))
             except OSError:
                 # There is no folder, or no room in it.
                 self._in_file = False
-        return torch.empty(size, dtype=torch.uint8, device=device)
+            else:
+                self._size = min(2 * self._size, _LARGEST)
+                return page
+        return torch.empty(max(size, _PAGE), dtype=torch.uint8, device=device)
 
 
 def _map_file(size: int) -> torch.Tensor:

@@ -135,6 +135,10 @@ class SequenceWatch:
         surroundings, taken = self._surroundings, self._taken
         self._taken = None
         changed = self._list_changes()
+        if self._begun == 1:
+            # From here on, steps that run again change it, too.
+            self.changing |= {(id(one.holder.thing), one.key) for one in self._known or ()}
+            self._left = _leave_out(self._left, self.changing)
         self._suspects = bool(changed)
         if not changed and taken is None:
             return
@@ -177,14 +181,14 @@ class SequenceWatch:
             now = surroundings.take(since=now)
         refuse_changed_parameters(changed)
         self.swept = tuple(changed)
-        # Steps may leave in the end what they found, and change it all the same.
-        moved = [*changed, *(one for one in self._known or () if one.holder in before)]
-        self.changing |= {(id(place.holder.thing), place.key) for place in moved}
+        self.changing |= {(id(place.holder.thing), place.key) for place in changed}
         self._new = [
             one
             for one in surroundings.holders
             if one not in before and (not isinstance(one, TensorHolder) or one.small)
         ]
+        # Steps may leave in the end what they found, and change it all the same.
+        moved = (*changed, *(one for one in self._known or () if one.holder in before))
         self._changed = {place.holder: before[place.holder] for place in moved}
         guard_leftovers(changed, with_graph=self.with_graph, roots=self._roots)
         # Guards are put into containers that steps made, too.

@@ -13,7 +13,7 @@ from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Generators
 from ckptplan.torch.call import Call
 from ckptplan.torch.cell_calls import call_cell, check_result
-from ckptplan.torch.digests import Projections, find_rounding, measure_norm
+from ckptplan.torch.digests import Projections, cut, measure_norm
 from ckptplan.torch.graphs import as_graph_roots, read_sequence_number
 from ckptplan.torch.losses import SummedLoss
 from ckptplan.torch.surroundings.holders import GradientHolder, IteratorHolder, TensorHolder
@@ -171,12 +171,31 @@ def copy_leaves(leaves: Leaves) -> Leaves:
     return tuple(leaf.detach().clone() for leaf in leaves)
 
 
-def are_equal(ones: Leaves, others: Leaves, *, rounding: float = ROUNDING) -> bool:
-    """Return whether tensors are equal except for rounding."""
-    if [one.shape for one in ones] != [one.shape for one in others]:
+def are_equal(
+    ones: SequenceOf[torch.Tensor], others: SequenceOf[torch.Tensor], *, rounding: float = ROUNDING
+) -> bool:
+    """Return whether tensors are equal except for rounding, element by element."""
+    if len(ones) != len(others):
         return False
-    pairs = [(reduce_tensor(one), reduce_tensor(other)) for one, other in zip(ones, others, strict=True)]
-    return not list_differences(pairs, roundings=[max(rounding, find_rounding((one.dtype,))) for one in ones])
+    for one, other in zip(ones, others, strict=True):
+        if one.shape != other.shape:
+            return False
+        share = max(rounding, 4 * torch.finfo(one.dtype).eps) if one.is_floating_point() else rounding
+        pairs = [*zip(cut(gather(one)), cut(gather(other)), strict=True)]
+        difference = max((_largest(_widen(some) - _widen(others)) for some, others in pairs), default=0.0)
+        if difference > share * max((_largest(_widen(some)) for some, _ in pairs), default=0.0):
+            return False
+    return True
+
+
+def _largest(tensor: torch.Tensor) -> float:
+    """Return the largest absolute value of the finite numbers."""
+    return float(tensor.abs().nan_to_num_(0.0, posinf=0.0).max())
+
+
+def _widen(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the numbers in the widest type; those of complex ones keep both parts."""
+    return tensor.detach().to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
 ACCEPTED = (

@@ -1323,3 +1323,24 @@ def test_a_call_leaves_nothing_that_waits_for_the_collector_of_cycles() -> None:
     finally:
         gc.enable()
     assert left[2] == left[1] < 40 * state.nbytes
+
+
+def test_a_loss_of_a_state_that_grows_is_told_the_numbers_of_its_steps() -> None:
+    """Also where sizes are measured, far into the sequence."""
+    targets, weight = torch.randn(2, 200), torch.tensor(0.5, requires_grad=True)
+    inputs = torch.randn(200, 2, 1)
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        state = torch.cat([state, x * weight], 1)
+        return state, state.tanh()
+
+    def loss(step: int, output: torch.Tensor) -> torch.Tensor:
+        return (output[:, 1:] - targets[:, : step + 1]).square().mean()
+
+    state, plain = torch.zeros(2, 1), torch.zeros(())
+    found = bptt(cell, inputs, state, loss, memory="1 MB").loss
+    for step, x in enumerate(inputs):
+        state, output = cell(state, x)
+        plain = plain + loss(step, output)
+    ours, theirs = (torch.autograd.grad(one, weight) for one in (found, plain))
+    torch.testing.assert_close(ours, theirs)

@@ -20,6 +20,7 @@ import torch
 from ckptplan import InputError
 from ckptplan.torch import bptt
 from ckptplan.torch.digests import Projections
+from ckptplan.torch.pages import Pages
 from ckptplan.torch.surroundings.holders import TensorHolder
 from ckptplan.torch.surroundings.signature import hash_numbers
 from ckptplan.torch.surroundings.snapshot import Place, list_counts
@@ -241,3 +242,93 @@ def test_what_steps_reach_can_be_resized_as_before() -> None:
     train(cell, torch.ones(STEPS, 3, requires_grad=True))
     for tensor in (scale[0], *module.buffers(), *(one.data for one in module.parameters())):
         tensor.untyped_storage().resize_(0)
+
+
+class _Spike(torch.autograd.Function):
+    """Fires, and gives gradients by slopes that nothing else sees."""
+
+    @staticmethod
+    def forward(ctx: Any, potential: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(potential)
+        ctx.slopes = slopes.clone()
+        return (potential > 0).to(potential)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        (potential,) = ctx.saved_tensors
+        return gradient / (1 + ctx.slopes * potential.abs()) ** 2, None
+
+
+class _Firing(torch.nn.Module):
+    """A layer with a slope for each neuron."""
+
+    def __init__(self, *, neurons: int, changes_at: int | None, slopes: torch.Tensor | None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = torch.nn.Linear(16, neurons)
+        self.neurons, self.changes_at, self.slopes = neurons, changes_at, slopes
+
+    def forward(self, state: Any, x: torch.Tensor) -> Any:
+        potential, step = state
+        if self.slopes is None:
+            self.slopes = torch.full((self.neurons,), 2.0)
+        if int(step) == self.changes_at:
+            self.slopes.fill_(25.0)
+        potential = 0.9 * potential + self.linear(x)
+        spikes = _Spike.apply(potential - 1, self.slopes)  # type: ignore[no-untyped-call]
+        return (potential - spikes.detach(), step + 1), spikes
+
+
+def test_what_changes_late_and_only_gradients_see_is_refused_where_memory_has_no_room_for_a_copy() -> None:
+    neurons = 10_000
+    net = _Firing(neurons=neurons, changes_at=20, slopes=torch.full((neurons,), 2.0))
+    state = torch.zeros(1, neurons), torch.zeros((), dtype=torch.long)
+    with pytest.raises(InputError, match=r"slopes changes in a step"):
+        bptt(net, torch.randn(200, 1, 16), state, loss, memory="5 MB").loss.backward()
+    assert net.slopes is not None
+    assert torch.equal(net.slopes, torch.full((neurons,), 2.0))
+
+
+def test_a_cache_of_the_first_step_that_others_replace_before_the_backward_pass_is_refused() -> None:
+    net = _Firing(neurons=64, changes_at=None, slopes=None)
+    state = torch.zeros(8, 64), torch.zeros((), dtype=torch.long)
+    inputs = torch.randn(200, 8, 16)
+    for _ in range(2):
+        bptt(net, inputs, state, loss, memory="200 kB").loss.backward()
+    for _ in range(2):
+        found = bptt(net, inputs, state, loss, memory="200 kB")
+        net.slopes = torch.full((64,), 25.0)
+        with pytest.raises(InputError, match=r"slopes changed between the forward and the backward pass"):
+            found.loss.backward()
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ([torch.tensor([1e5]), torch.tensor([1.0])], [torch.tensor([1e5]), torch.tensor([-1.0])]),
+        ([torch.ones(10**5)], [torch.ones(10**5).index_fill(0, torch.tensor(7), 2.0)]),
+        ([torch.tensor([-torch.inf, 1, 2])], [torch.tensor([-torch.inf, 2, 4])]),
+        ([torch.tensor([torch.nan, 1, 2])], [torch.tensor([torch.nan, 2, 4])]),
+    ],
+    ids=["beside a large one", "one element of many", "beside an infinity", "beside NaN"],
+)
+def test_no_other_number_hides_a_difference(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> None:
+    assert not are_equal(ours, theirs)
+    assert are_equal(ours, [one.clone() for one in ours])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.complex64, torch.bool])
+def test_a_hash_tells_numbers_of_every_type(dtype: torch.dtype) -> None:
+    numbers = torch.tensor([0.0, 1.0, 1.0]).to(dtype)
+    other = numbers * (1j if dtype.is_complex else 0)
+    assert hash_numbers(numbers) == hash_numbers(numbers.clone()) != hash_numbers(other.to(dtype))
+    assert hash_numbers(numbers.expand(2, 3)) == hash_numbers(torch.stack([numbers, numbers]))
+
+
+def test_pages_in_files_are_few() -> None:
+    """Each is an open file, of which a process may have about a thousand."""
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    pages = Pages(in_file=True)
+    kept = [pages.keep(torch.full((2**16,), float(number))) for number in range(64)]
+    assert len(list(Path("/proc/self/fd").iterdir())) - before <= 8
+    assert [one[0].item() for one in kept] == list(range(64))

@@ -414,7 +414,9 @@ class TensorHolder(Holder):
     def is_as(self, content: Content) -> bool:
         """Return whether nothing has changed since a content was read."""
         # Some kernels, and ``tensor.data``, write without counting it as a change.
-        return self._version == content.version and content.hash in (None, hash_numbers(self.thing))
+        return self._version == content.version and (
+            content.hash is None or content.hash == hash_numbers(self.thing)
+        )
 
     def list_changes(self, before: Content, after: Content) -> Iterator[Key]:
         looked = before.hash is not None and after.hash is not None

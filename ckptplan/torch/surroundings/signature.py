@@ -215,7 +215,7 @@ class Signature:
         )
 
 
-#: Numbers of a tensor that are hashed at a time, as that takes a copy.
+#: Numbers of a tensor that are hashed at a time, as that copies them.
 _AT_ONCE = 2**14
 
 
@@ -224,18 +224,14 @@ def hash_numbers(tensor: torch.Tensor) -> Any:
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
     if not plain or tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
         return None
-    parts = [hash(_read_bytes(part)) for part in tensor.detach().reshape(-1).split(_AT_ONCE)]
-    return hash((tensor.shape, *parts))
+    parts = tensor.detach().resolve_conj().resolve_neg().reshape(-1).split(_AT_ONCE)
+    return hash((tensor.shape, *(hash(_read_bytes(part)) for part in parts)))
 
 
-def _read_bytes(tensor: torch.Tensor) -> bytes:
-    # A copy: what NumPy has seen of a storage can not be resized any more, as FSDP does.
-    copy = tensor.clone()
-    try:
-        return copy.numpy(force=True).tobytes()
-    except TypeError:
-        # NumPy has no such floats.
-        return copy.float().numpy(force=True).tobytes()
+def _read_bytes(flat: torch.Tensor) -> bytes:
+    # By ``Tensor.numpy``, the storage could not be resized any more, as FSDP does; a copy would count as live.
+    seen: numpy.ndarray[Any, Any] = numpy.from_dlpack(flat.contiguous().cpu().view(torch.uint8))
+    return seen.tobytes()
 
 
 def read_cache(cache: _lru_cache_wrapper[Any]) -> tuple[int, int]:

@@ -125,8 +125,8 @@ class Surroundings:
         """Remember the present contents.
 
         Arguments:
-            copies: whether the numbers of all tensors are copied, or the holders whose are; those of other
-                small ones are if there is room for them in memory.
+            copies: whether the numbers of all tensors are copied, or the holders whose are; those of small
+                ones always are.
             since: an earlier snapshot; tensors that are as they were then share what it remembers.
             of: the holders that are looked at, all if None.
         """
@@ -137,15 +137,11 @@ class Surroundings:
             if not isinstance(holder, TensorHolder):
                 return holder.read()
             wanted, known = copies if isinstance(copies, bool) else holder in copies, before.get(holder)
-            if (
-                known is not None
-                and holder.is_as(known)
-                and not (wanted and holder.small and known.copy is None)
-            ):
+            if known is not None and holder.is_as(known):
                 return known
-            near = holder.thing.nbytes <= room
-            if not holder.copyable or not (wanted or (holder.small and near)):
+            if not holder.copyable or not (wanted or holder.small):
                 return holder.read()
+            near = holder.thing.nbytes <= room
             room -= holder.thing.nbytes if near else 0
             return holder.read(copy=torch.Tensor.clone if near else pages.keep)
 
