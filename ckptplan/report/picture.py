@@ -65,10 +65,7 @@ class Picture:
             write_bytes(path, f'<?xml version="1.0" encoding="utf-8"?>\n{sized}\n'.encode())
         elif chosen == "pdf":
             # Names of resources are in no order; in order, they take the same place in the file.
-            pdf = vl_convert.svg_to_pdf(drawn)
-            write_bytes(
-                path, _NAMED.sub(lambda found: b"".join(sorted(found[0].splitlines(keepends=True))), pdf)
-            )
+            write_bytes(path, _NAMED.sub(_sort_lines, vl_convert.svg_to_pdf(drawn)))
         else:
             write_bytes(path, vl_convert.svg_to_png(drawn, ppi=self.size.dots))
 
