@@ -1,8 +1,8 @@
 """What a call costs on top of its plan's own steps.
 
 Side by side, in turn: a call that recognises the one before, and a bare loop that executes the same actions:
-forward, save, recompute, backward, without checks. One thread, processor time. The runs of the cell that a
-first call with ``memory=`` makes besides those of a later one are counted.
+forward, save, recompute, backward, without checks. One thread, processor time; a step forward is without a
+graph. The runs of the cell that a first call with ``memory=`` makes besides those of a later one are counted.
 
 Run: python -m benchmarks.repeated_calls
 """
@@ -63,6 +63,11 @@ class Job:
         result.loss.backward()
         assert isinstance(result.plan, ckptplan.Plan)  # noqa: S101 - as asked for
         return result.plan
+
+    def run_steps(self) -> None:
+        """Run the steps alone, without a graph."""
+        with torch.no_grad():
+            BareLoop(self).advance(0, len(self.inputs))
 
     def run_bare(self) -> None:
         """Execute the plan's actions, and check nothing."""
@@ -163,6 +168,7 @@ def make_jobs(setting: Setting) -> dict[str, Job]:
         # Steps of about a millisecond.
         "tanh, 32 x 1,024, T = 100": make(TorchCell(tanh(64, 1024)), (100, 32, 64), 1024, 44),
         "GRU, 32 x 512, T = 100": make(TorchCell(gru(64, 512)), (100, 32, 64), 512, 44),
+        "GRU, 48 x 512, T = 100": make(TorchCell(gru(64, 512)), (100, 48, 64), 512, 44),
     }
     return setting.pick(small, small | more, small | more)
 
@@ -174,8 +180,10 @@ def run(setting: Setting) -> dict[str, Any]:
         job.run_bare()
         runs = job.count_runs(memory="1 GB")
         times = time_in_turn({"repeated": job.call, "bare": job.run_bare}, rounds=setting.pick(3, 21, 21))
+        alone = time_in_turn({"steps": job.run_steps}, rounds=setting.pick(3, 7, 7))["steps"]
         found[name] = {
             "extra_runs": runs,
+            "step_seconds": statistics.median(alone) / len(job.inputs),
             **{way: statistics.median(seconds) for way, seconds in times.items()},
             "repeated_over_bare": find_ratio(times, "repeated", "bare"),
         }
@@ -185,10 +193,11 @@ def run(setting: Setting) -> dict[str, Any]:
 
 def document(results: dict[str, Any]) -> str:
     """Return the results as a table for a page."""
-    head = ["job", "repeated call, ms", "bare loop", "over it"]
+    head = ["job", "a step forward, ms", "repeated call, ms", "bare loop", "over it"]
     rows = [
         [
             name,
+            f"{one['step_seconds'] * 1e3:.2f}",
             *(f"{one[way] * 1e3:.1f}" for way in ("repeated", "bare")),
             f"{one['repeated_over_bare'] - 1:+.1%}",
             f"{one['extra_runs']}",
