@@ -64,8 +64,12 @@ class Projections:
         return _project(make_finite(flat) if self.finite else flat)
 
     def project_finite(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the projection in fp64, with NaN and infinities replaced."""
-        return _project(make_finite(_flatten(tensor).double()))
+        """Return the projection in fp64, a part at a time, with NaN and infinities replaced."""
+        flat = _flatten(tensor)
+        *rows, last = [_project_parts(row) for row in flat.split(_ROW)]
+        if rows and flat.numel() % _ROW == 0:
+            rows, last = [*rows, last], last.new_zeros(())
+        return _project(torch.stack(rows), 1) + last if rows else last
 
     def project_steps(self, stacked: torch.Tensor) -> torch.Tensor:
         """Return the projection of each step of a tensor, time first, except for rounding."""
@@ -80,6 +84,13 @@ class Projections:
         rows = make_finite(flat).view(steps, size)
         with full_precision(flat.device):
             return _multiply_rows(rows, _weigh(flat.dtype, flat.device)[:size])
+
+
+def _project_parts(row: torch.Tensor) -> torch.Tensor:
+    """Return the projection of at most a row in fp64, with NaN and infinities replaced."""
+    weights = _weigh(torch.float64, row.device)[: len(row)]
+    parts = zip(cut(row), cut(weights), strict=True)
+    return torch.stack([torch.dot(make_finite(one.double()), some) for one, some in parts]).sum()
 
 
 def _project(flat: torch.Tensor, level: int = 0) -> torch.Tensor:

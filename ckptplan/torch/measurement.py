@@ -177,7 +177,8 @@ _PATIENCE = 16
 def measure_grown(call: Call, probed: Probed, *, limit: int) -> Measurement:
     """Return what the steps take that begin with the largest state, as ``measure_call``. Raises InputError."""
     state, sequence, size, last, step = call.state, call.sequence, 0, 0, 0
-    count = choose_count(call, probed, limit=limit)
+    # A limit that has room for one step may have none for several of the largest ones, whatever it is.
+    count = min(_COUNTED_TIGHT, call.plan.steps)
     with torch.no_grad(), aside(probed.situation.reached, probed.generators, spares_parameters=True):
         while step < call.plan.steps - count and step <= 2 * last + _PATIENCE:
             pieces, nest = sequence.piece(step, step + 1)
@@ -324,7 +325,9 @@ def choose_count(call: Call, probed: Probed, *, limit: int) -> int:
     if isinstance(call.cell, ChunkCell):
         # Each half is as many as it works on at a time.
         return min(2 * find_working(limit // max(1, byte_size(flatten(call.state)[0]))), steps)
-    tight = limit < byte_size(probed.parameters) + _TIGHT * probed.found.tape_bytes
+    # The state after a step is a part of its tape, too.
+    tape = probed.found.tape_bytes + byte_size(flatten(call.state)[0])
+    tight = limit < byte_size(probed.parameters) + _TIGHT * tape
     return min(_COUNTED_TIGHT if tight else _COUNTED, steps)
 
 

@@ -164,14 +164,32 @@ class _Objective:
         self.dtypes |= {leaf.dtype for leaf in leaves}
         if not leaves:
             return torch.zeros(())
-        parts = [
-            leaf * make_direction((leaf[0] if stacked else leaf).detach(), place)
-            for place, leaf in enumerate(leaves)
-        ]
-        wide = [part.float() if part.dtype in (torch.float16, torch.bfloat16) else part for part in parts]
-        sums = [part.flatten(1).mean(1).sum() if stacked else part.mean() for part in wide]
+        sums: list[torch.Tensor] = [_Projected.apply(leaf, place, stacked) for place, leaf in enumerate(leaves)]  # type: ignore[no-untyped-call]
         total: torch.Tensor = sum(sums[1:], sums[0])
         return total
+
+
+class _Projected(torch.autograd.Function):
+    """The mean of a tensor's elements in a fixed direction, which is made again for the gradient.
+
+    Kept for the backward pass, it would take as much as what the steps return.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, leaf: torch.Tensor, place: int, stacked: bool) -> torch.Tensor:
+        """Return the mean; of ``stacked`` steps, time first, the sum of their means."""
+        ctx.place, ctx.whole, ctx.dtype = place, leaf.shape, leaf.dtype
+        ctx.shape = leaf.shape[1:] if stacked else leaf.shape
+        part = make_direction(leaf[0] if stacked else leaf, place) * leaf
+        wide = part.float() if part.dtype in (torch.float16, torch.bfloat16) else part
+        return wide.flatten(1).mean(1).sum() if stacked else wide.mean()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        """Return the direction, in proportion."""
+        share = (gradients[0] / ctx.shape.numel()).to(ctx.dtype)
+        found = make_direction(share.expand(ctx.shape), ctx.place).mul_(share)
+        return found.expand(ctx.whole), None, None
 
 
 class _Weighed(torch.autograd.Function):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import re
 import subprocess
 import sys
@@ -25,7 +26,9 @@ from ckptplan.errors import PlanMismatch
 from ckptplan.schedule.actions import Action, Advance, Backward, Record
 from ckptplan.torch import LIF, bptt, budget, measured_sizes, plan_for, recognise, scan, unroll, wrap
 from ckptplan.torch.adapters import TorchCell
+from ckptplan.torch.digests import Projections
 from ckptplan.torch.graphs import find_held_tensors
+from ckptplan.torch.lif import Spike
 from ckptplan.torch.measurement import measure_call
 from ckptplan.torch.meters import LiveBytes, measure_allocated
 from ckptplan.torch.survey import Measurement, Survey
@@ -648,6 +651,77 @@ def test_a_first_call_at_the_least_limit_stays_within_it(name: str) -> None:
     with meter() as found:
         run(memory=least).loss.backward()
     assert found.peak <= 1.05 * least
+
+
+class Convolved(torch.nn.Module):
+    """Convolutional neurons, whose states are most of what a step keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(2, 8, 3, padding=1)
+
+    def forward(self, state: torch.Tensor, x: torch.Tensor) -> Any:
+        state = 0.9 * state + self.conv(x)
+        spikes = Spike.apply(state - 0.5, 10.0)  # type: ignore[no-untyped-call]
+        return state - spikes.detach(), spikes
+
+
+class Attending(torch.nn.Module):
+    """A cell with a window of its last states, which is large beside the tape of its first step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru, self.query = torch.nn.GRUCell(48, 48), torch.nn.Linear(48, 48)
+
+    def forward(self, state: Any, x: torch.Tensor) -> Any:
+        last, window = state
+        last = self.gru(x, last)
+        shares = torch.softmax((window * self.query(last)).sum(-1), 0)
+        last = torch.tanh(last + (shares[..., None] * window).sum(0))
+        return (last, torch.cat([window[1:], last[None]])), last
+
+
+@pytest.mark.parametrize(
+    ("make", "inputs", "state"),
+    [
+        (Convolved, (8, 2, 12, 12), (torch.zeros(8, 8, 12, 12),)),
+        (Attending, (8, 48), (torch.zeros(8, 48), torch.zeros(16, 8, 48))),
+    ],
+)
+def test_what_steps_are_tried_with_takes_no_more_than_the_least_limit(
+    make: Any, inputs: tuple[int, ...], state: Any
+) -> None:
+    torch.manual_seed(0)
+    cell, given = make(), torch.randn(60, *inputs)
+
+    def run(memory: Any) -> None:
+        bptt(cell, given, state if len(state) > 1 else state[0], squares, memory=memory).loss.backward()
+
+    run("1 GB")
+    _, least = refuse(run, 1)
+    forget()
+    recognise._kept.clear()
+    with LiveBytes() as live:
+        run(least)
+    assert live.peak <= 1.035 * least
+
+
+@pytest.mark.parametrize("size", [1, 5_000, 2**13, 2**13 + 1, 3 * 2**13, 30_000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_numbers_of_what_is_not_finite_are_those_of_all_at_once(size: int, dtype: torch.dtype) -> None:
+    one = torch.randn(size, dtype=dtype)
+    one[0] = torch.inf
+    at_once = Projections(finite=True).project(one.to(torch.promote_types(dtype, torch.float64)))
+    torch.testing.assert_close(Projections().project_finite(one), at_once)
+
+
+def test_a_state_that_is_not_finite_is_compared_a_part_at_a_time() -> None:
+    state = torch.full((400, 1000), torch.inf)
+    with LiveBytes() as live:
+        found = Projections().project_finite(state)
+    assert math.isfinite(found.item())
+    # With the numbers that it is projected on.
+    assert live.peak <= state.nbytes / 4
 
 
 class Recalling(torch.nn.Module):
