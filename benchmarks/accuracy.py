@@ -17,11 +17,10 @@ import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import ckptplan
-from benchmarks.harness import DOCS, MIB, Setting, main, table
+from benchmarks.harness import DOCS, MIB, Setting, main, table, tabulate
 from ckptplan import Plan
 from ckptplan.calibration.backend import Backend, Program
 from ckptplan.calibration.calibrate import calibrate, open_backend
@@ -47,31 +46,6 @@ TIME, PEAK, MOST_NOISY = (0.03, 0.10), (0.02, 0.05), 0.1
 #: How much longer than the quickest plan measured the chosen one may take.
 MOST_REGRET = 1.03
 Line = dict[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Point:
-    """A plan, predicted and measured."""
-
-    cell: str
-    steps: int
-    budget_bytes: int
-    strategy: str
-    #: Strategies whose best plan has the same schedule.
-    same: tuple[str, ...]
-    parameters: dict[str, int]
-    chosen: bool
-    predicted_seconds: float
-    #: At the pace of the calibration.
-    measured_seconds: float
-    #: Half the range between the quartiles of the rounds, as a share.
-    spread: float
-    #: At the pace that the machine had.
-    raw_seconds: float
-    predicted_bytes: int
-    measured_bytes: int
-    #: Whether checkpoints and tapes that were counted equal the prediction to the byte.
-    counted_equal: bool
 
 
 class Reference:
@@ -125,7 +99,7 @@ class Measured:
             max_seconds=None,
             progress=self.reference.add,
         )
-        self.points: list[Point] = []
+        self.points: list[Line] = []
         self.without: list[dict[str, Any]] = []
 
     def measure(self, steps: int, share: float) -> None:
@@ -136,9 +110,9 @@ class Measured:
         budget = resident + int(share * steps * workload.tape_bytes)
         compared = ckptplan.compare(workload, self.found.profile, local_bytes=budget)
         plans = [one for one in compared.values() if isinstance(one, Plan)]
-        place = {"cell": self.label, "steps": steps, "budget": budget}
+        place = {"cell": self.label, "steps": steps}
         self.without += [
-            {**place, "strategy": name, "why": str(why)}
+            {**place, "budget": budget, "strategy": name, "why": str(why)}
             for name, why in compared.items()
             if not isinstance(why, Plan)
         ]
@@ -156,24 +130,26 @@ class Measured:
             paced = [seconds / self.reference.pace(before, after) for before, seconds, after in times]
             sample = Estimate.of_ratios(paced)
             self.points.append(
-                Point(
-                    cell=self.label,
-                    steps=steps,
-                    budget_bytes=budget,
-                    strategy=plan.strategy,
-                    same=tuple(one.strategy for one in same),
-                    parameters={
+                {
+                    **place,
+                    "budget_bytes": budget,
+                    "strategy": plan.strategy,
+                    # Strategies whose best plan has the same schedule.
+                    "same": [one.strategy for one in same],
+                    "parameters": {
                         name: value for name, value in plan.parameters.items() if not name.endswith("units")
                     },
-                    chosen=plan is plans[0],
-                    predicted_seconds=plan.predicted.seconds,
-                    measured_seconds=sample.value,
-                    spread=sample.spread,
-                    raw_seconds=statistics.median(seconds for _, seconds, _ in times),
-                    predicted_bytes=plan.predicted.local_peak_bytes,
-                    measured_bytes=program.peak_bytes(),
-                    counted_equal=counts_are_equal(plan, program),
-                )
+                    "chosen": plan is plans[0],
+                    "predicted_seconds": plan.predicted.seconds,
+                    # At the pace of the calibration; half the range between the quartiles, as a share.
+                    "measured_seconds": sample.value,
+                    "spread": sample.spread,
+                    # At the pace that the machine had.
+                    "raw_seconds": statistics.median(seconds for _, seconds, _ in times),
+                    "predicted_bytes": plan.predicted.local_peak_bytes,
+                    "measured_bytes": program.peak_bytes(),
+                    "counted_equal": counts_are_equal(plan, program),
+                }
             )
         told = f"{self.label}, T = {steps:,}, budget {share:.0%}: {len(self.points)} plans so far"
         print(told, file=sys.stderr, flush=True)
@@ -220,7 +196,7 @@ def run(setting: Setting, cells: Iterable[tuple[str, str | None]] = CELLS) -> di
                 for share in BUDGETS:
                     measured.measure(steps, share)
         results["calibrations"].append(measured.found.workload.model_dump(mode="json"))
-        results["points"] += [asdict(point) for point in measured.points]
+        results["points"] += measured.points
         results["without"] += measured.without
         results["summary"] = summarise(results["points"])
         setting.save(results)
@@ -294,24 +270,20 @@ def decisions(points: list[Line]) -> list[Line]:
 
 def points_table(results: dict[str, Any]) -> str:
     """Return every plan as a row of a table."""
-    numbers = ["time predicted", "measured", "bias", "spread", "peak predicted", "measured", "bias"]
-    rows = [
-        [
-            _network(one),
-            f"{one['steps']:,}",
-            ", ".join((one["strategy"], *one["same"])),
-            ", ".join(f"{name} {value}" for name, value in one["parameters"].items()),
-            f"{one['predicted_seconds']:.3f} s",
-            f"{one['measured_seconds']:.3f} s",
-            f"{bias(one, 'seconds'):+.1%}",
-            f"{one['spread']:.1%}",
-            f"{one['predicted_bytes'] / MIB:.2f} MiB",
-            f"{one['measured_bytes'] / MIB:.2f} MiB",
-            f"{bias(one, 'bytes'):+.1%}",
-        ]
-        for one in results["points"]
-    ]
-    return table(["network", "T", "strategies", "parameters", *numbers], rows)
+    return tabulate(
+        results["points"],
+        ("network", _network),
+        ("T", "steps", "{:,}"),
+        ("strategies", lambda one: ", ".join((one["strategy"], *one["same"]))),
+        ("parameters", lambda one: ", ".join(f"{name} {value}" for name, value in one["parameters"].items())),
+        ("time predicted", "predicted_seconds", "{:.3f} s"),
+        ("measured", "measured_seconds", "{:.3f} s"),
+        ("bias", lambda one: bias(one, "seconds"), "{:+.1%}"),
+        ("spread", "spread", "{:.1%}"),
+        ("peak predicted", "predicted_bytes", "{:.2f} MiB", 1 / MIB),
+        ("measured", "measured_bytes", "{:.2f} MiB", 1 / MIB),
+        ("bias", lambda one: bias(one, "bytes"), "{:+.1%}"),
+    )
 
 
 def document(results: dict[str, Any]) -> str:

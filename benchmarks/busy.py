@@ -13,14 +13,15 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ckptplan
-from benchmarks.harness import Setting, main, table
-from benchmarks.wrong_profiles import program
+from benchmarks.harness import Setting, main, tabulate
+from benchmarks.wrong_profiles import JOB, SMALL_CELLS, SMALL_SIZES, calibrate, program
 from ckptplan.planning.intervals import find_interval
 
 #: How often, and how many processes compute beside.
@@ -31,7 +32,7 @@ _COMPUTING = (
 )
 #: Goals of how many of the runs end well, have the time at rest in their interval, and choose the same plan.
 GOALS = {"exit codes 0": 1.0, "time at rest in the interval": 0.9, "the most frequent strategy": 0.9}
-_JOB = ("--workload", "./my-gru.toml", "--profile", "./my-machine.toml")
+_SIZES, _BUDGET = ("--batch", "32", "--neurons", "128", "--T", "1024"), "20 MiB"
 _TRAIN = Path(__file__).parent.parent / "examples" / "train_plan.py"
 
 
@@ -47,26 +48,26 @@ def others_compute() -> Iterator[None]:
             one.wait()
 
 
+def validate(*, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Compare the plan in a folder with runs of it."""
+    return program("validate", "plan.json", "--format", "json", folder=folder)
+
+
 def go(folder: Path, *, small: bool) -> dict[str, Any]:
     """Run the four commands in a folder, and return what they gave."""
-    sizes = ("--batch", "4", "--neurons", "32", "--T", "200", "--quick") if small else ("--T", "1024")
-    sizes = sizes if small else ("--batch", "32", "--neurons", "128", *sizes)
-    budget = "600 KiB" if small else "20 MiB"
-    commands = {
-        "calibrate": (
-            *("calibrate", "--cell", "gru", *sizes, "--threads", "1"),
-            *("-o", "my-gru.toml", "--profile-out", "my-machine.toml"),
-        ),
-        "optimize": ("optimize", *_JOB, "--local-bytes", budget, "-o", "plan.json"),
-        "validate": ("validate", "plan.json", "--format", "json"),
+    sizes, budget = (SMALL_SIZES, SMALL_CELLS["gru"]) if small else (_SIZES, _BUDGET)
+    commands: dict[str, Callable[..., subprocess.CompletedProcess[str]]] = {
+        "calibrate": partial(calibrate, "gru", sizes),
+        "optimize": partial(program, "optimize", *JOB, "--local-bytes", budget, "-o", "plan.json"),
+        "validate": validate,
     }
-    exits, told = {}, {}
-    for name, words in commands.items():
-        done = program(*words, folder=folder)
-        exits[name], told[name] = done.returncode, done
+    exits = {}
+    for name, command in commands.items():
+        done = command(folder=folder)
+        exits[name] = done.returncode
         if name != "validate" and done.returncode:
             return {"exits": exits, "why": done.stderr[-400:]}
-    found = json.loads(told["validate"].stdout)
+    found = json.loads(done.stdout)
     train = [sys.executable, str(_TRAIN), "plan.json"]
     exits["train"] = subprocess.run(train, check=False, capture_output=True, cwd=folder).returncode
     plan = ckptplan.load_plan(folder / "plan.json")
@@ -84,8 +85,7 @@ def go(folder: Path, *, small: bool) -> dict[str, Any]:
 
 def measure_at_rest(folder: Path) -> float:
     """Return the seconds that the plan in a folder takes now."""
-    done = program("validate", "plan.json", "--format", "json", folder=folder)
-    rows = {one["quantity"]: one for one in json.loads(done.stdout)["quantities"]}
+    rows = {one["quantity"]: one for one in json.loads(validate(folder=folder).stdout)["quantities"]}
     return float(rows["total"]["measured"])
 
 
@@ -128,20 +128,19 @@ def summarise(lines: list[dict[str, Any]]) -> dict[str, float]:
 
 def document(lines: list[dict[str, Any]]) -> str:
     """Return the table, and the goals with what was reached."""
-    rows = []
-    for line in lines:
-        exits = " ".join(map(str, line["exits"].values()))
-        if line["why"] is not None:
-            rows.append([exits, line["why"].splitlines()[-1], "", "", "", ""])
-            continue
-        low, high = line["interval"] or (0.0, 0.0)
-        named = ", ".join([*line["off"], *(f"({name})" for name in line["noisy"])])
-        interval = f"{low * 1e3:.0f} to {high * 1e3:.0f} ms"
-        rest = f"{line['seconds_at_rest'] * 1e3:.0f} ms"
-        rows.append([exits, line["strategy"], interval, rest, "yes" if holds(line) else "no", named])
-    head = ["exit codes", "strategy", "interval", "at rest", "contained", "off (too noisy)"]
+    columns = (
+        ("exit codes", lambda one: " ".join(map(str, one["exits"].values()))),
+        ("strategy", lambda one: one["why"].splitlines()[-1] if one["why"] else one["strategy"]),
+        ("interval", "interval", "{0[0]:.3f} to {0[1]:.3f} s"),
+        ("at rest", "seconds_at_rest", "{:.3f} s"),
+        ("contained", lambda one: None if one["why"] else "yes" if holds(one) else "no"),
+        (
+            "off (too noisy)",
+            lambda one: ", ".join([*one.get("off", ()), *(f"({x})" for x in one.get("noisy", ()))]),
+        ),
+    )
     goals = [f"{name}: {share:.0%} (goal {GOALS[name]:.0%})" for name, share in summarise(lines).items()]
-    return "\n".join([table(head, rows), "", *goals])
+    return "\n".join([tabulate(lines, *columns), "", *goals])
 
 
 if __name__ == "__main__":

@@ -7,19 +7,16 @@ Install ckptplan without ``-e`` and without coverage hooks to measure start-up a
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import put_section, spread, table, write
+from benchmarks.harness import DOCS, Setting, main, spread, table
 
-PAGE = Path(__file__).parent.parent / "docs/finding-optima.md"
 BARE = "import numpy, pydantic, typer, rich"
 PLAN = "optimize --T 1000000 --strategies double --local-bytes 96300kB -o plan.json"
 GRU = "--workload gru --profile nvidia-a100-80gb"
@@ -70,17 +67,11 @@ GROUPS: dict[str, tuple[int, tuple[str, ...]]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """What a process took: seconds by the wall and of processors, and its peak memory."""
+def run_process(command: list[str], folder: Path) -> dict[str, float]:
+    """Return the seconds of a command in a folder, its processor seconds and its peak memory in bytes.
 
-    seconds: float
-    processor_seconds: float
-    peak_bytes: int
-
-
-def run(command: list[str], folder: Path) -> Run:
-    """Run a command in a folder. Raises RuntimeError if it fails."""
+    Raises RuntimeError if it fails.
+    """
     # A user's first run writes the byte code.
     hidden = ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")
     environment = {key: value for key, value in os.environ.items() if key not in hidden}
@@ -94,29 +85,31 @@ def run(command: list[str], folder: Path) -> Run:
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)}: {(folder / 'errors').read_text()}")
-    return Run(
-        seconds=seconds, processor_seconds=used.ru_utime + used.ru_stime, peak_bytes=used.ru_maxrss * 1024
-    )
+    return {
+        "seconds": seconds,
+        "processor_seconds": used.ru_utime + used.ru_stime,
+        "peak_bytes": used.ru_maxrss * 1024,
+    }
 
 
-def measure(group: str, pythons: dict[str, str]) -> list[dict[str, Any]]:
-    """Return a line for each command of a group and each interpreter."""
-    rounds, commands = GROUPS[group]
+def measure(group: str, pythons: dict[str, str], *, small: bool) -> list[dict[str, Any]]:
+    """Return a line for each command of a group and each interpreter; ``small`` runs the first one once."""
+    rounds, commands = (1, GROUPS[group][1][:1]) if small else GROUPS[group]
     jobs = {(BARE, "bare"): [pythons["here"], "-c", BARE]} if group == "start" else {}
     for command in commands:
         for name, python in pythons.items():
             jobs[command, name] = [python, "-m", "ckptplan", *command.split()]
-    found: dict[tuple[str, str], list[Run]] = {job: [] for job in jobs}
+    found: dict[tuple[str, str], list[dict[str, float]]] = {job: [] for job in jobs}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if group == "schedule":
-            run([pythons["here"], "-m", "ckptplan", *PLAN.split()], folder)
+            run_process([pythons["here"], "-m", "ckptplan", *PLAN.split()], folder)
         for round_ in range(rounds + 1):
             # The first round warms up, where what is measured is short.
             if not round_ and group != "start":
                 continue
             for job, words in jobs.items():
-                taken = run(words, folder)
+                taken = run_process(words, folder)
                 if round_:
                     found[job].append(taken)
     return [
@@ -124,9 +117,9 @@ def measure(group: str, pythons: dict[str, str]) -> list[dict[str, Any]]:
             "group": group,
             "command": command,
             "of": name,
-            **spread([one.seconds for one in runs]),
-            "processor_seconds": min(one.processor_seconds for one in runs),
-            "peak_bytes": max(one.peak_bytes for one in runs),
+            **spread([one["seconds"] for one in runs]),
+            "processor_seconds": min(one["processor_seconds"] for one in runs),
+            "peak_bytes": max(one["peak_bytes"] for one in runs),
         }
         for (command, name), runs in found.items()
     ]
@@ -149,21 +142,22 @@ def document(lines: list[dict[str, Any]]) -> str:
     return table(["command", "time", "memory"], rows) + "\n"
 
 
-def main() -> None:
-    """Measure, print a table, and write it into docs/finding-optima.md if it is whole."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"of {', '.join(GROUPS)}; all by default")
-    parser.add_argument("--against", metavar="PYTHON", help="the interpreter of another environment")
-    options = parser.parse_args()
-    if unknown := set(options.groups) - GROUPS.keys():
-        parser.error(f"there is no {', '.join(sorted(unknown))}")
-    pythons = {"here": sys.executable, **({"there": options.against} if options.against else {})}
-    lines = [line for group in options.groups or GROUPS for line in measure(group, pythons)]
-    print(document(lines))
-    if not options.groups and not options.against:
-        write("commands", lines)
-        put_section(PAGE, "commands", document(lines))
+def run(setting: Setting) -> list[dict[str, Any]]:
+    """Measure the groups of commands that are asked for."""
+    pythons = {"here": sys.executable}
+    if "against" in setting.options:
+        pythons["there"] = setting.options["against"]
+    return [line for group in setting.parts for line in measure(group, pythons, small=setting.small)]
 
 
 if __name__ == "__main__":
-    main()
+    main(
+        "commands",
+        run,
+        document,
+        about=__doc__,
+        page=DOCS / "finding-optima.md",
+        parts=GROUPS,
+        options={"against": "the Python of another environment, whose commands run in turn"},
+        in_processes=True,
+    )

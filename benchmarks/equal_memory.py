@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks.harness import DOCS, MIB, Setting, find_difference, find_ratio, main, show, table, time_in_turn
+from benchmarks.harness import DOCS, MIB, Setting, find_difference, find_ratio, main, tabulate, time_in_turn
 from ckptplan.errors import InputError
 from ckptplan.torch import scan, wrap
 from ckptplan.torch.meters import LiveBytes
@@ -218,23 +218,24 @@ def run(setting: Setting) -> dict[str, Any]:
 
 def document(results: dict[str, Any]) -> str:
     """Return the results as a table for a page."""
-    head = ["network", "T", "the rival's peak, MiB", "ckptplan's", "its time over the rival's"]
-    rows = []
-    for name, one in results.items():
-        network, _, steps = name.rpartition(", T = ")
-        fits = "bytes" in one
-        rows.append(
-            [
-                network,
-                steps,
-                f"{one['rival_bytes'] / MIB:.2f}",
-                f"{one['bytes'] / MIB:.2f}"
-                if fits
-                else f"does not fit: {show(one['least_bytes'], '.2f', 1 / MIB)}",
-                f"{one['time_over_rival']:.2f}" if fits else "",
-            ]
+
+    def size(one: dict[str, Any]) -> str:
+        if "bytes" in one:
+            return f"{one['bytes'] / MIB:.2f}"
+        least = one.get("least_bytes")
+        return one["status"] if least is None else f"does not fit: {least / MIB:.2f}"
+
+    return (
+        tabulate(
+            [{"name": name.rpartition(", T = "), **one} for name, one in results.items()],
+            ("network", "name", "{0[0]}"),
+            ("T", "name", "{0[2]}"),
+            ("the rival's peak, MiB", "rival_bytes", "{:.2f}", 1 / MIB),
+            ("ckptplan's", size),
+            ("its time over the rival's", "time_over_rival", "{:.2f}"),
         )
-    return table(head, rows) + "\n"
+        + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -13,10 +13,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.harness import DOCS, Setting, find_difference, find_ratio, main, table, time_in_turn
+from benchmarks.equal_memory import measure_peak
+from benchmarks.harness import DOCS, MIB, Setting, find_difference, find_ratio, main, tabulate, time_in_turn
 from ckptplan.torch import wrap
-from ckptplan.torch.meters import LiveBytes
-from ckptplan.units import format_bytes
 
 #: The limit, as a share of what the layers take by themselves.
 SHARE = 0.15
@@ -34,13 +33,6 @@ def train(net: Any, inputs: torch.Tensor, weights: torch.Tensor) -> list[torch.T
     return list(torch.autograd.grad((outputs * weights).sum(), list(net.parameters())))
 
 
-def measure_live(net: Any, *job: torch.Tensor) -> int:
-    """Return the peak of live tensors, without parameters and inputs."""
-    with LiveBytes() as live:
-        train(net, *job)
-    return int(live.peak)
-
-
 def compare(name: str, setting: Setting) -> dict[str, Any]:
     """Measure a network as it is and within the limit."""
     torch.manual_seed(0)
@@ -49,7 +41,7 @@ def compare(name: str, setting: Setting) -> dict[str, Any]:
     net: Any = make(size, size, **options)
     width = size * (2 if options.get("bidirectional") else 1)
     job = torch.randn(steps, batch, size), torch.randn(steps, batch, width)
-    live = measure_live(net, *job)
+    live = measure_peak(partial(train, net, *job))
     limit = int(setting.pick(0.6, SHARE, SHARE) * live)
     ours: Any = wrap(copy.deepcopy(net), memory=limit)
     first = time_in_turn({"first": partial(train, ours, *job)}, rounds=1)["first"][0]
@@ -62,7 +54,7 @@ def compare(name: str, setting: Setting) -> dict[str, Any]:
         "first_seconds": first,
         "plain_live_bytes": live,
         "limit_bytes": limit,
-        "live_bytes": measure_live(ours, *job),
+        "live_bytes": measure_peak(partial(train, ours, *job)),
         "gradient_difference": find_difference(train(ours, *job), train(net, *job)),
     }
 
@@ -74,16 +66,17 @@ def run(setting: Setting) -> dict[str, Any]:
 
 def document(results: dict[str, Any]) -> str:
     """Return the results as a table for a page."""
-    rows = []
-    for name, one in results.items():
-        if one["status"] != "measured":
-            rows.append([name, one["status"], *[""] * 6])
-            continue
-        sizes = (format_bytes(one[field]) for field in ("plain_live_bytes", "limit_bytes", "live_bytes"))
-        times = (f"{one[field]:.2f} s" for field in ("plain_seconds", "seconds"))
-        rows.append([name, *times, f"{one['ratio']:.2f}", *sizes, f"{one['gradient_difference']:.0e}"])
-    head = ["layers", "plain", "within the limit", "ratio", "plain, live tensors", "limit", "live tensors"]
-    return table([*head, "gradients differ by"], rows) + "\n"
+    columns = (
+        ("layers", "layers"),
+        ("plain", "plain_seconds", "{:.2f} s"),
+        ("within the limit", lambda one: f"{one['seconds']:.2f} s" if "seconds" in one else one["status"]),
+        ("ratio", "ratio", "{:.2f}"),
+        ("plain, live tensors", "plain_live_bytes", "{:.0f} MiB", 1 / MIB),
+        ("limit", "limit_bytes", "{:.2f} MiB", 1 / MIB),
+        ("live tensors", "live_bytes", "{:.2f} MiB", 1 / MIB),
+        ("gradients differ by", "gradient_difference", "{:.0e}"),
+    )
+    return tabulate([{"layers": name, **one} for name, one in results.items()], *columns) + "\n"
 
 
 if __name__ == "__main__":

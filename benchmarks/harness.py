@@ -58,6 +58,7 @@ class Setting:
         seconds: how long it may take; what was saved by then is kept.
         folder: for files beside the results, such as traces.
         parts: what is measured, of a benchmark that has parts.
+        options: values of options that a benchmark has besides, by their names.
         save: keeps what was measured so far.
     """
 
@@ -66,6 +67,7 @@ class Setting:
     seconds: float = 3600.0
     folder: Path = RESULTS
     parts: tuple[str, ...] = ()
+    options: dict[str, str] = field(default_factory=dict)
     save: Callable[[Any], None] = _forget
     began: float = field(default_factory=time.monotonic)
     #: What failed; the other measurements went on.
@@ -208,6 +210,21 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
+def tabulate(rows: Iterable[Any], *columns: tuple[Any, ...]) -> str:
+    """Return a table of Markdown with a row for each of ``rows``, which are dictionaries.
+
+    A column is its head; the name of a field, or a function of a row; then, if numbers are to be formatted, the
+    format as for ``str.format``, and a factor. A field that is missing or None leaves its cell empty.
+    """
+
+    def fill(row: Any, what: Any, form: str = "{}", factor: float | None = None) -> str:
+        value = what(row) if callable(what) else row.get(what)
+        return "" if value is None else form.format(value if factor is None else value * factor)
+
+    lines = ([fill(row, *how) for _, *how in columns] for row in rows)
+    return table([head for head, *_ in columns], lines)
+
+
 def show(value: Any, form: str, factor: float = 1.0) -> str:
     """Return a number as text, an empty one if there is none."""
     return "" if value is None else format(value * factor, form)
@@ -230,6 +247,8 @@ def main(
     others: Mapping[Path, Callable[[Any], str]] | None = None,
     shown: Callable[[Any], str] | None = None,
     parts: Iterable[str] = (),
+    options: Mapping[str, str] | None = None,
+    in_processes: bool = False,
 ) -> None:
     """Measure on this machine, print tables, and write them into pages if everything was measured.
 
@@ -242,6 +261,9 @@ def main(
         others: further pages, each with tables of its own.
         shown: makes what ``--show`` prints, if that is more than the tables.
         parts: names of which some may be given to measure no more than these.
+        options: what further options mean, by their names; with one of them, nothing is written.
+        in_processes: whether all that is measured runs in other processes. PyTorch is not loaded then: the peak
+            of a process is never less than what its parent has.
     """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="sizes that run in seconds; nothing is written")
@@ -251,17 +273,21 @@ def main(
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the results so far there alone")
     if names := tuple(parts):
         parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(names)}; all by default")
-    options = parser.parse_args()
-    if options.show:
+    for option, meaning in (options or {}).items():
+        parser.add_argument(f"--{option}", help=meaning)
+    given = parser.parse_args()
+    if given.show:
         print((shown or document)(read(name)))
         return
-    chosen: Sequence[str] = getattr(options, "parts", ()) or names
+    chosen: Sequence[str] = getattr(given, "parts", ()) or names
     if unknown := set(chosen) - set(names):
         parser.error(f"there is no {', '.join(sorted(unknown))}")
-    _prepare(options.device)
-    setting = Setting(device=options.device, small=options.small, seconds=options.seconds, parts=tuple(chosen))
-    if options.out is not None:
-        _run_into(options.out, run, setting)
+    if not in_processes:
+        _prepare(given.device)
+    setting = Setting(device=given.device, small=given.small, seconds=given.seconds, parts=tuple(chosen))
+    setting.options = {option: value for option in options or {} if (value := getattr(given, option))}
+    if given.out is not None:
+        _run_into(given.out, run, setting)
         return
     try:
         results = run(setting)
@@ -270,7 +296,7 @@ def main(
     print(document(results))
     for failure in setting.failures:
         print(failure, file=sys.stderr)
-    if not (options.small or setting.on_gpu or len(chosen) < len(names)):
+    if not (setting.small or setting.on_gpu or setting.options or len(chosen) < len(names)):
         write(name, results)
         pages = {**({} if page is None else {page: document}), **(others or {})}
         for one, make in pages.items():

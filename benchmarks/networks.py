@@ -52,8 +52,7 @@ Row = dict[str, Any]
 class Network:
     """A network, the program that trains it, and the constants that set its number of time steps.
 
-    ``unit`` is the number of time steps that one of the constant ``steps`` stands for. ``methods`` are the
-    programs to compare with, by the name of the method.
+    ``unit`` is the number of time steps that one of the constant ``steps`` stands for.
     """
 
     name: str
@@ -61,7 +60,6 @@ class Network:
     steps: str
     unit: int = 1
     constants: tuple[str, ...] = ()
-    methods: dict[str, Path]
 
     def settings(self, steps: int) -> list[str]:
         """Return what the program is to be changed to."""
@@ -72,28 +70,27 @@ class Network:
         """The program before the conversion."""
         return CONVERTED / f"{self.program}_before.py"
 
+    @property
+    def methods(self) -> dict[str, Path]:
+        """The programs to compare with, by the name of the method."""
+        files = {
+            name: CONVERTED / f"{self.program}_{key}.py"
+            if key.endswith("after")
+            else PEERS / f"{self.program}_{key}.diff"
+            for key, name in NAMES.items()
+        }
+        return {name: file for name, file in files.items() if file.exists()}
+
 
 def list_networks() -> list[Network]:
     """Return the networks."""
+    # Pieces draw other masks of dropout than the whole sequence.
+    no_dropout = ("dropout=0.0",)
     return [
-        Network(
-            name="snnTorch, convolutional", program="snntorch", steps="num_steps", methods=_find("snntorch")
-        ),
-        Network(
-            name="SpikingJelly, sequential, with feedback",
-            program="spikingjelly",
-            steps="steps",
-            methods=_find("spikingjelly"),
-        ),
-        Network(name="Norse, memory task", program="norse", steps="seq_length", unit=8, methods=_find("norse")),
-        Network(
-            name="word_language_model",
-            program="language",
-            steps="seq_len",
-            # Pieces draw other masks of dropout than the whole sequence.
-            constants=("dropout=0.0",),
-            methods=_find("language"),
-        ),
+        Network(name="snnTorch, convolutional", program="snntorch", steps="num_steps"),
+        Network(name="SpikingJelly, sequential, with feedback", program="spikingjelly", steps="steps"),
+        Network(name="Norse, memory task", program="norse", steps="seq_length", unit=8),
+        Network(name="word_language_model", program="language", steps="seq_len", constants=no_dropout),
     ]
 
 
@@ -104,14 +101,6 @@ NAMES = {
     "memopt": "memopt, level 1",
     "memopt_chunks": "memopt, checkpoint_module in chunks",
 }
-
-
-def _find(program: str) -> dict[str, Path]:
-    files = {
-        name: CONVERTED / f"{program}_{key}.py" if key.endswith("after") else PEERS / f"{program}_{key}.diff"
-        for key, name in NAMES.items()
-    }
-    return {name: file for name, file in files.items() if file.exists()}
 
 
 _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+.* @@")

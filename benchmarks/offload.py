@@ -11,7 +11,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
@@ -22,7 +22,7 @@ from unittest.mock import patch
 import torch
 
 import ckptplan
-from benchmarks.harness import DOCS, MIB, Setting, clean, find_difference, main, table
+from benchmarks.harness import DOCS, MIB, Setting, clean, find_difference, main, tabulate
 from ckptplan import Infeasible, Plan, Schedule
 from ckptplan.cost.case import Case
 from ckptplan.execution.advice import find_limit
@@ -261,15 +261,11 @@ def _watch_transfers() -> Iterator[Bars]:
         (FileStore, "_write"): "wait",
         (FileStore, "_read"): "wait",
     }
-    kept = {(owner, name): getattr(owner, name) for owner, name in places}
     bars = Bars()
-    for (owner, name), track in places.items():
-        setattr(owner, name, bars.watch(track, kept[owner, name]))
-    try:
+    with ExitStack() as stack:
+        for (owner, name), track in places.items():
+            stack.enter_context(patch.object(owner, name, bars.watch(track, getattr(owner, name))))
         yield bars
-    finally:
-        for (owner, name), function in kept.items():
-            setattr(owner, name, function)
 
 
 def _run_schedule(job: Job, plan: Plan, folder: Path, *, overlaps: bool, through: bool) -> tuple[float, Bars]:
@@ -427,7 +423,8 @@ def _is_told(found: dict[str, Any]) -> bool:
     return _moves_enough(found) and bool(found["planned_hidden_share"] >= LEAST_HIDDEN)
 
 
-def _describe_hidden(found: dict[str, Any]) -> str:
+def _describe_hidden(check: dict[str, Any], *, way: str) -> str:
+    found = check["hidden"][way]
     share = f"{found['hidden_share']:.0%}" if _moves_enough(found) else "moves too little"
     return f"{share}, {found['planned_hidden_share']:.0%}"
 
@@ -438,41 +435,26 @@ def _gain(row: dict[str, Any]) -> float:
 
 def document(results: dict[str, Any]) -> str:
     """Return the tables of the page."""
-    head = ["network", "state", "T", "states in RAM", *(f"{way}, predicted" for way in WAYS), "local / folder"]
-    rows = [
-        [
-            row["network"],
-            f"{row['state_bytes'] / MIB:.0f} MiB",
-            str(row["steps"]),
-            str(row["states"]),
-            *(f"{row[way]['seconds']:.2f} s, {row[way]['predicted_seconds']:.2f}" for way in WAYS),
-            f"{_gain(row):.2f}",
-        ]
-        for row in results["rows"]
-    ]
-    parts = [table(head, rows)]
-    rows = [
-        [
-            one["network"],
-            f"{one['peak_bytes'] / MIB:.1f} of {one['limit_bytes'] / MIB:.1f} MiB",
-            f"{one['predicted_bytes'] / MIB:.1f} MiB",
-            f"{one['remote_bytes'] / MIB:.0f} MiB",
-            f"{one['predicted_remote_bytes'] / MIB:.0f} MiB",
-            *(_describe_hidden(one["hidden"][way]) for way in FILES),
-            f"{one['gradient_difference']:.0e}",
-        ]
-        for one in results["checks"]
-    ]
-    head = [
-        "network",
-        "live peak",
-        "planned",
-        "in the folder",
-        "planned",
-        *(f"hidden {way}, planned" for way in FILES),
-        "gradients off by",
-    ]
-    parts.append(table(head, rows))
+    rows = tabulate(
+        results["rows"],
+        ("network", "network"),
+        ("state", "state_bytes", "{:.0f} MiB", 1 / MIB),
+        ("T", "steps"),
+        ("states in RAM", "states"),
+        *((f"{way}, predicted", way, "{0[seconds]:.2f} s, {0[predicted_seconds]:.2f}") for way in WAYS),
+        ("local / folder", _gain, "{:.2f}"),
+    )
+    checks = tabulate(
+        results["checks"],
+        ("network", "network"),
+        ("live peak", lambda one: f"{one['peak_bytes'] / MIB:.1f} of {one['limit_bytes'] / MIB:.1f} MiB"),
+        ("planned", "predicted_bytes", "{:.1f} MiB", 1 / MIB),
+        ("in the folder", "remote_bytes", "{:.0f} MiB", 1 / MIB),
+        ("planned", "predicted_remote_bytes", "{:.0f} MiB", 1 / MIB),
+        *((f"hidden {way}, planned", partial(_describe_hidden, way=way)) for way in FILES),
+        ("gradients off by", "gradient_difference", "{:.0e}"),
+    )
+    parts = [rows, checks]
     parts.append("What must hold:\n\n" + "\n".join(f"- {line}" for line in judge(results)))
     parts.append(f"![A measured run beside the simulated one]({PICTURE})")
     return "\n\n".join(parts) + "\n"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from benchmarks.harness import DOCS, Setting, find_ratio, main, table, time_in_turn
+from benchmarks.harness import DOCS, Setting, find_ratio, main, tabulate, time_in_turn
 from ckptplan.recursion.online import Snapshots, count_advances
 from ckptplan.recursion.revolve import count_recomputed
 
@@ -145,11 +145,9 @@ def compare_loops(steps: int, slots: int, rounds: int) -> dict[str, float]:
     spare = _count_bytes(theirs) - _count_bytes(compile_(partial(while_loop, slots=slots)))
     ours = compile_(partial(while_loop, slots=slots + spare // start.nbytes))
     programs: dict[str, Any] = {"ckptplan": ours, "equinox": theirs}
-    jobs = {
-        name: lambda program=program: program(weights).block_until_ready() for name, program in programs.items()
-    }
-    for program in programs.values():
-        _gradient(program, weights)
+    jobs = {name: partial(_run, program, weights) for name, program in programs.items()}
+    for job in jobs.values():
+        job()
     times = time_in_turn(jobs, rounds=rounds)
     sizes = {name: _count_bytes(program) for name, program in programs.items()}
     return {
@@ -158,7 +156,7 @@ def compare_loops(steps: int, slots: int, rounds: int) -> dict[str, float]:
     }
 
 
-def _gradient(program: Any, weights: Any) -> object:
+def _run(program: Any, weights: Any) -> object:
     return program(weights).block_until_ready()
 
 
@@ -180,27 +178,31 @@ def run(setting: Setting) -> dict[str, Any]:
 
 def document(results: dict[str, Any]) -> str:
     """Return the results as tables for a page."""
-    rules = [
-        [*name.rsplit(", ", 1), f"{one['worst']:.2f}", f"{one['mean']:.2f}"]
-        for name, one in results["rules"].items()
+    parts = [
+        tabulate(
+            [{"rule": name.rsplit(", ", 1), **one} for name, one in results["rules"].items()],
+            ("rule", "rule", "{0[0]}"),
+            ("slots", "rule", "{0[1]}"),
+            ("advances over Revolve, worst", "worst", "{:.2f}"),
+            ("mean", "mean", "{:.2f}"),
+        ),
+        tabulate(
+            results["two_level"],
+            ("period", "period"),
+            ("states held", "states"),
+            ("runs of a step, theirs", "theirs", "{:.2f}"),
+            ("ours", "ours", "{:.2f}"),
+        ),
+        tabulate(
+            [{"loop": name.split(", "), **one} for name, one in results["loops"].items()],
+            ("T", "loop", "{0[0]}"),
+            ("equinox's checkpoints", "loop", "{0[1]}"),
+            ("time over equinox's", "time_over_equinox", "{:.2f}"),
+            ("KiB", "ckptplan_bytes", "{:,.0f}", 1 / 1024),
+            ("equinox's KiB", "equinox_bytes", "{:,.0f}", 1 / 1024),
+        ),
     ]
-    loops = [
-        [
-            *name.split(", "),
-            f"{one['time_over_equinox']:.2f}",
-            f"{one['ckptplan_bytes'] / 1024:,.0f}",
-            f"{one['equinox_bytes'] / 1024:,.0f}",
-        ]
-        for name, one in results["loops"].items()
-    ]
-    first = table(["rule", "slots", "advances over Revolve, worst", "mean"], rules)
-    levels = [
-        [str(one["period"]), str(one["states"]), f"{one['theirs']:.2f}", f"{one['ours']:.2f}"]
-        for one in results["two_level"]
-    ]
-    between = table(["period", "states held", "runs of a step, theirs", "ours"], levels)
-    second = table(["T", "equinox's checkpoints", "time over equinox's", "KiB", "equinox's KiB"], loops)
-    return f"{first}\n\n{between}\n\n{second}\n"
+    return "\n\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import Setting, main, spread, table
+from benchmarks.harness import Setting, main, spread, table, tabulate
 from ckptplan.cost.exact import Cost
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
@@ -188,18 +188,15 @@ def show_regret(line: dict[str, Any]) -> str:
 def document(results: dict[str, Any]) -> str:
     """Return the tables of cases and peers, and one of regrets for each rho."""
     head = ["case", "strategy", "T", "units", "tape", "effort", "time", "gap"]
-    peers = [
-        [
-            one["peer"],
-            f"{one['steps']:,}",
-            f"{one['peer_seconds']:.2f} s",
-            f"{one['optimal_seconds'] * 1e3:.1f} ms",
-            f"{one['ratio']:,.0f}x",
-        ]
-        for one in results["peers"]
-    ]
-    cases = table(head, map(show_case, results["cases"]))
-    parts = [cases, table(["peer", "T", "peer", "optimal", "ratio"], peers)]
+    peers = tabulate(
+        results["peers"],
+        ("peer", "peer"),
+        ("T", "steps", "{:,}"),
+        ("peer", "peer_seconds", "{:.2f} s"),
+        ("optimal", "optimal_seconds", "{:.1f} ms", 1e3),
+        ("ratio", "ratio", "{:,.0f}x"),
+    )
+    parts = [table(head, map(show_case, results["cases"])), peers]
     cells = {(one["rho"], one["transfer"], one["units"]): show_regret(one) for one in results["regrets"]}
     for rho in RHOS:
         rows = [[f"x = {x}", *(cells[rho, x, units] for units in UNITS)] for x in TRANSFERS]

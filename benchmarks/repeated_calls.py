@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 import ckptplan
-from benchmarks.harness import DOCS, Setting, find_ratio, main, table, time_in_turn
+from benchmarks.harness import DOCS, Setting, find_ratio, main, tabulate, time_in_turn
 from benchmarks.variants import make_plan
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save
 from ckptplan.torch import bptt
@@ -193,18 +193,15 @@ def run(setting: Setting) -> dict[str, Any]:
 
 def document(results: dict[str, Any]) -> str:
     """Return the results as a table for a page."""
-    head = ["job", "a step forward, ms", "repeated call, ms", "bare loop", "over it"]
-    rows = [
-        [
-            name,
-            f"{one['step_seconds'] * 1e3:.2f}",
-            *(f"{one[way] * 1e3:.1f}" for way in ("repeated", "bare")),
-            f"{one['repeated_over_bare'] - 1:+.1%}",
-            f"{one['extra_runs']}",
-        ]
-        for name, one in results.items()
-    ]
-    return table([*head, "extra runs of the cell in a first call"], rows) + "\n"
+    columns = (
+        ("job", "job"),
+        ("a step forward, ms", "step_seconds", "{:.2f}", 1e3),
+        ("repeated call, ms", "repeated", "{:.1f}", 1e3),
+        ("bare loop", "bare", "{:.1f}", 1e3),
+        ("over it", lambda one: one["repeated_over_bare"] - 1, "{:+.1%}"),
+        ("extra runs of the cell in a first call", "extra_runs"),
+    )
+    return tabulate([{"job": name, **one} for name, one in results.items()], *columns) + "\n"
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ Run: python -m benchmarks.runtime
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import time
@@ -29,7 +30,7 @@ from benchmarks.harness import (
     read_status,
     show,
     spread,
-    table,
+    tabulate,
     time_in_turn,
 )
 from benchmarks.variants import Job, compute_gradients, make_job, make_plan, run_checkpoint, run_plain, run_plan
@@ -55,35 +56,28 @@ def list_variants(kind: str, setting: Setting) -> dict[str, Variant]:
     standard, base = plan("standard", local_bytes=room), plan("base")
     optimal = plan("optimal", local_bytes=room // 3)
     compile_ = Compile(steps=piece)
+
+    def under_checkpoint(*chunks: int, **how: Any) -> Variant:
+        return job, partial(run_checkpoint, job, steps, chunks, **how), None
+
+    def under_plan(plan: Plan, **how: Any) -> Variant:
+        return job, partial(run_plan, job, plan, **how), plan
+
     found: dict[str, Variant] = {
         "plain": (job, partial(run_plain, job, steps), None),
-        f"torch.utils.checkpoint, {chunk}": (job, partial(run_checkpoint, job, steps, (chunk,)), None),
-        f"torch.utils.checkpoint, {4 * chunk} and {chunk // 4}": (
-            job,
-            partial(run_checkpoint, job, steps, (4 * chunk, chunk // 4)),
-            None,
+        f"torch.utils.checkpoint, {chunk}": under_checkpoint(chunk),
+        f"torch.utils.checkpoint, {4 * chunk} and {chunk // 4}": under_checkpoint(4 * chunk, chunk // 4),
+        f"torch.utils.checkpoint, {chunk}, compiled": under_checkpoint(
+            chunk, run_part=_compile_pieces(job, piece)
         ),
-        f"torch.utils.checkpoint, {chunk}, compiled": (
-            job,
-            partial(run_checkpoint, job, steps, (chunk,), run_part=_compile_pieces(job, piece)),
-            None,
-        ),
-        f"ckptplan, standard, {chunk}": (job, partial(run_plan, job, standard), standard),
-        "ckptplan, optimal, a third of it": (job, partial(run_plan, job, optimal), optimal),
-        f"ckptplan, standard, {chunk}, compiled": (
-            job,
-            partial(run_plan, job, standard, compile_=compile_),
-            standard,
-        ),
-        "ckptplan, base, compiled": (job, partial(run_plan, job, base, compile_=compile_), base),
+        f"ckptplan, standard, {chunk}": under_plan(standard),
+        "ckptplan, optimal, a third of it": under_plan(optimal),
+        f"ckptplan, standard, {chunk}, compiled": under_plan(standard, compile_=compile_),
+        "ckptplan, base, compiled": under_plan(base, compile_=compile_),
     }
     if setting.on_gpu:
         graphs = Compile(steps=piece, mode="reduce-overhead")
-        found[f"ckptplan, standard, {chunk}, CUDA graphs"] = (
-            job,
-            partial(run_plan, job, standard, compile_=graphs),
-            standard,
-        )
+        found[f"ckptplan, standard, {chunk}, CUDA graphs"] = under_plan(standard, compile_=graphs)
     if kind == "lif":
         found[f"ckptplan, standard, {chunk}, LIF layer"] = (replay, partial(run_plan, replay, standard), None)
     return found
@@ -182,29 +176,20 @@ def document(lines: list[dict[str, Any]]) -> str:
     parts = []
     for kind in dict.fromkeys(line["network"] for line in lines):
         of_kind = [line for line in lines if line["network"] == kind]
-        plain, chunked = (line.get("median_seconds") for line in of_kind[:2])
-        head = ["time, s", "over plain", "over checkpoint", "peak, MiB", "predicted", "process grows by, MiB"]
-        parts.append(
-            table(
-                [kind.upper(), *head, "gradients differ by", "first call, s"],
-                [
-                    [
-                        line["variant"],
-                        show(line.get("median_seconds"), ".2f") or line["status"],
-                        *(
-                            show(line.get("median_seconds"), ".2f", 1 / one) if one else ""
-                            for one in (plain, chunked)
-                        ),
-                        show(line.get("peak_bytes"), ",.1f", 1 / MIB),
-                        show(line["predicted_bytes"], ",.1f", 1 / MIB),
-                        show(line.get("growth_bytes"), ",.0f", 1 / MIB),
-                        show(line.get("gradient_difference"), ".0e"),
-                        show(line.get("first_seconds"), ".1f"),
-                    ]
-                    for line in of_kind
-                ],
-            )
+        # Where plain backpropagation or chunks did not run, there is nothing to compare with.
+        plain, chunked = (1 / line.get("median_seconds", math.inf) or None for line in of_kind[:2])
+        columns = (
+            (kind.upper(), "variant"),
+            ("time, s", lambda one: show(one.get("median_seconds"), ".2f") or one["status"]),
+            ("over plain", "median_seconds", "{:.2f}" if plain else "", plain),
+            ("over checkpoint", "median_seconds", "{:.2f}" if chunked else "", chunked),
+            ("peak, MiB", "peak_bytes", "{:,.1f}", 1 / MIB),
+            ("predicted", "predicted_bytes", "{:,.1f}", 1 / MIB),
+            ("process grows by, MiB", "growth_bytes", "{:,.0f}", 1 / MIB),
+            ("gradients differ by", "gradient_difference", "{:.0e}"),
+            ("first call, s", "first_seconds", "{:.1f}"),
         )
+        parts.append(tabulate(of_kind, *columns))
         parts += [f"{line['variant']}: {text}" for line in of_kind for text in line.get("warnings", ())]
     return "\n\n".join(parts) + "\n"
 

@@ -7,26 +7,23 @@ about five minutes on an idle machine; with --small half a minute, of a cell too
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import ckptplan
 from benchmarks.harness import DOCS, Setting, main, table
 
 #: Cell -> local budget of its plan; and those of a small one.
 CELLS = {"gru": "24 MiB", "lif": "16 MiB"}
 SMALL_CELLS = {"gru": "600 KiB"}
-_SIZES, _SMALL_SIZES = (
-    ("--batch", "32", "--neurons", "256", "--T", "1024"),
-    (
-        *("--batch", "4", "--neurons", "32", "--T", "200"),
-        "--quick",
-    ),
-)
-#: What is wrong -> file, fields, and the factor by which they are wrong.
+_SIZES = ("--batch", "32", "--neurons", "256", "--T", "1024")
+SMALL_SIZES = ("--batch", "4", "--neurons", "32", "--T", "200", "--quick")
+#: The files of a calibration, as options of what reads them.
+JOB = ("--workload", "./workload.toml", "--profile", "./profile.toml")
+#: What is wrong -> model, fields, and the factor by which they are wrong.
 WRONG: dict[str, tuple[str, tuple[str, ...], float]] = {
     "nothing": ("workload", (), 1),
     "bandwidth x 4": ("profile", ("write_bytes_per_second", "read_bytes_per_second"), 4),
@@ -42,16 +39,17 @@ def program(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder)
 
 
-def lines_of(cell: str, budget: str, sizes: tuple[str, ...] = _SIZES) -> list[dict[str, Any]]:
+def calibrate(cell: str, sizes: tuple[str, ...], *, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Calibrate a network into the files of ``JOB``, in a folder."""
+    files = ("-o", "workload.toml", "--profile-out", "profile.toml")
+    return program("calibrate", "--cell", cell, *sizes, "--threads", "1", *files, folder=folder)
+
+
+def lines_of(cell: str, budget: str, sizes: tuple[str, ...]) -> list[dict[str, Any]]:
     """Return a line for each thing that is wrong."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        done = program(
-            *("calibrate", "--cell", cell),
-            *(*sizes, "--threads", "1"),
-            *("-o", "workload.toml", "--profile-out", "profile.toml"),
-            folder=folder,
-        )
+        done = calibrate(cell, sizes, folder=folder)
         if done.returncode:
             raise SystemExit(done.stderr)
         return [one(cell, budget, what, folder) for what in WRONG]
@@ -60,16 +58,19 @@ def lines_of(cell: str, budget: str, sizes: tuple[str, ...] = _SIZES) -> list[di
 def one(cell: str, budget: str, what: str, folder: Path) -> dict[str, Any]:
     """Plan with a wrong number, and validate."""
     kind, fields, factor = WRONG[what]
-    texts = {name: (folder / f"{name}.toml").read_text() for name in ("workload", "profile")}
-    for field in fields:
-        texts[kind] = multiplied(texts[kind], field, factor)
+    workload = ckptplan.load_workload(folder / "workload.toml")
+    profile = ckptplan.load_profile(folder / "profile.toml")
+    if kind == "workload":
+        workload = workload.replace(**_multiply(workload, fields, factor))
+    else:
+        profile = profile.replace(**_multiply(profile, fields, factor))
     # Files keep their names, since times belong to the profile of that name.
     wrong = folder / "wrong"
     wrong.mkdir(exist_ok=True)
-    for name, text in texts.items():
-        (wrong / f"{name}.toml").write_text(text)
-    job = ("--workload", "./workload.toml", "--profile", "./profile.toml", "--local-bytes", budget)
-    planned = program("optimize", *job, "--strategies", "regular", "-o", "plan.json", folder=wrong)
+    ckptplan.save_workload(workload, wrong / "workload.toml")
+    ckptplan.save_profile(profile, wrong / "profile.toml")
+    budgeted = ("--local-bytes", budget, "--strategies", "regular", "-o", "plan.json")
+    planned = program("optimize", *JOB, *budgeted, folder=wrong)
     if planned.returncode:
         raise SystemExit(planned.stderr)
     done = program("validate", "plan.json", folder=wrong)
@@ -78,18 +79,10 @@ def one(cell: str, budget: str, what: str, folder: Path) -> dict[str, Any]:
     return {"cell": cell, "wrong": what, "exit_code": done.returncode, "named": named}
 
 
-def multiplied(text: str, field: str, factor: float) -> str:
-    """Return a file with one number multiplied by a factor."""
-    pattern = rf'(?m)^(\[{field}\]\nvalue|{field}) = "?([\d.]+)'
-    changed, count = re.subn(pattern, lambda found: _changed(found, factor), text)
-    if count != 1:
-        raise ValueError(f"{field} was not found")
-    return changed
-
-
-def _changed(found: re.Match[str], factor: float) -> str:
-    quote = '"' if found[0].partition(" = ")[2].startswith('"') else ""
-    return f"{found[1]} = {quote}{float(found[2]) * factor:.6g}"
+def _multiply(model: object, fields: tuple[str, ...], factor: float) -> dict[str, Any]:
+    """Return some numbers of a model multiplied by a factor; bytes of states and tapes stay whole."""
+    numbers = {field: getattr(model, field) for field in fields}
+    return {field: type(number)(factor * number) for field, number in numbers.items()}
 
 
 def section(results: list[dict[str, Any]]) -> str:
@@ -109,7 +102,7 @@ def _told(line: dict[str, Any]) -> str:
 
 def run(setting: Setting) -> list[dict[str, Any]]:
     """Return the lines of all cells."""
-    cells, sizes = (SMALL_CELLS, _SMALL_SIZES) if setting.small else (CELLS, _SIZES)
+    cells, sizes = (SMALL_CELLS, SMALL_SIZES) if setting.small else (CELLS, _SIZES)
     return [line for cell, budget in cells.items() for line in lines_of(cell, budget, sizes)]
 
 
