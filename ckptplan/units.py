@@ -13,15 +13,16 @@ from decimal import Decimal
 
 from ckptplan.errors import InputError, did_you_mean, quote_value, refuse
 
+_DECIMAL = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 #: The largest number of bytes that 64-bit integers count exactly.
 MAX_BYTES = 2**62
 #: The longest sequence that can be planned.
 MAX_STEPS = 10**12
 
 _BYTE_UNITS: Mapping[str, Decimal] = {
-    "B": Decimal(1),
-    **{f"{p}B": Decimal(1000) ** i for i, p in enumerate(("k", "M", "G", "T", "P", "E"), start=1)},
-    **{f"{p}iB": Decimal(1024) ** i for i, p in enumerate(("K", "M", "G", "T", "P", "E"), start=1)},
+    **{unit: Decimal(1000) ** power for power, unit in enumerate(_DECIMAL)},
+    **{unit: Decimal(1024) ** power for power, unit in enumerate(_BINARY)},
 }
 _RATE_UNITS: Mapping[str, Decimal] = {f"{unit}/s": size for unit, size in _BYTE_UNITS.items()}
 _FLOP_UNITS: Mapping[str, Decimal] = {
@@ -160,7 +161,7 @@ def _unit_hint(unit: str, units: Mapping[str, Decimal]) -> str:
         return f" Say 'kB{slash}{rest}' for 1,000 or 'KiB{slash}{rest}' for 1,024 bytes."
     if stem.endswith(("bit", "bps")) or (stem.endswith("b") and rest == "s"):
         return " These are bits; divide by 8 and say bytes per second."
-    return did_you_mean(unit, units)
+    return did_you_mean(unit, units) or f" Units are {', '.join(filter(None, units))}."
 
 
 def _finite(value: object, number: Decimal) -> float:
@@ -170,9 +171,33 @@ def _finite(value: object, number: Decimal) -> float:
     return result
 
 
-def format_bytes(value: float) -> str:
-    """Format a size in binary units: '609.4 KiB'."""
-    return _scaled(value, base=1024, units=("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"))
+def format_bytes(value: float, *, like: float = 0) -> str:
+    """Format a size in binary units: '609.4 KiB'; in decimal ones beside a size ``like`` '200 kB'."""
+    if _is_decimal(like):
+        return _scaled(value, base=1000, units=_DECIMAL)
+    return _scaled(value, base=1024, units=_BINARY)
+
+
+def format_limit(least: int, *, like: int) -> str:
+    """Return at least so many bytes as text that ``parse_bytes`` reads: '44.5 kB', or '43.5 KiB'.
+
+    Units are those of a size ``like`` it. What is rounded up is less than 3 %.
+    """
+    if _is_decimal(like):
+        unit = 10 ** max(0, len(str(least)) - 3)
+        return format_bytes(-(-least // unit) * unit, like=like)
+    power = max(0, (least // 10).bit_length() - 1) // 10
+    # A quarter of a KiB, and of larger units, is a whole number of bytes.
+    parts = 4 if power else 1
+    return f"{-(-least * parts // 1024**power) / parts:.7g} {_BINARY[power]}"
+
+
+def _is_decimal(size: float) -> bool:
+    """Return whether a size was probably given in decimal units: it takes no more digits than in binary ones."""
+    binary = int(size)
+    while binary and not binary % 1024:
+        binary //= 1024
+    return size > 0 and not size % 1000 and len(f"{int(size)}".rstrip("0")) <= len(f"{binary}".rstrip("0"))
 
 
 def format_rate(value: float) -> str:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ckptplan.errors import InputError
 from ckptplan.units import (
     format_bytes,
+    format_limit,
     format_percent,
     format_rate,
     format_seconds,
@@ -126,6 +127,22 @@ def test_bytes_as_a_number_or_as_its_text(value: int) -> None:
     assert parse_bytes(f"{value // 1000}.{value % 1000:03d} kB") == value
 
 
+@pytest.mark.parametrize(
+    "text", ["1 B", "200 kB", "500 KiB", "624 KiB", "1000 KiB", "1.5 MB", "3 MB", "64 MB", "2 GiB", "80 GB"]
+)
+def test_a_size_is_shown_as_it_was_given(text: str) -> None:
+    size = parse_bytes(text)
+    assert format_bytes(size, like=size) == text
+
+
+@given(st.integers(1, 2**50), st.sampled_from([200_000, 2**20, 500 * 1024, 12_345]))
+def test_a_limit_can_be_typed_as_it_is_shown(least: int, like: int) -> None:
+    """It is enough, in the unit of the limit that was given, and hardly more than enough."""
+    text = format_limit(least, like=like)
+    assert least <= parse_bytes(text) <= 1.03 * least
+    assert text.endswith(("kB", "MB", "GB", "TB", "PB", " B") if like == 200_000 else ("iB", " B"))
+
+
 @given(st.floats(0, 1e12))
 def test_seconds_are_taken_as_given(value: float) -> None:
     assert parse_seconds(value) == value
@@ -139,6 +156,9 @@ def test_seconds_are_taken_as_given(value: float) -> None:
         (format_bytes(1023), "1023 B"),
         (format_bytes(638976), "624 KiB"),
         (format_bytes(64e9), "59.6 GiB"),
+        (format_bytes(64e9, like=200_000), "64 GB"),
+        (format_bytes(64e9, like=2**20), "59.6 GiB"),
+        (format_bytes(64e9, like=500 * 1024), "59.6 GiB"),
         (format_bytes(2**80), "1,048,576 EiB"),
         (format_rate(2e10), "20 GB/s"),
         (format_seconds(0), "0 s"),

@@ -11,7 +11,7 @@ from ckptplan.model.prediction import BasisEntry
 from ckptplan.planning.request import Request
 from ckptplan.search.question import Question
 from ckptplan.storage.place import ASSUMED_RATE
-from ckptplan.units import format_bytes
+from ckptplan.units import format_bytes, format_limit, parse_bytes
 
 #: One in this many bytes of a limit is left for what is not counted.
 MARGIN = 50
@@ -60,8 +60,9 @@ def refuse_limit(
         parts: what the need consists of.
         shape: the shape of the inputs, time first; () if it is not known.
     """
-    least = find_limit(infeasible.need)
-    ways = [f"at least {format_bytes(least)} ({least:,} bytes)"]
+    needed = format_limit(find_limit(infeasible.need), like=limit)
+    least = parse_bytes(needed)
+    ways = [f"at least {needed} ({least:,} bytes)"]
     # The workspace may shrink with the batch, or grow a little, as less of it lies where tapes were.
     fixed = max(request.case.workload.workspace_bytes, _GRADIENTS * gradients)
     share = (limit - fixed) / (least - fixed) if least > fixed else 0.0
@@ -76,7 +77,7 @@ def refuse_limit(
     if _helps_remote(request):
         ways.append("a plan with remote memory")
     return InputError(
-        f"{format_bytes(limit)} are too little: this call needs {format_bytes(least)}{parts}"
+        f"{format_bytes(limit, like=limit)} are too little: this call needs {needed}{parts}"
         f"{_doubt_order(shape)}",
         field="memory",
         value=memory,
@@ -101,7 +102,7 @@ def describe_choice(plan: Plan, limit: int) -> str:
     bought = "".join(f" ({one.text})" for one in plan.estimate_basis if one.field == OFFLOAD)
     return (
         f"{plan.strategy}{f' ({settings})' if settings else ''} for {plan.steps:,} steps: "
-        f"{format_bytes(plan.predicted.local_peak_bytes)} of {format_bytes(limit)}, "
+        f"{format_bytes(plan.predicted.local_peak_bytes, like=limit)} of {format_bytes(limit, like=limit)}, "
         f"{plan.predicted.overhead:+.0%} time over plain backpropagation{bought}"
     )
 

@@ -24,7 +24,7 @@ from ckptplan.recursion.solver import solve
 from ckptplan.recursion.tree import Tree
 from ckptplan.schedule.actions import Action, Advance, Free, Load, Save, Tier, Transfer, renumber
 from ckptplan.schedule.schedule import check_count
-from ckptplan.units import format_bytes, parse_limit
+from ckptplan.units import format_bytes, format_limit, parse_bytes, parse_limit
 
 _LOCAL, _REMOTE = Tier.LOCAL, Tier.REMOTE
 
@@ -176,13 +176,14 @@ def fit_online(
     """
     need = costs.resident_bytes + costs.state_bytes + costs.tape_bytes
     if limit < need:
-        least = find_limit(need) if has_margin else need
-        beside = f", beside {format_bytes(costs.resident_bytes)}" if costs.resident_bytes else ""
+        least = format_limit(find_limit(need) if has_margin else need, like=limit)
+        resident = costs.resident_bytes
+        beside = f", beside {format_bytes(resident, like=limit)}" if resident else ""
         raise InputError(
-            f"{format_bytes(limit)} are too little for a state and the tape of a step{beside}",
+            f"{format_bytes(limit, like=limit)} are too little for a state and the tape of a step{beside}",
             field="memory",
             value=memory,
-            accepted=f"at least {format_bytes(least)} ({least:,} bytes)",
+            accepted=f"at least {least} ({parse_bytes(least):,} bytes)",
         )
     return OnlineSchedule(memory=limit - costs.resident_bytes, remote_slots=remote_slots, costs=costs)
 

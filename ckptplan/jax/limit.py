@@ -356,6 +356,7 @@ class Job:
     def refuse(self, least: CountedPlan) -> InputError:
         """Return the error for a limit that is too small, by the smallest program that is known."""
         footprint, traced = least.footprint.add(least.more), least.footprint.traced
+        state = format_bytes(byte_size(traced.step.state), like=self.limit)
         step, steps = traced.step, self.call.steps
         request = self._make_request(footprint, self.limit, link=least.link)
         reason = Infeasible(
@@ -373,7 +374,7 @@ class Job:
             memory=self.call.memory,
             limit=self.limit,
             gradients=byte_size([step.constants[place] for place in traced.wanted.constants]),
-            parts=f" for {steps:,} steps with a state of {format_bytes(byte_size(step.state))}",
+            parts=f" for {steps:,} steps with a state of {state}",
             shape=(steps, *step.inputs[0].shape) if step.inputs else (),
         )
 

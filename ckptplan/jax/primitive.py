@@ -77,8 +77,8 @@ def _tell_what_is_not_counted(call: LoopCall, plan: Plan) -> None:
     _log.warning(
         "memory=%s counts all outputs (%s) and their gradients. A loss that holds another array "
         "of that size takes it beside the limit; ckptplan.jax.bptt takes the loss step by step",
-        format_bytes(limit),
-        format_bytes(outputs),
+        format_bytes(limit, like=limit),
+        format_bytes(outputs, like=limit),
     )
 
 

@@ -29,7 +29,7 @@ from ckptplan.jax.sums import GradientSums
 from ckptplan.jax.tapes import Recording, TracedGradient, Wanted
 from ckptplan.recursion.online import Snapshots
 from ckptplan.schedule.schedule import check_count
-from ckptplan.units import format_bytes, parse_limit
+from ckptplan.units import format_bytes, format_limit, parse_bytes, parse_limit
 
 _MOST = 2**31 - 1
 #: States beside the held ones: the working state, the one before it, and a row for those that are not held.
@@ -156,13 +156,13 @@ def _count_slots(traced: TracedGradient, memory: Any, max_steps: int) -> int:
         if slots < 2 ** (8 * row_bytes):
             break
     if slots < 1:
-        least = each + beside + max_steps
+        least = format_limit(each + beside + max_steps, like=limit)
         raise InputError(
-            f"{format_bytes(limit)} are too little for a held state, the tape of a step and the table of the "
-            f"rule for {max_steps:,} steps",
+            f"{format_bytes(limit, like=limit)} are too little for a held state, the tape of a step and the "
+            f"table of the rule for {max_steps:,} steps",
             field="memory",
             value=memory,
-            accepted=f"at least {format_bytes(least)} ({least:,} bytes), or smaller max_steps",
+            accepted=f"at least {least} ({parse_bytes(least):,} bytes), or smaller max_steps",
         )
     return int(slots)
 

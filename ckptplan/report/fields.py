@@ -6,7 +6,7 @@ the budget and the parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from ckptplan.planning.intervals import describe_interval
 from ckptplan.planning.optimize import DETAIL_COLUMNS, INTERVAL, JOB_COLUMNS, cost_columns, make_cost_row
 from ckptplan.report.blocks import Cell, Field, Paragraph
 from ckptplan.storage.plans import plan_document
+from ckptplan.strategies.protocol import Strategy
 from ckptplan.strategies.registry import all_parameters
 from ckptplan.wording import Argument
 
@@ -241,9 +242,16 @@ def tell_interval(plan: Plan) -> str:
     return chosen or describe_interval(plan)
 
 
-def format_headroom(memory: int, headroom: float) -> str:
-    """Return '74.51 GiB less 10 % headroom'."""
-    return f"{units.format_bytes(memory)} less {units.format_share(headroom)} headroom"
+def note_closed_forms(compared: Iterable[Strategy]) -> Iterator[str]:
+    """Yield what was not tried, if all strategies that were compared are closed forms."""
+    if all(one.is_closed_form for one in compared):
+        more = Argument("strategies", "all")
+        yield f"only closed forms are compared, which answer at once; {more} adds optimal and others, slowly"
+
+
+def format_headroom(memory: int, headroom: float, *, like: float = 0) -> str:
+    """Return '74.51 GiB less 10 % headroom'; ``like`` is as for ``format_bytes``."""
+    return f"{units.format_bytes(memory, like=like)} less {units.format_share(headroom)} headroom"
 
 
 def describe_headroom(profile: HardwareProfile, *, budget: int | None, headroom: float) -> str:

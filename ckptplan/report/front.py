@@ -129,9 +129,7 @@ def _tell(front: ParetoFront) -> Iterator[Block]:
 
 def _list_notes(front: ParetoFront) -> Iterator[str]:
     """Yield what the table leaves out."""
-    if all(strategy.is_closed_form for strategy in front.compared):
-        more = Argument("strategies", "all")
-        yield f"only closed forms are compared, which answer at once; {more} adds optimal and others, slowly"
+    yield from fields.note_closed_forms(front.compared)
     if front.resolution:
         share = format_share(front.resolution)
         every = f"; {Argument('resolution', 0)} lists all" if front.workload.steps <= MOST_EXACT else ""

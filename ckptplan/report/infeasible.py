@@ -29,10 +29,11 @@ class LimitWords:
     #: An amount in a table.
     short: Callable[[float], str] = format_bytes
 
-    def exact(self, value: float) -> str:
-        """Return an amount in a message, where bytes are counted, too."""
-        count = f" ({format_count(int(value))} bytes)" if self.short is format_bytes else ""
-        return f"{self.short(value)}{count}"
+    def exact(self, value: float, *, have: float) -> str:
+        """Return an amount in a message, in the unit of what there is; bytes are counted, too."""
+        if self.short is not format_bytes:
+            return self.short(value)
+        return f"{format_bytes(value, like=have)} ({format_count(int(value))} bytes)"
 
 
 #: How each limit is written.
@@ -72,11 +73,12 @@ def format_infeasible(error: Infeasible) -> str:
     words = LIMITS[error.binding]
     taken = ""
     if error.binding == "local_bytes" and error.headroom:
-        taken = f": {format_headroom(add_headroom(int(error.have), error.headroom), error.headroom)}"
+        memory = add_headroom(int(error.have), error.headroom)
+        taken = f": {format_headroom(memory, error.headroom, like=error.have)}"
     lines = [
         f"{error.subject}: {words.broken}",
-        f"  {words.needs} {words.exact(error.need)}",
-        f"  {'has':<{len(words.needs)}} {words.exact(error.have)}{taken}",
+        f"  {words.needs} {words.exact(error.need, have=error.have)}{_tell_slow(error)}",
+        f"  {'has':<{len(words.needs)}} {words.exact(error.have, have=error.have)}{taken}",
     ]
     lines += _describe_stays(error)
     if error.suggestions:
@@ -90,12 +92,19 @@ def format_infeasible(error: Infeasible) -> str:
     return "\n".join(lines)
 
 
+def _tell_slow(error: Infeasible) -> str:
+    """Return why more is suggested than is needed at least, '' if it is not."""
+    sizes = [one["value"] for one in error.suggestions if one["change"] == "local_bytes"]
+    slow = error.binding == "local_bytes" and not error.headroom and sizes and min(sizes) > error.need
+    return ", for plans too slow to suggest" if slow else ""
+
+
 def _describe_stays(error: Infeasible) -> list[str]:
     """Return what dominates the need, if that is what no schedule moves out of local memory."""
     total = sum(error.stays.values())
     if not total or total < _DOMINATES * error.need:
         return []
-    parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in error.stays.items())
+    parts = ", ".join(f"{name} {format_bytes(size, like=error.have)}" for name, size in error.stays.items())
     share = format_share(total / error.need)
     lines = [f"  {share} of the need stays in local memory with any schedule:", f"    {parts}"]
     if total > error.have:

@@ -98,6 +98,8 @@ def _tell(reaches: Mapping[str, Reach], quantity: str, same: Mapping[str, tuple[
         yield Paragraph(f"not proved to be the largest: {', '.join(unproved)}", style="faint")
     if interrupted:
         yield Paragraph(f"interrupted, larger values may fit: {', '.join(interrupted)}", style="faint")
+    for line in fields.note_closed_forms(map(strategy_of, reaches)):
+        yield Paragraph(line, style="faint")
 
 
 def _tell_reach(name: str, reach: Reach, base: int) -> Record:

@@ -24,7 +24,8 @@ _VERDICTS = {
     Verdict.UNCHECKED: Cell("not plain", style="caution"),
     Verdict.NOT_MODELLED: Cell("not modelled", style="faint"),
 }
-_BIAS, _ALLOWED = Field("bias", right=True), Field("allowed", right=True, priority=2)
+_BIAS = Field("bias", right=True)
+_ALLOWED = Field("allowed", "off above", "off\nabove", right=True, priority=2)
 _VERDICT = Field("verdict")
 _QUANTITIES = (
     Field("quantity", title="", wraps="late"),
@@ -90,8 +91,9 @@ def _tell(found: Validation) -> Iterator[Block]:
     yield Table.of(_QUANTITIES, map(_tell_quantity, found.rows))
     points = ". Overhead is the time added to base's; pt are points: a percent of base's time"
     yield Paragraph(
-        "bias: predicted over measured, less one; below zero it took longer, or more, than predicted"
-        f"{points if any(row.in_points for row in found.rows) else ''}."
+        "bias: predicted over measured, less one; below zero it took longer, or more, than predicted. "
+        "Off above: the tolerance, and what the noise of both may hide. Too noisy: not off, but noise may "
+        f"hide that it is{points if any(row.in_points for row in found.rows) else ''}."
     )
     if found.not_comparable is not None:
         yield Paragraph(f"Times are not comparable: {found.not_comparable}.")
@@ -107,8 +109,8 @@ def _tell_quantity(row: Row) -> Record:
     unit = "pt" if row.in_points else "%"
     bias = None if row.bias is None else f"{row.bias * 100:+.1f} {unit}"
     allowed = None if row.allowed is None else f"{row.allowed * 100:.1f} {unit}"
-    if row.allowed is not None and not row.in_points:
-        allowed = {0: "exact", FACTOR - 1: "x 2"}.get(row.allowed, allowed)
+    if row.allowed == FACTOR - 1 and not row.in_points:
+        allowed = "x 2"
     noise = None if row.noise is None else units.format_share(row.noise)
     return {
         "quantity": row.quantity,

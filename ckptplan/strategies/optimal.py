@@ -144,9 +144,11 @@ class Optimal(Solved):
             quickest = best.totals(costs).seconds <= least_seconds * (1 + SUM_ROUNDING)
             if full or (not task.front and quickest):
                 return replace(best, least_seconds=least_seconds, proved=True)
-        fitting += self._find_alternatives(
-            task, built, exact=whole.exact, without_remote=False not in solved, room=room
-        )
+        if room and whole.exact and _ignores_messages(costs):
+            # Ahead of those that may cost the same: the front lists this one.
+            charged = self._build(task, _solve(task, remote=True, messages=True))
+            fitting = [*([charged] if charged is not None and _fits(task, charged) else []), *fitting]
+        fitting += self._find_alternatives(task, built, without_remote=False not in solved, room=room)
         found = task.best_of(fitting)
         return None if found is None else replace(found, least_seconds=least_seconds)
 
@@ -183,21 +185,17 @@ class Optimal(Solved):
         return self.build_best([as_family(solved.candidates, task.costs)], task, notes=solved.notes)
 
     def _find_alternatives(
-        self, task: Task, built: list[Answer], *, exact: bool, without_remote: bool, room: bool
+        self, task: Task, built: list[Answer], *, without_remote: bool, room: bool
     ) -> list[Answer]:
         """Return other legal schedules: closed forms, and schedules that need less remote memory.
 
         Arguments:
             task: what is searched for.
             built: what the recursion chose.
-            exact: whether its tables hold the whole sequence.
             without_remote: whether schedules that move nothing are still to be solved.
             room: whether a state fits in remote memory.
         """
         others = [super().solve(task)]
-        if room and exact and _ignores_messages(task.costs):
-            charged = self._build(task, _solve(task, remote=True, messages=True))
-            others += [charged] if charged is not None and _fits(task, charged) else []
         greedy = next((answer for answer in built if not _fits(task, answer)), None)
         limited = task.front and task.budget.remote_bytes is not None
         local = None

@@ -15,6 +15,7 @@ from ckptplan.schedule.schedule import Schedule
 from ckptplan.storage.place import OffloadTo
 from ckptplan.torch.budget import ask, choose_plan, settle_plan
 from ckptplan.torch.call import Cell, Observer, Verify, check_losses, read_options
+from ckptplan.torch.cell_calls import doubt_order
 from ckptplan.torch.compile_options import Compile
 from ckptplan.torch.online import bptt_online
 from ckptplan.torch.run import Result, bptt_call, unroll_call
@@ -85,7 +86,8 @@ def unroll(
         strict=strict,
         compile=compile,
     )
-    return unroll_call(settle_plan(plan, memory, cell=cell, inputs=inputs, state=state, **options))
+    with doubt_order(inputs, state):
+        return unroll_call(settle_plan(plan, memory, cell=cell, inputs=inputs, state=state, **options))
 
 
 def bptt(
@@ -145,7 +147,8 @@ def bptt(
     if until is not None or isinstance(plan, OnlineSchedule):
         return bptt_online(cell, inputs, state, until=until, plan=plan, memory=memory, **options)
     options = read_options(plan, memory, **options)
-    return bptt_call(settle_plan(plan, memory, cell=cell, inputs=inputs, state=state, **options))
+    with doubt_order(inputs, state):
+        return bptt_call(settle_plan(plan, memory, cell=cell, inputs=inputs, state=state, **options))
 
 
 def scan(
@@ -195,7 +198,8 @@ def plan_for(
     options = read_options(
         None, memory, offload=offload, parameters=parameters, replay_randomness=replay_randomness
     )
-    call = ask(cell=cell, inputs=inputs, state=state, steps=steps, losses=losses, **options)
-    found = choose_plan(call, memory).told
+    with doubt_order(inputs, state):
+        call = ask(cell=cell, inputs=inputs, state=state, steps=steps, losses=losses, **options)
+        found = choose_plan(call, memory).told
     assert isinstance(found, Plan)  # noqa: S101 - made for a limit
     return found

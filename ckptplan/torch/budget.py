@@ -183,11 +183,14 @@ def plan_within(
         larger = measurement if take is None else take(limit=find_limit(error.need))
         if larger.counted > measurement.counted:
             return plan_within(larger, steps=steps, space=space, shape=shape, take=take)
-        parts = (
-            f", of which {format_bytes(measurement.workspace_bytes)} are gradients and the tensors of a step"
+        inside, kept = (
+            format_bytes(size, like=space.limit) for size in (measurement.workspace_bytes, space.resident)
         )
+        parts = f", of which {inside} are gradients and the tensors of a step"
         if space.resident:
-            parts += f", {format_bytes(space.resident)} outputs and gradients of the sequence"
+            parts += f", {kept} outputs and gradients of the sequence"
+            if space.outputs and space.resident > space.limit:
+                parts += ", more than the limit: a loss that is a sum over time needs none of them with bptt"
         raise refuse_limit(
             error,
             _make_request(measurement, steps, space),

@@ -222,7 +222,7 @@ def check_plan(plan: object) -> None:
             f"{quote_value(plan)} is not a plan",
             field="plan",
             value=plan,
-            accepted="a Plan, as ckptplan.optimize and ckptplan.load_plan return, or a ckptplan.Schedule",
+            accepted="a Plan, as from ckptplan.optimize(...) or ckptplan.load_plan(path); a ckptplan.Schedule",
         )
 
 

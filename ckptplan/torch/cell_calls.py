@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ckptplan.errors import InputError, quote_value
 from ckptplan.torch.inputs import is_list_of_steps
-from ckptplan.torch.trees import flatten
+from ckptplan.torch.trees import flatten, name_layout
 
 
 class ClosedCell:
@@ -64,6 +65,28 @@ def call_cell(cell: Callable[..., Any], state: Any, x: Any) -> Any:
     except Exception as error:
         _explain(error, state, x)
         raise
+
+
+@contextmanager
+def doubt_order(inputs: Any, state: Any) -> Iterator[None]:
+    """Add a note to an error if inputs and state look as if each were in the place of the other."""
+    try:
+        yield
+    except Exception as error:
+        if _look_exchanged(inputs, state):
+            error.add_note(
+                f"ckptplan: inputs are {_describe(inputs)}, and state is {_describe(state)}: are the two "
+                "exchanged? bptt, unroll and plan_for take (cell, inputs, state), scan (cell, state, inputs)"
+            )
+        raise
+
+
+def _look_exchanged(inputs: Any, state: Any) -> bool:
+    """Return whether the state has an axis before those of the inputs, as inputs have time before the batch."""
+    given, kept = flatten(inputs)[0][:1], flatten(state)[0][:1]
+    if inputs is None or not given or not kept or any(map(name_layout, given + kept)):
+        return inputs is None and bool(kept)
+    return kept[0].dim() > given[0].dim() > 0 and kept[0].shape[1] == given[0].shape[0]
 
 
 def _refuse_list_of_steps(error: Exception, x: Any) -> None:

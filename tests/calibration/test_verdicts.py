@@ -270,7 +270,18 @@ def test_what_is_too_noisy_is_no_failure() -> None:
     found = made(Row.judged("total", predicted=exactly(1.0), measured=known(0.5, 1.0, 2.0), tolerance=0.1))
     assert (found.off, found.noisy) == ([], ["total"])
     assert view_validation(found).document()["holds"] is True
-    assert "The prediction holds, as far as it can be judged. Too noisy to judge: total" in shown_table(found)
+    shown = shown_table(found)
+    assert "The prediction holds, as far as it can be judged. Too noisy to judge: total" in shown
+    assert "Too noisy: not off, but noise may hide that it is." in shown
+
+
+def test_a_bias_that_much_noise_hides_is_beside_what_it_would_be_off_above() -> None:
+    """A wide interval leaves room for a large bias: the column is no promise that so much is fine."""
+    found = made(Row.judged("total", predicted=known(0.4, 1.0, 3.0), measured=exactly(1.0), tolerance=0.1))
+    shown = shown_table(found, width=100)
+    assert "bias off above noise verdict" in shown
+    assert "total 1 s 1 s equal 76.7 % 0 % ok" in shown
+    assert "allowed" not in shown
 
 
 def test_runs_that_take_longer_when_they_are_timed_action_by_action_are_explained() -> None:

@@ -186,6 +186,7 @@ def test_largest_as_table_json_and_csv() -> None:
         "Largest T (time steps) of paper-snn on ipu-mk2, at most +20.0 % over base",
         "10.34 x",
         "4,136",
+        "only closed forms are compared, which answer at once; --strategies all adds",
     ):
         assert words in done.stdout
     document = json.loads(run("largest", "T", "--max-overhead", "20%", "--format", "json").stdout)

@@ -42,8 +42,8 @@ def test_the_message_tells_what_is_needed_what_there_is_and_the_option(limit: Li
         text = format_infeasible(error(limit))
     for part in (
         words.broken,
-        words.exact(error(limit).need),
-        words.exact(error(limit).have),
+        words.exact(error(limit).need, have=error(limit).have),
+        words.exact(error(limit).have, have=error(limit).have),
         option_of(limit),
     ):
         assert part in text

@@ -74,6 +74,17 @@ def test_at_picks_the_quickest_within_a_budget(front: ParetoFront) -> None:
     assert (plan.strategy, plan.parameters, plan.predicted) == (best.strategy, best.parameters, best.predicted)
 
 
+@pytest.mark.parametrize("steps", [64, 300])
+def test_a_point_is_the_plan_within_its_memory(steps: int) -> None:
+    """Of schedules that cost the same, too: a table and what ``at`` returns have the same decisions."""
+    found = ckptplan.pareto(WORKLOAD.with_steps(steps), IPU)
+    points = [found[place] for place, name in enumerate(found.strategies) if name == "optimal"]
+    assert len(points) > 5
+    for point in points:
+        plan = found.at(point.predicted.local_peak_bytes)
+        assert (plan.parameters, plan.splits) == (point.parameters, point.splits)
+
+
 def test_the_knee_is_that_of_optimize(front: ParetoFront) -> None:
     knee = ckptplan.optimize(WORKLOAD, IPU, objective="balanced", local_bytes="230 kB")
     assert front.knee.predicted == knee.predicted

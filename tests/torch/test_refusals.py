@@ -11,7 +11,7 @@ import torch
 
 from ckptplan import InputError, Schedule
 from ckptplan.schedule.actions import Action, Backward, Record
-from ckptplan.torch import LIF, bptt, plan_for, unroll, wrap
+from ckptplan.torch import LIF, bptt, plan_for, scan, unroll, wrap
 from ckptplan.torch.adapters import SnnTorchCell, TorchCell
 from tests.torch.support import assert_close, gradients, gru, job, plain, plan_of
 
@@ -425,6 +425,39 @@ def test_errors_of_the_first_step_say_what_it_was_called_with() -> None:
         reversed_(gru()[0], inputs=torch.zeros(STEPS, 3, 4))
     (note,) = raised.value.__notes__
     assert "cell(state, x) with state float64 (3, 7) and x float32 (3, 4). Accepted: " in note
+
+
+@pytest.mark.parametrize("way", [{"memory": "1 MB"}, {"memory": "1 kB"}, {"plan": plan_of(STEPS, "revolve")}])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda cell, inputs, state, **how: scan(cell, inputs, state, **how),
+        lambda cell, inputs, state, **how: unroll(cell, state, inputs, **how),
+        lambda cell, inputs, state, **how: bptt(cell, state, inputs, lambda _, one: one.sum(), **how),
+    ],
+)
+def test_inputs_and_state_in_the_place_of_each_other_are_named(call: Any, way: dict[str, Any]) -> None:
+    """Whatever fails then, a cell or the limit: bptt and scan have them in another order."""
+    with pytest.raises((ValueError, InputError)) as raised:
+        call(gru()[0], torch.zeros(STEPS, 3, 5), torch.zeros(3, 7), **way)
+    assert (
+        "are the two exchanged? bptt, unroll and plan_for take (cell, inputs, state), scan "
+        in (raised.value.__notes__[-1])
+    )
+
+
+def test_a_missing_state_in_the_place_of_inputs_is_named() -> None:
+    with pytest.raises(InputError) as raised:
+        scan(gru()[0], torch.zeros(STEPS, 3, 5), None, memory="1 MB")
+    assert (
+        "inputs are None, and state is float32 (24, 3, 5): are the two exchanged?" in raised.value.__notes__[-1]
+    )
+
+
+def test_errors_of_inputs_in_their_place_say_nothing_of_their_order() -> None:
+    with pytest.raises(InputError) as raised:
+        bptt(gru()[0], *job(STEPS), squares, memory="100 B")
+    assert not hasattr(raised.value, "__notes__")
 
 
 def test_adapters_take_what_they_are_for() -> None:

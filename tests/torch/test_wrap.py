@@ -368,8 +368,11 @@ def test_a_network_that_keeps_nothing_is_refused(net: nn.Module) -> None:
     [
         ({"memory": "1 MB", "plan": plan_of(5)}, "memory: is given together with plan"),
         ({"memory": "a lot"}, "memory"),
-        ({"memory": "1 kB"}, "too little: this call needs"),
+        ({"memory": "10 megabytes"}, "unknown unit 'megabytes'. Units are B, kB, MB, "),
+        ({"memory": "1 kB"}, "memory: 1 kB are too little: this call needs"),
+        ({"memory": "1 kB"}, "outputs and gradients of the sequence, more than the limit: .* with bptt"),
         ({"reset": 3}, "reset: 3 cannot be called"),
+        ({"reset": "reset"}, "reset: 'reset' cannot be called .* its own method, as net.reset"),
         ({"piece_size": 3}, "piece_size: is not an argument of wrap"),
     ],
 )

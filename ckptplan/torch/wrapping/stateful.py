@@ -88,8 +88,8 @@ class StatefulSequence(Wrapped):
             raise InputError(
                 f"{quote_value(reset)} cannot be called",
                 field="reset",
-                accepted="a function that is called with the module, as snntorch.utils.reset and "
-                "spikingjelly.activation_based.functional.reset_net",
+                accepted="what takes the module, as snntorch.utils.reset, SpikingJelly's functional.reset_net, "
+                "or its own method, as net.reset",
             )
         self.__dict__.update(_reset=reset, _detach=detach, _memory_of_state=_Memory())
 
