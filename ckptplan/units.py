@@ -193,7 +193,7 @@ def format_limit(least: int, *, like: int) -> str:
 
 
 def _is_decimal(size: float) -> bool:
-    """Return whether a size was probably given in decimal units: it takes no more digits than in binary ones."""
+    """Return whether a size was probably given in decimal units: there it takes no more digits."""
     binary = int(size)
     while binary and not binary % 1024:
         binary //= 1024

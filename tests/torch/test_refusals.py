@@ -431,7 +431,7 @@ def test_errors_of_the_first_step_say_what_it_was_called_with() -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        lambda cell, inputs, state, **how: scan(cell, inputs, state, **how),
+        scan,
         lambda cell, inputs, state, **how: unroll(cell, state, inputs, **how),
         lambda cell, inputs, state, **how: bptt(cell, state, inputs, lambda _, one: one.sum(), **how),
     ],
