@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 from benchmarks.harness import NeedsCudaError, Setting, main
 
-TESTS = ("tests/torch/test_cuda.py",)
+TESTS = ("tests/torch/test_cuda.py", "tests/jax/test_cuda.py")
 
 
 def run(setting: Setting) -> dict[str, Any]:

@@ -25,6 +25,10 @@ from ckptplan.torch.meters import LiveBytes
 Run = Callable[[], torch.Tensor]
 #: How many times longer than base's longest sequence; the most time over base, and the goal.
 LONGER, MOST_OVERHEAD, GOAL_OVERHEAD = 10, 0.35, 0.10
+#: The variants that run for another number of steps.
+SLOW, LONGEST = "save_on_cpu", "ckptplan, ten times as long again"
+#: The part of the others' steps that the slow one runs.
+PART = 40
 #: T of the larger network, and how many times more parameters it is to have.
 FIXED_STEPS, LARGER = 300, 4
 #: Room for the workspaces of libraries and for holes, which no plan counts.
@@ -101,12 +105,13 @@ def _compare_lengths(kind: str, setting: Setting, limit: int, found: dict[str, A
         once = _measure(setting, partial(run_plain, job, base), base, limit)
         row["base"] = once
         for name, make in list_variants(job, longer, setting, limit).items():
+            steps = {SLOW: max(1, longer // PART), LONGEST: LONGER * longer}.get(name, longer)
             measured = setting.attempt(
-                f"{kind}, {name}", partial(_make_and_measure, setting, make, longer, limit)
+                f"{kind}, {name}", partial(_make_and_measure, setting, make, steps, limit)
             )
             if "seconds_per_step" in measured:
                 measured["over_base"] = measured["seconds_per_step"] / once["seconds_per_step"] - 1
-            row["variants"].append({"variant": name, "steps": longer, **measured})
+            row["variants"].append({"variant": name, "steps": steps, **measured})
             setting.save(found)
     finally:
         set_limit(setting, None)
@@ -148,11 +153,16 @@ def list_variants(job: Job, steps: int, setting: Setting, limit: int) -> dict[st
         f"torch.utils.checkpoint, {cube**2} and {cube}, reentrant": lambda: partial(
             run_checkpoint, job, steps, (cube**2, cube), reentrant=True
         ),
-        "save_on_cpu": lambda: partial(run_plain, job, steps, saved="cpu", pinned=setting.on_gpu),
+        # So slow that a part of the sequence is enough.
+        SLOW: lambda: partial(run_plain, job, max(1, steps // PART), saved="cpu", pinned=setting.on_gpu),
     }
+    if setting.on_gpu:
+        variants["ckptplan, offload to the host"] = lambda: _plan(job, steps, setting, limit, offload="host")
     if job.kind == "gru":
         net = make_fused(job)
         variants["nn.GRU as a whole (cuDNN)"] = lambda: partial(run_fused, net, job, steps)
+        # Of a step that takes twice as long, this would take minutes.
+        variants[LONGEST] = lambda: _plan(job, LONGER * steps, setting, limit)
     else:
         replayed = make_sized("replay", setting)
         variants["ckptplan, replayed spikes"] = lambda: _plan(replayed, steps, setting, limit)
@@ -164,13 +174,15 @@ def list_variants(job: Job, steps: int, setting: Setting, limit: int) -> dict[st
     return variants
 
 
-def _plan(job: Job, steps: int, setting: Setting, limit: int, *, compile_: Any = None) -> Run:
+def _plan(job: Job, steps: int, setting: Setting, limit: int, *, compile_: Any = None, **more: Any) -> Run:
     """Return the run of a plan for what the limit leaves."""
     clean(setting)
     held = torch.cuda.memory_allocated() if setting.on_gpu else 0
     aside = int(_ASIDE * limit) + (_ASIDE_BYTES if setting.on_gpu else 0)
     try:
-        plan = plan_for(job.cell, job.inputs, job.state, job.loss, memory=limit - held - aside, steps=steps)
+        plan = plan_for(
+            job.cell, job.inputs, job.state, job.loss, memory=limit - held - aside, steps=steps, **more
+        )
     except InputError as error:
         if error.field != "memory":
             raise

@@ -6,7 +6,8 @@ What runs takes the sum of its parts, each a number of times (docs/equations.md)
     overhead, backward    what recording adds to a step; a step that is reversed
     advance, save, load   an action, besides its steps
     record, reverse       a chunk, besides its steps, when it is recorded and when it is reversed
-    message, write, read  a message to or from remote memory, and each state in it
+    message, batch        a state to or from remote memory, and a transfer of several, besides
+    write, read           each state that moves
     call                  a compiled program
 
 A row is an action, or a whole program where actions cannot be timed. The seconds of the parts have the least
@@ -59,7 +60,8 @@ def count_action(action: Action, again: int) -> dict[str, int]:
         case Load():
             found = {"message": 1, READ: 1}
         case Transfer(states, _, target):
-            found = {"message": 1, WRITE if target is Tier.REMOTE else READ: len(states)}
+            # Without what a Save or a Load takes besides, so that it is less than a message.
+            found = {"batch": 1, WRITE if target is Tier.REMOTE else READ: len(states)}
         case _:
             found = {}
     return {name: count for name, count in found.items() if count}

@@ -32,7 +32,7 @@ from ckptplan.jax.leaves import (
     run_if,
     take,
 )
-from ckptplan.jax.remote import RemoteStates
+from ckptplan.jax.remote import HostStates, RemoteStates, make_remote
 from ckptplan.jax.step import TracedStep, differentiable
 from ckptplan.jax.sums import GradientSums
 from ckptplan.jax.table import COLUMNS, Layout, RowTable
@@ -107,6 +107,12 @@ class Loop:
         """The gradients that are wanted."""
         return self.sums.recording.traced.wanted
 
+    @property
+    def host_bytes(self) -> int:
+        """The bytes of states in arrays in host memory."""
+        on_host = isinstance(self.remote, HostStates)
+        return self.table.remote_slots * byte_size(self.step.state) if on_host else 0
+
     @cached_property
     def sweep(self) -> Callable[..., Any]:
         """The rows before the first Backward as a program, which is compiled once."""
@@ -116,6 +122,11 @@ class Loop:
     def go_back(self) -> Callable[..., Any]:
         """The rows from the first Backward as a program, which is compiled once."""
         return jax.jit(partial(reverse_loop, self))
+
+    def split(self, buffers: Arrays) -> tuple[Arrays, Arrays]:
+        """Return the buffers of checkpoints and tapes, and the run of remote memory after them."""
+        count = len(self.table.layout.buffers)
+        return buffers[:count], buffers[count:]
 
     def input_place(self, t: Any) -> Any:
         """Return where the input and the output of step t are."""
@@ -141,7 +152,7 @@ def make_loop(
     if table.remote_slots:
         room = find_cached_room(table.buffer_bytes)
         through = room is not None and table.remote_slots * byte_size(footprint.traced.step.state) > room
-        remote = RemoteStates(place or OffloadPlace(folder=None), through=through)
+        remote = make_remote(place, through=through)
     return Loop(sums=footprint.sums, table=table, reverse=reverse, remote=remote)
 
 
@@ -171,12 +182,10 @@ def _add(sums: Sequence[Any], terms: Sequence[Any]) -> Arrays:
 class _Rows:
     """Rows of a table that are played in a program: states move, steps run and are recorded."""
 
-    def __init__(
-        self, loop: Loop, rows: npt.NDArray[np.int32], run: Any, constants: Arrays, xs: Arrays
-    ) -> None:
+    def __init__(self, loop: Loop, rows: npt.NDArray[np.int32], constants: Arrays, xs: Arrays) -> None:
         self._known = dict(zip(COLUMNS, rows.T, strict=True))
         self._table = jnp.asarray(rows)
-        self._loop, self._run, self._constants, self._xs = loop, run, constants, tuple(map(hold, xs))
+        self._loop, self._constants, self._xs = loop, constants, tuple(map(hold, xs))
         table = loop.table
         self._states = _Leaves(table.layout, table.layout.state, table.state_places)
         self._tapes = _Leaves(table.layout, table.layout.tape, table.tape_places)
@@ -248,15 +257,17 @@ class _Rows:
         """Return the working state and the buffers; without a load, the state is carried over."""
         states = self._states
 
-        def pull(buffers: Arrays) -> Arrays:
-            found = self._remote.read(self._run, row["pull_from"], states.read(buffers, row["pull_to"]))
-            return states.write(buffers, found, row["pull_to"])
+        local, run = self._loop.split(buffers)
+
+        def pull(local: Arrays) -> Arrays:
+            found = self._remote.read(run, row["pull_from"], states.read(local, row["pull_to"]))
+            return states.write(local, found, row["pull_to"])
 
         def read(state: Arrays) -> Arrays:
-            return self._remote.read(self._run, row["remote_load"], state)
+            return self._remote.read(run, row["remote_load"], state)
 
         if self._uses("pull_from"):
-            buffers = run_if(row["pull_from"] >= 0, pull, buffers)
+            buffers = *run_if(row["pull_from"] >= 0, pull, local), *run
         if self._uses("load"):
             kept = states.read(buffers, jnp.maximum(row["load"], 0))
             state = choose(row["load"] >= 0, kept, state)
@@ -269,18 +280,16 @@ class _Rows:
         if self._uses("save"):
             slot = row["save"]
             buffers = self._states.write(buffers, state, jnp.maximum(slot, 0), only_if=slot >= 0)
+        local, run = self._loop.split(buffers)
         if self._uses("remote_save"):
-            self._write(row["remote_save"], lambda: state)
+            run = self._write(run, row["remote_save"], lambda: state)
         if self._uses("push_from"):
-            self._write(row["push_to"], lambda: self._states.read(buffers, row["push_from"]))
-        return buffers
+            run = self._write(run, row["push_to"], lambda: self._states.read(local, row["push_from"]))
+        return *local, *run
 
-    def _write(self, place: Any, state: Callable[[], Arrays]) -> None:
-        def send(done: Any) -> Any:
-            self._remote.write(self._run, place, state())
-            return done
-
-        run_if(place >= 0, send, jnp.int32(0))
+    def _write(self, run: Arrays, place: Any, state: Callable[[], Arrays]) -> Arrays:
+        found: Arrays = run_if(place >= 0, lambda run: self._remote.write(run, place, state()), run)
+        return found
 
     @property
     def _remote(self) -> RemoteStates:
@@ -289,10 +298,9 @@ class _Rows:
 
 
 def sweep(loop: Loop, constants: Arrays, state: Arrays, xs: Arrays) -> Any:
-    """Run the rows before the first Backward: return the results, and the run with its buffers."""
+    """Run the rows before the first Backward: return the results, and the buffers."""
     step, table = loop.step, loop.table
-    run = jnp.int32(0) if loop.remote is None else loop.remote.open()
-    rows = _Rows(loop, table.forward, run, constants, xs)
+    rows = _Rows(loop, table.forward, constants, xs)
 
     def note(t: Any, noted: Any, outputs: Arrays, terms: Arrays) -> Any:
         """Keep the outputs, and add the terms of a step that runs for the first time."""
@@ -308,24 +316,25 @@ def sweep(loop: Loop, constants: Arrays, state: Arrays, xs: Arrays) -> Any:
 
     noted = make_room(step.outputs, table.steps), make_zeros(step.terms), jnp.int32(0)
     sizes = zip(table.rooms, table.layout.buffers, strict=True)
-    carry = state, tuple(one for room, leaf in sizes for one in make_room((leaf,), room)), noted
+    local = tuple(one for room, leaf in sizes for one in make_room((leaf,), room))
+    run = () if loop.remote is None else loop.remote.open(step.state, table.remote_slots)
+    carry = state, (*local, *run), noted
     state, buffers, (outputs, sums, _) = lax.fori_loop(0, len(rows), body, carry)
-    return (state, release(outputs, step.outputs), sums), (run, buffers)
+    return (state, release(outputs, step.outputs), sums), buffers
 
 
 def reverse_loop(
     loop: Loop,
     constants: Arrays,
     xs: Arrays,
-    kept: Any,
+    buffers: Arrays,
     gradients: tuple[Arrays, Arrays | None, Arrays],
 ) -> tuple[Arrays, Arrays, Arrays]:
     """Run the rows from the first Backward: return gradients of constants, the initial state and inputs."""
     step, table, wanted = loop.step, loop.table, loop.wanted
-    run, buffers = kept
     final, stacked, sums = gradients
     stacked = None if stacked is None else tuple(map(hold, stacked))
-    rows = _Rows(loop, table.backward, run, constants, xs)
+    rows = _Rows(loop, table.backward, constants, xs)
     seen = [step.inputs[place] for place in wanted.inputs]
     none = make_zeros([step.outputs[place] for place in differentiable(step.outputs)])
 
@@ -345,9 +354,9 @@ def reverse_loop(
 
     found = final, loop.sums.start(), make_room(seen, table.steps)
     carry = make_zeros(step.state), buffers, found
-    _, _, (gradient, totals, of_inputs) = lax.fori_loop(0, len(rows), body, carry)
+    _, buffers, (gradient, totals, of_inputs) = lax.fori_loop(0, len(rows), body, carry)
     if loop.remote is not None:
-        loop.remote.close(run)
+        loop.remote.close(loop.split(buffers)[1])
     return loop.sums.finish(totals), gradient, release(of_inputs, seen)
 
 
@@ -359,14 +368,24 @@ def count_bytes(loop: Loop) -> int:
     step, steps = loop.step, loop.table.steps
     xs = tuple(jax.ShapeDtypeStruct((steps, *leaf.shape), leaf.dtype) for leaf in step.inputs)
     lowered = jax.jit(partial(_run_both_passes, loop)).lower(step.constants, step.state, xs)
-    has_small = any(one in lowered.as_text() for one in _SMALL_TYPES)
-    compiled = lowered.compile(compiler_options=_QUICKLY if has_small else _MORE_QUICKLY)
-    found: Any = compiled.memory_analysis()
+    options: dict[str, str | bool] = {}
+    if jax.default_backend() == "cpu":
+        has_small = any(one in lowered.as_text() for one in _SMALL_TYPES)
+        options = _QUICKLY if has_small else _MORE_QUICKLY
+    compiled = lowered.compile(compiler_options=options)
     # A first state that is a constant of the program is copied; here it is an argument.
     more = byte_size(step.state) + _SMALL_BYTES
     if step.is_batch:
         more += steps * byte_size(step.outputs)
-    return int(found.temp_size_in_bytes + found.output_size_in_bytes + more)
+    return read_bytes(compiled, loop) + more
+
+
+def read_bytes(compiled: Any, loop: Loop) -> int:
+    """Return the bytes of temporary arrays and results of the program of a loop, without remote states."""
+    found: Any = compiled.memory_analysis()
+    taken = int(found.temp_size_in_bytes + found.output_size_in_bytes)
+    # On a CPU, arrays in host memory are temporary arrays.
+    return taken - loop.host_bytes if jax.default_backend() == "cpu" else taken
 
 
 def _run_both_passes(loop: Loop, constants: Arrays, state: Arrays, xs: Arrays) -> Any:

@@ -280,16 +280,17 @@ def time_files(place: OffloadPlace, state_bytes: int, *, through: bool, most: in
             lambda number: files.write(number, [state]),
             # Into new memory, as a run reads.
             lambda number: files.read(number, [memoryview(bytearray(state_bytes))]),
-            state_bytes=state_bytes,
-            most=most,
+            count=count_moves(state_bytes, most),
         )
 
 
-def time_moves(
-    write: Callable[[int], object], read: Callable[[int], object], *, state_bytes: int, most: int
-) -> Rates:
-    """Time writing a state by its number, and reading it, of at most so many."""
-    count = min(_MOST, max(_LEAST, _BYTES // state_bytes), most)
+def count_moves(state_bytes: int, most: int) -> int:
+    """Return how many states are timed, of at most so many."""
+    return min(_MOST, max(_LEAST, _BYTES // state_bytes), most)
+
+
+def time_moves(write: Callable[[int], object], read: Callable[[int], object], *, count: int) -> Rates:
+    """Time writing a state by its number, and reading it, of so many."""
     seconds: list[float] = []
     for move, numbers in ((write, range(count)), (read, reversed(range(count)))):
         taken = []

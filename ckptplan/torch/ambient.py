@@ -25,24 +25,29 @@ class RandomSource:
     Arguments:
         read: returns the present state.
         write: continues from a state.
+        packed: whether states are kept as bytes: a tuple of so many integers takes ten times the memory.
     """
 
-    def __init__(self, read: Callable[[], Any], write: Callable[[Any], object]) -> None:
-        self._read, self._write = read, write
+    def __init__(
+        self, read: Callable[[], Any], write: Callable[[Any], object], *, packed: bool = False
+    ) -> None:
+        self._read, self._write, self._packed = read, write, packed
+        #: The last state, as it was read and as it is kept.
+        self._raw: Any = None
         self._last: Any = None
 
     def state(self) -> Any:
         """Return the present state."""
-        state = self._read()
-        if self._last is None or not _are_equal(state, self._last):
-            self._last = state
+        raw = self._read()
+        if self._last is None or not _are_equal(raw, self._raw):
+            self._raw, self._last = raw, pickle.dumps(raw) if self._packed else raw
         return self._last
 
     def restore(self, state: Any) -> None:
         """Continue from a state."""
         if self.state() is not state:
-            self._write(state)
-            self._last = state
+            self._raw, self._last = pickle.loads(state) if self._packed else state, state  # noqa: S301 - our own
+            self._write(self._raw)
 
 
 def _are_equal(one: Any, other: Any) -> bool:
@@ -51,13 +56,10 @@ def _are_equal(one: Any, other: Any) -> bool:
         return False
     if isinstance(one, torch.Tensor):
         return one.device.type == "cpu" and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_are_equal(one[name], other[name]) for name in one)
     same = one == other
     return same if isinstance(same, bool) else bool(np.all(same))
-
-
-def _make_packed(read: Callable[[], Any], write: Callable[[Any], object]) -> RandomSource:
-    """Return a source whose states are bytes: a tuple of so many integers takes ten times the memory."""
-    return RandomSource(lambda: pickle.dumps(read()), lambda state: write(pickle.loads(state)))  # noqa: S301 - our own
 
 
 def make_held_source(generator: object) -> RandomSource | None:
@@ -65,13 +67,13 @@ def make_held_source(generator: object) -> RandomSource | None:
     if isinstance(generator, torch.Generator):
         return RandomSource(generator.get_state, generator.set_state)
     if isinstance(generator, np.random.RandomState):
-        return _make_packed(partial(generator.get_state, legacy=False), generator.set_state)
+        return RandomSource(partial(generator.get_state, legacy=False), generator.set_state, packed=True)
     if isinstance(generator, np.random.Generator):
         bits = generator.bit_generator
-        return _make_packed(lambda: bits.state, partial(setattr, bits, "state"))
+        return RandomSource(lambda: bits.state, partial(setattr, bits, "state"), packed=True)
     # The system's entropy cannot be drawn again.
     if isinstance(generator, random.Random) and not isinstance(generator, random.SystemRandom):
-        return _make_packed(generator.getstate, generator.setstate)
+        return RandomSource(generator.getstate, generator.setstate, packed=True)
     return None
 
 
@@ -94,8 +96,8 @@ class Generators:
         if wanted:
             self._sources += [
                 RandomSource(torch.get_rng_state, torch.set_rng_state),
-                _make_packed(random.getstate, random.setstate),
-                _make_packed(partial(np.random.get_state, legacy=False), np.random.set_state),
+                RandomSource(random.getstate, random.setstate, packed=True),
+                RandomSource(partial(np.random.get_state, legacy=False), np.random.set_state, packed=True),
                 *mine,
             ]
         if wanted and device.type == "cuda":

@@ -10,6 +10,9 @@ from typing import Literal
 import numpy as np
 import torch
 
+#: Spikes that are packed at a time.
+_PACKED = 2**22
+
 
 @dataclass(frozen=True, kw_only=True)
 class Spikes:
@@ -35,12 +38,13 @@ class Spikes:
         bounds = tuple(accumulate(each, initial=0))
         kind, count = _index_type(neurons), _index_type(neurons + 1)
         form: Literal["indices", "bits"] = "bits"
+        # What packing takes besides is that of some rows.
+        some = rows.split(max(1, _PACKED // max(1, neurons)))
         if bounds[-1] * kind.itemsize + len(rows) * count.itemsize <= len(rows) * _bytes(neurons):
-            flat = _find_ones(rows)
-            data = (flat % neurons if neurons & (neurons - 1) else flat & (neurons - 1)).to(kind)
+            data = torch.cat([_find_columns(part).to(kind) for part in some])
             form, counts = "indices", counts.to(count)
         else:
-            data, counts = _pack_bits(rows), counts.new_empty(0)
+            data, counts = torch.cat([_pack_bits(part) for part in some]), counts.new_empty(0)
         return cls(form=form, batch=tuple(batch), neurons=neurons, data=data, counts=counts, bounds=bounds)
 
     @property
@@ -100,7 +104,7 @@ class Spikes:
         """Return the indices of all rows, and the offset of each row."""
         if self.form == "bits":
             rows = _unpack_bits(self.data, self.neurons)
-            data, counts = _find_ones(rows) % self.neurons, rows.sum(1, dtype=torch.int32)
+            data, counts = _find_columns(rows), rows.sum(1, dtype=torch.int32)
         else:
             data, counts = self.data, self.counts
         offsets = torch.zeros(len(counts), dtype=torch.int32, device=data.device)
@@ -117,6 +121,12 @@ def _index_type(neurons: int) -> torch.dtype:
 
 def _bytes(neurons: int) -> int:
     return -(-neurons // 8)
+
+
+def _find_columns(rows: torch.Tensor) -> torch.Tensor:
+    """Return the columns of the ones."""
+    flat, neurons = _find_ones(rows), rows.shape[1]
+    return flat % neurons if neurons & (neurons - 1) else flat & (neurons - 1)
 
 
 def _find_ones(rows: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptplan.calibration.fit import STEPS, Fit, read_events, relative_least_squares
-from ckptplan.calibration.torch_backend.rounds import make_grouped_actions, make_schedules
+from ckptplan.calibration.torch_backend.rounds import make_message_schedules, make_schedules
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.actions import Action, Backward
 from ckptplan.schedule.simulator import play
@@ -123,10 +123,10 @@ def test_an_interval_has_what_every_size_of_a_chunk_takes() -> None:
 
 @given(message=times, write=times, read=times)
 def test_transfer_times_that_follow_the_model_are_found(message: float, write: float, read: float) -> None:
-    """Messages of several numbers of states tell what is paid once from what each state takes."""
-    groups = (8, 4, 2, 1)
+    """Transfers of several numbers of states tell what each state takes, and saves what a message takes."""
     costs = plain_costs(8 * 16, message_seconds=message, write_seconds=write, read_seconds=read, tape_bytes=1)
-    found = Fit([read_events(events(list(make_grouped_actions(groups, chunk=8)), costs))]).times
+    schedules = [list(schedule.actions()) for schedule in make_message_schedules(8)]
+    found = Fit([read_events(*(events(actions, costs) for actions in schedules))]).times
     assert found["message_seconds"].value == pytest.approx(message, rel=1e-6, abs=1e-9)
     assert found["write_seconds"].value == pytest.approx(write, rel=1e-6, abs=1e-9)
     assert found["read_seconds"].value == pytest.approx(read, rel=1e-6, abs=1e-9)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ckptplan.calibration.backend import Counted, Gradient, Program, Tick
 from ckptplan.calibration.host import KEEPS_MEMORY, count_new_pages, time_new_page
 from ckptplan.calibration.jax_backend.cells import JaxNetwork
-from ckptplan.calibration.jax_backend.sizes import count_sizes
+from ckptplan.calibration.jax_backend.sizes import CompiledSizes, count_sizes
 from ckptplan.errors import InputError, PlanMismatch
 from ckptplan.jax.footprint import choose_footprint
 from ckptplan.jax.tapes import Tape
@@ -153,9 +153,12 @@ class JaxProgram(Program):
         """Return the buffers that it allocates, and how many steps a program that counts them runs again."""
         plan = self._plan
         assert isinstance(plan, Plan)  # noqa: S101 - a validation counts its plan alone
+        sizes = self._find_sizes(plan)
+        return replace(sizes.kept(plan), counts={"recomputed_steps": self._count_again(sizes.footprint.tape)})
+
+    def _find_sizes(self, plan: Plan) -> CompiledSizes:
         kinds = count_sizes(self._network)
-        tape = choose_footprint(plan, [one.footprint for one in kinds.values()]).tape
-        return replace(kinds[tape].kept(plan), counts={"recomputed_steps": self._count_again(tape)})
+        return kinds[choose_footprint(plan, [one.footprint for one in kinds.values()]).tape]
 
     def _count_again(self, tape: Tape) -> int:
         executed = [0]
@@ -176,8 +179,14 @@ class JaxProgram(Program):
         return executed[0] - self._steps * (2 if kind == "states" else 1)
 
     def peak_bytes(self, tick: Tick | None = None) -> int:
-        """Return the bytes of arguments, results and temporary arrays, by the compiler's analysis."""
-        return self._compiled.memory_bytes
+        """Return the bytes of arguments, results and temporary arrays, by the compiler's analysis.
+
+        On a CPU, states in host memory are among these arrays: they are left out.
+        """
+        plan, memory = self._plan, self._compiled.memory_bytes
+        if isinstance(plan, Plan) and self._network.remote_dir is None:
+            memory -= self._find_sizes(plan).kept(plan).remote_bytes
+        return memory
 
     def gradients(self, tick: Tick | None = None) -> list[Gradient]:
         _, gradients = self._compiled.call()
