@@ -240,10 +240,13 @@ def _time_host(like: jax.ShapeDtypeStruct, most: int) -> Rates:
     states, count = HostStates(), count_moves(like.size, most)
 
     def send(state: jax.Array) -> Arrays:
-        def write(number: Any, run: Arrays) -> Arrays:
-            return states.write(run, number, [state])
+        def write(number: Any, carry: tuple[Arrays, jax.Array]) -> tuple[Arrays, jax.Array]:
+            # XLA would move a state that stays the same once, before the loop, and fail for a GPU.
+            run, state = carry
+            return states.write(run, number, [state]), state ^ 1
 
-        return tuple(jax.lax.fori_loop(0, count, write, states.open([like], count)))
+        run, _ = jax.lax.fori_loop(0, count, write, (states.open([like], count), state))
+        return tuple(run)
 
     def fetch(run: Arrays) -> jax.Array:
         def add(number: Any, total: jax.Array) -> jax.Array:

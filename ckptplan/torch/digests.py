@@ -124,7 +124,8 @@ def _weigh(dtype: torch.dtype, device: torch.device, level: int = 0) -> torch.Te
 def measure_norm(tensor: torch.Tensor) -> torch.Tensor:
     """Return the norm of the finite elements of a tensor as a scalar of fp64; infinities count as 1."""
     flat = _flatten(tensor)
-    parts = cut(flat)
+    # On other devices, starting a kernel takes longer than such a part.
+    parts = cut(flat, least=_LEAST_PART if flat.device.type == "cpu" else _LEAST_ON_DEVICE)
     if parts and flat.device.type == "cpu" and flat.is_floating_point():
         # In the usual case, kernels copy no more than a part.
         norms = [torch.linalg.vector_norm(part, dtype=torch.float64) for part in parts]
@@ -136,13 +137,13 @@ def measure_norm(tensor: torch.Tensor) -> torch.Tensor:
 
 
 #: Tensors are compared in so many parts, of so many elements at least: in fp64, only a part exists at a time.
-_PARTS, _LEAST_PART = 64, 2**11
+_PARTS, _LEAST_PART, _LEAST_ON_DEVICE = 64, 2**11, 2**18
 
 
-def cut(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def cut(tensor: torch.Tensor, *, least: int = _LEAST_PART) -> tuple[torch.Tensor, ...]:
     """Return the elements of a dense tensor in parts; none of a tensor without elements."""
     flat = tensor.detach().reshape(-1)
-    return flat.split(max(_LEAST_PART, -(-len(flat) // _PARTS))) if len(flat) else ()
+    return flat.split(max(least, -(-len(flat) // _PARTS))) if len(flat) else ()
 
 
 def _is_ready(tensor: torch.Tensor) -> bool:

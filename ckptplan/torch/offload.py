@@ -12,7 +12,7 @@ import torch
 
 from ckptplan.storage import place as places
 from ckptplan.storage.memory import find_cached_room
-from ckptplan.storage.place import Link, OffloadPlace, Rates, time_handoff, time_moves
+from ckptplan.storage.place import Link, OffloadPlace, Rates, count_moves, time_handoff, time_moves
 from ckptplan.storage.remote_folder import StateFiles, make_parent
 from ckptplan.torch.remote_store import FileStore, HostStore
 from ckptplan.torch.stores import Checkpoint, Store
@@ -89,8 +89,7 @@ def _time_states(
         rates = time_moves(
             lambda number: move(store.put, number, state),
             lambda number: move(store.get, number),
-            state_bytes=state_bytes,
-            most=most,
+            count=count_moves(state_bytes, most),
         )
     if place.folder is None:
         return rates

@@ -33,13 +33,13 @@ class Spikes:
         """Store spikes of shape (steps, ..., neurons); any nonzero value is a spike."""
         steps, *batch, neurons = spikes.shape
         rows = (spikes != 0 if spikes.dtype != torch.bool else spikes).reshape(-1, neurons)
-        counts = rows.sum(1, dtype=torch.int32)
+        # Sums and products are of other types: what they take besides is that of some rows.
+        some = rows.split(max(1, _PACKED // max(1, neurons)))
+        counts = torch.cat([part.sum(1, dtype=torch.int32) for part in some])
         each = [int(one) for one in counts.view(steps, -1).sum(1).tolist()]
         bounds = tuple(accumulate(each, initial=0))
         kind, count = _index_type(neurons), _index_type(neurons + 1)
         form: Literal["indices", "bits"] = "bits"
-        # What packing takes besides is that of some rows.
-        some = rows.split(max(1, _PACKED // max(1, neurons)))
         if bounds[-1] * kind.itemsize + len(rows) * count.itemsize <= len(rows) * _bytes(neurons):
             data = torch.cat([_find_columns(part).to(kind) for part in some])
             form, counts = "indices", counts.to(count)
