@@ -45,7 +45,7 @@ def make_sized(kind: str, setting: Setting, *, neurons: int | None = None) -> Jo
 
 def run(setting: Setting) -> dict[str, Any]:
     """Measure both networks."""
-    limit = setting.pick(128 * 2**10, 32 * MIB, 4 * GIB)
+    limit = setting.pick(128 * 2**10, 32 * MIB, 2 * GIB)
     found: dict[str, Any] = {"limit_bytes": limit, "sequences": [], "networks": []}
     for kind in setting.pick(("gru",), ("gru", "lif"), ("gru", "lif")):
         _compare_lengths(kind, setting, limit, found)

@@ -137,7 +137,7 @@ def measure_norm(tensor: torch.Tensor) -> torch.Tensor:
 
 
 #: Tensors are compared in so many parts, of so many elements at least: in fp64, only a part exists at a time.
-_PARTS, _LEAST_PART, _LEAST_ON_DEVICE = 64, 2**11, 2**18
+_PARTS, _LEAST_PART, _LEAST_ON_DEVICE = 64, 2**11, 2**16
 
 
 def cut(tensor: torch.Tensor, *, least: int = _LEAST_PART) -> tuple[torch.Tensor, ...]:
