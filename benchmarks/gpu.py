@@ -24,9 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import DOCS, NEEDS_CUDA, NEEDS_GPU, RESULTS, make_document, put_section, table
-from ckptplan.report import style
-from ckptplan.report.charts import Marks, Plot, scale_counts
-from ckptplan.report.picture import Picture
 
 ROOT = Path(__file__).parent.parent
 MINUTES = 25.0
@@ -45,7 +42,8 @@ PAGES = {
     "gpu.md": tuple(name for name in STAGES if name != "accuracy"),
     "accuracy.md": ("accuracy",),
 }
-PICTURE = "pictures/gpu-headline.png"
+#: Characters of a failure in a table; the results have all.
+_LONG = 120
 Document = dict[str, Any]
 
 
@@ -154,7 +152,7 @@ def make_tables(measured: Document, names: Sequence[str]) -> str:
     rows, parts = [], []
     for name in names:
         one = stages.get(name, {"status": "not measured", "failures": [], "results": None})
-        failures = "; ".join(one["failures"]).replace("|", "/")
+        failures = "; ".join(text[:_LONG] for text in one["failures"]).replace("|", "/")
         rows.append([name, one["status"], f"{one.get('seconds', 0):.0f} s", failures])
         if one["results"]:
             make: Callable[[Any], str] = import_module(f"benchmarks.{name}").document
@@ -173,52 +171,11 @@ def make_section(measured: Document, names: Sequence[str]) -> str:
 
 
 def write_pages(measured: Document) -> None:
-    """Write the results, the tables into the pages, and the picture."""
+    """Write the results, and the tables into the pages."""
     (RESULTS / "gpu.json").write_text(json.dumps(measured, indent=2) + "\n")
     for page, names in PAGES.items():
-        section = make_section(measured, names)
-        if page == "gpu.md" and draw(measured, DOCS / PICTURE):
-            section += f"\n![Time and memory of every way to train a sequence ten times longer]({PICTURE})\n"
-        put_section(DOCS / page, "gpu", section)
+        put_section(DOCS / page, "gpu", make_section(measured, names))
     print(f"written into {', '.join(f'docs/{page}' for page in PAGES)}")
-
-
-def draw(measured: Document, path: Path) -> bool:
-    """Draw time over base against peak memory of the headline; return whether there was anything to draw."""
-    results = measured["results"]["stages"].get("headline", {}).get("results")
-    rows = [
-        (one["network"], line)
-        for one in (results or {}).get("sequences", ())
-        for line in one["variants"]
-        if line.get("over_base") is not None
-    ]
-    if not rows:
-        return False
-    plots: list[Plot] = []
-    for kind in dict.fromkeys(kind for kind, _ in rows):
-        points = [
-            {
-                "x": line["peak_bytes"] / 2**30,
-                "y": 1 + line["over_base"],
-                "name": line["variant"],
-                "text": [line["variant"]],
-            }
-            for one, line in rows
-            if one == kind
-        ]
-        own = [one for one in points if one["name"].startswith("ckptplan")]
-        marks = [
-            Marks(kind="rule", rows=[{"y": 1.35}], colour=style.VERMILION, dashes=(4, 2)),
-            Marks(kind="point", rows=points, colour=style.GREY, size=5),
-            Marks(kind="point", rows=own, colour=style.BLUE, size=5),
-            Marks(kind="text", rows=points),
-        ]
-        x = scale_counts("peak, GiB", 0, 1.1 * max(one["x"] for one in points))
-        y = scale_counts("time a step over base's", 0.9, 1.1 * max(1.35, *(one["y"] for one in points)))
-        plots.append(Plot(x=x, y=y, marks=marks, title=kind))
-    title = ["Time and memory of every way to train"]
-    Picture(title=title, rows=[[plot] for plot in plots], heights=[2.5] * len(plots)).save(str(path))
-    return True
 
 
 def main() -> int:
