@@ -125,8 +125,7 @@ def test_an_interval_has_what_every_size_of_a_chunk_takes() -> None:
 def test_transfer_times_that_follow_the_model_are_found(message: float, write: float, read: float) -> None:
     """Transfers of several numbers of states tell what each state takes, and saves what a message takes."""
     costs = plain_costs(8 * 16, message_seconds=message, write_seconds=write, read_seconds=read, tape_bytes=1)
-    schedules = [list(schedule.actions()) for schedule in make_message_schedules(8)]
-    found = Fit([read_events(*(events(actions, costs) for actions in schedules))]).times
+    found = Fit([read_events(*(events(list(one), costs) for one in make_message_schedules(8)))]).times
     assert found["message_seconds"].value == pytest.approx(message, rel=1e-6, abs=1e-9)
     assert found["write_seconds"].value == pytest.approx(write, rel=1e-6, abs=1e-9)
     assert found["read_seconds"].value == pytest.approx(read, rel=1e-6, abs=1e-9)
