@@ -85,7 +85,7 @@ class FileStates(RemoteStates):
     def __init__(self, place: OffloadPlace, *, through: bool = False) -> None:
         """Files are written ``through`` to their device if the system's cache has no room for them."""
         self._place, self._through = place, through
-        self._kept: dict[int, _Run] = {}
+        self._kept: dict[int, _FileRun] = {}
         #: Why a callback failed, of which JAX raises a text alone.
         self.failure: InputError | None = None
 
@@ -108,7 +108,7 @@ class FileStates(RemoteStates):
         run, place = next(_runs), self._place
         assert place.folder is not None  # noqa: S101 - host memory has no files
         with self._end_if_failed():
-            self._kept[run] = _Run(StateFiles(place.folder, through=self._through, field=place.field))
+            self._kept[run] = _FileRun(StateFiles(place.folder, through=self._through, field=place.field))
         return np.asarray(run, np.int32)
 
     def _write(self, run: Any, number: Any, *state: Any) -> tuple[()]:
@@ -146,7 +146,7 @@ class FileStates(RemoteStates):
         for run in list(self._kept):
             self._close(run)
 
-    def _find(self, run: Any, number: Any = None) -> _Run:
+    def _find(self, run: Any, number: Any = None) -> _FileRun:
         """Return a run, with a state if one is asked for."""
         kept = self._kept.get(int(run))
         if kept is None or (number is not None and int(number) not in kept.numbers):
@@ -159,7 +159,7 @@ class FileStates(RemoteStates):
 
 
 @dataclass(frozen=True)
-class _Run:
+class _FileRun:
     """The files of a run, and the numbers of the states in them."""
 
     files: StateFiles
