@@ -515,9 +515,16 @@ def choose_plan(
             # The actions of pieces do not say that states are written through.
             cached = tuple(link for link in space.links if not link.through)
             of_pieces = replace(space, links=cached, postpones=False)
-            plan = fit(built.measurement, steps=-(-count // built.steps), space=of_pieces)
-            stretched = stretch(schedule_of(plan), built.steps, count)
-            plans.append((plan, replace(asked, plan=stretched, pieced=plan, compile=built)))
+            pieces = -(-count // built.steps)
+            plan = name_pieces(fit(built.measurement, steps=pieces, space=of_pieces), built.steps)
+            plans.append(
+                (
+                    plan,
+                    replace(
+                        asked, plan=stretch(schedule_of(plan), built.steps, count), pieced=plan, compile=built
+                    ),
+                )
+            )
         except InputError as error:
             refusal = refusal or error
     if refusal is not None and not plans:
@@ -531,6 +538,12 @@ def choose_plan(
         _advised.keep(kind, True)
         _advise_offload(plan, written, count, space)
     return found
+
+
+def name_pieces(plan: Plan, piece: int) -> Plan:
+    """Return a plan that says, where it names its job, that its steps are pieces of so many time steps."""
+    workload = plan.workload.model_copy(update={"name": f"call-in-pieces-of-{piece}"})
+    return plan.model_copy(update={"workload": workload})
 
 
 def place_plan(call: Call) -> Call:

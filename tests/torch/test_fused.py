@@ -206,6 +206,7 @@ def test_any_length_goes_with_the_same_limit(steps: int) -> None:
     check(net, ours, lambda one: one(x), [x])
     (chosen,) = ours.latest
     assert chosen.plan.steps == -(-steps // chosen.piece)
+    assert f"call-in-pieces-of-{chosen.piece} on memory-limit, T = {chosen.plan.steps}" in str(ours.plan)
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])

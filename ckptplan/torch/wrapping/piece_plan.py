@@ -19,7 +19,7 @@ from ckptplan.execution.advice import describe_choice
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.ambient import Autocast
-from ckptplan.torch.budget import Space, plan_within
+from ckptplan.torch.budget import Space, name_pieces, plan_within
 from ckptplan.torch.call import Call
 from ckptplan.torch.measurement import measure_call
 from ckptplan.torch.probe import probe
@@ -151,7 +151,7 @@ class Room:
             chosen = _chosen.keep(key, self._search(lengths))
         plan, length = chosen
         _log.info("pieces of %d time steps, %s", length, describe_choice(plan, self.space.limit))
-        return PiecePlan(plan=plan, piece=length)
+        return PiecePlan(plan=name_pieces(plan, length), piece=length)
 
     def plan(self, length: int, *, exact: bool = False) -> Plan:
         """Return the quickest plan with pieces of a length. Raises InputError if none fits.
