@@ -170,30 +170,37 @@ def _bytes_of(leaf: Any) -> memoryview:
     return np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data
 
 
+def _name_runtime() -> str:
+    """Name what moves states: rates of one device are not those of another."""
+    return f"jax on {jax.default_backend()}"
+
+
 def find_ways(place: OffloadPlace | None, *, state_bytes: int, steps: int, limit: int) -> tuple[Link, ...]:
     """Return how the states of T ``steps`` can use a place, which is timed unless it was within a day.
 
     Callbacks do not run beside compute. Raises InputError if the place cannot be used.
     """
     room = find_cached_room(limit)
-    return find_links(place, state_bytes=state_bytes, steps=steps, room=room, clock=_time_states, runtime="jax")
+    return find_links(
+        place, state_bytes=state_bytes, steps=steps, room=room, clock=_time_states, runtime=_name_runtime()
+    )
 
 
 def time_place(folder: Path | None, *, state_bytes: int, states: int) -> Link:
     """Time a folder, or host memory, now, as programs use it for so many states at once. Raises InputError."""
-    return time_now(folder, state_bytes=state_bytes, states=states, clock=_time_states, runtime="jax")
+    return time_now(folder, state_bytes=state_bytes, states=states, clock=_time_states, runtime=_name_runtime())
 
 
 def make_remote(place: OffloadPlace | None, *, through: bool) -> RemoteStates:
     """Return the remote memory of a loop: a place, or host memory if it is None. Raises InputError."""
     if place is not None and place.folder is not None:
         return FileStates(place, through=through)
-    rehearse_host("offload" if place is None else place.field)
+    rehearse_host("remote_dir" if place is None else place.field, jax.default_backend())
     return HostStates()
 
 
 @cache
-def rehearse_host(field: str) -> None:
+def rehearse_host(field: str, backend: str) -> None:
     """Move numbers to host memory and back in loops within loops. Raises InputError if they change."""
     states, count = HostStates(), 3
     sent = np.random.default_rng(0).random((count, 16), np.float32)
@@ -218,7 +225,7 @@ def rehearse_host(field: str) -> None:
         why = str(error).splitlines()[0]
     if why:
         raise InputError(
-            f"host memory cannot be used inside programs on {jax.default_backend()}: {why}",
+            f"host memory cannot be used inside programs on {backend}: {why}",
             field=field,
             accepted="a folder",
         )
@@ -236,7 +243,7 @@ def _time_states(place: OffloadPlace, state_bytes: int, *, through: bool, most: 
 
 def _time_host(like: jax.ShapeDtypeStruct, most: int) -> Rates:
     """Time a program that moves several states, as a call of one takes longer than a small state."""
-    rehearse_host("offload")
+    rehearse_host("offload", jax.default_backend())
     states, count = HostStates(), count_moves(like.size, most)
 
     def send(state: jax.Array) -> Arrays:

@@ -125,6 +125,14 @@ class TracedGradient:
         made = {one for equation in self.after for one in equation.outvars} | set(self.incoming)
         used = (one for equation in self.after for one in equation.invars)
         self.residuals = [one for one in _variables((*used, *gradients)) if one not in made]
+        spaces = {getattr(one.aval, "memory_space", None) for one in self.residuals}
+        if jax.memory.Space.Host in spaces:
+            raise InputError(
+                "keeps states in host memory for its gradient, as a loop under a plan in it does, and a tape "
+                "is in device memory",
+                field="f",
+                accepted="local checkpoints in that loop, or jax.checkpoint around it",
+            )
         self.before = jaxpr.replace(
             invars=self.given, outvars=(*self.results, *self.residuals), eqns=jaxpr.eqns[:turn]
         )

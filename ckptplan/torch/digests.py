@@ -89,8 +89,10 @@ class Projections:
 def _project_parts(row: torch.Tensor) -> torch.Tensor:
     """Return the projection of at most a row in fp64, with NaN and infinities replaced."""
     weights = _weigh(torch.float64, row.device)[: len(row)]
-    parts = zip(cut(row), cut(weights), strict=True)
-    return torch.stack([torch.dot(make_finite(one.double()), some) for one, some in parts]).sum()
+    numbers = [
+        torch.dot(make_finite(one.double()), some) for one, some in zip(cut(row), cut(weights), strict=True)
+    ]
+    return torch.stack(numbers).sum() if numbers else weights.new_zeros(())
 
 
 def _project(flat: torch.Tensor, level: int = 0) -> torch.Tensor:

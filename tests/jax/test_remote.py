@@ -134,6 +134,25 @@ def test_states_in_host_memory_are_arrays_like_any() -> None:
     assert difference(find_all(under(remote())), find_all(jax.lax.scan)) <= 1e-12
 
 
+def test_a_loop_with_states_in_host_memory_within_a_step_is_refused_by_name() -> None:
+    """A tape is in device memory; ``jax.checkpoint`` around the loop keeps no states of it."""
+    weights, state, xs = data()
+
+    def loss(outer: Any, one: Any, wrap: Any = lambda function: function) -> Any:
+        def cell(h: Any, _: Any) -> Any:
+            return wrap(lambda one: noisy_loss(under(remote()), one, state, xs))(one * (1 + h / 9)), None
+
+        return outer(cell, 0.0, jnp.arange(4.0))[0]
+
+    plan = under(make_schedule("standard", steps=4, chunk_size=2))
+    with pytest.raises(
+        ckptplan.InputError, match=r"^f: keeps states in host memory .*jax.checkpoint around it"
+    ):
+        jax.grad(lambda one: loss(plan, one))(weights)
+    ours = jax.grad(lambda one: loss(plan, one, jax.checkpoint))(weights)
+    assert difference(ours, jax.grad(lambda one: loss(jax.lax.scan, one))(weights)) <= 1e-10
+
+
 def test_a_device_that_changes_numbers_on_their_way_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything runs, with the alternative; also one that has no such memory."""
 
@@ -147,7 +166,9 @@ def test_a_device_that_changes_numbers_on_their_way_is_refused(monkeypatch: pyte
     for move, why in ((halve, "numbers came back changed"), (fail, "no memory space of this name")):
         monkeypatch.setattr("ckptplan.jax.remote._move", move)
         rehearse_host.cache_clear()
-        with pytest.raises(ckptplan.InputError, match=rf"^offload: host memory .* {why} \(accepted: a folder"):
+        with pytest.raises(
+            ckptplan.InputError, match=rf"^remote_dir: host memory .* {why} \(accepted: a folder"
+        ):
             jax.grad(lambda one: noisy_loss(under(remote()), one, state, xs))(weights)
     rehearse_host.cache_clear()
 
