@@ -77,7 +77,7 @@ def test_what_does_not_fit_has_what_the_headroom_leaves(folder: Path) -> None:
     job.write_text(f"resident_bytes = 88000\n{job.read_text()}")
     done = run("optimize", "--workload", "./job.toml", "--profile", "./gpu.toml", cwd=folder)
     assert done.returncode == 3
-    assert "has            87.89 KiB (90,000 bytes): 97.66 KiB less 10 % headroom" in done.stderr
+    assert "has            90 kB (90,000 bytes): 100 kB less 10 % headroom" in done.stderr
     assert "--headroom 0 " in done.stderr
 
 
