@@ -6,7 +6,7 @@ What runs takes the sum of its parts, each a number of times (docs/equations.md)
     overhead, backward    what recording adds to a step; a step that is reversed
     advance, save, load   an action, besides its steps
     record, reverse       a chunk, besides its steps, when it is recorded and when it is reversed
-    message, batch        a state to or from remote memory, and a transfer of several, besides
+    message, batch        a save to or a load from remote memory, and a transfer, without the states that move
     write, read           each state that moves
     call                  a compiled program
 

@@ -368,24 +368,18 @@ def count_bytes(loop: Loop) -> int:
     step, steps = loop.step, loop.table.steps
     xs = tuple(jax.ShapeDtypeStruct((steps, *leaf.shape), leaf.dtype) for leaf in step.inputs)
     lowered = jax.jit(partial(_run_both_passes, loop)).lower(step.constants, step.state, xs)
+    # A first state that is a constant of the program is copied; here it is an argument.
+    more = byte_size(step.state) + _SMALL_BYTES
     options: dict[str, str | bool] = {}
     if jax.default_backend() == "cpu":
         has_small = any(one in lowered.as_text() for one in _SMALL_TYPES)
         options = _QUICKLY if has_small else _MORE_QUICKLY
-    compiled = lowered.compile(compiler_options=options)
-    # A first state that is a constant of the program is copied; here it is an argument.
-    more = byte_size(step.state) + _SMALL_BYTES
+        # There, arrays in host memory are temporary arrays.
+        more -= loop.host_bytes
+    found: Any = lowered.compile(compiler_options=options).memory_analysis()
     if step.is_batch:
         more += steps * byte_size(step.outputs)
-    return read_bytes(compiled, loop) + more
-
-
-def read_bytes(compiled: Any, loop: Loop) -> int:
-    """Return the bytes of temporary arrays and results of the program of a loop, without remote states."""
-    found: Any = compiled.memory_analysis()
-    taken = int(found.temp_size_in_bytes + found.output_size_in_bytes)
-    # On a CPU, arrays in host memory are temporary arrays.
-    return taken - loop.host_bytes if jax.default_backend() == "cpu" else taken
+    return int(found.temp_size_in_bytes + found.output_size_in_bytes + more)
 
 
 def _run_both_passes(loop: Loop, constants: Arrays, state: Arrays, xs: Arrays) -> Any:

@@ -105,7 +105,7 @@ class JaxExtent(Extent):
 class JaxRounds(Rounds):
     """Compiles programs of one cell, and runs them in rounds.
 
-    Messages are timed as ``offload=`` times them. Each state is one, an ordered callback of a program.
+    Messages are timed as ``offload=`` times them. Each state is one.
     """
 
     def __init__(
