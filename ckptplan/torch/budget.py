@@ -48,7 +48,7 @@ from ckptplan.torch.offload import find_links
 from ckptplan.torch.piece_choice import find_piece
 from ckptplan.torch.probe import Probed, probe
 from ckptplan.torch.recognise import Recent
-from ckptplan.torch.survey import Measurement, Survey
+from ckptplan.torch.survey import Measurement, Survey, warn_of_excess
 from ckptplan.torch.trees import byte_size, flatten, refuse_other_leaves
 from ckptplan.units import format_bytes, parse_limit
 
@@ -272,7 +272,22 @@ def measure(call: Call, probed: Probed, *, limit: int, scales: bool = False) -> 
     if found is None:
         found = measure_call(call, probed, limit=limit)
         _alike.keep(same, (found, size))
-    return _measured.keep(kind, found)
+    _measured.keep(kind, replace(found, taken_bytes=0))
+    return found
+
+
+def _measure_all(call: Call, probed: Probed, kind: Any, *, limit: int, scales: bool = False) -> Measurement:
+    """Return what all steps of a call of a kind take, as ``measure`` does for the first ones."""
+    found = measure(call, probed, limit=limit, scales=scales)
+    if not found.grows:
+        return found
+    # It may do so to the end, which differs from length to length.
+    key = kind, call.plan.steps, found.sizes
+    grown = _surveyed.find(key)
+    if grown is None:
+        grown = measure_grown(call, probed, limit=limit)
+        _surveyed.keep(key, replace(grown, taken_bytes=0))
+    return replace(grown, taken_bytes=max(found.taken_bytes, grown.taken_bytes))
 
 
 def _scale(known: Measurement, before: _Size, now: _Size) -> Measurement | None:
@@ -366,7 +381,9 @@ def _make_request(
         # A state of plain numbers alone has no tensors.
         "state_bytes": max(1, measurement.state_bytes),
         "tape_bytes": measurement.tape_bytes,
-        "resident_bytes_per_step": measurement.resident_bytes_per_step + -(-space.resident // steps),
+        "resident_bytes_per_step": measurement.resident_bytes_per_step
+        + measurement.left_bytes_per_step
+        + -(-space.resident // steps),
         # The state that was read is no checkpoint in local memory, and alive until its steps are reversed.
         "workspace_bytes": measurement.workspace_bytes + (0 if link is None else measurement.state_bytes),
     }
@@ -462,18 +479,12 @@ def choose_plan(
         probed = probe(call, anew=False)
     kind = probed.describe_kind(call)
 
-    def take(*, limit: int, scales: bool = False) -> Measurement:
-        found = measure(call, probed, limit=limit, scales=scales)
-        if not found.grows:
-            return found
-        # It may do so to the end, which differs from length to length.
-        key = kind, count, found.sizes
-        return _surveyed.find(key) or _surveyed.keep(key, measure_grown(call, probed, limit=limit))
-
+    take = partial(_measure_all, call, probed, kind)
     first = take(limit=limit, scales=scales)
     key = kind, count, first.sizes
     timed = key, probed.constants
-    written = (_surveyed.find(key) or first).with_times(_timed.find(timed) or first)
+    seen = (_surveyed.find(key) or first).with_times(_timed.find(timed) or first)
+    written = replace(seen, taken_bytes=first.taken_bytes)
     space = Space(
         limit=limit,
         outputs=None if call.losses else count * written.output_bytes,
@@ -533,6 +544,8 @@ def choose_plan(
         return choose_plan(asked, memory, held_states=held_states, advises=advises)
     plan, found = min(plans, key=lambda one: one[0].predicted.seconds)
     _log.info("%s", describe_choice(plan, limit))
+    if scales and not (found.survey is not None and found.survey.is_open):
+        warn_of_excess(plan, tried=first.taken_bytes)
     if advises and place is None and plan.predicted.overhead > DEAR and kind not in _advised:
         # Once for calls of a kind, whatever their lengths.
         _advised.keep(kind, True)

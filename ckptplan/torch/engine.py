@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -46,7 +47,7 @@ class Tape:
     #: The storages of what the steps found.
     known: frozenset[int]
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """The bytes it keeps alive, without its initial state, parameters, inputs and what steps found."""
         return self._count((*self.end, *self.terms, *self.final))

@@ -84,6 +84,8 @@ class Executor:
     _sweeps: bool = field(default=False, init=False)
     #: Whether the present action recorded steps that may run again.
     _sampled: bool = field(default=False, init=False)
+    #: The tapes that the present action recorded or reversed.
+    _parts: int = field(default=1, init=False)
     #: Such a sequence has its steps recorded as long as there are at most so many.
     _short: int = field(default=0, init=False)
     #: What the backward pass begins with: an action, and its checkpoint if it is the last recording.
@@ -137,6 +139,7 @@ class Executor:
             self._execute_sweep(actions)
             self._sweeps = False
             self.watch.end_sweep()
+            self._see_held()
 
     def _execute_sweep(self, actions: Lookahead) -> None:
         for action in actions:
@@ -255,7 +258,7 @@ class Executor:
             store.close()
 
     def _do(self, action: Action) -> None:
-        self.began, self._sampled = self.clock(), False
+        self.began, self._sampled, self._parts = self.clock(), False, 1
         match action:
             case Advance(start, stop):
                 self._advance(start, stop)
@@ -277,7 +280,7 @@ class Executor:
                     self.stores[target].put(number, self.stores[source].get(number), together=len(numbers))
                     self.stores[source].drop(number)
         if self._survey is not None and not self._sampled:
-            self._survey.see_seconds(action, self.clock() - self.began)
+            self._survey.see_seconds(action, self.clock() - self.began, tapes=self._parts)
         if self.verifier is not None:
             self._verify(action, self.verifier)
         if self.call.observer is not None:
@@ -342,6 +345,15 @@ class Executor:
 
     def _record(self, start: int, stop: int) -> None:
         self._check_before(start, stop)
+        parts = [(start, stop)]
+        if self._survey is not None and self._sweeps and self._ends is None and 0 < self.frontier == start:
+            # What runs for the first time may keep more than all steps before.
+            parts = [*self._survey.cut(Record(start, stop))]
+            self._parts = len(parts)
+        for first, last in parts:
+            self._record_part(first, last)
+
+    def _record_part(self, start: int, stop: int) -> None:
         if self.frontier:
             self.watch.guard()
         with self.autocast.cast_anew():
@@ -349,9 +361,19 @@ class Executor:
         if self.fit is not None:
             self.fit.see(tape, self.state)
         self.tapes.append(tape)
+        self._ran(stop)
         if self._survey is not None:
             self._survey.see_tape(start, stop, tape.bytes)
-        self._ran(stop)
+            self._see_held()
+            if self._parts > 1:
+                self._survey.check()
+
+    def _see_held(self) -> None:
+        """Let the survey know what checkpoints, tapes and gradients take now, and what steps have left."""
+        if self._survey is not None:
+            sums = byte_size([one for one in self.engine.gradients.parameters if one is not None])
+            held = self.stores[Tier.LOCAL].bytes + sum(tape.bytes for tape in self.tapes) + sums
+            self._survey.see_held(held, self.watch.count_left() if self._survey.counts_left else 0)
 
     def _check_before(self, start: int, stop: int) -> None:
         """Look for hidden state before the last steps run, when the plan holds least: checkpoints alone."""
@@ -370,9 +392,10 @@ class Executor:
         self.final = tuple(leaf.detach() for leaf in leaves)
 
     def _backward(self, start: int, stop: int) -> None:
-        self.state = None
+        self.state, self._parts = None, 0
         while stop > start:
             tape = self.tapes.pop()
+            self._parts += 1
             if tape.start < start:
                 raise InputError(
                     f"reverses steps {start} to {stop}, recorded together with those from {tape.start}",

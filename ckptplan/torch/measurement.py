@@ -165,6 +165,7 @@ def measure_call(call: Call, probed: Probed, *, limit: int, rounds: int = 1) -> 
         chunk_seconds=seconds.a_run(Record) + seconds.a_run(Backward),
         once_bytes=seen.find_once(sizes),
         counted=count,
+        taken_bytes=max(seen.most, live.peak),
         steps=timed,
         grows=max(seen.states) > min(seen.states),
     )
@@ -175,27 +176,36 @@ _PATIENCE = 16
 
 
 def measure_grown(call: Call, probed: Probed, *, limit: int) -> Measurement:
-    """Return what the steps take that begin with the largest state, as ``measure_call``. Raises InputError."""
-    state, sequence, size, last, step = call.state, call.sequence, 0, 0, 0
+    """Return what the steps take that have the largest state, as ``measure_call``. Raises InputError.
+
+    They begin with the last one that makes it larger: its tape has what it made, and later ones may make none.
+    """
+    sequence = call.sequence
     # A limit that has room for one step may have none for several of the largest ones, whatever it is.
     count = min(_COUNTED_TIGHT, call.plan.steps)
+    state = begin = call.state
+    size, first = byte_size(flatten(state)[0]), 0
     with torch.no_grad(), aside(probed.situation.reached, probed.generators, spares_parameters=True):
-        while step < call.plan.steps - count and step <= 2 * last + _PATIENCE:
+        for step in range(call.plan.steps - count + 1):
+            if step > 2 * first + _PATIENCE:
+                break
             pieces, nest = sequence.piece(step, step + 1)
-            state, _ = call.cell(state, next(sequence.iterate(pieces, nest, step, step + 1)))
-            step += 1
+            before, (state, _) = state, call.cell(state, next(sequence.iterate(pieces, nest, step, step + 1)))
             if (found := byte_size(flatten(state)[0])) > size:
-                size, last = found, step
-    pieces, nest = sequence.piece(step, step + count)
+                size, begin, first = found, before, step
+    del state, before
+    pieces, nest = sequence.piece(first, first + count)
     twice = Schedule(steps=count, actions=run_twice(count), local_states=2, chunk_size=count)
     # A loss is told the steps by their numbers in the sequence.
     losses = {
-        name: loss if name == "final_loss" else partial(_call_later, loss, step)
+        name: loss if name == "final_loss" else partial(_call_later, loss, first)
         for name, loss in call.losses.items()
     }
     inputs = nest.fill(detach_inputs(pieces))
-    grown = replace(call, state=state, inputs=inputs, plan=twice, losses=losses)
-    return measure_call(grown, replace(probed, found=replace(probed.found, rehearsed=True)), limit=limit)
+    grown = replace(call, state=begin, inputs=inputs, plan=twice, losses=losses)
+    result = measure_call(grown, replace(probed, found=replace(probed.found, rehearsed=True)), limit=limit)
+    # The first of these states was made for that.
+    return replace(result, taken_bytes=result.taken_bytes + size)
 
 
 def _call_later(loss: Callable[[int, Any], Any], steps: int, step: int, output: Any) -> Any:
@@ -264,6 +274,8 @@ class Recordings:
         #: For each recording its steps and bytes.
         self.tapes: list[tuple[int, int]] = []
         self._live, self._saved = live, 0
+        #: The most bytes that were alive in any action.
+        self.most = 0
         #: After each action: the most bytes that were alive, those of checkpoints, and the recorded steps.
         self._noted: list[tuple[int, int, int]] = []
         #: The bytes of the state after each action that has one.
@@ -278,6 +290,7 @@ class Recordings:
         if self._live is not None:
             recorded = sum(tape.stop - tape.start for tape in executor.tapes)
             self._noted.append((self._live.peak, executor.stores[Tier.LOCAL].bytes, recorded))
+            self.most = max(self.most, self._live.peak)
             self._live.forget()
 
     def find_sizes(self, state: int, steps: int, *, ends: bool = False) -> Sizes:

@@ -43,6 +43,7 @@ from ckptplan.torch.surroundings.snapshot import Place, Snapshot, Surroundings, 
 from ckptplan.torch.surroundings.walk import Reached, walk
 from ckptplan.torch.trees import (
     Leaves,
+    byte_size,
     detach_state,
     find_tensors,
     flatten,
@@ -180,6 +181,7 @@ class FirstSteps:
             device=_find_device(result.leaves, default=self.call.device),
             used=used,
             tape_bytes=tape_bytes,
+            growth_bytes=max(0, byte_size(flatten(result.after)[0]) - byte_size(flatten(self.call.state)[0])),
             dtypes=frozenset(types),
             sparse=gives_sparse(result.tensors),
         )

@@ -105,8 +105,11 @@ class Findings:
     modules: tuple[torch.nn.Module, ...] = ()
     #: The number of tensors requiring a gradient that each step creates.
     temporary: int = 0
-    #: What the graph of a step keeps, and the types of floats in it.
+    #: What the graph of a step keeps.
     tape_bytes: int = 0
+    #: What the state after the first step takes more than the one before: each step's tape may, too.
+    growth_bytes: int = 0
+    #: The types of floats in the graph of a step.
     dtypes: frozenset[torch.dtype] = frozenset()
     #: What steps change, what of it holds tensors with a graph after a step, and what only the first step
     #: changes, without a graph: caches.
@@ -119,6 +122,10 @@ class Findings:
     rehearsed: bool = False
     #: Whether a sequence left a situation that equals the one before it, as most do after the first.
     settled: bool = False
+
+    def count_tapes(self, steps: int) -> int:
+        """Return the bytes of the tapes of so many first steps."""
+        return steps * self.tape_bytes + steps * (steps - 1) // 2 * self.growth_bytes
 
     def with_changes(self, changed: Iterable[Place], with_graph: Iterable[Place]) -> Findings:
         """Return the findings with what a sequence has changed besides."""

@@ -78,7 +78,8 @@ def find_room(limit: int, parameters: Parameters) -> int:
 
 def count_steps(probed: Probed, *, steps: int, room: int) -> int:
     """Return how many first steps have room for their tapes, at least two of T ``steps``."""
-    return min(max(room // max(1, probed.found.tape_bytes), _LEAST), MOST, steps)
+    having = (count for count in range(MOST, _LEAST, -1) if probed.found.count_tapes(count) <= room)
+    return min(next(having, _LEAST), steps)
 
 
 def make_schedule(steps: int) -> Schedule:
@@ -512,7 +513,7 @@ def rehearse_first(call: Call, probed: Probed, execute: Execute, *, room: int, r
     reached = probed.situation.reached
     with aside(reached, generators, room=call.room, spares_parameters=True) as (surroundings, world):
         count = count_steps(probed, steps=call.plan.steps, room=0 if repeats else room)
-        spills = not repeats and room < count * probed.found.tape_bytes
+        spills = not repeats and room < probed.found.count_tapes(count)
         first = Rehearsal(
             call=call,
             probed=probed,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -31,6 +31,10 @@ _SAMPLES = 8
 _SHARE = 0.02
 #: Times of a measurement, and where they come from.
 _TIMES = ("forward_seconds", "record_seconds", "backward_seconds", "chunk_seconds", "steps", "retimed")
+#: A call that takes no more than this share beyond its limit keeps it.
+_KEPT = 0.03
+#: The last steps of a first sweep are recorded in so many parts: a tape may leave no room for the next one.
+_PARTS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +71,10 @@ class Measurement(Sizes):
     retimed: bool = False
     #: Whether the state was larger after the last of these steps than after the first one.
     grows: bool = False
+    #: What steps leave in what they reach, as records in a list, for each step of a sequence.
+    left_bytes_per_step: int = 0
+    #: What trying the first steps took at most; 0 if another call did.
+    taken_bytes: int = 0
     #: How many times those of a call of other shapes they are, 0 if such a call itself was measured.
     scaled_by: float = 0.0
 
@@ -77,8 +85,9 @@ class Measurement(Sizes):
 
     @property
     def sizes(self) -> tuple[Any, ...]:
-        """All but the times."""
-        return tuple(value for name, value in vars(self).items() if name not in _TIMES)
+        """All that tells steps from others: not the times, nor what it took to find it out."""
+        others = (*_TIMES, "taken_bytes")
+        return tuple(value for name, value in vars(self).items() if name not in others)
 
     def with_times(self, other: Measurement) -> Measurement:
         """Return the same with the times of another measurement."""
@@ -105,6 +114,8 @@ class Measurement(Sizes):
             record_seconds=ratio * self.record_seconds,
             backward_seconds=ratio * self.backward_seconds,
             once_bytes=grow(self.once_bytes),
+            left_bytes_per_step=grow(self.left_bytes_per_step),
+            taken_bytes=0,
             scaled_by=ratio,
         )
 
@@ -150,6 +161,11 @@ class Survey:
     #: The largest bytes when that was done.
     _looked: tuple[int, int] = field(default=(0, 0), init=False)
     _tries: int = field(default=0, init=False)
+    #: Whether what steps leave in what they reach is counted.
+    counts_left: ClassVar[bool] = True
+    #: The most bytes of checkpoints, tapes and gradients at a time, and of what steps left, in all.
+    _held: int = field(default=0, init=False)
+    _left: int = field(default=0, init=False)
     #: Of each kind of action the seconds, the steps and the number.
     _seconds: dict[type[Action], tuple[float, int, int]] = field(default_factory=dict, init=False)
 
@@ -178,11 +194,15 @@ class Survey:
         # Of tapes that grow, it is that of the step in the middle.
         self._tape = max((each, (start + stop) // 2), self._tape)
 
-    def see_seconds(self, action: Action, seconds: float) -> None:
-        """Take note of the time of an action that recorded no samples."""
+    def see_held(self, held: int, left: int) -> None:
+        """Take note of the bytes of checkpoints, tapes and gradients at a time, and of what steps left."""
+        self._held, self._left = max(held, self._held), max(left, self._left)
+
+    def see_seconds(self, action: Action, seconds: float, *, tapes: int = 1) -> None:
+        """Take note of the time of an action that recorded no samples, but perhaps several tapes."""
         if isinstance(action, Advance | Record | Backward):
             spent, steps, runs = self._seconds.get(type(action), (0.0, 0, 0))
-            self._seconds[type(action)] = spent + seconds, steps + action.stop - action.start, runs + 1
+            self._seconds[type(action)] = spent + seconds, steps + action.stop - action.start, runs + tapes
 
     def check(self) -> None:
         """Raise StaleSizesError if the plan does not stay within its limit with what was seen so far."""
@@ -202,10 +222,20 @@ class Survey:
                 accepted="a larger limit, or a plan for these sizes",
             )
 
+    def cut(self, record: Record) -> Iterator[tuple[int, int]]:
+        """Yield the parts in which the last steps of a sweep are recorded."""
+        # What each recording holds once, as weights in another type, each part would: a hundredth of the limit.
+        once, room = self.measurement.once_bytes, self.plan.profile.local_bytes // 100
+        parts = min(_PARTS, 1 + room // max(1, once))
+        each = -(-(record.stop - record.start) // parts)
+        for start in range(record.start, record.stop, each):
+            yield start, min(start + each, record.stop)
+
     def plan_again(self) -> Plan | Schedule:
         """Return a plan for what was seen so far. Raises InputError if none fits."""
         self._planned = self._correct(self._planned, extrapolates=True)
         self._tries += 1
+        self._held = self._left = 0
         self._seconds.clear()
         self.plan = self.replan(self._planned)
         return self.plan
@@ -213,16 +243,22 @@ class Survey:
     def finish(self) -> None:
         """Keep sizes and times for later calls; warn if this one took more than its limit."""
         sizes = self._correct(self.measurement, extrapolates=False)
+        steps, known = self.plan.steps, self.measurement.left_bytes_per_step
+        sizes = replace(sizes, left_bytes_per_step=max(known, -(-self._left // steps)), taken_bytes=0)
         self.keep(self._retime(sizes), self.plan)
-        excess = self._find_excess(sizes) if sizes != self.measurement else 0
-        if excess > 0:
-            warnings.warn(
+        # What a step works with is there beside a tape as it was planned; a larger one leaves as it is used.
+        resident = steps * (self.plan.workload.resident_bytes_per_step - known)
+        planned = self.plan.predicted.local_peak_bytes - steps * known
+        taken = max(self._held + resident, planned) + self._left
+        causes = []
+        if sizes.state_bytes + sizes.tape_bytes > self.measurement.state_bytes + self.measurement.tape_bytes:
+            causes.append(
                 f"later steps keep more than the first ones: states up to {format_bytes(sizes.state_bytes)}, "
-                f"tapes up to {format_bytes(sizes.tape_bytes)} a step. This call took about "
-                f"{format_bytes(excess)} more than its limit; the next one is planned for these sizes",
-                PlanMismatch,
-                stacklevel=count_frames(),
+                f"tapes up to {format_bytes(sizes.tape_bytes)} a step"
             )
+        if sizes.left_bytes_per_step > known:
+            causes.append(f"steps leave tensors of {format_bytes(self._left)} in what they reach, as in a list")
+        warn_of_excess(self.plan, causes, taken=taken, tried=self.measurement.taken_bytes)
 
     def _correct(self, planned: Measurement, *, extrapolates: bool) -> Measurement:
         """Return the sizes that were seen, if they are larger; to the end, if they may go on growing."""
@@ -282,6 +318,32 @@ class Survey:
     def _extrapolate(self, growth: int, step: int) -> int:
         """Return how much more a size may grow that grew so much since the counted steps: linearly."""
         return growth * (self.plan.steps - step) // max(1, step - self.measurement.counted)
+
+
+def warn_of_excess(plan: Plan, causes: Sequence[str] = (), *, taken: int = 0, tried: int) -> None:
+    """Warn, once for all causes, if a call took more than its limit.
+
+    Arguments:
+        plan: its plan.
+        causes: why it may have taken more than planned.
+        taken: its bytes, as far as they were counted.
+        tried: the bytes at most while its first steps were tried, 0 if they were not.
+    """
+    limit = plan.profile.local_bytes
+    most = (1 + _KEPT) * limit
+    found, excess = [], 0
+    if causes and taken > most:
+        found, excess = [*causes], taken - limit
+    if tried > most:
+        found.append(f"trying the first steps took {format_bytes(tried)}, which later calls do not")
+        excess = max(excess, tried - limit)
+    if found:
+        warnings.warn(
+            f"{'; '.join(found)}. This call took about {format_bytes(excess)} more than its limit; the next "
+            "one is planned for what was found",
+            PlanMismatch,
+            stacklevel=count_frames(),
+        )
 
 
 def count_frames() -> int:

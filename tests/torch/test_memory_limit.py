@@ -8,6 +8,7 @@ import math
 import re
 import subprocess
 import sys
+import warnings
 from array import array
 from collections.abc import Callable
 from functools import partial
@@ -585,6 +586,140 @@ def test_a_call_that_took_more_says_so_until_the_sizes_are_known() -> None:
     with pytest.warns(PlanMismatch, match="later steps keep more than the first ones"):
         call(8)
     call(1)
+
+
+class LateHalf(torch.nn.Module):
+    """A cell that uses its largest layers in the second half of a sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = torch.nn.GRUCell(48, 48)
+        self.wide = torch.nn.Sequential(torch.nn.Linear(48, 512), torch.nn.Tanh(), torch.nn.Linear(512, 48))
+
+    def forward(self, state: Any, x: torch.Tensor) -> Any:
+        last, step = state
+        last = self.gru(x, last)
+        return (last + self.wide(last) if int(step) > 48 else last, step + 1), last
+
+
+class Logs(torch.nn.Module):
+    """A cell that appends a part of its state to a list in each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru, self.log = torch.nn.GRUCell(48, 48), list[torch.Tensor]()
+
+    def forward(self, state: torch.Tensor, x: torch.Tensor) -> Any:
+        state = self.gru(x, state)
+        self.log.append(state.detach().mean(0))
+        return state, state
+
+
+def measure_peaks(cell: Any, state: Any, times: float, loss: Any = squares) -> tuple[list[float], list[str]]:
+    """Return the peaks of two calls beside so many times the least limit, and what warnings say."""
+    inputs = torch.randn(96, 8, 48)
+
+    def run(memory: Any) -> None:
+        bptt(cell, inputs, state, loss, memory=memory, parameters=cell).loss.backward()
+
+    run("1 GB")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PlanMismatch)
+        _, least = refuse(run, 1)
+        for _ in range(3):
+            try:
+                forget()
+                run(least)
+                break
+            except InputError as error:
+                least = int(str(error).partition(" bytes)")[0].rpartition("(")[2].replace(",", ""))
+    forget()
+    recognise._kept.clear()
+    limit, peaks = int(times * least), []
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", PlanMismatch)
+        for _ in range(2):
+            with LiveBytes() as live:
+                run(limit)
+            peaks.append(live.peak / limit)
+    return peaks, [str(one.message) for one in told if one.category is PlanMismatch]
+
+
+def test_a_first_call_is_planned_again_before_larger_tapes_of_its_last_steps_pass_the_limit() -> None:
+    torch.manual_seed(0)
+    peaks, told = measure_peaks(LateHalf(), (torch.zeros(8, 48), torch.tensor(0)), 3.0)
+    assert max(peaks) <= 1.03
+    assert not told
+
+
+def test_records_that_steps_leave_are_told_once_and_planned_from_the_next_call_on() -> None:
+    torch.manual_seed(0)
+    peaks, told = measure_peaks(Logs(), torch.zeros(8, 48), 1.5)
+    assert peaks[0] > 1.03 >= peaks[1]
+    assert len(told) == 1
+    assert told[0].startswith("steps leave tensors of")
+
+
+def test_a_first_call_that_passes_the_limit_while_its_steps_are_tried_says_so() -> None:
+    class Attends(Growing):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gru = torch.nn.GRUCell(48, 48)
+
+    torch.manual_seed(0)
+    peaks, told = measure_peaks(Attends(), (torch.zeros(8, 48), torch.zeros(8, 1, 48)), 1.0)
+    assert peaks[0] > 1.03 >= peaks[1]
+    assert len(told) == 1
+    assert told[0].startswith("trying the first steps took")
+
+
+def test_a_call_that_keeps_its_limit_though_one_step_keeps_more_says_nothing() -> None:
+    torch.manual_seed(0)
+    head, classes = torch.nn.Linear(48, 500), torch.randint(500, (96, 8))
+
+    def rarely(step: int, output: torch.Tensor) -> torch.Tensor:
+        if step % 10 != 9:
+            return output.sum() * 0
+        return torch.nn.functional.cross_entropy(head(output), classes[step])
+
+    step, inputs, state = TorchCell(torch.nn.GRUCell(48, 48)), torch.randn(96, 8, 48), torch.zeros(8, 48)
+    forget()
+    with warnings.catch_warnings(), LiveBytes() as live:
+        warnings.simplefilter("error", PlanMismatch)
+        bptt(step, inputs, state, rarely, memory="330 kB", parameters=[*head.parameters()]).loss.backward()
+    assert live.peak <= 1.03 * 330_000
+
+
+class Fills(torch.nn.Module):
+    """A cell that keeps some of its first states."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.linear, self.most = torch.nn.Linear(100, 100), most
+
+    def forward(self, state: Any, x: torch.Tensor) -> Any:
+        last, kept = state
+        last = torch.tanh(self.linear(last) + x + kept.mean(0))
+        kept = torch.cat([kept, last[None]]) if len(kept) < self.most else kept
+        return (last, kept), last
+
+
+@pytest.mark.parametrize("most", [10, 30, 59, 1_000])
+def test_the_least_limit_of_a_state_that_stops_growing_is_accepted_and_kept(most: int) -> None:
+    """The largest tape is that of a step that adds to the state: later ones add nothing to it."""
+    torch.manual_seed(0)
+    cell, inputs, state = Fills(most), torch.randn(60, 16, 100), (torch.zeros(16, 100), torch.zeros(1, 16, 100))
+
+    def run(memory: int) -> None:
+        bptt(cell, inputs, state, squares, memory=memory, parameters=cell).loss.backward()
+
+    _, least = refuse(run, 300_000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PlanMismatch)
+        run(least)
+    with LiveBytes() as live:
+        run(least)
+    assert live.peak <= least
 
 
 def test_looking_for_hidden_state_raises_no_peak() -> None:
