@@ -711,7 +711,7 @@ def test_the_least_limit_of_a_state_that_stops_growing_is_accepted_and_kept(most
     cell, inputs, state = Fills(most), torch.randn(60, 16, 100), (torch.zeros(16, 100), torch.zeros(1, 16, 100))
 
     def run(memory: int) -> None:
-        bptt(cell, inputs, state, squares, memory=memory, parameters=cell).loss.backward()
+        bptt(cell, inputs, state, squares, memory=memory).loss.backward()
 
     _, least = refuse(run, 300_000)
     with warnings.catch_warnings():
