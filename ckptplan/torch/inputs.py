@@ -31,6 +31,10 @@ class Sequence(ABC):
         """Yield the input of each step, cut from what ``piece`` returned for these steps, or a copy of it."""
         return iterate_steps(leaves, structure, stop - start)
 
+    def take(self, step: int) -> Any:
+        """Return the input of a step."""
+        return next(self.iterate(*self.piece(step, step + 1), step, step + 1))
+
     def rows(self, start: int, stop: int) -> tuple[int, int]:
         """Return where the inputs of some steps begin and end along the first axis of ``leaves``."""
         return start, stop

@@ -144,18 +144,12 @@ def _open_inputs(inputs: Any, until: object) -> tuple[Sequence, Callable[[int], 
 
 def _count_known(call: Call, until: Until | None, ends: Callable[[Any, int], bool]) -> int:
     """Return how many first steps are known to come: they run aside, and all is put back."""
-
-    def take_input(step: int) -> Any:
-        leaves, nest = call.sequence.piece(step, step + 1)
-        return next(call.sequence.iterate(leaves, nest, step, step + 1))
-
-    things = {**call.things, "until": until}
-    reached = walk_made(things, call.device, lambda: call.cell(call.state, take_input(0)))
+    reached = walk_made({**call.things, "until": until}, call)
     generators = Generators(call.device, wanted=True, held=reached.generators)
     state = call.state
     with torch.no_grad(), aside(reached, generators):
         for step in range(MOST):
-            state, _ = check_result(call.cell(state, take_input(step)))
+            state, _ = check_result(call.cell(state, call.sequence.take(step)))
             if ends(state, step + 1):
                 return step + 1
     return MOST

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -34,7 +34,6 @@ from ckptplan.torch.graphs import (
     walk_nodes,
 )
 from ckptplan.torch.held_graphs import describe_holders, name_graphs
-from ckptplan.torch.inputs import Sequence as Inputs
 from ckptplan.torch.parameters import CalledModules, Parameters, collect_parameters, refuse_sharded
 from ckptplan.torch.recognise import Findings, Situation, describe_call, keep, recall
 from ckptplan.torch.surroundings.holders import TensorHolder
@@ -316,14 +315,14 @@ def probe(call: Call, *, anew: bool = True) -> Probed:
     If nothing has changed since an earlier call, what was found then is returned, unless ``anew``. No step is
     tried without gradients, where each runs once as in a plain loop, nor of a closed cell.
     """
-    inputs, reverses = call.sequence, torch.is_grad_enabled()
+    reverses = torch.is_grad_enabled()
     refuse_other_leaves(call.state, field="state")
     if reverses:
         refuse_inference_tensors(flatten(call.state)[0], field="state")
         refuse_inference_tensors(call.sequence.leaves, field="inputs")
         # Without gradients, there is nothing to reduce.
         refuse_sharded((call.cell, *call.losses.values()))
-    situation = _walk_call(call, inputs)
+    situation = _walk_call(call)
     draws = not isinstance(call.cell, ClosedCell) or call.cell.draws
     generators = Generators(call.device, wanted=draws, held=situation.reached.generators)
     if call.is_closed or not reverses:
@@ -334,7 +333,7 @@ def probe(call: Call, *, anew: bool = True) -> Probed:
     if not anew and findings is not None:
         return Probed.of(call, findings, situation, generators, recalled=True)
     # What makes the inputs is asked, and what it returns is checked, before any step runs.
-    inputs.piece(0, 1)
+    call.sequence.piece(0, 1)
     probed = _try_first_steps(call, situation, generators)
     uses, changes = set(map(id, probed.found.used)), set(probed.found.changed)
     alike = findings is not None and (set(map(id, findings.used)), set(findings.changed)) == (uses, changes)
@@ -344,16 +343,12 @@ def probe(call: Call, *, anew: bool = True) -> Probed:
     return probed
 
 
-def _walk_call(call: Call, inputs: Inputs) -> Situation:
-    def take() -> object:
-        leaves, nest = inputs.piece(0, 1)
-        return call.cell(call.state, next(inputs.iterate(leaves, nest, 0, 1)))
-
+def _walk_call(call: Call) -> Situation:
     signature = Signature()
-    reached = walk_made(call.things, call.device, take, signature)
+    reached = walk_made(call.things, call, signature)
     options = (call.verify, tuple(call.things), call.replay_randomness, min(1, call.plan.steps - 1))
     settings = describe_call(
-        call.state, inputs, call.parameters, signature, device=call.device, options=options
+        call.state, call.sequence, call.parameters, signature, device=call.device, options=options
     )
     return Situation(reached=reached, signature=signature, settings=settings)
 
@@ -380,13 +375,8 @@ def run_eagerly() -> Iterator[None]:
         yield
 
 
-def walk_made(
-    things: dict[str, object],
-    device: torch.device,
-    take: Callable[[], object],
-    signature: Signature | None = None,
-) -> Reached:
-    """Return what can be reached, after a step in which lazy modules make their parameters."""
+def walk_made(things: dict[str, object], call: Call, signature: Signature | None = None) -> Reached:
+    """Return what things reach, after a step of a call in which lazy modules make their parameters."""
     reached = walk(things, signature=signature)
     if not reached.lazy:
         return reached
@@ -394,18 +384,16 @@ def walk_made(
     modes = [module.training for module in modules]
     own = [vars(module) for module in modules if isinstance(module, LazyModuleMixin)]
     lazy = {id(one) for attributes in own for one in (attributes, *attributes.values())}
-    surroundings = Surroundings(reached.holders)
-    before = surroundings.take(copies=True)
-    # In eval(), running statistics stay as they are.
-    for module in modules:
-        module.training = False
+    others = replace(reached, holders=[one for one in reached.holders if id(one.thing) not in lazy])
     try:
-        with Generators(device, wanted=True).aside(), torch.no_grad():
-            take()
+        with aside(others, Generators(call.device, wanted=True)), torch.no_grad():
+            # In eval(), running statistics stay as they are.
+            for module in modules:
+                module.training = False
+            call.cell(call.state, call.sequence.take(0))
     finally:
         for module, mode in zip(modules, modes, strict=True):
             module.training = mode
-        put_back(before, but=lazy)
     return walk(things)
 
 

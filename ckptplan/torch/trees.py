@@ -247,11 +247,10 @@ def refuse_other_leaves(tree: Any, *, field: str) -> None:
 
     ``field`` is ``"state"`` for the initial state, and ``"cell"`` for what a cell returned.
     """
-    opened = open_records(tree)
-    for leaf in _pytree.tree_leaves(opened):
+    for leaf in _pytree.tree_leaves(open_records(tree)):
         found = _find_other(leaf)
         if found is not None:
-            verb, place = "returns" if field == "cell" else "has", _find_place(opened, leaf) + found[0]
+            verb, place = "returns" if field == "cell" else "has", find_place(tree, leaf) + found[0]
             raise InputError(
                 f"{verb} {_name_kind(found[1])} as {place}, whose values a checkpoint cannot hold",
                 field=field,
@@ -264,13 +263,13 @@ def can_be_held(tree: Any) -> bool:
     return all(_find_other(leaf) is None for leaf in _pytree.tree_leaves(open_records(tree)))
 
 
-def _find_place(tree: Any, leaf: object) -> str:
+def find_place(tree: Any, leaf: object) -> str:
     """Return where a leaf is, as ``state[1].v``; only ``state`` in containers that do not name their parts."""
     try:
-        paths = _pytree.tree_leaves_with_path(tree)
+        paths = _pytree.tree_leaves_with_path(open_records(tree))
     except ValueError:
         return "a part of the state"
-    return "state" + next(_pytree.keystr(path) for path, one in paths if one is leaf)
+    return "state" + next((_pytree.keystr(path) for path, one in paths if one is leaf), "")
 
 
 def _suggest(leaf: object) -> str:

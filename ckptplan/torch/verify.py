@@ -22,7 +22,6 @@ from operator import itemgetter
 from typing import Any, TypeAlias
 
 import torch
-from torch.utils import _pytree
 
 from ckptplan.errors import InputError
 from ckptplan.torch.digests import (
@@ -32,7 +31,15 @@ from ckptplan.torch.digests import (
     make_finite,
     measure_norm,
 )
-from ckptplan.torch.trees import Leaves, Structure, are_equal_constants, compact, flatten, is_differentiable
+from ckptplan.torch.trees import (
+    Leaves,
+    Structure,
+    are_equal_constants,
+    compact,
+    find_place,
+    flatten,
+    is_differentiable,
+)
 
 #: A number of Python, or a scalar that stays on its device.
 Number: TypeAlias = float | torch.Tensor
@@ -367,13 +374,8 @@ def _make_state_error(number: int, structure: Structure, place: int | None, diff
 
 def _name_leaf(structure: Structure, place: int) -> str:
     """Return where a leaf is, as Python would write it."""
-    if structure.single:
-        return "state"
-    tree = structure.fill([torch.tensor(number) for number in range(sum(structure.is_tensor))])
-    for path, leaf in _pytree.tree_flatten_with_path(tree)[0]:
-        if isinstance(leaf, torch.Tensor) and int(leaf) == place:
-            return f"state{_pytree.keystr(path)}"
-    return str(place)
+    leaves = [torch.empty(0) for _ in structure.is_tensor]
+    return find_place(structure.fill(leaves), leaves[place])
 
 
 def _make_output_error(start: int, stop: int, difference: float) -> InputError:

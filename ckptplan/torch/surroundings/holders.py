@@ -24,6 +24,7 @@ from operator import is_
 from types import CellType, GeneratorType
 from typing import Any, TypeAlias
 
+import numpy
 import torch
 
 from ckptplan.torch.surroundings.signature import hash_numbers, is_passed_over, list_kept, read_cache
@@ -52,6 +53,9 @@ def _is_plain(value: Any) -> bool:
 class Holder(ABC):
     """An object whose content steps may change. ``name`` is how a user would write it, e.g. ``net.1``."""
 
+    #: Whether a change can be undone; of tensors, whether there is room for a copy.
+    can_put_back = True
+
     def __init__(self, name: str, thing: Any) -> None:
         self.name, self.thing = name, thing
 
@@ -72,11 +76,6 @@ class Holder(ABC):
     @abstractmethod
     def write(self, content: Content) -> None:
         """Put a content back."""
-
-    @property
-    def can_put_back(self) -> bool:
-        """Whether a change can be undone."""
-        return True
 
     def can_write(self, content: Content) -> bool:
         """Return whether ``write`` puts all of a content back."""
@@ -381,16 +380,9 @@ class _Numbers:
 class TensorHolder(Holder):
     """The numbers of a tensor. Those of ``small`` ones are looked at whenever they are read."""
 
-    #: Whether there is room for a copy.
-    copyable = True
-
     def __init__(self, name: str, thing: torch.Tensor, *, small: bool) -> None:
         super().__init__(name, thing)
         self.small = small
-
-    @property
-    def can_put_back(self) -> bool:
-        return self.copyable
 
     def can_write(self, content: Content) -> bool:
         return content.copy is not None
@@ -488,10 +480,10 @@ class GradientHolder(Holder):
 class ArrayHolder(Holder):
     """The numbers of an array of numpy; of a large one, as a data set, a sample is looked at."""
 
-    @property
-    def can_put_back(self) -> bool:
+    def __init__(self, name: str, thing: numpy.ndarray[Any, Any]) -> None:
+        super().__init__(name, thing)
         # All numbers are remembered then.
-        return bool(self.thing.nbytes <= _MOST_ARRAY_BYTES)
+        self.can_put_back = thing.nbytes <= _MOST_ARRAY_BYTES
 
     def read_count(self, key: Key) -> Any:
         return self.thing.copy() if self.thing.size <= _MOST_COUNTED else LEFT

@@ -139,7 +139,7 @@ class Surroundings:
             wanted, known = copies if isinstance(copies, bool) else holder in copies, before.get(holder)
             if known is not None and holder.is_as(known):
                 return known
-            if not holder.copyable or not (wanted or holder.small):
+            if not holder.can_put_back or not (wanted or holder.small):
                 return holder.read()
             near = holder.thing.nbytes <= room
             room -= holder.thing.nbytes if near else 0
@@ -158,11 +158,10 @@ def list_changes(before: Snapshot, after: Snapshot) -> list[Place]:
     ]
 
 
-def put_back(snapshot: Snapshot, *, but: Container[int] = ()) -> None:
-    """Put contents back, but not those of objects with some ids."""
+def put_back(snapshot: Snapshot) -> None:
+    """Put contents back."""
     for holder, content in snapshot.items():
-        if id(holder.thing) not in but:
-            holder.write(content)
+        holder.write(content)
 
 
 def mix_in(snapshot: Snapshot, places: Iterable[Place]) -> None:

@@ -131,7 +131,7 @@ def walk(roots: Mapping[str, object], *, signature: Signature | None = None) -> 
     copied = 0
     for one in sorted(tensors, key=lambda one: one.thing.nbytes):
         copied += one.thing.nbytes
-        one.copyable = copied <= MOST_COPIED
+        one.can_put_back = copied <= MOST_COPIED
     return found
 
 
