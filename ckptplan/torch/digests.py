@@ -1,7 +1,8 @@
 """Reduces a tensor to one number, by which it is recognised when it is computed again.
 
-The number is a projection on a fixed random direction. A difference of two tensors, or a permutation, changes
-it by about the norm of the difference, whatever its elements have in common. Errors of rounding stay small.
+The number is a projection on a random direction, the same for tensors of the same size. A difference of two
+tensors, or a permutation, changes it by about the norm of the difference, whatever its elements have in common.
+Errors of rounding stay small.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 _ROUNDING = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 #: For types that are less precise still.
 _COARSEST = 0.1
+#: Sums over steps that are cut otherwise are added up in another order: so many times the rounding of a type.
+REORDERED = 10
 #: Tensors of up to so many elements have a weight for each; rows of so many of larger ones share them.
 _ROW = 2**13
 #: Steps whose numbers are computed at a time, to bound the memory of copies in another type.
@@ -35,55 +38,54 @@ def is_close(one: float, other: float, limit: float) -> bool:
     return one == other or abs(one - other) <= limit < math.inf or (math.isnan(one) and math.isnan(other))
 
 
-class Projections:
-    """Projections on random directions, which are the same for tensors of the same size.
+def project(tensor: torch.Tensor, *, waits: bool = False) -> torch.Tensor | None:
+    """Return the projection as a scalar on the device: of integers an exact one of int64, else a float.
 
-    NaN and infinities, which would hide all else, are always replaced if ``finite``. Otherwise the caller looks
-    at a number, and asks again with ``project_finite``.
+    NaN and infinities, which would hide all else, are replaced; those of a tensor on whose device one ``waits``
+    without a look at the number. None for tensors whose elements cannot be added up, such as sparse ones.
     """
-
-    def __init__(self, *, finite: bool = False) -> None:
-        self.finite = finite
-        #: The weights of tensors that need no preparation, a frequent case that is handled faster.
-        self._ready: dict[tuple[type, torch.dtype, torch.device, int], torch.Tensor] = {}
-
-    def project(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """Return a scalar on the device of a tensor: of integers an exact one of int64, else a float.
-
-        None for tensors whose elements cannot be added up, such as sparse and quantised ones.
-        """
-        key = type(tensor), tensor.dtype, tensor.device, tensor.numel()
-        weights = self._ready.get(key)
-        if weights is not None:
-            return torch.dot(tensor.detach().reshape(-1), weights)
-        if not can_project(tensor):
-            return None
+    weights = None if waits else _find_ready(type(tensor), tensor.dtype, tensor.device, tensor.numel())
+    if weights is not None and tensor.layout is torch.strided:
+        found = torch.dot(tensor.detach().reshape(-1), weights)
+    elif can_project(tensor):
         flat = _flatten(tensor)
-        if _is_ready(tensor) and not self.finite:
-            self._ready[key] = _weigh(flat.dtype, flat.device)[: flat.numel()]
-        return _project(make_finite(flat) if self.finite else flat)
+        found = _project(make_finite(flat) if waits else flat)
+    else:
+        return None
+    return found if waits or math.isfinite(found.item()) else project_finite(tensor)
 
-    def project_finite(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the projection in fp64, a part at a time, with NaN and infinities replaced."""
-        flat = _flatten(tensor)
-        *rows, last = [_project_parts(row) for row in flat.split(_ROW)]
-        if rows and flat.numel() % _ROW == 0:
-            rows, last = [*rows, last], last.new_zeros(())
-        return _project(torch.stack(rows), 1) + last if rows else last
 
-    def project_steps(self, stacked: torch.Tensor) -> torch.Tensor:
-        """Return the projection of each step of a tensor, time first, except for rounding."""
-        return torch.cat([self._project_some(some) for some in stacked.detach().split(_STEPS)])
+@lru_cache(maxsize=256)
+def _find_ready(kind: type, dtype: torch.dtype, device: torch.device, count: int) -> torch.Tensor | None:
+    """Return the weights of tensors that need no preparation, a frequent case that is handled faster."""
+    is_ready = kind is torch.Tensor and device.type == "cpu" and dtype in (torch.float32, torch.float64)
+    with torch.inference_mode(False):
+        return _weigh(dtype, device)[:count] if is_ready and count <= _ROW else None
 
-    def _project_some(self, stacked: torch.Tensor) -> torch.Tensor:
-        steps = stacked.shape[0]
-        flat = _flatten(stacked)
-        size = flat.numel() // steps
-        if size > _ROW:
-            return torch.stack([_project(make_finite(_flatten(one))) for one in stacked])
-        rows = make_finite(flat).view(steps, size)
-        with full_precision(flat.device):
-            return _multiply_rows(rows, _weigh(flat.dtype, flat.device)[:size])
+
+def project_finite(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the projection in fp64, a part at a time, with NaN and infinities replaced."""
+    flat = _flatten(tensor)
+    *rows, last = [_project_parts(row) for row in flat.split(_ROW)]
+    if rows and flat.numel() % _ROW == 0:
+        rows, last = [*rows, last], last.new_zeros(())
+    return _project(torch.stack(rows), 1) + last if rows else last
+
+
+def project_steps(stacked: torch.Tensor) -> torch.Tensor:
+    """Return the projection of each step of a tensor, time first, except for rounding."""
+    return torch.cat([_project_some(some) for some in stacked.detach().split(_STEPS)])
+
+
+def _project_some(stacked: torch.Tensor) -> torch.Tensor:
+    steps = stacked.shape[0]
+    flat = _flatten(stacked)
+    size = flat.numel() // steps
+    if size > _ROW:
+        return torch.stack([_project(make_finite(_flatten(one))) for one in stacked])
+    rows = make_finite(flat).view(steps, size)
+    with full_precision(flat.device):
+        return _multiply_rows(rows, _weigh(flat.dtype, flat.device)[:size])
 
 
 def _project_parts(row: torch.Tensor) -> torch.Tensor:
@@ -146,15 +148,6 @@ def cut(tensor: torch.Tensor, *, least: int = _LEAST_PART) -> tuple[torch.Tensor
     """Return the elements of a dense tensor in parts; none of a tensor without elements."""
     flat = tensor.detach().reshape(-1)
     return flat.split(max(least, -(-len(flat) // _PARTS))) if len(flat) else ()
-
-
-def _is_ready(tensor: torch.Tensor) -> bool:
-    return (
-        type(tensor) is torch.Tensor
-        and tensor.device.type == "cpu"
-        and tensor.dtype in (torch.float32, torch.float64)
-        and tensor.numel() <= _ROW
-    )
 
 
 def _multiply(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

@@ -49,19 +49,15 @@ class PlanFit:
     """Compares the first recording of a run with the plan.
 
     Arguments:
-        plan: the plan.
+        call: the call.
+        plan: its plan.
         kind: the sizes of the plan with the kind of cell, and the shapes of the call.
-        strict: whether a plan that does not fit is an error.
-        playable: whether the plan's own actions are executed.
-        finishes: whether there is a loss of the final state.
         message: what is wrong with the plan whatever the cell is, None if nothing.
     """
 
+    call: Call
     plan: Plan
     kind: tuple[Hashable, Hashable]
-    strict: bool
-    playable: bool
-    finishes: bool
     message: str | None = None
     _has_seen: bool = field(default=False, init=False)
 
@@ -84,7 +80,7 @@ class PlanFit:
         _verdicts.keep(self.kind, (self.message,))
         if mismatch is None:
             _fitting.keep(self.kind[0], None)
-        if self.strict and self.message is not None:
+        if self.call.strict and self.message is not None:
             raise _refuse(self.message)
 
     def _describe_mismatch(self, state: int, sizes: tuple[int, int] | None, tape: Tape) -> str | None:
@@ -105,7 +101,7 @@ class PlanFit:
             if steps >= _STEPS or not casts:
                 least = (sizes[0] - state) / steps / tolerance / units
             # Before the last steps, a loss of the final state is yet to come.
-            if tape.stop == plan.steps or not self.finishes:
+            if tape.stop == plan.steps or "final_loss" not in self.call.losses:
                 most = sizes[1] / steps * MOST_PLANNED / units
             each = -(-round(sizes[1] / steps) // units)
         state = -(-state // units)
@@ -122,7 +118,7 @@ class PlanFit:
             f"step, those of the cell are of {state:,} B and "
             f"{'an unknown size' if sizes is None else f'{each:,} B'}{'' if units == 1 else ', on each unit'}"
         )
-        if self.playable:
+        if self.call.schedule is None:
             needed = find_peak(plan, state_bytes=max(state, 1), tape_bytes=max(each, 1))
             text += f": it takes {format_bytes(needed)} of local memory, "
             predicted, planned_for = plan.predicted.local_peak_bytes, "that it was planned for"
@@ -133,7 +129,7 @@ class PlanFit:
 
     def warn(self) -> None:
         """Warn if the plan does not fit, where code outside of ckptplan and PyTorch called."""
-        if self.message is not None and not self.strict:
+        if self.message is not None and not self.call.strict:
             warnings.warn(self.message, PlanMismatch, stacklevel=count_frames())
 
 
@@ -164,14 +160,7 @@ def make_fit(call: Call, *, parameters: Leaves, casts: Hashable) -> PlanFit | No
         return None
     if call.strict and excess is not None:
         raise _refuse(excess)
-    return PlanFit(
-        plan=plan,
-        kind=kind,
-        strict=call.strict,
-        playable=call.schedule is None,
-        finishes="final_loss" in call.losses,
-        message=excess,
-    )
+    return PlanFit(call=call, plan=plan, kind=kind, message=excess)
 
 
 def _find_excess(plan: Plan) -> str | None:

@@ -11,6 +11,7 @@ import torch
 
 from ckptplan.errors import InputError, quote_value
 from ckptplan.torch.ambient import Generators
+from ckptplan.torch.digests import REORDERED, project_steps
 from ckptplan.torch.graphs import as_graph_roots
 from ckptplan.torch.inputs import Sequence as Inputs
 from ckptplan.torch.recognise import StaleFindingsError
@@ -21,8 +22,6 @@ from ckptplan.torch.verify import MeasureScale, RunNumbers, Verifier
 Terms = list[torch.Tensor]
 #: Types in which many terms can be added up.
 _SUMMED = (torch.float32, torch.float64)
-#: A sum over steps that is cut otherwise is added up in another order: so many times the rounding of one.
-_CUT_OTHERWISE = 10
 #: Outputs that a ``chunk_loss`` gets at a time: enough for efficient matrix products.
 RUN = 16
 
@@ -131,7 +130,7 @@ class StackedOutputs(Outputs):
     def _project(self, verifier: Verifier, kept: torch.Tensor, start: int, stop: int) -> torch.Tensor:
         """Return a number of each step's part of a kept tensor."""
         if self._inputs.joined_rows is None:
-            return verifier.project_steps(kept[start:stop])
+            return project_steps(kept[start:stop])
         return torch.stack([verifier.project(self._select(kept, step)) for step in range(start, stop)])
 
     def _check(self, leaves: Leaves, structure: Structure, step: int) -> None:
@@ -253,7 +252,7 @@ class SummedLoss(Outputs):
             self._count(total)
         if self.verifier is not None and self.runs_again(first_time):
             if self._numbers is None:
-                cuts = 1 if self.chunk_loss is None else _CUT_OTHERWISE
+                cuts = 1 if self.chunk_loss is None else REORDERED
                 self._numbers = self.verifier.make_loss_numbers(values, flatten(output)[0], cuts=cuts)
             if first_time:
                 self._numbers.keep(start, stop, values)

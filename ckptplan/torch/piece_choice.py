@@ -267,10 +267,7 @@ def walk_code(call: Call) -> Situation:
     """Return what the compiled pieces of a call depend on: code, hooks, options, shapes, types and modes."""
     things, signature = {"cell": call.cell, **call.losses}, CodeSignature()
     reached = walk(things, signature=signature)
-    settings = describe_call(
-        call.state, call.sequence, (), signature, device=call.device, options=tuple(things)
-    )
-    return Situation(reached=reached, signature=signature, settings=settings)
+    return describe_call(call, reached, signature, named=(), options=tuple(things))
 
 
 #: What compiled steps may differ by from those that run as they are written, as a share of the largest number.

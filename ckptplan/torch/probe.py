@@ -347,10 +347,7 @@ def _walk_call(call: Call) -> Situation:
     signature = Signature()
     reached = walk_made(call.things, call, signature)
     options = (call.verify, tuple(call.things), call.replay_randomness, min(1, call.plan.steps - 1))
-    settings = describe_call(
-        call.state, call.sequence, call.parameters, signature, device=call.device, options=options
-    )
-    return Situation(reached=reached, signature=signature, settings=settings)
+    return describe_call(call, reached, signature, named=call.parameters, options=options)
 
 
 def _try_first_steps(call: Call, situation: Situation, generators: Generators) -> Probed:

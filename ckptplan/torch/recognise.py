@@ -30,7 +30,9 @@ from torch.nn.modules import module as torch_module
 
 from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Autocast, read_settings
-from ckptplan.torch.inputs import GivenInputs, Sequence
+from ckptplan.torch.call import Call
+from ckptplan.torch.inputs import GivenInputs
+from ckptplan.torch.parameters import Parameters
 from ckptplan.torch.surroundings.signature import Signature
 from ckptplan.torch.surroundings.snapshot import Place
 from ckptplan.torch.surroundings.walk import Reached, walk
@@ -213,26 +215,18 @@ def forget(situation: Situation) -> None:
 
 
 def describe_call(
-    state: Any,
-    inputs: Sequence,
-    named: Iterable[torch.Tensor],
-    signature: Signature,
-    *,
-    device: torch.device,
-    options: tuple[Any, ...],
-) -> tuple[Any, ...]:
-    """Return what findings depend on besides what can be reached: the shapes, and all else.
+    call: Call, reached: Reached, signature: Signature, *, named: Parameters, options: tuple[Any, ...]
+) -> Situation:
+    """Return all that findings depend on: what a walk met, the shapes, and all else.
 
     Arguments:
-        state: the initial state.
-        inputs: the inputs; of those that are made, nothing is asked.
-        named: the parameters named by the caller.
-        signature: takes part in describing tensors; incomplete if something cannot be described.
-        device: the device on which the cell will probably run.
-        options: of the call.
+        call: the call; of inputs that are made, nothing is asked.
+        reached: what a walk found.
+        signature: what it met; incomplete if something cannot be described.
+        named: the parameters named by the caller, if they matter.
+        options: those of the call that matter.
     """
-    leaves, structure = flatten(state)
-    named = tuple(named)
+    (leaves, structure), inputs, device = flatten(call.state), call.sequence, call.device
     # Within parametrize.cached(), the first step to use a weight decides whether it has a graph.
     caches = getattr(sys.modules.get("torch.nn.utils.parametrize"), "_cache_enabled", 0)
     if any(one.grad_fn is not None for one in named) or any(_HOOKS_OF_ALL) or caches:
@@ -242,7 +236,7 @@ def describe_call(
     if not all(kind in _SIMPLE for kind in kinds):
         signature.complete, plain = False, tuple(map(repr, plain))
     specs = structure.spec, inputs.structure.spec if isinstance(inputs, GivenInputs) else None
-    return (
+    settings = (
         (tuple(one.shape[1:] for one in inputs.leaves), tuple(one.shape for one in leaves)),
         *(options, kinds, plain, str(specs)),
         # Whatever their length.
@@ -254,6 +248,7 @@ def describe_call(
         *(*read_settings(), torch.get_num_threads()),
         *(torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()),
     )
+    return Situation(reached=reached, signature=signature, settings=settings)
 
 
 def _describe(tensor: torch.Tensor) -> tuple[Any, ...]:

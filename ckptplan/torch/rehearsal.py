@@ -27,7 +27,7 @@ from ckptplan.torch.ambient import Autocast, RandomState
 from ckptplan.torch.call import Call, Losses
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.chunk_check import StepByStep, find_active, make_reverse_error, run_chunks
-from ckptplan.torch.digests import find_rounding, is_close
+from ckptplan.torch.digests import REORDERED, find_rounding, is_close
 from ckptplan.torch.graphs import as_graph_roots, compute_gradients
 from ckptplan.torch.inputs import detach_inputs
 from ckptplan.torch.losses import check_scalar
@@ -63,8 +63,6 @@ _LEAST, MOST = 2, 12
 _SHARE = 0.3
 #: Lengths of the recorded runs that run again, in turn.
 _LENGTHS = (1, 2, 3, 4)
-#: Sums over steps are added up in another order: so many times the rounding of a type.
-_REORDERED = 10
 #: Losses that are smaller beside the sum may be nothing but rounding.
 _LEAST_SHARE = 1e-4
 #: Executes a call under its plan, given what is known of its steps; returns its results.
@@ -322,7 +320,7 @@ class Rehearsal:
     def _rounding(self) -> float:
         leaves = (*self.call.leaves, *self.probed.parameters)
         given = {one.dtype for one in leaves} | self._objective.dtypes | self.probed.found.dtypes
-        found = _REORDERED * find_rounding((*given, *Autocast.present(self.probed.found.device).dtypes))
+        found = REORDERED * find_rounding((*given, *Autocast.present(self.probed.found.device).dtypes))
         # Chunks of several lengths are computed otherwise.
         return max(found, ROUNDING) if isinstance(self.call.cell, ChunkCell) else found
 
@@ -336,7 +334,7 @@ class Rehearsal:
         known, types = {id(one) for one in own}, {one.dtype for one in (*states, *own)} | self._objective.dtypes
 
         def find(*more: torch.dtype) -> float:
-            return _REORDERED * find_rounding((*types, *more))
+            return REORDERED * find_rounding((*types, *more))
 
         return [
             *(find() for one in states if is_differentiable(one)),

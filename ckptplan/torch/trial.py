@@ -13,7 +13,7 @@ from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Generators
 from ckptplan.torch.call import Call
 from ckptplan.torch.cell_calls import call_cell, check_result
-from ckptplan.torch.digests import Projections, cut, measure_norm
+from ckptplan.torch.digests import cut, measure_norm, project
 from ckptplan.torch.graphs import as_graph_roots, read_sequence_number
 from ckptplan.torch.losses import SummedLoss
 from ckptplan.torch.surroundings.holders import GradientHolder, IteratorHolder, TensorHolder
@@ -42,7 +42,7 @@ Reduced: TypeAlias = tuple[float, float]
 def reduce_tensor(tensor: torch.Tensor) -> Reduced:
     """Return two numbers by which a tensor is compared."""
     tensor = gather(tensor)
-    number = Projections().project(tensor)
+    number = project(tensor)
     assert number is not None  # noqa: S101 - it is dense
     return float(measure_norm(tensor)), float(number)
 

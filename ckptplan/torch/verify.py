@@ -25,11 +25,11 @@ import torch
 
 from ckptplan.errors import InputError
 from ckptplan.torch.digests import (
-    Projections,
     can_project,
     find_rounding,
     make_finite,
     measure_norm,
+    project,
 )
 from ckptplan.torch.trees import (
     Leaves,
@@ -275,7 +275,6 @@ class Verifier:
     def __init__(self, *, dtypes: Iterable[torch.dtype] = (), waits: bool = False) -> None:
         self._rounding = find_rounding(dtypes)
         self._comparisons = Comparisons(waits=waits)
-        self._projections = Projections(finite=waits)
         self._states: dict[int, _Digest] = {}
         self._waits = waits
 
@@ -300,11 +299,8 @@ class Verifier:
 
     def _measure(self, leaf: torch.Tensor) -> Number | None:
         """Return the digest of a leaf, None if its elements cannot be added up."""
-        scalar = self._projections.project(leaf)
-        if scalar is None or self._waits:
-            return scalar
-        number = scalar.item()
-        return number if math.isfinite(number) else self._projections.project_finite(leaf).item()
+        scalar = project(leaf, waits=self._waits)
+        return scalar if scalar is None or self._waits else scalar.item()
 
     def _compare_states(
         self, number: int, before: _Digest, leaves: Leaves, numbers: list[Number | None], structure: Structure
@@ -347,15 +343,9 @@ class Verifier:
 
     def project(self, leaf: torch.Tensor) -> torch.Tensor:
         """Return the projection of an output that can be projected."""
-        scalar = self._projections.project(leaf)
+        scalar = project(leaf, waits=self._waits)
         assert scalar is not None  # noqa: S101 - make_output_numbers asked whether it can be
-        if not self._waits and not math.isfinite(scalar.item()):
-            return self._projections.project_finite(leaf)
         return scalar
-
-    def project_steps(self, stacked: torch.Tensor) -> torch.Tensor:
-        """Return the projections of outputs of several steps, time first."""
-        return self._projections.project_steps(stacked)
 
     def settle(self) -> None:
         """Make the comparisons that wait."""

@@ -27,7 +27,7 @@ from ckptplan.errors import PlanMismatch
 from ckptplan.schedule.actions import Action, Advance, Backward, Record
 from ckptplan.torch import LIF, bptt, budget, measured_sizes, plan_for, recognise, scan, unroll, wrap
 from ckptplan.torch.adapters import TorchCell
-from ckptplan.torch.digests import Projections
+from ckptplan.torch.digests import project, project_finite
 from ckptplan.torch.graphs import find_held_tensors
 from ckptplan.torch.lif import Spike
 from ckptplan.torch.measurement import measure_call
@@ -846,14 +846,14 @@ def test_what_steps_are_tried_with_takes_no_more_than_the_least_limit(
 def test_numbers_of_what_is_not_finite_are_those_of_all_at_once(size: int, dtype: torch.dtype) -> None:
     one = torch.randn(size, dtype=dtype)
     one[0] = torch.inf
-    at_once = Projections(finite=True).project(one.to(torch.promote_types(dtype, torch.float64)))
-    torch.testing.assert_close(Projections().project_finite(one), at_once)
+    at_once = project(one.to(torch.promote_types(dtype, torch.float64)), waits=True)
+    torch.testing.assert_close(project_finite(one), at_once)
 
 
 def test_a_state_that_is_not_finite_is_compared_a_part_at_a_time() -> None:
     state = torch.full((400, 1000), torch.inf)
     with LiveBytes() as live:
-        found = Projections().project_finite(state)
+        found = project_finite(state)
     assert math.isfinite(found.item())
     # With the numbers that it is projected on.
     assert live.peak <= state.nbytes / 4

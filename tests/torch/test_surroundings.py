@@ -19,7 +19,7 @@ import torch
 
 from ckptplan import InputError
 from ckptplan.torch import bptt
-from ckptplan.torch.digests import Projections
+from ckptplan.torch.digests import project
 from ckptplan.torch.pages import Pages
 from ckptplan.torch.surroundings.holders import TensorHolder
 from ckptplan.torch.surroundings.signature import hash_numbers
@@ -223,9 +223,9 @@ def test_a_tensor_that_grew_is_set_back_to_its_shape_and_numbers() -> None:
 
 def test_digests_do_not_depend_on_the_default_device() -> None:
     state = torch.arange(3.0)
-    usual = Projections().project(state)
+    usual = project(state)
     with torch.device("meta"):
-        found = Projections().project(state)
+        found = project(state)
     assert usual is not None
     assert found is not None
     assert torch.equal(found, usual)
