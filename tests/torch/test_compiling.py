@@ -324,6 +324,29 @@ def test_batch_normalization_counts_each_step_once(compiler: Compiler) -> None:
     assert compiler.graphs == 2
 
 
+def test_numbers_of_buffers_that_change_from_call_to_call_are_not_compiled_anew(compiler: Compiler) -> None:
+    """As running statistics and counters do; graphs read them when they run."""
+
+    class Shifted(Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.offset, self.count = torch.nn.Buffer(torch.zeros(7)), torch.nn.Buffer(torch.zeros(1))
+
+        def finish(self, state: torch.Tensor) -> torch.Tensor:
+            return state - self.offset - self.count
+
+    cell = Shifted()
+    # PyTorch's compiler gives buffers an attribute the first time.
+    for _ in range(2):
+        train(cell)
+    usual = compiler.graphs
+    for _ in range(3):
+        cell.offset += 0.1
+        cell.count += 0.1
+        assert assert_as_written(cell).piece == PIECE
+    assert compiler.graphs == usual
+
+
 def test_autocast_is_that_of_the_call(compiler: Compiler) -> None:
     cell = Cell()
     with torch.autocast("cpu", dtype=torch.bfloat16):

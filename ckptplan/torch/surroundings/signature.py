@@ -147,7 +147,7 @@ class Signature:
             *(tensor.grad_fn is None, tensor.is_inference(), bool(tensor._backward_hooks)),
         )
         single = tensor.numel() == 1 and not tensor.requires_grad and tensor.grad_fn is None
-        return (*facts, hash_numbers(tensor)) if single else facts
+        return (*facts, self._read_numbers(tensor)) if single else facts
 
     def _refer(self, thing: Any) -> int:
         """Return a number that stands for one object, as long as the signature lives."""
@@ -206,13 +206,17 @@ class Signature:
             return None
         held = (*module._buffers.values(), *vars(module).values())
         return tuple(
-            hash_numbers(one)
+            self._read_numbers(one)
             for one in held
             if isinstance(one, torch.Tensor)
             and not is_lazy(one)
             and not (one.requires_grad or one.grad_fn is not None)
             and one.numel() * one.element_size() <= _MOST_BYTES
         )
+
+    def _read_numbers(self, tensor: torch.Tensor) -> Any:
+        """Return what is equal for equal numbers."""
+        return hash_numbers(tensor)
 
 
 #: Numbers of a tensor that are hashed at a time, as that copies them.
