@@ -188,7 +188,7 @@ class ChunkEngine(Engine):
         for first in range(start, stop, self.working):
             last = min(stop, first + self.working)
             with self._plain():
-                outputs = [*iterate_steps(*flatten(self.cell.dense(made.part(first - start, last - start))), 0)]
+                outputs = [*iterate_steps(*flatten(self.cell.dense(made.part(first - start, last - start))))]
             with torch.no_grad():
                 self.outputs.take_some(first, outputs, first_time=True)
         return states
@@ -249,7 +249,7 @@ class ChunkEngine(Engine):
             leaves, structure = flatten(self.cell.dense(saved))
         with torch.enable_grad(), self._autocast.enter():
             leaves = as_graph_roots(leaves)
-            terms = self.outputs.take_some(cut[0], [*iterate_steps(leaves, structure, 0)], first_time=False)
+            terms = self.outputs.take_some(cut[0], [*iterate_steps(leaves, structure)], first_time=False)
         check_reached(tuple(terms), leaves, parameters=self.parameters)
         gradients = self.outputs.gradients(*cut, self._incoming, terms=len(terms))
         wanted = [leaf for leaf in leaves if leaf.requires_grad]

@@ -29,7 +29,7 @@ class Sequence(ABC):
 
     def iterate(self, leaves: Leaves, structure: Structure, start: int, stop: int) -> Iterator[Any]:
         """Yield the input of each step, cut from what ``piece`` returned for these steps, or a copy of it."""
-        return iterate_steps(leaves, structure, stop - start)
+        return iterate_steps(leaves, structure)
 
     def take(self, step: int) -> Any:
         """Return the input of a step."""
@@ -138,14 +138,11 @@ def make_sequence(inputs: Any, *, steps: int, asked_by: str = "plan") -> Sequenc
     return MadeInputs(inputs) if callable(inputs) else GivenInputs(inputs, steps=steps, asked_by=asked_by)
 
 
-def iterate_steps(leaves: Leaves, structure: Structure, count: int) -> Iterator[Any]:
+def iterate_steps(leaves: Leaves, structure: Structure) -> Iterator[Any]:
     """Yield the input of each step.
 
     The chunk is unbound at once: indexing would give each step a gradient as large as the whole chunk.
     """
-    if not leaves:
-        yield from (structure.fill(()) for _ in range(count))
-        return
     for step in zip(*(leaf.unbind(0) for leaf in leaves), strict=True):
         yield structure.fill(step)
 

@@ -40,7 +40,7 @@ class Spikes:
         bounds = tuple(accumulate(each, initial=0))
         kind, count = _index_type(neurons), _index_type(neurons + 1)
         form: Literal["indices", "bits"] = "bits"
-        if bounds[-1] * kind.itemsize + len(rows) * count.itemsize <= len(rows) * _bytes(neurons):
+        if bounds[-1] * kind.itemsize + len(rows) * count.itemsize <= len(rows) * -(-neurons // 8):
             data = torch.cat([_find_columns(part).to(kind) for part in some])
             form, counts = "indices", counts.to(count)
         else:
@@ -119,22 +119,15 @@ def _index_type(neurons: int) -> torch.dtype:
     return torch.int16 if neurons <= 2**15 else torch.int32
 
 
-def _bytes(neurons: int) -> int:
-    return -(-neurons // 8)
-
-
 def _find_columns(rows: torch.Tensor) -> torch.Tensor:
     """Return the columns of the ones."""
-    flat, neurons = _find_ones(rows), rows.shape[1]
-    return flat % neurons if neurons & (neurons - 1) else flat & (neurons - 1)
-
-
-def _find_ones(rows: torch.Tensor) -> torch.Tensor:
-    """Return the flat indices of the ones."""
     if rows.device.type == "cpu":
         # Faster than torch.nonzero.
-        return torch.from_numpy(np.flatnonzero(rows.numpy()))
-    return rows.reshape(-1).nonzero().view(-1)
+        flat = torch.from_numpy(np.flatnonzero(rows.numpy()))
+    else:
+        flat = rows.reshape(-1).nonzero().view(-1)
+    neurons = rows.shape[1]
+    return flat % neurons if neurons & (neurons - 1) else flat & (neurons - 1)
 
 
 def _pack_bits(rows: torch.Tensor) -> torch.Tensor:

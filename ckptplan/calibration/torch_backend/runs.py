@@ -256,7 +256,7 @@ class TorchProgram(Program):
         network = self._network
         leaves, structure = make_sequence(self._inputs, steps=self._steps).piece(0, self._steps)
         state, total = network.state, torch.zeros((), device=network.device)
-        for step, x in enumerate(iterate_steps(leaves, structure, self._steps)):
+        for step, x in enumerate(iterate_steps(leaves, structure)):
             note(step)
             state, output = network.cell(state, x)
             total = total + network.loss(step, output)

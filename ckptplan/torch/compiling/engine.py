@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from ckptplan.torch.call import Call
 from ckptplan.torch.compiling.steps import (
@@ -91,8 +92,8 @@ class CompiledEngine(Engine):
     def _keep(self, tape: Tape, found: Iterable[Gradient]) -> None:
         if self.piece.reuses_memory:
             # The next chunk would overwrite them (pytorch#169545).
-            found = map(_copy, found)
-            self.gradients.parameters = list(map(_copy, self.gradients.parameters))
+            kept = list(found), self.gradients.parameters
+            found, self.gradients.parameters = tree_map_only(torch.Tensor, copy_from_graph, kept)
         super()._keep(tape, found)
 
     def _take(self, made: Any, first: int, last: int, begin: Any, *, first_time: bool) -> Terms:
@@ -115,7 +116,3 @@ class CompiledEngine(Engine):
         with torch.no_grad(), torch.random.fork_rng(devices=gpus):
             _, output = self.cell(state, x)
         return self.outputs.measure_scale(step, output)
-
-
-def _copy(gradient: Gradient) -> Gradient:
-    return None if gradient is None else copy_from_graph(gradient)

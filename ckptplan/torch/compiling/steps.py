@@ -83,9 +83,6 @@ def run_steps(
 
 def _iterate(inputs: Any) -> Iterator[Any]:
     """Yield the input of each step, of tensors with time first, nested or not."""
-    if isinstance(inputs, torch.Tensor):
-        yield from inputs.unbind(0)
-        return
     leaves, spec = _pytree.tree_flatten(inputs)
     parts = [leaf.unbind(0) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
     count = next(len(part) for part in parts if part is not None)

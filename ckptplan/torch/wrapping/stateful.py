@@ -77,13 +77,11 @@ class StatefulSequence(Wrapped):
         self,
         net: torch.nn.Module,
         *,
-        memory: int | str | None = None,
-        plan: Any = None,
         reset: Callable[..., object] | None = None,
         detach: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__(net, memory=memory, plan=plan, **options)
+        super().__init__(net, **options)
         if reset is not None and not callable(reset):
             raise InputError(
                 f"{quote_value(reset)} cannot be called",
@@ -174,7 +172,7 @@ class StatefulSequence(Wrapped):
         """Return the outputs of all steps, where no gradient is wanted."""
         count = count_steps(x, None)
         leaves, nest = make_sequence(x, steps=count).piece(0, count)
-        return stack_outputs([self.net(*one, **constants) for one in iterate_steps(leaves, nest, count)])
+        return stack_outputs([self.net(*one, **constants) for one in iterate_steps(leaves, nest)])
 
     def _run(
         self,
