@@ -341,8 +341,8 @@ def test_numbers_of_buffers_that_change_from_call_to_call_are_not_compiled_anew(
         train(cell)
     usual = compiler.graphs
     for _ in range(3):
-        cell.offset += 0.1
-        cell.count += 0.1
+        cell.offset.add_(0.1)
+        cell.count.add_(0.1)
         assert assert_as_written(cell).piece == PIECE
     assert compiler.graphs == usual
 
