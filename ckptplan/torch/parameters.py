@@ -73,8 +73,6 @@ class CalledModules:
 
     def __init__(self, reachable: Iterable[torch.nn.Module], *, given: Iterable[object]) -> None:
         self._modules = {id(one): one for one in given if isinstance(one, torch.nn.Module)}
-        parts = (pair for one in self._modules.values() for pair in one.named_modules())
-        self._names = {id(part): name for name, part in parts}
         self._lists = [one for one in reachable if isinstance(one, torch.nn.ModuleList | torch.nn.ModuleDict)]
 
     @property
@@ -98,7 +96,8 @@ class CalledModules:
             if compiles or threading.get_ident() == here:
                 self._modules.setdefault(id(module), module)
             if not compiles:
-                _refuse_shard(module, self._names.get(id(module)) or type(module).__name__)
+                # Parts of the given ones were looked at before, by their names.
+                _refuse_shard(module, type(module).__name__)
 
         hook = register_module_forward_pre_hook(meet)
         try:

@@ -120,8 +120,6 @@ class _Objective:
         self.dtypes: set[torch.dtype] = set()
         #: What the losses and the sum were in the present run; of steps that run again, each time.
         self.lost = self.sums = 0.0
-        #: What the sum is multiplied by in the present run; in the first one, its gradient knows better.
-        self.factor = 1.0
         #: What has no gradient: the constants, and numbers of the integers, each time.
         self.whole: list[Any] = []
 
@@ -136,7 +134,6 @@ class _Objective:
     def losses(self) -> dict[str, Any]:
         """Losses to execute a call with; they begin to count anew."""
         self.lost, self.sums, self.whole = 0.0, 0.0, []
-        self.factor = 1.0 if self.share is None else self.share
         return {
             self._name: lambda step, output: self._count(self._name, self._start + step, output),
             "final_loss": partial(self._count, "final_loss"),
@@ -196,9 +193,9 @@ class _Weighed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, part: torch.Tensor, objective: _Objective) -> torch.Tensor:
-        """Return the part times its share, itself as long as that is not known."""
+        """Return the part times its share, itself as long as that is not known: its gradient knows better."""
         ctx.objective = objective
-        return part * objective.factor
+        return part * (1.0 if objective.share is None else objective.share)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
@@ -405,8 +402,7 @@ class Rehearsal:
         again = self.play()
         what = self.describe_difference(usual, again)
         if what or not are_equal_constants(usual.whole, again.whole, ROUNDING):
-            field = "cell or loss" if self.call.losses else "cell"
-            raise make_unfound(field, f"its first steps ran again ({what or 'a constant differs'})")
+            raise make_unfound(self.call, "first steps", what or "a constant differs")
 
     def compare(self, others: Snapshot, places: list[Place]) -> None:
         """Run the steps with some places as in other surroundings. Raises InputError if that differs."""
@@ -429,8 +425,7 @@ class Rehearsal:
         # Twice, as noise may be the same once.
         again = [self.play_in() for _ in range(2)]
         if any(one is None or self.describe_difference(usual, one) for one in again):
-            field = "cell or loss" if self.call.losses else "cell"
-            return make_unfound(field, f"its steps ran again ({what})")
+            return make_unfound(self.call, "steps", what)
         if self._sees_grad_mode():
             return InputError(
                 "returns another result under torch.no_grad(), where steps run that are run again later",

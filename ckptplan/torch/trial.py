@@ -226,12 +226,12 @@ def make_hidden_state(
     return error
 
 
-def make_unfound(field: str, when: str) -> InputError:
-    """Return the error for a result that differs, though all that was found was put back."""
+def make_unfound(call: Call, which: str, what: str) -> InputError:
+    """Return the error for steps of which something differs, though all that was found was put back."""
     return InputError(
-        f"returned another result when {when}: it depends on something that could not be found and put back "
-        "(a file, a clock, a cache, an extension, a random generator of its own)",
-        field=field,
+        f"returned another result when its {which} ran again ({what}): it depends on something that could not "
+        "be found and put back (a file, a clock, a cache, an extension, a random generator of its own)",
+        field="cell or loss" if call.losses else "cell",
         accepted="a result that depends on the arguments and on random generators that can be found: "
         "PyTorch's, Python's and numpy's, and those in attributes, closures and globals",
     )

@@ -114,12 +114,9 @@ class NamedValues(Holder):
         for key in list(_list_changed_keys(content, self.read())):
             self.give(key, content.get(key, ABSENT))
 
+    @abstractmethod
     def give(self, key: Key, value: Any) -> None:
         """Give a key a value; ``ABSENT`` removes it."""
-        if value is not ABSENT:
-            self._set(key, value)
-        elif self.get(key) is not ABSENT:
-            self._remove(key)
 
     def get(self, key: Key) -> Any:
         """Return the value of a key, ``ABSENT`` if there is none."""
@@ -134,12 +131,6 @@ class NamedValues(Holder):
 
     def write_count(self, key: Key, count: Any) -> None:
         self.give(key, count.clone() if isinstance(count, torch.Tensor) else count)
-
-    @abstractmethod
-    def _set(self, key: Key, value: Any) -> None: ...
-
-    @abstractmethod
-    def _remove(self, key: Key) -> None: ...
 
     def value_of(self, key: Key) -> Any:
         return self.read().get(key)
@@ -226,11 +217,11 @@ class MappingHolder(NamedValues):
         # A copy of a large dict takes time.
         return self.thing.get(key, ABSENT)
 
-    def _set(self, key: Key, value: Any) -> None:
-        self.thing[key] = value
-
-    def _remove(self, key: Key) -> None:
-        del self.thing[key]
+    def give(self, key: Key, value: Any) -> None:
+        if value is not ABSENT:
+            self.thing[key] = value
+        elif key in self.thing:
+            del self.thing[key]
 
 
 class SlotsHolder(NamedValues):
@@ -243,11 +234,11 @@ class SlotsHolder(NamedValues):
     def read(self) -> Content:
         return {slot: getattr(self.thing, slot) for slot in self._slots if hasattr(self.thing, slot)}
 
-    def _set(self, key: Key, value: Any) -> None:
-        object.__setattr__(self.thing, key, value)
-
-    def _remove(self, key: Key) -> None:
-        object.__delattr__(self.thing, key)
+    def give(self, key: Key, value: Any) -> None:
+        if value is not ABSENT:
+            object.__setattr__(self.thing, key, value)
+        elif hasattr(self.thing, key):
+            object.__delattr__(self.thing, key)
 
 
 class ClassHolder(NamedValues):
@@ -256,11 +247,11 @@ class ClassHolder(NamedValues):
     def read(self) -> Content:
         return {key: value for key, value in vars(self.thing).items() if not key.startswith(("__", "_abc_"))}
 
-    def _set(self, key: Key, value: Any) -> None:
-        setattr(self.thing, key, value)
-
-    def _remove(self, key: Key) -> None:
-        delattr(self.thing, key)
+    def give(self, key: Key, value: Any) -> None:
+        if value is not ABSENT:
+            setattr(self.thing, key, value)
+        elif key in vars(self.thing):
+            delattr(self.thing, key)
 
 
 def is_class_data(key: str, value: Any) -> bool:
@@ -276,14 +267,14 @@ class VariableHolder(NamedValues):
     def read(self) -> Content:
         return {None: read_variable(self.thing)}
 
-    def _set(self, key: Key, value: Any) -> None:
+    def give(self, key: Key, value: Any) -> None:
+        if value is ABSENT:
+            # A step that gives it its first value gives it anew.
+            return
         if isinstance(self.thing, CellType):
             self.thing.cell_contents = value
         else:
             self.thing.set(value)
-
-    def _remove(self, key: Key) -> None:
-        """Do nothing: a step that gives it its first value gives it anew."""
 
 
 def read_variable(variable: CellType | ContextVar[Any]) -> Any:

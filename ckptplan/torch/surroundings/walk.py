@@ -207,6 +207,8 @@ def _visit_object(name: str, thing: object, found: Reached) -> _Found:
     if not is_searched(type(thing)):
         if hasattr(thing, "__next__"):
             found.holders.append(IteratorHolder(name, thing))
+        if isinstance(thing, GeneratorType) and thing.gi_frame is not None:
+            yield from thing.gi_frame.f_locals.items()
         if isinstance(thing, _lru_cache_wrapper):
             found.holders.append(CacheHolder(name, thing))
         if hasattr(thing, "__wrapped__"):
@@ -323,12 +325,6 @@ def _visit_partial(name: str, thing: partial[Any], found: Reached) -> _Found:
     yield from thing.keywords.items()
 
 
-def _visit_running(name: str, thing: GeneratorType[Any, Any, Any], found: Reached) -> _Found:
-    found.holders.append(IteratorHolder(name, thing))
-    if thing.gi_frame is not None:
-        yield from thing.gi_frame.f_locals.items()
-
-
 def _join(name: str, key: object) -> str:
     return f"{name}.{key}" if name else str(key)
 
@@ -346,5 +342,4 @@ _VISITS: tuple[tuple[Any, Callable[[str, Any, Reached], _Found]], ...] = (
     ((MethodType, BuiltinFunctionType, MethodWrapperType), _visit_method),
     (partial, _visit_partial),
     (type, _visit_type),
-    (GeneratorType, _visit_running),
 )
