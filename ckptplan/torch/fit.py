@@ -168,10 +168,8 @@ def _find_excess(plan: Plan) -> str | None:
 
     Only the parameters of closed forms are looked at: decisions of a solved schedule would have to be played.
     """
-    known = _excesses.find(id(plan))
-    if known is None or known[0] is not plan:
-        known = _excesses.keep(id(plan), (plan, _describe_excess(plan)))
-    return known[1]
+    _, excess = _excesses.find(id(plan)) or _excesses.keep(id(plan), (plan, _describe_excess(plan)))
+    return excess
 
 
 def _describe_excess(plan: Plan) -> str | None:

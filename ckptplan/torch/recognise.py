@@ -129,10 +129,6 @@ class Findings:
         """Return the bytes of the tapes of so many first steps."""
         return steps * self.tape_bytes + steps * (steps - 1) // 2 * self.growth_bytes
 
-    def with_changes(self, changed: Iterable[Place], with_graph: Iterable[Place]) -> Findings:
-        """Return the findings with what a sequence has changed besides."""
-        return replace(self, changed=(*self.changed, *changed), with_graph=tuple(with_graph))
-
     def with_others(self, thing: Callable[[Any], Any], place: Callable[[Any], Any]) -> Findings:
         """Return the findings with others in place of each object, and of each place."""
 

@@ -294,7 +294,7 @@ def _keep_findings(run: Executor) -> None:
         return
     changed = watch.swept if probed.wants_gradients else probed.found.changed
     known = probed.found
-    found = known.with_changes(changed, watch.with_graph)
+    found = replace(known, changed=(*known.changed, *changed), with_graph=tuple(watch.with_graph))
     # Another number makes another situation, which the next call finds.
     settled = known.settled and not any(place.has_number for place in changed)
     if changed and not (probed.recalled and settled and {*found.with_graph} == {*known.with_graph}):

@@ -538,11 +538,17 @@ def tap_iterators(holders: list[Holder]) -> Iterator[list[Holder]]:
     """Replace the iterators in some holders by taps; yield the holders of these, and put all back on exit."""
     taps: dict[int, TapHolder] = {}
     changed: list[tuple[Holder, Key, Any]] = []
+
+    def tap(value: Any, name: str) -> Any:
+        if not _can_tap(value):
+            return value
+        return taps.setdefault(id(value), TapHolder(name, TappedIterator(value))).thing
+
     for holder in holders:
         if isinstance(holder, NamedValues | SequenceHolder):
             content = holder.read()
             for key, value in content.items() if isinstance(content, dict) else enumerate(content):
-                tapped = _tap(value, holder.name_of(key), taps)
+                tapped = _exchange(value, holder.name_of(key), tap)
                 if tapped is not value:
                     changed.append((holder, key, value))
                     _replace(holder, key, tapped)
@@ -551,24 +557,15 @@ def tap_iterators(holders: list[Holder]) -> Iterator[list[Holder]]:
     finally:
         closed = {number: tap.thing.close() for number, tap in taps.items()}
         for holder, key, value in changed:
-            _replace(holder, key, _untap(value, closed))
+            _replace(holder, key, _exchange(value, "", lambda one, _: closed.get(id(one), one)))
 
 
-def _tap(value: Any, name: str, taps: dict[int, TapHolder]) -> Any:
-    """Return a value with a tap in place of an iterator, itself or in tuples: lists and dicts are holders."""
+def _exchange(value: Any, name: str, find: Callable[[Any, str], Any]) -> Any:
+    """Return a value with others in place of iterators, itself or in tuples: lists and dicts are holders."""
     if type(value) is tuple:
-        parts = tuple(_tap(one, f"{name}[{number}]", taps) for number, one in enumerate(value))
+        parts = tuple(_exchange(one, f"{name}[{number}]", find) for number, one in enumerate(value))
         return value if all(map(is_, parts, value)) else parts
-    if not _can_tap(value):
-        return value
-    return taps.setdefault(id(value), TapHolder(name, TappedIterator(value))).thing
-
-
-def _untap(value: Any, closed: dict[int, Iterator[Any]]) -> Any:
-    """Return a value with what gives all again in place of each iterator."""
-    if type(value) is tuple:
-        return tuple(_untap(one, closed) for one in value)
-    return closed.get(id(value), value)
+    return find(value, name)
 
 
 def _can_tap(value: object) -> bool:
