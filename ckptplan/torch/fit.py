@@ -151,7 +151,9 @@ def make_fit(call: Call, *, parameters: Leaves, casts: Hashable) -> PlanFit | No
     sizes = (plan.workload.state_bytes, plan.workload.tape_bytes, plan.workload.units, plan.profile.units)
     leaves = (*call.leaves, *parameters)
     shapes = tuple((leaf.shape, leaf.dtype, leaf.requires_grad) for leaf in leaves)
-    excess = None if call.schedule is not None else _find_excess(plan)
+    excess = None
+    if call.schedule is None:
+        _, excess = _excesses.find(id(plan)) or _excesses.keep(id(plan), (plan, _describe_excess(plan)))
     kind = ((sizes, call.code), (shapes, casts, excess))
     if (known := _verdicts.find(kind)) is not None:
         (message,) = known
@@ -163,16 +165,11 @@ def make_fit(call: Call, *, parameters: Leaves, casts: Hashable) -> PlanFit | No
     return PlanFit(call=call, plan=plan, kind=kind, message=excess)
 
 
-def _find_excess(plan: Plan) -> str | None:
+def _describe_excess(plan: Plan) -> str | None:
     """Return what a plan takes beyond its own budget if its parameters were edited, None if it does not.
 
     Only the parameters of closed forms are looked at: decisions of a solved schedule would have to be played.
     """
-    _, excess = _excesses.find(id(plan)) or _excesses.keep(id(plan), (plan, _describe_excess(plan)))
-    return excess
-
-
-def _describe_excess(plan: Plan) -> str | None:
     strategy, budget = all_strategies().get(plan.strategy), plan.goal.local_bytes
     if budget is None or strategy is None or not strategy.is_closed_form:
         return None

@@ -48,11 +48,6 @@ def find_graph_leaves(
             yield node.variable
 
 
-def read_sequence_number() -> int:
-    """Return the sequence number that autograd gives the next operation it records."""
-    return int(torch.autograd._get_sequence_nr())  # type: ignore[attr-defined]
-
-
 def find_outer_node(
     outputs: Iterable[torch.Tensor], *, before: int, until: Iterable[torch.Tensor] = ()
 ) -> str | None:

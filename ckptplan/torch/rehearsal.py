@@ -32,7 +32,6 @@ from ckptplan.torch.graphs import as_graph_roots, compute_gradients
 from ckptplan.torch.inputs import detach_inputs
 from ckptplan.torch.losses import check_scalar
 from ckptplan.torch.pages import keep_tapes_in_file
-from ckptplan.torch.parameters import Parameters
 from ckptplan.torch.probe import Probed
 from ckptplan.torch.surroundings.snapshot import (
     Place,
@@ -67,11 +66,6 @@ _LENGTHS = (1, 2, 3, 4)
 _LEAST_SHARE = 1e-4
 #: Executes a call under its plan, given what is known of its steps; returns its results.
 Execute = Callable[[Call, Probed], tuple[torch.Tensor, ...]]
-
-
-def find_room(limit: int, parameters: Parameters) -> int:
-    """Return the bytes that tapes may take within a limit, beside two gradients of the parameters."""
-    return int(_SHARE * (limit - 2 * byte_size(parameters)))
 
 
 def count_steps(probed: Probed, *, steps: int, room: int) -> int:
@@ -491,17 +485,18 @@ class Rehearsal:
             put_back(self.world)
 
 
-def rehearse_first(call: Call, probed: Probed, execute: Execute, *, room: int, repeats: bool = False) -> None:
+def rehearse_first(call: Call, probed: Probed, execute: Execute, *, limit: int, repeats: bool = False) -> None:
     """Rehearse the first steps of a call, and leave everything as it was. Raises InputError.
 
     Arguments:
         call: the call.
         probed: what is known of its steps.
         execute: executes a call under its plan.
-        room: bytes that tapes may take.
+        limit: bytes that they may take: tapes, beside two gradients of the parameters.
         repeats: whether steps run twice as a plain loop, for a plan that runs none again.
     """
     generators, cell = probed.generators, call.cell
+    room = int(_SHARE * (limit - 2 * byte_size(probed.parameters)))
     # The trial has shown that steps leave parameters alone: a copy of them would not be within a limit.
     reached = probed.situation.reached
     with aside(reached, generators, room=call.room, spares_parameters=True) as (surroundings, world):

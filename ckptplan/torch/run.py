@@ -34,7 +34,7 @@ from ckptplan.torch.offload import find_host_room, make_store
 from ckptplan.torch.parameters import Fingerprint
 from ckptplan.torch.probe import Probed, probe
 from ckptplan.torch.recognise import StaleFindingsError, forget, keep
-from ckptplan.torch.rehearsal import Rehearsal, find_room, rehearse_first
+from ckptplan.torch.rehearsal import Rehearsal, rehearse_first
 from ckptplan.torch.sequence_watch import SequenceWatch
 from ckptplan.torch.stores import LocalStore, Store
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, list_counts
@@ -160,8 +160,7 @@ def rehearse(call: Call, probed: Probed, *, limit: int, repeats: bool = False) -
     ``repeats`` says that the very first ones run twice as a plain loop, and no more. Raises InputError.
     """
     with explain_exhaustion(call.plan, probed.found.device), explain_held_graphs(call.things):
-        room = find_room(limit, probed.parameters)
-        rehearse_first(call, probed, _execute_aside, room=room, repeats=repeats)
+        rehearse_first(call, probed, _execute_aside, limit=limit, repeats=repeats)
     if repeats:
         return probed
     found = replace(probed.found, rehearsed=True)

@@ -14,7 +14,7 @@ from ckptplan.torch.ambient import Generators
 from ckptplan.torch.call import Call
 from ckptplan.torch.cell_calls import call_cell, check_result
 from ckptplan.torch.digests import cut, measure_norm, project
-from ckptplan.torch.graphs import as_graph_roots, read_sequence_number
+from ckptplan.torch.graphs import as_graph_roots
 from ckptplan.torch.losses import SummedLoss
 from ckptplan.torch.surroundings.holders import GradientHolder, IteratorHolder, TensorHolder
 from ckptplan.torch.surroundings.snapshot import Place, Surroundings
@@ -109,7 +109,7 @@ def take_step(call: Call, state: Any, step: int, generators: Generators) -> Step
     """
     leaves, structure = flatten(state)
     pieces, nest = call.sequence.piece(step, step + 1)
-    begun = read_sequence_number()
+    begun: int = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
     first, inputs = copy_leaves(leaves), copy_leaves(pieces)
     # As when steps are recorded: a cell may ask whether its state requires a gradient.
     roots = (*(as_graph_roots(first) if torch.is_grad_enabled() else first), *inputs)
