@@ -115,20 +115,17 @@ def _multiply_at_once(graph: fx.Graph, bias: Any, source: Any, nodes: list[Any])
 
 
 def _merge_sums(graph: fx.Graph) -> None:
-    """Replace sums of products, and of sums over rows, by one of each over all rows."""
+    """Replace sums of products by one product over all rows."""
     order = {node: place for place, node in enumerate(graph.nodes)}
     stacked: dict[tuple[fx.Node, ...], fx.Node] = {}
     for root in list(graph.nodes):
         if not _is_add(root) or (len(root.users) == 1 and _is_add(next(iter(root.users)))):
             continue
         leaves = _list_leaves(root)
-        for pick, merge in ((_is_product, _merge_products), (_is_row_sum, _merge_row_sums)):
-            some = [leaf for leaf in leaves if pick(leaf) and _shape(leaf) == _shape(root)]
-            if len(some) > 1 and len(some) == len(leaves):
-                some.sort(key=lambda node: order[node])
-                with graph.inserting_before(root):
-                    root.replace_all_uses_with(merge(graph, some, stacked))
-                break
+        if len(leaves) > 1 and all(_is_product(leaf) and _shape(leaf) == _shape(root) for leaf in leaves):
+            leaves.sort(key=lambda node: order[node])
+            with graph.inserting_before(root):
+                root.replace_all_uses_with(_merge_products(graph, leaves, stacked))
 
 
 def _is_add(node: Any) -> bool:
@@ -158,19 +155,6 @@ def _is_product(node: Any) -> bool:
     return _is_call(node, _aten.mm.default) and len(node.users) == 1 and not node.kwargs
 
 
-def _is_row_sum(node: Any) -> bool:
-    """Return whether a term is the sum over the rows of a matrix."""
-    inner = node.args[0] if _is_call(node, _aten.reshape.default, _aten.view.default) else node
-    return (
-        len(node.users) == 1
-        and _is_call(inner, _aten.sum.dim_IntList)
-        and not inner.kwargs
-        and list(inner.args[1]) == [0]
-        and len(_shape(inner.args[0])) == 2
-        and _shape(node) in (_shape(inner.args[0])[1:], (1, *_shape(inner.args[0])[1:]))
-    )
-
-
 def _merge_products(
     graph: fx.Graph, nodes: Sequence[Any], stacked: dict[tuple[fx.Node, ...], fx.Node]
 ) -> fx.Node:
@@ -183,15 +167,6 @@ def _merge_products(
     else:
         left = _call(graph, _aten.cat.default, lefts, 1)
     return _call(graph, _aten.mm.default, left, _stack(graph, rights, stacked))
-
-
-def _merge_row_sums(
-    graph: fx.Graph, nodes: Sequence[Any], stacked: dict[tuple[fx.Node, ...], fx.Node]
-) -> fx.Node:
-    inner = [one if _is_call(one, _aten.sum.dim_IntList) else one.args[0] for one in nodes]
-    rows = _stack(graph, [one.args[0] for one in inner], stacked)
-    total = _call(graph, _aten.sum.dim_IntList, rows, [0], True)
-    return _call(graph, _aten.reshape.default, total, list(_shape(nodes[0])))
 
 
 def _stack(graph: fx.Graph, nodes: Sequence[Any], stacked: dict[tuple[fx.Node, ...], fx.Node]) -> fx.Node:
