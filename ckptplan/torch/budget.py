@@ -188,7 +188,8 @@ def plan_within(
         )
         parts = f", of which {inside} are gradients and the tensors of a step"
         if space.resident:
-            parts += f", {kept} outputs and gradients of the sequence"
+            what = "outputs and gradients of the sequence" if space.outputs else "kept for the whole sequence"
+            parts += f", {kept} {what}"
             if space.outputs and space.resident > space.limit:
                 parts += ", more than the limit: a loss that is a sum over time needs none of them with bptt"
         raise refuse_limit(
@@ -488,7 +489,7 @@ def choose_plan(
     space = Space(
         limit=limit,
         outputs=None if call.losses else count * written.output_bytes,
-        kept=held_states * written.state_bytes,
+        kept=held_states * written.state_bytes + count * written.compared_bytes,
         later=sum(leaf.nbytes for leaf in call.sequence.leaves if leaf.requires_grad),
         links=find_links(
             place, state_bytes=written.state_bytes, steps=count, device=call.device, local_bytes=limit

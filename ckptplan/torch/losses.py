@@ -16,7 +16,7 @@ from ckptplan.torch.graphs import as_graph_roots
 from ckptplan.torch.inputs import Sequence as Inputs
 from ckptplan.torch.recognise import StaleFindingsError
 from ckptplan.torch.trees import Leaves, Structure, byte_size, flatten, is_differentiable
-from ckptplan.torch.verify import MeasureScale, RunNumbers, Verifier
+from ckptplan.torch.verify import NUMBER_BYTES, MeasureScale, RunNumbers, Verifier
 
 #: Tensors of a recorded chunk through which gradients enter, besides the state.
 Terms = list[torch.Tensor]
@@ -70,6 +70,11 @@ class Outputs(ABC):
         """The bytes of outputs that are returned to the caller."""
         return 0
 
+    @property
+    def compared_bytes(self) -> int:
+        """The bytes that are kept of each step, to compare it with what it gives when it runs again."""
+        return 0
+
     def finish(self, state: Any) -> Terms:
         """Take the final state, recorded with the last steps."""
         return []
@@ -119,6 +124,10 @@ class StackedOutputs(Outputs):
     @property
     def kept_bytes(self) -> int:
         return byte_size(self.leaves)
+
+    @property
+    def compared_bytes(self) -> int:
+        return sum(NUMBER_BYTES for one in self._numbers if one is not None)
 
     def _select(self, kept: torch.Tensor, step: int) -> torch.Tensor:
         """Return the part of a kept tensor, or of its gradient, that is a step's."""
@@ -281,6 +290,11 @@ class SummedLoss(Outputs):
     def end_action(self) -> None:
         if self._numbers is not None:
             self._numbers.end_action()
+
+    @property
+    def compared_bytes(self) -> int:
+        # Of a chunk_loss there is a number for a run.
+        return NUMBER_BYTES if self.loss is not None and self._numbers is not None else 0
 
     def gradients(
         self, start: int, stop: int, incoming: Sequence[torch.Tensor | None], *, terms: int

@@ -67,8 +67,8 @@ class FirstRuns:
         self.parameter_bytes = self.input_bytes = self.output_bytes = 0
         #: The parameters that it did not use.
         self.later: list[torch.Tensor] = []
-        #: The bytes of the state after it.
-        self.state_bytes = 0
+        #: The bytes of the state after it, and those that are kept of each step to be compared.
+        self.state_bytes = self.compared_bytes = 0
 
     def run(
         self,
@@ -116,6 +116,7 @@ class FirstRuns:
         place = len(results) - sum(run.end.is_tensor)
         self.output_bytes = 0 if run.call.losses else byte_size(results[:place]) // count
         self.state_bytes = byte_size(results[place:])
+        self.compared_bytes = run.engine.outputs.compared_bytes
         wanted = [one for one in results[:place] if one.requires_grad] or ends
         found = compute_gradients([(one, torch.ones_like(one)) for one in wanted], leaves)
         # Those that only later steps use get gradients, too.
@@ -131,13 +132,17 @@ def measure_call(call: Call, probed: Probed, *, limit: int, rounds: int = 1) -> 
     """
     cell, steps, losses = call.cell, call.plan.steps, call.losses
     count = choose_count(call, probed, limit=limit)
-    runs = FirstRuns(call, probed, limit=limit)
-    live = AllocatedBytes(call.device) if call.device.type == "cuda" else LiveBytes()
+    live, tried = _make_meter(call.device), _make_meter(call.device)
+    # Elsewhere a rehearsal has room, and takes several times as long while it is metered.
+    with tried if _is_tight(call, probed, limit=limit) else nullcontext():
+        runs = FirstRuns(call, probed, limit=limit)
+    # What is kept for later calls, as weights of digests, is not counted, whichever call is the first.
+    taken = tried.peak - tried.now
     seen = Recordings(live)
     chunks = isinstance(cell, ChunkCell)
     # A meter of tensors cannot look into compiled functions.
     with run_eagerly():
-        # What is kept for later calls, as weights of digests, is not counted, whichever call is the first.
+        # Nor here.
         runs.run(min(2, steps), _reverse_halves(min(2, steps)))
         actions = tuple(_reverse_halves(count)) if chunks or count < _COUNTED else _REVERSE_COUNTED
         runs.run(count, actions, seen, meter=lambda: live)
@@ -149,10 +154,13 @@ def measure_call(call: Call, probed: Probed, *, limit: int, rounds: int = 1) -> 
     # One gradient is added to the sums; of chunks, all are, and sums of these are missing.
     workspace += 2 * sum(later) if chunks else max(later, default=0)
     seconds = ActionSeconds(call.device)
-    room = (limit - workspace) // (2 * sizes.tape_bytes)
+    # Of a cell that runs chunks, the tensors that it works with are as many as the steps at a time.
+    half = max(1, count // 2)
+    room = limit * half // (workspace + 2 * half * sizes.tape_bytes)
     timed = max(count, min(_PIECE, steps, room)) if chunks else count
+    at_once = count == 1 or (chunks and room >= count)
     for _ in range(rounds):
-        runs.run(timed, run_twice(timed) if chunks or timed < 2 else actions, seconds)
+        runs.run(timed, run_twice(timed) if at_once else actions, seconds)
     return Measurement(
         **vars(sizes),
         output_bytes=runs.output_bytes,
@@ -164,8 +172,9 @@ def measure_call(call: Call, probed: Probed, *, limit: int, rounds: int = 1) -> 
         backward_seconds=seconds.a_step(Backward),
         chunk_seconds=seconds.a_run(Record) + seconds.a_run(Backward),
         once_bytes=seen.find_once(sizes),
+        compared_bytes=runs.compared_bytes,
         counted=count,
-        taken_bytes=max(seen.most, live.peak),
+        taken_bytes=max(seen.most, live.peak, taken),
         steps=timed,
         grows=max(seen.states) > min(seen.states),
     )
@@ -328,20 +337,28 @@ class Recordings:
         return max(0, most - shortest * sizes.tape_bytes)
 
 
+def _make_meter(device: torch.device) -> LiveBytes | AllocatedBytes:
+    return AllocatedBytes(device) if device.type == "cuda" else LiveBytes()
+
+
 def choose_count(call: Call, probed: Probed, *, limit: int) -> int:
     """Return how many of T steps have their bytes counted.
 
     It depends on the ``limit`` for cells that run chunks, as the number of steps that they work on does, and
-    where there is hardly room for several tapes beside the gradients of parameters.
+    where it is tight.
     """
     steps = call.plan.steps
     if isinstance(call.cell, ChunkCell):
         # Each half is as many as it works on at a time.
         return min(2 * find_working(limit // max(1, byte_size(flatten(call.state)[0]))), steps)
+    return min(_COUNTED_TIGHT if _is_tight(call, probed, limit=limit) else _COUNTED, steps)
+
+
+def _is_tight(call: Call, probed: Probed, *, limit: int) -> bool:
+    """Return whether there is hardly room for several tapes beside the gradients of parameters."""
     # The state after a step is a part of its tape, too.
     tape = probed.found.tape_bytes + byte_size(flatten(call.state)[0])
-    tight = limit < byte_size(probed.parameters) + _TIGHT * tape
-    return min(_COUNTED_TIGHT if tight else _COUNTED, steps)
+    return limit < byte_size(probed.parameters) + _TIGHT * tape
 
 
 #: Steps of which one is recorded by itself, and two after another one, when gradients are there.

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-#: The bytes of a page, and of the largest one in a file, each of which is an open file: they double.
-_PAGE, _LARGEST = 2**18, 2**28
+#: The bytes of a page in memory, and of the first and the largest one in a file, each an open one: they double.
+_PAGE, _FIRST, _LARGEST = 2**18, 2**16, 2**28
 _ALIGNMENT = 16
 
 
@@ -29,7 +29,7 @@ class Pages:
     def __init__(self, *, in_file: bool = False) -> None:
         self._in_file = in_file
         self._page: torch.Tensor | None = None
-        self._used, self._size = 0, _PAGE
+        self._used, self._size = 0, _FIRST
 
     def keep(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a copy of a tensor in a page; on the CPU if it is one of a file."""

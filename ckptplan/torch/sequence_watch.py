@@ -119,8 +119,7 @@ class SequenceWatch:
         now = surroundings.take(copies=True, since=before)
         places = list_changes(before, now)
         self._refuse_unknown(places, before)
-        if surroundings.find_more(places):
-            now = surroundings.take(copies=True, since=now)
+        now |= surroundings.take(copies=True, of=surroundings.find_more(places))
         refuse_lost_changes(surroundings, places)
         with generators.aside():
             taken = self._taken = self._make_step(detach_state(state), step, now)
@@ -190,8 +189,7 @@ class SequenceWatch:
         now = surroundings.take(since=before)
         changed = list_changes(before, now)
         self._refuse_unknown(changed, before, ended=True)
-        if surroundings.find_more(changed):
-            now = surroundings.take(since=now)
+        now |= surroundings.take(of=surroundings.find_more(changed))
         refuse_changed_parameters(changed)
         self.swept = tuple(changed)
         self.changing |= {(id(place.holder.thing), place.key) for place in changed}
@@ -204,8 +202,9 @@ class SequenceWatch:
         moved = (*changed, *(one for one in self._known or () if one.holder in before))
         self._changed = {place.holder: before[place.holder] for place in moved}
         guard_leftovers(changed, with_graph=self.with_graph, roots=self._roots)
-        # Guards are put into containers that steps made, too.
-        self._left = _leave_out(surroundings.take(since=now) if changed else now, self.changing)
+        # Guards were put into containers, those that steps made, too: no numbers of tensors have changed.
+        containers = (one for one in surroundings.holders if not isinstance(one, TensorHolder))
+        self._left = _leave_out(now | surroundings.take(of=containers) if changed else now, self.changing)
 
     def _refuse_unknown(self, changed: list[Place], before: Snapshot, *, ended: bool = False) -> None:
         """Raise InputError for changes that neither the first steps nor an earlier call showed.

@@ -64,6 +64,8 @@ class Measurement(Sizes):
     chunk_seconds: float = 0.0
     #: What each recording holds once, whatever its steps, such as weights in another type.
     once_bytes: int = 0
+    #: What is kept of each time step, to compare it with what it gives when it runs again.
+    compared_bytes: int = 0
     #: Steps whose bytes were counted, and steps that were timed.
     counted: int = 1
     steps: int = 1

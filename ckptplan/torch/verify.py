@@ -91,6 +91,8 @@ def _find_share(first: Number, again: Number, scale: Number) -> Number:
     return float(difference) / float(scale) if scale and math.isfinite(difference) else math.inf
 
 
+#: What a number of a step takes, whatever type it had.
+NUMBER_BYTES = 8
 #: Makes an error for steps start..stop-1, given the difference as a share of their scale.
 MakeStepsError: TypeAlias = Callable[[int, int, float], InputError]
 #: Returns the size of what the number of a step was computed from.

@@ -19,6 +19,7 @@ import weakref
 from argparse import Namespace
 from collections import UserDict, UserList, deque
 from contextvars import ContextVar
+from ctypes import string_at
 from functools import _lru_cache_wrapper, lru_cache, partial
 from types import (
     BuiltinFunctionType,
@@ -219,8 +220,8 @@ class Signature:
         return hash_numbers(tensor)
 
 
-#: Numbers of a tensor that are hashed at a time, as that copies them.
-_AT_ONCE = 2**14
+#: Bytes of a tensor that are hashed at a time, as that copies them.
+_AT_ONCE = 2**16
 
 
 def hash_numbers(tensor: torch.Tensor) -> Any:
@@ -228,14 +229,14 @@ def hash_numbers(tensor: torch.Tensor) -> Any:
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
     if not plain or tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
         return None
-    parts = tensor.detach().resolve_conj().resolve_neg().reshape(-1).split(_AT_ONCE)
-    return hash((tensor.shape, *(hash(_read_bytes(part)) for part in parts)))
-
-
-def _read_bytes(flat: torch.Tensor) -> bytes:
-    # By ``Tensor.numpy``, the storage could not be resized any more, as FSDP does; a copy would count as live.
-    seen: numpy.ndarray[Any, Any] = numpy.from_dlpack(flat.contiguous().cpu().view(torch.uint8))
-    return seen.tobytes()
+    near = tensor.detach().resolve_conj().resolve_neg().contiguous().cpu()
+    place, size = near.data_ptr(), near.nbytes
+    if near.untyped_storage().nbytes() < near.storage_offset() * near.element_size() + size:
+        # Its memory was taken away, as FSDP does.
+        return None
+    # By ``Tensor.numpy``, the storage could not be resized any more; a copy would count as live.
+    parts = (hash(string_at(place + at, min(_AT_ONCE, size - at))) for at in range(0, size, _AT_ONCE))
+    return hash((tensor.shape, *parts))
 
 
 def read_cache(cache: _lru_cache_wrapper[Any]) -> tuple[int, int]:
