@@ -119,7 +119,7 @@ class SequenceWatch:
         now = surroundings.take(copies=True, since=before)
         places = list_changes(before, now)
         self._refuse_unknown(places, before)
-        now |= surroundings.take(copies=True, of=surroundings.find_more(places))
+        now = {**now, **surroundings.take(copies=True, of=surroundings.find_more(places))}
         refuse_lost_changes(surroundings, places)
         with generators.aside():
             taken = self._taken = self._make_step(detach_state(state), step, now)
@@ -189,7 +189,7 @@ class SequenceWatch:
         now = surroundings.take(since=before)
         changed = list_changes(before, now)
         self._refuse_unknown(changed, before, ended=True)
-        now |= surroundings.take(of=surroundings.find_more(changed))
+        now = {**now, **surroundings.take(of=surroundings.find_more(changed))}
         refuse_changed_parameters(changed)
         self.swept = tuple(changed)
         self.changing |= {(id(place.holder.thing), place.key) for place in changed}
@@ -204,7 +204,7 @@ class SequenceWatch:
         guard_leftovers(changed, with_graph=self.with_graph, roots=self._roots)
         # Guards were put into containers, those that steps made, too: no numbers of tensors have changed.
         containers = (one for one in surroundings.holders if not isinstance(one, TensorHolder))
-        self._left = _leave_out(now | surroundings.take(of=containers) if changed else now, self.changing)
+        self._left = _leave_out({**now, **surroundings.take(of=containers)} if changed else now, self.changing)
 
     def _refuse_unknown(self, changed: list[Place], before: Snapshot, *, ended: bool = False) -> None:
         """Raise InputError for changes that neither the first steps nor an earlier call showed.
