@@ -70,10 +70,10 @@ _MOST_RATIO = 4
 #: Kinds of calls of which it was said that a place off the chip would help.
 _advised: Recent[Any, bool] = Recent(_MOST)
 #: The sizes of all steps, by the kind of a call, T and the sizes of the first steps; their times, by constants,
-#: too; the constants, and strategies with their settings, with which sizes were seen.
+#: too; how many calls there were by the constants, and the strategy with its settings.
 _surveyed: Recent[Any, Measurement] = Recent(_MOST)
 _timed: Recent[Any, Measurement] = Recent(_MOST)
-_seen: Recent[Any, bool] = Recent(_MOST)
+_seen: Recent[Any, int] = Recent(_MOST)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -449,6 +449,26 @@ def ask(*, inputs: Any, state: Any, steps: int | None = None, **fields: Any) -> 
     return Call(inputs=inputs, state=state, plan=twice, **fields)
 
 
+def _keep_found(timed: tuple[Any, Any], call: Any, sizes: Measurement) -> None:
+    """Keep the sizes of a call, and the times of the first one, so that plans stay as they are."""
+    number, known = _seen.get(call, 0), _timed.find(timed)
+    found = sizes if not number or known is None else sizes.with_times(known)
+    _timed.keep(timed, _surveyed.keep(timed[0], found))
+    _seen.keep(call, number + 1)
+
+
+def _is_watched(call: Any, *, runs: bool) -> bool:
+    """Return whether a call is watched, by its constants and plan; one that ``runs`` counts.
+
+    The first calls are, and one of twice as many each time: what steps keep may depend on data.
+    """
+    number = _seen.get(call, 0)
+    watched = not number & (number - 1)
+    if runs and not watched:
+        _seen.keep(call, number + 1)
+    return watched
+
+
 def choose_plan(
     asked: Call,
     memory: int | str,
@@ -506,15 +526,14 @@ def choose_plan(
             return timed, done.strategy, *done.parameters.items()
 
         def keep(sizes: Measurement, done: Plan) -> None:
-            _timed.keep(timed, _surveyed.keep(key, sizes))
-            _seen.keep(describe(done), True)
+            _keep_found(timed, describe(done), sizes)
 
         survey = Survey(
             measurement=written,
             plan=plan,
             replan=partial(fit, steps=count),
             keep=keep,
-            is_open=describe(plan) not in _seen and not isinstance(call.cell, ChunkCell),
+            is_open=not isinstance(call.cell, ChunkCell) and _is_watched(describe(plan), runs=scales),
             # A measurement, or a rehearsal, finds out more.
             probed=probed if probed.recalled and probed.found.rehearsed else None,
         )

@@ -346,7 +346,7 @@ class Executor:
     def _record(self, start: int, stop: int) -> None:
         self._check_before(start, stop)
         parts = [(start, stop)]
-        if self._survey is not None and self._sweeps and self._ends is None and 0 < self.frontier == start:
+        if self._survey is not None and self._sweeps and self._ends is None and self.frontier == start:
             # What runs for the first time may keep more than all steps before.
             parts = [*self._survey.cut(Record(start, stop))]
             self._parts = len(parts)

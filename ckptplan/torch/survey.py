@@ -14,6 +14,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, ClassVar
 
 from ckptplan.cost.case import Case
@@ -228,18 +229,26 @@ class Survey:
         """Yield the parts in which the last steps of a sweep are recorded."""
         # What each recording holds once, as weights in another type, each part would: a hundredth of the limit.
         once, room = self.measurement.once_bytes, self.plan.profile.local_bytes // 100
-        parts = min(_PARTS, 1 + room // max(1, once))
+        parts = min(_PARTS, 1 + room // max(1, 2 * once))
         each = -(-(record.stop - record.start) // parts)
         for start in range(record.start, record.stop, each):
-            yield start, min(start + each, record.stop)
+            # A step alone tells whether there is room for those after it.
+            ends = (start + 1, min(start + each, record.stop))
+            yield from (pair for pair in pairwise((start, *ends)) if pair[0] < pair[1])
 
     def plan_again(self) -> Plan | Schedule:
         """Return a plan for what was seen so far. Raises InputError if none fits."""
-        self._planned = self._correct(self._planned, extrapolates=True)
         self._tries += 1
-        self._held = self._left = 0
+        self._left = 0
         self._seconds.clear()
-        self.plan = self.replan(self._planned)
+        seen, grown = (self._correct(self._planned, extrapolates=one) for one in (False, True))
+        try:
+            self._planned, self.plan = grown, self.replan(grown)
+        except InputError:
+            # It may not go on growing.
+            if seen == grown or self._tries == self.most_tries:
+                raise
+            self._planned, self.plan = seen, self.replan(seen)
         return self.plan
 
     def finish(self) -> None:
