@@ -382,9 +382,7 @@ def _make_request(
         # A state of plain numbers alone has no tensors.
         "state_bytes": max(1, measurement.state_bytes),
         "tape_bytes": measurement.tape_bytes,
-        "resident_bytes_per_step": measurement.resident_bytes_per_step
-        + measurement.left_bytes_per_step
-        + -(-space.resident // steps),
+        "resident_bytes_per_step": measurement.resident_bytes_per_step + -(-space.resident // steps),
         # The state that was read is no checkpoint in local memory, and alive until its steps are reversed.
         "workspace_bytes": measurement.workspace_bytes + (0 if link is None else measurement.state_bytes),
     }

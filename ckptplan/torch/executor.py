@@ -369,11 +369,11 @@ class Executor:
                 self._survey.check()
 
     def _see_held(self) -> None:
-        """Let the survey know what checkpoints, tapes and gradients take now, and what steps have left."""
+        """Let the survey know what checkpoints, tapes and gradients take now."""
         if self._survey is not None:
             sums = byte_size([one for one in self.engine.gradients.parameters if one is not None])
             held = self.stores[Tier.LOCAL].bytes + sum(tape.bytes for tape in self.tapes) + sums
-            self._survey.see_held(held, self.watch.count_left() if self._survey.counts_left else 0)
+            self._survey.see_held(held)
 
     def _check_before(self, start: int, stop: int) -> None:
         """Look for hidden state before the last steps run, when the plan holds least: checkpoints alone."""

@@ -136,13 +136,13 @@ def measure_call(call: Call, probed: Probed, *, limit: int, rounds: int = 1) -> 
     # Elsewhere a rehearsal has room, and takes several times as long while it is metered.
     with tried if _is_tight(call, probed, limit=limit) else nullcontext():
         runs = FirstRuns(call, probed, limit=limit)
-    # What is kept for later calls, as weights of digests, is not counted, whichever call is the first.
+    # What is still there then is kept for later calls, as weights of digests: no part of this one.
     taken = tried.peak - tried.now
     seen = Recordings(live)
     chunks = isinstance(cell, ChunkCell)
     # A meter of tensors cannot look into compiled functions.
     with run_eagerly():
-        # Nor here.
+        # The same is made before anything is counted.
         runs.run(min(2, steps), _reverse_halves(min(2, steps)))
         actions = tuple(_reverse_halves(count)) if chunks or count < _COUNTED else _REVERSE_COUNTED
         runs.run(count, actions, seen, meter=lambda: live)

@@ -165,8 +165,6 @@ class OnlineSurvey(Survey):
     make: Callable[[Plan], OpenSchedule]
     #: More than any sequence needs, as each time it may be twice as long.
     most_tries: ClassVar[int] = 60
-    #: It would be in each call.
-    counts_left: ClassVar[bool] = False
 
     def list_samples(self, start: int, stop: int) -> Iterator[int]:
         """Yield the steps between two that are recorded to count their tapes, each a seventh later or more."""

@@ -15,14 +15,13 @@ import torch
 
 from ckptplan.errors import InputError
 from ckptplan.torch.ambient import Generators
-from ckptplan.torch.graphs import storage_of
 from ckptplan.torch.held_graphs import guard_leftovers
 from ckptplan.torch.probe import Probed
 from ckptplan.torch.recognise import StaleFindingsError
 from ckptplan.torch.rehearsal import Rehearsal
 from ckptplan.torch.surroundings.holders import ArrayHolder, CacheHolder, GradientHolder, Holder, TensorHolder
 from ckptplan.torch.surroundings.snapshot import Place, Snapshot, is_put_back, list_changes, put_back
-from ckptplan.torch.trees import detach_state, find_tensors, holds_graph
+from ckptplan.torch.trees import detach_state, holds_graph
 from ckptplan.torch.trial import (
     HiddenState,
     list_names,
@@ -94,18 +93,6 @@ class SequenceWatch:
         self._changed: Snapshot = {}
         #: The contents at the end of the sweep, of what steps do not change.
         self._left: Snapshot = {}
-        #: The storages that the sweep left in what it changed, with their bytes, once something asks.
-        self._recorded: dict[int, int] = {}
-
-    def count_left(self) -> int:
-        """Return the bytes of tensors that steps have left so far in what they change, as in a list.
-
-        What the sweep left stays, to be put back after the steps that run again.
-        """
-        now = _list_storages(one.read() for one in self._changed)
-        self._recorded = self._recorded or now
-        before = _list_storages(self._changed.values())
-        return sum(size for storage, size in (now | self._recorded).items() if storage not in before)
 
     def check(self, state: Any, step: int) -> None:
         """Take ``step``, which runs next, from ``state``, here and in other surroundings. Raises InputError.
@@ -289,12 +276,6 @@ class SequenceWatch:
     def _list_changes(self) -> list[Place]:
         """Return the places that others than the steps changed since the sweep."""
         return list_changes(self._left, _leave_out({one: one.read() for one in self._left}, self.changing))
-
-
-def _list_storages(contents: Iterable[Any]) -> dict[int, int]:
-    """Return the storages of tensors in containers and attributes, with their bytes."""
-    found = (one for content in contents if isinstance(content, dict | list) for one in find_tensors(content))
-    return {storage_of(one): one.nbytes for one in found}
 
 
 def _make_changed_error(places: list[Place]) -> InputError:

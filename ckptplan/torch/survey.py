@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -74,8 +74,6 @@ class Measurement(Sizes):
     retimed: bool = False
     #: Whether the state was larger after the last of these steps than after the first one.
     grows: bool = False
-    #: What steps leave in what they reach, as records in a list, for each step of a sequence.
-    left_bytes_per_step: int = 0
     #: What trying the first steps took at most; 0 if another call did.
     taken_bytes: int = 0
     #: How many times those of a call of other shapes they are, 0 if such a call itself was measured.
@@ -117,7 +115,6 @@ class Measurement(Sizes):
             record_seconds=ratio * self.record_seconds,
             backward_seconds=ratio * self.backward_seconds,
             once_bytes=grow(self.once_bytes),
-            left_bytes_per_step=grow(self.left_bytes_per_step),
             taken_bytes=0,
             scaled_by=ratio,
         )
@@ -164,11 +161,8 @@ class Survey:
     #: The largest bytes when that was done.
     _looked: tuple[int, int] = field(default=(0, 0), init=False)
     _tries: int = field(default=0, init=False)
-    #: Whether what steps leave in what they reach is counted.
-    counts_left: ClassVar[bool] = True
-    #: The most bytes of checkpoints, tapes and gradients at a time, and of what steps left, in all.
+    #: The most bytes of checkpoints, tapes and gradients at a time.
     _held: int = field(default=0, init=False)
-    _left: int = field(default=0, init=False)
     #: Of each kind of action the seconds, the steps and the number.
     _seconds: dict[type[Action], tuple[float, int, int]] = field(default_factory=dict, init=False)
 
@@ -197,9 +191,9 @@ class Survey:
         # Of tapes that grow, it is that of the step in the middle.
         self._tape = max((each, (start + stop) // 2), self._tape)
 
-    def see_held(self, held: int, left: int) -> None:
-        """Take note of the bytes of checkpoints, tapes and gradients at a time, and of what steps left."""
-        self._held, self._left = max(held, self._held), max(left, self._left)
+    def see_held(self, held: int) -> None:
+        """Take note of the bytes of checkpoints, tapes and gradients at a time."""
+        self._held = max(held, self._held)
 
     def see_seconds(self, action: Action, seconds: float, *, tapes: int = 1) -> None:
         """Take note of the time of an action that recorded no samples, but perhaps several tapes."""
@@ -239,7 +233,6 @@ class Survey:
     def plan_again(self) -> Plan | Schedule:
         """Return a plan for what was seen so far. Raises InputError if none fits."""
         self._tries += 1
-        self._left = 0
         self._seconds.clear()
         seen, grown = (self._correct(self._planned, extrapolates=one) for one in (False, True))
         try:
@@ -253,23 +246,19 @@ class Survey:
 
     def finish(self) -> None:
         """Keep sizes and times for later calls; warn if this one took more than its limit."""
-        sizes = self._correct(self.measurement, extrapolates=False)
-        steps, known = self.plan.steps, self.measurement.left_bytes_per_step
-        sizes = replace(sizes, left_bytes_per_step=max(known, -(-self._left // steps)), taken_bytes=0)
+        known = self.measurement
+        sizes = replace(self._correct(known, extrapolates=False), taken_bytes=0)
         self.keep(self._retime(sizes), self.plan)
         # What a step works with is there beside a tape as it was planned; a larger one leaves as it is used.
-        resident = steps * (self.plan.workload.resident_bytes_per_step - known)
-        planned = self.plan.predicted.local_peak_bytes - steps * known
-        taken = max(self._held + resident, planned) + self._left
-        causes = []
-        if sizes.state_bytes + sizes.tape_bytes > self.measurement.state_bytes + self.measurement.tape_bytes:
-            causes.append(
+        resident = self.plan.steps * self.plan.workload.resident_bytes_per_step
+        taken, cause = 0, ""
+        if sizes.state_bytes + sizes.tape_bytes > known.state_bytes + known.tape_bytes:
+            taken = max(self._held + resident, self.plan.predicted.local_peak_bytes)
+            cause = (
                 f"later steps keep more than the first ones: states up to {format_bytes(sizes.state_bytes)}, "
                 f"tapes up to {format_bytes(sizes.tape_bytes)} a step"
             )
-        if sizes.left_bytes_per_step > known:
-            causes.append(f"steps leave tensors of {format_bytes(self._left)} in what they reach, as in a list")
-        warn_of_excess(self.plan, causes, taken=taken, tried=self.measurement.taken_bytes)
+        warn_of_excess(self.plan, cause, taken=taken, tried=known.taken_bytes)
 
     def _correct(self, planned: Measurement, *, extrapolates: bool) -> Measurement:
         """Return the sizes that were seen, if they are larger; to the end, if they may go on growing."""
@@ -331,27 +320,26 @@ class Survey:
         return growth * (self.plan.steps - step) // max(1, step - self.measurement.counted)
 
 
-def warn_of_excess(plan: Plan, causes: Sequence[str] = (), *, taken: int = 0, tried: int) -> None:
-    """Warn, once for all causes, if a call took more than its limit.
+def warn_of_excess(plan: Plan, cause: str = "", *, taken: int = 0, tried: int) -> None:
+    """Warn if a call took more than its limit.
 
     Arguments:
         plan: its plan.
-        causes: why it may have taken more than planned.
+        cause: why it took more than planned, if it did.
         taken: its bytes, as far as they were counted.
         tried: the bytes at most while its first steps were tried, 0 if they were not.
     """
-    limit = plan.profile.local_bytes
-    most = (1 + _KEPT) * limit
-    found, excess = [], 0
-    if causes and taken > most:
-        found, excess = [*causes], taken - limit
-    if tried > most:
-        found.append(f"trying the first steps took {format_bytes(tried)}, which later calls do not")
-        excess = max(excess, tried - limit)
-    if found:
+    most = (1 + _KEPT) * plan.profile.local_bytes
+    found = {
+        cause: taken,
+        f"trying the first steps took {format_bytes(tried)}, which later calls do not": tried,
+    }
+    causes = [one for one, size in found.items() if size > most]
+    if causes:
+        excess = format_bytes(max(taken, tried) - plan.profile.local_bytes)
         warnings.warn(
-            f"{'; '.join(found)}. This call took about {format_bytes(excess)} more than its limit; the next "
-            "one is planned for what was found",
+            f"{'; '.join(causes)}. This call took about {excess} more than its limit; the next one is planned "
+            "for what was found",
             PlanMismatch,
             stacklevel=count_frames(),
         )

@@ -377,18 +377,6 @@ def test_a_change_between_calls_is_seen(change: str, monkeypatch: pytest.MonkeyP
     assert assert_right(net) == OWN
 
 
-def test_a_global_variable_with_the_name_of_an_attribute_is_none_of_a_call(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As ``step`` or ``loss`` in a training script."""
-    net = Net()
-    assert net.scale
-    assert_right(net)
-    for value in (1.5, None, "text"):
-        monkeypatch.setitem(globals(), "scale", value)
-        assert assert_right(net) == OWN
-
-
 def test_a_parameter_that_is_thawed_gets_its_gradient() -> None:
     net = Net()
     net.gru.requires_grad_(False)

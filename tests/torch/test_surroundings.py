@@ -7,6 +7,7 @@ import collections
 import enum
 import functools
 import io
+import sys
 import tracemalloc
 import types
 from collections.abc import Callable
@@ -133,6 +134,61 @@ def test_state_in_another_module_is_refused_by_name() -> None:
     with pytest.raises(InputError, match="count changes in a step"):
         train(cell)
     assert helpers.count == 0.0
+
+
+def test_state_in_a_module_that_a_step_imports_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    helpers: Any = types.ModuleType("helpers_of_tests")
+    exec(COUNTING, vars(helpers))  # noqa: S102 - a module that nothing else imports
+    monkeypatch.setitem(sys.modules, "helpers_of_tests", helpers)
+    weight = torch.ones(3, requires_grad=True)
+
+    def cell(state: Any, x: Any) -> Any:
+        import helpers_of_tests  # type: ignore[import-not-found]
+
+        state = helpers_of_tests.step(state, weight * x)
+        return state, state
+
+    def other(state: Any, x: Any) -> Any:
+        from helpers_of_tests import step
+
+        state = step(state, weight * x)
+        return state, state
+
+    for one in (cell, other):
+        with pytest.raises(InputError, match="count changes in a step"):
+            train(one)
+        assert helpers.count == 0.0
+
+
+steps_taken = 0.0
+
+
+def test_a_global_variable_that_is_reached_through_its_module_is_refused_by_name() -> None:
+    weight = torch.ones(3, requires_grad=True)
+
+    def cell(state: Any, x: Any) -> Any:
+        here: Any = sys.modules[__name__]
+        here.steps_taken += 1.0
+        state = 0.9 * state + weight * x * here.steps_taken
+        return state, state
+
+    with pytest.raises(InputError, match="steps_taken changes in a step"):
+        train(cell)
+
+
+def test_a_tensor_whose_memory_was_taken_away_is_passed_over() -> None:
+    for shape in ((10,), (300, 400)):
+        gone = torch.ones(shape).t() if len(shape) > 1 else torch.ones(shape)
+        weight = torch.ones(3, requires_grad=True)
+
+        def cell(state: Any, x: Any, gone: torch.Tensor = gone, weight: torch.Tensor = weight) -> Any:
+            assert gone.dim()
+            state = 0.9 * state + weight * x
+            return state, state
+
+        gone.untyped_storage().resize_(0)
+        train(cell)
+        assert weight.grad is not None
 
 
 @pytest.mark.parametrize("make", [types.SimpleNamespace, argparse.Namespace, collections.UserDict])

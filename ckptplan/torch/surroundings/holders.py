@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 import numpy
 import torch
 
-from ckptplan.torch.surroundings.signature import hash_numbers, is_passed_over, list_kept, read_cache
+from ckptplan.torch.surroundings.signature import hash_numbers, is_freed, is_passed_over, list_kept, read_cache
 from ckptplan.torch.trees import find_tensors
 
 #: A name, a key or an index within a holder; None stands for all of its content.
@@ -390,7 +390,7 @@ class TensorHolder(Holder):
 
     def read(self, *, copy: Callable[[torch.Tensor], torch.Tensor] | None = None) -> Content:
         """Return the present content, with the numbers if something makes a ``copy`` of them."""
-        numbers = None if copy is None else copy(self.thing.detach())
+        numbers = None if copy is None or is_freed(self.thing) else copy(self.thing.detach())
         looked = hash_numbers(self.thing) if self.small or copy is not None else None
         return _Numbers(self._version, self.thing.grad_fn is not None, looked, numbers)
 

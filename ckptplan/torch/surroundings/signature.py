@@ -226,17 +226,23 @@ _AT_ONCE = 2**16
 
 def hash_numbers(tensor: torch.Tensor) -> Any:
     """Return what is equal for equal numbers, None of tensors whose numbers do not lie in memory one by one."""
-    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-    if not plain or tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
+    if not _is_plain(tensor) or is_freed(tensor):
         return None
     near = tensor.detach().resolve_conj().resolve_neg().contiguous().cpu()
+    # By ``Tensor.numpy``, the storage could not be resized any more, as FSDP does; a copy would count as live.
     place, size = near.data_ptr(), near.nbytes
-    if near.untyped_storage().nbytes() < near.storage_offset() * near.element_size() + size:
-        # Its memory was taken away, as FSDP does.
-        return None
-    # By ``Tensor.numpy``, the storage could not be resized any more; a copy would count as live.
     parts = (hash(string_at(place + at, min(_AT_ONCE, size - at))) for at in range(0, size, _AT_ONCE))
     return hash((tensor.shape, *parts))
+
+
+def is_freed(tensor: torch.Tensor) -> bool:
+    """Return whether the memory of a tensor was taken away, as FSDP does."""
+    return _is_plain(tensor) and tensor.numel() > 0 and not tensor.untyped_storage().nbytes()
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+    return plain and tensor.layout == torch.strided and not (tensor.is_meta or tensor.is_quantized)
 
 
 def read_cache(cache: _lru_cache_wrapper[Any]) -> tuple[int, int]:

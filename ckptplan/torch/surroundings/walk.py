@@ -8,12 +8,11 @@ PyTorch are.
 from __future__ import annotations
 
 import random
-import re
+import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from dis import get_instructions
 from functools import _lru_cache_wrapper, cached_property, lru_cache, partial
 from types import (
     BuiltinFunctionType,
@@ -58,8 +57,6 @@ from ckptplan.torch.surroundings.signature import (
     is_searched,
 )
 
-#: Instructions that look for a global variable; class bodies do so by a name.
-_NAMING = re.compile("_GLOBALS?$|_NAME$")
 #: Objects that are looked at, and elements of one container.
 _MOST_OBJECTS, _MOST_ELEMENTS = 4_000, 512
 #: The numbers of tensors up to this size are looked at, of larger ones the version.
@@ -273,7 +270,9 @@ def _visit_variable(name: str, thing: CellType | ContextVar[Any], found: Reached
 
 
 def _visit_globals(thing: FunctionType, found: Reached) -> _Found:
-    for space, names in _find_namespaces(thing):
+    names = _list_names(thing.__code__)
+    spaces = _find_namespaces(thing, names)
+    for space in spaces.values():
         known = [one for one in names if one in space]
         data = tuple(one for one in known if not isinstance(space[one], ModuleType))
         if data:
@@ -281,33 +280,27 @@ def _visit_globals(thing: FunctionType, found: Reached) -> _Found:
         yield from ((one, space[one]) for one in known)
 
 
-def _find_namespaces(thing: FunctionType) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
-    """Yield the globals of a function, and those of modules of which it uses names, as ``helpers.step``.
-
-    An attribute that has the name of a global variable does not read it.
-    """
-    own, names = _list_names(thing.__code__)
-    yield thing.__globals__, own
+def _find_namespaces(thing: FunctionType, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return the globals of a function, and those of modules of which it uses names, as ``helpers.step``."""
+    spaces: dict[str, dict[str, Any]] = {thing.__module__: thing.__globals__}
     enclosed = [read_variable(cell) for cell in thing.__closure__ or ()]
-    waiting, seen = [*enclosed, *map(thing.__globals__.get, own)], set[str]()
+    # A function may import a module itself.
+    waiting = [*enclosed, *map(thing.__globals__.get, names), *map(sys.modules.get, names)]
     while waiting:
         module = waiting.pop()
-        if not isinstance(module, ModuleType) or module.__name__ in seen:
+        if not isinstance(module, ModuleType) or module.__name__ in spaces:
             continue
-        seen.add(module.__name__)
         if not is_passed_over_module(module.__name__):
-            yield vars(module), names
+            spaces[module.__name__] = vars(module)
             waiting.extend(map(vars(module).get, names))
+    return spaces
 
 
 @lru_cache(maxsize=4096)
-def _list_names(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the global variables that a function may use, and all names, those of functions within it, too."""
-    inner = [_list_names(one) for one in code.co_consts if isinstance(one, CodeType)]
-    own = (one.argval for one in get_instructions(code) if _NAMING.search(one.opname))
-    found = [*own, *(name for names, _ in inner for name in names)]
-    every = [*code.co_names, *(name for _, names in inner for name in names)]
-    return tuple(dict.fromkeys(found)), tuple(dict.fromkeys(every))
+def _list_names(code: CodeType) -> tuple[str, ...]:
+    """Return the names that a function may look up, those of functions within it included."""
+    inner = [one for one in code.co_consts if isinstance(one, CodeType)]
+    return tuple(dict.fromkeys((*code.co_names, *(name for one in inner for name in _list_names(one)))))
 
 
 def _visit_method(name: str, thing: Any, found: Reached) -> _Found:
