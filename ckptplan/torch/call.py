@@ -151,8 +151,8 @@ class Call:
 
     @property
     def code(self) -> tuple[Any, ...]:
-        """What tells the cell and the losses from others; a lambda that a loop makes anew is the same one."""
-        return tuple((name, _find_code(one)) for name, one in (("cell", self.cell), *self.losses.items()))
+        """What tells ``things`` from others; a lambda that a loop makes anew is the same one."""
+        return tuple((name, _find_code(one)) for name, one in self.things.items())
 
     @cached_property
     def leaves(self) -> Leaves:

@@ -46,6 +46,8 @@ class Tape:
     holds_end: bool
     #: The storages of what the steps found.
     known: frozenset[int]
+    #: The bytes of inputs that were made for it.
+    made_bytes: int
 
     @cached_property
     def bytes(self) -> int:
@@ -62,7 +64,9 @@ class Tape:
         # Where gradients enter, outputs of steps are held, whether the graph saved them or not.
         # A sum may have been made in the memory of its parts.
         held = (*end, *(one for one in self.terms if one.dim() or one.untyped_storage().nbytes() > one.nbytes))
-        return count_saved_bytes(outputs, end=held, without=(*self.begin, *self.inputs), known=self.known)
+        return self.made_bytes + count_saved_bytes(
+            outputs, end=held, without=(*self.begin, *self.inputs), known=self.known
+        )
 
 
 #: Steps whose inputs are made or unbound at a time, if nothing is recorded.
@@ -87,6 +91,8 @@ class Engine:
         self.inputs, self.steps, self.outputs = call.sequence, call.plan.steps, outputs
         self.parameters = probed.parameters
         self._known = probed.situation.reached.storages
+        # Inputs that are made are there as many at a time as a tape has, whose room is free when steps advance.
+        self._piece = _PIECE if self.inputs.leaves else min(_PIECE, call.planned.chunk_size)
         #: For each tensor of the inputs, whether its gradient is wanted.
         self.wanted = tuple(leaf.requires_grad for leaf in leaves)
         self.gradients = Gradients(
@@ -137,6 +143,7 @@ class Engine:
             final=final,
             holds_end=self.holds_end,
             known=self._known,
+            made_bytes=self.inputs.count_made(inputs),
         )
         self._check(tape)
         self.roots = []
@@ -155,7 +162,7 @@ class Engine:
     def _find_end(self, start: int, stop: int, known: int) -> int:
         """Return where a run ends that begins with a step."""
         del known
-        return min(stop, start + _PIECE)
+        return min(stop, start + self._piece)
 
     def _read(self, start: int, stop: int) -> tuple[Leaves, Structure]:
         """Return the inputs of some steps."""

@@ -31,6 +31,11 @@ class Sequence(ABC):
         """Yield the input of each step, cut from what ``piece`` returned for these steps, or a copy of it."""
         return iterate_steps(leaves, structure)
 
+    def count_made(self, leaves: Leaves) -> int:
+        """Return the bytes of what ``piece`` returned, as far as it was made then."""
+        del leaves
+        return 0
+
     def take(self, step: int) -> Any:
         """Return the input of a step."""
         return next(self.iterate(*self.piece(step, step + 1), step, step + 1))
@@ -126,6 +131,10 @@ class MadeInputs(Sequence):
                     accepted=f"tensors of shape ({stop - start}, ...)",
                 )
         return leaves, structure
+
+    def count_made(self, leaves: Leaves) -> int:
+        # What is a part of something larger was cut from it.
+        return sum(one.nbytes for one in leaves if one.untyped_storage().nbytes() == one.nbytes)
 
 
 def make_sequence(inputs: Any, *, steps: int, asked_by: str = "plan") -> Sequence:

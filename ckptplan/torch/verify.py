@@ -91,8 +91,10 @@ def _find_share(first: Number, again: Number, scale: Number) -> Number:
     return float(difference) / float(scale) if scale and math.isfinite(difference) else math.inf
 
 
-#: What a number of a step takes, whatever type it had.
-NUMBER_BYTES = 8
+#: Numbers of steps that are compared at a time.
+_PART = 256
+#: What the numbers of a step take: that of its first run, and that of the present one.
+NUMBER_BYTES = 16
 #: Makes an error for steps start..stop-1, given the difference as a share of their scale.
 MakeStepsError: TypeAlias = Callable[[int, int, float], InputError]
 #: Returns the size of what the number of a step was computed from.
@@ -198,28 +200,41 @@ class RunNumbers:
         self._earlier = start, stop, again
         if start in self._first and stop in self._ends:
             self._earlier = None
-            self._compare(start, stop, torch.cat(again[::-1]))
+            self._compare(start, stop, torch.cat(again[::-1]) if len(again) > 1 else again[0])
             self._scales.clear()
         self._scale = None
 
     def _keep_run(self, start: int, stop: int, numbers: torch.Tensor) -> None:
-        self._first[start] = stop, numbers
-        self._starts.append(start)
-        self._ends.add(stop)
+        # Numbers of single steps are compared in parts, so that only those of a part exist several times.
+        parts = numbers.split(_PART) if len(numbers) == stop - start else (numbers,)
+        for number, part in enumerate(parts):
+            first = start + number * _PART
+            end = min(first + _PART, stop) if len(parts) > 1 else stop
+            self._first[first] = end, part
+            self._starts.append(first)
+            self._ends.add(end)
         sizes = numbers.double().abs().sum()
         self._sizes = sizes if self._sizes is None else self._sizes + sizes
         self._steps += stop - start
 
     def _compare(self, start: int, stop: int, again: torch.Tensor) -> None:
-        found: list[torch.Tensor] = []
+        found: list[tuple[int, torch.Tensor]] = []
         step = start
         while step < stop and step in self._first:
-            step, numbers = self._first.pop(step)
-            self._ends.discard(step)
-            found.append(numbers)
+            end, numbers = self._first.pop(step)
+            self._ends.discard(end)
+            found.append((step, numbers))
+            step = end
         if step != stop:
             return
-        first, count = torch.cat(found), stop - start
+        if len(again) == sum(len(numbers) for _, numbers in found) == stop - start:
+            for first, numbers in found:
+                self._compare_run(first, first + len(numbers), numbers, again[first - start :][: len(numbers)])
+        else:
+            self._compare_run(start, stop, torch.cat([numbers for _, numbers in found]), again)
+
+    def _compare_run(self, start: int, stop: int, first: torch.Tensor, again: torch.Tensor) -> None:
+        count = stop - start
         if not self._comparisons.waits and torch.equal(first, again):
             return
         assert self._sizes is not None  # noqa: S101 - something was kept

@@ -746,7 +746,7 @@ def test_the_least_limit_of_a_state_that_stops_growing_is_accepted_and_kept(most
 
 
 def test_the_numbers_by_which_a_long_sequence_is_compared_are_within_the_limit() -> None:
-    """Eight bytes of each step are more than all else, where a cell is small."""
+    """They are more than all else, where a cell is small and a chunk long."""
     torch.manual_seed(0)
     cell, inputs, state = TorchCell(torch.nn.GRUCell(8, 8)), torch.randn(1_000, 2, 8), torch.zeros(2, 8)
 
@@ -754,11 +754,25 @@ def test_the_numbers_by_which_a_long_sequence_is_compared_are_within_the_limit()
         bptt(cell, inputs, state, squares, memory=memory).loss.backward()
 
     _, least = refuse(run, 8_000)
-    limit = least + 2_000
-    run(limit)
-    with LiveBytes() as live:
+    for limit in (least + 2_000, 3 * least):
         run(limit)
-    assert live.peak <= limit
+        with LiveBytes() as live:
+            run(limit)
+        assert live.peak <= limit
+
+
+def test_inputs_that_a_function_makes_count_within_the_limit() -> None:
+    torch.manual_seed(0)
+    table, cell = torch.randn(200, 8, 256), TorchCell(torch.nn.GRUCell(256, 16))
+    state, strategies = torch.zeros(8, 16), set()
+    for make in (lambda start, stop: table[start:stop].clone(), lambda start, stop: table[start:stop]):
+        plan = plan_for(cell, make, state, squares, memory=400_000, steps=200)
+        strategies.add((plan.strategy, *plan.parameters.items()))
+        with LiveBytes() as live:
+            bptt(cell, make, state, squares, plan=plan).loss.backward()
+        assert live.peak <= 400_000
+    # What is cut from a tensor that is there takes nothing.
+    assert len(strategies) == 2
 
 
 def test_looking_for_hidden_state_raises_no_peak() -> None:
