@@ -134,13 +134,14 @@ def measure_call(call: Call, probed: Probed, *, limit: int, rounds: int = 1) -> 
     count = choose_count(call, probed, limit=limit)
     live, tried = _make_meter(call.device), _make_meter(call.device)
     # Elsewhere a rehearsal has room, and takes several times as long while it is metered.
-    with tried if _is_tight(call, probed, limit=limit) else nullcontext():
+    tight = _is_tight(call, probed, limit=limit)
+    # A meter of tensors cannot look into compiled functions.
+    with run_eagerly() if tight else nullcontext(), tried if tight else nullcontext():
         runs = FirstRuns(call, probed, limit=limit)
     # What is still there then is kept for later calls, as weights of digests: no part of this one.
     taken = tried.peak - tried.now
     seen = Recordings(live)
     chunks = isinstance(cell, ChunkCell)
-    # A meter of tensors cannot look into compiled functions.
     with run_eagerly():
         # The same is made before anything is counted.
         runs.run(min(2, steps), _reverse_halves(min(2, steps)))
