@@ -1133,9 +1133,9 @@ def test_what_is_advised_beside_more_memory_helps() -> None:
 
 def test_remote_memory_is_advised_where_checkpoints_are_what_does_not_fit() -> None:
     cell, state = CELLS["gru"]()
-    inputs = torch.randn(2_000, 8, 16)
+    inputs = torch.randn(200, 8, 16)
     _, least = refuse(partial(plan_for, cell, inputs, state, squares), 1)
-    text, _ = refuse(partial(plan_for, cell, inputs, state, squares), least - 2_500)
+    text, _ = refuse(partial(plan_for, cell, inputs, state, squares), least - 2_000)
     assert "a plan with remote memory" in text
 
 
