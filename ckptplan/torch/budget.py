@@ -458,10 +458,10 @@ def _keep_found(timed: tuple[Any, Any], call: Any, sizes: Measurement) -> None:
 def _is_watched(call: Any, *, runs: bool) -> bool:
     """Return whether a call is watched, by its constants and plan; one that ``runs`` counts.
 
-    The first calls are, and one of twice as many each time: what steps keep may depend on data.
+    The first, second, fourth, eighth, ... one is: what steps keep may depend on data.
     """
     number = _seen.get(call, 0)
-    watched = not number & (number - 1)
+    watched = not number & (number + 1)
     if runs and not watched:
         _seen.keep(call, number + 1)
     return watched
@@ -531,6 +531,7 @@ def choose_plan(
             plan=plan,
             replan=partial(fit, steps=count),
             keep=keep,
+            is_first=describe(plan) not in _seen,
             is_open=not isinstance(call.cell, ChunkCell) and _is_watched(describe(plan), runs=scales),
             # A measurement, or a rehearsal, finds out more.
             probed=probed if probed.recalled and probed.found.rehearsed else None,

@@ -139,7 +139,8 @@ class Survey:
         plan: the plan that is executed.
         replan: returns the plan for other sizes. Raises InputError if none fits.
         keep: called with the sizes and the plan in the end.
-        is_open: whether anything is watched: not if such a call has shown its sizes under this plan.
+        is_open: whether anything is watched: not in most calls after the first one.
+        is_first: whether no such call has shown its sizes under this plan.
         probed: what is known of the steps, if the call runs at once.
     """
 
@@ -148,6 +149,7 @@ class Survey:
     replan: Callable[[Measurement], Plan]
     keep: Callable[[Measurement, Plan], object]
     is_open: bool
+    is_first: bool = True
     probed: Any = None
     #: How often a sequence begins again with another plan.
     most_tries: ClassVar[int] = 3
@@ -223,7 +225,7 @@ class Survey:
         """Yield the parts in which the last steps of a sweep are recorded."""
         # What each recording holds once, as weights in another type, each part would: a hundredth of the limit.
         once, room = self.measurement.once_bytes, self.plan.profile.local_bytes // 100
-        parts = min(_PARTS, 1 + room // max(1, 2 * once))
+        parts = min(_PARTS, 1 + room // max(1, 2 * once)) if self.is_first else 1
         each = -(-(record.stop - record.start) // parts)
         for start in range(record.start, record.stop, each):
             # A step alone tells whether there is room for those after it.

@@ -170,7 +170,7 @@ def test_sizes_are_watched_in_the_first_calls_of_a_kind_and_rarely_later(
         return len(watched)
 
     forget()
-    assert count(3) == 3
+    assert 2 <= count(3) <= 3
     # The second call may have another plan, by the times of the first.
     assert 1 <= count(13) <= 3
     cell.calls += 1
