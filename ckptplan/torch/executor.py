@@ -362,15 +362,16 @@ class Executor:
             self.fit.see(tape, self.state)
         self.tapes.append(tape)
         self._ran(stop)
-        if self._survey is not None:
+        # To count long tapes takes a while: later calls count those of single steps.
+        if self._survey is not None and (self._survey.is_first or stop == start + 1):
             self._survey.see_tape(start, stop, tape.bytes)
             self._see_held()
             if self._parts > 1:
                 self._survey.check()
 
     def _see_held(self) -> None:
-        """Let the survey know what checkpoints, tapes and gradients take now."""
-        if self._survey is not None:
+        """Let the survey of a first call know what checkpoints, tapes and gradients take now."""
+        if self._survey is not None and self._survey.is_first:
             sums = byte_size([one for one in self.engine.gradients.parameters if one is not None])
             held = self.stores[Tier.LOCAL].bytes + sum(tape.bytes for tape in self.tapes) + sums
             self._survey.see_held(held)
