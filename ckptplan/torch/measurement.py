@@ -143,7 +143,7 @@ def measure_call(call: Call, probed: Probed, *, limit: int, rounds: int = 1) -> 
     seen = Recordings(live)
     chunks = isinstance(cell, ChunkCell)
     with run_eagerly():
-        # The same is made before anything is counted.
+        # What is kept for later calls is made before anything is counted.
         runs.run(min(2, steps), _reverse_halves(min(2, steps)))
         actions = tuple(_reverse_halves(count)) if chunks or count < _COUNTED else _REVERSE_COUNTED
         runs.run(count, actions, seen, meter=lambda: live)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-#: The bytes of a page in memory, and of the first and the largest one in a file, each an open one: they double.
+#: The bytes of a page in memory, and of the first and the largest in files: they double, as each is open.
 _PAGE, _FIRST, _LARGEST = 2**18, 2**16, 2**28
 _ALIGNMENT = 16
 

@@ -4,7 +4,8 @@ A state may grow, and a part of a network may be used late. So some steps of the
 at a time, and their tapes counted; so is each checkpoint. If the plan would not stay within the limit with what
 shows, everything is put back, and a plan is made with that. The next call knows the sizes of all steps, and
 how long they took: a few steps that are measured before may spend most of their time on memory that is new to
-the process, which a sequence uses again and again.
+the process, which a sequence uses again and again. What steps keep may depend on data, so later calls are
+watched, too, though more and more rarely.
 """
 
 from __future__ import annotations
