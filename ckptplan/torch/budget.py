@@ -48,7 +48,7 @@ from ckptplan.torch.offload import find_links
 from ckptplan.torch.piece_choice import find_piece
 from ckptplan.torch.probe import Probed, probe
 from ckptplan.torch.recognise import Recent
-from ckptplan.torch.survey import Measurement, Survey, warn_of_excess
+from ckptplan.torch.survey import KEPT, Measurement, Survey, warn_of_excess
 from ckptplan.torch.trees import byte_size, flatten, refuse_other_leaves
 from ckptplan.units import format_bytes, parse_limit
 
@@ -67,7 +67,7 @@ _measured: Recent[Any, Measurement] = Recent(_MOST)
 _DEVIATION = 1.5
 #: How many times as large, or as small, such a call may be to need no measurement.
 _MOST_RATIO = 4
-#: Kinds of calls of which it was said that a place off the chip would help.
+#: Kinds of calls of which it was looked at whether a place off the chip would help, or outputs take too much.
 _advised: Recent[Any, bool] = Recent(_MOST)
 #: The sizes of all steps, by the kind of a call, T and the sizes of the first steps; their times, by constants,
 #: too; how many calls there were by the constants, and the strategy with its settings.
@@ -131,6 +131,20 @@ class Space:
         quick = (one for one in having if one.predicted.seconds <= enough)
         return min(quick, key=lambda one: (excess[id(one)], one.predicted.local_peak_bytes))
 
+    def warn_of_turn(self, plan: Plan, kind: Any) -> None:
+        """Say, once for a kind of call, if a loss of the outputs will probably pass the limit."""
+        if self.outputs is None or (kind, self) in _advised:
+            return
+        _advised.keep((kind, self), True)
+        excess = self.find_excess(plan)
+        if excess > KEPT * self.limit:
+            _log.warning(
+                "between the forward and the backward pass, a loss like a mean of squares of all outputs (%s) "
+                "will take about %s more than the limit. A loss that is a sum over time can be made in the "
+                "steps: bptt(..., loss=...)",
+                *(format_bytes(size, like=self.limit) for size in (self.outputs, excess)),
+            )
+
     def find_excess(self, plan: Plan) -> int:
         """Return the bytes by which a plan passes the limit at the turn, where the caller makes a loss.
 
@@ -138,8 +152,8 @@ class Space:
         """
         if self.outputs is None:
             return 0
-        # There are the states before and after the last steps, too.
-        sizes, states, recorded, last = plan.workload, 2, 0, Record(0, 0)
+        # There are the states before and after the last steps, too, and the first one is the caller's.
+        sizes, states, recorded, last = plan.workload, 1, 0, Record(0, 0)
         for action in takewhile(lambda one: not isinstance(one, Backward), schedule_of(plan)):
             match action:
                 case Save(_, Tier.LOCAL):
@@ -153,7 +167,7 @@ class Space:
         # What records all steps at once runs none of them again.
         tapes = recorded - (last.stop - last.start if self.postpones and last.start else 0)
         made = plan.steps * sizes.resident_bytes_per_step - self.later + (MADE_OF_OUTPUTS - 2) * self.outputs
-        return made + states * sizes.state_bytes + tapes * sizes.tape_bytes - leave_margin(self.limit)
+        return made + states * sizes.state_bytes + tapes * sizes.tape_bytes - self.limit
 
 
 def plan_within(
@@ -309,12 +323,13 @@ def _plan(measurement: Measurement, steps: int, space: Space) -> Plan:
     if plan is None:
         # Raises, and says what would help.
         return rank_strategies(make()).best()
-    plans, less = [plan], 0
+    plans, room, less = [plan], leave_margin(space.limit), 0
     while (excess := space.find_excess(plans[-1])) > 0 and len(plans) < _TRIES:
         # Less memory is no help to what keeps all tapes: the next one does not.
-        less += 0 if plans[-1].strategy == "base" else excess
+        if plans[-1].strategy != "base":
+            less = room - plans[-1].predicted.local_peak_bytes + excess
         found = None
-        if less < leave_margin(space.limit) - space.resident:
+        if less < room - space.resident:
             found = _search(partial(make, less=less, at_once=False), space.links)
         if found is None:
             break
@@ -498,12 +513,14 @@ def choose_plan(
         probed = probe(call, anew=False)
     kind = probed.describe_kind(call)
 
-    take = partial(_measure_all, call, probed, kind)
-    first = take(limit=limit, scales=scales)
-    key = kind, count, first.sizes
-    timed = key, probed.constants
-    seen = (_surveyed.find(key) or first).with_times(_timed.find(timed) or first)
-    written = replace(seen, taken_bytes=first.taken_bytes)
+    def take(**options: Any) -> tuple[Any, Measurement]:
+        """Return what steps take, as in all of them if a call showed that, and by what its times are kept."""
+        found = _measure_all(call, probed, kind, **options)
+        timed = (kind, count, found.sizes), probed.constants
+        seen = (_surveyed.find(timed[0]) or found).with_times(_timed.find(timed) or found)
+        return timed, replace(seen, taken_bytes=found.taken_bytes)
+
+    timed, written = take(limit=limit, scales=scales)
     space = Space(
         limit=limit,
         outputs=None if call.losses else count * written.output_bytes,
@@ -518,7 +535,7 @@ def choose_plan(
     plans: list[tuple[Plan, Call]] = []
     refusal: InputError | None = None
     try:
-        plan = fit(written, steps=count, take=take)
+        plan = fit(written, steps=count, take=lambda **options: take(**options)[1])
 
         def describe(done: Plan) -> Any:
             return timed, done.strategy, *done.parameters.items()
@@ -558,13 +575,14 @@ def choose_plan(
         except InputError as error:
             refusal = refusal or error
     if refusal is not None and not plans:
-        if not first.is_scaled:
+        if not written.is_scaled:
             raise refusal
         return choose_plan(asked, memory, held_states=held_states, advises=advises)
     plan, found = min(plans, key=lambda one: one[0].predicted.seconds)
     _log.info("%s", describe_choice(plan, limit))
     if scales and not (found.survey is not None and found.survey.is_open):
-        warn_of_excess(plan, tried=first.taken_bytes)
+        warn_of_excess(plan, tried=written.taken_bytes)
+    space.warn_of_turn(plan, kind)
     if advises and place is None and plan.predicted.overhead > DEAR and kind not in _advised:
         # Once for calls of a kind, whatever their lengths.
         _advised.keep(kind, True)

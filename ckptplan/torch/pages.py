@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 
-#: The bytes of a page in memory, and of the first and the largest in files: they double, as each is open.
-_PAGE, _FIRST, _LARGEST = 2**18, 2**16, 2**28
+#: The bytes of the smallest and the largest page in memory, and how many times as much there is beside one.
+_LEAST, _PAGE, _SHARE = 2**14, 2**18, 32
+#: The bytes of the first and the largest page in files: they double, as each is open.
+_FIRST, _LARGEST = 2**16, 2**28
 _ALIGNMENT = 16
 
 
@@ -30,6 +32,8 @@ class Pages:
         self._in_file = in_file
         self._page: torch.Tensor | None = None
         self._used, self._size = 0, _FIRST
+        #: The bytes of all pages in memory.
+        self._made = 0
 
     def keep(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a copy of a tensor in a page; on the CPU if it is one of a file."""
@@ -52,7 +56,10 @@ class Pages:
             else:
                 self._size = min(2 * self._size, _LARGEST)
                 return page
-        return torch.empty(max(size, _PAGE), dtype=torch.uint8, device=device)
+        # What a page has no use for yet, no plan counts: it is small beside what there is.
+        count = max(size, min(max(_LEAST, self._made // _SHARE), _PAGE))
+        self._made += count
+        return torch.empty(count, dtype=torch.uint8, device=device)
 
 
 def _map_file(size: int) -> torch.Tensor:

@@ -34,7 +34,7 @@ _SHARE = 0.02
 #: Times of a measurement, and where they come from.
 _TIMES = ("forward_seconds", "record_seconds", "backward_seconds", "chunk_seconds", "steps", "retimed")
 #: A call that takes no more than this share beyond its limit keeps it.
-_KEPT = 0.03
+KEPT = 0.03
 #: The last steps of a first sweep are recorded in so many parts: a tape may leave no room for the next one.
 _PARTS = 8
 
@@ -238,14 +238,20 @@ class Survey:
         self._tries += 1
         self._seconds.clear()
         seen, grown = (self._correct(self._planned, extrapolates=one) for one in (False, True))
-        try:
-            self._planned, self.plan = grown, self.replan(grown)
-        except InputError:
-            # It may not go on growing.
-            if seen == grown or self._tries == self.most_tries:
-                raise
-            self._planned, self.plan = seen, self.replan(seen)
-        return self.plan
+        # It may not go on growing.
+        others = () if seen == grown or self._tries == self.most_tries else (seen,)
+        refusal: InputError | None = None
+        for sizes in (grown, *others):
+            try:
+                plan = self.replan(sizes)
+            except InputError as error:
+                refusal = error
+            else:
+                self._planned, self.plan = sizes, plan
+                return plan
+        assert refusal is not None  # noqa: S101 - there is one of each
+        # It says all that there is to say of the sizes that were others.
+        raise refusal from None
 
     def finish(self) -> None:
         """Keep sizes and times for later calls; warn if this one took more than its limit."""
@@ -332,7 +338,7 @@ def warn_of_excess(plan: Plan, cause: str = "", *, taken: int = 0, tried: int) -
         taken: its bytes, as far as they were counted.
         tried: the bytes at most while its first steps were tried, 0 if they were not.
     """
-    most = (1 + _KEPT) * plan.profile.local_bytes
+    most = (1 + KEPT) * plan.profile.local_bytes
     found = {
         cause: taken,
         f"trying the first steps took {format_bytes(tried)}, which later calls do not": tried,

@@ -25,7 +25,7 @@ import ckptplan
 from ckptplan import InputError
 from ckptplan.errors import PlanMismatch
 from ckptplan.schedule.actions import Action, Advance, Backward, Record
-from ckptplan.torch import LIF, bptt, budget, measured_sizes, plan_for, recognise, scan, unroll, wrap
+from ckptplan.torch import LIF, bptt, budget, digests, measured_sizes, plan_for, recognise, scan, unroll, wrap
 from ckptplan.torch.adapters import TorchCell
 from ckptplan.torch.digests import project, project_finite
 from ckptplan.torch.graphs import find_held_tensors
@@ -377,6 +377,41 @@ def test_a_limit_with_room_for_a_mean_of_squares_holds_for_the_whole_step(name: 
         with LiveBytes() as live:
             run(inputs).square().mean().backward()
     assert live.peak <= limit
+
+
+@pytest.mark.parametrize("states", [3, 6, 9, 12, 15])
+def test_room_for_a_loss_of_outputs_costs_no_more_than_the_states_that_it_takes(states: int) -> None:
+    """Of sixteen pieces of an LSTM, whose tapes and outputs are large beside a state."""
+    measured = Measurement(
+        state_bytes=2**16,
+        tape_bytes=136 * 2**16,
+        resident_bytes_per_step=0,
+        output_bytes=2**18,
+        workspace_bytes=30 * 2**16,
+        parameter_bytes=15 * 2**16,
+        forward_seconds=1.0,
+        record_seconds=1.1,
+        backward_seconds=2.0,
+    )
+    outputs = 16 * measured.output_bytes
+    space = budget.Space(limit=5 * outputs + (states + 1) * measured.state_bytes, outputs=outputs)
+    plan = budget.plan_within(measured, steps=16, space=space)
+    assert space.find_excess(plan) <= 0
+    assert plan.predicted.overhead < {3: 0.7, 6: 0.5}.get(states, 0.45)
+
+
+def test_a_loss_of_outputs_for_which_there_is_no_room_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, logger="ckptplan.torch")
+    inputs = torch.randn(64, 8, 16)
+    for name, make in WITH_OUTPUTS.items():
+        forget()
+        budget._advised.clear()
+        caplog.clear()
+        for share in (4, 4, 30):
+            make(share * OUTPUTS)(inputs)
+        told = [one.getMessage() for one in caplog.records if "mean of squares" in one.getMessage()]
+        assert len(told) == 1, name
+        assert "more than the limit" in told[0]
 
 
 @pytest.mark.parametrize("name", WITH_OUTPUTS)
@@ -901,6 +936,17 @@ def test_numbers_of_what_is_not_finite_are_those_of_all_at_once(size: int, dtype
     one[0] = torch.inf
     at_once = project(one.to(torch.promote_types(dtype, torch.float64)), waits=True)
     torch.testing.assert_close(project_finite(one), at_once)
+
+
+@pytest.mark.parametrize("size", [1, 100, 3_000, 2**13, 50_000])
+def test_comparing_keeps_no_more_than_the_tensors_that_are_compared(size: int) -> None:
+    """Weights are as many as the elements, within a factor of two, and at most a row and its sums."""
+    digests._make_weights.cache_clear()
+    digests._find_ready.cache_clear()
+    tensor = torch.randn(size)
+    with LiveBytes() as live:
+        project(tensor)
+    assert live.now <= max(2 * tensor.nbytes, 1_024)
 
 
 def test_a_state_that_is_not_finite_is_compared_a_part_at_a_time() -> None:

@@ -150,6 +150,7 @@ class Room:
             lengths = [min(piece, steps)] if piece is not None else _list_lengths(steps)
             chosen = _chosen.keep(key, self._search(lengths))
         plan, length = chosen
+        self.space.warn_of_turn(plan, key)
         _log.info("pieces of %d time steps, %s", length, describe_choice(plan, self.space.limit))
         return PiecePlan(plan=name_pieces(plan, length), piece=length)
 
