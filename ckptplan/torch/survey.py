@@ -238,20 +238,21 @@ class Survey:
         self._tries += 1
         self._seconds.clear()
         seen, grown = (self._correct(self._planned, extrapolates=one) for one in (False, True))
-        # It may not go on growing.
-        others = () if seen == grown or self._tries == self.most_tries else (seen,)
-        refusal: InputError | None = None
-        for sizes in (grown, *others):
-            try:
-                plan = self.replan(sizes)
-            except InputError as error:
-                refusal = error
-            else:
-                self._planned, self.plan = sizes, plan
-                return plan
-        assert refusal is not None  # noqa: S101 - there is one of each
-        # It says all that there is to say of the sizes that were others.
-        raise refusal from None
+        try:
+            self._plan_for(grown)
+        except InputError:
+            # It may not go on growing.
+            if seen == grown or self._tries == self.most_tries:
+                raise
+            self._plan_for(seen)
+        return self.plan
+
+    def _plan_for(self, sizes: Measurement) -> None:
+        try:
+            self._planned, self.plan = sizes, self.replan(sizes)
+        except InputError as error:
+            # It says all: not also that sizes were others.
+            raise error from None
 
     def finish(self) -> None:
         """Keep sizes and times for later calls; warn if this one took more than its limit."""

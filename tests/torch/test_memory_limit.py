@@ -8,6 +8,7 @@ import math
 import re
 import subprocess
 import sys
+import traceback
 import warnings
 from array import array
 from collections.abc import Callable
@@ -641,6 +642,22 @@ def test_the_limit_holds_for_steps_that_keep_more_than_the_first_ones(
     # A first call that finds larger states and tapes may pass the limit by one of these.
     assert run(limit) <= 1.2 * limit
     assert run(limit) <= limit
+
+
+def test_a_refusal_for_what_later_steps_keep_is_one_error() -> None:
+    """It is found while a plan for smaller sizes runs, which is no error that a user could have made."""
+    torch.manual_seed(0)
+    module, inputs, state = Late(), torch.randn(100, 8, 16), (torch.zeros(8, 64), torch.tensor(0))
+
+    def run(memory: int) -> None:
+        bptt(module, inputs, state, squares, memory=memory, parameters=module).loss.backward()
+
+    _, least = refuse(run, 1)
+    with pytest.raises(InputError, match="are too little") as caught:
+        run(least)
+    assert len(traceback.format_exception(caught.value)) == len(
+        traceback.format_exception(caught.value, chain=False)
+    )
 
 
 def test_a_call_that_took_more_says_so_until_the_sizes_are_known() -> None:
