@@ -647,7 +647,8 @@ def test_the_limit_holds_for_steps_that_keep_more_than_the_first_ones(
 def test_a_refusal_for_what_later_steps_keep_is_one_error() -> None:
     """It is found while a plan for smaller sizes runs, which is no error that a user could have made."""
     torch.manual_seed(0)
-    module, inputs, state = Late(), torch.randn(100, 8, 16), (torch.zeros(8, 64), torch.tensor(0))
+    module: Any = Late()
+    inputs, state = torch.randn(100, 8, 16), (torch.zeros(8, 64), torch.tensor(0))
 
     def run(memory: int) -> None:
         bptt(module, inputs, state, squares, memory=memory, parameters=module).loss.backward()
