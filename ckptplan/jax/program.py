@@ -69,16 +69,10 @@ class _Leaves:
         pairs = zip(self._buffers, self._places_of(number), strict=True)
         return release([at(buffers[buffer], place) for buffer, place in pairs], self._leaves)
 
-    def write(
-        self, buffers: Arrays, leaves: Sequence[jax.Array], number: Any, *, only_if: Any = None
-    ) -> Arrays:
-        """Return the buffers with leaves in a row, or as they are unless ``only_if`` holds."""
+    def write(self, buffers: Arrays, leaves: Sequence[jax.Array], number: Any) -> Arrays:
+        """Return the buffers with leaves in a row."""
         changed = list(buffers)
-        places = self._places_of(number)
-        for buffer, place, leaf in zip(self._buffers, places, leaves, strict=True):
-            if only_if is not None:
-                # What is there is read after the writes before: of unordered ones, the compiler makes a copy.
-                leaf = jnp.where(only_if, hold(leaf), at(changed[buffer], place))  # noqa: PLW2901
+        for buffer, place, leaf in zip(self._buffers, self._places_of(number), leaves, strict=True):
             changed[buffer] = put_at(changed[buffer], leaf, place)
         return tuple(changed)
 
@@ -184,7 +178,8 @@ class _Rows:
 
     def __init__(self, loop: Loop, rows: npt.NDArray[np.int32], constants: Arrays, xs: Arrays) -> None:
         self._known = dict(zip(COLUMNS, rows.T, strict=True))
-        self._table = jnp.asarray(rows)
+        # Apart, since reading a number from each is the same code then.
+        self._columns = {name: jnp.asarray(column) for name, column in self._known.items()}
         self._loop, self._constants, self._xs = loop, constants, tuple(map(hold, xs))
         table = loop.table
         self._states = _Leaves(table.layout, table.layout.state, table.state_places)
@@ -193,11 +188,11 @@ class _Rows:
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        return len(self._table)
+        return len(self._known[COLUMNS[0]])
 
     def at(self, number: Any) -> dict[str, Any]:
         """Return a row by the names of its columns."""
-        return dict(zip(COLUMNS, at(self._table, number), strict=True))
+        return {name: at(column, number) for name, column in self._columns.items()}
 
     def take_input(self, t: Any) -> Arrays:
         """Return the input of step t."""
@@ -243,11 +238,13 @@ class _Rows:
         first, last = f"{what}_start", f"{what}_stop"
         if not (self._known[last] > self._known[first]).any():
             return carry
-        t, end, further = (row[last] - 1, row[first] - 1, -1) if down else (row[first], row[last], 1)
-        _, found = lax.while_loop(
-            lambda some: some[0] != end, lambda some: (some[0] + further, body(*some)), (t, carry)
-        )
-        return found
+        start, end = (last, first) if down else (first, last)
+
+        def run(some: Any) -> Any:
+            t, carry = some
+            return (t - 1, body(t - 1, carry)) if down else (t + 1, body(t, carry))
+
+        return lax.while_loop(lambda some: some[0] != row[end], run, (row[start], carry))[1]
 
     def _uses(self, column: str) -> bool:
         """Return whether any row has a slot in a column."""
@@ -279,7 +276,7 @@ class _Rows:
         """Return the buffers, with the working state in a slot."""
         if self._uses("save"):
             slot = row["save"]
-            buffers = self._states.write(buffers, state, jnp.maximum(slot, 0), only_if=slot >= 0)
+            buffers = run_if(slot >= 0, lambda held: self._states.write(held, state, slot), buffers)
         local, run = self._loop.split(buffers)
         if self._uses("remote_save"):
             run = self._write(run, row["remote_save"], lambda: state)
@@ -396,4 +393,6 @@ def _run_both_passes(loop: Loop, constants: Arrays, state: Arrays, xs: Arrays) -
 
     value, gradients = jax.value_and_grad(loss, (0, 1, 2))(final, outputs, sums)
     final, stacked, sums = gradients
-    return value, loop.go_back(constants, xs, kept, (final, stacked if outputs else None, sums))
+    # As JAX does in a backward pass: the trace that runs is this one then.
+    with jax.sharding.use_abstract_mesh(jax.sharding.get_abstract_mesh()):
+        return value, loop.go_back(constants, xs, kept, (final, stacked if outputs else None, sums))

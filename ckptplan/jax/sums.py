@@ -23,7 +23,6 @@ from ckptplan.jax.leaves import (
     Arrays,
     axes_of,
     byte_size,
-    hold,
     make_room,
     make_zeros,
     put,
@@ -151,17 +150,10 @@ class GradientSums:
     def _form_group(self, sums: Sums) -> Sums:
         """Add the products of a whole group, after which its factors are of no use.
 
-        One number of each factor is overwritten, by one that comes after its products: compilers form what does
-        not change in a loop before it, whether or not the loop has a round.
+        Compilers form what does not change in a loop before it, whether or not the loop has a round: behind a
+        barrier, the factors are like the totals, which change.
         """
-        totals = self._form(*sums)
-        spent = []
-        for place, (whole, leaf) in enumerate(zip(sums[1], self._kept, strict=True)):
-            products = (totals[one.place] for one in self._products if place in {one.left, one.right})
-            number = sum(jnp.real(one.reshape(-1)[0]) for one in products)
-            last = hold(jnp.asarray(number, leaf.dtype)).reshape((1,) * whole.ndim)
-            spent.append(lax.dynamic_update_slice(whole, last, (0,) * whole.ndim))
-        return totals, tuple(spent)
+        return self._form(*lax.optimization_barrier(sums)), sums[1]
 
     def _form(self, totals: Arrays, kept: Sequence[jax.Array]) -> Arrays:
         """Add the products of a group of steps, whose factors are side by side."""
