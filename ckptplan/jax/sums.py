@@ -65,7 +65,7 @@ class GradientSums:
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
-        jaxpr, traced = recording.reverse, recording.traced
+        jaxpr, traced = _turn_products(recording.reverse), recording.traced
         self._held = traced.values
         count, fixed = len(traced.wanted.constants), len(traced.fixed)
         made = {one: equation for equation in jaxpr.eqns for one in equation.outvars}
@@ -186,6 +186,31 @@ def _merge_axes(array: Any, count: int) -> Any:
 def _order(axes: int, contracted: Sequence[int]) -> tuple[int, ...]:
     """Return the order of axes in which a factor is kept: those that are summed over first."""
     return (*contracted, *(axis for axis in range(axes) if axis not in contracted))
+
+
+def _turn_products(jaxpr: core.Jaxpr) -> core.Jaxpr:
+    """Return a jaxpr in which factors change places where their product, as that of a weight, is transposed."""
+    made: dict[Any, Any] = {equation.outvars[0]: equation for equation in jaxpr.eqns if equation.outvars}
+
+    def turn(equation: Any) -> Any:
+        given = equation.invars[0] if equation.primitive.name == "transpose" else None
+        product = None if isinstance(given, core.Literal) else made.get(given)
+        if product is None or product.primitive.name != "dot_general":
+            return equation
+        (left, right), params = product.invars, product.params
+        (of_left, of_right), batch = params["dimension_numbers"]
+        axes, moved = product.outvars[0].aval.ndim, left.aval.ndim - len(of_left)
+        if any(batch) or equation.params["permutation"] != (*range(moved, axes), *range(moved)):
+            return equation
+        precision = params["precision"]
+        changed = {
+            "dimension_numbers": ((of_right, of_left), batch),
+            "precision": precision[::-1] if isinstance(precision, tuple) else precision,
+        }
+        return product.replace(invars=[right, left], outvars=equation.outvars, params=params | changed)
+
+    turned: core.Jaxpr = jaxpr.replace(eqns=tuple(map(turn, jaxpr.eqns)))
+    return turned
 
 
 def _pass_linear(variable: Any, made: dict[Any, Any]) -> Any:
