@@ -200,13 +200,11 @@ def _turn_products(jaxpr: core.Jaxpr) -> core.Jaxpr:
         (left, right), params = product.invars, product.params
         (of_left, of_right), batch = params["dimension_numbers"]
         axes, moved = product.outvars[0].aval.ndim, left.aval.ndim - len(of_left)
-        if any(batch) or equation.params["permutation"] != (*range(moved, axes), *range(moved)):
+        # What else tells the factors apart, as an algorithm of a device, is left alone.
+        plain = params["precision"] is None and params.get("out_sharding") is None and not any(batch)
+        if not plain or equation.params["permutation"] != (*range(moved, axes), *range(moved)):
             return equation
-        precision = params["precision"]
-        changed = {
-            "dimension_numbers": ((of_right, of_left), batch),
-            "precision": precision[::-1] if isinstance(precision, tuple) else precision,
-        }
+        changed = {"dimension_numbers": ((of_right, of_left), batch)}
         return product.replace(invars=[right, left], outvars=equation.outvars, params=params | changed)
 
     turned: core.Jaxpr = jaxpr.replace(eqns=tuple(map(turn, jaxpr.eqns)))
