@@ -178,7 +178,7 @@ class _Rows:
 
     def __init__(self, loop: Loop, rows: npt.NDArray[np.int32], constants: Arrays, xs: Arrays) -> None:
         self._known = dict(zip(COLUMNS, rows.T, strict=True))
-        # Apart, since reading a number from each is the same code then.
+        # Apart: reads of arrays of one shape are the same code, which is compiled once.
         self._columns = {name: jnp.asarray(column) for name, column in self._known.items()}
         self._loop, self._constants, self._xs = loop, constants, tuple(map(hold, xs))
         table = loop.table
@@ -274,10 +274,10 @@ class _Rows:
 
     def _save(self, row: dict[str, Any], state: Arrays, buffers: Arrays) -> Arrays:
         """Return the buffers, with the working state in a slot."""
+        local, run = self._loop.split(buffers)
         if self._uses("save"):
             slot = row["save"]
-            buffers = run_if(slot >= 0, lambda held: self._states.write(held, state, slot), buffers)
-        local, run = self._loop.split(buffers)
+            local = run_if(slot >= 0, lambda held: self._states.write(held, state, slot), local)
         if self._uses("remote_save"):
             run = self._write(run, row["remote_save"], lambda: state)
         if self._uses("push_from"):
@@ -393,6 +393,6 @@ def _run_both_passes(loop: Loop, constants: Arrays, state: Arrays, xs: Arrays) -
 
     value, gradients = jax.value_and_grad(loss, (0, 1, 2))(final, outputs, sums)
     final, stacked, sums = gradients
-    # As JAX does in a backward pass: the trace that runs is this one then.
+    # JAX sets the mesh where it traces a backward pass, and traces are kept by that: it will find this one.
     with jax.sharding.use_abstract_mesh(jax.sharding.get_abstract_mesh()):
         return value, loop.go_back(constants, xs, kept, (final, stacked if outputs else None, sums))

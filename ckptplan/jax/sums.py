@@ -151,9 +151,15 @@ class GradientSums:
         """Add the products of a whole group, after which its factors are of no use.
 
         Compilers form what does not change in a loop before it, whether or not the loop has a round: behind a
-        barrier, the factors are like the totals, which change.
+        barrier, a factor is like the totals of its products, which change.
         """
-        return self._form(*lax.optimization_barrier(sums)), sums[1]
+        totals, kept = sums
+        behind = []
+        for place, leaf in enumerate(kept):
+            # Of these alone: on a mesh, each varies along axes of its own.
+            others = (totals[one.place] for one in self._products if place in {one.left, one.right})
+            behind.append(lax.optimization_barrier((leaf, *others))[0])
+        return self._form(totals, behind), kept
 
     def _form(self, totals: Arrays, kept: Sequence[jax.Array]) -> Arrays:
         """Add the products of a group of steps, whose factors are side by side."""
@@ -200,7 +206,7 @@ def _turn_products(jaxpr: core.Jaxpr) -> core.Jaxpr:
         (left, right), params = product.invars, product.params
         (of_left, of_right), batch = params["dimension_numbers"]
         axes, moved = product.outvars[0].aval.ndim, left.aval.ndim - len(of_left)
-        # What else tells the factors apart, as an algorithm of a device, is left alone.
+        # Of a precision or a sharding, each factor may have its own: such a product is left alone.
         plain = params["precision"] is None and params.get("out_sharding") is None and not any(batch)
         if not plain or equation.params["permutation"] != (*range(moved, axes), *range(moved)):
             return equation

@@ -67,8 +67,9 @@ _measured: Recent[Any, Measurement] = Recent(_MOST)
 _DEVIATION = 1.5
 #: How many times as large, or as small, such a call may be to need no measurement.
 _MOST_RATIO = 4
-#: Kinds of calls of which it was looked at whether a place off the chip would help, or outputs take too much.
+#: Kinds of calls of which it was said that a place off the chip would help, and that outputs take too much.
 _advised: Recent[Any, bool] = Recent(_MOST)
+_told: Recent[Any, bool] = Recent(_MOST)
 #: The sizes of all steps, by the kind of a call, T and the sizes of the first steps; their times, by constants,
 #: too; how many calls there were by the constants, and the strategy with its settings.
 _surveyed: Recent[Any, Measurement] = Recent(_MOST)
@@ -133,16 +134,16 @@ class Space:
 
     def warn_of_turn(self, plan: Plan, kind: Any) -> None:
         """Say, once for a kind of call, if a loss of the outputs will probably pass the limit."""
-        if self.outputs is None or (kind, self) in _advised:
+        if kind in _told or not torch.is_grad_enabled():
             return
-        _advised.keep((kind, self), True)
         excess = self.find_excess(plan)
         if excess > KEPT * self.limit:
+            _told.keep(kind, True)
             _log.warning(
                 "between the forward and the backward pass, a loss like a mean of squares of all outputs (%s) "
                 "will take about %s more than the limit. A loss that is a sum over time can be made in the "
                 "steps: bptt(..., loss=...)",
-                *(format_bytes(size, like=self.limit) for size in (self.outputs, excess)),
+                *(format_bytes(size, like=self.limit) for size in (self.outputs or 0, excess)),
             )
 
     def find_excess(self, plan: Plan) -> int:
@@ -152,16 +153,16 @@ class Space:
         """
         if self.outputs is None:
             return 0
-        # There are the states before and after the last steps, too, and the first one is the caller's.
-        sizes, states, recorded, last = plan.workload, 1, 0, Record(0, 0)
+        # There are the states before and after the last steps, too; the first of all is the caller's.
+        sizes, states, recorded, last = plan.workload, 2, 0, Record(0, 0)
         for action in takewhile(lambda one: not isinstance(one, Backward), schedule_of(plan)):
             match action:
-                case Save(_, Tier.LOCAL):
-                    states += 1
-                case Free(_, Tier.LOCAL):
-                    states -= 1
+                case Save(state, Tier.LOCAL):
+                    states += state > 0
+                case Free(state, Tier.LOCAL):
+                    states -= state > 0
                 case Transfer(moved, Tier.LOCAL, _):
-                    states -= len(moved)
+                    states -= sum(state > 0 for state in moved)
                 case Record(start, stop):
                     recorded, last = recorded + stop - start, action
         # What records all steps at once runs none of them again.
@@ -462,24 +463,51 @@ def ask(*, inputs: Any, state: Any, steps: int | None = None, **fields: Any) -> 
     return Call(inputs=inputs, state=state, plan=twice, **fields)
 
 
-def _keep_found(timed: tuple[Any, Any], call: Any, sizes: Measurement) -> None:
-    """Keep the sizes of a call, and the times of the first one, so that plans stay as they are."""
-    number, known = _seen.get(call, 0), _timed.find(timed)
-    found = sizes if not number or known is None else sizes.with_times(known)
-    _timed.keep(timed, _surveyed.keep(timed[0], found))
-    _seen.keep(call, number + 1)
+@dataclass(frozen=True, kw_only=True)
+class _Showed:
+    """What calls showed of all of their steps, by their kind, T, constants and the sizes of the first steps."""
 
+    kind: Any
+    steps: int
+    constants: int
+    sizes: tuple[Any, ...]
 
-def _is_watched(call: Any, *, runs: bool) -> bool:
-    """Return whether a call is watched, by its constants and plan; one that ``runs`` counts.
+    @property
+    def _key(self) -> Any:
+        return self.kind, self.steps, self.sizes
 
-    The first, second, fourth, eighth, ... one is: what steps keep may depend on data.
-    """
-    number = _seen.get(call, 0)
-    watched = not number & (number + 1)
-    if runs and not watched:
+    @property
+    def _timed(self) -> Any:
+        return self._key, self.constants
+
+    def complete(self, first: Measurement) -> Measurement:
+        """Return a measurement of the first steps with what calls showed."""
+        found = (_surveyed.find(self._key) or first).with_times(_timed.find(self._timed) or first)
+        return replace(found, taken_bytes=first.taken_bytes)
+
+    def describe(self, plan: Plan) -> Any:
+        """Return what calls under a plan are counted by."""
+        return self._timed, plan.strategy, *plan.parameters.items()
+
+    def keep(self, sizes: Measurement, plan: Plan) -> None:
+        """Keep the sizes of a call, and the times of the first one, so that plans stay as they are."""
+        call, known = self.describe(plan), _timed.find(self._timed)
+        number = _seen.get(call, 0)
+        found = sizes if not number or known is None else sizes.with_times(known)
+        _timed.keep(self._timed, _surveyed.keep(self._key, found))
         _seen.keep(call, number + 1)
-    return watched
+
+    def is_watched(self, plan: Plan, *, runs: bool) -> bool:
+        """Return whether a call under a plan is watched; one that ``runs`` counts.
+
+        The first, second, fourth, eighth, ... one is: what steps keep may depend on data.
+        """
+        call = self.describe(plan)
+        number = _seen.get(call, 0)
+        watched = not number & (number + 1)
+        if runs and not watched:
+            _seen.keep(call, number + 1)
+        return watched
 
 
 def choose_plan(
@@ -513,14 +541,13 @@ def choose_plan(
         probed = probe(call, anew=False)
     kind = probed.describe_kind(call)
 
-    def take(**options: Any) -> tuple[Any, Measurement]:
-        """Return what steps take, as in all of them if a call showed that, and by what its times are kept."""
-        found = _measure_all(call, probed, kind, **options)
-        timed = (kind, count, found.sizes), probed.constants
-        seen = (_surveyed.find(timed[0]) or found).with_times(_timed.find(timed) or found)
-        return timed, replace(seen, taken_bytes=found.taken_bytes)
+    def take(**options: Any) -> Measurement:
+        first = _measure_all(call, probed, kind, **options)
+        return replace(showed, sizes=first.sizes).complete(first)
 
-    timed, written = take(limit=limit, scales=scales)
+    first = _measure_all(call, probed, kind, limit=limit, scales=scales)
+    showed = _Showed(kind=kind, steps=count, constants=probed.constants, sizes=first.sizes)
+    written = showed.complete(first)
     space = Space(
         limit=limit,
         outputs=None if call.losses else count * written.output_bytes,
@@ -532,28 +559,21 @@ def choose_plan(
     )
     shape = () if callable(inputs) else flatten(inputs)[0][0].shape
     fit = partial(plan_within, space=space, shape=tuple(shape))
-    plans: list[tuple[Plan, Call]] = []
+    plans: list[tuple[Plan, Call, Space]] = []
     refusal: InputError | None = None
     try:
-        plan = fit(written, steps=count, take=lambda **options: take(**options)[1])
-
-        def describe(done: Plan) -> Any:
-            return timed, done.strategy, *done.parameters.items()
-
-        def keep(sizes: Measurement, done: Plan) -> None:
-            _keep_found(timed, describe(done), sizes)
-
+        plan = fit(written, steps=count, take=take)
         survey = Survey(
             measurement=written,
             plan=plan,
             replan=partial(fit, steps=count),
-            keep=keep,
-            is_first=describe(plan) not in _seen,
-            is_open=not isinstance(call.cell, ChunkCell) and _is_watched(describe(plan), runs=scales),
+            keep=showed.keep,
+            is_first=showed.describe(plan) not in _seen,
+            is_open=not isinstance(call.cell, ChunkCell) and showed.is_watched(plan, runs=scales),
             # A measurement, or a rehearsal, finds out more.
             probed=probed if probed.recalled and probed.found.rehearsed else None,
         )
-        plans.append((plan, replace(asked, plan=plan, compile=None, survey=survey)))
+        plans.append((plan, replace(asked, plan=plan, compile=None, survey=survey), space))
     except InputError as error:
         refusal = error
     built = find_piece(asked)
@@ -570,6 +590,7 @@ def choose_plan(
                     replace(
                         asked, plan=stretch(schedule_of(plan), built.steps, count), pieced=plan, compile=built
                     ),
+                    of_pieces,
                 )
             )
         except InputError as error:
@@ -578,11 +599,12 @@ def choose_plan(
         if not written.is_scaled:
             raise refusal
         return choose_plan(asked, memory, held_states=held_states, advises=advises)
-    plan, found = min(plans, key=lambda one: one[0].predicted.seconds)
+    plan, found, used = min(plans, key=lambda one: one[0].predicted.seconds)
     _log.info("%s", describe_choice(plan, limit))
     if scales and not (found.survey is not None and found.survey.is_open):
         warn_of_excess(plan, tried=written.taken_bytes)
-    space.warn_of_turn(plan, kind)
+    if found.survey is None or found.survey.is_first:
+        used.warn_of_turn(plan, kind)
     if advises and place is None and plan.predicted.overhead > DEAR and kind not in _advised:
         # Once for calls of a kind, whatever their lengths.
         _advised.keep(kind, True)

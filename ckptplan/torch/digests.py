@@ -114,11 +114,11 @@ def _project(flat: torch.Tensor, level: int = 0) -> torch.Tensor:
 
 
 def _weigh(count: int, *kind: Any) -> torch.Tensor:
-    """Return the weights of so many elements: a table of about their number, not of a row."""
+    """Return the weights of so many elements, the same for each tensor of that size."""
     return _make_weights(1 << max(0, count - 1).bit_length(), *kind)[:count]
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _make_weights(count: int, dtype: torch.dtype, device: torch.device, level: int = 0) -> torch.Tensor:
     """Return so many weights, for all tensors of a process: of either sign, none of them small."""
     # On the CPU first, whatever torch.set_default_device says.

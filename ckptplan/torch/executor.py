@@ -166,9 +166,12 @@ class Executor:
         if self.call.losses:
             # Only where outputs are returned, a caller makes a loss of them.
             return False
-        tapes = (record.stop - record.start) * plan.workload.tape_bytes
-        made = MADE_OF_OUTPUTS * self.engine.outputs.kept_bytes
-        return self.stores[Tier.LOCAL].bytes + tapes + made > limit
+        sizes = plan.workload
+        tapes = (record.stop - record.start) * sizes.tape_bytes
+        # Outputs and their gradients, which are there all the time, and what a loss makes of them.
+        made = self.steps * sizes.resident_bytes_per_step
+        made += (MADE_OF_OUTPUTS - 2) * self.engine.outputs.kept_bytes
+        return self.stores[Tier.LOCAL].bytes + sizes.state_bytes + tapes + made > limit
 
     def reverse(self, rest: Lookahead, *, final: list[Gradient], incoming: Incoming) -> None:
         """Execute the rest, given the gradients of the final state and of the results of the outputs."""

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-#: The bytes of the smallest and the largest page in memory, and how many times as much there is beside one.
-_LEAST, _PAGE, _SHARE = 2**14, 2**18, 32
+#: The bytes of the smallest and the largest page in memory, how many times as much was kept before a page, and
+#: how many tensors like its first one it has room for.
+_LEAST, _PAGE, _BEFORE, _ALIKE = 2**14, 2**18, 32, 8
 #: The bytes of the first and the largest page in files: they double, as each is open.
 _FIRST, _LARGEST = 2**16, 2**28
 _ALIGNMENT = 16
@@ -32,7 +33,7 @@ class Pages:
         self._in_file = in_file
         self._page: torch.Tensor | None = None
         self._used, self._size = 0, _FIRST
-        #: The bytes of all pages in memory.
+        #: The bytes of all pages in memory so far.
         self._made = 0
 
     def keep(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -40,10 +41,11 @@ class Pages:
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
             return tensor.clone()
         size = tensor.nbytes
-        if self._page is None or self._used + size > len(self._page):
-            self._page, self._used = self._make(size, tensor.device), 0
+        taken = -(-size // _ALIGNMENT) * _ALIGNMENT
+        if self._page is None or self._used + taken > len(self._page):
+            self._page, self._used = self._make(taken, tensor.device), 0
         place = self._page[self._used : self._used + size]
-        self._used += -(-size // _ALIGNMENT) * _ALIGNMENT
+        self._used += taken
         return place.view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
     def _make(self, size: int, device: torch.device) -> torch.Tensor:
@@ -56,8 +58,9 @@ class Pages:
             else:
                 self._size = min(2 * self._size, _LARGEST)
                 return page
-        # What a page has no use for yet, no plan counts: it is small beside what there is.
-        count = max(size, min(max(_LEAST, self._made // _SHARE), _PAGE))
+        # No plan counts what is left of a page: for tensors like this one nothing is.
+        count = min(max(_LEAST, _ALIKE * size, self._made // _BEFORE), _PAGE)
+        count = max(1, count // max(1, size)) * size
         self._made += count
         return torch.empty(count, dtype=torch.uint8, device=device)
 

@@ -248,10 +248,11 @@ class Survey:
         return self.plan
 
     def _plan_for(self, sizes: Measurement) -> None:
+        """Make the plan for some sizes. Raises InputError if none fits."""
         try:
             self._planned, self.plan = sizes, self.replan(sizes)
         except InputError as error:
-            # It says all: not also that sizes were others.
+            # Without the error that is handled now, which says that the sizes were others: no fault of a user.
             raise error from None
 
     def finish(self) -> None:

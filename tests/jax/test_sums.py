@@ -158,3 +158,32 @@ def test_groups_are_planned_where_memory_allows_them() -> None:
     factors = f"f64[{TOGETHER},{BATCH},{NEURONS}]"
     assert factors in text["large"]
     assert factors not in text["small"]
+
+
+@pytest.mark.parametrize("limit", ["200 kB", "300 kB"])
+def test_sums_keep_the_axes_along_which_they_vary(limit: str) -> None:
+    """Weights are the same on all devices of a mesh, and their factors are not."""
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("batch",))
+    keys = jax.random.split(jax.random.key(0), 3)
+    weights = {
+        "in": 0.3 * jax.random.normal(keys[0], (6, 16)),
+        "back": 0.3 * jax.random.normal(keys[1], (16, 16)),
+        "bias": jnp.zeros(16),
+    }
+    state, xs = jnp.zeros((8, 16)), jax.random.normal(keys[2], (128, 8, 6))
+
+    def train(run: Any) -> Any:
+        def lose(weights: Any, state: Any, xs: Any) -> Any:
+            def step(h: Any, x: Any) -> Any:
+                h = jnp.tanh(x @ weights["in"] + h @ weights["back"] + weights["bias"])
+                return h, h
+
+            return jax.lax.pmean((run(step, state, xs)[1] ** 2).mean(), "batch")
+
+        each, all_ = jax.sharding.PartitionSpec("batch"), jax.sharding.PartitionSpec(None, "batch")
+        none = jax.sharding.PartitionSpec()
+        mapped = jax.shard_map(lose, mesh=mesh, in_specs=(none, each, all_), out_specs=none)
+        return jax.jit(jax.grad(mapped))(weights, state, xs)
+
+    planned = train(lambda *given: ckptplan.jax.scan(*given, memory=limit))
+    assert difference(planned, train(jax.lax.scan)) < 1e-5

@@ -406,7 +406,7 @@ def test_a_loss_of_outputs_for_which_there_is_no_room_is_named_once(caplog: pyte
     inputs = torch.randn(64, 8, 16)
     for name, make in WITH_OUTPUTS.items():
         forget()
-        budget._advised.clear()
+        budget._told.clear()
         caplog.clear()
         for share in (4, 4, 30):
             make(share * OUTPUTS)(inputs)

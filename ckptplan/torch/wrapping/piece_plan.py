@@ -149,8 +149,8 @@ class Room:
         if chosen is None:
             lengths = [min(piece, steps)] if piece is not None else _list_lengths(steps)
             chosen = _chosen.keep(key, self._search(lengths))
+            self.space.warn_of_turn(chosen[0], key[0])
         plan, length = chosen
-        self.space.warn_of_turn(plan, key)
         _log.info("pieces of %d time steps, %s", length, describe_choice(plan, self.space.limit))
         return PiecePlan(plan=name_pieces(plan, length), piece=length)
 
