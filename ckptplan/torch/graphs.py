@@ -71,7 +71,7 @@ def count_saved_bytes(
     outputs = tuple(outputs)
     left_out = {storage_of(tensor) for tensor in without} | known
     kept: dict[int, int] = {}
-    for tensor in (*end, *find_saved_tensors(outputs)):
+    for tensor in (*end, *find_kept_tensors(outputs)):
         place = storage_of(tensor)
         if place not in left_out and not isinstance(tensor, torch.nn.Parameter):
             kept[place] = tensor.untyped_storage().nbytes() if tensor.layout is torch.strided else 0
@@ -85,7 +85,7 @@ _SPARSE = ("_saved_sparse", "_saved_sparse_grad")
 
 def gives_sparse(outputs: Iterable[torch.Tensor]) -> bool:
     """Return whether operations of a graph give sparse gradients."""
-    kinds = ((node, name) for node in walk_nodes(outputs) for name in _list_saved(node.__class__))
+    kinds = ((node, name) for node in walk_nodes(outputs) for name in _list_saved(node.__class__, "_saved_"))
     return any(getattr(node, name) for node, name in kinds if name in _SPARSE)
 
 
@@ -97,13 +97,32 @@ def storage_of(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
+def find_kept_tensors(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Yield the tensors that the nodes of a graph keep alive: of those that hooks packed, what they made of it.
+
+    To unpack them may take memory, as under ``torch.utils.checkpoint``, which runs again what made them.
+    """
+    if not hasattr(torch._C._autograd.SavedTensor, "data"):
+        # Older versions of PyTorch tell only what is unpacked.
+        yield from find_saved_tensors(outputs)
+        return
+    for node in walk_nodes(outputs):
+        if hasattr(node, "saved_tensors"):
+            # A function written in Python, which may keep tensors as attributes, too.
+            yield from find_held_tensors(vars(node))
+        for name in _list_saved(node.__class__, "_raw_saved_"):
+            value = getattr(node, name)
+            for one in value if isinstance(value, tuple | list) else (value,):
+                yield from find_held_tensors(one.data)
+
+
 def find_saved_tensors(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Yield the tensors that the nodes of a graph saved."""
+    """Yield the tensors that the nodes of a graph saved, as their backward passes see them."""
     for node in walk_nodes(outputs):
         if hasattr(node, "saved_tensors"):
             # A function written in Python, which may keep tensors as attributes, too.
             yield from find_held_tensors((node.saved_tensors, vars(node)))
-        for name in _list_saved(node.__class__):
+        for name in _list_saved(node.__class__, "_saved_"):
             value = getattr(node, name)
             values = value if isinstance(value, tuple | list) else (value,)
             yield from (one for one in values if isinstance(one, torch.Tensor))
@@ -136,8 +155,8 @@ def _is_apart(value: Any) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _list_saved(kind: Any) -> tuple[str, ...]:
-    return tuple(name for name in dir(kind) if name.startswith("_saved_"))
+def _list_saved(kind: Any, begin: str) -> tuple[str, ...]:
+    return tuple(name for name in dir(kind) if name.startswith(begin))
 
 
 def as_graph_roots(leaves: Leaves) -> Leaves:

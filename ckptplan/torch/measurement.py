@@ -39,8 +39,8 @@ _PIECE = 64
 _STEPS = 16
 #: Steps whose bytes are counted: the fewest of which all kinds of actions run after others.
 _COUNTED = 4
-#: The same where a limit has room for so few tapes: those of single steps.
-_COUNTED_TIGHT, _TIGHT = 2, 7
+#: The same where a limit has room for so few tapes: those of single steps. Of the largest ones there are few.
+_COUNTED_TIGHT, _COUNTED_LARGEST, _TIGHT = 5, 2, 7
 
 
 class FirstRuns:
@@ -134,7 +134,7 @@ def measure_call(call: Call, probed: Probed, *, limit: int, rounds: int = 1) -> 
     count = choose_count(call, probed, limit=limit)
     live, tried = _make_meter(call.device), _make_meter(call.device)
     # Elsewhere a rehearsal has room, and takes several times as long while it is metered.
-    tight = _is_tight(call, probed, limit=limit)
+    tight = _is_tight(probed, limit=limit)
     # A meter of tensors cannot look into compiled functions.
     with run_eagerly() if tight else nullcontext(), tried if tight else nullcontext():
         runs = FirstRuns(call, probed, limit=limit)
@@ -145,7 +145,10 @@ def measure_call(call: Call, probed: Probed, *, limit: int, rounds: int = 1) -> 
     with run_eagerly():
         # What is kept for later calls is made before anything is counted.
         runs.run(min(2, steps), _reverse_halves(min(2, steps)))
-        actions = tuple(_reverse_halves(count)) if chunks or count < _COUNTED else _REVERSE_COUNTED
+        if chunks or count < _COUNTED:
+            actions = tuple(_reverse_halves(count))
+        else:
+            actions = _REVERSE_COUNTED if count == _COUNTED else tuple(_reverse_singly(count))
         runs.run(count, actions, seen, meter=lambda: live)
     _refuse_empty(call.sequence.leaves, seen)
     sizes = seen.find_sizes(runs.state_bytes, count, ends="final_loss" in losses)
@@ -192,7 +195,7 @@ def measure_grown(call: Call, probed: Probed, *, limit: int) -> Measurement:
     """
     sequence = call.sequence
     # A limit that has room for one step may have none for several of the largest ones, whatever it is.
-    count = min(_COUNTED_TIGHT, call.plan.steps)
+    count = min(_COUNTED_LARGEST, call.plan.steps)
     state = begin = call.state
     size, first = byte_size(flatten(state)[0]), 0
     with torch.no_grad(), aside(probed.situation.reached, probed.generators, spares_parameters=True):
@@ -312,7 +315,7 @@ class Recordings:
         ``ends`` in one: then the step before the others is compared with them.
         """
         (few, least), (many, most) = self.tapes[1 if ends and len(self.tapes) > 1 else 0], self.tapes[-1]
-        each = -(-least // few) if len(self.tapes) < 3 else -(-(most - least) // (many - few))
+        each = -(-least // few) if many == few else -(-(most - least) // (many - few))
         return Sizes(
             state_bytes=state, tape_bytes=max(1, each), resident_bytes_per_step=-(-self._saved // steps)
         )
@@ -352,14 +355,12 @@ def choose_count(call: Call, probed: Probed, *, limit: int) -> int:
     if isinstance(call.cell, ChunkCell):
         # Each half is as many as it works on at a time.
         return min(2 * find_working(limit // max(1, byte_size(flatten(call.state)[0]))), steps)
-    return min(_COUNTED_TIGHT if _is_tight(call, probed, limit=limit) else _COUNTED, steps)
+    return min(_COUNTED_TIGHT if _is_tight(probed, limit=limit) else _COUNTED, steps)
 
 
-def _is_tight(call: Call, probed: Probed, *, limit: int) -> bool:
+def _is_tight(probed: Probed, *, limit: int) -> bool:
     """Return whether there is hardly room for several tapes beside the gradients of parameters."""
-    # The state after a step is a part of its tape, too.
-    tape = probed.found.tape_bytes + byte_size(flatten(call.state)[0])
-    return limit < byte_size(probed.parameters) + _TIGHT * tape
+    return limit < byte_size(probed.parameters) + _TIGHT * probed.found.tape_bytes
 
 
 #: Steps of which one is recorded by itself, and two after another one, when gradients are there.
@@ -367,6 +368,19 @@ _REVERSE_COUNTED: tuple[Action, ...] = (
     *(Save(0, Tier.LOCAL), Advance(0, 3), Record(3, 4), Backward(3, 4), Load(0, Tier.LOCAL)),
     *(Free(0, Tier.LOCAL), Record(0, 1), Record(1, 3), Backward(1, 3), Backward(0, 1)),
 )
+
+
+def _reverse_singly(count: int) -> Iterator[Action]:
+    """Yield the actions that reverse so many steps one at a time, from one checkpoint.
+
+    Between two of them, several advance, beside the gradient of a state.
+    """
+    yield Save(0, Tier.LOCAL)
+    for step in reversed(range(count)):
+        if step < count - 1:
+            yield Load(0, Tier.LOCAL)
+        yield Advance(0, step) if step else Free(0, Tier.LOCAL)
+        yield from (Record(step, step + 1), Backward(step, step + 1))
 
 
 def _reverse_halves(count: int) -> Iterator[Action]:

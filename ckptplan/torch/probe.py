@@ -169,8 +169,10 @@ class FirstSteps:
         used = list_uses(result, self.call.parameters)
         self._refuse_computed(used)
         try:
+            # The next step may keep the state that it begins with: it counts here.
+            end = flatten(result.after)[0]
             tape_bytes = count_saved_bytes(
-                result.tensors, end=(), without=result.roots, known=self.reached.storages
+                result.tensors, end=end, without=result.roots, known=self.reached.storages
             )
             types = {one.dtype for one in find_saved_tensors(result.tensors) if one.is_floating_point()}
         except RuntimeError:

@@ -107,7 +107,7 @@ class Findings:
     modules: tuple[torch.nn.Module, ...] = ()
     #: The number of tensors requiring a gradient that each step creates.
     temporary: int = 0
-    #: What the graph of a step keeps.
+    #: What the graph of a step keeps, with the state after it.
     tape_bytes: int = 0
     #: What the state after the first step takes more than the one before: each step's tape may, too.
     growth_bytes: int = 0

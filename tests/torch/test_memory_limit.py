@@ -894,6 +894,62 @@ def test_a_first_call_at_the_least_limit_stays_within_it(name: str) -> None:
     assert found.peak <= 1.05 * least
 
 
+def delay(cell: Any, line: torch.Tensor, x: torch.Tensor) -> Any:
+    """The state is most of what a step keeps, and another operation keeps a part of it."""
+    output = torch.tanh(cell.gru.weight_ih.sum() * line[:, 0] + cell.inner(x).mean())
+    return torch.cat([line[:, 1:], output[:, None]], 1), output
+
+
+def learn_fast(cell: Any, weights: torch.Tensor, x: torch.Tensor) -> Any:
+    key = torch.tanh(cell.inner(x))
+    output = torch.einsum("bij,bj->bi", weights, key)
+    return 0.9 * weights + 0.1 * key[:, :, None] * (key - output)[:, None], output
+
+
+def mix_neighbours(cell: Any, state: torch.Tensor, x: torch.Tensor) -> Any:
+    """What a step works with is more than its tape."""
+    near = state.roll(1, 1) + state.roll(-1, 1)
+    state = torch.tanh(0.5 * state + near * cell.inner(x)[:, None] * torch.sigmoid(near))
+    return state, state.mean(1)
+
+
+class Stepping(torch.nn.Module):
+    """A cell of which a function is the step."""
+
+    def __init__(self, step: Any) -> None:
+        super().__init__()
+        self.gru, self.inner, self.step = torch.nn.GRUCell(16, 24), torch.nn.Linear(16, 24), step
+
+    def forward(self, state: torch.Tensor, x: torch.Tensor) -> Any:
+        return self.step(self, state, x)
+
+
+@pytest.mark.parametrize("times", [1.0, 1.4, 2.5])
+@pytest.mark.parametrize(
+    ("step", "shape"),
+    [(delay, (10, 24)), (learn_fast, (24, 24)), (mix_neighbours, (20, 24))],
+)
+def test_both_calls_stay_within_a_limit_whatever_a_step_keeps(
+    step: Any, shape: tuple[int, ...], times: float
+) -> None:
+    torch.manual_seed(0)
+    cell: Any = Stepping(step)
+    inputs, state = torch.randn(100, 16, 16), torch.zeros(16, *shape)
+
+    def run(memory: Any) -> None:
+        bptt(cell, inputs, state, squares, memory=memory, parameters=cell).loss.backward()
+        cell.zero_grad()
+
+    run("1 GB")
+    _, least = refuse(run, 1)
+    forget()
+    recognise._kept.clear()
+    for _ in range(2):
+        with LiveBytes() as live:
+            run(int(times * least))
+        assert live.peak <= 1.03 * times * least
+
+
 class Convolved(torch.nn.Module):
     """Convolutional neurons, whose states are most of what a step keeps."""
 
