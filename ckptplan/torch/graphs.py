@@ -97,35 +97,23 @@ def storage_of(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
+#: Whether PyTorch shows what hooks packed; older versions tell only what is unpacked.
+_SHOWS_PACKED = hasattr(torch._C._autograd.SavedTensor, "data")
+
+
 def find_kept_tensors(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
     """Yield the tensors that the nodes of a graph keep alive: of those that hooks packed, what they made of it.
 
     To unpack them may take memory, as under ``torch.utils.checkpoint``, which runs again what made them.
     """
-    if not hasattr(torch._C._autograd.SavedTensor, "data"):
-        # Older versions of PyTorch tell only what is unpacked.
-        yield from find_saved_tensors(outputs)
-        return
     for node in walk_nodes(outputs):
         if hasattr(node, "saved_tensors"):
             # A function written in Python, which may keep tensors as attributes, too.
-            yield from find_held_tensors(vars(node))
-        for name in _list_saved(node.__class__, "_raw_saved_"):
+            yield from find_held_tensors((() if _SHOWS_PACKED else node.saved_tensors, vars(node)))
+        for name in _list_saved(node.__class__, "_raw_saved_" if _SHOWS_PACKED else "_saved_"):
             value = getattr(node, name)
             for one in value if isinstance(value, tuple | list) else (value,):
-                yield from find_held_tensors(one.data)
-
-
-def find_saved_tensors(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Yield the tensors that the nodes of a graph saved, as their backward passes see them."""
-    for node in walk_nodes(outputs):
-        if hasattr(node, "saved_tensors"):
-            # A function written in Python, which may keep tensors as attributes, too.
-            yield from find_held_tensors((node.saved_tensors, vars(node)))
-        for name in _list_saved(node.__class__, "_saved_"):
-            value = getattr(node, name)
-            values = value if isinstance(value, tuple | list) else (value,)
-            yield from (one for one in values if isinstance(one, torch.Tensor))
+                yield from find_held_tensors(one.data if _SHOWS_PACKED else one)
 
 
 #: The most objects in which tensors are looked for.

@@ -28,8 +28,8 @@ from ckptplan.torch.chunk_check import refuse_backward_hooks
 from ckptplan.torch.graphs import (
     count_saved_bytes,
     find_graph_leaves,
+    find_kept_tensors,
     find_outer_node,
-    find_saved_tensors,
     gives_sparse,
     walk_nodes,
 )
@@ -174,7 +174,7 @@ class FirstSteps:
             tape_bytes = count_saved_bytes(
                 result.tensors, end=end, without=result.roots, known=self.reached.storages
             )
-            types = {one.dtype for one in find_saved_tensors(result.tensors) if one.is_floating_point()}
+            types = {one.dtype for one in find_kept_tensors(result.tensors) if one.is_floating_point()}
         except RuntimeError:
             # A part of the graph is gone.
             tape_bytes, types = 0, set()

@@ -21,6 +21,7 @@ import pytest
 import snntorch  # type: ignore[import-untyped]
 import torch
 from snntorch import utils
+from torch.utils.checkpoint import checkpoint
 
 import ckptplan
 from ckptplan import InputError
@@ -913,6 +914,17 @@ def mix_neighbours(cell: Any, state: torch.Tensor, x: torch.Tensor) -> Any:
     return state, state.mean(1)
 
 
+def run_again_inside(cell: Any, state: torch.Tensor, x: torch.Tensor) -> Any:
+    """What it keeps is made when the backward pass asks for it: whoever counts it must not ask."""
+
+    def inner(x: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
+        wide = torch.relu(cell.gru(x, state)).repeat(1, 12)
+        return state + torch.tanh(wide * wide).view(len(x), 12, -1).mean(1)
+
+    state = checkpoint(inner, x, state, use_reentrant=False)
+    return state, state
+
+
 class Stepping(torch.nn.Module):
     """A cell of which a function is the step."""
 
@@ -927,11 +939,12 @@ class Stepping(torch.nn.Module):
 @pytest.mark.parametrize("times", [1.0, 1.4, 2.5])
 @pytest.mark.parametrize(
     ("step", "shape"),
-    [(delay, (10, 24)), (learn_fast, (24, 24)), (mix_neighbours, (20, 24))],
+    [(delay, (10, 24)), (learn_fast, (24, 24)), (mix_neighbours, (20, 24)), (run_again_inside, (24,))],
 )
 def test_both_calls_stay_within_a_limit_whatever_a_step_keeps(
     step: Any, shape: tuple[int, ...], times: float
 ) -> None:
+    """The first one about: it compares two steps with plain backpropagation."""
     torch.manual_seed(0)
     cell: Any = Stepping(step)
     inputs, state = torch.randn(100, 16, 16), torch.zeros(16, *shape)
@@ -944,10 +957,10 @@ def test_both_calls_stay_within_a_limit_whatever_a_step_keeps(
     _, least = refuse(run, 1)
     forget()
     recognise._kept.clear()
-    for _ in range(2):
+    for most in (1.1, 1.03):
         with LiveBytes() as live:
             run(int(times * least))
-        assert live.peak <= 1.03 * times * least
+        assert live.peak <= most * times * least
 
 
 class Convolved(torch.nn.Module):
