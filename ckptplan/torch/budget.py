@@ -139,7 +139,7 @@ class Space:
         excess = self.find_excess(plan)
         if excess > KEPT * self.limit:
             _told.keep(kind, True)
-            _log.warning(
+            _log.info(
                 "between the forward and the backward pass, a loss like a mean of squares of all outputs (%s) "
                 "will take about %s more than the limit. A loss that is a sum over time can be made in the "
                 "steps: bptt(..., loss=...)",

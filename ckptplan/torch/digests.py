@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterable
 from contextlib import nullcontext
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
@@ -61,7 +60,7 @@ def _find_ready(kind: type, dtype: torch.dtype, device: torch.device, count: int
     """Return the weights of tensors that need no preparation, a frequent case that is handled faster."""
     is_ready = kind is torch.Tensor and device.type == "cpu" and dtype in (torch.float32, torch.float64)
     with torch.inference_mode(False):
-        return _weigh(count, dtype, device) if is_ready and count <= _ROW else None
+        return _weigh(dtype, device)[:count] if is_ready and count <= _ROW else None
 
 
 def project_finite(tensor: torch.Tensor) -> torch.Tensor:
@@ -86,12 +85,12 @@ def _project_some(stacked: torch.Tensor) -> torch.Tensor:
         return torch.stack([_project(make_finite(_flatten(one))) for one in stacked])
     rows = make_finite(flat).view(steps, size)
     with full_precision(flat.device):
-        return _multiply_rows(rows, _weigh(size, flat.dtype, flat.device))
+        return _multiply_rows(rows, _weigh(flat.dtype, flat.device)[:size])
 
 
 def _project_parts(row: torch.Tensor) -> torch.Tensor:
     """Return the projection of at most a row in fp64, with NaN and infinities replaced."""
-    weights = _weigh(len(row), torch.float64, row.device)
+    weights = _weigh(torch.float64, row.device)[: len(row)]
     numbers = [
         torch.dot(make_finite(one.double()), some) for one, some in zip(cut(row), cut(weights), strict=True)
     ]
@@ -100,37 +99,29 @@ def _project_parts(row: torch.Tensor) -> torch.Tensor:
 
 def _project(flat: torch.Tensor, level: int = 0) -> torch.Tensor:
     """Return the projection of elements; of more than a row, that of the projections of rows."""
-
-    def weigh(count: int) -> torch.Tensor:
-        return _weigh(count, flat.dtype, flat.device, level)
-
+    weights = _weigh(flat.dtype, flat.device, level)
     with full_precision(flat.device):
         if flat.numel() <= _ROW:
-            return _multiply(flat, weigh(flat.numel()))
+            return _multiply(flat, weights[: flat.numel()])
         rows = flat.numel() // _ROW
         matrix, rest = flat[: rows * _ROW].view(rows, _ROW), flat[rows * _ROW :]
-        sums = _multiply_rows(matrix, weigh(_ROW))
-        return _project(sums, level + 1) + _multiply(rest, weigh(rest.numel()))
+        sums = _multiply_rows(matrix, weights)
+        return _project(sums, level + 1) + _multiply(rest, weights[: rest.numel()])
 
 
-def _weigh(count: int, *kind: Any) -> torch.Tensor:
-    """Return the weights of so many elements, the same for each tensor of that size."""
-    return _make_weights(1 << max(0, count - 1).bit_length(), *kind)[:count]
-
-
-@lru_cache(maxsize=256)
-def _make_weights(count: int, dtype: torch.dtype, device: torch.device, level: int = 0) -> torch.Tensor:
-    """Return so many weights, for all tensors of a process: of either sign, none of them small."""
+@lru_cache(maxsize=16)
+def _weigh(dtype: torch.dtype, device: torch.device, level: int = 0) -> torch.Tensor:
+    """Return the weights of a row, for all tensors of a process: of either sign, none of them small."""
     # On the CPU first, whatever torch.set_default_device says.
     cpu = torch.device("cpu")
     generator = torch.Generator(cpu).manual_seed(level)
     with torch.inference_mode(False), torch.no_grad():
         if dtype.is_floating_point:
-            weights = torch.rand(count, dtype=torch.float64, generator=generator, device=cpu) + 0.5
-            weights *= torch.randint(2, (count,), generator=generator, device=cpu) * 2 - 1
+            weights = torch.rand(_ROW, dtype=torch.float64, generator=generator, device=cpu) + 0.5
+            weights *= torch.randint(2, (_ROW,), generator=generator, device=cpu) * 2 - 1
         else:
             # Products wrap around, and stay exact; odd weights lose nothing.
-            weights = torch.randint(2**62, (count,), generator=generator, device=cpu) * 2 + 1
+            weights = torch.randint(2**62, (_ROW,), generator=generator, device=cpu) * 2 + 1
         return weights.to(device=device, dtype=dtype)
 
 

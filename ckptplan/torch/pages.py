@@ -10,11 +10,8 @@ from typing import Any
 
 import torch
 
-#: The bytes of the smallest and the largest page in memory, how many times as much was kept before a page, and
-#: how many tensors like its first one it has room for.
-_LEAST, _PAGE, _BEFORE, _ALIKE = 2**14, 2**18, 32, 8
-#: The bytes of the first and the largest page in files: they double, as each is open.
-_FIRST, _LARGEST = 2**16, 2**28
+#: The bytes of a page in memory, and of the first and the largest in files: they double, as each is open.
+_PAGE, _FIRST, _LARGEST = 2**18, 2**16, 2**28
 _ALIGNMENT = 16
 
 
@@ -33,19 +30,16 @@ class Pages:
         self._in_file = in_file
         self._page: torch.Tensor | None = None
         self._used, self._size = 0, _FIRST
-        #: The bytes of all pages in memory so far.
-        self._made = 0
 
     def keep(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a copy of a tensor in a page; on the CPU if it is one of a file."""
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
             return tensor.clone()
         size = tensor.nbytes
-        taken = -(-size // _ALIGNMENT) * _ALIGNMENT
-        if self._page is None or self._used + taken > len(self._page):
-            self._page, self._used = self._make(taken, tensor.device), 0
+        if self._page is None or self._used + size > len(self._page):
+            self._page, self._used = self._make(size, tensor.device), 0
         place = self._page[self._used : self._used + size]
-        self._used += taken
+        self._used += -(-size // _ALIGNMENT) * _ALIGNMENT
         return place.view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
     def _make(self, size: int, device: torch.device) -> torch.Tensor:
@@ -58,11 +52,7 @@ class Pages:
             else:
                 self._size = min(2 * self._size, _LARGEST)
                 return page
-        # No plan counts what is left of a page: for tensors like this one nothing is.
-        count = min(max(_LEAST, _ALIKE * size, self._made // _BEFORE), _PAGE)
-        count = max(1, count // max(1, size)) * size
-        self._made += count
-        return torch.empty(count, dtype=torch.uint8, device=device)
+        return torch.empty(max(size, _PAGE), dtype=torch.uint8, device=device)
 
 
 def _map_file(size: int) -> torch.Tensor:

@@ -7,7 +7,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptplan.torch.pages import Pages
 from ckptplan.torch.spikes import Spikes
 
 
@@ -67,20 +66,3 @@ def test_indices_fit_their_type(neurons: int, firing: int) -> None:
     spikes[..., firing if firing < 0 else slice(None)] = True
     for one in (spikes, ~spikes):
         assert torch.equal(Spikes.pack(one).dense(torch.bool), one)
-
-
-@given(st.lists(st.integers(1, 2**15), min_size=1, max_size=4), st.integers(1, 60))
-def test_pages_hold_little_more_than_what_is_kept(sizes: list[int], rounds: int) -> None:
-    """Whatever comes in turn: what is left of them, no plan counts."""
-    pages = Pages()
-    kept = [pages.keep(torch.zeros(size, dtype=torch.uint8)) for _ in range(rounds) for size in sizes]
-    storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in kept}
-    assert sum(storages.values()) <= 1.25 * sum(one.nbytes + 16 for one in kept) + 8 * max(sizes) + 2**14
-
-
-@given(st.integers(1, 2**19), st.integers(1, 60))
-def test_pages_of_tensors_of_a_size_have_room_for_whole_ones(size: int, count: int) -> None:
-    pages = Pages()
-    kept = [pages.keep(torch.zeros(size, dtype=torch.uint8)) for _ in range(count)]
-    storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in kept}
-    assert all(one % (-(-size // 16) * 16) == 0 for one in storages.values())
