@@ -52,8 +52,10 @@ WAYS = ("local", "host", "folder")
 FILES = {"in the cache": False, "on the device": True}
 #: Runs of a row of which the median counts, if fewer do not take so many seconds together.
 _ROUNDS, _ENOUGH = 5, 4.0
-#: Calls before them, if one takes less than so many seconds.
-_FIRST, _LONG = 2, 10.0
+#: Rounds at most of those that tell what is hidden.
+_MOST_ROUNDS = 40
+#: Calls before them: of runs that take less than so many seconds, and of longer ones.
+_FIRST, _LONG, _FIRST_LONG = 2, 10.0, 1
 
 
 class Spiking(torch.nn.Module):
@@ -121,12 +123,12 @@ class Job:
         seconds = time.perf_counter() - began
         return result.plan, seconds, gradients  # type: ignore[return-value]
 
-    def find_limit(self, states: int) -> int:
-        """Return the limit that has room for so many states besides the workspace."""
-        work = plan_for(*self.arguments(100), memory="1 TB").workload
+    def find_limit(self, states: int, *, steps: int) -> int:
+        """Return the limit that has room for so many states besides the workspace, and what steps keep."""
+        work = plan_for(*self.arguments(steps), memory="1 TB").workload
         # Steps that are recorded together need one tape at least.
         room = max(states * work.state_bytes, work.tape_bytes + work.state_bytes)
-        return find_limit(work.workspace_bytes + room)
+        return find_limit(work.workspace_bytes + room + steps * work.resident_bytes_per_step)
 
 
 def _take(_: int, output: torch.Tensor) -> torch.Tensor:
@@ -171,14 +173,14 @@ def run(setting: Setting) -> dict[str, Any]:
 
 
 def _measure_row(job: Job, steps: int, states: int, folder: Path) -> dict[str, Any]:
-    limit = job.find_limit(states)
+    limit = job.find_limit(states, steps=steps)
     row: dict[str, Any] = {"network": job.name, "steps": steps, "states": states, "limit_bytes": limit}
     first: list[torch.Tensor] = []
     for way, offload in zip(WAYS, (None, "host", folder), strict=True):
         plan = plan_for(*job.arguments(steps), memory=limit, offload=offload)
-        # A first call tells its times, and another plan may be chosen after it. Steps of long ones are so large
-        # that all calls take about the same.
-        for _ in range(_FIRST if plan.predicted.seconds < _LONG else 0):
+        # A first call tells its times, and another plan may be chosen after it. It also takes memory and files
+        # that are new to the machine, which may be several times slower.
+        for _ in range(_FIRST if plan.predicted.seconds < _LONG else _FIRST_LONG):
             job.train(steps, memory=limit, offload=offload)
         plan = plan_for(*job.arguments(steps), memory=limit, offload=offload)
         row["state_bytes"] = plan.workload.state_bytes
@@ -202,7 +204,7 @@ def _measure_row(job: Job, steps: int, states: int, folder: Path) -> dict[str, A
 
 def _check(job: Job, steps: int, folder: Path) -> dict[str, Any]:
     """Return the peaks of a run with a folder, the error of its gradients, and the share that is hidden."""
-    limit = job.find_limit(4)
+    limit = job.find_limit(4, steps=steps)
     at_once = Schedule(steps=steps, actions=(Record(0, steps), Backward(0, steps)))
     _, _, theirs = job.train(steps, plan=at_once)
     remote = [0]
@@ -279,11 +281,20 @@ def _run_schedule(job: Job, plan: Plan, folder: Path, *, overlaps: bool, through
     return seconds, bars
 
 
-def _measure_hidden(job: Job, steps: int, folder: Path, *, through: bool) -> dict[str, Any]:
-    """Return the share of the shorter of compute and transfer that is hidden, as planned and as measured."""
+def _measure_hidden(job: Job, steps: int, folder: Path, *, through: bool) -> dict[str, Any] | None:
+    """Return the share of the shorter of compute and transfer that is hidden, as planned and as measured.
+
+    None if transfers are too short for threads.
+    """
     plan = _plan_beside(job, steps, folder, through=through)
+    if plan is None:
+        return None
     once = partial(_run_schedule, job, plan, folder, through=through)
-    rounds = [(once(overlaps=False), once(overlaps=True)[0]) for _ in range(3)]
+    # The first rounds write to memory that is new to the system's cache. What short runs hide is little beside
+    # their noise, so that they take more rounds.
+    took = min(once(overlaps=True)[0] for _ in range(_FIRST))
+    count = min(max(_ROUNDS, int(_ENOUGH / took)), _MOST_ROUNDS)
+    rounds = [(once(overlaps=False), once(overlaps=True)[0]) for _ in range(count)]
     serial = statistics.median(seconds for (seconds, _), _ in rounds)
     moved = statistics.median(bars.sum("write", "read") for (_, bars), _ in rounds)
     beside = statistics.median(seconds for _, seconds in rounds)
@@ -304,8 +315,11 @@ def _share(apart: float, together: float, moved: float) -> float | None:
     return (apart - together) / shorter if shorter > 0 else None
 
 
-def _plan_beside(job: Job, steps: int, folder: Path, *, through: bool) -> Plan:
-    """Return a plan whose transfers overlap compute, in so little memory that it moves as much as any does."""
+def _plan_beside(job: Job, steps: int, folder: Path, *, through: bool) -> Plan | None:
+    """Return a plan whose transfers overlap compute, in so little memory that it moves as much as any does.
+
+    None if no call would do so, since transfers are too short.
+    """
     workload = plan_for(*job.arguments(steps), memory="1 TB").workload
     link, *_ = find_links(
         OffloadPlace(folder=folder),
@@ -315,6 +329,8 @@ def _plan_beside(job: Job, steps: int, folder: Path, *, through: bool) -> Plan:
         # A call that takes all memory leaves no room for files in the system's cache.
         local_bytes=2**60 if through else 0,
     )
+    if not link.overlaps:
+        return None
     profile = link.make_profile(2**40, overlaps=True)
     try:
         return ckptplan.optimize(workload, profile, strategies=["remote"], local_bytes=1)
@@ -331,6 +347,7 @@ def _simulate(plan: Plan, *, overlaps: bool, sink: Sink | None = None) -> Trace:
 def _trace(job: Job, steps: int, folder: Path) -> dict[str, Any]:
     """Return the bars of a run beside those of its plan, as simulated."""
     plan = _plan_beside(job, steps, folder, through=True)
+    assert plan is not None  # noqa: S101 - of states as large as these
     seconds, bars = _run_schedule(job, plan, folder, overlaps=True, through=True)
     simulated: dict[str, list[tuple[float, float]]] = {}
 
@@ -394,7 +411,7 @@ def judge(results: dict[str, Any]) -> list[str]:
         )
     within = _count(check["peak_bytes"] <= check["limit_bytes"] for check in checks)
     told.append(f"live tensors stay within the limit, buffers included: {within} networks")
-    hidden = [one for check in checks for one in check["hidden"].values() if _is_told(one)]
+    hidden = [one for check in checks for one in check["hidden"].values() if one and _is_told(one)]
     told.append(
         f"at least {LEAST_HIDDEN:.0%} of the shorter of compute and transfer is hidden where the plan says so: "
         f"{_count(one['hidden_share'] >= LEAST_HIDDEN for one in hidden)} runs whose plan moves enough to tell"
@@ -425,6 +442,8 @@ def _is_told(found: dict[str, Any]) -> bool:
 
 def _describe_hidden(check: dict[str, Any], *, way: str) -> str:
     found = check["hidden"][way]
+    if found is None:
+        return "too short for threads"
     share = f"{found['hidden_share']:.0%}" if _moves_enough(found) else "moves too little"
     return f"{share}, {found['planned_hidden_share']:.0%}"
 

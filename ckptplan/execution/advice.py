@@ -47,6 +47,7 @@ def refuse_limit(
     limit: int,
     gradients: int,
     parts: str,
+    tried: int = 0,
     shape: Sequence[int] = (),
 ) -> InputError:
     """Return the error for a limit within which no plan fits: the least that is enough, and what else helps.
@@ -58,10 +59,14 @@ def refuse_limit(
         limit: the limit in bytes.
         gradients: the bytes of the gradients of parameters, which do not grow with the batch.
         parts: what the need consists of.
+        tried: the bytes that a first call takes to try its steps, 0 if it does not.
         shape: the shape of the inputs, time first; () if it is not known.
     """
-    needed = format_limit(find_limit(infeasible.need), like=limit)
+    needed = format_limit(find_limit(max(infeasible.need, tried)), like=limit)
     least = parse_bytes(needed)
+    if tried > infeasible.need:
+        later = format_limit(find_limit(infeasible.need), like=limit)
+        parts = f" to try its first steps once; later ones need {later}{parts}"
     ways = [f"at least {needed} ({least:,} bytes)"]
     # The workspace may shrink with the batch, or grow a little, as less of it lies where tapes were.
     fixed = max(request.case.workload.workspace_bytes, _GRADIENTS * gradients)

@@ -58,7 +58,9 @@ _log = logging.getLogger("ckptplan.torch")
 AUTO_SHARE = 0.7
 #: The regular ones that keep nothing remote. Others never fit, and would say that remote memory is missing.
 _STRATEGIES = ("base", "standard", "nested", "growing", "revolve")
-_REMOTE_STRATEGIES = ("remote", "hierarchical", "double", "double-growing", "periodic")
+#: Those that go on from a state as it is read, and the one that reads states into its slots.
+_REMOTE_STRATEGIES = ("remote", "double", "double-growing", "periodic")
+_BATCH_STRATEGIES = ("hierarchical",)
 #: Kinds of calls, with their constants or without, of which something is kept.
 _MOST = 256
 #: By the kind of a call and its constants.
@@ -214,6 +216,7 @@ def plan_within(
             limit=space.limit,
             gradients=measurement.parameter_bytes,
             parts=parts,
+            tried=int(measurement.taken_bytes / (1 + KEPT)),
             shape=shape,
         ) from error
 
@@ -369,10 +372,10 @@ def _plan_remote(make: Callable[..., Request], links: tuple[Link, ...]) -> tuple
     Transfers beside compute need two buffers, which may be better spent on checkpoints.
     """
     found: list[tuple[Plan, str]] = []
-    for link, overlaps in product(links, (True, False)):
+    for link, overlaps, batches in product(links, (True, False), (True, False)):
         if overlaps and not link.overlaps:
             continue
-        plan = _find_best(make(link=link, overlaps=overlaps))
+        plan = _find_best(make(link=link, overlaps=overlaps, batches=batches))
         if plan is not None:
             found.append((plan, link.place))
     return min(found, key=lambda one: one[0].predicted.seconds, default=None)
@@ -387,20 +390,22 @@ def _make_request(
     at_once: bool = True,
     link: Link | None = None,
     overlaps: bool = False,
+    batches: bool = False,
 ) -> Request:
     """Return the request for a plan that takes so much ``less`` than the limit.
 
-    ``at_once`` allows for one that records all steps at once.
+    ``at_once`` allows for one that records all steps at once. States move in ``batches``, or singly.
     """
     call = "a call of other shapes, and scaled" if measurement.is_scaled else "the call"
     steps_timed = "the first call" if measurement.retimed else f"the first {measurement.steps} steps of {call}"
+    # A state that was read singly is no checkpoint in local memory, and alive until its steps are reversed.
+    more = 0 if link is None else measurement.first_bytes if batches else measurement.state_bytes
     counted: dict[str, Any] = {
         # A state of plain numbers alone has no tensors.
         "state_bytes": max(1, measurement.state_bytes),
         "tape_bytes": measurement.tape_bytes,
         "resident_bytes_per_step": measurement.resident_bytes_per_step + -(-space.resident // steps),
-        # The state that was read is no checkpoint in local memory, and alive until its steps are reversed.
-        "workspace_bytes": measurement.workspace_bytes + (0 if link is None else measurement.state_bytes),
+        "workspace_bytes": measurement.workspace_bytes + more,
     }
     timed: dict[str, Any] = {
         "forward_seconds": measurement.forward_seconds,
@@ -408,6 +413,8 @@ def _make_request(
         "record_overhead_seconds": max(0.0, measurement.record_seconds - measurement.forward_seconds),
         "backward_seconds": measurement.backward_seconds,
         "chunk_seconds": measurement.chunk_seconds,
+        "save_seconds": measurement.save_seconds,
+        "load_seconds": measurement.load_seconds,
     }
     why = f"counted in the first {measurement.counted} steps of {call}", f"timed once over {steps_timed}"
     bases = (Basis(kind="measured", why=one) for one in why)
@@ -423,13 +430,16 @@ def _make_request(
     if link is None:
         profile = ckptplan.HardwareProfile(name="memory-limit", local_bytes=space.limit, remote_bytes=0)
     else:
-        profile = link.make_profile(space.limit, overlaps=overlaps)
+        # Moved singly, a state is saved and loaded there; in batches, it is in local memory.
+        each = 0.0 if batches else (measurement.save_seconds + measurement.load_seconds) / 2
+        profile = link.make_profile(space.limit, overlaps=overlaps, message_seconds=each)
+    strategies = _STRATEGIES if at_once else _STRATEGIES[1:]
     return Request.of(
         workload,
         profile,
         # What is not tensors of the cell: numbers by which steps are recognised, states of random generators.
         local_bytes=leave_margin(space.limit) - less,
-        strategies=_REMOTE_STRATEGIES if link is not None else _STRATEGIES if at_once else _STRATEGIES[1:],
+        strategies=strategies if link is None else _BATCH_STRATEGIES if batches else _REMOTE_STRATEGIES,
         command="ckptplan.torch.plan_for",
     )
 

@@ -282,10 +282,10 @@ class Executor:
                 for number in numbers:
                     self.stores[target].put(number, self.stores[source].get(number), together=len(numbers))
                     self.stores[source].drop(number)
-        if self._survey is not None and not self._sampled:
-            self._survey.see_seconds(action, self.clock() - self.began, tapes=self._parts)
         if self.verifier is not None:
             self._verify(action, self.verifier)
+        if self._survey is not None and not self._sampled:
+            self._survey.see_seconds(action, self.clock() - self.began, tapes=self._parts)
         if self.call.observer is not None:
             self.call.observer(action, self)
 

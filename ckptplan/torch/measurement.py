@@ -153,7 +153,9 @@ def measure_call(call: Call, probed: Probed, *, limit: int, rounds: int = 1) -> 
     _refuse_empty(call.sequence.leaves, seen)
     sizes = seen.find_sizes(runs.state_bytes, count, ends="final_loss" in losses)
     # Those of the inputs are kept for the whole sequence, and so are outputs with their gradients.
-    workspace = seen.find_workspace(sizes, kept=runs.input_bytes + 2 * count * runs.output_bytes)
+    kept = runs.input_bytes + 2 * count * runs.output_bytes
+    workspace, moved = (seen.find_workspace(sizes, kept=kept, first=one) for one in (True, False))
+    first_bytes = moved - workspace
     later = [one.nbytes for one in runs.later]
     # One gradient is added to the sums; of chunks, all are, and sums of these are missing.
     workspace += 2 * sum(later) if chunks else max(later, default=0)
@@ -169,12 +171,15 @@ def measure_call(call: Call, probed: Probed, *, limit: int, rounds: int = 1) -> 
         **vars(sizes),
         output_bytes=runs.output_bytes,
         workspace_bytes=workspace,
+        first_bytes=first_bytes,
         parameter_bytes=runs.parameter_bytes,
         # A recorded step does all that one without a tape does; the first one that is timed may be slow.
         forward_seconds=min(seconds.a_step(Advance), seconds.a_step(Record)),
         record_seconds=seconds.a_step(Record),
         backward_seconds=seconds.a_step(Backward),
         chunk_seconds=seconds.a_run(Record) + seconds.a_run(Backward),
+        save_seconds=seconds.a_move(Save),
+        load_seconds=seconds.a_move(Load),
         once_bytes=seen.find_once(sizes),
         compared_bytes=runs.compared_bytes,
         counted=count,
@@ -286,11 +291,12 @@ class Recordings:
     def __init__(self, live: LiveBytes | AllocatedBytes | None = None) -> None:
         #: For each recording its steps and bytes.
         self.tapes: list[tuple[int, int]] = []
-        self._live, self._saved = live, 0
+        self._live, self._saved, self._first = live, 0, 0
         #: The most bytes that were alive in any action.
         self.most = 0
-        #: After each action: the most bytes that were alive, those of checkpoints, and the recorded steps.
-        self._noted: list[tuple[int, int, int]] = []
+        #: After each action: the most bytes that were alive, those of checkpoints, those of the first one up to
+        #: the first Backward, and the recorded steps.
+        self._noted: list[tuple[int, int, int, int]] = []
         #: The bytes of the state after each action that has one.
         self.states: list[int] = []
 
@@ -302,7 +308,12 @@ class Recordings:
             self.tapes.append((action.stop - action.start, executor.tapes[-1].bytes))
         if self._live is not None:
             recorded = sum(tape.stop - tape.start for tape in executor.tapes)
-            self._noted.append((self._live.peak, executor.stores[Tier.LOCAL].bytes, recorded))
+            held = executor.stores[Tier.LOCAL].bytes
+            if isinstance(action, Save):
+                self._first = held
+            self._noted.append((self._live.peak, held, self._first, recorded))
+            if isinstance(action, Backward):
+                self._first = 0
             self.most = max(self.most, self._live.peak)
             self._live.forget()
 
@@ -320,17 +331,20 @@ class Recordings:
             state_bytes=state, tape_bytes=max(1, each), resident_bytes_per_step=-(-self._saved // steps)
         )
 
-    def find_workspace(self, sizes: Sizes, *, kept: int) -> int:
+    def find_workspace(self, sizes: Sizes, *, kept: int, first: bool) -> int:
         """Return what actions took besides what a plan counts.
 
-        ``kept`` are bytes that a plan counts all the time, besides those that the outputs of steps save.
+        ``kept`` are bytes that a plan counts all the time, besides those that the outputs of steps save. The
+        ``first`` checkpoint is the caller's state, which takes nothing. A plan counts it until the first
+        Backward, unless it has moved away by then; later, a state that steps begin with takes its place.
         """
         assert self._live is not None  # noqa: S101 - as needed
         # At the end there are the gradients alone.
         most = self._live.peak
         planned = 0
-        for peak, states, recorded in self._noted:
-            before, planned = planned, states + recorded * sizes.tape_bytes
+        for peak, states, of_caller, recorded in self._noted:
+            held = states if first else states - of_caller
+            before, planned = planned, held + recorded * sizes.tape_bytes
             most = max(most, peak - max(before, planned))
         return max(most - kept - self._saved, 0)
 
@@ -418,10 +432,16 @@ class ActionSeconds:
         if torch.cuda.is_initialized():
             torch.cuda.synchronize(self._device)
         spent = max(executor.clock() - executor.began, 1e-9)
-        if isinstance(action, Advance | Record | Backward):
-            known = self._of.setdefault(type(action), {})
-            steps = action.stop - action.start
-            known[steps] = min(spent, known.get(steps, spent))
+        steps = 0
+        match action:
+            case Advance(start, stop) | Record(start, stop) | Backward(start, stop):
+                steps = stop - start
+            case Save() | Load():
+                pass
+            case _:
+                return
+        known = self._of.setdefault(type(action), {})
+        known[steps] = min(spent, known.get(steps, spent))
 
     def a_step(self, kind: type[Action]) -> float:
         """Return the seconds of a step: of runs of two lengths, what a longer one has more for each."""
@@ -432,6 +452,10 @@ class ActionSeconds:
             return whole
         # No run is free, and none takes less for being shorter, whatever other programs did meanwhile.
         return min(max((known[many] - known[few]) / (many - few), whole / 2), whole)
+
+    def a_move(self, kind: type[Action]) -> float:
+        """Return the seconds of saving a state, or of loading one."""
+        return self._of[kind][0]
 
     def a_run(self, kind: type[Action]) -> float:
         """Return the seconds that a run takes besides its steps."""

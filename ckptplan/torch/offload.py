@@ -12,7 +12,7 @@ import torch
 
 from ckptplan.storage import place as places
 from ckptplan.storage.memory import find_cached_room
-from ckptplan.storage.place import Link, OffloadPlace, Rates, count_moves, time_handoff, time_moves
+from ckptplan.storage.place import Link, OffloadPlace, Rates, count_moves, time_again, time_handoff, time_moves
 from ckptplan.storage.remote_folder import StateFiles, make_parent
 from ckptplan.torch.remote_store import FileStore, HostStore
 from ckptplan.torch.stores import Checkpoint, Store
@@ -20,6 +20,8 @@ from ckptplan.torch.trees import flatten
 
 #: Elements of the operation that computes beside a thread: small ones keep it waiting most.
 _SMALL = 2**12
+#: How many times what handing a message over takes, compute loses: it takes turns with a thread for all of it.
+_TURNS = 3
 
 
 def find_links(
@@ -45,8 +47,13 @@ def find_links(
         runtime=f"torch on {device.type}",
     )
     # A copy within host memory is compute's own work.
-    overlaps = place.folder is not None or device.type == "cuda"
-    return tuple(replace(link, overlaps=overlaps) for link in links)
+    threads = place.folder is not None or device.type == "cuda"
+    return tuple(replace(link, overlaps=threads and _pays_beside(link.rates)) for link in links)
+
+
+def _pays_beside(rates: Rates) -> bool:
+    """Return whether moving a state and back takes longer than what compute loses to threads that do it."""
+    return rates.write + rates.read > 2 * _TURNS * rates.handoff
 
 
 def time_place(folder: Path | None, *, state_bytes: int, states: int, device: torch.device) -> Link:
@@ -85,12 +92,15 @@ def _time_states(
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 
-    with closing(make_store(place, device, ahead=False, through=through)) as store:
-        rates = time_moves(
-            lambda number: move(store.put, number, state),
-            lambda number: move(store.get, number),
-            count=count_moves(state_bytes, most),
-        )
+    def time_once() -> Rates:
+        with closing(make_store(place, device, ahead=False, through=through)) as store:
+            return time_moves(
+                lambda number: move(store.put, number, state),
+                lambda number: move(store.get, number),
+                count=count_moves(state_bytes, most),
+            )
+
+    rates = time_again(time_once)
     if place.folder is None:
         return rates
     small = torch.ones(_SMALL)

@@ -22,7 +22,7 @@ from ckptplan.cost.case import Case
 from ckptplan.errors import InputError, PlanMismatch
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import actions
-from ckptplan.schedule.actions import Action, Advance, Backward, Record
+from ckptplan.schedule.actions import Action, Advance, Backward, Load, Record, Save, Tier
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.simulator import play
 from ckptplan.units import format_bytes
@@ -32,7 +32,10 @@ _SAMPLES = 8
 #: Sizes may be larger by this share without being others.
 _SHARE = 0.02
 #: Times of a measurement, and where they come from.
-_TIMES = ("forward_seconds", "record_seconds", "backward_seconds", "chunk_seconds", "steps", "retimed")
+_TIMES = (
+    *("forward_seconds", "record_seconds", "backward_seconds", "chunk_seconds", "save_seconds", "load_seconds"),
+    *("steps", "retimed"),
+)
 #: A call that takes no more than this share beyond its limit keeps it.
 KEPT = 0.03
 #: The last steps of a first sweep are recorded in so many parts: a tape may leave no room for the next one.
@@ -64,6 +67,11 @@ class Measurement(Sizes):
     backward_seconds: float
     #: What recording and reversing a run of steps takes besides its steps.
     chunk_seconds: float = 0.0
+    #: What it takes to save a checkpoint and to load one, in any memory, besides moving its bytes.
+    save_seconds: float = 0.0
+    load_seconds: float = 0.0
+    #: What it takes more if the first state, which is the caller's, is not held in local memory as planned.
+    first_bytes: int = 0
     #: What each recording holds once, whatever its steps, such as weights in another type.
     once_bytes: int = 0
     #: What is kept of each time step, to compare it with what it gives when it runs again.
@@ -112,6 +120,7 @@ class Measurement(Sizes):
             resident_bytes_per_step=grow(self.resident_bytes_per_step),
             output_bytes=grow(self.output_bytes),
             workspace_bytes=fixed + math.ceil(ratio**2 * (self.workspace_bytes - fixed)),
+            first_bytes=grow(self.first_bytes),
             forward_seconds=ratio * self.forward_seconds,
             record_seconds=ratio * self.record_seconds,
             backward_seconds=ratio * self.backward_seconds,
@@ -200,9 +209,12 @@ class Survey:
 
     def see_seconds(self, action: Action, seconds: float, *, tapes: int = 1) -> None:
         """Take note of the time of an action that recorded no samples, but perhaps several tapes."""
-        if isinstance(action, Advance | Record | Backward):
-            spent, steps, runs = self._seconds.get(type(action), (0.0, 0, 0))
-            self._seconds[type(action)] = spent + seconds, steps + action.stop - action.start, runs + tapes
+        spent, steps, runs = self._seconds.get(type(action), (0.0, 0, 0))
+        match action:
+            case Advance(start, stop) | Record(start, stop) | Backward(start, stop):
+                self._seconds[type(action)] = spent + seconds, steps + stop - start, runs + tapes
+            case Save(_, Tier.LOCAL) | Load(_, Tier.LOCAL):
+                self._seconds[type(action)] = spent + seconds, steps, runs + 1
 
     def check(self) -> None:
         """Raise StaleSizesError if the plan does not stay within its limit with what was seen so far."""
@@ -296,6 +308,7 @@ class Survey:
         backward = self._compare(Backward, found.backward_seconds, found.chunk_seconds / 2)
         advance = self._compare(Advance, found.forward_seconds) if Advance in self._seconds else record
         recorded = record * found.record_seconds
+        saved, loaded = (self._seconds.get(kind) for kind in (Save, Load))
         return replace(
             found,
             # A recorded step does all that one without a tape does.
@@ -303,6 +316,8 @@ class Survey:
             record_seconds=recorded,
             backward_seconds=backward * found.backward_seconds,
             chunk_seconds=(record + backward) / 2 * found.chunk_seconds,
+            save_seconds=found.save_seconds if saved is None else saved[0] / saved[2],
+            load_seconds=found.load_seconds if loaded is None else loaded[0] / loaded[2],
             retimed=True,
         )
 

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from ckptplan import InputError, Plan
+from ckptplan.execution.advice import find_limit
 from ckptplan.storage import place as places
 from ckptplan.storage.remote_folder import StateFiles
 from ckptplan.torch import Offload, bptt, budget, offload, plan_for, scan, unroll, wrap
@@ -169,6 +170,64 @@ def test_what_finds_no_room_in_memory_is_timed_at_the_rate_of_the_device(
     assert rate.timed == [(str(tmp_path), False), (str(tmp_path), True)]
     assert plan.predicted.remote_peak_bytes > 2 * _STATE
     assert "read back cold" in str(plan.profile.sources["read_bytes_per_second"].source)
+
+
+def first_of(_: int, output: torch.Tensor) -> torch.Tensor:
+    return output
+
+
+class Waves(torch.nn.Module):
+    """A wave: two states one after the other share the field between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.speed = torch.nn.Parameter(torch.full((64, 64), 0.1))
+
+    def forward(self, state: Any, x: torch.Tensor) -> tuple[Any, torch.Tensor]:
+        before, now = state
+        after = 2 * now - before + self.speed * (now.roll(1, 0) - now) + x
+        return (now, after), after[::8].square().mean()
+
+
+class Leaks(torch.nn.Module):
+    """Leaky neurons with a soft threshold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.decay = torch.nn.Parameter(torch.full((4096,), 0.9))
+
+    def forward(self, potential: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        potential = self.decay * potential + x
+        spikes = torch.sigmoid(4 * (potential - 1))
+        return potential - spikes, spikes.mean()
+
+
+@pytest.mark.parametrize("strategy", ["remote", "hierarchical"])
+@pytest.mark.parametrize(
+    ("net", "state"),
+    [(Waves(), (torch.zeros(64, 64), torch.zeros(64, 64))), (Leaks(), torch.zeros(4, 4096))],
+    ids=["waves", "leaks"],
+)
+def test_the_peak_of_a_remote_plan_is_the_predicted_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, net: Any, state: Any, strategy: str
+) -> None:
+    """Whether states move singly or in batches, and whatever states share."""
+    # "base" does not fit.
+    singly = (strategy,) if strategy == "remote" else ("base",)
+    monkeypatch.setattr(budget, "_STRATEGIES", ("base",))
+    monkeypatch.setattr(budget, "_REMOTE_STRATEGIES", singly)
+    monkeypatch.setattr(budget, "_BATCH_STRATEGIES", ("base",) if strategy == "remote" else (strategy,))
+    inputs = torch.linspace(0, 0.2, 24).reshape(24, 1, 1)
+    work = plan_for(net, inputs, state, first_of, memory="1 GB").workload
+    limit = find_limit(work.workspace_bytes + 4 * work.state_bytes + 24 * work.resident_bytes_per_step)
+    for _ in range(2):
+        with LiveBytes() as live:
+            result = bptt(net, inputs, state, first_of, memory=limit, offload=tmp_path)
+            result.loss.backward()
+    plan = result.plan
+    assert isinstance(plan, Plan)
+    assert plan.strategy == strategy
+    assert 0.98 * plan.predicted.local_peak_bytes <= live.peak <= plan.predicted.local_peak_bytes
 
 
 @pytest.mark.parametrize("through", [False, True])
