@@ -33,7 +33,7 @@ from ckptplan.report.picture import Picture
 from ckptplan.schedule.actions import Backward, Record, Tier
 from ckptplan.schedule.simulator import Trace, play
 from ckptplan.schedule.timeline import Event, Sink
-from ckptplan.storage.place import OffloadPlace
+from ckptplan.storage.place import Link, OffloadPlace
 from ckptplan.storage.remote_folder import StateFiles
 from ckptplan.torch import bptt, plan_for
 from ckptplan.torch import run as run_calls
@@ -52,7 +52,7 @@ WAYS = ("local", "host", "folder")
 FILES = {"in the cache": False, "on the device": True}
 #: Runs of a row of which the median counts, if fewer do not take so many seconds together.
 _ROUNDS, _ENOUGH = 5, 4.0
-#: Rounds at most of those that tell what is hidden.
+#: Rounds at most that measure what is hidden.
 _MOST_ROUNDS = 40
 #: Calls before them: of runs that take less than so many seconds, and of longer ones.
 _FIRST, _LONG, _FIRST_LONG = 2, 10.0, 1
@@ -286,12 +286,13 @@ def _measure_hidden(job: Job, steps: int, folder: Path, *, through: bool) -> dic
 
     None if transfers are too short for threads.
     """
-    plan = _plan_beside(job, steps, folder, through=through)
-    if plan is None:
+    link = _find_link(job, steps, folder, through=through)
+    if not link.overlaps:
         return None
+    plan = _plan_beside(job, steps, link)
     once = partial(_run_schedule, job, plan, folder, through=through)
-    # The first rounds write to memory that is new to the system's cache. What short runs hide is little beside
-    # their noise, so that they take more rounds.
+    # The first rounds write to memory that is new to the system's cache. Short runs vary more, and are repeated
+    # more often.
     took = min(once(overlaps=True)[0] for _ in range(_FIRST))
     count = min(max(_ROUNDS, int(_ENOUGH / took)), _MOST_ROUNDS)
     rounds = [(once(overlaps=False), once(overlaps=True)[0]) for _ in range(count)]
@@ -315,22 +316,22 @@ def _share(apart: float, together: float, moved: float) -> float | None:
     return (apart - together) / shorter if shorter > 0 else None
 
 
-def _plan_beside(job: Job, steps: int, folder: Path, *, through: bool) -> Plan | None:
-    """Return a plan whose transfers overlap compute, in so little memory that it moves as much as any does.
-
-    None if no call would do so, since transfers are too short.
-    """
-    workload = plan_for(*job.arguments(steps), memory="1 TB").workload
+def _find_link(job: Job, steps: int, folder: Path, *, through: bool) -> Link:
+    """Return how a folder is used, through the system's cache or not."""
     link, *_ = find_links(
         OffloadPlace(folder=folder),
-        state_bytes=workload.state_bytes,
+        state_bytes=plan_for(*job.arguments(steps), memory="1 TB").workload.state_bytes,
         steps=steps,
         device=torch.device("cpu"),
         # A call that takes all memory leaves no room for files in the system's cache.
         local_bytes=2**60 if through else 0,
     )
-    if not link.overlaps:
-        return None
+    return link
+
+
+def _plan_beside(job: Job, steps: int, link: Link) -> Plan:
+    """Return a plan whose transfers overlap compute, in so little memory that it moves as much as any does."""
+    workload = plan_for(*job.arguments(steps), memory="1 TB").workload
     profile = link.make_profile(2**40, overlaps=True)
     try:
         return ckptplan.optimize(workload, profile, strategies=["remote"], local_bytes=1)
@@ -346,8 +347,7 @@ def _simulate(plan: Plan, *, overlaps: bool, sink: Sink | None = None) -> Trace:
 
 def _trace(job: Job, steps: int, folder: Path) -> dict[str, Any]:
     """Return the bars of a run beside those of its plan, as simulated."""
-    plan = _plan_beside(job, steps, folder, through=True)
-    assert plan is not None  # noqa: S101 - of states as large as these
+    plan = _plan_beside(job, steps, _find_link(job, steps, folder, through=True))
     seconds, bars = _run_schedule(job, plan, folder, overlaps=True, through=True)
     simulated: dict[str, list[tuple[float, float]]] = {}
 
@@ -411,10 +411,12 @@ def judge(results: dict[str, Any]) -> list[str]:
         )
     within = _count(check["peak_bytes"] <= check["limit_bytes"] for check in checks)
     told.append(f"live tensors stay within the limit, buffers included: {within} networks")
-    hidden = [one for check in checks for one in check["hidden"].values() if one and _is_told(one)]
+    measured = [one for check in checks for one in check["hidden"].values()]
+    hidden = [one for one in measured if one and _is_told(one)]
+    enough = _count(one["hidden_share"] >= LEAST_HIDDEN for one in hidden)
     told.append(
         f"at least {LEAST_HIDDEN:.0%} of the shorter of compute and transfer is hidden where the plan says so: "
-        f"{_count(one['hidden_share'] >= LEAST_HIDDEN for one in hidden)} runs whose plan moves enough to tell"
+        f"{enough} runs whose plan moves enough to tell; {measured.count(None)} move too quickly for threads"
     )
     return told
 

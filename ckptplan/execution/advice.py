@@ -64,9 +64,9 @@ def refuse_limit(
     """
     needed = format_limit(find_limit(max(infeasible.need, tried)), like=limit)
     least = parse_bytes(needed)
-    if tried > infeasible.need:
-        later = format_limit(find_limit(infeasible.need), like=limit)
-        parts = f" to try its first steps once; later ones need {later}{parts}"
+    later = format_limit(find_limit(infeasible.need), like=limit)
+    if later != needed:
+        parts = f" in a new process, where its first steps are tried; afterwards {later} are enough{parts}"
     ways = [f"at least {needed} ({least:,} bytes)"]
     # The workspace may shrink with the batch, or grow a little, as less of it lies where tapes were.
     fixed = max(request.case.workload.workspace_bytes, _GRADIENTS * gradients)

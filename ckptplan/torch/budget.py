@@ -216,7 +216,7 @@ def plan_within(
             limit=space.limit,
             gradients=measurement.parameter_bytes,
             parts=parts,
-            tried=int(measurement.taken_bytes / (1 + KEPT)),
+            tried=int(max(measurement.taken_bytes, larger.taken_bytes) / (1 + KEPT)),
             shape=shape,
         ) from error
 
@@ -430,7 +430,7 @@ def _make_request(
     if link is None:
         profile = ckptplan.HardwareProfile(name="memory-limit", local_bytes=space.limit, remote_bytes=0)
     else:
-        # Moved singly, a state is saved and loaded there; in batches, it is in local memory.
+        # Batches move what was saved in local memory; single states are saved and loaded as they move.
         each = 0.0 if batches else (measurement.save_seconds + measurement.load_seconds) / 2
         profile = link.make_profile(space.limit, overlaps=overlaps, message_seconds=each)
     strategies = _STRATEGIES if at_once else _STRATEGIES[1:]

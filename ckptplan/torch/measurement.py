@@ -154,8 +154,7 @@ def measure_call(call: Call, probed: Probed, *, limit: int, rounds: int = 1) -> 
     sizes = seen.find_sizes(runs.state_bytes, count, ends="final_loss" in losses)
     # Those of the inputs are kept for the whole sequence, and so are outputs with their gradients.
     kept = runs.input_bytes + 2 * count * runs.output_bytes
-    workspace, moved = (seen.find_workspace(sizes, kept=kept, first=one) for one in (True, False))
-    first_bytes = moved - workspace
+    workspace, first_bytes = seen.find_workspace(sizes, kept=kept)
     later = [one.nbytes for one in runs.later]
     # One gradient is added to the sums; of chunks, all are, and sums of these are missing.
     workspace += 2 * sum(later) if chunks else max(later, default=0)
@@ -331,22 +330,24 @@ class Recordings:
             state_bytes=state, tape_bytes=max(1, each), resident_bytes_per_step=-(-self._saved // steps)
         )
 
-    def find_workspace(self, sizes: Sizes, *, kept: int, first: bool) -> int:
-        """Return what actions took besides what a plan counts.
+    def find_workspace(self, sizes: Sizes, *, kept: int) -> tuple[int, int]:
+        """Return what actions took besides what a plan counts, and what more if the first state moves away.
 
-        ``kept`` are bytes that a plan counts all the time, besides those that the outputs of steps save. The
-        ``first`` checkpoint is the caller's state, which takes nothing. A plan counts it until the first
+        The first checkpoint is the caller's state, which takes nothing. A plan counts it until the first
         Backward, unless it has moved away by then; later, a state that steps begin with takes its place.
+        ``kept`` are bytes that a plan counts all the time, besides those that the outputs of steps save.
         """
         assert self._live is not None  # noqa: S101 - as needed
         # At the end there are the gradients alone.
-        most = self._live.peak
-        planned = 0
-        for peak, states, of_caller, recorded in self._noted:
-            held = states if first else states - of_caller
-            before, planned = planned, held + recorded * sizes.tape_bytes
+        most = moved = self._live.peak
+        planned = without = 0
+        for peak, states, first, recorded in self._noted:
+            before, planned = planned, states + recorded * sizes.tape_bytes
+            before_without, without = without, planned - first
             most = max(most, peak - max(before, planned))
-        return max(most - kept - self._saved, 0)
+            moved = max(moved, peak - max(before_without, without))
+        workspace = max(most - kept - self._saved, 0)
+        return workspace, max(moved - kept - self._saved, 0) - workspace
 
     def find_once(self, sizes: Sizes) -> int:
         """Return what a recording holds besides the tapes of its steps: the most that the shortest ones do."""
@@ -424,7 +425,7 @@ class ActionSeconds:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device if device.type == "cuda" else None
-        #: Of each kind of action and each number of steps the least seconds.
+        #: Of each kind of action and each number of steps, 0 for a move, the least seconds.
         self._of: dict[type[Action], dict[int, float]] = {}
 
     def __call__(self, action: Action, executor: Executor) -> None:
@@ -432,14 +433,7 @@ class ActionSeconds:
         if torch.cuda.is_initialized():
             torch.cuda.synchronize(self._device)
         spent = max(executor.clock() - executor.began, 1e-9)
-        steps = 0
-        match action:
-            case Advance(start, stop) | Record(start, stop) | Backward(start, stop):
-                steps = stop - start
-            case Save() | Load():
-                pass
-            case _:
-                return
+        steps = getattr(action, "stop", 0) - getattr(action, "start", 0)
         known = self._of.setdefault(type(action), {})
         known[steps] = min(spent, known.get(steps, spent))
 

@@ -20,7 +20,7 @@ from ckptplan.torch.trees import flatten
 
 #: Elements of the operation that computes beside a thread: small ones keep it waiting most.
 _SMALL = 2**12
-#: How many times what handing a message over takes, compute loses: it takes turns with a thread for all of it.
+#: Compute loses about so many times the handoff of each message that a thread moves.
 _TURNS = 3
 
 

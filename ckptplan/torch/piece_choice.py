@@ -183,6 +183,7 @@ def _measure(count: int, call: Call, probed: Probed, written: Measurement) -> Me
         tape_bytes=tape,
         resident_bytes_per_step=0,
         workspace_bytes=max(0, allocated.peak - known),
+        first_bytes=written.state_bytes,
         forward_seconds=count * seconds.a_step(Advance),
         record_seconds=count * seconds.a_step(Record),
         backward_seconds=count * seconds.a_step(Backward),

@@ -33,8 +33,14 @@ _SAMPLES = 8
 _SHARE = 0.02
 #: Times of a measurement, and where they come from.
 _TIMES = (
-    *("forward_seconds", "record_seconds", "backward_seconds", "chunk_seconds", "save_seconds", "load_seconds"),
-    *("steps", "retimed"),
+    "forward_seconds",
+    "record_seconds",
+    "backward_seconds",
+    "chunk_seconds",
+    "save_seconds",
+    "load_seconds",
+    "steps",
+    "retimed",
 )
 #: A call that takes no more than this share beyond its limit keeps it.
 KEPT = 0.03
@@ -60,6 +66,8 @@ class Measurement(Sizes):
     output_bytes: int
     #: What a run takes besides checkpoints, tapes and outputs: gradients of parameters, the tensors of a step.
     workspace_bytes: int
+    #: What a run takes more of it if its first state moves away: that one is the caller's, and takes nothing.
+    first_bytes: int
     #: Gradients of the parameters, and one more of the largest: what does not grow with the batch.
     parameter_bytes: int
     forward_seconds: float
@@ -70,8 +78,6 @@ class Measurement(Sizes):
     #: What it takes to save a checkpoint and to load one, in any memory, besides moving its bytes.
     save_seconds: float = 0.0
     load_seconds: float = 0.0
-    #: What it takes more if the first state, which is the caller's, is not held in local memory as planned.
-    first_bytes: int = 0
     #: What each recording holds once, whatever its steps, such as weights in another type.
     once_bytes: int = 0
     #: What is kept of each time step, to compare it with what it gives when it runs again.
@@ -294,9 +300,14 @@ class Survey:
 
         state = grow(self._state, planned.state_bytes, self.measurement.state_bytes)
         tape = grow(self._tape, planned.tape_bytes, self.measurement.tape_bytes)
-        more = state - planned.state_bytes + tape - planned.tape_bytes
+        larger = state - planned.state_bytes
+        more = larger + tape - planned.tape_bytes
         return replace(
-            planned, state_bytes=state, tape_bytes=tape, workspace_bytes=planned.workspace_bytes + more
+            planned,
+            state_bytes=state,
+            tape_bytes=tape,
+            workspace_bytes=planned.workspace_bytes + more,
+            first_bytes=planned.first_bytes + larger,
         )
 
     def _retime(self, found: Measurement) -> Measurement:

@@ -313,6 +313,7 @@ def test_a_dear_plan_names_what_would_help(caplog: pytest.LogCaptureFixture) -> 
         resident_bytes_per_step=0,
         output_bytes=4,
         workspace_bytes=size,
+        first_bytes=0,
         parameter_bytes=0,
         forward_seconds=0.02,
         record_seconds=0.02,

@@ -40,7 +40,7 @@ _LONGEST_MEASURED, _SHARE = 32, 16
 _RUNTIME_SECONDS = 2e-4
 #: What each of several runs keeps until it is reversed, and what only the one has that works.
 _KEPT_BY_EACH = ("state_bytes", "tape_bytes")
-_KEPT_ONCE = ("workspace_bytes", "parameter_bytes")
+_KEPT_ONCE = ("workspace_bytes", "first_bytes", "parameter_bytes")
 #: Lengths whose measurements are kept, and calls whose plans are.
 _MOST_MEASURED, _MOST = 256, 64
 _measured: Recent[Any, Measurement] = Recent(_MOST_MEASURED)
@@ -119,7 +119,9 @@ class PieceRun:
 
         sizes = {name: find_size(name) for name in (*_KEPT_BY_EACH, *_KEPT_ONCE, "output_bytes")}
         times = {name: find_time(name) for name in ("forward_seconds", "record_seconds", "backward_seconds")}
-        estimated: dict[str, Any] = {**sizes, **times, "chunk_seconds": 0.0}
+        # What a piece takes by itself includes its checkpoint. Other calls of the kind try no pieces.
+        others = ("chunk_seconds", "save_seconds", "load_seconds", "taken_bytes")
+        estimated: dict[str, Any] = {**sizes, **times, **dict.fromkeys(others, 0)}
         return replace(many, **estimated)
 
 
