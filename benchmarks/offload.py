@@ -416,7 +416,7 @@ def judge(results: dict[str, Any]) -> list[str]:
     enough = _count(one["hidden_share"] >= LEAST_HIDDEN for one in hidden)
     told.append(
         f"at least {LEAST_HIDDEN:.0%} of the shorter of compute and transfer is hidden where the plan says so: "
-        f"{enough} runs whose plan moves enough to tell; {measured.count(None)} move too quickly for threads"
+        f"{enough} runs whose plan moves enough to tell; too short for threads: {measured.count(None)}"
     )
     return told
 
