@@ -82,7 +82,7 @@ class Link:
     state_bytes: int
     rates: Rates
     source: Source
-    #: Whether states can move while compute runs.
+    #: Whether states can move while compute runs, and take long enough for that to pay.
     overlaps: bool = True
 
     def make_profile(

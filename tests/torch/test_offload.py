@@ -230,6 +230,35 @@ def test_the_peak_of_a_remote_plan_is_the_predicted_one(
     assert 0.98 * plan.predicted.local_peak_bytes <= live.peak <= plan.predicted.local_peak_bytes
 
 
+@pytest.mark.parametrize(("seconds", "beside"), [(1e-3, True), (1e-4, False)])
+def test_states_that_move_as_quickly_as_they_are_handed_over_are_not_moved_beside_compute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, beside: bool
+) -> None:
+    monkeypatch.setattr(offload, "_time_states", lambda *_, **__: places.Rates(seconds, seconds, 1e-4))
+    links = offload.find_links(
+        places.OffloadPlace(folder=tmp_path),
+        state_bytes=2**20,
+        steps=8,
+        device=torch.device("cpu"),
+        local_bytes=2**20,
+    )
+    assert [one.overlaps for one in links] == [beside]
+
+
+@pytest.mark.usefixtures("rate")
+def test_plans_count_what_saving_and_loading_take(tmp_path: Path) -> None:
+    """Before and after the first call: in local memory as actions, and of single states as messages."""
+    network = Network()
+    options: dict[str, Any] = {"memory": network.find_limit(), "offload": tmp_path}
+    for _ in range(2):
+        plan = plan_for(network.cell, network.inputs, network.state, squares, **options)
+        assert plan.workload.save_seconds > 0
+        assert plan.workload.load_seconds > 0
+        if plan.predicted.remote_peak_bytes and plan.strategy != "hierarchical":
+            assert plan.profile.latency_seconds > 0
+        network.run(**options)
+
+
 @pytest.mark.parametrize("through", [False, True])
 def test_a_place_is_timed_as_it_is_used(tmp_path: Path, through: bool) -> None:
     """By real writes and reads of which nothing is left."""
