@@ -128,18 +128,19 @@ def _weigh(dtype: torch.dtype, device: torch.device, level: int = 0) -> torch.Te
 def measure_norm(tensor: torch.Tensor) -> torch.Tensor:
     """Return the norm of the finite elements of a tensor as a scalar of fp64; infinities count as 1."""
     flat = _flatten(tensor)
+    if flat.device.type == "cpu" and flat.is_floating_point():
+        # In the usual case, no square is out of the range of the type.
+        norm = torch.linalg.vector_norm(flat)
+        if _LEAST_NORM < norm.item() < math.inf:
+            return norm.double()
     # On other devices, starting a kernel takes longer than such a part.
     parts = cut(flat, least=_LEAST_PART if flat.device.type == "cpu" else _LEAST_ON_DEVICE)
-    if parts and flat.device.type == "cpu" and flat.is_floating_point():
-        # In the usual case, kernels copy no more than a part.
-        norms = [torch.linalg.vector_norm(part, dtype=torch.float64) for part in parts]
-        norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
-        if math.isfinite(norm.item()):
-            return norm
     norms = [torch.linalg.vector_norm(make_finite(part.double())) for part in parts]
     return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())
 
 
+#: Squares of elements of a smaller norm might be zero.
+_LEAST_NORM = 1e-12
 #: Tensors are compared in so many parts, of so many elements at least: in fp64, only a part exists at a time.
 _PARTS, _LEAST_PART, _LEAST_ON_DEVICE = 64, 2**11, 2**16
 

@@ -133,10 +133,20 @@ class Structure:
 _SINGLE = Structure(spec=_pytree.tree_flatten(torch.empty(0))[1], plain=(), is_tensor=(True,), single=True)
 
 
+@functools.lru_cache(maxsize=64)
+def _nest_in_tuple(count: int) -> Structure:
+    """Return how tensors nest in a tuple."""
+    _, spec = _pytree.tree_flatten((torch.empty(0),) * count)
+    return Structure(spec=spec, plain=(), is_tensor=(True,) * count)
+
+
 def flatten(tree: Any) -> tuple[Leaves, Structure]:
     """Return the tensors of a structure and how they nest."""
     if isinstance(tree, torch.Tensor):
         return (tree,), _SINGLE
+    if type(tree) is tuple and all([isinstance(value, torch.Tensor) for value in tree]):
+        # A frequent case, which needs no search.
+        return tree, _nest_in_tuple(len(tree))
     values, spec = _pytree.tree_flatten(tree)
     is_tensor = tuple([isinstance(value, torch.Tensor) for value in values])
     if all(is_tensor):

@@ -7,6 +7,7 @@ attributes and variables, and would refuse it there.
 from __future__ import annotations
 
 import gc
+import math
 import weakref
 from array import array
 from collections.abc import Callable
@@ -22,7 +23,14 @@ import ckptplan
 from ckptplan import InputError
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
 from ckptplan.torch import LIF, bptt, unroll
-from ckptplan.torch.digests import find_rounding, is_close, project, project_finite, project_steps
+from ckptplan.torch.digests import (
+    find_rounding,
+    is_close,
+    measure_norm,
+    project,
+    project_finite,
+    project_steps,
+)
 from ckptplan.torch.executor import Executor
 from ckptplan.torch.verify import Verifier
 from tests.torch.support import assert_close, gradients, gru, job, plain, plan_of
@@ -566,6 +574,16 @@ def test_rounding_of_each_element_moves_the_number_by_no_more_than_is_accepted(s
             other = one * (1 + 1e-6 * error)
             before, after = (float(project_finite(tensor)) for tensor in (one, other))
             assert is_close(before, after, find_rounding([torch.float32]) * float(one.norm()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [1e-30, 1e-15, 1.0, 1e25])
+def test_a_norm_is_right_whether_its_squares_are_in_the_range_of_the_type_or_not(
+    size: float, dtype: torch.dtype
+) -> None:
+    made = torch.randn(5000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert float(measure_norm((size * made).to(dtype))) == pytest.approx(size * float(made.norm()), rel=1e-4)
+    assert float(measure_norm(torch.tensor([math.inf, 1.0], dtype=dtype))) > 1
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (), (130, 140), (0,)])
