@@ -130,7 +130,7 @@ def measure_norm(tensor: torch.Tensor) -> torch.Tensor:
     flat = _flatten(tensor)
     if flat.device.type == "cpu" and flat.is_floating_point():
         # In the usual case, no square is out of the range of the type.
-        norm = torch.linalg.vector_norm(flat)
+        norm: torch.Tensor = torch.linalg.vector_norm(flat)
         if _LEAST_NORM < norm.item() < math.inf:
             return norm.double()
     # On other devices, starting a kernel takes longer than such a part.
