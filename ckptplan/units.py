@@ -130,7 +130,7 @@ def parse_limit(value: object, *, field: str, or_else: str = "") -> int:
             error.message, field=field, value=value, accepted=f"{error.accepted}{or_else}"
         ) from None
     if limit <= 0:
-        raise InputError("is not positive", field=field, value=value, accepted=f"a size, as '2 GiB'{or_else}")
+        raise refuse(value, "is not positive", field=field, accepted=f"a size, as '2 GiB'{or_else}")
     return limit
 
 
@@ -160,8 +160,11 @@ def _unit_hint(unit: str, units: Mapping[str, Decimal]) -> str:
     if stem == "KB" and f"kB{slash}{rest}" in units:
         return f" Say 'kB{slash}{rest}' for 1,000 or 'KiB{slash}{rest}' for 1,024 bytes."
     if stem.endswith(("bit", "bps")) or (stem.endswith("b") and rest == "s"):
-        return " These are bits; divide by 8 and say bytes per second."
-    return did_you_mean(unit, units) or f" Units are {', '.join(filter(None, units))}."
+        return f" These are bits; divide by 8 and say bytes{' per second' if 'B/s' in units else ''}."
+    # Units begin their words, as 'h' and 'hours': the longest one is meant.
+    begun = [one for one in units if one and unit.casefold().startswith(one.casefold())]
+    meant = max(begun, key=len, default=unit)
+    return did_you_mean(meant, units) or f" Units are {', '.join(filter(None, units))}."
 
 
 def _finite(value: object, number: Decimal) -> float:

@@ -15,7 +15,9 @@ from ckptplan.units import (
     format_seconds,
     format_wait,
     parse_bytes,
+    parse_duration,
     parse_fraction,
+    parse_limit,
     parse_rate,
     parse_seconds,
 )
@@ -48,7 +50,7 @@ def test_bytes(text: Any, expected: int) -> None:
     [
         ("624 KB", "Say 'kB' for 1,000 or 'KiB' for 1,024"),
         ("624 Kib", "Did you mean 'KiB'"),
-        ("8 Gbit", "These are bits"),
+        ("8 Gbit", r"These are bits; divide by 8 and say bytes\."),
         ("1.5 B", "whole number of bytes"),
         (0.5, "whole number of bytes"),
         ("0.0001 kB", "whole number of bytes"),
@@ -100,11 +102,31 @@ def test_rates(text: Any, expected: float) -> None:
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("20 Gb/s", "bits"), ("20 GB", "Did you mean 'GB/s'"), ("5 KB/s", "Say 'kB/s'"), ("1e400", "too large")],
+    [
+        ("20 Gb/s", "bits; divide by 8 and say bytes per second"),
+        ("20 GB", "Did you mean 'GB/s'"),
+        ("5 KB/s", "Say 'kB/s'"),
+        ("1e400", "too large"),
+    ],
 )
 def test_rates_refused(text: str, told: str) -> None:
     with pytest.raises(InputError, match=told):
         parse_rate(text)
+
+
+@pytest.mark.parametrize(
+    ("unit", "told"),
+    [("hours", "h"), ("hrs", "h"), ("minutes", "min"), ("seconds", "s"), ("Days", "d"), ("msec", "ms")],
+)
+def test_a_word_for_a_unit_suggests_the_unit_that_it_begins_with(unit: str, told: str) -> None:
+    with pytest.raises(InputError, match=f"has the unknown unit '{unit}'. Did you mean '{told}'"):
+        parse_duration(f"8 {unit}")
+
+
+@pytest.mark.parametrize("value", [0, -5, "-5 kB"])
+def test_a_limit_that_is_not_positive_is_named(value: Any) -> None:
+    with pytest.raises(InputError, match=f"memory: {value!r} is not positive"):
+        parse_limit(value, field="memory")
 
 
 @pytest.mark.parametrize(

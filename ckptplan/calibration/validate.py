@@ -92,8 +92,8 @@ def validate(
         remote_dir: the folder of remote checkpoints, in place of host memory; times are then wall time.
         repeats: the number of rounds, in which all variants run in turn; times are lower quartiles of rounds.
         tolerance: the share by which times may be off, besides the intervals of prediction and measurement.
-        overhead_tolerance: how far the time added to base's may be off, as a share of the plan's time, besides
-            these intervals: 0.03 for 3 points if the plan takes as long as base.
+        overhead_tolerance: how far the time added to base's may be off, as a share of the plan's time, or
+            of base's if that is longer, besides these intervals.
         memory_tolerance: the share by which the live peak may be off.
         regret: whether to run the best plan of each strategy, too.
         max_seconds: the seconds that all runs may take, as estimated from a few steps that run first; None

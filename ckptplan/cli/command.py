@@ -108,9 +108,10 @@ class Command(_PlainFlags, TyperCommand):
             raise _explain(error.param, error.__cause__) from None
         except InputError as error:
             options = {one.name: find_option(one) for one in self.params if one.param_type_name == "option"}
-            if error.source is not None or error.field not in options:
+            name, _, path = (error.field or "").partition(".")
+            if error.source is not None or name not in options:
                 raise
-            raise error.inside(field=options[error.field]) from None
+            raise error.inside(field=f"{options[name]} {path}".rstrip()) from None
 
 
 class Group(_PlainFlags, TyperGroup):

@@ -26,8 +26,8 @@ def validate(
     overhead_tolerance: Annotated[
         float,
         option(
-            "POINTS",
-            "How far the time added to base's may be off, in percent of base's, besides intervals.",
+            "SHARE",
+            "How far the time added to base's may be off, as a share of the longer of both, besides intervals.",
             parser=options.parse_tolerance,
         ),
     ] = 0.03,

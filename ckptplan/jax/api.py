@@ -57,8 +57,8 @@ def scan(  # noqa: PLR0917 - the signature of jax.lax.scan
         unroll: accepted as in ``jax.lax.scan``; it makes no difference.
         plan: a plan, or a ``ckptplan.Schedule`` if nothing was planned.
         memory: in place of a plan, the bytes that the call may take, or text as "64 MiB". A plan is made from
-            shapes alone while the program is traced. The outputs of all steps and the gradients that are
-            wanted are part of it.
+            shapes alone while a gradient is traced; a forward pass alone is a plain scan. The outputs of all
+            steps and the gradients that are wanted are part of it.
         workload: of a calibration of this cell in JAX; a plan for ``memory`` is then chosen by its times.
         tape: how the backward of a step is fed: 'residuals' of the step, the fewest bytes that spare its matrix
             'products', or its 'states'. By default it is the kind whose bytes the plan was made for.
@@ -72,7 +72,7 @@ def scan(  # noqa: PLR0917 - the signature of jax.lax.scan
     """
     step = make_step(f)
     _check_unroll(unroll)
-    steps = _count_steps(xs, length)
+    steps = _count_steps(xs, length, least=0)
     if steps == 0 and plan is None:
         state, outputs = lax.scan(f, init, xs, length=length, reverse=reverse)
         return state, outputs
@@ -149,7 +149,6 @@ def plan_for(
     """
     step = make_step(f, loss)
     steps = _count_steps(xs, length)
-    _check_steps(steps)
     place = read_offload(offload, plan=None, memory=memory)
     plans: list[Plan] = []
 
@@ -189,7 +188,6 @@ def _run(step: Step, init: Any, xs: Any, *, steps: int, **ways: Any) -> tuple[An
     if plan is not None:
         _check_plan(plan, steps=steps)
     else:
-        _check_steps(steps)
         parse_limit(memory, field="memory")
     call = LoopCall(step=traced, steps=steps, place=place, **ways)
     leaves = tuple(map(jnp.asarray, jax.tree.leaves(xs)))
@@ -248,8 +246,8 @@ def _check_unroll(unroll: object) -> None:
         )
 
 
-def _count_steps(xs: Any, length: int | None) -> int:
-    """Return T. Raises InputError if lengths differ, or if there is none."""
+def _count_steps(xs: Any, length: int | None, *, least: int = 1) -> int:
+    """Return T. Raises InputError if lengths differ, or if there is none or fewer steps than ``least``."""
     lengths: dict[str, int] = {}
     if length is not None:
         try:
@@ -268,13 +266,12 @@ def _count_steps(xs: Any, length: int | None) -> int:
     if len(set(lengths.values())) > 1:
         found = ", ".join(f"{name} {one}" for name, one in lengths.items())
         raise InputError(f"have different lengths: {found}", field="xs", accepted="one length")
-    return next(iter(lengths.values()))
-
-
-def _check_steps(steps: int) -> None:
-    """Raise InputError if there is no step."""
-    if steps < 1:
-        raise InputError("hold no time step", field="xs", accepted="arrays of shape (T, ...), with T from 1")
+    name, steps = next(iter(lengths.items()))
+    if steps < least:
+        raise InputError(
+            f"{steps} time steps are too few", field=name, value=steps, accepted=f"{least} or more"
+        )
+    return steps
 
 
 def _check_plan(plan: object, *, steps: int) -> None:

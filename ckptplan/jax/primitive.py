@@ -25,7 +25,7 @@ from ckptplan.jax.leaves import Arrays, byte_size, has_gradient, set_weak, zeros
 from ckptplan.jax.limit import LoopCall, plan_within
 from ckptplan.jax.program import Loop, make_loop, run_forward
 from ckptplan.jax.step import TracedStep, differentiable
-from ckptplan.jax.tapes import TracedGradient, Wanted, find_wanted
+from ckptplan.jax.tapes import TracedGradient, Wanted
 from ckptplan.model.plan import Plan
 from ckptplan.units import format_bytes, parse_bytes
 
@@ -35,18 +35,6 @@ _log = logging.getLogger("ckptplan.jax")
 
 
 def _run(call: LoopCall, *leaves: Any) -> list[Any]:
-    """Return the results of a forward pass, if it is all that is wanted.
-
-    Raises InputError if not even that is within the limit: its outputs and the states of a step. The least
-    that it names is that of gradients.
-    """
-    least = call.steps * byte_size(call.step.outputs) + 2 * byte_size(call.step.state)
-    if call.plan is None and least > parse_bytes(call.memory):
-        plan_within(call, TracedGradient(call.step, find_wanted(call.step)))
-    return _trace(call, *leaves)
-
-
-def _trace(call: LoopCall, *leaves: Any) -> list[Any]:
     """Return the results of a forward pass."""
     found = run_forward(call.step, *call.step.split_given(leaves), steps=call.steps, reverse=call.reverse)
     return [leaf for part in found for leaf in part]
@@ -180,7 +168,7 @@ def run_loop(call: LoopCall, constants: Arrays, state: Arrays, xs: Arrays) -> tu
 
 
 _loop.def_impl(lambda *leaves, call: _compile(call)(*leaves))
-_loop.def_abstract_eval(lambda *leaves, call: jax.make_jaxpr(partial(_trace, call))(*leaves).out_avals)
+_loop.def_abstract_eval(lambda *leaves, call: jax.make_jaxpr(partial(_run, call))(*leaves).out_avals)
 mlir.register_lowering(_loop, mlir.lower_fun(lambda *leaves, call: _run(call, *leaves), multiple_results=True))
 
 

@@ -252,8 +252,11 @@ class Grid:
 
     def put(self, case: Case, point: Sequence[Value]) -> Case:
         """Return the case with the inputs at one point. Raises InputError that names the axis."""
-        for place in self._order:
-            case = self.axes[place].put(case, point[place])
+        try:
+            for place in self._order:
+                case = self.axes[place].put(case, point[place])
+        except InputError as error:
+            raise error.inside(prefix="over") from None
         return case
 
     @cached_property
@@ -278,10 +281,13 @@ def make_grid(over: Mapping[str, object] | Iterable[str]) -> Grid:
     axes: list[Axis] = []
     values: list[Sequence[Value]] = []
     for name, given in pairs:
-        axis = find_axis(name)
-        _check_free(axis, axes)
+        try:
+            axis = find_axis(name)
+            _check_free(axis, axes)
+            values.append(read_values(axis, given))
+        except InputError as error:
+            raise error.inside(prefix="over") from None
         axes.append(axis)
-        values.append(read_values(axis, given))
     return Grid(axes=tuple(axes), values=tuple(tuple(some) for some in values))
 
 

@@ -328,8 +328,10 @@ def test_missing_pyarrow_says_what_to_install(tmp_path: Path) -> None:
     [
         (
             ["--over", "bandwith=1GB/s"],
-            "bandwith: is not an input that can be varied. Did you mean 'bandwidth'?",
+            "--over bandwith: is not an input that can be varied. Did you mean 'bandwidth'?",
         ),
+        (["--over", "T=5:1"], "--over T: '5:1' is not a range"),
+        (["--over", "forward-seconds=0"], "--over forward-seconds: 0.0 is not accepted"),
         (
             ["--over", "local-bytes=1MiB,2MiB", "--local-bytes", "3 MiB"],
             "--local-bytes: is both varied by the grid and set to one value (accepted: either the axis",

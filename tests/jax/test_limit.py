@@ -94,7 +94,7 @@ def test_a_limit_is_of_the_whole_batch() -> None:
 
 
 def test_a_forward_pass_alone_traces_no_backward_pass() -> None:
-    """And plans nothing: the limit has room for the outputs, not for a tape of each step."""
+    """And plans nothing, whatever the limit, with ``jit`` or without."""
     count = 0
 
     @jax.custom_vjp
@@ -108,15 +108,17 @@ def test_a_forward_pass_alone_traces_no_backward_pass() -> None:
 
     square.defvjp(lambda x: (square(x), x), backward)
 
-    def run(xs: Any) -> Any:
-        return ckptplan.jax.scan(lambda h, x: (square(h) + x, h), xs[0], xs, memory="1 MB")[1]
+    def run(xs: Any, memory: int | str = 1) -> Any:
+        return ckptplan.jax.scan(lambda h, x: (square(h) + x, h), xs[0], xs, memory=memory)[1]
 
     xs = np.ones((20, 8), np.float32) / 10
     text = str(jax.make_jaxpr(run)(xs))
-    jax.jit(run)(xs)
+    assert run(xs).shape == jax.jit(run)(xs).shape == xs.shape
     assert count == 0
     assert "planned_loop" in text
-    jax.grad(lambda xs: run(xs).sum())(xs)
+    with pytest.raises(InputError, match="memory: 1 B are too little"):
+        jax.grad(lambda xs: run(xs).sum())(xs)
+    jax.grad(lambda xs: run(xs, "1 MB").sum())(xs)
     assert count > 0
 
 

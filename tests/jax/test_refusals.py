@@ -45,8 +45,8 @@ def keep(state: Any, x: Any) -> Any:
             "xs: is a list of 20 arrays.*jnp.stack",
         ),
         ({"memory": "much"}, "memory: .*much"),
-        ({"memory": 0}, "memory: is not positive"),
-        ({"memory": 10}, r"memory: 10 B are too little: .*at least .* bytes\)"),
+        ({"memory": 0}, "memory: 0 is not positive"),
+        ({"memory": "1 MB", "xs": None, "length": -5}, r"length: -5 time steps are too few .*0 or more"),
         (
             {"plan": standard(), "tape": "all"},
             "tape: 'all' is not a kind of tape .*residuals, products, states",
@@ -63,9 +63,18 @@ def test_arguments_that_are_not_accepted(given: dict[str, Any], message: str) ->
         ckptplan.jax.scan(**{"f": keep, "init": jnp.float64(0), "xs": XS, **given})
 
 
-def test_a_sequence_without_steps_has_no_plan() -> None:
-    with pytest.raises(InputError, match="xs: hold no time step"):
-        ckptplan.jax.bptt(keep, jnp.float64(0), XS[:0], lambda _, output: output.sum(), memory="1 MB")
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"xs": XS[:0]}, "xs: 0"),
+        ({"xs": None, "length": 0}, "length: 0"),
+        ({"xs": None, "length": -5}, "length: -5"),
+    ],
+)
+def test_a_sequence_without_steps_has_no_plan(given: dict[str, Any], told: str) -> None:
+    """What says so is named, with its value."""
+    with pytest.raises(InputError, match=rf"{told} time steps are too few \(accepted: 1 or more\)"):
+        ckptplan.jax.bptt(keep, jnp.float64(0), loss=lambda _, output: output.sum(), memory="1 MB", **given)
 
 
 def test_a_mutable_array_from_outside() -> None:

@@ -1280,7 +1280,7 @@ def test_inputs_that_look_as_if_the_batch_came_first_are_asked_about(
         ({}, "plan: is missing"),
         ({"memory": "2 GiB", "plan": "x"}, "memory: is given together with plan"),
         ({"memory": "two"}, "memory: "),
-        ({"memory": 0}, "memory: is not positive"),
+        ({"memory": 0}, "memory: 0 is not positive"),
         ({"memory": -5}, "memory: "),
     ],
 )

@@ -285,7 +285,7 @@ def test_scan_and_unroll_take_it(tmp_path: Path) -> None:
         ({"offload": 3}, r"offload: is 3 \(accepted: 'host', a folder, or Offload"),
         ({"offload": ""}, "offload: is ''"),
         ({"offload": Offload("x", limit="much")}, "offload.limit: .*much"),
-        ({"offload": Offload("x", limit=0)}, "offload.limit: is not positive"),
+        ({"offload": Offload("x", limit=-1)}, "offload.limit: -1 is not positive"),
         ({"offload": "FILE"}, "offload: .*FILE is a file"),
         ({"offload": "/proc/nowhere"}, "offload: /proc/nowhere cannot be made"),
         ({"offload": "s3://bucket/states"}, r"offload: is 's3://bucket/states' \(accepted: a folder on this"),
