@@ -57,7 +57,7 @@ class Tolerances(CheckedModel):
 
     #: Share of a time.
     tolerance: _Share = 0.1
-    #: Share of base's time by which the time added to it may be off: 0.03 for 3 points.
+    #: Share of the longer of the plan's and base's times by which the time added to base's may be off.
     overhead_tolerance: _Share = 0.03
     #: Share of the live peak.
     memory_tolerance: _Share = 0.05

@@ -15,6 +15,7 @@ from ckptplan.calibration.validation import (
     Tolerances,
     Validation,
     Verdict,
+    base_rows,
     note_meter,
     time_rows,
 )
@@ -239,6 +240,14 @@ def test_a_wrong_overhead_is_named_with_its_numbers() -> None:
     rows = {one["quantity"]: one for one in view_validation(found).document()["quantities"]}
     assert (rows["overhead"]["unit"], rows["overhead"]["predicted"]) == ("share", 0.18)
     assert rows["overhead"]["bias"] == pytest.approx(0.105)
+
+
+@pytest.mark.parametrize(("ratio", "points"), [(0.5, 0.03), (1.0, 0.03), (2.0, 0.06)])
+def test_an_overhead_may_be_off_by_a_share_of_the_longer_of_both_times(ratio: float, points: float) -> None:
+    """In points, which are of base's time."""
+    plan = small_plan()
+    _, row = base_rows(plan, plan, [ratio, ratio], [1.0, 1.0], allowed=Tolerances(overhead_tolerance=0.03))
+    assert row.allowed == pytest.approx(points)
 
 
 def test_the_estimate_counts_the_steps_of_every_run() -> None:
