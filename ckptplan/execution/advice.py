@@ -67,7 +67,7 @@ def refuse_limit(
     later = format_limit(find_limit(infeasible.need), like=limit)
     if later != needed:
         parts = f" in a new process, where its first steps are tried; afterwards {later} are enough{parts}"
-    ways = [f"at least {needed} ({least:,} bytes)"]
+    ways = [f"at least {needed} ({least:,} bytes)", *_name_quicker(infeasible, least=least, like=limit)]
     # The workspace may shrink with the batch, or grow a little, as less of it lies where tapes were.
     fixed = max(request.case.workload.workspace_bytes, _GRADIENTS * gradients)
     share = (limit - fixed) / (least - fixed) if least > fixed else 0.0
@@ -78,7 +78,7 @@ def refuse_limit(
     steps = [one["value"] for one in infeasible.suggestions if one["change"] == "steps"]
     if steps:
         share = max(steps) / request.case.workload.steps
-        ways.append(f"a sequence of at most about {math.floor(100 * share)}% of this one (truncated BPTT)")
+        ways.append(f"a sequence of about {math.floor(100 * share)}% of this one (truncated BPTT)")
     if _helps_remote(request):
         ways.append("a plan with remote memory")
     return InputError(
@@ -88,6 +88,18 @@ def refuse_limit(
         value=memory,
         accepted=" or ".join([", ".join(ways[:-1]), ways[-1]] if len(ways) > 1 else ways),
     )
+
+
+def _name_quicker(infeasible: Infeasible, *, least: int, like: int) -> list[str]:
+    """Return the limit of a plan that takes little time, in words, if the one of the ``least`` limit does not."""
+    plans = [one for one in infeasible.suggestions if one["change"] == "local_bytes"]
+    limit, overhead = min(
+        ((find_limit(one["value"]), one["overhead"]) for one in plans if one["overhead"] <= DEAR),
+        default=(0, 0.0),
+    )
+    if limit <= least:
+        return []
+    return [f"{format_limit(limit, like=like)} for a plan that takes about {overhead:+.0%} time"]
 
 
 def note_offload(plan: Plan, *, local: Plan | None, remote: Plan, place: str) -> Plan:

@@ -357,8 +357,14 @@ def _find_best(request: Request) -> Plan | None:
     return ranking.best() if ranking.answers else None
 
 
-def _advise_offload(local: Plan, measurement: Measurement, steps: int, space: Space) -> None:
-    """Say what ``offload=`` would save at an assumed rate, if that is much."""
+def tell_offload(local: Plan, measurement: Measurement, kind: Any, *, steps: int, space: Space) -> None:
+    """Say, once for calls of a kind, what ``offload=`` would save at an assumed rate, if that is much.
+
+    ``steps`` are T of the measured steps, whatever the pieces of the plan.
+    """
+    if local.predicted.overhead <= DEAR or kind in _advised:
+        return
+    _advised.keep(kind, True)
     make = partial(_make_request, measurement, steps, space)
     remote = _plan_remote(make, (assume_link(measurement.state_bytes, steps),))
     advice = advise_offload(local, None if remote is None else remote[0])
@@ -537,15 +543,14 @@ def choose_plan(
         advises: whether a dear plan is followed by a line that says what a place off the chip would save.
         scales: whether the measurement of a call of other shapes will do, since this one runs and is watched.
 
-    In inference mode, a call that runs keeps a schedule that it does not need, since nothing is kept for a
+    Without gradients, a call that runs keeps a schedule that it does not need, since nothing is kept for a
     backward pass. Raises InputError, also if no plan fits.
     """
     limit = read_limit(memory, asked.device)
     asked = replace(asked, room=leave_room(limit))
     call, count, inputs = asked.measured, asked.plan.steps, asked.inputs
     place = asked.remote_dir if isinstance(asked.remote_dir, OffloadPlace) else None
-    if scales and torch.is_inference_mode_enabled():
-        # Nothing is kept for a backward pass, and autograd could not be asked what it would be.
+    if scales and not torch.is_grad_enabled():
         return replace(asked, compile=None)
     with torch.enable_grad():
         probed = probe(call, anew=False)
@@ -615,10 +620,8 @@ def choose_plan(
         warn_of_excess(plan, tried=written.taken_bytes)
     if found.survey is None or found.survey.is_first:
         used.warn_of_turn(plan, kind)
-    if advises and place is None and plan.predicted.overhead > DEAR and kind not in _advised:
-        # Once for calls of a kind, whatever their lengths.
-        _advised.keep(kind, True)
-        _advise_offload(plan, written, count, space)
+    if advises and place is None:
+        tell_offload(plan, written, kind, steps=count, space=space)
     return found
 
 

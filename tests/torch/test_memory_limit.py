@@ -1248,7 +1248,7 @@ def test_what_is_advised_beside_more_memory_helps() -> None:
     room = plan.workload.workspace_bytes + plan.workload.tape_bytes + 600_000
     text, _ = refuse(partial(unroll, cell, inputs, state), room)
     assert "remote memory" not in text
-    steps = int(STEPS * int(re.search(r"a sequence of at most about (\d+)%", text)[1]) / 100)  # type: ignore[index]
+    steps = int(STEPS * int(re.search(r"a sequence of about (\d+)%", text)[1]) / 100)  # type: ignore[index]
     forget()
     unroll(cell, inputs[:steps], state, memory=room)
     batch = int(8 * int(re.search(r"a batch of at most about (\d+)%", text)[1]) / 100)  # type: ignore[index]

@@ -19,7 +19,7 @@ from ckptplan.execution.advice import describe_choice
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.ambient import Autocast
-from ckptplan.torch.budget import Space, name_pieces, plan_within
+from ckptplan.torch.budget import Space, name_pieces, plan_within, tell_offload
 from ckptplan.torch.call import Call
 from ckptplan.torch.measurement import measure_call
 from ckptplan.torch.probe import probe
@@ -152,6 +152,9 @@ class Room:
             lengths = [min(piece, steps)] if piece is not None else _list_lengths(steps)
             chosen = _chosen.keep(key, self._search(lengths))
             self.space.warn_of_turn(chosen[0], key[0])
+            if not self.space.links:
+                found = self._measure(chosen[1], exact=True)
+                tell_offload(chosen[0], found, key[0], steps=chosen[0].steps, space=self.space)
         plan, length = chosen
         _log.info("pieces of %d time steps, %s", length, describe_choice(plan, self.space.limit))
         return PiecePlan(plan=name_pieces(plan, length), piece=length)
@@ -161,11 +164,15 @@ class Room:
 
         Bytes are estimated unless the plan is to be ``exact``.
         """
+        steps = -(-self.runs[0].rows.steps // length)
+        return plan_within(self._measure(length, exact=exact), steps=steps, space=self.space)
+
+    def _measure(self, length: int, *, exact: bool) -> Measurement:
+        """Return what pieces of a length take of all runs together."""
         all_ = [self._find(run, length, exact=exact) for run in self.runs]
         most = {name: max(getattr(one, name) for one in all_) for name in (*_KEPT_BY_EACH, *_KEPT_ONCE)}
         together: dict[str, Any] = {**most, **{name: len(all_) * most[name] for name in _KEPT_BY_EACH}}
-        steps = -(-self.runs[0].rows.steps // length)
-        return plan_within(replace(all_[0], **together), steps=steps, space=self.space)
+        return replace(all_[0], **together)
 
     def _find(self, run: PieceRun, length: int, *, exact: bool) -> Measurement:
         found = run.estimate(length, self.space.limit)
