@@ -74,7 +74,7 @@ def count_saved_bytes(
     for tensor in (*end, *find_kept_tensors(outputs)):
         place = storage_of(tensor)
         if place not in left_out and not isinstance(tensor, torch.nn.Parameter):
-            kept[place] = tensor.untyped_storage().nbytes() if tensor.layout is torch.strided else 0
+            kept[place] = tensor.untyped_storage().nbytes() if _has_storage(tensor) else 0
     parameters = {storage_of(leaf) for leaf in find_graph_leaves(outputs)}
     return sum(size for place, size in kept.items() if place not in parameters)
 
@@ -91,20 +91,26 @@ def gives_sparse(outputs: Iterable[torch.Tensor]) -> bool:
 
 def storage_of(tensor: torch.Tensor) -> int:
     """Return a number that identifies a tensor's storage."""
-    if tensor.layout is not torch.strided:
-        # Sparse ones have several, or none that can be read.
-        return id(tensor)
-    return tensor.untyped_storage().data_ptr()
+    return tensor.untyped_storage().data_ptr() if _has_storage(tensor) else id(tensor)
+
+
+def _has_storage(tensor: torch.Tensor) -> bool:
+    """Return whether there is one storage that can be read.
+
+    Sparse tensors have several, and the zeros of forward mode, as within ``torch.func.jvp``, have none.
+    """
+    return tensor.layout is torch.strided and not tensor._is_zerotensor()
 
 
 #: Whether PyTorch shows what hooks packed; older versions tell only what is unpacked.
-_SHOWS_PACKED = hasattr(torch._C._autograd.SavedTensor, "data")
+_SHOWS_PACKED = hasattr(torch._C._autograd.SavedTensor, "unpack_hook")
 
 
 def find_kept_tensors(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Yield the tensors that the nodes of a graph keep alive: of those that hooks packed, what they made of it.
+    """Yield the tensors that the nodes of a graph keep alive: of those that hooks packed, what these hold of it.
 
-    To unpack them may take memory, as under ``torch.utils.checkpoint``, which runs again what made them.
+    To unpack them may take memory, as under ``torch.utils.checkpoint``, which runs again what made them. There
+    it is the hook that holds the arguments of what runs again.
     """
     for node in walk_nodes(outputs):
         if hasattr(node, "saved_tensors"):
@@ -113,7 +119,7 @@ def find_kept_tensors(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]
         for name in _list_saved(node.__class__, "_raw_saved_" if _SHOWS_PACKED else "_saved_"):
             value = getattr(node, name)
             for one in value if isinstance(value, tuple | list) else (value,):
-                yield from find_held_tensors(one.data if _SHOWS_PACKED else one)
+                yield from find_held_tensors((one.data, one.unpack_hook) if _SHOWS_PACKED else one)
 
 
 #: The most objects in which tensors are looked for.

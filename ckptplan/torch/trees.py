@@ -144,7 +144,7 @@ def flatten(tree: Any) -> tuple[Leaves, Structure]:
     """Return the tensors of a structure and how they nest."""
     if isinstance(tree, torch.Tensor):
         return (tree,), _SINGLE
-    if type(tree) is tuple and all([isinstance(value, torch.Tensor) for value in tree]):
+    if type(tree) is tuple and all(isinstance(value, torch.Tensor) for value in tree):
         # A frequent case, which needs no search.
         return tree, _nest_in_tuple(len(tree))
     values, spec = _pytree.tree_flatten(tree)

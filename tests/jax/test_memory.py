@@ -130,7 +130,7 @@ def test_a_limit_holds_whatever_the_shapes(name: str, memory: int | str) -> None
 @pytest.mark.parametrize("name", ["gru", "normed", "of samples", "two layers"])
 def test_the_least_that_is_named_is_enough_and_nothing_is_advised_that_does_not_help(name: str) -> None:
     case = make_case(name)
-    with pytest.raises(ckptplan.InputError, match=r"accepted: at least \S+ KiB \([\d,]+ bytes\)\)") as error:
+    with pytest.raises(ckptplan.InputError, match=r"accepted: at least \S+ KiB \([\d,]+ bytes\)") as error:
         plan_within(case, 1)
     least = int(str(error.value).partition(" bytes)")[0].rpartition("(")[2].replace(",", ""))
     assert plan_within(case, least).predicted.local_peak_bytes <= least

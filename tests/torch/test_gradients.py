@@ -198,6 +198,23 @@ def test_gradients_are_the_same_while_something_watches_operations(steps: int) -
         assert_close(found, expected, relative=1e-12)
 
 
+def test_a_step_may_use_forward_mode_inside() -> None:
+    """What it keeps has zeros without memory among it."""
+    torch.manual_seed(0)
+    inner = torch.nn.GRUCell(5, 7).double()
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
+        after, moved = torch.func.jvp(lambda one: inner(x, one), (state,), (torch.ones_like(state),))
+        return (state + after) / 2, moved
+
+    inputs, state = job(12)
+    wanted = [inputs, *inner.parameters()]
+    result = bptt(cell, inputs, state, squares, memory="1 MB")
+    assert_close(
+        gradients(result.loss, wanted), gradients(plain(cell, inputs, state, squares)[0], wanted), relative=1e-9
+    )
+
+
 def test_sparse_gradients_stay_sparse() -> None:
     """As in plain backpropagation: some optimizers take no others."""
     table, cell = torch.nn.Embedding(20, 5, sparse=True).double(), torch.nn.RNNCell(5, 7).double()

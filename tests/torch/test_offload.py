@@ -349,7 +349,7 @@ def test_a_dear_plan_names_what_would_help(caplog: pytest.LogCaptureFixture) -> 
         backward_seconds=0.04,
     )
     space = budget.Space(limit=6 * size)
-    budget._advise_offload(budget._plan(slow, 300, space), slow, 300, space)
+    budget.tell_offload(budget._plan(slow, 300, space), slow, "slow", steps=300, space=space)
     (hint,) = (one.getMessage() for one in caplog.records if one.name.startswith("ckptplan"))
     assert re.fullmatch(
         r"this plan takes \+2\d\d% time over plain .*offload=.* would take about \+3\d%, at an assumed 1 GB/s",
@@ -357,7 +357,7 @@ def test_a_dear_plan_names_what_would_help(caplog: pytest.LogCaptureFixture) -> 
     )
     caplog.clear()
     quick = replace(slow, forward_seconds=2e-6, record_seconds=2e-6, backward_seconds=4e-6)
-    budget._advise_offload(budget._plan(quick, 300, space), quick, 300, space)
+    budget.tell_offload(budget._plan(quick, 300, space), quick, "quick", steps=300, space=space)
     network = Network()
     plan_for(network.cell, network.inputs, network.state, squares, memory="1 GiB")
     assert not [one for one in caplog.records if one.levelno >= logging.WARNING]

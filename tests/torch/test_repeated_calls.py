@@ -186,6 +186,19 @@ def test_constants_that_no_weak_reference_can_name_are_recognised(constant: Any)
     assert assert_right(net, cell=cell) == OWN
 
 
+def test_recurrent_layers_of_pytorch_within_a_step_are_recognised() -> None:
+    """They hold weak references to their weights."""
+    layers = torch.nn.GRU(5, 7, num_layers=2).double()
+    net = Net()
+
+    def cell(state: Any, x: torch.Tensor) -> Any:
+        after, output = net(state, x)
+        return after, output + layers(x[None])[0].mean()
+
+    assert assert_right(net, cell=cell) > OWN
+    assert assert_right(net, cell=cell) == OWN
+
+
 def test_a_constant_in_place_of_another_is_seen() -> None:
     net = Net()
     marks = [object(), object()]

@@ -155,10 +155,12 @@ class Signature:
         try:
             reference: Any = weakref.ref(thing)
         except TypeError:
-            if gc.is_tracked(thing) or type(thing).__hash__ is None:
+            is_weak = isinstance(thing, weakref.ReferenceType)
+            if not is_weak and (gc.is_tracked(thing) or type(thing).__hash__ is None):
                 self.complete = False
                 return 0
-            # Such as object(), which marks an argument that is missing: it keeps nothing else alive.
+            # It keeps nothing else alive, as object() does, which marks an argument that is missing; recurrent
+            # layers of PyTorch hold weak references to their weights.
             reference = thing
         self.references.append(reference)
         return id(reference)
