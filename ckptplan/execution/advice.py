@@ -91,7 +91,7 @@ def refuse_limit(
 
 
 def _name_quicker(infeasible: Infeasible, *, least: int, like: int) -> list[str]:
-    """Return the limit of a plan that takes little time, in words, if the one of the ``least`` limit does not."""
+    """Return the limit of a quick plan, in words, if that of the ``least`` limit is slow."""
     plans = [one for one in infeasible.suggestions if one["change"] == "local_bytes"]
     limit, overhead = min(
         ((find_limit(one["value"]), one["overhead"]) for one in plans if one["overhead"] <= DEAR),

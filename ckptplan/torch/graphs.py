@@ -107,7 +107,7 @@ _SHOWS_PACKED = hasattr(torch._C._autograd.SavedTensor, "unpack_hook")
 
 
 def find_kept_tensors(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Yield the tensors that the nodes of a graph keep alive: of those that hooks packed, what these hold of it.
+    """Yield the tensors that the nodes of a graph keep alive; where hooks packed them, what the hooks hold.
 
     To unpack them may take memory, as under ``torch.utils.checkpoint``, which runs again what made them. There
     it is the hook that holds the arguments of what runs again.
