@@ -198,6 +198,7 @@ def test_gradients_are_the_same_while_something_watches_operations(steps: int) -
         assert_close(found, expected, relative=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit")
 def test_a_step_may_use_forward_mode_inside() -> None:
     """What it keeps has zeros without memory among it."""
     torch.manual_seed(0)
