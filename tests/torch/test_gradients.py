@@ -205,7 +205,8 @@ def test_a_step_may_use_forward_mode_inside() -> None:
     inner = torch.nn.GRUCell(5, 7).double()
 
     def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
-        after, moved = torch.func.jvp(lambda one: inner(x, one), (state,), (torch.ones_like(state),))
+        pair: Any = torch.func.jvp(lambda one: inner(x, one), (state,), (torch.ones_like(state),))
+        after, moved = pair
         return (state + after) / 2, moved
 
     inputs, state = job(12)
