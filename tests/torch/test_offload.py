@@ -377,6 +377,19 @@ def test_what_would_help_is_said_once_for_calls_of_a_kind(
     assert len([one for one in caplog.records if one.levelno >= logging.WARNING]) == 1
 
 
+def test_what_would_help_is_said_of_recurrent_layers_too(caplog: pytest.LogCaptureFixture) -> None:
+    data = torch.randn(STEPS, 16, 8)
+    with pytest.raises(InputError) as caught:
+        wrap(torch.nn.LSTM(8, 64), memory=1)(data)
+    for _ in range(2):
+        net = wrap(torch.nn.LSTM(8, 64), memory=read_least(caught.value))
+        net(data)
+        assert isinstance(net.plan, Plan)
+        assert net.plan.predicted.overhead > 1
+    hints = [one for one in caplog.records if one.levelno >= logging.WARNING]
+    assert sum("With offload=" in one.getMessage() for one in hints) == 1
+
+
 def test_it_is_no_companion_of_a_plan(tmp_path: Path) -> None:
     network = Network()
     plan = plan_for(network.cell, network.inputs, network.state, squares, memory="1 GiB")
