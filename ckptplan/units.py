@@ -265,6 +265,11 @@ def format_threads(value: int) -> str:
     return "one thread" if value == 1 else f"{value:,} threads"
 
 
+def format_things(count: int, thing: str) -> str:
+    """Format a number of things: '1 step', '1,472 steps'."""
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
 def format_count(value: int) -> str:
     """Format a count: '1,472'."""
     return f"{value:,}"

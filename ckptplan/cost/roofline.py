@@ -16,7 +16,7 @@ from ckptplan.model.checked import MAX_SECONDS
 from ckptplan.model.network import Network, Operations
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import ACTION_TIMES, TIMES, Basis, Workload
-from ckptplan.units import format_seconds, format_share
+from ckptplan.units import format_seconds, format_share, format_things
 from ckptplan.wording import Argument
 
 #: The efficiency that is assumed where none was found, and the factor within which it is taken to be known.
@@ -196,7 +196,7 @@ def describe_network(network: Network) -> str:
     kind = {None: "the paper's network", "convlstm": "ConvLSTM"}.get(network.kind, str(network.kind).upper())
     what = "channels" if network.kind == "convlstm" else "neurons"
     image = f" of {network.height} x {network.width}" if network.height else ""
-    layers = "1 layer" if network.layers == 1 else f"{network.layers} layers"
+    layers = format_things(network.layers, "layer")
     return f"{kind}, {layers}, {network.neurons:,} {what}{image}, batch {network.batch}, {network.dtype}"
 
 

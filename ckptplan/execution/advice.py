@@ -11,7 +11,7 @@ from ckptplan.model.prediction import BasisEntry
 from ckptplan.planning.request import Request
 from ckptplan.search.question import Question
 from ckptplan.storage.place import ASSUMED_RATE
-from ckptplan.units import format_bytes, format_limit, parse_bytes
+from ckptplan.units import format_bytes, format_limit, format_things, parse_bytes
 
 #: One in this many bytes of a limit is left for what is not counted.
 MARGIN = 50
@@ -118,7 +118,7 @@ def describe_choice(plan: Plan, limit: int) -> str:
     settings = ", ".join(f"{name} {value}" for name, value in plan.parameters.items())
     bought = "".join(f" ({one.text})" for one in plan.estimate_basis if one.field == OFFLOAD)
     return (
-        f"{plan.strategy}{f' ({settings})' if settings else ''} for {plan.steps:,} steps: "
+        f"{plan.strategy}{f' ({settings})' if settings else ''} for {format_things(plan.steps, 'step')}: "
         f"{format_bytes(plan.predicted.local_peak_bytes, like=limit)} of {format_bytes(limit, like=limit)}, "
         f"{plan.predicted.overhead:+.0%} time over plain backpropagation{bought}"
     )
@@ -145,8 +145,7 @@ def _doubt_order(shape: Sequence[int]) -> str:
     """Return a question if inputs look as if the batch came before time, '' otherwise."""
     if len(shape) < 3 or shape[0] * _SHORT > shape[1]:
         return ""
-    steps = "1 time step" if shape[0] == 1 else f"{shape[0]:,} time steps"
     return (
-        f". Time is the first axis, so these inputs have {steps} and a batch of {shape[1]:,}: "
-        "if the batch comes first, exchange the two"
+        f". Time is the first axis, so these inputs have {format_things(shape[0], 'time step')} and a batch of "
+        f"{shape[1]:,}: if the batch comes first, exchange the two"
     )

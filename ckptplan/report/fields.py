@@ -185,7 +185,7 @@ def format_parameters(plan: Plan) -> str:
     """Return 'chunk_size 16, remote_chunk_size 256', or the number of decisions of a solved schedule."""
     if plan.splits is not None:
         chunk = plan.parameters["chunk_size"]
-        decisions = f"{len(plan.splits)} decision{'s' if len(plan.splits) > 1 else ''}"
+        decisions = units.format_things(len(plan.splits), "decision")
         return f"chunk_size {chunk}, {decisions}" if chunk > 1 else decisions
     return format_cells(plan.parameters)
 

@@ -9,7 +9,7 @@ from ckptplan.errors import Infeasible, Limit
 from ckptplan.model.budget import add_headroom
 from ckptplan.report.blocks import Paragraph, Section
 from ckptplan.report.fields import format_headroom
-from ckptplan.units import format_bytes, format_count, format_percent, format_share
+from ckptplan.units import format_bytes, format_percent, format_share, format_things
 from ckptplan.wording import Argument
 
 
@@ -33,7 +33,7 @@ class LimitWords:
         """Return an amount in a message, in the unit of what there is; bytes are counted, too."""
         if self.short is not format_bytes:
             return self.short(value)
-        return f"{format_bytes(value, like=have)} ({format_count(int(value))} bytes)"
+        return f"{format_bytes(value, like=have)} ({format_things(int(value), 'byte')})"
 
 
 #: How each limit is written.
@@ -60,7 +60,7 @@ LIMITS: dict[Limit, LimitWords] = {
         needs="can be solved for about",
         needs_in_cell="at most about",
         verdict="too long: about {} at most",
-        short=lambda value: f"{format_count(int(value))} steps",
+        short=lambda value: format_things(int(value), "step"),
     ),
 }
 

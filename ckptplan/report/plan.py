@@ -18,7 +18,7 @@ from ckptplan.report.infeasible import format_verdict, list_reasons
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Rows
 from ckptplan.strategies.registry import strategy_of
-from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
+from ckptplan.units import format_bytes, format_count, format_percent, format_seconds, format_things
 
 Results: TypeAlias = Mapping[str, Plan | Infeasible]
 
@@ -239,13 +239,13 @@ def _list_facts(plan: Plan, results: Results) -> Iterator[tuple[str, str | block
     yield "remote memory", f"{format_bytes(predicted.remote_peak_bytes)} ({limit})"
     yield "time", _describe_time(plan)
     again = (
-        f"{format_count(predicted.recomputed_steps)} steps run again "
+        f"{format_things(predicted.recomputed_steps, 'step')} run again "
         f"({predicted.recomputed_steps / plan.steps:.2f} for each of the sequence)"
     )
     yield "recompute", again if predicted.recomputed_steps else "none"
     moved = (
-        f"{format_count(predicted.remote_writes)} states out, {format_count(predicted.remote_reads)} back, "
-        f"in {format_count(predicted.messages)} messages"
+        f"{format_things(predicted.remote_writes, 'state')} out, {format_count(predicted.remote_reads)} back, "
+        f"in {format_things(predicted.messages, 'message')}"
     )
     yield "transfers", moved if predicted.messages else "none"
     if (paper := predicted.paper) is not None:

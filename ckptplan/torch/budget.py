@@ -35,7 +35,7 @@ from ckptplan.planning.optimize import rank_strategies
 from ckptplan.planning.playback import schedule_of
 from ckptplan.planning.request import Request
 from ckptplan.schedule.actions import Backward, Free, Record, Save, Tier, Transfer, renumber
-from ckptplan.schedule.schedule import Schedule
+from ckptplan.schedule.schedule import Schedule, check_count
 from ckptplan.storage.memory import round_down
 from ckptplan.storage.place import Link, OffloadPlace, assume_link
 from ckptplan.torch.call import Call, leave_room
@@ -50,7 +50,7 @@ from ckptplan.torch.probe import Probed, probe
 from ckptplan.torch.recognise import Recent
 from ckptplan.torch.survey import KEPT, Measurement, Survey, warn_of_excess
 from ckptplan.torch.trees import byte_size, flatten, refuse_other_leaves
-from ckptplan.units import format_bytes, parse_limit
+from ckptplan.units import format_bytes, format_things, parse_limit
 
 _log = logging.getLogger("ckptplan.torch")
 #: The share of what the device has free that ``memory="auto"`` takes: the rest is for fragmentation, the
@@ -94,6 +94,8 @@ _alike: Recent[Any, tuple[Measurement, _Size]] = Recent(_MOST)
 
 #: Times are measured once: of plans whose times differ by less, the one that takes less memory is chosen.
 _ABOUT = 1.02
+#: What makes a loss that is a sum over time, as messages name it.
+_SUMS = "ckptplan.torch.bptt of a cell, or bptt of a wrapped network that keeps its state"
 #: Plans that are looked at to find one that has room at the turn.
 _TRIES = 4
 
@@ -144,8 +146,9 @@ class Space:
             _log.info(
                 "between the forward and the backward pass, a loss like a mean of squares of all outputs (%s) "
                 "will take about %s more than the limit. A loss that is a sum over time can be made in the "
-                "steps: bptt(..., loss=...)",
+                "steps, by %s",
                 *(format_bytes(size, like=self.limit) for size in (self.outputs or 0, excess)),
+                _SUMS,
             )
 
     def find_excess(self, plan: Plan) -> int:
@@ -208,7 +211,7 @@ def plan_within(
             what = "outputs and gradients of the sequence" if space.outputs else "kept for the whole sequence"
             parts += f", {kept} {what}"
             if space.outputs and space.resident > space.limit:
-                parts += ", more than the limit: a loss that is a sum over time needs none of them with bptt"
+                parts += f", more than the limit: a loss that is a sum over time needs none with {_SUMS}"
         raise refuse_limit(
             error,
             _make_request(measurement, steps, space),
@@ -218,18 +221,19 @@ def plan_within(
             parts=parts,
             tried=int(max(measurement.taken_bytes, larger.taken_bytes) / (1 + KEPT)),
             shape=shape,
-        ) from error
+        ) from None
 
 
 def count_steps(inputs: Any, steps: int | None) -> int:
     """Return T: the length of the inputs, or ``steps`` if a function makes them. Raises InputError."""
     if callable(inputs):
-        if not isinstance(steps, int):
+        if steps is None:
             raise InputError(
                 "is missing: inputs are made by a function, which does not say how many steps there are",
                 field="steps",
                 accepted="the number of time steps, or a plan in place of memory",
             )
+        check_count("steps", steps)
         return steps
     leaves = flatten(inputs)[0]
     refuse_layouts(leaves)
@@ -241,7 +245,7 @@ def count_steps(inputs: Any, steps: int | None) -> int:
         raise InputError("hold no time step", field="inputs", accepted=accepted)
     if steps is not None and steps != len(leaves[0]):
         raise InputError(
-            f"is {steps}, and inputs have {len(leaves[0])} time steps",
+            f"is {quote_value(steps)}, and inputs have {format_things(len(leaves[0]), 'time step')}",
             field="steps",
             value=steps,
             accepted="steps only with inputs that are made by a function",
@@ -464,7 +468,7 @@ def settle_plan(
     if memory is not None:
         return choose_plan(ask(**fields), memory, held_states=held_states, scales=True)
     if plan is None:
-        raise InputError("is missing", field="plan", accepted="a plan, or memory='2 GiB' in its place")
+        raise InputError("is missing, and so is memory", field="plan", accepted="a plan, or memory='2 GiB'")
     return place_plan(Call(plan=plan, **fields))
 
 

@@ -121,7 +121,8 @@ def _check(until: object, plan: object, memory: object) -> None:
             accepted="plan=ckptplan.online(...), or memory='2 GiB'",
         )
     if plan is None and memory is None:
-        raise InputError("is missing", field="plan", accepted="plan=ckptplan.online(...), or memory='2 GiB'")
+        accepted = "plan=ckptplan.online(...), or memory='2 GiB'"
+        raise InputError("is missing, and so is memory", field="plan", accepted=accepted)
 
 
 def _open_inputs(inputs: Any, until: object) -> tuple[Sequence, Callable[[int], bool]]:

@@ -27,6 +27,7 @@ from ckptplan.studies.largest import Reach
 from ckptplan.studies.pareto import ParetoFront
 from ckptplan.studies.sensitivity import sensitivity
 from ckptplan.studies.sweep import iterate_rows, make_sweep
+from tests.report.jobs import JETSON
 from tests.report.measured import words_of
 from tests.support import told
 
@@ -114,6 +115,23 @@ def test_plan_and_simulation(job: Job) -> None:
     assert "difference" in told(played.blocks())
     is_data(document := played.document(), played.rows())
     assert document["agrees"] is True
+
+
+def test_a_count_reads_well_for_one() -> None:
+    workload = ckptplan.Workload(
+        name="short",
+        steps=3,
+        units=1,
+        state_bytes=10,
+        tape_bytes=100,
+        forward_seconds=1e-6,
+        backward_seconds=2e-6,
+        recompute_seconds=1e-6,
+    )
+    plan = ckptplan.optimize(workload, JETSON, strategies=["remote"], local_bytes=250, headroom=0)
+    text = told(view_plan(plan, dict).blocks())
+    assert "1 step run again" in text
+    assert "1 state out, 1 back, in 2 messages" in text
 
 
 def _missing() -> Infeasible:

@@ -91,6 +91,11 @@ def test_a_sweep_shows_need_and_have_in_the_unit_of_the_limit(limit: Limit) -> N
     assert f"{words.short(reason.need)}, has {words.short(reason.have)}" in text
 
 
+def test_a_count_reads_well_for_one() -> None:
+    assert LIMITS["local_bytes"].exact(1, have=1) == "1 B (1 byte)"
+    assert LIMITS["steps"].exact(1, have=1) == "1 step"
+
+
 def test_no_two_limits_are_confused() -> None:
     assert len({LIMITS[limit].name for limit in LIMITS}) == len(LIMITS)
     assert len({option_of(limit) for limit in LIMITS}) == len(LIMITS)

@@ -212,7 +212,7 @@ def test_any_length_goes_with_the_same_limit(steps: int) -> None:
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_a_limit_that_is_too_small_is_refused_with_one_that_is_not(bidirectional: bool) -> None:
     net, x = make(bidirectional=bidirectional), make_inputs()
-    with pytest.raises(InputError, match=r"too little.*outputs and gradients") as refusal:
+    with pytest.raises(InputError, match=r"too little.*outputs and gradients.*torch.bptt of a cell") as refusal:
         FusedSequence(net, memory=1_000)(x)
     assert refusal.value.field == "memory"
     assert refusal.value.accepted is not None
@@ -234,6 +234,21 @@ def test_a_plan_has_a_step_for_each_piece() -> None:
         with pytest.raises(InputError, match=text) as refusal:
             wrap(net, **more)(x)
         assert refusal.value.field == "plan"
+
+
+def test_arguments_that_wrap_does_not_know_are_refused_with_those_of_layers() -> None:
+    with pytest.raises(InputError, match=r"Did you mean 'piece'\?.*plan, remote_dir") as refusal:
+        wrap(make(), pieces=4)
+    assert not {"schedule", "reset", "detach"} & {*str(refusal.value.accepted).split(", ")}
+
+
+def test_a_count_reads_well_for_one(caplog: pytest.LogCaptureFixture) -> None:
+    net, x = make(), make_inputs(2, BATCH, 5)
+    with caplog.at_level(logging.INFO, logger="ckptplan.torch"):
+        FusedSequence(net, memory="10 MB", piece=1)(x)
+    assert "pieces of 1 time step, base for 2 steps" in caplog.text
+    with pytest.raises(InputError, match="has 1 step, and pieces of 1 time step are 2"):
+        wrap(net, plan=plan_of(1), piece=1)(x)
 
 
 def test_a_plan_for_other_sizes_warns_and_is_refused_if_strict(tmp_path: Path) -> None:

@@ -268,6 +268,23 @@ def test_made_inputs_say_how_many_steps_there_are() -> None:
     bptt(cell, make, state, squares, plan=plan).loss.backward()
     with pytest.raises(InputError, match="steps: is missing"):
         bptt(cell, make, state, squares, memory="300 kB")
+    with pytest.raises(InputError, match="steps: '100' is not accepted"):
+        plan_for(cell, make, state, squares, memory="300 kB", steps="100")  # type: ignore[arg-type]
+
+
+def test_a_count_reads_well_for_one(caplog: pytest.LogCaptureFixture) -> None:
+    inputs, state = job(1)
+    with caplog.at_level(logging.INFO, logger="ckptplan.torch"):
+        plan_for(gru()[0], inputs, state, squares, memory="10 MB")
+    assert "base for 1 step: " in caplog.text
+
+
+def test_a_refusal_is_one_error() -> None:
+    """Without the question of the planner that it answers."""
+    inputs, state = job(STEPS)
+    with pytest.raises(InputError, match="are too little") as caught:
+        bptt(gru()[0], inputs, state, squares, memory=1)
+    assert "Infeasible" not in "".join(traceback.format_exception(caught.value))
 
 
 def forget() -> None:
@@ -1308,7 +1325,7 @@ def test_inputs_that_look_as_if_the_batch_came_first_are_asked_about(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "plan: is missing"),
+        ({}, "plan: is missing, and so is memory"),
         ({"memory": "2 GiB", "plan": "x"}, "memory: is given together with plan"),
         ({"memory": "two"}, "memory: "),
         ({"memory": 0}, "memory: 0 is not positive"),

@@ -288,7 +288,7 @@ def test_a_cell_that_runs_chunks_runs_step_by_step() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"plan": None}, "plan: is missing"),
+        ({"plan": None}, "plan: is missing, and so is memory"),
         ({"plan": ckptplan.Schedule(steps=1, actions=[])}, "plan: knows the number of its steps"),
         ({"until": 3}, "until: 3 cannot be called"),
         ({"compile": True}, "compile: needs a number of steps that is known beforehand"),

@@ -370,10 +370,17 @@ def test_a_network_that_keeps_nothing_is_refused(net: nn.Module) -> None:
         ({"memory": "a lot"}, "memory"),
         ({"memory": "10 megabytes"}, "unknown unit 'megabytes'. Units are B, kB, MB, "),
         ({"memory": "1 kB"}, "memory: 1 kB are too little: this call needs"),
-        ({"memory": "1 kB"}, "outputs and gradients of the sequence, more than the limit: .* with bptt"),
+        (
+            {"memory": "1 kB"},
+            "outputs and gradients of the sequence, more than the limit: .* with .* bptt of a wrapped network",
+        ),
         ({"reset": 3}, "reset: 3 cannot be called"),
         ({"reset": "reset"}, "reset: 'reset' cannot be called .* its own method, as net.reset"),
         ({"piece_size": 3}, "piece_size: is not an argument of wrap"),
+        (
+            {"memmory": "1 MB"},
+            "memmory: .* Did you mean 'memory'?.*accepted: compile, detach, memory, .* reset, ",
+        ),
     ],
 )
 def test_bad_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:

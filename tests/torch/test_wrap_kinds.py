@@ -317,6 +317,15 @@ def test_a_sequence_of_no_steps_is_refused() -> None:
         wrapped(data(0))
 
 
+@pytest.mark.parametrize("steps", ["100", 2.5, True, -1, 0])
+def test_a_number_of_steps_that_is_none_is_named(steps: Any) -> None:
+    wrapped = wrap(Penalty().double(), memory="1 MB")
+    with pytest.raises(
+        InputError, match=rf"steps: {steps!r} is not accepted \(accepted: a whole number from 1"
+    ):
+        wrapped(data(1)[0], steps=steps)
+
+
 def test_other_networks_of_snntorch_in_the_process_are_not_searched() -> None:
     net = make_snntorch()
     before = len(walk({"net": net}).holders)

@@ -128,6 +128,7 @@ class FusedSequence(Wrapped):
     piece: int | None
     #: What the latest planned call executed, once for each layer and direction if there are two; empty before.
     latest: tuple[PiecePlan, ...]
+    _accepted = Wrapped._accepted - {"schedule"} | {"piece"}
 
     def __init__(self, net: torch.nn.RNNBase, *, piece: int | None = None, **options: Any) -> None:
         _check_net(net)

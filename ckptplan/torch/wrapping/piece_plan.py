@@ -27,6 +27,7 @@ from ckptplan.torch.recognise import Recent
 from ckptplan.torch.rehearsal import make_single_record
 from ckptplan.torch.survey import Measurement
 from ckptplan.torch.wrapping.pieces import FusedCell, Hidden, SequenceRows
+from ckptplan.units import format_things
 
 _log = logging.getLogger("ckptplan.torch")
 #: Lengths that are tried. Longer pieces are hardly quicker, and take more memory at a time.
@@ -156,7 +157,8 @@ class Room:
                 found = self._measure(chosen[1], exact=True)
                 tell_offload(chosen[0], found, key[0], steps=chosen[0].steps, space=self.space)
         plan, length = chosen
-        _log.info("pieces of %d time steps, %s", length, describe_choice(plan, self.space.limit))
+        told = format_things(length, "time step")
+        _log.info("pieces of %s, %s", told, describe_choice(plan, self.space.limit))
         return PiecePlan(plan=name_pieces(plan, length), piece=length)
 
     def plan(self, length: int, *, exact: bool = False) -> Plan:
@@ -213,11 +215,12 @@ def fit_pieces(plan: Plan | Schedule, steps: int, *, piece: int | None) -> Piece
     length = -(-steps // plan.steps) if piece is None else min(piece, steps)
     count = -(-steps // length)
     if count != plan.steps:
-        cut = f"pieces of {length} time steps are {count:,}" if piece is not None else f"{steps:,} time steps"
+        each = format_things(length if piece is not None else steps, "time step")
+        cut = f"pieces of {each} are {count:,}" if piece is not None else each
         raise InputError(
-            f"has {plan.steps:,} steps, and {cut}: a step of the plan is a piece of the sequence",
+            f"has {format_things(plan.steps, 'step')}, and {cut}: each step of it is a piece of the sequence",
             field="plan",
             value=plan.steps,
-            accepted=f"a plan of {count:,} steps, another piece, or memory='2 GiB' in its place",
+            accepted=f"a plan of {format_things(count, 'step')}, another piece, or memory='2 GiB' in its place",
         )
     return PiecePlan(plan=plan, piece=length)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ckptplan.errors import InputError, quote_value
+from ckptplan.schedule.schedule import check_count
 from ckptplan.torch.adapters.adapter import find_class
 from ckptplan.torch.budget import count_steps, read_limit
 from ckptplan.torch.call import Call, check_losses
@@ -72,6 +73,7 @@ class StatefulSequence(Wrapped):
     _memory_of_state: _Memory
     #: That of the last call, and the final one, as it is returned and as it is left.
     _held_states = 3
+    _accepted = Wrapped._accepted | {"reset", "detach"}
 
     def __init__(
         self,
@@ -159,6 +161,7 @@ class StatefulSequence(Wrapped):
             own = getattr(self._reset, "__self__", None) is self.net
             self._reset() if own else self._reset(self.net)
         if steps is not None:
+            check_count("steps", steps)
             leaves, nest = flatten(inputs)
             inputs = nest.fill([leaf.expand(steps, *leaf.shape) for leaf in leaves])
         count_steps(inputs, None)

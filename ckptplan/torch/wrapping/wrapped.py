@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import torch
 
-from ckptplan.errors import InputError
+from ckptplan.errors import InputError, did_you_mean
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.budget import read_limit, settle_plan
@@ -40,6 +40,8 @@ class Wrapped(torch.nn.Module):
     plan: Plan | Schedule | None
     #: Copies of the state that are alive besides those of the plan.
     _held_states = 0
+    #: Arguments of ``wrap`` for modules of this kind.
+    _accepted = frozenset({"memory", "plan", *_OPTIONS})
 
     def __init__(
         self,
@@ -55,8 +57,10 @@ class Wrapped(torch.nn.Module):
         if plan is not None:
             check_plan(plan)
         for name in options:
-            if name not in _OPTIONS:
-                raise InputError("is not an argument of wrap", field=name, accepted=", ".join(sorted(_OPTIONS)))
+            if name not in self._accepted:
+                known = sorted(self._accepted)
+                problem = f"is not an argument of wrap.{did_you_mean(name, known)}"
+                raise InputError(problem, field=name, accepted=", ".join(known))
         self._memory = "auto" if memory is None and plan is None else memory
         self._given, self._options = plan, read_options(plan, self._memory, **options)
         self.plan = plan
