@@ -155,16 +155,29 @@ def _parse(value: object, *, units: Mapping[str, Decimal], accepted: str) -> Dec
     return Decimal(number) * units.get(unit, Decimal(1))
 
 
+#: Units by their words.
+_WORDS = {
+    "byte": "B",
+    "day": "d",
+    "hour": "h",
+    "hr": "h",
+    "minute": "min",
+    "min": "min",
+    "second": "s",
+    "sec": "s",
+}
+
+
 def _unit_hint(unit: str, units: Mapping[str, Decimal]) -> str:
     stem, slash, rest = unit.partition("/")
     if stem == "KB" and f"kB{slash}{rest}" in units:
         return f" Say 'kB{slash}{rest}' for 1,000 or 'KiB{slash}{rest}' for 1,024 bytes."
-    if stem.endswith(("bit", "bps")) or (stem.endswith("b") and rest == "s"):
+    if stem.endswith(("bit", "bits", "bps")) or (stem.endswith("b") and rest == "s"):
         return f" These are bits; divide by 8 and say bytes{' per second' if 'B/s' in units else ''}."
-    # Units begin their words, as 'h' and 'hours': the longest one is meant.
-    begun = [one for one in units if one and unit.casefold().startswith(one.casefold())]
-    meant = max(begun, key=len, default=unit)
-    return did_you_mean(meant, units) or f" Units are {', '.join(filter(None, units))}."
+    return (
+        did_you_mean(_WORDS.get(unit.casefold().removesuffix("s"), unit), units)
+        or f" Units are {', '.join(filter(None, units))}."
+    )
 
 
 def _finite(value: object, number: Decimal) -> float:

@@ -52,6 +52,7 @@ def test_bytes(text: Any, expected: int) -> None:
         ("624 KB", "Say 'kB' for 1,000 or 'KiB' for 1,024"),
         ("624 Kib", "Did you mean 'KiB'"),
         ("8 Gbit", r"These are bits; divide by 8 and say bytes\."),
+        ("8 bits", r"These are bits; divide by 8 and say bytes\."),
         ("1.5 B", "whole number of bytes"),
         (0.5, "whole number of bytes"),
         ("0.0001 kB", "whole number of bytes"),
@@ -119,7 +120,7 @@ def test_rates_refused(text: str, told: str) -> None:
     ("unit", "told"),
     [("hours", "h"), ("hrs", "h"), ("minutes", "min"), ("seconds", "s"), ("Days", "d"), ("msec", "ms")],
 )
-def test_a_word_for_a_unit_suggests_the_unit_that_it_begins_with(unit: str, told: str) -> None:
+def test_a_word_for_a_unit_suggests_the_unit(unit: str, told: str) -> None:
     with pytest.raises(InputError, match=f"has the unknown unit '{unit}'. Did you mean '{told}'"):
         parse_duration(f"8 {unit}")
 

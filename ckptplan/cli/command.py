@@ -109,7 +109,7 @@ class Command(_PlainFlags, TyperCommand):
         except InputError as error:
             options = {one.name: find_option(one) for one in self.params if one.param_type_name == "option"}
             name, _, path = (error.field or "").partition(".")
-            if error.source is not None or name not in options:
+            if error.source is not None or name not in options or (path and name != "over"):
                 raise
             raise error.inside(field=f"{options[name]} {path}".rstrip()) from None
 

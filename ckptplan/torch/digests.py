@@ -129,10 +129,10 @@ def measure_norm(tensor: torch.Tensor) -> torch.Tensor:
     """Return the norm of the finite elements of a tensor as a scalar of fp64; infinities count as 1."""
     flat = _flatten(tensor)
     if flat.device.type == "cpu" and flat.is_floating_point():
-        # In the usual case, no square is out of the range of the type.
-        norm: torch.Tensor = torch.linalg.vector_norm(flat)
-        if _LEAST_NORM < norm.item() < math.inf:
-            return norm.double()
+        # In the usual case, no square is out of the range of the type. Longer sums would lose their last terms.
+        some = [torch.linalg.vector_norm(part).item() for part in flat.split(_LONGEST)]
+        if _LEAST_NORM < (norm := math.hypot(*some)) < math.inf:
+            return torch.tensor(norm, dtype=torch.float64, device=flat.device)
     # On other devices, starting a kernel takes longer than such a part.
     parts = cut(flat, least=_LEAST_PART if flat.device.type == "cpu" else _LEAST_ON_DEVICE)
     norms = [torch.linalg.vector_norm(make_finite(part.double())) for part in parts]
@@ -141,6 +141,8 @@ def measure_norm(tensor: torch.Tensor) -> torch.Tensor:
 
 #: Squares of elements of a smaller norm might be zero.
 _LEAST_NORM = 1e-12
+#: Elements whose squares are added up in their own type.
+_LONGEST = 2**20
 #: Tensors are compared in so many parts, of so many elements at least: in fp64, only a part exists at a time.
 _PARTS, _LEAST_PART, _LEAST_ON_DEVICE = 64, 2**11, 2**16
 

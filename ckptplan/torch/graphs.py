@@ -103,36 +103,44 @@ def _has_storage(tensor: torch.Tensor) -> bool:
 
 
 #: Whether PyTorch shows what hooks packed; older versions tell only what is unpacked.
-_SHOWS_PACKED = hasattr(torch._C._autograd.SavedTensor, "unpack_hook")
+_Saved: Any = torch._C._autograd.SavedTensor
+_SHOWS_PACKED = hasattr(_Saved, "unpack_hook")
 
 
 def find_kept_tensors(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
     """Yield the tensors that the nodes of a graph keep alive; where hooks packed them, what the hooks hold.
 
     To unpack them may take memory, as under ``torch.utils.checkpoint``, which runs again what made them. There
-    it is the hook that holds the arguments of what runs again.
+    it is the hook, a function, that holds the arguments of what runs again.
     """
+    met = set[int]()
     for node in walk_nodes(outputs):
         if hasattr(node, "saved_tensors"):
             # A function written in Python, which may keep tensors as attributes, too.
-            yield from find_held_tensors((() if _SHOWS_PACKED else node.saved_tensors, vars(node)))
+            yield from find_held_tensors((() if _SHOWS_PACKED else node.saved_tensors, vars(node)), met)
         for name in _list_saved(node.__class__, "_raw_saved_" if _SHOWS_PACKED else "_saved_"):
             value = getattr(node, name)
             for one in value if isinstance(value, tuple | list) else (value,):
-                yield from find_held_tensors((one.data, one.unpack_hook) if _SHOWS_PACKED else one)
+                yield from find_held_tensors(one, met)
 
 
 #: The most objects in which tensors are looked for.
 _MOST_OBJECTS = 4096
 
 
-def find_held_tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors that a value holds: in containers, attributes of objects and closures of functions."""
-    waiting, met = [value], set[int]()
-    while waiting and len(met) < _MOST_OBJECTS:
+def find_held_tensors(value: Any, met: set[int]) -> Iterator[torch.Tensor]:
+    """Yield the tensors that a value holds: in containers, attributes of objects and closures of functions.
+
+    Objects that were ``met`` are passed over; others are added to them.
+    """
+    waiting, most = [value], len(met) + _MOST_OBJECTS
+    while waiting and len(met) < most:
         one = waiting.pop()
         if isinstance(one, torch.Tensor):
             yield one
+        elif isinstance(one, _Saved) and _SHOWS_PACKED:
+            # An object's method would lead to all that the object holds.
+            waiting += [one.data, *([one.unpack_hook] if isinstance(one.unpack_hook, FunctionType) else ())]
         elif id(one) not in met and not _is_apart(one):
             met.add(id(one))
             # A function's globals are not its own.

@@ -54,7 +54,8 @@ class Result:
 
     loss: torch.Tensor
     state: Any
-    #: What was executed: the given plan or schedule, or the plan that was made for ``memory``.
+    #: What was executed: the given plan or schedule, or the plan that was made for ``memory``. A call without
+    #: gradients needs none, and has a schedule.
     plan: Plan | Schedule
     #: The steps of the compiled pieces that ran, None if steps ran as they are written.
     piece: int | None = None

@@ -607,13 +607,13 @@ class KeepsAttribute(torch.autograd.Function):
     def forward(ctx: Any, x: torch.Tensor, how: Any) -> torch.Tensor:
         """Return tanh(x)."""
         ctx.kept = how(torch.tanh(x))
-        result: torch.Tensor = next(find_held_tensors(ctx.kept)).clone()
+        result: torch.Tensor = next(find_held_tensors(ctx.kept, set())).clone()
         return result
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         """Return the gradient."""
-        return gradient * (1 - next(find_held_tensors(ctx.kept)) ** 2), None
+        return gradient * (1 - next(find_held_tensors(ctx.kept, set())) ** 2), None
 
 
 class Keeping(torch.nn.Module):
@@ -953,7 +953,7 @@ def run_parts_again_inside(cell: Any, state: torch.Tensor, x: torch.Tensor) -> A
         return state + torch.tanh(cell.gru(x, state)) * state.sigmoid()
 
     for _ in range(4):
-        state = checkpoint(part, x, state, use_reentrant=False)
+        state = checkpoint(part, x, state, use_reentrant=False, preserve_rng_state=False)
     return state, state
 
 
@@ -1684,6 +1684,13 @@ def test_a_call_without_gradients_needs_no_plan() -> None:
             outputs, _ = unroll(cell, torch.randn(90, 3, 16), None, memory="1 kB")
         assert not result.loss.requires_grad
         assert not outputs.requires_grad
+    net = wrap(torch.nn.GRUCell(5, 7), memory="1 MB")
+    data = torch.randn(20, 3, 5)
+    net(data)
+    plan = net.plan
+    with torch.no_grad():
+        net(data)
+    assert net.plan is plan
 
 
 @pytest.mark.filterwarnings("ignore:later steps keep more")

@@ -90,6 +90,11 @@ GENERATORS = (torch.Generator, numpy.random.Generator, numpy.random.RandomState)
 _PLAIN = (int, float, complex, bool, str, bytes, range)
 
 
+def _names_tensor(thing: Any) -> bool:
+    """Return whether a value is a weak reference to a tensor, as recurrent layers hold to their weights."""
+    return type(thing) is weakref.ref and thing.__callback__ is None and isinstance(thing(), torch.Tensor)
+
+
 class Signature:
     """What a walk has met; ``complete`` unless something cannot be described."""
 
@@ -155,12 +160,10 @@ class Signature:
         try:
             reference: Any = weakref.ref(thing)
         except TypeError:
-            is_weak = isinstance(thing, weakref.ReferenceType)
-            if not is_weak and (gc.is_tracked(thing) or type(thing).__hash__ is None):
+            if not _names_tensor(thing) and (gc.is_tracked(thing) or type(thing).__hash__ is None):
                 self.complete = False
                 return 0
-            # It keeps nothing else alive, as object() does, which marks an argument that is missing; recurrent
-            # layers of PyTorch hold weak references to their weights.
+            # Such as object(), which marks an argument that is missing: it keeps nothing else alive.
             reference = thing
         self.references.append(reference)
         return id(reference)

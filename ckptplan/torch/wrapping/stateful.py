@@ -140,7 +140,7 @@ class StatefulSequence(Wrapped):
         def run(cell: StatefulCell, state: Any) -> tuple[Any, Any]:
             parameters = self._name_parameters(constants)
             result = bptt_call(self._settle_plan(cell, x, state, losses=losses, parameters=parameters))
-            self.plan = result.plan
+            self._note(result.plan)
             return result.loss, result.state
 
         roots = [one for one in self.net.parameters() if one.requires_grad and torch.is_grad_enabled()]

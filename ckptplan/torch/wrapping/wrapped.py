@@ -73,15 +73,20 @@ class Wrapped(torch.nn.Module):
         """Return the outputs and the final state of a sequence; options given here win."""
         call = self._settle_plan(cell, inputs, state, **more)
         found = unroll_call(call)
-        self.plan = call.told
+        self._note(call.told)
         return found
 
     def _settle_plan(self, cell: Any, inputs: Any, state: Any, **more: Any) -> Call:
         """Return the call that executes a plan for a sequence."""
         fields = {**self._options, **more, "cell": cell, "inputs": inputs, "state": state}
         call = settle_plan(self._given, self._memory, held_states=self._held_states, **fields)
-        self.plan = call.told
+        self._note(call.told)
         return call
+
+    def _note(self, plan: Plan | Schedule) -> None:
+        """Take note of what is executed; without gradients, nothing needs a plan."""
+        if torch.is_grad_enabled():
+            self.plan = plan
 
     def __getattr__(self, name: str) -> Any:
         net = self.__dict__.get("net")
