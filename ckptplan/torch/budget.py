@@ -556,7 +556,7 @@ def choose_plan(
     place = asked.remote_dir if isinstance(asked.remote_dir, OffloadPlace) else None
     if scales and not torch.is_grad_enabled():
         # Inputs that are made are there one at a time.
-        plan = replace(asked.plan, chunk_size=1) if callable(inputs) else asked.plan
+        plan = replace(asked.planned, chunk_size=1) if callable(inputs) else asked.plan
         return replace(asked, plan=plan, compile=None)
     with torch.enable_grad():
         probed = probe(call, anew=False)
