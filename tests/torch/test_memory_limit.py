@@ -674,9 +674,11 @@ def test_a_refusal_for_what_later_steps_keep_is_one_error() -> None:
     def run(memory: int) -> None:
         bptt(module, inputs, state, squares, memory=memory, parameters=module).loss.backward()
 
-    _, least = refuse(run, 1)
+    text, least = refuse(run, 1)
+    # In a new process, the least has room to try the first steps, too.
+    later = re.search(r"afterwards (\S+ \w+) are enough", text)
     with pytest.raises(InputError, match="are too little") as caught:
-        run(least)
+        run(least if later is None else parse_bytes(later[1]))
     assert len(traceback.format_exception(caught.value)) == len(
         traceback.format_exception(caught.value, chain=False)
     )
