@@ -113,28 +113,24 @@ def find_kept_tensors(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]
     To unpack them may take memory, as under ``torch.utils.checkpoint``, which runs again what made them. There
     it is the hook, a function, that holds the arguments of what runs again.
     """
-    met = set[int]()
     for node in walk_nodes(outputs):
         if hasattr(node, "saved_tensors"):
             # A function written in Python, which may keep tensors as attributes, too.
-            yield from find_held_tensors((() if _SHOWS_PACKED else node.saved_tensors, vars(node)), met)
+            yield from find_held_tensors((() if _SHOWS_PACKED else node.saved_tensors, vars(node)))
         for name in _list_saved(node.__class__, "_raw_saved_" if _SHOWS_PACKED else "_saved_"):
             value = getattr(node, name)
             for one in value if isinstance(value, tuple | list) else (value,):
-                yield from find_held_tensors(one, met)
+                yield from find_held_tensors(one)
 
 
 #: The most objects in which tensors are looked for.
 _MOST_OBJECTS = 4096
 
 
-def find_held_tensors(value: Any, met: set[int]) -> Iterator[torch.Tensor]:
-    """Yield the tensors that a value holds: in containers, attributes of objects and closures of functions.
-
-    Objects that were ``met`` are passed over; others are added to them.
-    """
-    waiting, most = [value], len(met) + _MOST_OBJECTS
-    while waiting and len(met) < most:
+def find_held_tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors that a value holds: in containers, attributes of objects and closures of functions."""
+    waiting, met = [value], set[int]()
+    while waiting and len(met) < _MOST_OBJECTS:
         one = waiting.pop()
         if isinstance(one, torch.Tensor):
             yield one

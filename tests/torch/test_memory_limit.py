@@ -607,13 +607,13 @@ class KeepsAttribute(torch.autograd.Function):
     def forward(ctx: Any, x: torch.Tensor, how: Any) -> torch.Tensor:
         """Return tanh(x)."""
         ctx.kept = how(torch.tanh(x))
-        result: torch.Tensor = next(find_held_tensors(ctx.kept, set())).clone()
+        result: torch.Tensor = next(find_held_tensors(ctx.kept)).clone()
         return result
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         """Return the gradient."""
-        return gradient * (1 - next(find_held_tensors(ctx.kept, set())) ** 2), None
+        return gradient * (1 - next(find_held_tensors(ctx.kept)) ** 2), None
 
 
 class Keeping(torch.nn.Module):
