@@ -99,7 +99,8 @@ def _name_quicker(infeasible: Infeasible, *, least: int, like: int) -> list[str]
     )
     if limit <= least:
         return []
-    return [f"{format_limit(limit, like=like)} for a plan that takes about {overhead:+.0%} time"]
+    told = f"{overhead:+.0%} time over plain backpropagation"
+    return [f"{format_limit(limit, like=like)} for a plan that takes about {told}"]
 
 
 def note_offload(plan: Plan, *, local: Plan | None, remote: Plan, place: str) -> Plan:

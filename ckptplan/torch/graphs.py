@@ -102,9 +102,10 @@ def _has_storage(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor._is_zerotensor()
 
 
-#: Whether PyTorch shows what hooks packed; older versions tell only what is unpacked.
+#: What stands for a tensor that an operation saved.
 _Saved: Any = torch._C._autograd.SavedTensor
-_SHOWS_PACKED = hasattr(_Saved, "unpack_hook")
+#: Whether PyTorch shows what hooks packed; older versions tell only what is unpacked.
+_SHOWS_PACKED = hasattr(_Saved, "data")
 
 
 def find_kept_tensors(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
@@ -135,8 +136,9 @@ def find_held_tensors(value: Any) -> Iterator[torch.Tensor]:
         if isinstance(one, torch.Tensor):
             yield one
         elif isinstance(one, _Saved) and _SHOWS_PACKED:
+            hook = getattr(one, "unpack_hook", None)
             # An object's method would lead to all that the object holds.
-            waiting += [one.data, *([one.unpack_hook] if isinstance(one.unpack_hook, FunctionType) else ())]
+            waiting += [one.data, hook if isinstance(hook, FunctionType) else None]
         elif id(one) not in met and not _is_apart(one):
             met.add(id(one))
             # A function's globals are not its own.
