@@ -15,6 +15,7 @@ from torch import nn
 from ckptplan import InputError
 from ckptplan.torch import wrap
 from ckptplan.torch.meters import LiveBytes
+from tests.torch import stateful_nets
 from tests.torch.stateful_nets import BATCH, INPUTS, NETS, UNITS, LazyAttribute, make_snntorch, reset_all
 from tests.torch.support import assert_close, plan_of
 from tests.torch.zoo import import_quietly
@@ -72,7 +73,9 @@ def list_values(net: nn.Module) -> list[Any]:
     found: list[Any] = []
     for one in net.modules():
         for values in (vars(one), one._buffers, vars(one).get("_memories", {})):
-            found += [value for value in values.values() if isinstance(value, torch.Tensor | float | int)]
+            # Attributes have no order.
+            pairs = sorted(values.items())
+            found += [value for _, value in pairs if isinstance(value, torch.Tensor | float | int)]
     return found
 
 
@@ -343,6 +346,36 @@ def test_a_repeated_call_runs_the_steps_of_its_plan_within_the_least_limit() -> 
         if call:
             assert net.runs[0] == len(inputs) + plan.predicted.recomputed_steps
             assert live.peak <= 1.01 * least
+
+
+def test_looking_for_what_others_changed_holds_one_gradient_of_a_parameter_at_a_time() -> None:
+    """A step is compared when the gradients of the sequence are there, all as large as the parameters."""
+    torch.manual_seed(0)
+
+    def leaky() -> nn.Module:
+        neuron: nn.Module = snntorch.Leaky(beta=0.9, init_hidden=True)
+        return neuron
+
+    net = nn.Sequential(nn.Linear(64, 96), leaky(), nn.Linear(96, 96), leaky(), nn.Linear(96, 2), leaky())
+    inputs = torch.randn(60, 4, 64)
+    with pytest.raises(InputError) as refusal:
+        wrap(net, memory=1000, reset=reset_all)(inputs)
+    least = int(re.search(r"\(([\d,]+) bytes", str(refusal.value))[1].replace(",", ""))  # type: ignore[index]
+    wrapped = wrap(net, memory=least, reset=reset_all)
+    for _ in range(3):
+        net.zero_grad()
+        with LiveBytes() as live:
+            wrapped(inputs).square().mean().backward()
+        assert live.peak <= 1.01 * least
+
+
+def test_a_global_variable_may_be_called_as_an_attribute_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a notebook, where ``out`` is what a network with a layer ``out`` returned."""
+    for _ in range(2):
+        net = make("lazy attribute")
+        outputs = wrap(net, memory="40 kB", reset=reset_all)(data(like=net))
+        monkeypatch.setattr(stateful_nets, "enter", outputs, raising=False)
+        outputs.sum().backward()
 
 
 class Feedforward(nn.Module):
