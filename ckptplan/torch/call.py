@@ -21,6 +21,7 @@ from ckptplan.schedule.schedule import Schedule
 from ckptplan.storage.place import OffloadPlace, read_offload
 from ckptplan.torch.cell_calls import ClosedCell
 from ckptplan.torch.compile_options import read_compile
+from ckptplan.torch.graphs import SeeGradient
 from ckptplan.torch.inputs import Sequence, make_sequence
 from ckptplan.torch.parameters import Parameters, list_parameters
 from ckptplan.torch.surroundings.walk import MOST_COPIED
@@ -87,6 +88,8 @@ class Call:
     before: Any = None
     #: Watches sizes, where the plan was made for a limit.
     survey: Survey | None = None
+    #: Sees the gradients of the parameters, of which nothing is kept then. All steps are recorded at once.
+    see_gradient: SeeGradient | None = None
     #: Bytes of copies of what steps reach that lie in memory.
     room: int = MOST_COPIED
     #: The plan whose steps are compiled pieces; ``plan`` has its actions for time steps.

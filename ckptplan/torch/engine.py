@@ -96,7 +96,12 @@ class Engine:
         #: For each tensor of the inputs, whether its gradient is wanted.
         self.wanted = tuple(leaf.requires_grad for leaf in leaves)
         self.gradients = Gradients(
-            parameters=self.parameters, inputs=leaves, wanted=self.wanted, sparse=found.sparse
+            parameters=self.parameters,
+            inputs=leaves,
+            wanted=self.wanted,
+            sparse=found.sparse,
+            single=call.plan.steps == 1,
+            see=call.see_gradient,
         )
         #: The tensors requiring a gradient that each step creates, at most.
         self.temporary = found.temporary

@@ -9,7 +9,8 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import zip_longest
 from types import FunctionType, ModuleType
 from typing import Any, TypeAlias
 
@@ -168,8 +169,9 @@ def as_graph_roots(leaves: Leaves) -> Leaves:
     return detached
 
 
-#: Hooks on the gradient of a tensor.
-Hooks: TypeAlias = tuple[Callable[[torch.Tensor], Any], ...]
+#: A hook on the gradient of a tensor.
+Hook: TypeAlias = Callable[[torch.Tensor], Any]
+Hooks: TypeAlias = tuple[Hook, ...]
 
 
 def list_hooks(roots: Leaves) -> list[Hooks]:
@@ -199,13 +201,24 @@ def refuse_hooks(roots: Leaves) -> None:
         )
 
 
+#: Sees the gradient of a parameter, given its place among them.
+SeeGradient: TypeAlias = Callable[[int, torch.Tensor], object]
 Gradient = torch.Tensor | None
 #: Tensors through which gradients enter, with these.
 GivenPairs: TypeAlias = list[tuple[torch.Tensor, Gradient]]
 
 
 class Gradients:
-    """The gradients so far; those of the parameters are sums over the reversed steps."""
+    """The gradients so far; those of the parameters are sums over the reversed steps.
+
+    Arguments:
+        parameters: whose gradients are wanted.
+        inputs: the tensors of the inputs.
+        wanted: for each of these, whether its gradient is wanted.
+        sparse: whether gradients of parameters may be sparse, and their sums, too.
+        single: whether there is one step, whose gradients are the sums.
+        see: sees the gradient of each parameter, of which nothing is kept then; all steps are reversed at once.
+    """
 
     def __init__(
         self,
@@ -214,14 +227,15 @@ class Gradients:
         inputs: Leaves,
         wanted: Sequence[bool],
         sparse: bool = False,
+        single: bool = False,
+        see: SeeGradient | None = None,
     ) -> None:
         #: Gradients of the state at the end of the next steps to reverse; empty if there are none.
         self.state: list[Gradient] = []
         self.parameters: list[Gradient] = [None] * len(parameters)
         self.inputs: list[Gradient] = [None] * len(inputs)
         self._parameters, self._inputs, self._wanted = parameters, inputs, wanted
-        #: Whether gradients of parameters may be sparse, and their sums, too.
-        self._sparse = sparse
+        self._adds, self._see = not (sparse or single), see
 
     def begin(self, final: Sequence[Gradient]) -> None:
         """Set the gradient of the final state, and allocate those of the inputs."""
@@ -238,23 +252,24 @@ class Gradients:
         finds: so there is one more gradient of a parameter at a time, and not one of each. At first they are
         zeros, since autograd adds to no view, as the gradient of a transposed weight is one.
         """
-        fresh: dict[int, tuple[TensorWeakRef, int]] = {}
+        fresh: dict[int, _Zeros] = {}
         for place, parameter in enumerate(self._parameters):
             total = self.parameters[place]
-            if total is None and not self._sparse and _may_grow(parameter):
+            if total is None and self._adds and _may_grow(parameter):
                 total = torch.zeros_like(parameter)
-                fresh[place] = TensorWeakRef(total), total._version
+                fresh[place] = _Zeros(total)
             if total is not None:
                 mark_growing(total)
             pairs.append((parameter, total))
         total, self.parameters = None, []
-        found = compute_gradients(pairs, (*wanted, *self._parameters))
+        hooks: list[Hook | None] = [None] * len(wanted)
+        if self._see is not None:
+            places = range(len(self._parameters))
+            hooks += [partial(_show, self._see, place, fresh.get(place)) for place in places]
+        found = compute_gradients(pairs, (*wanted, *self._parameters), hooks)
         self.parameters = [*found[len(wanted) :]]
-        for place, (zeros, version) in fresh.items():
-            one = self.parameters[place]
-            # Nothing was added to it. An address would not tell: where something watches operations, autograd
-            # adds out of place, and a later sum may lie where the zeros did.
-            if one is not None and one is zeros() and one._version == version:
+        for place, zeros in fresh.items():
+            if zeros.are(self.parameters[place]):
                 self.parameters[place] = None
         return found[: len(wanted)]
 
@@ -271,17 +286,42 @@ class Gradients:
         return found
 
 
+class _Zeros:
+    """Where the sum of a parameter's gradients begins."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor, self._version = TensorWeakRef(tensor), tensor._version
+
+    def are(self, total: Gradient) -> bool:
+        """Return whether a sum is these, and nothing was added.
+
+        An address would not tell: where something watches operations, autograd adds out of place, and a later
+        sum may lie where the zeros did.
+        """
+        return total is not None and total is self._tensor() and total._version == self._version
+
+
+def _show(see: SeeGradient, place: int, zeros: _Zeros | None, gradient: torch.Tensor) -> Gradient:
+    """Let the gradient of a parameter be seen, and return one number in its stead, if that can be."""
+    if zeros is not None and zeros.are(gradient):
+        return None
+    see(place, gradient)
+    return gradient.new_zeros(()).expand_as(gradient) if _may_grow(gradient) else None
+
+
 def _may_grow(parameter: torch.Tensor) -> bool:
     """Return whether autograd adds in place to a sum of the gradients of a parameter."""
     plain = type(parameter) in (torch.Tensor, torch.nn.Parameter)
     return plain and parameter.layout is torch.strided and parameter.numel() > 0
 
 
-def compute_gradients(pairs: GivenPairs, wanted: Sequence[torch.Tensor]) -> tuple[Gradient, ...]:
+def compute_gradients(
+    pairs: GivenPairs, wanted: Sequence[torch.Tensor], hooks: Sequence[Hook | None] = ()
+) -> tuple[Gradient, ...]:
     """Return the gradients of ``wanted``, None where there is none; hooks of these do not run.
 
     ``pairs`` are tensors through which gradients enter, with these. They are used up: autograd alone holds the
-    gradients then, and adds to them in place.
+    gradients then, and adds to them in place. ``hooks`` are for those of ``wanted``.
     """
     live = [(one, gradient) for one, gradient in pairs if gradient is not None and one.requires_grad]
     pairs.clear()
@@ -291,35 +331,55 @@ def compute_gradients(pairs: GivenPairs, wanted: Sequence[torch.Tensor]) -> tupl
     device = live[0][0].device
     # The gradient of a scalar need not be given. PyTorch checks given gradients with symbolic shapes, which
     # would import sympy. As outside of autocast, types are those of the forward pass.
-    with torch.enable_grad(), full_precision(device), without_hooks(wanted):
-        root = GivenGradients.apply(given, *(one for one, _ in live))  # type: ignore[no-untyped-call]
+    own = _Pass()
+    mine = [hook and partial(own.call, hook) for hook in hooks]
+    with torch.enable_grad(), full_precision(device), with_hooks(wanted, mine):
+        root = GivenGradients.apply(own, given, *(one for one, _ in live))  # type: ignore[no-untyped-call]
         del live, given
         found: tuple[Gradient, ...] = torch.autograd.grad(root, wanted, allow_unused=True)
         return found
+
+
+class _Pass:
+    """A backward pass: a step may run another one, to which hooks of this one do not belong."""
+
+    def __init__(self) -> None:
+        self._number: int | None = None
+
+    def begin(self) -> None:
+        """Note which one it is."""
+        self._number = torch._C._current_graph_task_id()
+
+    def call(self, hook: Hook, gradient: torch.Tensor) -> Any:
+        """Call a hook within this pass."""
+        return hook(gradient) if torch._C._current_graph_task_id() == self._number else None
 
 
 class GivenGradients(torch.autograd.Function):
     """A scalar that passes given gradients to its inputs, whatever its own gradient is."""
 
     @staticmethod
-    def forward(ctx: Any, gradients: list[torch.Tensor], *outputs: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, own: _Pass, gradients: list[torch.Tensor], *outputs: torch.Tensor) -> torch.Tensor:
         """Return a scalar."""
-        ctx.gradients = gradients
+        ctx.own, ctx.gradients = own, gradients
         return torch.zeros((), device=outputs[0].device)
 
     @staticmethod
     def backward(ctx: Any, *_: torch.Tensor) -> Any:
         """Pass the gradients on, without keeping them."""
+        ctx.own.begin()
         gradients, ctx.gradients = ctx.gradients, None
-        return None, *gradients
+        return None, None, *gradients
 
 
 @contextmanager
-def without_hooks(tensors: Iterable[torch.Tensor]) -> Iterator[None]:
-    """Take the hooks of tensors away in the block: they see the whole gradient later."""
-    changed: list[tuple[Any, Any]] = [(one, one._backward_hooks) for one in tensors if one._backward_hooks]
-    for tensor, _ in changed:
-        tensor._backward_hooks = None
+def with_hooks(tensors: Sequence[torch.Tensor], hooks: Sequence[Hook | None]) -> Iterator[None]:
+    """Let tensors have hooks in the block, in the place of their own, which see the whole gradient later."""
+    pairs = zip_longest(tensors, hooks)
+    given: list[tuple[Any, Any]] = [(one, hook) for one, hook in pairs if one._backward_hooks or hook]
+    changed = [(tensor, tensor._backward_hooks) for tensor, _ in given]
+    for tensor, hook in given:
+        tensor._backward_hooks = None if hook is None else {0: hook}
     try:
         yield
     finally:

@@ -257,21 +257,32 @@ class Rehearsal:
             states = run_chunks(*given, self.start, self.start + self.steps, before=self.before)
         known = (*self.call.leaves, *self.probed.parameters)
         with keep_tapes_in_file(known) if self.spills else nullcontext():
-            return self.perform(plain, StepByStep(cell, states), graph=graph)
+            return self.perform(plain, StepByStep(cell, states), graph=graph, at_once=True)
 
     @cached_property
     def usual(self) -> Seen:
         """What the steps give as a plain loop in their world, which is the present one."""
         return self.play()
 
-    def perform(self, schedule: Schedule, cell: Any = None, *, graph: bool = True) -> Seen:
-        """Run the steps under a schedule, of the call's cell or another, in the present surroundings."""
+    def perform(
+        self, schedule: Schedule, cell: Any = None, *, graph: bool = True, at_once: bool = False
+    ) -> Seen:
+        """Run the steps under a schedule, of the call's cell or another, in the present surroundings.
+
+        If it records all steps ``at_once``, there is one gradient of a parameter at a time: what is compared
+        later runs beside the gradients of the sequence.
+        """
         call, probed, objective = self.call, self.probed, self._objective
         leaves, structure = flatten(self.state)
         given, nest = call.sequence.piece(self.start, self.start + self.steps)
         inputs = detach_inputs(given)
         roots = as_graph_roots(leaves)
         self.probed.generators.restore(self.drawn)
+        reduced: dict[int, Reduced] = {}
+
+        def see(place: int, gradient: torch.Tensor) -> None:
+            reduced[place] = reduce_tensor(gradient)
+
         inner = Call(
             cell=call.cell if cell is None else cell,
             inputs=nest.fill(inputs),
@@ -281,6 +292,7 @@ class Rehearsal:
             parameters=call.parameters,
             verify=call.verify,
             before=self.before,
+            see_gradient=see if at_once else None,
             room=call.room,
         )
         with torch.set_grad_enabled(graph):
@@ -291,9 +303,16 @@ class Rehearsal:
             wanted = [leaf for leaf in (*roots, *inputs) if leaf.requires_grad]
             # Without a graph there are none.
             found = compute_gradients([(total, torch.ones_like(total))], [*wanted, *probed.parameters])
-        present = frozenset(place for place, one in enumerate(found) if one is not None)
-        gradients = [(0.0, 0.0) if one is None else reduce_tensor(one) for one in found]
-        return Seen(total=value, sums=sums, gradients=gradients, present=present, whole=objective.whole)
+        for place, gradient in enumerate(found, -len(wanted)):
+            if gradient is not None and place not in reduced:
+                reduced[place] = reduce_tensor(gradient)
+        return Seen(
+            total=value,
+            sums=sums,
+            gradients=[reduced.get(place, (0.0, 0.0)) for place, _ in enumerate(found, -len(wanted))],
+            present=frozenset(place + len(wanted) for place in reduced),
+            whole=objective.whole,
+        )
 
     @cached_property
     def _names(self) -> list[str]:

@@ -352,6 +352,9 @@ class PlannedSequence(torch.autograd.Function):
                 "gradients of a planned sequence have no graph of their own: create_graph=True is not supported"
             )
         run: Executor | None = ctx.run
+        if all(one is None for one in gradients):
+            # Of what comes later, nothing used the results: neurons may leave spikes that no step reads.
+            return (None,) * len(ctx.needs_input_grad)
         if run is None:
             raise RuntimeError(
                 "a planned sequence can be reversed only once, since this frees its checkpoints: run the "

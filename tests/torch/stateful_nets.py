@@ -28,6 +28,7 @@ class Net(nn.Module):
     v: Any
     fast: Any
     late: Any
+    out: Any
     a: Any
     b: Any
     c: Any
@@ -52,6 +53,33 @@ class LazyAttribute(Net):
             self.mem = torch.zeros(len(x), UNITS, dtype=x.dtype)
         self.mem = torch.tanh(0.9 * self.mem + self.enter(x))
         return self.mem
+
+
+class NoAttributeYet(Net):
+    """The first step makes the attribute of the state, and each step one that nothing reads."""
+
+    def reset(self) -> None:
+        for name in ("mem", "out"):
+            self.__dict__.pop(name, None)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        if not hasattr(self, "mem"):
+            self.mem = torch.zeros(len(x), UNITS, dtype=x.dtype)
+        self.mem = torch.tanh(0.9 * self.mem + self.enter(x))
+        self.out = self.mem.square()
+        return self.out
+
+
+class UnreadResult(Net):
+    """An attribute that keeps the last output is there before the first step, and no reset clears it."""
+
+    def reset(self) -> None:
+        self.mem = torch.zeros(BATCH, UNITS, dtype=self.enter.weight.dtype)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        self.mem = torch.tanh(0.9 * self.mem + self.enter(x))
+        self.out = self.mem.square()
+        return self.out
 
 
 class BufferInPlace(Net):
@@ -308,6 +336,16 @@ def make_recurrent_snntorch() -> nn.Module:
     )
 
 
+def make_slstm() -> nn.Module:
+    """A neuron that makes an attribute in its first step."""
+    return nn.Sequential(
+        nn.Linear(INPUTS, UNITS),
+        snntorch.SLSTM(UNITS, UNITS, init_hidden=True),
+        nn.Linear(UNITS, 2),
+        snntorch.Leaky(beta=0.9, init_hidden=True),
+    )
+
+
 def make_spikingjelly() -> nn.Module:
     """Two layers of nodes in single-step mode."""
     return nn.Sequential(
@@ -334,6 +372,8 @@ def reset_all(net: Any) -> None:
 #: By name: what makes the network.
 NETS: dict[str, Callable[[], nn.Module]] = {
     "lazy attribute": LazyAttribute,
+    "no attribute yet": NoAttributeYet,
+    "result that nothing reads": UnreadResult,
     "buffer changed in place": BufferInPlace,
     "list of layers": Layers,
     "delay line": DelayLine,
@@ -350,5 +390,6 @@ NETS: dict[str, Callable[[], nn.Module]] = {
     "variable of a function": make_variable,
     "snnTorch": make_snntorch,
     "snnTorch, recurrent": make_recurrent_snntorch,
+    "snnTorch, SLSTM": make_slstm,
     "SpikingJelly": make_spikingjelly,
 }

@@ -18,11 +18,13 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from enum import Enum
 from itertools import chain
 from numbers import Number
 from operator import is_
 from types import CellType, GeneratorType
 from typing import Any, TypeAlias
+from weakref import ref
 
 import numpy
 import torch
@@ -36,8 +38,13 @@ Key: TypeAlias = Any
 Content: TypeAlias = Any
 
 
-#: The value of a key that a mapping does not have.
-ABSENT: Any = object()
+class Absent(Enum):
+    """The value of a key that a mapping does not have. A state may hold it: steps may make an attribute."""
+
+    ABSENT = "absent"
+
+
+ABSENT: Any = Absent.ABSENT
 #: What a checkpoint has of a value that it leaves alone.
 LEFT = object()
 #: The most elements of a tensor, an array or a tuple that steps may count by, and of a list.
@@ -374,6 +381,7 @@ class TensorHolder(Holder):
     def __init__(self, name: str, thing: torch.Tensor, *, small: bool) -> None:
         super().__init__(name, thing)
         self.small = small
+        self._latest: ref[_Numbers] | None = None
 
     def can_write(self, content: Content) -> bool:
         return content.copy is not None
@@ -392,7 +400,17 @@ class TensorHolder(Holder):
         """Return the present content, with the numbers if something makes a ``copy`` of them."""
         numbers = None if copy is None or is_freed(self.thing) else copy(self.thing.detach())
         looked = hash_numbers(self.thing) if self.small or copy is not None else None
-        return _Numbers(self._version, self.thing.grad_fn is not None, looked, numbers)
+        content = _Numbers(self._version, self.thing.grad_fn is not None, looked, numbers)
+        if numbers is not None:
+            self._latest = ref(content)
+        return content
+
+    def find_copied(self) -> Content | None:
+        """Return a content that something holds, with the numbers as they still are: one copy is enough."""
+        found = None if self._latest is None else self._latest()
+        if found is None or found.has_graph != (self.thing.grad_fn is not None) or not self.is_as(found):
+            return None
+        return found
 
     def is_as(self, content: Content) -> bool:
         """Return whether nothing has changed since a content was read."""

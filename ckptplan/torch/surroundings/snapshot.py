@@ -141,6 +141,8 @@ class Surroundings:
                 return known
             if not holder.can_put_back or not (wanted or holder.small):
                 return holder.read()
+            if (copied := holder.find_copied()) is not None:
+                return copied
             near = holder.thing.nbytes <= room
             room -= holder.thing.nbytes if near else 0
             return holder.read(copy=torch.Tensor.clone if near else pages.keep)
