@@ -89,7 +89,9 @@ def make_differentiable(call: LoopCall) -> Callable[..., tuple[Arrays, Arrays, A
         return run_forward(step, constants, state, xs, steps=call.steps, reverse=call.reverse)
 
     def forward(constants: Any, state: Any, xs: Any) -> Any:
-        values = tuple(tuple(jnp.asarray(one.value) for one in part) for part in (constants, state, xs))
+        given = tuple(tuple(jnp.asarray(one.value) for one in part) for part in (constants, state, xs))
+        # What a program has as constants is counted as arguments are: folding it would make larger copies.
+        values = jax.tree.map(jax.lax.optimization_barrier, given)
         wanted = Wanted(constants=perturbed(constants, step.constants), inputs=perturbed(xs, step.inputs))
         loop = _find_loop(call, wanted)
         results, kept = once(lambda *given: loop.sweep(*_watch_batches(call, loop, given)))(*values)

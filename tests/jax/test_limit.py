@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -91,6 +92,28 @@ def test_a_limit_is_of_the_whole_batch() -> None:
     """Sixteen examples under ``vmap`` need what one step with a batch of sixteen needs, within a tenth."""
     batch, together = (find_least(programs.make(name, STEPS)) for name in ("a batch of vmap", "GRU"))
     assert abs(batch - together) <= 0.1 * together
+
+
+def test_inputs_that_a_program_has_as_constants_take_no_more_than_as_arguments() -> None:
+    """A compiler that folded them would keep what it made of them."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    weights = tuple(jax.random.normal(key, (n, 64)) / 8 for key, n in zip(keys, (32, 64), strict=False))
+    xs = jax.random.normal(keys[2], (200, 16, 32))
+
+    def delayed(weights: Any, state: Any, x: Any) -> Any:
+        line, step = state
+        late = jax.lax.dynamic_index_in_dim(line, (step + 1) % 40, 1, keepdims=False)
+        h = jnp.tanh(x @ weights[0] + late @ weights[1])
+        return (jax.lax.dynamic_update_index_in_dim(line, h, step % 40, 1), step + 1), h
+
+    def total(weights: Any, xs: Any) -> Any:
+        start = jnp.zeros((16, 40, 64)), jnp.zeros((), jnp.int32)
+        cell = partial(delayed, weights)
+        return ckptplan.jax.bptt(cell, start, xs, lambda _, h: (h**2).sum(), memory="1 MB")[0]
+
+    with_arguments = jax.jit(jax.grad(total)).lower(weights, xs)
+    with_constants = jax.jit(jax.grad(lambda weights: total(weights, xs))).lower(weights)
+    assert bytes_of(with_constants) <= min(1_000_000, 1.01 * bytes_of(with_arguments))
 
 
 def test_a_forward_pass_alone_traces_no_backward_pass() -> None:
