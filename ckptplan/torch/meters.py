@@ -184,11 +184,12 @@ def _grows(total: object) -> bool:
 
 
 def _list_storages(value: object) -> list[torch.UntypedStorage]:
-    """Return the storages of a tensor: of a sparse one those of its parts."""
+    """Return the storages of a tensor: of a sparse one those of its parts; zeros of forward mode have none."""
     if not isinstance(value, torch.Tensor):
         return []
     if value.layout is torch.sparse_coo:
         return [part.untyped_storage() for part in (value._indices(), value._values())]
     if value.layout in (torch.sparse_csr, torch.sparse_bsr):
         return [part.untyped_storage() for part in (value.crow_indices(), value.col_indices(), value.values())]
-    return [value.untyped_storage()] if value.layout is torch.strided else []
+    dense = value.layout is torch.strided and not value._is_zerotensor()
+    return [value.untyped_storage()] if dense else []

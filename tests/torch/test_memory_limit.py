@@ -1194,6 +1194,15 @@ def run_at_least(run: Callable[..., Any]) -> None:
         run(memory=least).loss.backward()
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+def test_zeros_of_forward_mode_take_no_memory() -> None:
+    """A weight of which no tangent is wanted has one without numbers, as large as itself."""
+    layer, x = torch.nn.Linear(64, 64), torch.randn(2, 64)
+    with LiveBytes() as live:
+        results = torch.func.jvp(layer, (x,), (x,))
+    assert sum(one.nbytes for one in results) <= live.peak < layer.weight.nbytes
+
+
 def test_a_first_call_of_steps_with_transforms_is_compared_in_memory() -> None:
     torch.manual_seed(0)
     cell, state = make_cubes()
