@@ -88,7 +88,7 @@ class Call:
     before: Any = None
     #: Watches sizes, where the plan was made for a limit.
     survey: Survey | None = None
-    #: Sees the gradients of the parameters, of which nothing is kept then. All steps are recorded at once.
+    #: Sees the gradients of the parameters, of which nothing is kept then. For plans with one recording.
     see_gradient: SeeGradient | None = None
     #: Bytes of copies of what steps reach that lie in memory.
     room: int = MOST_COPIED

@@ -118,6 +118,7 @@ def _weigh(dtype: torch.dtype, device: torch.device, level: int = 0) -> torch.Te
     with torch.inference_mode(False), torch.no_grad():
         if dtype.is_floating_point:
             weights = torch.rand(_ROW, dtype=torch.float64, generator=generator, device=cpu) + 0.5
+            # Beside a plan that may have taken all its memory, a small type.
             weights *= torch.randint(2, (_ROW,), generator=generator, device=cpu, dtype=torch.int8) * 2 - 1
         else:
             # Products wrap around, and stay exact; odd weights lose nothing.

@@ -303,6 +303,7 @@ class Rehearsal:
             wanted = [leaf for leaf in (*roots, *inputs) if leaf.requires_grad]
             # Without a graph there are none.
             found = compute_gradients([(total, torch.ones_like(total))], [*wanted, *probed.parameters])
+        # Places of parameters count from zero, and those of the state and the inputs come before.
         for place, gradient in enumerate(found, -len(wanted)):
             if gradient is not None and place not in reduced:
                 reduced[place] = reduce_tensor(gradient)

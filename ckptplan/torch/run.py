@@ -353,7 +353,8 @@ class PlannedSequence(torch.autograd.Function):
             )
         run: Executor | None = ctx.run
         if all(one is None for one in gradients):
-            # Of what comes later, nothing used the results: neurons may leave spikes that no step reads.
+            # Autograd calls this, too, if no result was used: what comes next may begin with what it ignores.
+            # That is right however often it happens.
             return (None,) * len(ctx.needs_input_grad)
         if run is None:
             raise RuntimeError(

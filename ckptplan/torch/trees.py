@@ -236,9 +236,8 @@ def holds_graph(value: Any) -> bool:
 def is_plain_object(value: Any) -> bool:
     """Return whether a value is an object with attributes, and no module, class or function."""
     attributes = getattr(value, "__dict__", None)
-    return (
-        isinstance(attributes, dict) and not isinstance(value, torch.nn.Module | type) and not callable(value)
-    )
+    kinds = torch.nn.Module | type | types.ModuleType
+    return isinstance(attributes, dict) and not isinstance(value, kinds) and not callable(value)
 
 
 #: Types of values that are the same whenever a checkpoint is read.

@@ -176,6 +176,23 @@ def test_a_global_variable_that_is_reached_through_its_module_is_refused_by_name
         train(cell)
 
 
+def count_in(module: Any) -> float:
+    module.steps_taken += 1.0
+    return float(module.steps_taken)
+
+
+def test_a_global_variable_of_a_module_that_a_step_is_given_is_refused_by_name() -> None:
+    """No code of the step names it as a global variable."""
+    weight, here = torch.ones(3, requires_grad=True), (sys.modules[__name__],)
+
+    def cell(state: Any, x: Any) -> Any:
+        state = 0.9 * state + weight * x * count_in(here[0])
+        return state, state
+
+    with pytest.raises(InputError, match="steps_taken changes in a step"):
+        train(cell)
+
+
 def test_a_tensor_whose_memory_was_taken_away_is_passed_over() -> None:
     for shape in ((10,), (300, 400)):
         gone = torch.ones(shape).t() if len(shape) > 1 else torch.ones(shape)

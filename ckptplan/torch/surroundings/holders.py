@@ -405,8 +405,8 @@ class TensorHolder(Holder):
             self._latest = ref(content)
         return content
 
-    def find_copied(self) -> Content | None:
-        """Return a content that something holds, with the numbers as they still are: one copy is enough."""
+    def find_shared_copy(self) -> Content | None:
+        """Return what a snapshot that is still held remembers, if the numbers are the same; else None."""
         found = None if self._latest is None else self._latest()
         if found is None or found.has_graph != (self.thing.grad_fn is not None) or not self.is_as(found):
             return None

@@ -141,7 +141,7 @@ class Surroundings:
                 return known
             if not holder.can_put_back or not (wanted or holder.small):
                 return holder.read()
-            if (copied := holder.find_copied()) is not None:
+            if (copied := holder.find_shared_copy()) is not None:
                 return copied
             near = holder.thing.nbytes <= room
             room -= holder.thing.nbytes if near else 0

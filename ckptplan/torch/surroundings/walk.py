@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from dis import get_instructions
@@ -57,11 +57,10 @@ from ckptplan.torch.surroundings.signature import (
     is_passed_over_module,
     is_searched,
 )
+from ckptplan.torch.trees import holds_graph
 
-#: How operations end that look up a global, import a module, or look into a class body first.
+#: How the names of operations end that look a name up as a global; those of class bodies may.
 _GLOBAL = ("_GLOBAL", "_GLOBALS", "_NAME")
-#: What finds a module by its name, or all that is global.
-_SEARCHES = frozenset({"modules", "import_module", "__import__", "globals"})
 #: Objects that are looked at, and elements of one container.
 _MOST_OBJECTS, _MOST_ELEMENTS = 4_000, 512
 #: The numbers of tensors up to this size are looked at, of larger ones the version.
@@ -275,43 +274,49 @@ def _visit_variable(name: str, thing: CellType | ContextVar[Any], found: Reached
 
 
 def _visit_globals(thing: FunctionType, found: Reached) -> _Found:
-    for space, names in _find_namespaces(thing):
+    names = _list_names(thing.__code__)
+    spaces = _find_namespaces(thing, names)
+    for space in spaces.values():
         known = [one for one in names if one in space]
+        if space is thing.__globals__:
+            # An attribute may be called as a result is, which a notebook has as a global variable.
+            own = _list_globals(thing.__code__)
+            known = [one for one in known if one in own or not holds_graph(space[one])]
         data = tuple(one for one in known if not isinstance(space[one], ModuleType))
         if data:
             found.holders.append(MappingHolder("", space, attributes=True, only=data))
         yield from ((one, space[one]) for one in known)
 
 
-def _find_namespaces(thing: FunctionType) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
-    """Yield the globals of a function and of modules that it uses, with the names that it may look up there."""
-    own, names = _list_names(thing.__code__)
+def _find_namespaces(thing: FunctionType, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return the globals of a function, and those of modules of which it uses names, as ``helpers.step``."""
+    spaces: dict[str, dict[str, Any]] = {thing.__module__: thing.__globals__}
     enclosed = [read_variable(cell) for cell in thing.__closure__ or ()]
     # A function may import a module itself.
-    waiting = [*enclosed, *map(thing.__globals__.get, own), *map(sys.modules.get, own)]
-    spaces: dict[int, dict[str, Any]] = {}
+    waiting = [*enclosed, *map(thing.__globals__.get, names), *map(sys.modules.get, names)]
     while waiting:
         module = waiting.pop()
-        if not isinstance(module, ModuleType) or id(vars(module)) in spaces:
+        if not isinstance(module, ModuleType) or module.__name__ in spaces:
             continue
         if not is_passed_over_module(module.__name__):
-            spaces[id(vars(module))] = vars(module)
+            spaces[module.__name__] = vars(module)
             waiting.extend(map(vars(module).get, names))
-    if id(thing.__globals__) not in spaces:
-        # An attribute may be called as something else that is global; but some look for their own module.
-        yield thing.__globals__, own if _SEARCHES.isdisjoint(names) else names
-    yield from ((space, names) for space in spaces.values())
+    return spaces
 
 
 @lru_cache(maxsize=4096)
-def _list_names(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the globals that a function looks up, and all names, attributes too; with functions within it."""
-    inner = [_list_names(one) for one in code.co_consts if isinstance(one, CodeType)]
-    own = [one.argval for one in get_instructions(code) if one.opname.endswith(_GLOBAL)]
-    names = (*code.co_names, *(name for _, some in inner for name in some))
-    return tuple(dict.fromkeys((*own, *(name for some, _ in inner for name in some)))), tuple(
-        dict.fromkeys(names)
-    )
+def _list_names(code: CodeType) -> tuple[str, ...]:
+    """Return the names that a function may look up, those of functions within it included."""
+    inner = [one for one in code.co_consts if isinstance(one, CodeType)]
+    return tuple(dict.fromkeys((*code.co_names, *(name for one in inner for name in _list_names(one)))))
+
+
+@lru_cache(maxsize=4096)
+def _list_globals(code: CodeType) -> frozenset[str]:
+    """Return the names that a function looks up as globals, those of functions within it included."""
+    inner = [_list_globals(one) for one in code.co_consts if isinstance(one, CodeType)]
+    own = (one.argval for one in get_instructions(code) if one.opname.endswith(_GLOBAL))
+    return frozenset(own).union(*inner)
 
 
 def _visit_method(name: str, thing: Any, found: Reached) -> _Found:
