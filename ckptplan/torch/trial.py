@@ -16,7 +16,7 @@ from ckptplan.torch.cell_calls import call_cell, check_result
 from ckptplan.torch.digests import cut, measure_norm, project
 from ckptplan.torch.graphs import as_graph_roots
 from ckptplan.torch.losses import SummedLoss
-from ckptplan.torch.surroundings.holders import GradientHolder, IteratorHolder, TensorHolder
+from ckptplan.torch.surroundings.holders import GradientHolder, IteratorHolder, TensorHolder, VariableHolder
 from ckptplan.torch.surroundings.snapshot import Place, Surroundings
 from ckptplan.torch.trees import Leaves, flatten, read_versions, refuse_other_leaves
 
@@ -246,6 +246,12 @@ def refuse_lost_changes(surroundings: Surroundings, changed: Iterable[Place]) ->
                 f"a step takes values from {place.name}, an iterator, which cannot be set back",
                 field="cell or loss",
                 accepted="what it gives as inputs, or computed from a number of the step in the state",
+            )
+        if isinstance(place.holder, VariableHolder) and place.holder.keeps_value:
+            raise InputError(
+                f"a step gives {place.name}, a context variable, its first value, which cannot be taken away",
+                field="cell or loss",
+                accepted="a context variable with a default, or one that is set before the call",
             )
         if not place.holder.can_put_back:
             raise make_hidden_state(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -312,6 +313,86 @@ def make_variable() -> Net:
     return InVariable()
 
 
+def make_unset_variable() -> Net:
+    """A variable of a function has no value before the first step."""
+    if UNITS < 0:
+        kept = torch.zeros(())
+
+    class InVariable(Net):
+        def reset(self) -> None:
+            nonlocal kept
+            with contextlib.suppress(NameError):
+                del kept
+
+        def forward(self, x: torch.Tensor) -> Any:
+            nonlocal kept
+            try:
+                last = kept
+            except NameError:
+                last = torch.zeros(len(x), UNITS, dtype=x.dtype)
+            kept = torch.tanh(self.enter(x) + 0.9 * last)
+            return kept
+
+    return InVariable()
+
+
+class FirstBuffer(Net):
+    """The first step registers the only buffer, a number that counts up to five."""
+
+    count: torch.Tensor
+
+    def reset(self) -> None:
+        self.mem = 0.0
+        self._buffers.clear()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        if "count" not in self._buffers:
+            self.register_buffer("count", torch.zeros(()), persistent=False)
+        self.count = self.count + 1
+        self.mem = torch.tanh(0.9 * self.mem + 0.2 * min(int(self.count), 5) * self.enter(x))
+        return self.mem
+
+
+def count_calls() -> int:
+    """Return how often it was called: an attribute of its own, which the first call makes, up to five."""
+    kept: Any = count_calls.__dict__
+    kept["calls"] = min(kept.get("calls", 0) + 1, 5)
+    return int(kept["calls"])
+
+
+class FunctionAttribute(Net):
+    """A function that steps call counts."""
+
+    def reset(self) -> None:
+        self.mem = 0.0
+        count_calls.__dict__.clear()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        self.mem = torch.tanh(0.9 * self.mem + 0.2 * count_calls() * self.enter(x))
+        return self.mem
+
+
+#: It has no value before a step of the network below.
+made: int
+
+
+class NewGlobal(Net):
+    """A global variable that the first step makes."""
+
+    def reset(self) -> None:
+        self.mem = 0.0
+        globals().pop("made", None)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        global made  # noqa: PLW0603 - what it is about
+        try:
+            made = min(made + 1, 5)
+        except NameError:
+            made = 1
+        self.mem = torch.tanh(0.9 * self.mem + 0.2 * made * self.enter(x))
+        return self.mem
+
+
 def make_snntorch() -> nn.Module:
     """As in snnTorch's later tutorials."""
     options: dict[str, Any] = {"init_hidden": True, "spike_grad": snntorch.surrogate.fast_sigmoid()}
@@ -388,6 +469,10 @@ NETS: dict[str, Callable[[], nn.Module]] = {
     "late state": LateState,
     "chain of attributes": Chain,
     "variable of a function": make_variable,
+    "variable without a value": make_unset_variable,
+    "first buffer": FirstBuffer,
+    "attribute of a function": FunctionAttribute,
+    "new global variable": NewGlobal,
     "snnTorch": make_snntorch,
     "snnTorch, recurrent": make_recurrent_snntorch,
     "snnTorch, SLSTM": make_slstm,

@@ -271,17 +271,23 @@ class VariableHolder(NamedValues):
 
     thing: CellType | ContextVar[Any]
 
+    def __init__(self, name: str, thing: CellType | ContextVar[Any]) -> None:
+        super().__init__(name, thing)
+        #: Whether a first value, once there, cannot be taken away.
+        self.keeps_value = isinstance(thing, ContextVar) and read_variable(thing) is ABSENT
+
     def read(self) -> Content:
         return {None: read_variable(self.thing)}
 
     def give(self, key: Key, value: Any) -> None:
-        if value is ABSENT:
-            # A step that gives it its first value gives it anew.
-            return
-        if isinstance(self.thing, CellType):
+        if isinstance(self.thing, ContextVar):
+            # Steps that give one its first value are refused.
+            if value is not ABSENT:
+                self.thing.set(value)
+        elif value is not ABSENT:
             self.thing.cell_contents = value
-        else:
-            self.thing.set(value)
+        elif read_variable(self.thing) is not ABSENT:
+            del self.thing.cell_contents
 
 
 def read_variable(variable: CellType | ContextVar[Any]) -> Any:

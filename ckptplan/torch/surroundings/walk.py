@@ -61,6 +61,8 @@ from ckptplan.torch.trees import holds_graph
 
 #: How the names of operations end that look a name up as a global; those of class bodies may.
 _GLOBAL = ("_GLOBAL", "_GLOBALS", "_NAME")
+#: Of those that give a global its first value, perhaps.
+_STORE = ("STORE_GLOBAL",)
 #: Objects that are looked at, and elements of one container.
 _MOST_OBJECTS, _MOST_ELEMENTS = 4_000, 512
 #: The numbers of tensors up to this size are looked at, of larger ones the version.
@@ -194,7 +196,9 @@ def _visit_module(name: str, thing: torch.nn.Module, found: Reached) -> _Found:
     attributes = vars(thing)
     found.holders.append(MappingHolder(name, attributes, attributes=True, of_module=True, without=_OWN))
     for part in _PARTS:
-        if values := attributes.get(part):
+        values = attributes.get(part)
+        # A step may register the first buffer.
+        if values or (part == "_buffers" and values is not None):
             yield from _visit_attributes(name, values, found, of_module=True)
     for key, value in list(attributes.items()):
         # Hooks may keep something, too.
@@ -259,7 +263,7 @@ def _visit_function(name: str, thing: FunctionType, found: Reached) -> _Found:
     yield from zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=False)
     yield from ((f"{name}'s default", one) for one in thing.__defaults__ or ())
     yield from (thing.__kwdefaults__ or {}).items()
-    if thing.__dict__:
+    if thing.__dict__ or not is_passed_over(thing):
         yield from _visit_attributes(name, thing.__dict__, found)
     if not is_passed_over(thing):
         yield from _visit_globals(thing, found)
@@ -277,12 +281,13 @@ def _visit_globals(thing: FunctionType, found: Reached) -> _Found:
     names = _list_names(thing.__code__)
     spaces = _find_namespaces(thing, names)
     for space in spaces.values():
-        known = [one for one in names if one in space]
+        known, made = [one for one in names if one in space], frozenset[str]()
         if space is thing.__globals__:
             # An attribute may be called as a result is, which a notebook has as a global variable.
-            own = _list_globals(thing.__code__)
+            own, written = (_list_globals(thing.__code__, ends) for ends in (_GLOBAL, _STORE))
             known = [one for one in known if one in own or not holds_graph(space[one])]
-        data = tuple(one for one in known if not isinstance(space[one], ModuleType))
+            made = written - space.keys()
+        data = (*(one for one in known if not isinstance(space[one], ModuleType)), *sorted(made))
         if data:
             found.holders.append(MappingHolder("", space, attributes=True, only=data))
         yield from ((one, space[one]) for one in known)
@@ -312,10 +317,10 @@ def _list_names(code: CodeType) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _list_globals(code: CodeType) -> frozenset[str]:
-    """Return the names that a function looks up as globals, those of functions within it included."""
-    inner = [_list_globals(one) for one in code.co_consts if isinstance(one, CodeType)]
-    own = (one.argval for one in get_instructions(code) if one.opname.endswith(_GLOBAL))
+def _list_globals(code: CodeType, ends: tuple[str, ...]) -> frozenset[str]:
+    """Return the globals of operations whose names end so, those of functions within one included."""
+    inner = [_list_globals(one, ends) for one in code.co_consts if isinstance(one, CodeType)]
+    own = (one.argval for one in get_instructions(code) if one.opname.endswith(ends))
     return frozenset(own).union(*inner)
 
 
