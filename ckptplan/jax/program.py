@@ -55,6 +55,10 @@ _MORE_QUICKLY = {**_QUICKLY, "xla_cpu_use_fusion_emitters": False}
 _SMALL_TYPES = ("f16", "f8E")
 
 
+#: Of the step to begin with, how many, and a carry: the carry after them.
+_Body = Callable[[Any, int, Any], Any]
+
+
 class _Leaves:
     """Leaves of states or of tapes in their buffers, at the places of a row, which is given by its number."""
 
@@ -90,6 +94,8 @@ class Loop:
     reverse: bool
     #: None if the schedule keeps nothing in remote memory.
     remote: RemoteStates | None
+    #: Whether XLA is to know how many steps inner loops have: else a GPU waits for its host before each.
+    counted: bool
 
     @property
     def step(self) -> TracedStep:
@@ -147,7 +153,21 @@ def make_loop(
         room = find_cached_room(table.buffer_bytes)
         through = room is not None and table.remote_slots * byte_size(footprint.traced.step.state) > room
         remote = make_remote(place, through=through)
-    return Loop(sums=footprint.sums, table=table, reverse=reverse, remote=remote)
+    counted = jax.default_backend() != "cpu"
+    return Loop(sums=footprint.sums, table=table, reverse=reverse, remote=remote, counted=counted)
+
+
+def choose_block(lengths: npt.NDArray[np.int32]) -> int:
+    """Return the number of steps to run as one, with which loops of these lengths go round least often.
+
+    A loop of n steps goes round n // block times, and n % block times for the rest. It is 1 unless
+    that halves the rounds, since the rest is compiled apart.
+    """
+    known, counts = np.unique(lengths, return_counts=True)
+    blocks = np.unique([*(1 << np.arange(int(known[-1]).bit_length())), *known[known > 0], 1])[:, None]
+    rounds = (known // blocks + known % blocks) @ counts
+    best = int(rounds.argmin())
+    return int(blocks[best, 0]) if 2 * rounds[best] <= rounds[0] else 1
 
 
 def run_forward(
@@ -216,12 +236,12 @@ class _Rows:
         """
         step, recording = self._loop.step, self._loop.sums.recording
 
-        def advance(t: Any, carry: Any) -> Any:
+        def advance(t: Any, _: int, carry: Any) -> Any:
             state, noted = carry
             state, outputs, terms = step.run(self._constants, state, self.take_input(t), t)
             return state, note(t, noted, outputs, terms)
 
-        def record(t: Any, carry: Any) -> Any:
+        def record(t: Any, _: int, carry: Any) -> Any:
             state, noted, buffers = carry
             state, outputs, terms, tape = recording.record(self._constants, state, self.take_input(t), t)
             buffers = self._tapes.write(buffers, tape, at(self._tape_of, t))
@@ -233,18 +253,33 @@ class _Rows:
         state, noted, buffers = self.each(row, "record", record, (state, noted, buffers))
         return state, buffers, noted
 
-    def each(self, row: dict[str, Any], what: str, body: Any, carry: Any, *, down: bool = False) -> Any:
-        """Run a body for the steps of a row, upwards or ``down``; nothing is compiled if no row has any."""
+    def each(
+        self, row: dict[str, Any], what: str, body: _Body, carry: Any, *, down: bool = False, group: int = 1
+    ) -> Any:
+        """Run a body for the steps of a row, upwards or ``down``; nothing is compiled if no row has any.
+
+        ``body(t, count, carry)`` runs ``count`` steps from t on: one, or ``group`` in loops that XLA counts.
+        """
         first, last = f"{what}_start", f"{what}_stop"
-        if not (self._known[last] > self._known[first]).any():
+        lengths = self._known[last] - self._known[first]
+        if not lengths.any():
             return carry
-        start, end = (last, first) if down else (first, last)
+        start, end = (row[last], row[first]) if down else (row[first], row[last])
+        sign = -1 if down else 1
 
-        def run(some: Any) -> Any:
+        def run(count: int, some: Any) -> Any:
             t, carry = some
-            return (t - 1, body(t - 1, carry)) if down else (t + 1, body(t, carry))
+            return t + sign * count, body(t, count, carry)
 
-        return lax.while_loop(lambda some: some[0] != row[end], run, (row[start], carry))[1]
+        some = start, carry
+        block = group * choose_block(lengths // group) if self._loop.counted else 1
+        if block > 1 and lengths.max() >= block:
+            whole = end - lax.rem(end - start, jnp.int32(block))
+            rounds = partial(lax.fori_loop, 0, block // group, lambda _, some: run(group, some))
+            some = lax.while_loop(lambda some: some[0] != whole, rounds, some)
+        if block == 1 or (lengths % block).any():
+            some = lax.while_loop(lambda some: some[0] != end, partial(run, 1), some)
+        return some[1]
 
     def _uses(self, column: str) -> bool:
         """Return whether any row has a slot in a column."""
@@ -335,19 +370,33 @@ def reverse_loop(
     seen = [step.inputs[place] for place in wanted.inputs]
     none = make_zeros([step.outputs[place] for place in differentiable(step.outputs)])
 
-    def reverse(buffers: Arrays, t: Any, carry: Any) -> Any:
+    def reverse_one(buffers: Arrays, t: Any, slot: Any, carry: Any) -> Any:
         gradient, totals, of_inputs = carry
         place = loop.input_place(t)
         incoming = gradient, none if stacked is None else release(take(stacked, place), none), sums
         given = constants, rows.read_tape(buffers, t), rows.take_input(t), t, incoming
-        totals, gradient, of_input = loop.sums.reverse(totals, given, t)
+        totals, gradient, of_input = loop.sums.reverse(totals, given, slot)
         return gradient, totals, put(of_inputs, of_input, place)
+
+    def reverse(buffers: Arrays, stop: Any, count: int, carry: Any) -> Any:
+        """Reverse as many steps before ``stop``."""
+        if loop.counted:
+            run = partial(reverse_one, buffers)
+            carry = lax.fori_loop(0, count, lambda slot, some: run(stop - 1 - slot, slot, some), carry)
+            join = partial(loop.sums.join, count=count)
+        else:
+            slot = lax.rem(stop - 1, jnp.int32(loop.sums.together))
+            carry = reverse_one(buffers, stop - 1, slot, carry)
+            join = partial(loop.sums.join_at, slot=slot)
+        gradient, totals, of_inputs = carry
+        return gradient, join(totals), of_inputs
 
     def body(number: Any, carry: Any) -> Any:
         state, buffers, found = carry
         row = rows.at(number)
         state, buffers, _ = rows.play(row, state, buffers)
-        return state, buffers, rows.each(row, "reverse", partial(reverse, buffers), found, down=True)
+        back = partial(reverse, buffers)
+        return state, buffers, rows.each(row, "reverse", back, found, down=True, group=loop.sums.together)
 
     found = final, loop.sums.start(), make_room(seen, table.steps)
     carry = make_zeros(step.state), buffers, found

@@ -14,7 +14,6 @@ from copy import copy
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 from jax.extend import core
 
@@ -57,8 +56,9 @@ class _Product(NamedTuple):
 class GradientSums:
     """How the gradients of constants are added up while steps are reversed, from the last to the first.
 
-    Products of ``together`` steps are formed at once. Such a group ends at a multiple of its length, and the
-    last one at step 0; the first group of a sequence may have zeros in place of steps.
+    Products of ``together`` steps are formed at once: in ``join``, of steps that the caller counts, or in
+    ``join_at``. There a group ends at a multiple of its length, and the last one at step 0; the first group of
+    a sequence may have zeros in place of steps.
     """
 
     together = 1
@@ -122,25 +122,35 @@ class GradientSums:
         """Return sums of nothing."""
         return make_zeros(self._inner), make_room(self._kept, self.together) if self.together > 1 else ()
 
-    def reverse(self, sums: Sums, arguments: tuple[Any, ...], t: Any) -> tuple[Sums, Arrays, Arrays]:
-        """Reverse step t: return the sums that follow, and the gradients of the state and of the input.
+    def reverse(self, sums: Sums, arguments: tuple[Any, ...], slot: Any) -> tuple[Sums, Arrays, Arrays]:
+        """Reverse a step: return the sums that follow, and the gradients of the state and of the input.
 
-        ``arguments`` are trees of those of ``Recording.reverse``.
+        Arguments:
+            sums: those before; the factors of the step are put into them, for ``join``.
+            arguments: trees of those of ``Recording.reverse``.
+            slot: which of the steps of its group this is.
         """
         found = evaluate(self.each, (*self._held, *jax.tree.leaves(arguments)))
         added, factors, rest = split(found, len(self._added), len(self._kept))
-        changed, kept = list(sums[0]), sums[1]
+        totals, kept = list(sums[0]), sums[1]
         for place, one in zip(self._added, added, strict=True):
-            changed[place] = changed[place] + one
-        totals = tuple(changed)
+            totals[place] = totals[place] + one
         turned = [lax.transpose(one, order) for one, order in zip(factors, self._orders, strict=True)]
         if self.together > 1:
-            number = lax.rem(t, jnp.int32(self.together))
-            kept = put(kept, turned, number)
-            totals, kept = run_if(number == 0, self._form_group, (totals, kept))
+            kept = put(kept, turned, slot)
         else:
-            totals = self._form(totals, [lax.expand_dims(one, (0,)) for one in turned])
-        return (totals, kept), rest[: self._moved], rest[self._moved :]
+            totals = list(self._form(tuple(totals), [lax.expand_dims(one, (0,)) for one in turned]))
+        return (tuple(totals), kept), rest[: self._moved], rest[self._moved :]
+
+    def join_at(self, sums: Sums, slot: Any) -> Sums:
+        """Add the products of a group, whose last step is in slot 0, if this is that."""
+        joined: Sums = run_if(slot == 0, self._form_group, sums) if self.together > 1 else sums
+        return joined
+
+    def join(self, sums: Sums, count: int) -> Sums:
+        """Add the products of the steps in the first ``count`` slots."""
+        totals, kept = sums
+        return (self._form(totals, [one[:count] for one in kept]) if kept else totals), kept
 
     def finish(self, sums: Sums) -> Arrays:
         """Return the gradients of the constants."""

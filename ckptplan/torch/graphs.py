@@ -116,13 +116,16 @@ def find_kept_tensors(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]
     it is the hook, a function, that holds the arguments of what runs again.
     """
     for node in walk_nodes(outputs):
-        if hasattr(node, "saved_tensors"):
-            # A function written in Python, which may keep tensors as attributes, too.
-            yield from find_held_tensors((() if _SHOWS_PACKED else node.saved_tensors, vars(node)))
-        for name in _list_saved(node.__class__, "_raw_saved_" if _SHOWS_PACKED else "_saved_"):
-            value = getattr(node, name)
-            for one in value if isinstance(value, tuple | list) else (value,):
-                yield from find_held_tensors(one)
+        yield from find_held_tensors(_list_kept(node))
+
+
+def _list_kept(node: Any) -> list[Any]:
+    """Return what a node of a graph saved, as it is packed."""
+    # A function written in Python may keep tensors as attributes, too.
+    kept: list[Any] = [vars(node)] if hasattr(type(node), "saved_tensors") else []
+    kept += (() if _SHOWS_PACKED or not kept else node.saved_tensors,)
+    names = _list_saved(node.__class__, "_raw_saved_" if _SHOWS_PACKED else "_saved_")
+    return kept + [getattr(node, name) for name in names]
 
 
 #: The most objects in which tensors are looked for.
@@ -131,22 +134,29 @@ _MOST_OBJECTS = 4096
 
 def find_held_tensors(value: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors that a value holds: in containers, attributes of objects and closures of functions."""
-    waiting, met = [value], set[int]()
+    waiting, met = [(value, False)], set[int]()
     while waiting and len(met) < _MOST_OBJECTS:
-        one = waiting.pop()
+        one, in_hook = waiting.pop()
+        own: Iterable[Any] = ()
         if isinstance(one, torch.Tensor):
             yield one
+            node = one.grad_fn
+            # Some versions of torch.utils.checkpoint keep arguments as what the node of such a tensor saved.
+            if in_hook and hasattr(type(node), "saved_tensors") and id(node) not in met:
+                met.add(id(node))
+                own = _list_kept(node)
         elif isinstance(one, _Saved) and _SHOWS_PACKED:
             hook = getattr(one, "unpack_hook", None)
+            waiting.append((one.data, in_hook))
             # An object's method would lead to all that the object holds.
-            waiting += [one.data, hook if isinstance(hook, FunctionType) else None]
+            own, in_hook = (hook,) if isinstance(hook, FunctionType) else (), True
         elif id(one) not in met and not _is_apart(one):
             met.add(id(one))
             # A function's globals are not its own.
             own = (
                 (one.__closure__, one.__defaults__) if isinstance(one, FunctionType) else gc.get_referents(one)
             )
-            waiting.extend(own)
+        waiting += [(part, in_hook) for part in own]
 
 
 def _is_apart(value: Any) -> bool:

@@ -194,12 +194,14 @@ class FirstSteps:
     def _refuse_computed(self, used: Parameters) -> None:
         """Raise InputError for a named tensor that was computed with hooks, or from another parameter."""
         named = self.call.parameters
-        ends = {id(one if one.grad_fn is None else one.grad_fn) for one in (*used, *named)}
+        # Held, since PyTorch makes objects for nodes anew, and others may have their addresses then.
+        ends = [one if one.grad_fn is None else one.grad_fn for one in (*used, *named)]
+        places = set(map(id, ends))
         for one in named:
             if one.grad_fn is None:
                 continue
             before = (node for node in walk_nodes((one,)) if node is not one.grad_fn)
-            leads = any(id(getattr(node, "variable", node)) in ends for node in before)
+            leads = any(id(getattr(node, "variable", node)) in places for node in before)
             if leads or one._backward_hooks:
                 names = {id(holder.thing): holder.name for holder in self.reached.holders}
                 name = names.get(id(one), f"of shape {tuple(one.shape)}")

@@ -13,6 +13,7 @@ import pytest
 import ckptplan.jax
 from ckptplan.jax import bptt, plan_for
 from ckptplan.jax.footprint import measure_step
+from ckptplan.jax.program import choose_block
 from ckptplan.jax.step import differentiable, trace_step
 from ckptplan.jax.sums import TOGETHER
 from ckptplan.jax.tapes import TracedGradient, Wanted
@@ -84,6 +85,27 @@ def test_sums_are_those_of_scan(cell: Any, steps: int) -> None:
     theirs = gradient(cell, given)
     for memory in ("14 kB", "1 MB"):
         assert difference(gradient(cell, given, memory=memory), theirs) <= 1e-12
+
+
+@pytest.mark.parametrize("steps", [1, TOGETHER, 3 * TOGETHER + 5])
+def test_sums_are_those_of_scan_where_xla_knows_the_numbers_of_steps(
+    monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    """As on a GPU: whole groups in loops of known lengths, and the rest step by step."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    given = arrays(steps)
+    theirs = gradient(transposed, given)
+    for memory in ("14 kB", "1 MB"):
+        assert difference(gradient(transposed, given, memory=memory), theirs) <= 1e-12
+
+
+@pytest.mark.parametrize(
+    ("lengths", "block"),
+    [([64] * 63 + [37], 64), ([*range(100)], 10), ([5], 5), ([1, 2, 0, 1], 1), ([0], 1)],
+)
+def test_loops_go_round_seldom(lengths: list[int], block: int) -> None:
+    """With what is left of each length run step by step."""
+    assert choose_block(np.array(lengths, np.int32)) == block
 
 
 def products_of(cell: Any) -> dict[int, Any]:

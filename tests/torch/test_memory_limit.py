@@ -30,7 +30,7 @@ from ckptplan.schedule.actions import Action, Advance, Backward, Record
 from ckptplan.torch import LIF, bptt, budget, measured_sizes, plan_for, recognise, scan, unroll, wrap
 from ckptplan.torch.adapters import TorchCell
 from ckptplan.torch.digests import project, project_finite
-from ckptplan.torch.graphs import find_held_tensors
+from ckptplan.torch.graphs import find_held_tensors, find_kept_tensors
 from ckptplan.torch.lif import Spike
 from ckptplan.torch.measurement import measure_call
 from ckptplan.torch.meters import LiveBytes, measure_allocated
@@ -632,6 +632,30 @@ class Keeping(torch.nn.Module):
 
 def keep_in_closure(one: torch.Tensor) -> Any:
     return lambda: one
+
+
+class KeepsArguments(torch.autograd.Function):
+    """An empty tensor, whose node keeps an argument, as torch.utils.checkpoint does up to PyTorch 2.11."""
+
+    @staticmethod
+    def forward(ctx: Any, _: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+        """Return nothing."""
+        ctx.save_for_backward(kept)
+        return torch.empty(0)
+
+
+def test_what_a_hook_holds_by_way_of_a_node_is_found() -> None:
+    kept, weight = torch.randn(5), torch.randn(5, requires_grad=True)
+    holder = KeepsArguments.apply(torch.empty(0, requires_grad=True), kept)  # type: ignore[no-untyped-call]
+
+    def unpack(_: None) -> torch.Tensor:
+        """Return what was kept."""
+        found: torch.Tensor = holder.grad_fn.saved_tensors[0]
+        return found
+
+    with torch.autograd.graph.saved_tensors_hooks(lambda _: None, unpack):
+        output = weight * kept
+    assert kept.data_ptr() in {one.data_ptr() for one in find_kept_tensors([output])}
 
 
 @pytest.mark.filterwarnings("ignore:later steps keep more")
