@@ -215,6 +215,27 @@ def test_a_wrapped_network_can_be_copied_and_pickled_after_a_call() -> None:
     torch.testing.assert_close(loaded(data(20)), twin(data(20)))
 
 
+class Showing(LazyAttribute):
+    """A network that keeps its last output, too, in a list."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the output of a step."""
+        self.shown = [super().forward(x)]
+        found: torch.Tensor = self.shown[0]
+        return found
+
+
+def test_a_copy_holds_no_graph_and_leaves_that_of_the_network() -> None:
+    wrapped: Any = wrap(Showing().double(), memory="100 kB")
+    loss = take_loss(wrapped(data(40)))
+    held = wrapped.shown[0], wrapped.mem
+    twin: Any = copy.deepcopy(torch.nn.Sequential(wrapped))[0]
+    assert (wrapped.shown[0], wrapped.mem) == held
+    assert [one.grad_fn for one in (twin.shown[0], twin.mem)] == [None, None]
+    torch.testing.assert_close((twin.shown[0], twin.mem), held)
+    loss.backward()
+
+
 def test_without_gradients_a_call_is_a_plain_loop() -> None:
     ours, theirs = make("list of layers"), make("list of layers")
     with torch.no_grad():

@@ -13,6 +13,7 @@ from ckptplan.schedule.schedule import check_count
 from ckptplan.torch.adapters.adapter import find_class
 from ckptplan.torch.budget import count_steps, read_limit
 from ckptplan.torch.call import Call, check_losses
+from ckptplan.torch.graphs import find_held_tensors
 from ckptplan.torch.inputs import iterate_steps, make_sequence
 from ckptplan.torch.losses import stack_outputs
 from ckptplan.torch.probe import probe
@@ -261,17 +262,14 @@ class StatefulSequence(Wrapped):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> StatefulSequence:
         """Return a copy; its state has the same numbers, without their graph, which cannot be copied."""
-        slots = list(self._memory_of_state.slots.values())
-        values = [slot.read() for slot in slots]
-        _detach_slots(slots)
-        try:
-            made = object.__new__(type(self))
-            memo[id(self)] = made
-            made.__dict__.update(copy.deepcopy(self.__dict__, memo))
-            return made
-        finally:
-            for slot, value in zip(slots, values, strict=True):
-                slot.write(value)
+        slots = (*self._memory_of_state.slots.values(), *find_held_slots(self.net))
+        for one in find_held_tensors([slot.read() for slot in slots]):
+            if one.grad_fn is not None:
+                memo[id(one)] = one.detach().clone()
+        made = object.__new__(type(self))
+        memo[id(self)] = made
+        made.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return made
 
 
 def _are_reached(slots: Iterable[Slot], net: torch.nn.Module) -> bool:
