@@ -133,7 +133,8 @@ class SequenceWatch:
             return
         surroundings, taken = self._surroundings, self._taken
         self._taken = None
-        changed = self._list_changes()
+        # What is set back differs also if the sweep left it as it had found it.
+        changed = self._leave_out_counts(self._list_changes())
         if self._begun == 1:
             # From here on, steps that run again change it, too.
             self.changing |= {(id(one.holder.thing), one.key) for one in self._known or ()}

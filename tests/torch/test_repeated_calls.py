@@ -289,6 +289,30 @@ def test_what_a_sequence_leaves_is_looked_at_once_more_only_if_it_may_be_new(
     assert looked == ([1, 1, 1, 1, 1] if counts else [1, 1, 0, 0, 0])
 
 
+class Turning(Keeping):
+    """A cell that counts in a circle, in a number or a tensor: a sequence leaves it as it has found it."""
+
+    def __init__(self, phase: Any) -> None:
+        super().__init__(counts=False)
+        self.phase = phase
+
+    def forward(self, state: torch.Tensor, x: torch.Tensor) -> Any:
+        """Run a step, and count it."""
+        self.phase = (self.phase + 1) % STEPS
+        return super().forward(state, x)
+
+
+@pytest.mark.parametrize("phase", [0, torch.tensor(0)], ids=["number", "tensor"])
+def test_a_phase_that_ends_where_it_began_costs_no_trial(phase: Any) -> None:
+    """Steps that run again find it as it was, as no other change between the passes is."""
+    cell, (inputs, state) = Turning(phase), job(STEPS)
+    for call in range(4):
+        bptt(cell, inputs, state, squares, plan=PLAN).loss.backward()
+        ran = count_of(cell.calls)
+        assert ran == OWN or call == 0
+        assert cell.phase == 0
+
+
 def test_unroll_and_chunks_are_recognised() -> None:
     net = Net()
     inputs, state = job(STEPS)
