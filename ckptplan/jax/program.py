@@ -53,9 +53,9 @@ _QUICKLY: dict[str, str | bool] = {
 #: Nor are slower writers of loops, by which only programs with small floating-point numbers need more bytes.
 _MORE_QUICKLY = {**_QUICKLY, "xla_cpu_use_fusion_emitters": False}
 _SMALL_TYPES = ("f16", "f8E")
-
-
-#: Of the step to begin with, how many, and a carry: the carry after them.
+#: Lengths of loops that are tried as the numbers of steps to run as one.
+_MOST_BLOCKS = 64
+#: Takes t, a number of steps and a carry; returns the carry after these steps.
 _Body = Callable[[Any, int, Any], Any]
 
 
@@ -153,21 +153,23 @@ def make_loop(
         room = find_cached_room(table.buffer_bytes)
         through = room is not None and table.remote_slots * byte_size(footprint.traced.step.state) > room
         remote = make_remote(place, through=through)
-    counted = jax.default_backend() != "cpu"
+    counted = jax.default_backend() == "gpu"
     return Loop(sums=footprint.sums, table=table, reverse=reverse, remote=remote, counted=counted)
 
 
-def choose_block(lengths: npt.NDArray[np.int32]) -> int:
-    """Return the number of steps to run as one, with which loops of these lengths go round least often.
+def choose_block(lengths: npt.NDArray[np.int32], *, group: int = 1) -> int:
+    """Return the number of steps to run as one, a multiple of ``group``, to go round loops least often.
 
-    A loop of n steps goes round n // block times, and n % block times for the rest. It is 1 unless
-    that halves the rounds, since the rest is compiled apart.
+    A loop of n steps goes round n // block times, and n % block times for the rest, step by step. Without a
+    group, it is 1 unless that halves the rounds, since the rest is compiled apart.
     """
     known, counts = np.unique(lengths, return_counts=True)
-    blocks = np.unique([*(1 << np.arange(int(known[-1]).bit_length())), *known[known > 0], 1])[:, None]
-    rounds = (known // blocks + known % blocks) @ counts
+    powers = 1 << np.arange(int(known[-1]).bit_length())
+    often = known[np.argsort(-counts, kind="stable")][:_MOST_BLOCKS]
+    blocks = np.unique(group * np.array([1, *powers, *(often // group)[often >= group]]))
+    rounds = np.array([(known // block + known % block) @ counts for block in blocks])
     best = int(rounds.argmin())
-    return int(blocks[best, 0]) if 2 * rounds[best] <= rounds[0] else 1
+    return int(blocks[best]) if group > 1 or 2 * rounds[best] <= rounds[0] else 1
 
 
 def run_forward(
@@ -258,7 +260,8 @@ class _Rows:
     ) -> Any:
         """Run a body for the steps of a row, upwards or ``down``; nothing is compiled if no row has any.
 
-        ``body(t, count, carry)`` runs ``count`` steps from t on: one, or ``group`` in loops that XLA counts.
+        ``body(t, count, carry)`` runs ``count`` steps from t on, or before t if ``down``: one, or ``group`` in
+        loops that XLA counts.
         """
         first, last = f"{what}_start", f"{what}_stop"
         lengths = self._known[last] - self._known[first]
@@ -272,11 +275,11 @@ class _Rows:
             return t + sign * count, body(t, count, carry)
 
         some = start, carry
-        block = group * choose_block(lengths // group) if self._loop.counted else 1
+        block = choose_block(lengths, group=group) if self._loop.counted else 1
         if block > 1 and lengths.max() >= block:
-            whole = end - lax.rem(end - start, jnp.int32(block))
+            last_whole = end - lax.rem(end - start, jnp.int32(block))
             rounds = partial(lax.fori_loop, 0, block // group, lambda _, some: run(group, some))
-            some = lax.while_loop(lambda some: some[0] != whole, rounds, some)
+            some = lax.while_loop(lambda some: some[0] != last_whole, rounds, some)
         if block == 1 or (lengths % block).any():
             some = lax.while_loop(lambda some: some[0] != end, partial(run, 1), some)
         return some[1]

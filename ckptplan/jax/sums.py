@@ -126,7 +126,7 @@ class GradientSums:
         """Reverse a step: return the sums that follow, and the gradients of the state and of the input.
 
         Arguments:
-            sums: those before; the factors of the step are put into them, for ``join``.
+            sums: those before; the factors of a step of a group are put into them, for ``join``.
             arguments: trees of those of ``Recording.reverse``.
             slot: which of the steps of its group this is.
         """

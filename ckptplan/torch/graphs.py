@@ -116,16 +116,27 @@ def find_kept_tensors(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]
     it is the hook, a function, that holds the arguments of what runs again.
     """
     for node in walk_nodes(outputs):
-        yield from find_held_tensors(_list_kept(node))
+        for kept in _list_kept(node):
+            yield from find_held_tensors(kept)
 
 
-def _list_kept(node: Any) -> list[Any]:
-    """Return what a node of a graph saved, as it is packed."""
-    # A function written in Python may keep tensors as attributes, too.
-    kept: list[Any] = [vars(node)] if hasattr(type(node), "saved_tensors") else []
-    kept += (() if _SHOWS_PACKED or not kept else node.saved_tensors,)
-    names = _list_saved(node.__class__, "_raw_saved_" if _SHOWS_PACKED else "_saved_")
-    return kept + [getattr(node, name) for name in names]
+def _list_kept(node: Any) -> Iterator[Any]:
+    """Yield what a node of a graph saved, as it is packed; what is unpacked is made one at a time."""
+    if hasattr(type(node), "saved_tensors"):
+        # A function written in Python, which may keep tensors as attributes, too.
+        yield vars(node)
+        if not _SHOWS_PACKED:
+            yield node.saved_tensors
+    for name in _list_saved(node.__class__, "_raw_saved_" if _SHOWS_PACKED else "_saved_"):
+        yield getattr(node, name)
+
+
+def _find_node(tensor: torch.Tensor) -> Any:
+    """Return the node of a tensor; a part of a tensor that was written into since has none that can be read."""
+    try:
+        return tensor.grad_fn
+    except RuntimeError:
+        return None
 
 
 #: The most objects in which tensors are looked for.
@@ -134,16 +145,17 @@ _MOST_OBJECTS = 4096
 
 def find_held_tensors(value: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors that a value holds: in containers, attributes of objects and closures of functions."""
-    waiting, met = [(value, False)], set[int]()
+    # With the objects, whose ids others might have once they are gone.
+    waiting, met = [(value, False)], dict[int, Any]()
     while waiting and len(met) < _MOST_OBJECTS:
         one, in_hook = waiting.pop()
         own: Iterable[Any] = ()
         if isinstance(one, torch.Tensor):
             yield one
-            node = one.grad_fn
-            # Some versions of torch.utils.checkpoint keep arguments as what the node of such a tensor saved.
-            if in_hook and hasattr(type(node), "saved_tensors") and id(node) not in met:
-                met.add(id(node))
+            # Up to PyTorch 2.11, torch.utils.checkpoint keeps arguments as what the node of a tensor saved.
+            node = _find_node(one) if in_hook else None
+            if node is not None and hasattr(type(node), "saved_tensors") and id(node) not in met:
+                met[id(node)] = node
                 own = _list_kept(node)
         elif isinstance(one, _Saved) and _SHOWS_PACKED:
             hook = getattr(one, "unpack_hook", None)
@@ -151,7 +163,7 @@ def find_held_tensors(value: Any) -> Iterator[torch.Tensor]:
             # An object's method would lead to all that the object holds.
             own, in_hook = (hook,) if isinstance(hook, FunctionType) else (), True
         elif id(one) not in met and not _is_apart(one):
-            met.add(id(one))
+            met[id(one)] = one
             # A function's globals are not its own.
             own = (
                 (one.__closure__, one.__defaults__) if isinstance(one, FunctionType) else gc.get_referents(one)

@@ -644,18 +644,64 @@ class KeepsArguments(torch.autograd.Function):
         return torch.empty(0)
 
 
-def test_what_a_hook_holds_by_way_of_a_node_is_found() -> None:
-    kept, weight = torch.randn(5), torch.randn(5, requires_grad=True)
-    holder = KeepsArguments.apply(torch.empty(0, requires_grad=True), kept)  # type: ignore[no-untyped-call]
+@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("depth", [1, 4])
+def test_what_a_hook_holds_by_way_of_a_node_is_found(count: int, depth: int) -> None:
+    """Whatever the number of such nodes, and also where hooks packed what they saved."""
+    kept, weight = [torch.randn(5) for _ in range(count)], torch.randn(5, requires_grad=True)
+    empty = torch.empty(0, requires_grad=True)
+    holders = [KeepsArguments.apply(empty, one) for one in kept]  # type: ignore[no-untyped-call]
 
-    def unpack(_: None) -> torch.Tensor:
+    def unpack(_: None, held: Any) -> torch.Tensor:
         """Return what was kept."""
-        found: torch.Tensor = holder.grad_fn.saved_tensors[0]
+        found: torch.Tensor = held[0].grad_fn.saved_tensors[0]
         return found
 
-    with torch.autograd.graph.saved_tensors_hooks(lambda _: None, unpack):
-        output = weight * kept
-    assert kept.data_ptr() in {one.data_ptr() for one in find_kept_tensors([output])}
+    for _ in range(depth - 1):
+
+        def unpack_inner(_: None, held: Any = holders) -> torch.Tensor:
+            return unpack(None, held)
+
+        with torch.autograd.graph.saved_tensors_hooks(lambda _: None, unpack_inner):
+            holders = [KeepsArguments.apply(empty, torch.randn(5))]  # type: ignore[no-untyped-call]
+
+    def unpack_outer(_: None) -> torch.Tensor:
+        return unpack(None, holders)
+
+    with torch.autograd.graph.saved_tensors_hooks(lambda _: None, unpack_outer):
+        output = weight * torch.ones(5)
+    found = {one.data_ptr() for one in find_kept_tensors([output])}
+    assert {one.data_ptr() for one in kept} <= found
+
+
+def test_a_function_may_keep_a_part_of_a_tensor_that_is_written_into_later() -> None:
+    """The node of such a part cannot be read, and need not be."""
+    linear = torch.nn.Linear(8, 8)
+
+    class Doubles(torch.autograd.Function):
+        """Twice its argument, which it keeps."""
+
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            """Return 2 x."""
+            ctx.x = x
+            return 2 * x
+
+        @staticmethod
+        def backward(_: Any, gradient: torch.Tensor) -> Any:
+            """Return the gradient."""
+            return 2 * gradient
+
+    def step(state: torch.Tensor, x: torch.Tensor) -> Any:
+        gates = linear(torch.tanh(state) + x)
+        first = Doubles.apply(gates.chunk(2, 1)[0])  # type: ignore[no-untyped-call]
+        gates[:, 4:] *= 0.5
+        state = torch.cat([first, gates[:, 4:]], 1).tanh()
+        return state, state
+
+    result = bptt(step, torch.randn(40, 3, 8), torch.zeros(3, 8), squares, memory="20 kB")
+    result.loss.backward()
+    assert linear.weight.grad is not None
 
 
 @pytest.mark.filterwarnings("ignore:later steps keep more")
