@@ -131,7 +131,7 @@ def _list_kept(node: Any) -> Iterator[Any]:
         yield getattr(node, name)
 
 
-def _find_node(tensor: torch.Tensor) -> Any:
+def find_node(tensor: torch.Tensor) -> Any:
     """Return the node of a tensor; a part of a tensor that was written into since has none that can be read."""
     try:
         return tensor.grad_fn
@@ -153,7 +153,7 @@ def find_held_tensors(value: Any) -> Iterator[torch.Tensor]:
         if isinstance(one, torch.Tensor):
             yield one
             # Up to PyTorch 2.11, torch.utils.checkpoint keeps arguments as what the node of a tensor saved.
-            node = _find_node(one) if in_hook else None
+            node = find_node(one) if in_hook else None
             if node is not None and hasattr(type(node), "saved_tensors") and id(node) not in met:
                 met[id(node)] = node
                 own = _list_kept(node)

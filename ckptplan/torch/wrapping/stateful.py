@@ -13,7 +13,7 @@ from ckptplan.schedule.schedule import check_count
 from ckptplan.torch.adapters.adapter import find_class
 from ckptplan.torch.budget import count_steps, read_limit
 from ckptplan.torch.call import Call, check_losses
-from ckptplan.torch.graphs import find_held_tensors
+from ckptplan.torch.graphs import find_held_tensors, find_node
 from ckptplan.torch.inputs import iterate_steps, make_sequence
 from ckptplan.torch.losses import stack_outputs
 from ckptplan.torch.probe import probe
@@ -263,9 +263,9 @@ class StatefulSequence(Wrapped):
     def __deepcopy__(self, memo: dict[int, Any]) -> StatefulSequence:
         """Return a copy; its state has the same numbers, without their graph, which cannot be copied."""
         slots = (*self._memory_of_state.slots.values(), *find_held_slots(self.net))
-        for one in find_held_tensors([slot.read() for slot in slots]):
-            if one.grad_fn is not None:
-                memo[id(one)] = one.detach().clone()
+        # A list, so that no other object gets the id of one of them meanwhile.
+        held = [*find_held_tensors([slot.read() for slot in slots])]
+        memo |= {id(one): one.detach().clone() for one in held if find_node(one) is not None}
         made = object.__new__(type(self))
         memo[id(self)] = made
         made.__dict__.update(copy.deepcopy(self.__dict__, memo))
