@@ -20,6 +20,8 @@ pytestmark = pytest.mark.slow
 
 SMALL = ("--cell", "gru", "--batch", "4", "--neurons", "16", "--inputs", "8", "--T", "100", "--threads", "1")
 QUICK = (*SMALL, "--quick")
+#: Room for a table with any numbers; at 80 columns, long ones break the names of its rows.
+WIDE = "120"
 
 
 @pytest.fixture(scope="module")
@@ -254,7 +256,7 @@ def test_an_interrupted_calibration_keeps_what_it_measured(
 
 
 def test_a_validation_shows_each_quantity_on_its_own(calibrated: Path) -> None:
-    done = run("validate", "plan.json", "--repeats", "1", cwd=calibrated)
+    done = run("validate", "plan.json", "--repeats", "1", cwd=calibrated, COLUMNS=WIDE)
     assert done.returncode in (0, 4), done.stderr
     for quantity in ("checkpoints and tapes", "local peak", "forward", "backward", "total", "base", "gradient"):
         assert quantity in done.stdout
@@ -348,9 +350,8 @@ def test_a_long_run_on_other_hardware_is_refused_before_it_begins(tmp_path: Path
 
 def test_ctrl_c_shows_what_was_compared_so_far(calibrated: Path) -> None:
     """At a tenth of three hundred rounds, bytes are compared, and times of some rounds."""
-    code, output, said = run_on_terminal(
-        "validate", "plan.json", "--repeats", "300", cwd=calibrated, interrupt_at=r" [1-9]\d%"
-    )
+    job = ("validate", "plan.json", "--repeats", "300")
+    code, output, said = run_on_terminal(*job, cwd=calibrated, interrupt_at=r" [1-9]\d%", COLUMNS=WIDE)
     # Python itself may end as the signal does; a shell reports 130 for both.
     assert code in (130, -signal.SIGINT), said
     assert "Traceback" not in said
