@@ -1,6 +1,7 @@
 """Settings of all tests, and their two kinds: quick ones, which run by default, and slow ones."""
 
 import atexit
+import gc
 import os
 import random
 import shutil
@@ -69,6 +70,14 @@ def fixed_seeds() -> None:
     np.random.seed(0)  # noqa: NPY002 - the global generator
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imports_excluded_from_garbage_collection() -> None:
+    """Many tests collect garbage again and again, which takes a second with all that is imported by then."""
+    if not gc.get_freeze_count():
+        gc.collect()
+        gc.freeze()
 
 
 # The deadline is off: machines are shared, and a slow example is no failure.

@@ -1,5 +1,7 @@
 """Bytes of a calibration are exact, and the files that it writes hold what it found."""
 
+import functools
+import gc
 import math
 from array import array
 from pathlib import Path
@@ -33,8 +35,19 @@ def network(name: str) -> MeasuredNetwork:
     return build_network(CellSpec(name=name, inputs=8, neurons=NEURONS), batch=BATCH, device="cpu", seed=0)
 
 
-def measured(one: MeasuredNetwork) -> CountedSizes:
-    return footprint.measure(one, counter=RunCounter())
+def measured(one: MeasuredNetwork, **options: Any) -> CountedSizes:
+    # Each run begins with a collection: all that was imported would take most of the time.
+    rounds.exclude_loaded_objects()
+    try:
+        return footprint.measure(one, counter=RunCounter(), **options)
+    finally:
+        gc.unfreeze()
+
+
+@functools.cache
+def sizes_of(name: str) -> CountedSizes:
+    """The sizes of a small network, counted in all runs."""
+    return measured(network(name))
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +67,7 @@ def calibrated() -> Calibrated:
     ],
 )
 def test_sizes_are_counted_to_the_byte(name: str, states: int, tapes: int, weights: int) -> None:
-    found = measured(network(name))
+    found = sizes_of(name)
     assert found.state_bytes == states * STATE
     assert found.tape_bytes == tapes * STATE
     assert found.resident_bytes == 4 * weights
@@ -71,7 +84,7 @@ def test_predicted_peaks_are_those_of_live_tensors(name: str) -> None:
     one = network(name)
     # What a process makes once, to compare states, is none of a program's.
     TorchProgram(one, make_schedule("standard", steps=90, chunk_size=10)).peak_bytes()
-    found = measured(one)
+    found = sizes_of(name)
     for steps, chunk in ((90, 10), (200, 50)):
         program = TorchProgram(one, make_schedule("standard", steps=steps, chunk_size=chunk))
         predicted = (
@@ -320,10 +333,9 @@ def test_a_quick_calibration_says_so_and_knows_times_to_ten_percent_at_best(tmp_
 
 def test_fewer_runs_count_the_same_bytes() -> None:
     """Workspaces are measured: of a network as small as this one, to 5 %."""
-    one = network("lif")
-    whole = measured(one)
+    whole = sizes_of("lif")
     for few in (FEWER_RUNS, FEWEST_RUNS):
-        found = footprint.measure(one, counter=RunCounter(), runs=few)
+        found = measured(network("lif"), runs=few)
         assert (found.state_bytes, found.tape_bytes, found.resident_bytes) == (
             whole.state_bytes,
             whole.tape_bytes,
@@ -341,7 +353,7 @@ def test_the_fewest_runs_count_the_working_memory_of_a_large_batch_of_spiking_ne
     """Working memory of chunks shorter than a piece of a ``ChunkCell`` is less than what plans need."""
     spec = CellSpec(name="lif", inputs=8, neurons=64)
     large = build_network(spec, batch=64, device="cpu", seed=0)
-    found = footprint.measure(large, counter=RunCounter(), runs=FEWEST_RUNS)
+    found = measured(large, runs=FEWEST_RUNS)
     assert workspace(found) == pytest.approx(workspace(measured(large)), rel=0.05)
 
 
