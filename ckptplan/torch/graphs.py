@@ -91,8 +91,12 @@ def gives_sparse(outputs: Iterable[torch.Tensor]) -> bool:
 
 
 def storage_of(tensor: torch.Tensor) -> int:
-    """Return a number that identifies a tensor's storage."""
-    return tensor.untyped_storage().data_ptr() if _has_storage(tensor) else id(tensor)
+    """Return a number that identifies a tensor's storage.
+
+    A tensor of a class with operations of its own, as ``DTensor``, may hold its numbers in others.
+    """
+    is_plain: bool = type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+    return tensor.untyped_storage().data_ptr() if is_plain and _has_storage(tensor) else id(tensor)
 
 
 def _has_storage(tensor: torch.Tensor) -> bool:

@@ -1264,6 +1264,43 @@ def run_at_least(run: Callable[..., Any]) -> None:
         run(memory=least).loss.backward()
 
 
+class Wrapped(torch.Tensor):
+    """Holds another tensor, as quantized and distributed weights do; it has no memory of its own."""
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Any:
+        make: Any = torch.Tensor._make_wrapper_subclass
+        return make(cls, inner.shape, dtype=inner.dtype, requires_grad=inner.requires_grad)
+
+    def __init__(self, inner: torch.Tensor) -> None:
+        self.held = inner
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        found = func(*(one.held if isinstance(one, Wrapped) else one for one in args), **(kwargs or {}))
+        same = func in (torch.ops.aten.detach.default, torch.ops.aten.clone.default)
+        return Wrapped(found) if same else found
+
+
+def test_a_parameter_may_hold_another_tensor() -> None:
+    weight, layer = torch.nn.Parameter(Wrapped(torch.randn(32, 32) / 8)), torch.nn.Linear(32, 32)
+    inputs, state = torch.randn(60, 16, 32), torch.zeros(16, 32)
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        state = torch.tanh(x @ weight + layer(state))
+        return state, state
+
+    wanted = [weight, *layer.parameters()]
+    outputs, _ = plain(cell, inputs, state, len(inputs))
+    expected = gradients(torch.stack([squares(0, one) for one in outputs]).sum(), wanted)
+    _, least = refuse(partial(bptt, cell, inputs, state, squares), 1)
+    for _ in range(2):
+        found = gradients(bptt(cell, inputs, state, squares, memory=least).loss, wanted)
+        assert_close(found, expected, relative=1e-5)
+
+
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
 def test_zeros_of_forward_mode_take_no_memory() -> None:
     """A weight of which no tangent is wanted has one without numbers, as large as itself."""
