@@ -36,15 +36,17 @@ def optimize(*, job: JobOptions, wishes: WishOptions, page: PageOptions, output:
     from ckptplan.report.plan import view_plan
 
     with progress_bar("looking for the optimum") as progress:
-        ranked = rank_strategies(options.make_request(job, wishes, progress=progress))
-    if ranked.interrupted:
-        note("interrupted: the best plan so far, without a bound")
+        request = options.make_request(job, wishes, progress=progress)
+        ranked = rank_strategies(request, keeps_best=True)
     with explained(page.html, lambda: ranked.request.case):
         plan = ranked.best()
     # The table and the page show the other strategies; JSON and CSV do without.
     view = view_plan(plan, cache(ranked.by_strategy), unsearched=ranked.unsearched)
     write_plan(plan, view, output, unnamed=job.workload is None)
     page.draw(view)
+    if ranked.interrupted:
+        note("only the best plan so far, without a bound")
+        raise KeyboardInterrupt
 
 
 def _parse_prices(text: str) -> dict[str, float]:
@@ -109,11 +111,13 @@ def _compare_strategies(
     from ckptplan.report.plan import view_comparison
 
     with progress_bar("looking for the optimum") as progress:
-        ranked = rank_strategies(options.make_request(job, wishes, progress=progress), every=True)
-    if ranked.interrupted:
-        note("interrupted: the strategies found so far, without a bound")
+        request = options.make_request(job, wishes, progress=progress)
+        ranked = rank_strategies(request, every=True, keeps_best=True)
     view = view_comparison(ranked.by_strategy(), ranked.request.case, regret=regret)
     publish(view, output, page, unnamed=job.workload is None)
+    if ranked.interrupted:
+        note("only the strategies found so far, without a bound")
+        raise KeyboardInterrupt
 
 
 def _compare_machines(

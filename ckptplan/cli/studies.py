@@ -106,10 +106,11 @@ def largest(
     case, wishes = job.load(), limits.read()
     with progress_bar(f"looking for the largest {quantity}") as progress:
         reaches = find(quantity, case.workload, case.profile, **wishes, progress=progress)
-    if any(reach.interrupted for reach in reaches.values()):
-        note("interrupted: the largest values found so far")
     view = view_reaches(reaches, case, quantity, wishes["max_overhead"])
     publish(view, output, unnamed=job.workload is None)
+    if any(reach.interrupted for reach in reaches.values()):
+        note("only the largest values found so far")
+        raise KeyboardInterrupt
 
 
 def sensitivity(

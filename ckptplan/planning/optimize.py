@@ -100,15 +100,20 @@ class Compared(Displayed, dict[str, Plan | Infeasible]):
 
 
 def rank_strategies(
-    request: Request, *, strategies: tuple[str, ...] | None = None, every: bool = False
+    request: Request,
+    *,
+    strategies: tuple[str, ...] | None = None,
+    every: bool = False,
+    keeps_best: bool = False,
 ) -> Ranking:
     """Search the strategies of a request once; the use cases read their results from the ranking.
 
     ``strategies`` narrows the search; the goal of the plans still names all that were compared. Unless
-    ``every`` one is asked for, the search ends with a plan that none of the others can be quicker than. Raises
+    ``every`` one is asked for, the search ends with a plan that none of the others can be quicker than. With
+    ``keeps_best``, Ctrl-C ends the search with the answers so far, and the ranking is ``interrupted``. Raises
     InputError.
     """
-    question = request.question()
+    question = request.question().replace(interruptions=[] if keeps_best else None)
     if strategies is not None:
         question = question.replace(strategies=strategies)
     answers = question.rank() if every else question.rank_until_settled()

@@ -228,13 +228,12 @@ def list_budgets(profile: HardwareProfile) -> dict[str, Any]:
 def ask_within_memory(case: Case, goal: Goal) -> Question:
     """Return the question of a study that varies the memory of a profile, which then gives the budgets.
 
-    Ctrl-C ends its search with no answer: one of many must not be the best so far. Raises InputError.
+    Raises InputError.
     """
     return Question(
         costs=case.costs,
         goal=goal.model_copy(update=list_budgets(case.profile)),
         resolution=find_resolution(case.timed),
-        keeps_best=False,
     )
 
 

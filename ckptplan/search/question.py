@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Literal, TypeAlias
 
@@ -57,10 +57,9 @@ class Question:
     resolution: float = 0.0
     #: Called with the work done and the total work of a long search.
     progress: Progress | None = None
-    #: Whether Ctrl-C returns the best answers so far instead of raising.
-    keeps_best: bool = True
-    #: Strategies whose search was interrupted; earlier answers remain valid.
-    interruptions: list[str] = field(default_factory=list)
+    #: If given, Ctrl-C returns the best answers so far, and the strategy whose search it ended is noted here;
+    #: otherwise it raises.
+    interruptions: list[str] | None = None
 
     @cached_property
     def strategies(self) -> tuple[Strategy, ...]:
@@ -281,7 +280,7 @@ class Question:
                     progress=None if self.progress is None else stages.report_solve,
                 )
             except KeyboardInterrupt:
-                if strategy.is_closed_form or not answers or not self.keeps_best:
+                if strategy.is_closed_form or not answers or self.interruptions is None:
                     raise
                 self.interruptions.append(strategy.name)
                 break

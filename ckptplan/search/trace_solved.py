@@ -168,10 +168,7 @@ class _Search:
 
     def _solve(self, local_bytes: int) -> Answer | None:
         # The budgets are what is counted; the search for each of them reports nothing.
-        alone = self.question.replace(
-            local_bytes=local_bytes, objective="time", interruptions=[], progress=None, keeps_best=False
-        )
-        return alone.best()
+        return self.question.replace(local_bytes=local_bytes, objective="time", progress=None).best()
 
     def _is_beaten(self, local_bytes: int, seconds: float) -> bool:
         """Return whether a closed form within some bytes takes less."""

@@ -257,5 +257,9 @@ def _find_interval(ranking: Ranking) -> tuple[float, float] | None:
 def _find_largest(workload: Workload, profile: HardwareProfile, wishes: Wishes) -> tuple[int, str]:
     """Return the longest sequence that fits, and the strategy for it, '' if none does."""
     limits: Any = {name: wish for name, wish in wishes.items() if name not in ("objective", "model")}
-    best = next(iter(largest("T", workload, profile, **limits).values()))
+    reaches = largest("T", workload, profile, **limits)
+    if any(reach.interrupted for reach in reaches.values()):
+        # One of several machines must not have the largest so far.
+        raise KeyboardInterrupt
+    best = next(iter(reaches.values()))
     return best.value, best.strategy if best.value else ""

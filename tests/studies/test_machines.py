@@ -1,12 +1,13 @@
 """Machines side by side: prices, deadlines and energy, and times that are not known."""
 
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 import ckptplan
 from ckptplan import HardwareProfile, InputError
 from ckptplan.cost.case import Case
+from ckptplan.strategies.optimal import Optimal
 from ckptplan.studies.machines import MachineComparison, compare_machines
 from tests.cost.test_roofline import job, machine
 
@@ -132,3 +133,23 @@ def test_machines_are_named_once_and_prices_name_machines() -> None:
         compared(own("a"), prices={"c": 1.0})
     with pytest.raises(InputError, match="profiles: has none"):
         compared()
+
+
+def interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("study", ["plan", "largest T"])
+def test_ctrl_c_ends_the_study_instead_of_leaving_one_machine_with_the_best_so_far(
+    monkeypatch: pytest.MonkeyPatch, study: str
+) -> None:
+    """It comes while a strategy is solved, after a closed form has answered."""
+    monkeypatch.setattr(Optimal, "solve" if study == "plan" else "has_schedule", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        compare_machines(job(), [own("one")], strategies=["standard", "optimal"])
+
+
+def test_ctrl_c_ends_a_call_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Optimal, "solve", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        ckptplan.optimize(job(), own("one"), strategies=["standard", "optimal"], objective="memory")
