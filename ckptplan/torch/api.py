@@ -17,10 +17,12 @@ from ckptplan.torch.budget import ask, choose_plan, settle_plan
 from ckptplan.torch.call import Cell, Observer, Verify, check_losses, read_options
 from ckptplan.torch.cell_calls import doubt_order
 from ckptplan.torch.compile_options import Compile
+from ckptplan.torch.entry import as_entry
 from ckptplan.torch.online import bptt_online
 from ckptplan.torch.run import Result, bptt_call, unroll_call
 
 
+@as_entry
 def unroll(
     cell: Cell,
     inputs: Any,
@@ -90,6 +92,7 @@ def unroll(
         return unroll_call(settle_plan(plan, memory, cell=cell, inputs=inputs, state=state, **options))
 
 
+@as_entry
 def bptt(
     cell: Cell,
     inputs: Any,
@@ -151,6 +154,7 @@ def bptt(
         return bptt_call(settle_plan(plan, memory, cell=cell, inputs=inputs, state=state, **options))
 
 
+@as_entry
 def scan(
     cell: Cell,
     state: Any,
@@ -168,6 +172,7 @@ def scan(
     return final, outputs
 
 
+@as_entry
 def plan_for(
     cell: Cell,
     inputs: Any,

@@ -20,6 +20,7 @@ from ckptplan.torch.ambient import Generators
 from ckptplan.torch.call import Call, check_losses
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.chunk_engine import find_working
+from ckptplan.torch.entry import as_entry
 from ckptplan.torch.executor import Executor
 from ckptplan.torch.graphs import compute_gradients, find_graph_leaves
 from ckptplan.torch.inputs import detach_inputs, make_sequence
@@ -229,6 +230,7 @@ def _call_later(loss: Callable[[int, Any], Any], steps: int, step: int, output: 
     return loss(steps + step, output)
 
 
+@as_entry
 def measured_sizes(cell: Any, inputs: Any, state: Any, loss: Any = None, **more: Any) -> Sizes:
     """Run the first steps under autograd and count the storages they keep. Arguments are those of ``bptt``.
 

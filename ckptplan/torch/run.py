@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch._compile import _disable_dynamo
 
 from ckptplan.errors import InputError
 from ckptplan.execution.lookahead import Lookahead
@@ -344,6 +345,7 @@ class PlannedSequence(torch.autograd.Function):
         return results
 
     @staticmethod
+    @_disable_dynamo
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
         """Execute the rest; then release everything, so that autograd has the only copy of the gradients."""
         if torch.is_grad_enabled():

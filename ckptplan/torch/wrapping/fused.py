@@ -19,6 +19,7 @@ from ckptplan.errors import InputError, quote_value
 from ckptplan.schedule.schedule import check_count
 from ckptplan.torch.budget import Space, read_limit
 from ckptplan.torch.call import Call
+from ckptplan.torch.entry import as_entry
 from ckptplan.torch.offload import find_links
 from ckptplan.torch.run import run_call
 from ckptplan.torch.trees import byte_size
@@ -148,6 +149,7 @@ class FusedSequence(Wrapped):
         """Return what limits it, as text."""
         return super().extra_repr() + (f", piece={self.piece}" if self.piece is not None else "")
 
+    @as_entry
     def forward(self, input: Any, hx: Any = None) -> tuple[Any, Any]:  # noqa: A002 - PyTorch's name
         """Return the outputs and the final hidden state, as the wrapped network does.
 

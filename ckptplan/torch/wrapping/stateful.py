@@ -13,6 +13,7 @@ from ckptplan.schedule.schedule import check_count
 from ckptplan.torch.adapters.adapter import find_class
 from ckptplan.torch.budget import count_steps, read_limit
 from ckptplan.torch.call import Call, check_losses
+from ckptplan.torch.entry import as_entry
 from ckptplan.torch.graphs import find_held_tensors, find_node
 from ckptplan.torch.inputs import iterate_steps, make_sequence
 from ckptplan.torch.losses import stack_outputs
@@ -94,6 +95,7 @@ class StatefulSequence(Wrapped):
             )
         self.__dict__.update(_reset=reset, _detach=detach, _memory_of_state=_Memory())
 
+    @as_entry
     def forward(self, *inputs: Any, steps: int | None = None, **constants: Any) -> Any:
         """Return the outputs of all time steps, stacked.
 
@@ -113,6 +115,7 @@ class StatefulSequence(Wrapped):
 
         return self._run(x, constants, run)
 
+    @as_entry
     def bptt(
         self,
         *inputs: Any,

@@ -12,6 +12,7 @@ from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.adapters import NorseCell, TorchCell
 from ckptplan.torch.adapters.adapter import find_class
+from ckptplan.torch.entry import as_entry
 from ckptplan.torch.wrapping.fused import FusedSequence
 from ckptplan.torch.wrapping.stateful import StatefulSequence
 from ckptplan.torch.wrapping.wrapped import Wrapped
@@ -98,6 +99,7 @@ class ExplicitSequence(Wrapped):
         # Not as a child: it is one already, under its own name.
         self.__dict__["_cell"] = cell(inner)
 
+    @as_entry
     def forward(self, inputs: Any, state: Any = None) -> tuple[Any, Any]:
         """Return the outputs of all time steps, stacked, and the final state.
 
