@@ -397,6 +397,9 @@ class Backend(ABC):
         The seed determines weights and data.
         """
 
+    def choose_threads(self, network: Any) -> None:  # noqa: B027 - the number stays
+        """Go on with one thread if a step then takes less."""
+
     @abstractmethod
     def pilot(self, network: Any, *, most: int | None = None) -> Iterator[PilotTimes]:
         """Yield the times of a few steps, then of more, at most ``most`` in a run. Raises InputError."""

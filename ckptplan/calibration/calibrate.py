@@ -416,9 +416,10 @@ def count_sizes(
 ) -> Workload:
     """Count the bytes of a cell, and return a workload whose times are assumed.
 
-    Such a workload shows what fits and plans for the least memory. Its times are ``times``, or those of a few
-    steps that were timed once; `validate` does not compare them with measurements. Of a cell of JAX, nothing
-    runs: bytes come from shapes, and times from operations.
+    Such a workload shows what fits and plans for the least memory. Its times are ``times``, or the least
+    of a few short runs, on one thread if that is quicker and ``thread_count`` does not say how many; `validate`
+    does not compare them with measurements. Of a cell of JAX, nothing runs: bytes come from shapes, and times
+    from operations.
 
     The arguments are those of ``calibrate``, and ``times``: fields of a workload that are times; the others
     follow from ``forward_seconds``. Raises InputError.
@@ -427,6 +428,8 @@ def count_sizes(
     backend = open_backend(spec, device=device, thread_count=thread_count, tape=tape)
     with backend.prepare():
         network = backend.build(spec, batch=batch, seed=seed, announce=announce)
+        if thread_count is None:
+            backend.choose_threads(network)
         measure = partial(
             Measuring,
             backend,

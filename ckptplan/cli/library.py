@@ -157,7 +157,7 @@ def new_workload(
     """Write a workload to plan with at once: of a kind of network (--kind), or of a cell (--cell).
 
     The sizes of a kind follow by formulas, and its times are estimated for --profile. The sizes of a cell are
-    counted, and its times are those of a few steps that are timed once. Times that are given replace both.
+    counted, and its times are the least of a few short runs. Times that are given replace both.
     ckptplan calibrate measures them. Without --kind and --cell, questions are asked on a terminal.
     """
     given = _keep_given(times)

@@ -3,6 +3,7 @@
 import functools
 import gc
 import math
+import time
 from array import array
 from pathlib import Path
 from typing import Any
@@ -518,6 +519,40 @@ def test_a_cell_that_gets_slower_with_its_steps_ends_in_time_and_says_what_it_le
 def test_a_cell_that_fails_later_in_the_sequence_is_named_with_its_step() -> None:
     with pytest.raises(InputError, match="its step 100 raised KeyError: 'step'"):
         calibrate(CellSpec(name=f"{__name__}:make_failing", inputs=1, neurons=1), batch=256, steps=10)
+
+
+class Waiting(torch.nn.Module):
+    """On several threads, each step waits for other programs; on one, none does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if torch.get_num_threads() > 1:
+            time.sleep(0.002)
+        state = self.weight * state + x
+        return state, state
+
+
+def make_waiting(batch: int) -> Any:
+    return Waiting(), torch.zeros(batch, 1)
+
+
+def test_times_of_counted_sizes_leave_out_what_threads_wait_for_other_programs() -> None:
+    """The sizes are counted in as many runs as on a quiet machine; a number of threads that is given holds."""
+    spec, before = CellSpec(name=f"{__name__}:make_waiting", inputs=1, neurons=1), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        found = count_sizes(spec, batch=1, steps=10)
+        given = count_sizes(spec, batch=1, steps=10, thread_count=2, max_seconds=5)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert max(found.forward_seconds, found.recompute_seconds) < 0.002 <= given.forward_seconds
+    assert "64 steps on this machine, processor time on one thread" in found.basis["forward_seconds"].why
+    assert "wall time on 2 threads" in given.basis["forward_seconds"].why
+    assert "192 steps" in found.basis["chunk_workspace_bytes"].why
 
 
 def test_given_times_are_kept_and_the_others_follow_from_them() -> None:

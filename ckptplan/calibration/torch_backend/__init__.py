@@ -21,7 +21,6 @@ from ckptplan.calibration.backend import (
     PilotTimes,
     Roofline,
     RunCounter,
-    assume_times,
     describe_remote,
 )
 from ckptplan.calibration.cell_spec import CellSpec
@@ -32,6 +31,8 @@ from ckptplan.calibration.torch_backend.cells import MeasuredNetwork, build_netw
 from ckptplan.calibration.torch_backend.rounds import (
     TorchExtent,
     TorchRounds,
+    assume_steps,
+    choose_threads,
     exclude_loaded_objects,
     make_message_schedules,
     time_few_steps,
@@ -45,6 +46,7 @@ from ckptplan.storage.memory import host_memory_bytes
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.memory import available_bytes
 from ckptplan.torch.meters import choose_clock, name_clock
+from ckptplan.units import format_threads
 
 #: Rows of the square matrices whose product is timed, and bytes of the tensor that is copied.
 _ROWS = {"cpu": 1024, "cuda": 8192}
@@ -124,6 +126,10 @@ class TorchBackend(Backend):
         compile_pieces(network)
         return replace(network, remote_dir=self._folder)
 
+    def choose_threads(self, network: MeasuredNetwork) -> None:
+        choose_threads(network)
+        self._threads = torch.get_num_threads()
+
     def pilot(self, network: MeasuredNetwork, *, most: int | None = None) -> Iterator[PilotTimes]:
         return time_few_steps(network, most=most)
 
@@ -133,9 +139,10 @@ class TorchBackend(Backend):
     def sizes(self, network: MeasuredNetwork, runs: Callable[[], tuple[Extent, RunCounter]]) -> CountedSizes:
         extent, counter = runs()
         found = footprint.measure(network, counter=counter, runs=cast("TorchExtent", extent).size_runs)
-        why = f"timed once on this machine over {extent.pilot.steps} steps, not a calibration"
-        assumed = assume_times(vars(extent.pilot), why)
-        return replace(found, assumed=assumed, timed_on=self.environment.machine)
+        here = self.environment
+        clock = f"{here.clock} on {format_threads(here.threads)}"
+        assumed = assume_steps(network, extent.pilot, clock=clock)
+        return replace(found, assumed=assumed, timed_on=here.machine)
 
     def rounds(self, network: MeasuredNetwork, extent: Extent, sizes: CountedSizes) -> TorchRounds:
         return TorchRounds(network, extent.schedules, states=self._states)

@@ -10,7 +10,16 @@ from functools import partial
 from itertools import accumulate, pairwise
 from time import perf_counter
 
-from ckptplan.calibration.backend import LEAST_ROUNDS, Extent, PilotTimes, Rounds, RunCounter
+import torch
+
+from ckptplan.calibration.backend import (
+    LEAST_ROUNDS,
+    Extent,
+    PilotTimes,
+    Rounds,
+    RunCounter,
+    assume_times,
+)
 from ckptplan.calibration.fit import Round, TimedRow, read_events, seconds_by_kind
 from ckptplan.calibration.torch_backend.cells import MeasuredNetwork, run_step
 from ckptplan.calibration.torch_backend.footprint import ALL_RUNS, FEWER_RUNS, FEWEST_RUNS, SizeRuns
@@ -19,12 +28,15 @@ from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import READ, WRITE, Event, kind_of
+from ckptplan.torch.meters import Clock
 from ckptplan.torch.offload import time_place
 from ckptplan.torch.trees import byte_size, flatten
 
 #: Steps of the chunks of the runs that are timed first, each eight chunks long. The longest runs that are short
 #: enough are timed several times.
 _PILOT_CHUNKS, _PILOT_RUNS = (1, 4, 8), 3
+#: How many runs times are assumed from at most, within the seconds below.
+_MOST_RUNS = 10
 #: Seconds that a first run may be expected to take.
 _SHORT_SECONDS = 1.0
 #: A step takes at least this long, as times of a workload must be above zero.
@@ -33,14 +45,29 @@ _LEAST_SECONDS = 1e-9
 _LONG_STEP = 0.1
 
 
+def choose_threads(network: MeasuredNetwork) -> None:
+    """Go on with one thread if a step then takes less, as where other programs keep all threads waiting.
+
+    The code of compiled pieces is that of a number of threads.
+    """
+    many = torch.get_num_threads()
+    if network.device.type == "cuda" or network.piece is not None or many == 1:
+        return
+    seconds = min(_time_step(network, network.clock) for _ in range(_PILOT_RUNS))
+    if seconds <= _LONG_STEP:
+        torch.set_num_threads(1)
+        if _time_step(network, network.clock) > seconds:
+            torch.set_num_threads(many)
+
+
 def time_few_steps(network: MeasuredNetwork, *, most: int | None = None) -> Iterator[PilotTimes]:
     """Time a few steps, then more unless they take long, which also warms up the machine. Raises InputError.
 
     The first one runs forward alone. If it takes long, again, a backward step is taken to be as long. At most
     ``most`` steps run at a time.
     """
-    each = _time_step(network)
-    if each > _LONG_STEP and (each := min(each, _time_step(network))) > _LONG_STEP:
+    each = _time_step(network, perf_counter)
+    if each > _LONG_STEP and (each := min(each, _time_step(network, perf_counter))) > _LONG_STEP:
         yield PilotTimes(
             forward_seconds=each,
             recompute_seconds=each,
@@ -49,27 +76,50 @@ def time_few_steps(network: MeasuredNetwork, *, most: int | None = None) -> Iter
             run_seconds=0.0,
             steps=1,
         )
-    steps = 2 if most is None else min(2, most)
-    shortest = make_schedule("standard", steps=steps, chunk_size=1)
+    shortest, *longer = _make_pilot_schedules(most)
     # The first count of live tensors takes a second: it loads modules, whose objects each later collection of
     # garbage would go through, a tenth of a second every run.
     TorchProgram(network, shortest).peak_bytes()
     exclude_loaded_objects()
-    found = _time_runs(network, shortest, runs=2)
+    # Wall time: this is to tell how long a person waits.
+    found = _time_runs(network, shortest, runs=2, clock=perf_counter)
     yield found
-    for chunk in _PILOT_CHUNKS:
-        steps = 8 * chunk
-        schedule = make_schedule("nested", steps=steps, chunk_size=chunk, segment_size=4 * chunk)
-        if found.run(schedule) > _SHORT_SECONDS or (most is not None and steps > most):
+    for schedule in longer:
+        if found.run(schedule) > _SHORT_SECONDS:
             break
-        found = _time_runs(network, schedule, runs=_PILOT_RUNS if chunk == _PILOT_CHUNKS[-1] else 1)
+        runs = _PILOT_RUNS if schedule is longer[-1] else 1
+        found = _time_runs(network, schedule, runs=runs, clock=perf_counter)
         yield found
 
 
-def _time_step(network: MeasuredNetwork) -> float:
-    began = perf_counter()
+def _make_pilot_schedules(most: int | None = None) -> list[Schedule]:
+    """Return the schedules of few steps, the shortest first; none has more than ``most``."""
+    shortest = make_schedule("standard", steps=2 if most is None else min(2, most), chunk_size=1)
+    chunks = [chunk for chunk in _PILOT_CHUNKS if most is None or 8 * chunk <= most]
+    nested = (make_schedule("nested", steps=8 * one, chunk_size=one, segment_size=4 * one) for one in chunks)
+    return [shortest, *nested]
+
+
+def assume_steps(network: MeasuredNetwork, pilot: PilotTimes, *, clock: str) -> dict[str, tuple[float, str]]:
+    """Return times of steps with their origin: by the clock of the network, from the longest short runs.
+
+    The pilot tells how long a person waits, which other programs lengthen. If no run is short, it is enough.
+    ``clock``: what it measures, in words.
+    """
+    short = [one for one in _make_pilot_schedules() if pilot.run(one) <= _SHORT_SECONDS]
+    if not short:
+        return assume_times(vars(pilot), f"wall time of {pilot.steps} steps on this machine, not a calibration")
+    runs = max(_PILOT_RUNS, min(_MOST_RUNS, int(_SHORT_SECONDS / pilot.run(short[-1]))))
+    found = _time_runs(network, short[-1], runs=runs, clock=network.clock)
+    why = f"the least of {runs} runs of {short[-1].steps} steps on this machine, {clock}, not a calibration"
+    return assume_times(vars(found), why)
+
+
+def _time_step(network: MeasuredNetwork, clock: Clock) -> float:
+    """Return the seconds of a forward step."""
+    began = clock()
     run_step(network)
-    return perf_counter() - began
+    return clock() - began
 
 
 def exclude_loaded_objects() -> None:
@@ -78,10 +128,9 @@ def exclude_loaded_objects() -> None:
     gc.freeze()
 
 
-def _time_runs(network: MeasuredNetwork, schedule: Schedule, *, runs: int) -> PilotTimes:
+def _time_runs(network: MeasuredNetwork, schedule: Schedule, *, runs: int, clock: Clock) -> PilotTimes:
     program = TorchProgram(network, schedule)
-    # Wall time: this is to tell how long a person waits.
-    timed = [program.timed(perf_counter) for _ in range(runs)]
+    timed = [program.timed(clock) for _ in range(runs)]
     each = [_seconds_of_steps(run.events) for run in timed]
     # Other programs only ever lengthen a run.
     step = {kind: max(min(one[kind] for one in each), _LEAST_SECONDS) for kind in each[0]}
