@@ -9,6 +9,7 @@ from ckptplan.cost.case import Case
 from ckptplan.cost.roofline import belongs_elsewhere
 from ckptplan.errors import Infeasible
 from ckptplan.model.plan import Plan
+from ckptplan.model.prediction import Bound
 from ckptplan.model.workload import was_resized
 from ckptplan.planning.optimize import DETAIL_COLUMNS, JOB_COLUMNS, REASON_COLUMNS, cost_columns
 from ckptplan.planning.playback import group_same_schedules, list_same_schedules
@@ -196,10 +197,13 @@ def _explain_regret(best: Plan) -> str:
         return "No bound was proved: name the strategy optimal, too."
     if best.bound.gap < fields.PROVED:
         return "The least is what an optimal schedule takes; extra is time over base."
-    return (
-        f"The least is a proven lower bound, the best plan within {format_percent(best.bound.gap)[1:]} of it; "
-        "extra is time over base."
-    )
+    within = _describe_distance(best.bound)
+    return f"The least is a proven lower bound, the best plan {within} it; extra is time over base."
+
+
+def _describe_distance(bound: Bound) -> str:
+    """Return how far above the least time a plan is at most, as a share of the least time."""
+    return f"within {format_percent(bound.gap / (1 - bound.gap))[1:]} of"
 
 
 def _why_not(plan: Plan, best: Plan) -> blocks.Cell:
@@ -229,9 +233,8 @@ def _list_facts(plan: Plan, results: Results) -> Iterator[tuple[str, str | block
     yield "strategy", blocks.Cell(fields.name_plan(plan), style="best")
     # The bound is one of time: it says nothing about the least memory or the knee.
     if plan.bound is not None and plan.goal.objective == "time":
-        gap = plan.bound.gap
-        within = f"within {format_percent(gap)[1:]} of the least possible time"
-        yield "proof", "no legal schedule is quicker" if gap < fields.PROVED else within
+        within = f"{_describe_distance(plan.bound)} the least possible time"
+        yield "proof", "no legal schedule is quicker" if plan.bound.gap < fields.PROVED else within
     yield from _list_rivals(plan, results)
     yield "chosen for", _describe_wish(plan)
     yield "local memory", _describe_local(plan)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
+from math import inf
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from ckptplan.cost.arrays import SUM_ROUNDING
 from ckptplan.cost.exact import Cost, overhead
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Model
@@ -168,12 +170,17 @@ class Limits:
     max_overhead: float | None = None
     base_seconds: float = 1.0
 
+    @property
+    def most_overhead(self) -> float:
+        """The overhead up to which a plan is allowed: times that differ by rounding are alike."""
+        limit = inf if self.max_overhead is None else self.max_overhead
+        return limit + SUM_ROUNDING * (1 + limit)
+
     def keeps(self, cost: Cost) -> Mask:
         """Return a mask of the settings that exceed no limit, shape (n,)."""
         keeps = cost.within(self.budget)
         if self.max_overhead is not None:
-            # Compute the number that is reported, so that the reported overhead keeps the limit.
-            keeps &= overhead(cost.seconds, self.base_seconds) <= self.max_overhead
+            keeps &= overhead(cost.seconds, self.base_seconds) <= self.most_overhead
         return keeps
 
 

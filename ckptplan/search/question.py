@@ -426,19 +426,21 @@ def find_reason(question: Question, *, subject: str) -> Infeasible:
         "local_bytes": closed.replace(local_bytes=None),
     }
     free = closed.replace(local_bytes=None, remote_bytes=None, max_overhead=None)
+    # As the search compares them.
+    most = {**dict(question.goal), "max_overhead": question.limits.most_overhead}
     for questions in (lifted, dict.fromkeys(lifted, free)):
         for binding, relaxed in questions.items():
             limit: float | None = getattr(question.goal, binding)
             least = None if limit is None else relaxed.least(binding)
-            if limit is not None and least is not None and least > limit:
+            if limit is not None and least is not None and least > most[binding]:
                 return explain(binding=binding, need=least, have=limit)
     if exceeded := next(_find_exceeded(question), None):
         return explain(binding=exceeded[0], need=exceeded[1], have=exceeded[2])
     # There are no such schedules: the sequence is too long.
     asked = question.replace(max_overhead=None)
-    most = max((one.most_steps(asked.task(one, least_time)) for one in asked.all_solved), default=0)
+    longest = max((one.most_steps(asked.task(one, least_time)) for one in asked.all_solved), default=0)
     steps = question.costs.steps
-    return explain(binding="steps", need=min(most, steps - 1), have=steps)
+    return explain(binding="steps", need=min(longest, steps - 1), have=steps)
 
 
 def _find_exceeded(question: Question) -> Iterator[tuple[Limit, float, float]]:
@@ -456,5 +458,5 @@ def _find_exceeded(question: Question) -> Iterator[tuple[Limit, float, float]]:
         if remote is not None and totals.remote_peak_bytes > remote:
             yield "remote_bytes", float(totals.remote_peak_bytes), remote
         over = float(overhead(totals.seconds, question.base_seconds))
-        if most is not None and over > most:
+        if most is not None and over > question.limits.most_overhead:
             yield "max_overhead", over, most

@@ -15,7 +15,7 @@ from typing import Unpack
 
 import numpy as np
 
-from ckptplan.cost.arrays import SUM_ROUNDING
+from ckptplan.cost.exact import overhead
 from ckptplan.errors import Infeasible, InputError, Limit, did_you_mean
 from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
@@ -240,14 +240,14 @@ class ClosedFormReachSearch(ReachSearch):
 
     def _is_hopeless(self, low: int, high: int, added: float) -> bool:
         """Return whether no value from low to high fits, at the lowest of which some seconds are added."""
-        limit = self.request.goal.max_overhead
-        if limit is None or added == inf:
+        question = self._ask(high)
+        if added == inf or question.goal.max_overhead is None:
             return added == inf
-        longest = self._ask(high).base_seconds
+        longest = question.base_seconds
         if self.request.case.profile.overlaps_compute:
             # Compute may grow faster than the transfers that it hides, so only the total time is monotone.
             added = self._ask(low).base_seconds + added - longest
-        return added > limit * longest + SUM_ROUNDING * longest
+        return bool(overhead(longest + added, longest) > question.limits.most_overhead)
 
     def _add_seconds(self, value: int) -> float:
         """Return the least seconds added to base's time within the memory, infinite if nothing fits."""
@@ -300,11 +300,9 @@ class SolvedReachSearch(ReachSearch):
     def _may_fit(self, value: int) -> bool:
         """Return whether there is a schedule, and the overhead allows recomputing steps without a held tape."""
         question = self._ask(value)
-        limit = question.goal.max_overhead
-        if limit is not None:
-            most = (limit + SUM_ROUNDING) * question.base_seconds
-            if self._unkept_seconds(question) > most:
-                return False
+        base = question.base_seconds
+        if overhead(base + self._unkept_seconds(question), base) > question.limits.most_overhead:
+            return False
         return question.replace(max_overhead=None).fits()
 
     def _unkept_seconds(self, question: Question) -> float:

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+import ckptplan
+from ckptplan import HardwareProfile, Workload
+from ckptplan.report.formats import TEXT
+from ckptplan.report.plan import view_plan
 from tests.support import run, run_on_terminal
 
 BUILT_IN = Path(__file__).parents[2] / "workloads" / "paper-snn.toml"
@@ -54,6 +58,23 @@ def test_regret_as_a_table_and_as_data() -> None:
 def test_a_gap_is_told() -> None:
     text = run("optimize", "--T", "20000", "--local-bytes", "2.2 MB").stdout
     assert "of the least possible time" in text
+
+
+def test_a_distance_from_the_least_time_is_a_share_of_the_least_time() -> None:
+    """The gap of data is a share of the plan's own time: never more than 100 %."""
+    workload = Workload(
+        name="rn", steps=40, state_bytes=2, tape_bytes=2, forward_seconds=10, backward_seconds=10,
+        recompute_seconds=5,
+    )  # fmt: skip
+    profile = HardwareProfile(
+        name="m", local_bytes=2, remote_bytes=2, write_bytes_per_second=1, read_bytes_per_second=1
+    )
+    plan = ckptplan.optimize(workload, profile)
+    assert plan.bound is not None
+    times = plan.predicted.seconds / plan.bound.least_seconds
+    assert times > 4
+    text = "".join(TEXT.render(view_plan(plan, dict)))
+    assert f"within {100 * (times - 1):.1f} % of the least possible time" in text
 
 
 def test_an_overlapping_profile_and_a_small_remote_memory_still_get_a_plan() -> None:

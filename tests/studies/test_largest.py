@@ -195,3 +195,19 @@ def test_plans_name_all_strategies_that_were_compared() -> None:
     reaches = ckptplan.largest("T", PAPER, IPU, strategies=["standard", "double"])
     plans = [reach.plan for reach in reaches.values() if reach.plan is not None]
     assert [plan.goal.strategies for plan in plans] == [("standard", "double")] * 2
+
+
+def test_a_plan_exactly_at_the_limit_of_overhead_fits_for_every_command() -> None:
+    """Six seconds more than sixty are 10 %, which floats make 0.10000000000000009."""
+    workload = Workload(
+        name="edge", steps=5, state_bytes=1, tape_bytes=1, chunk_workspace_bytes=1,
+        forward_seconds=10, backward_seconds=2, recompute_seconds=3,
+    )  # fmt: skip
+    profile = IPU.replace_numbers(local_bytes=5)
+    wishes = {"strategies": ["standard"], "max_overhead": "10%"}
+    plan = ckptplan.optimize(workload, profile, **wishes)  # type: ignore[arg-type]
+    assert plan.predicted.seconds == 66
+    assert plan.predicted.overhead > 0.1
+    reach = ckptplan.largest("T", workload, profile, **wishes)["standard"]  # type: ignore[arg-type]
+    assert reach.value >= 5
+    assert len(ckptplan.pareto(workload, profile, **wishes)) == 2  # type: ignore[arg-type]
