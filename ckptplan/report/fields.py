@@ -91,9 +91,11 @@ def format_field(field: str, value: object) -> str:
 _UNITS: dict[str, Callable[[float], str]] = {
     "headroom": units.format_share,
     "efficiency": units.format_share,
+    "uncertainty": units.format_share,
     "bytes_per_second": units.format_rate,
     "flops_per_second": units.format_flop_rate,
     "bytes_per_step": units.format_bytes,
+    "bytes_once": units.format_bytes,
     "bytes": units.format_bytes,
     "seconds": units.format_seconds,
     "flops": units.format_flops,

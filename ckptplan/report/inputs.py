@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ckptplan.cost.roofline import list_missing_peaks
+from ckptplan.model.checked import ModelPart
 from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile
-from ckptplan.model.workload import Workload
+from ckptplan.model.workload import Measured, Workload
 from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Record, Table
 from ckptplan.report.fields import align_bytes, align_counts, align_rates, format_field
 from ckptplan.report.formats import View
-from ckptplan.units import format_share
+from ckptplan.units import format_seconds, format_share
 
 #: Fields of profiles in a list: their numbers, and how many of these are assumed.
 _PROFILES = (
@@ -34,8 +35,8 @@ _WORKLOADS = (
 #: Fields of the numbers of one profile or workload.
 _NUMBER, _VALUE = Field("number"), Field("value", right=True)
 _SOURCE = Field("told", "source, note or assumption", wraps="early")
-#: Fields of a workload that are no numbers.
-_TEXTS = ("name", "description", "basis", "network")
+#: Fields of a workload and its parts that are no numbers, or are told with them.
+_TEXTS = ("name", "description", "basis", "measured")
 
 
 def _view_list(kind: str, member: str, rows: Sequence[Mapping[str, Any]], *told: Block) -> View:
@@ -109,14 +110,14 @@ def view_profile(profile: HardwareProfile) -> View:
 
 def view_workload(workload: Workload) -> View:
     """Return every number of a workload with its basis."""
-    rows = []
-    for field in type(workload).model_fields:
-        value, basis = getattr(workload, field), workload.basis.get(field)
-        if field not in _TEXTS and value is not None and value is not False:
-            why = {"basis": basis.kind, "why": basis.why} if basis else {}
-            rows.append({"field": field, "value": value, **why})
-    network = {} if workload.network is None else workload.network.model_dump()
-    shown = [*rows, *({"field": f"network.{field}", "value": value} for field, value in network.items())]
+    known = {} if workload.calibration is None else workload.calibration.measured
+    rows, untold = [], dict(workload.basis)
+    for name, value in sorted(_list_parts(workload), key=lambda part: "." in part[0]):
+        # That of a table is told with its first number.
+        basis = untold.pop(name.partition(".")[0], None)
+        interval = _tell_interval(value, known[name]) if name in known else ""
+        why = {"basis": basis.kind, "why": f"{interval}{basis.why}"} if basis else {}
+        rows.append({"field": name, "value": value, **why})
 
     def tell(row: Mapping[str, Any]) -> Record:
         kind = row.get("basis")
@@ -126,10 +127,28 @@ def view_workload(workload: Workload) -> View:
     fields = (Field("field"), _VALUE, Field("basis"), Field("why", wraps="early"))
     return View(
         kind="workload",
-        blocks=lambda: (_make_title(workload), Table.of(fields, map(tell, shown))),
+        blocks=lambda: (_make_title(workload), Table.of(fields, map(tell, rows))),
         document=lambda: {"workload": _dump(workload)},
         rows=lambda: rows,
     )
+
+
+def _list_parts(model: ModelPart, within: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the fields that are known with their values; those of a part are named after it, too."""
+    for field in type(model).model_fields:
+        value = getattr(model, field)
+        if isinstance(value, ModelPart):
+            yield from _list_parts(value, f"{field}.")
+        elif field not in _TEXTS and value is not None and value is not False:
+            yield f"{within}{field}", value
+
+
+def _tell_interval(value: object, known: Measured) -> str:
+    """Return the interval of a measured time, as the beginning of how it was measured."""
+    if known.low is None or known.high is None or not isinstance(value, float):
+        return ""
+    low, high = (format_seconds(value * end) for end in (known.low, known.high))
+    return f"{low} to {high} by {known.repeats} rounds; "
 
 
 def view_checks(profiles: Sequence[HardwareProfile]) -> View:

@@ -11,7 +11,10 @@ import jsonschema
 import pytest
 
 import ckptplan
-from tests.support import run, run_on_terminal
+from ckptplan.model.network import Operations
+from ckptplan.model.workload import Basis, Measured
+from ckptplan.report.inputs import view_workload
+from tests.support import calibration, run, run_on_terminal, told
 
 
 def test_version() -> None:
@@ -105,6 +108,32 @@ def test_workloads() -> None:
     for arguments in (["list"], ["show", "paper-snn"]):
         assert json.loads(run("workloads", *arguments, "--format", "json").stdout)["schema_version"] == 1
         assert "960" in run("workloads", *arguments, "--format", "csv").stdout
+
+
+def test_parts_of_a_calibrated_workload_are_shown_one_by_one_within_80_columns() -> None:
+    """Each number of a table is a row, with its unit; the interval of a time begins how it was measured."""
+    interval = Measured(repeats=16, spread=0.3, low=0.9, high=1.5)
+    known = calibration(0.5).model_copy(update={"measured": {"forward_seconds": interval}})
+    work = Operations(forward_flops=1.32e6, backward_flops=2e6, forward_bytes=1e6, backward_bytes=1e6)
+    workload = ckptplan.load_workload("paper-snn").replace(
+        calibration=known,
+        operations=work,
+        forward_seconds=1e-4,
+        basis={
+            "forward_seconds": Basis(kind="measured", why="fit over chunks"),
+            "operations": Basis(kind="measured", why="counted"),
+        },
+    )
+    text = told(view_workload(workload).blocks(), width=80)
+    assert max(map(len, text.splitlines())) <= 80
+    rows = [" ".join(line.split()) for line in text.splitlines()]
+    for row in (
+        "90 us to 150 us by 16 rounds; fit over chunks",
+        "operations.dtype float32 measured",
+        "operations.forward_flops 1.32 MFLOP",
+        "calibration.uncertainty 50 %",
+    ):
+        assert any(row in one for one in rows), (row, rows)
 
 
 def test_a_workload_without_network_is_shown_as_well() -> None:
