@@ -39,6 +39,11 @@ def find_limit(need: float) -> int:
     return int(-(-least // digits) * digits)
 
 
+def name_limit(need: float, *, like: int) -> int:
+    """Return the least limit of which a plan may take so many bytes, as it is named beside another."""
+    return parse_bytes(format_limit(find_limit(need), like=like))
+
+
 def refuse_limit(
     infeasible: Infeasible,
     request: Request,

@@ -24,8 +24,8 @@ from ckptplan.execution.advice import (
     DEAR,
     advise_offload,
     describe_choice,
-    find_limit,
     leave_margin,
+    name_limit,
     note_offload,
     refuse_limit,
 )
@@ -200,9 +200,15 @@ def plan_within(
     except Infeasible as error:
         if error.binding != "local_bytes":
             raise
-        larger = measurement if take is None else take(limit=find_limit(error.need))
-        if larger.counted > measurement.counted:
-            return plan_within(larger, steps=steps, space=space, shape=shape, take=take)
+        named, tried = 0, int(measurement.taken_bytes / (1 + KEPT))
+        # Within the limit that is named, the call may be measured otherwise, and need more.
+        while take is not None and named < (least := name_limit(max(error.need, tried), like=space.limit)):
+            named, there = least, take(limit=least)
+            if there.counted != measurement.counted and not _has_plan(
+                there, steps, replace(space, limit=least)
+            ):
+                return plan_within(there, steps=steps, space=space, shape=shape, take=take)
+            tried = max(tried, int(there.taken_bytes / (1 + KEPT)))
         inside, kept = (
             format_bytes(size, like=space.limit) for size in (measurement.workspace_bytes, space.resident)
         )
@@ -219,7 +225,7 @@ def plan_within(
             limit=space.limit,
             gradients=measurement.parameter_bytes,
             parts=parts,
-            tried=int(max(measurement.taken_bytes, larger.taken_bytes) / (1 + KEPT)),
+            tried=tried,
             shape=shape,
         ) from None
 
@@ -343,6 +349,14 @@ def _plan(measurement: Measurement, steps: int, space: Space) -> Plan:
             break
         plans.append(found)
     return space.choose(plans)
+
+
+def _has_plan(measurement: Measurement, steps: int, space: Space) -> bool:
+    try:
+        _plan(measurement, steps, space)
+    except Infeasible:
+        return False
+    return True
 
 
 def _search(make: Callable[..., Request], links: tuple[Link, ...]) -> Plan | None:

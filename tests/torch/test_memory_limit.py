@@ -1367,6 +1367,25 @@ def test_the_least_that_is_named_is_enough_in_another_process(name: str) -> None
     call(memory=least)
 
 
+@pytest.mark.parametrize("anew", [False, True])
+def test_the_least_that_is_named_is_enough_if_more_steps_are_counted_within_less(anew: bool) -> None:
+    # With a mask, the state of a step is none that its kernel saves: counted by one step, a tape is larger.
+    torch.manual_seed(0)
+    layer, outer = torch.nn.LSTM(64, 12).double(), torch.nn.Linear(6, 64).double()
+
+    def cell(state: Any, x: Any) -> Any:
+        mask = (1 - x[1]).view(1, -1, 1)
+        output, state = layer(x[0].unsqueeze(0), (mask * state[0], mask * state[1]))
+        return state, output.squeeze(0)
+
+    done, zeros = (torch.rand(40, 4) < 0.1).double(), torch.zeros(1, 4, 12).double()
+    call = partial(scan, cell, (zeros, zeros), (outer(torch.randn(40, 4, 6).double()), done))
+    _, least = refuse(call, 1)
+    if anew:
+        forget()
+    call(memory=least)
+
+
 def test_processes_agree_on_the_least() -> None:
     program = (
         "import sys, torch; from ckptplan.torch import LIF, plan_for\n"
