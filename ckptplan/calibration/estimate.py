@@ -58,6 +58,11 @@ class Estimate:
         return (self.high - self.low) / 2 / self.value if self.value else 0.0
 
     @property
+    def farthest(self) -> float:
+        """How far the farther end of the interval is from the value, as a share of it."""
+        return max(self.high - self.value, self.value - self.low) / self.value if self.value else 0.0
+
+    @property
     def factors(self) -> tuple[float, float]:
         """The ends of the interval over the number; 1 if it is 0."""
         return (self.low / self.value, self.high / self.value) if self.value else (1.0, 1.0)

@@ -97,7 +97,7 @@ class MeasuredCell:
 
     def _explain_times(self) -> dict[str, Basis]:
         measured = f"lower quartile of rounds, {self.calibration.clock} on {self.calibration.threads_text}"
-        known = {field: f"known to {format_share(self.times[field].spread)}" for field in self.ways}
+        known = {field: f"known to within {format_share(self.times[field].farthest)}" for field in self.ways}
         return {
             field: Basis(kind="measured", why="; ".join((f"{way}, {measured}", known[field], *self.left_out)))
             for field, way in self.ways.items()
@@ -116,9 +116,9 @@ class MeasuredCell:
             seed=self.seed,
             clock=here.clock,
             # That of the worst time of a step.
-            uncertainty=_round_digits(max(times[field].spread for field in STEPS)),
+            uncertainty=_round_digits(max(times[field].farthest for field in STEPS)),
             transfer_uncertainty=_round_digits(
-                max(times["write_seconds"].spread, times["read_seconds"].spread)
+                max(times["write_seconds"].farthest, times["read_seconds"].farthest)
             ),
             tape_bytes_once=self.sizes.tape_bytes_once,
             measured={

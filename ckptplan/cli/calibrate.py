@@ -163,8 +163,8 @@ def _warn_of_uncertainty(calibrated: "Calibrated", *, tolerance: float, budget: 
     plan = optimize(calibrated.workload, calibrated.profile, local_bytes=budget)
     told = next((entry.text for entry in plan.estimate_basis if entry.field == INTERVAL), "")
     note(
-        f"ckptplan: warning: times of steps are only known to {format_share(known)}, as rounds, or chunks of "
-        f"several sizes, differ; a plan for {format_bytes(budget)} takes {told}"
+        f"ckptplan: warning: times of steps are only known to within {format_share(known)}, as rounds, or "
+        f"chunks of several sizes, differ; a plan for {format_bytes(budget)} takes {told}"
     )
 
 

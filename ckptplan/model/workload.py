@@ -78,10 +78,11 @@ class Calibration(ModelPart):
         description="how runs were timed; processor time where one thread of a processor runs them",
     )
     uncertainty: float = Field(
-        ge=0, description="times of plans are known to within this share: spread and misfit"
+        ge=0, description="times of steps are known to within this share: the farthest end of their intervals"
     )
     transfer_uncertainty: float = Field(
-        ge=0, description="times of messages are known to within this share: spread and misfit"
+        ge=0,
+        description="times of messages are known to within this share: the farthest end of their intervals",
     )
     shortest_chunk: int | None = Field(
         default=None,

@@ -102,7 +102,7 @@ def _list_workload(workload: Workload) -> Iterator[BasisEntry]:
         yield BasisEntry(
             field="workload.times",
             kind="measured",
-            text=f"times of plans are known to within {format_share(calibration.uncertainty)}, "
+            text=f"times of steps are known to within {format_share(calibration.uncertainty)}, "
             f"on {calibration.machine}",
         )
         if not calibration.times_actions:

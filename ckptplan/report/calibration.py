@@ -73,8 +73,9 @@ def _tell(found: Calibrated, rows: list[dict[str, Any]]) -> Iterator[Block]:
     # More than all of a time is no error bar.
     uncertainty = Argument("uncertainty", f"{min(calibration.uncertainty, 1) * 100:.2g}%")
     yield Paragraph(
-        f"Times of steps are known to about {format_share(calibration.uncertainty)}, messages to about "
-        f"{format_share(calibration.transfer_uncertainty)}. "
+        "Forward, recomputed and backward steps are known to within "
+        f"{format_share(calibration.uncertainty)} of their times, messages to within "
+        f"{format_share(calibration.transfer_uncertainty)}: the farthest end of their intervals. "
         f"Error bars of a decision: ckptplan sensitivity with both files and {uncertainty}"
     )
 

@@ -16,6 +16,7 @@ import torch
 import ckptplan
 from ckptplan import InputError
 from ckptplan.calibration import calibrate as calibrating
+from ckptplan.calibration import fit
 from ckptplan.calibration.backend import CountedSizes, PilotTimes, RunCounter
 from ckptplan.calibration.calibrate import Calibrated, calibrate, count_sizes, fit_in
 from ckptplan.calibration.cell_spec import CellSpec
@@ -255,6 +256,8 @@ def test_a_calibration_says_how_it_was_obtained(calibrated: Calibrated) -> None:
     assert found.clock == "processor time"
     assert all(2 <= one.repeats <= 8 for one in found.measured.values())
     assert all(one.low is not None and one.low <= 1 <= (one.high or 0) for one in found.measured.values())
+    ends = [max(1 - (one.low or 0), (one.high or 0) - 1) for one in map(found.measured.__getitem__, fit.STEPS)]
+    assert found.uncertainty == pytest.approx(max(ends), abs=1e-3)
     assert {basis.kind for basis in workload.basis.values()} == {"measured"}
     assert times | {"state_bytes", "tape_bytes", "workspace_bytes"} < set(workload.basis)
     assert {name for name, source in profile.sources.items() if source.grade != "M"} == {"headroom"}

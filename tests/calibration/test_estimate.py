@@ -98,6 +98,13 @@ def test_an_estimate_is_within_its_interval(values: list[float]) -> None:
     assert Estimate.of_ratios(values).high <= max(values)
 
 
+def test_a_number_is_known_to_within_the_farthest_end_of_its_interval() -> None:
+    """Other programs only lengthen runs: the upper end is farther, and half of the interval would be less."""
+    assert Estimate(low=155.3, value=167.3, high=255.8).farthest == pytest.approx(255.8 / 167.3 - 1)
+    assert Estimate(low=50.0, value=100.0, high=110.0).farthest == 0.5
+    assert Estimate.exactly(0.0).farthest == 0
+
+
 def test_a_round_that_is_slower_as_a_whole_moves_no_ratio() -> None:
     found = estimate_rounds([[1.0, 2.0], [2.0, 4.0], [1.5, 3.0]])
     assert found[1].value == pytest.approx(2 * found[0].value)

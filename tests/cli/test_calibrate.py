@@ -68,7 +68,7 @@ def test_a_noisy_machine_widens_intervals_and_writes_nothing_only_if_strict(tmp_
     done = run("calibrate", *wanted, cwd=tmp_path)
     assert done.returncode == 0
     assert "rounds differ: more follow" in done.stderr
-    assert "warning: times of steps are only known to" in done.stderr
+    assert "warning: times of steps are only known to within" in done.stderr
     assert "within the intervals of its times" in done.stderr
     assert "workload written to my-workload.toml, profile to my-machine.toml" in done.stderr
     for text in ("state", "tape of a step", "1.75 KiB", "forward", " to ", "--uncertainty"):
