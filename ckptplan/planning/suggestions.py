@@ -12,7 +12,7 @@ from ckptplan.cost.exact import overhead
 from ckptplan.errors import Change, Infeasible, InputError
 from ckptplan.model.budget import add_headroom, find_memory, rest_of
 from ckptplan.planning.request import Request
-from ckptplan.search.question import Question, find_reason
+from ckptplan.search.question import BudgetLimit, Question, find_reason
 from ckptplan.storage.library import list_names
 from ckptplan.storage.toml_files import load_profile
 from ckptplan.strategies.registry import select_strategies
@@ -127,9 +127,9 @@ class _Remedies:
             share = -(-need * 1000 // 1) / 1000
             yield "max_overhead", share, self.whole.replace(max_overhead=share)
         if goal.remote_bytes is not None:
-            remote = max(asked.least_remote_bytes() or 0, self._needed("remote_bytes"))
-            if remote > goal.remote_bytes:
-                yield "remote_bytes", remote, asked.replace(remote_bytes=remote)
+            for remote in sorted({self._needed("remote_bytes"), asked.least_remote_bytes() or 0}):
+                if remote > goal.remote_bytes:
+                    yield "remote_bytes", remote, self._with_limit("remote_bytes", remote)
         if goal.local_bytes is not None:
             if goal.headroom:
                 memory = find_memory(
@@ -139,7 +139,12 @@ class _Remedies:
             for local in sorted(size for size in self._list_local_bytes() if size > goal.local_bytes):
                 # A headroom that the caller named is also taken off the memory that is suggested.
                 named = add_headroom(local, goal.headroom) if self.request.names_headroom else local
-                yield "local_bytes", named, asked.replace(local_bytes=local)
+                yield "local_bytes", named, self._with_limit("local_bytes", local)
+
+    def _with_limit(self, limit: BudgetLimit, value: int) -> Question:
+        """Return the question with another limit: that for closed forms, if any has a plan there."""
+        closed = self.question.replace(**{limit: value})
+        return closed if closed.fits() else self.whole.replace(**{limit: value})
 
     def _list_closed_forms(self) -> tuple[str, ...]:
         by_default = [strategy for strategy in select_strategies(None) if strategy.is_closed_form]

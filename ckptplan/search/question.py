@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from math import gcd
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -144,7 +146,9 @@ class Question:
         Without a limit on overhead, solved strategies need not solve anything for this.
         """
         if self.goal.max_overhead is not None or self.goal.model == "paper":
-            return self._find_first(Preference(objective=least_memory)) is not None
+            # The quickest keeps the limit if any does.
+            quickest = self.replace(objective="time")
+            return quickest._find_first(Preference(objective=least_time)) is not None
         closed = self.replace(strategies=_name_closed_forms(self.strategies))
         smallest = closed._find_first(Preference(objective=least_memory))
         return smallest is not None or any(
@@ -211,7 +215,30 @@ class Question:
         return [strategy for strategy in self.strategies if isinstance(strategy, Solved)]
 
     def least(self, limit: BudgetLimit) -> float | None:
-        """Return the least value of a limited quantity, None if nothing fits the other limits."""
+        """Return the least value of a limited quantity, None if nothing fits the other limits.
+
+        That of closed forms is proved. A strategy that adopts them may do with less memory: it is asked again,
+        down from what they need.
+        """
+        if limit == "max_overhead":
+            return self._find_least(limit)
+        enough = self.for_closed_forms()._find_least(limit)
+        if not any(one.adopts_others for one in self.strategies):
+            return enough
+        enough = self._find_least(limit) if enough is None else enough
+        if enough is None:
+            return None
+        costs = self.costs
+        sizes = (costs.state_bytes, costs.tape_bytes, costs.chunk_bytes)
+        step = costs.remote_state_bytes if limit == "remote_bytes" else gcd(*sizes)
+
+        def lacks(fewer: int) -> bool:
+            return not self.replace(**{limit: enough - (fewer + 1) * step}).fits()
+
+        return enough - step * bisect_left(range(int(enough) // step), True, key=lacks)
+
+    def _find_least(self, limit: BudgetLimit) -> float | None:
+        """Return the least value of a limited quantity among the plans of one search."""
         objective = {
             "local_bytes": least_memory,
             "remote_bytes": least_remote_memory,
@@ -419,13 +446,12 @@ def find_reason(question: Question, *, subject: str) -> Infeasible:
     local, least_local = question.goal.local_bytes, question.least_solvable_bytes
     if local is not None and least_local > local:
         return explain(binding="local_bytes", need=least_local, have=local)
-    closed = question.for_closed_forms()
     lifted: dict[BudgetLimit, Question] = {
         "max_overhead": question.replace(max_overhead=None),
-        "remote_bytes": closed.replace(remote_bytes=None),
-        "local_bytes": closed.replace(local_bytes=None),
+        "remote_bytes": question.replace(remote_bytes=None),
+        "local_bytes": question.replace(local_bytes=None),
     }
-    free = closed.replace(local_bytes=None, remote_bytes=None, max_overhead=None)
+    free = question.for_closed_forms().replace(local_bytes=None, remote_bytes=None, max_overhead=None)
     # As the search compares them.
     most = {**dict(question.goal), "max_overhead": question.limits.most_overhead}
     for questions in (lifted, dict.fromkeys(lifted, free)):

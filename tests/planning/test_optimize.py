@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import ckptplan
@@ -299,6 +299,43 @@ def test_infeasible_needs_are_exact_and_suggestions_hold(steps: int, local: int,
                 optimize(
                     workload.with_steps(value + 1), profile, **budgets, max_overhead=suggestion["overhead"]
                 )
+
+
+@given(
+    steps=st.integers(2, 40),
+    local=st.integers(1, 60),
+    remote=st.integers(0, 60),
+    most=st.none() | st.floats(0, 6),
+    names=st.sampled_from([None, ["standard", "optimal"]]),
+)
+def test_needs_are_exact_where_optimal_is_compared_which_may_need_less_than_closed_forms(
+    steps: int, local: int, remote: int, most: float | None, names: list[str] | None
+) -> None:
+    costs = Case(workload=tiny_workload(steps), profile=tiny_profile(10**9)).costs
+    budget = Budget(local_bytes=local, remote_bytes=remote)
+    strategies = tuple(select_strategies(names))
+    asked = question(costs=costs, budget=budget, strategies=strategies, max_overhead=most)
+    assume(asked.best() is None)
+    reason = find_reason(asked, subject="it")
+    assume(reason.binding != "max_overhead")
+    if asked.replace(**{reason.binding: None}).best() is None:
+        # No single limit is the cause: the need is that without the others.
+        asked = asked.replace(local_bytes=None, remote_bytes=None, max_overhead=None)
+    assert asked.replace(**{reason.binding: int(reason.need)}).best() is not None
+    assert asked.replace(**{reason.binding: int(reason.need) - 1}).best() is None
+
+
+def test_one_remote_state_is_enough_for_the_least_local_memory() -> None:
+    """Closed forms write a state for each step but one; optimal reads the first state again and again."""
+    workload = tiny_workload(40)
+    budgets: Any = {"local_bytes": workload.tape_bytes, "remote_bytes": 0}
+    with pytest.raises(Infeasible) as caught:
+        ckptplan.optimize(workload, tiny_profile(10**9), **budgets)
+    error = caught.value
+    assert (error.binding, error.need) == ("remote_bytes", workload.state_bytes)
+    told = [(one["change"], one["value"], one["strategy"]) for one in error.suggestions]
+    assert ("remote_bytes", workload.state_bytes, "optimal") in told
+    assert ("remote_bytes", 39 * workload.state_bytes, "remote") in told
 
 
 @given(
