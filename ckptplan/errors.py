@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from ckptplan.wording import put_on_one_line
@@ -208,6 +208,15 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
         parts = {part: name for name in words for part in name.casefold().split("-") if len(part) > 2}
         close = [parts[part] for part in difflib.get_close_matches(sought, parts, n=1, cutoff=0.7)]
     return f" Did you mean {' or '.join(map(repr, close[:3]))}?" if close else ""
+
+
+def check_arguments(given: Iterable[str], known: Collection[str], *, of: str) -> None:
+    """Raise InputError for the first name that is no argument of a function."""
+    names = sorted(known)
+    for name in given:
+        if name not in names:
+            problem = f"is not an argument of {of}.{did_you_mean(name, names)}"
+            raise InputError(problem, field=name, accepted=", ".join(names))
 
 
 def quote_value(value: object, *, limit: int = 60) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
 
+from ckptplan.errors import check_arguments
 from ckptplan.execution.online import OnlineSchedule
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Action
@@ -168,8 +170,15 @@ def scan(
 
     ``options`` are the other arguments of ``unroll``. Raises InputError, also if no plan fits.
     """
+    check_arguments(options, _list_options(unroll), of="scan")
     outputs, final = unroll(cell, inputs, state, plan=plan, memory=memory, **options)
     return final, outputs
+
+
+def _list_options(function: Callable[..., Any]) -> list[str]:
+    """Return the names of the arguments that are given by name alone."""
+    parameters = signature(function).parameters.items()
+    return [name for name, one in parameters if one.kind is Parameter.KEYWORD_ONLY]
 
 
 @as_entry

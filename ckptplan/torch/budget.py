@@ -41,7 +41,7 @@ from ckptplan.storage.place import Link, OffloadPlace, assume_link
 from ckptplan.torch.call import Call, leave_room
 from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.executor import MADE_OF_OUTPUTS
-from ckptplan.torch.inputs import refuse_layouts
+from ckptplan.torch.inputs import no_tensors, refuse_layouts
 from ckptplan.torch.measurement import choose_count, measure_call, measure_grown, run_twice
 from ckptplan.torch.memory import available_bytes
 from ckptplan.torch.offload import find_links
@@ -243,12 +243,11 @@ def count_steps(inputs: Any, steps: int | None) -> int:
         return steps
     leaves = flatten(inputs)[0]
     refuse_layouts(leaves)
-    accepted = "tensors of shape (T, ...), with T from 1"
+    accepted = "tensors of shape (T, ...), with T from 1{}"
     if not leaves or leaves[0].dim() == 0:
-        kind = quote_value(type(inputs).__name__)
-        raise InputError(f"{kind} holds no tensor with an axis of time", field="inputs", accepted=accepted)
+        raise no_tensors(inputs, accepted=accepted)
     if len(leaves[0]) == 0:
-        raise InputError("hold no time step", field="inputs", accepted=accepted)
+        raise InputError("hold no time step", field="inputs", accepted=accepted.format(""))
     if steps is not None and steps != len(leaves[0]):
         raise InputError(
             f"is {quote_value(steps)}, and inputs have {format_things(len(leaves[0]), 'time step')}",

@@ -6,7 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy
 import torch
+from torch.utils import _pytree
 
 from ckptplan.errors import InputError, quote_value
 from ckptplan.torch.trees import Leaves, Structure, flatten, name_layout
@@ -51,10 +53,8 @@ class GivenInputs(Sequence):
     def __init__(self, inputs: Any, *, steps: int, asked_by: str) -> None:
         self.leaves, self.structure = flatten(inputs)
         if not self.leaves:
-            raise InputError(
-                f"{quote_value(type(inputs).__name__)} holds no tensor",
-                field="inputs",
-                accepted="tensors with time as the first axis, or a callable (start, stop) -> chunk",
+            raise no_tensors(
+                inputs, accepted="tensors with time as the first axis{}, or (start, stop) -> chunk"
             )
         refuse_layouts(self.leaves)
         for leaf in self.leaves:
@@ -69,6 +69,17 @@ class GivenInputs(Sequence):
 
     def piece(self, start: int, stop: int) -> tuple[Leaves, Structure]:
         return tuple(leaf[start:stop] for leaf in self.leaves), self.structure
+
+
+def no_tensors(inputs: Any, *, accepted: str) -> InputError:
+    """Return the error for inputs without a tensor; what arrays become one by is said at '{}'."""
+    arrays = any(isinstance(leaf, numpy.ndarray) for leaf in _pytree.tree_leaves(inputs))
+    problem = f"{quote_value(type(inputs).__name__)} holds no tensor with an axis of time"
+    return InputError(
+        "a NumPy array is no tensor" if arrays else problem,
+        field="inputs",
+        accepted=accepted.format(", as torch.from_numpy returns them" if arrays else ""),
+    )
 
 
 def refuse_layouts(leaves: Leaves) -> None:

@@ -232,6 +232,15 @@ def test_scan_and_unroll_return_the_same_in_their_own_orders() -> None:
     assert_close(ours, theirs, relative=1e-12)
 
 
+def test_scan_names_itself_when_it_refuses_an_argument() -> None:
+    """What it passes on is no business of the caller."""
+    cell, _ = gru()
+    inputs, state = job(STEPS)
+    told = "mem: is not an argument of scan. Did you mean 'memory'.*accepted: .*plan, "
+    with pytest.raises(InputError, match=told):
+        scan(cell, state, inputs, mem="40 kB")
+
+
 def test_auto_takes_most_of_what_is_free(caplog: pytest.LogCaptureFixture) -> None:
     cell, _ = gru()
     inputs, state = job(STEPS)

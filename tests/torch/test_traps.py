@@ -702,6 +702,7 @@ def test_scaling_clipping_and_accumulation_work_as_people_know_them() -> None:
         ({"cell": lambda state: state}, r"cell: cannot be called as cell\(state, x\)"),
         ({"cell": lambda state, x: ((state, state), x)}, "takes a state of 1 tensors and returns one of 2"),
         ({"inputs": None}, "inputs: 'NoneType' holds no tensor"),
+        ({"inputs": torch.zeros(STEPS, 3, 7).numpy()}, "inputs: a NumPy array is no tensor"),
         ({"loss": None}, "loss: is missing"),
         ({"loss": lambda _, output: output}, r"loss: returned shape \(3, 7\)"),
         ({"chunk_loss": lambda *_: 0}, "chunk_loss: is given together with loss"),

@@ -448,6 +448,13 @@ def test_bad_arguments_are_refused(arguments: dict[str, Any], message: str) -> N
         wrap(make("lazy attribute"), **arguments)(data())
 
 
+def test_an_array_of_numpy_is_named_as_what_it_is() -> None:
+    """Whether it is what a wrapped network gets, or within what it gets."""
+    for given in (data().numpy(), [data().numpy()]):
+        with pytest.raises(InputError, match=r"inputs: a NumPy array is no tensor .*torch\.from_numpy"):
+            wrap(make("lazy attribute"), memory="1 MB")(given)
+
+
 def test_a_context_variable_without_a_value_is_refused() -> None:
     """Nothing takes a first value away from it, so that steps could not run again as they were."""
     kept: ContextVar[torch.Tensor] = ContextVar("kept")

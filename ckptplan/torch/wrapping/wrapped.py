@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import torch
 
-from ckptplan.errors import InputError, did_you_mean
+from ckptplan.errors import check_arguments
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.budget import read_limit, settle_plan
@@ -56,11 +56,7 @@ class Wrapped(torch.nn.Module):
             read_limit(memory, torch.device("cpu"))
         if plan is not None:
             check_plan(plan)
-        for name in options:
-            if name not in self._accepted:
-                known = sorted(self._accepted)
-                problem = f"is not an argument of wrap.{did_you_mean(name, known)}"
-                raise InputError(problem, field=name, accepted=", ".join(known))
+        check_arguments(options, self._accepted, of="wrap")
         self._memory = "auto" if memory is None and plan is None else memory
         self._given, self._options = plan, read_options(plan, self._memory, **options)
         self.plan = plan
