@@ -48,6 +48,8 @@ _MOST_TIMED, _MOST_SECONDS = 600.0, 60.0
 #: What takes so many times too long by calibrated times, or by those of the first steps, is refused at once:
 #: the machine may be quicker by now, and later steps may take a fifth of the first ones.
 _DOUBT = 10.0
+#: A limit that is proposed is so many times the estimate, which may be off.
+_SPARE = 1.5
 #: The share of available memory that a run may be predicted to need.
 _SHARE = 0.7
 #: Rounds in which messages are timed again, and the steps of a round.
@@ -332,8 +334,9 @@ class _Comparison:
             f"is {max_seconds:.4g} s",
             field="max_seconds",
             value=max_seconds,
-            accepted=f"{Argument('max_seconds', math.ceil(1.5 * total))}, or a plan for at most "
-            f"{round_down(fewer, digits=1):,} steps, a smaller batch or a smaller network",
+            accepted=f"{Argument('max_seconds', math.ceil(_SPARE * total))} (half as much again, as estimates "
+            f"may be off), or a plan for at most {round_down(fewer, digits=1):,} steps, a smaller batch or a "
+            "smaller network",
         )
 
     def _estimate_times(self, pilot: PilotTimes) -> list[float]:

@@ -54,7 +54,7 @@ class GivenInputs(Sequence):
         self.leaves, self.structure = flatten(inputs)
         if not self.leaves:
             raise no_tensors(
-                inputs, accepted="tensors with time as the first axis{}, or (start, stop) -> chunk"
+                inputs, accepted="tensors with time as the first axis{}, or a callable (start, stop) -> chunk"
             )
         refuse_layouts(self.leaves)
         for leaf in self.leaves:

@@ -43,8 +43,8 @@ def wrap(
 
     Arguments:
         net: the module.
-        memory: the memory that a call may take: bytes, text as "2 GiB", or "auto" (the default) for most of
-            what the device has free.
+        memory: the memory that a call may take: bytes, text as "2 GiB", or "auto" for 70 % of what the device
+            has free. With neither this nor a plan, it is "auto".
         plan: a plan in its place, for sequences of one length.
         reset: called with ``net`` before each call, as ``snntorch.utils.reset``, or a method of ``net``;
             without it, the state is carried on from call to call.
