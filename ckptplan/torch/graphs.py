@@ -362,8 +362,18 @@ def compute_gradients(
     with torch.enable_grad(), full_precision(device), with_hooks(wanted, mine):
         root = GivenGradients.apply(own, given, *(one for one, _ in live))  # type: ignore[no-untyped-call]
         del live, given
-        found: tuple[Gradient, ...] = torch.autograd.grad(root, wanted, allow_unused=True)
+        try:
+            found: tuple[Gradient, ...] = torch.autograd.grad(root, wanted, allow_unused=True)
+        except BaseException:
+            _release_waiting()
+            raise
         return found
+
+
+def _release_waiting() -> None:
+    """Release the nodes that waited when a pass failed: PyTorch does so when another one begins."""
+    leaf = torch.zeros((), requires_grad=True)
+    torch.autograd.grad(leaf.clone(), leaf)
 
 
 class _Pass:

@@ -1911,6 +1911,51 @@ def test_a_call_leaves_nothing_that_waits_for_the_collector_of_cycles() -> None:
     assert left[2] == left[1] < 40 * state.nbytes
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_a_backward_pass_that_fails_leaves_nothing(error: type[BaseException], share: float) -> None:
+    """Be it one of the first steps, which are tried, or of the call: nodes of a graph may wait then."""
+    inner, readout = torch.nn.GRUCell(16, 64), torch.nn.Linear(64, 3)
+    inputs, state, runs = torch.randn(40, 8, 16), torch.zeros(8, 64), [0, 0]
+
+    def fail(gradient: torch.Tensor) -> torch.Tensor:
+        runs[0] += 1
+        if runs[0] == runs[1]:
+            raise error
+        return gradient
+
+    class Watched(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+            del ctx
+            return value.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            del ctx
+            return fail(gradients[0])
+
+    def cell(state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        state = Watched.apply(inner(x, state))  # type: ignore[no-untyped-call]
+        return state, readout(state)
+
+    def train() -> None:
+        unroll(cell, inputs, state, memory="1 MB", verify="always")[0].square().mean().backward()
+
+    train()
+    runs[0] = 0
+    train()
+    runs[:] = 0, max(3, int(share * (runs[0] - 5)))
+    for one in (*inner.parameters(), *readout.parameters()):
+        one.grad = None
+    gc.collect()
+    with LiveBytes() as live:
+        with pytest.raises(error):
+            train()
+        gc.collect()
+        assert live.now == 0
+
+
 def test_a_loss_of_a_state_that_grows_is_told_the_numbers_of_its_steps() -> None:
     """Also where sizes are measured, far into the sequence."""
     targets, weight = torch.randn(2, 200), torch.tensor(0.5, requires_grad=True)
