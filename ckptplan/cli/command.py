@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.models import OptionInfo
 
-from ckptplan.errors import InputError, quote_value
+from ckptplan.errors import InputError, did_you_mean, quote_value
 from ckptplan.storage.files import resolve
 from ckptplan.wording import Argument
 
@@ -115,7 +115,14 @@ class Command(_PlainFlags, TyperCommand):
 
 
 class Group(_PlainFlags, TyperGroup):
-    """A group of commands."""
+    """A group of commands, which names them where it has not the one that is asked for."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return a command with its arguments."""
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            problem = f"No such command {quote_value(args[0])}.{did_you_mean(args[0], self.commands)}"
+            ctx.fail(f"{problem} (accepted: {', '.join(self.commands)})")
+        return super().resolve_command(ctx, args)
 
 
 def find_option(parameter: Any) -> str:

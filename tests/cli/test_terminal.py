@@ -199,6 +199,7 @@ def test_what_resembles_nothing_gets_no_hint() -> None:
         (["optimize", "--profil", "ipu-mk2"], "No such option: --profil (Possible options: --profile)"),
         (["optimize", "--t", "5"], "(Possible options: --T, "),
         (["optimise"], "Did you mean 'optimize'?"),
+        (["workloads", "check"], "No such command 'check'. (accepted: list, show, new)"),
     ],
 )
 def test_hints_at_what_was_meant(arguments: list[str], hint: str) -> None:
