@@ -138,7 +138,7 @@ def publish(
     """
     write_view(view, output, unnamed=unnamed)
     if output.file not in (None, "-"):
-        told = f"ckptplan: {view.unmet}: the reasons are in" if view.unmet else "result written to"
+        told = f"ckptplan: {view.unmet}; the reasons are in" if view.unmet else "result written to"
         note(f"{told} {output.file}")
     if page is not None:
         page.draw(view)

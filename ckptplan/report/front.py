@@ -22,7 +22,7 @@ from ckptplan.report import charts, fields, style
 from ckptplan.report.blocks import Block, Cell, Chart, Field, Paragraph, Schedules, Section, Table
 from ckptplan.report.charts import LINEAR, Marks, Plot, Scale, Spec, layer_plot, scale_bytes, scale_shares
 from ckptplan.report.formats import Column, View
-from ckptplan.report.infeasible import format_infeasible
+from ckptplan.report.infeasible import format_infeasible, format_need
 from ckptplan.report.picture import Picture
 from ckptplan.report.style import PAGE, Size
 from ckptplan.storage.tables import Blocks, Columns
@@ -52,9 +52,10 @@ def view_front(front: ParetoFront, *, every: bool = False) -> View:
     strategy beats them. Its picture and its page have the colours of ``every`` strategy if wanted.
     """
     columns: Columns = {**JOB_COLUMNS, "strategy": "text", **parameter_columns(), **_COSTS, "on_front": "truth"}
+    lack = front.lacks(front.budget_bytes)
     return View(
         kind="front",
-        unmet="" if front.lacks(front.budget_bytes) is None else "no plan keeps the budget",
+        unmet="" if lack is None else f"no plan keeps the budget: {format_need(lack)}",
         blocks=lambda: _tell(front),
         document=lambda: {
             **fields.identify_job(front.workload, front.profile),
@@ -339,9 +340,7 @@ def _make_plot(front: ParetoFront, *, whole: bool = False, every: bool) -> Plot:
     unproved = [{"x": x, "y": y, "y2": y2} for x, y, y2 in edges] if len(front.bounds.seconds) else []
     stays = [{"x": memory.low, "x2": band}] if front.resident_bytes else []
     words = f"{format_bytes(front.resident_bytes)} stay"
-    left = f": {format_bytes(max(0, free))} of" if front.resident_bytes else ""
     seen = min(max(free, memory.low), memory.high)
-    away = "" if seen == free else ", out of sight"
     marks = [
         Marks(kind="band", rows=stays, colour=style.PALE, label=words),
         Marks(kind="area", rows=unproved, colour=style.PALE, steps=True, label="not proved optimal"),
@@ -350,10 +349,19 @@ def _make_plot(front: ParetoFront, *, whole: bool = False, every: bool) -> Plot:
             kind="rule",
             rows=[{"x": seen}],
             dashes=(4, 2),
-            label=f"budget{left} {format_bytes(front.budget_bytes)}{away}",
+            label=_describe_budget(front, in_sight=seen == free),
         ),
     ]
     return Plot(x=memory, y=over, marks=marks)
+
+
+def _describe_budget(front: ParetoFront, *, in_sight: bool) -> str:
+    """Return what the line of the budget is called: what is left of it beside what stays, if anything does."""
+    budget, left = format_bytes(front.budget_bytes), front.budget_bytes - front.resident_bytes
+    if left <= 0:
+        return f"budget: what stays leaves nothing of {budget}"
+    of = f": {format_bytes(left)} of" if front.resident_bytes else ""
+    return f"budget{of} {budget}{'' if in_sight else ', out of sight'}"
 
 
 def _mark_curves(front: ParetoFront, over: Scale, *, every: bool) -> Iterator[Marks]:
@@ -397,11 +405,15 @@ def draw_front(front: ParetoFront, size: Size = PAGE, *, every: bool = False) ->
 
 
 def _choose_plans(front: ParetoFront) -> dict[str, Plan]:
-    """Return the best plan within the budget and the knee, none if nothing fits."""
+    """Return the plan to run within the budget and the knee that is listed, none if nothing fits."""
     if front.lacks(front.budget_bytes) is not None:
         return {}
-    best, knee = front.best, front.knee
-    return {"best": best, "knee": knee} if best.parameters != knee.parameters else {"best and knee": best}
+    best, place = front.best, front.knee_place
+    if place is None:
+        return {"best": best}
+    knee = front[place]
+    same = (best.strategy, best.parameters) == (knee.strategy, knee.parameters)
+    return {"best and knee": best} if same else {"best": best, "knee": knee}
 
 
 def _describe(name: str, plan: Plan, *, whole: bool) -> str:

@@ -118,6 +118,12 @@ def list_reasons(results: Iterable[object]) -> Section:
     return Section("reasons", "Why nothing fits", [Paragraph(text, style="warning") for text in reasons])
 
 
+def format_need(error: Infeasible) -> str:
+    """Return what is needed and what there is, for a line: 'needs at least 9.071 MiB, has 512 KiB'."""
+    words = LIMITS[error.binding]
+    return f"{words.needs} {words.short(error.need)}, has {words.short(error.have)}"
+
+
 def format_verdict(error: Infeasible) -> str:
     """Return the reason in a few words, for a table."""
     words = LIMITS[error.binding]

@@ -269,7 +269,7 @@ def _list_rivals(plan: Plan, results: Results) -> Iterator[tuple[str, str]]:
         if regular is not None:
             also = ", the best of the paper's" if paper is regular else ""
             yield "best regular", f"{_describe_price(regular, plan)}{also}"
-    if any(fields.passed_over(one, plan) for one in plans):
+    if plan.goal.objective == "balanced" or any(fields.passed_over(one, plan) for one in plans):
         yield "choice", fields.explain_choice(plan)
     if paper is not None and paper is not plan and (plan.regular or paper is not regular):
         yield "paper's best", _describe_price(paper, plan)

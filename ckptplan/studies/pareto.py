@@ -415,7 +415,11 @@ class ParetoFront(Displayed, Sequence[Plan]):
 
     @property
     def knee(self) -> Plan:
-        """The knee within the budget, as ``optimize(objective='balanced')``. Raises Infeasible."""
+        """The plan to run at the knee within the budget, as ``optimize(objective='balanced')``.
+
+        It need not be that of ``knee_place``: of plans whose balance cannot be told apart, it is the simplest.
+        Raises Infeasible.
+        """
         return self._find_best("balanced")
 
     def at(self, local_bytes: int | str) -> Plan:

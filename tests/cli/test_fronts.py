@@ -90,7 +90,8 @@ def test_a_front_without_a_plan_within_the_budget_exits_3(tmp_path: Path) -> Non
     file = tmp_path / "front.json"
     done = run("pareto", "--T", "64", "--local-bytes", "100 KiB", "--strategies", "closed", "-o", str(file))
     assert done.returncode == 3
-    assert done.stderr == f"ckptplan: no plan keeps the budget: the reasons are in {file}\n"
+    need = "needs at least 217.9 KiB, has 100 KiB"
+    assert done.stderr == f"ckptplan: no plan keeps the budget: {need}; the reasons are in {file}\n"
     document = json.loads(file.read_text())
     assert document["best_within_budget"] is None
     assert document["front"]["strategy"]
@@ -128,6 +129,29 @@ def test_a_picture_says_what_is_seen(tmp_path: Path) -> None:
         "other strategies",
     ):
         assert words in text
+
+
+def test_a_picture_says_that_what_stays_leaves_nothing_of_the_budget(tmp_path: Path) -> None:
+    path = tmp_path / "front.svg"
+    run("pareto", "--T", "64", "--local-bytes", "100 KiB", "--plot", str(path))
+    assert "budget: what stays leaves nothing of 100 KiB<" in path.read_text()
+
+
+def test_table_picture_and_data_have_the_same_knee_where_a_simpler_plan_is_to_be_run(tmp_path: Path) -> None:
+    """Whoever asks for the balance alone is told that a simpler plan was taken."""
+    picture, data = tmp_path / "front.svg", tmp_path / "front.json"
+    job = ("--T", "128", "--local-bytes", "5 MB", "--strategies", "standard,growing")
+    run("pareto", *job, "--plot", str(picture), "-o", str(data))
+    found = json.loads(data.read_text())
+    knee = {name: column[found["knee"]] for name, column in found["front"].items()}
+    table = run("pareto", *job).stdout
+    (row,) = (line for line in table.splitlines() if line.endswith("  knee"))
+    assert knee["strategy"] == "growing" in row.split()
+    assert "knee: growing, " in picture.read_text()
+    balanced = run("optimize", *job, "--objective", "balanced").stdout
+    assert re.search(
+        r"strategy +standard .*\nchoice +growing is predicted to be the better balance by", balanced
+    )
 
 
 def test_solved_strategies_are_on_the_front_when_they_are_named(tmp_path: Path) -> None:
