@@ -121,6 +121,15 @@ def take(arrays: Sequence[jax.Array], place: Any) -> Arrays:
     return tuple(at(array, place) for array in arrays)
 
 
+def take_given(arrays: Sequence[jax.Array], place: Any) -> Arrays:
+    """Return what is at a place of each array that a loop is given, and does not change.
+
+    A compiler for CPUs would convert whole arrays of bf16 to fp32 before the loop: here it cannot tell that
+    they are the same in each round.
+    """
+    return take(*lax.optimization_barrier((tuple(arrays), place)))
+
+
 def at(array: jax.Array, place: Any) -> jax.Array:
     """Return what is at a place of an array."""
     found: jax.Array = lax.dynamic_index_in_dim(array, place, keepdims=False, allow_negative_indices=False)

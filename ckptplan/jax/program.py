@@ -23,14 +23,13 @@ from ckptplan.jax.leaves import (
     at,
     byte_size,
     choose,
-    hold,
     make_room,
     make_zeros,
     put,
     put_at,
     release,
     run_if,
-    take,
+    take_given,
 )
 from ckptplan.jax.remote import HostStates, RemoteStates, make_remote
 from ckptplan.jax.step import TracedStep, differentiable
@@ -202,7 +201,7 @@ class _Rows:
         self._known = dict(zip(COLUMNS, rows.T, strict=True))
         # Apart: reads of arrays of one shape are the same code, which is compiled once.
         self._columns = {name: jnp.asarray(column) for name, column in self._known.items()}
-        self._loop, self._constants, self._xs = loop, constants, tuple(map(hold, xs))
+        self._loop, self._constants, self._xs = loop, constants, xs
         table = loop.table
         self._states = _Leaves(table.layout, table.layout.state, table.state_places)
         self._tapes = _Leaves(table.layout, table.layout.tape, table.tape_places)
@@ -218,7 +217,7 @@ class _Rows:
 
     def take_input(self, t: Any) -> Arrays:
         """Return the input of step t."""
-        return release(take(self._xs, self._loop.input_place(t)), self._loop.step.inputs)
+        return take_given(self._xs, self._loop.input_place(t))
 
     def read_tape(self, buffers: Arrays, t: Any) -> Arrays:
         """Return the tape of step t."""
@@ -368,7 +367,6 @@ def reverse_loop(
     """Run the rows from the first Backward: return gradients of constants, the initial state and inputs."""
     step, table, wanted = loop.step, loop.table, loop.wanted
     final, stacked, sums = gradients
-    stacked = None if stacked is None else tuple(map(hold, stacked))
     rows = _Rows(loop, table.backward, constants, xs)
     seen = [step.inputs[place] for place in wanted.inputs]
     none = make_zeros([step.outputs[place] for place in differentiable(step.outputs)])
@@ -376,7 +374,7 @@ def reverse_loop(
     def reverse_one(buffers: Arrays, t: Any, slot: Any, carry: Any) -> Any:
         gradient, totals, of_inputs = carry
         place = loop.input_place(t)
-        incoming = gradient, none if stacked is None else release(take(stacked, place), none), sums
+        incoming = gradient, none if stacked is None else take_given(stacked, place), sums
         given = constants, rows.read_tape(buffers, t), rows.take_input(t), t, incoming
         totals, gradient, of_input = loop.sums.reverse(totals, given, slot)
         return gradient, totals, put(of_inputs, of_input, place)

@@ -116,6 +116,24 @@ def test_inputs_that_a_program_has_as_constants_take_no_more_than_as_arguments()
     assert bytes_of(with_constants) <= min(1_000_000, 1.01 * bytes_of(with_arguments))
 
 
+@pytest.mark.parametrize("kind", [jnp.bfloat16, jnp.float16])
+def test_inputs_in_half_precision_are_read_where_they_are(kind: Any) -> None:
+    """No copy of all of them sets a floor, or is left out of what a program takes."""
+
+    def loss(scan: Any, weights: Any, xs: Any) -> Any:
+        def cell(h: Any, x: Any) -> Any:
+            return jnp.tanh(0.5 * h + (x @ weights).astype(jnp.float32)), None
+
+        return jnp.square(scan(cell, jnp.zeros((16, 32)), xs)[0]).mean()
+
+    weights, xs = jnp.ones((256, 32), kind), jnp.ones((400, 16, 256), kind)
+    case = programs.Case(loss=loss, weights=weights, xs=xs)
+    least = find_least(case)
+    assert least < xs.nbytes / 10
+    for share in (1, 1.25, 40):
+        assert bytes_of(compiled(case, limited(int(share * least)))) <= TOLERANCE * share * least
+
+
 def test_a_forward_pass_alone_traces_no_backward_pass() -> None:
     """And plans nothing, whatever the limit, with ``jit`` or without."""
     count = 0
