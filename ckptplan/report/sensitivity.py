@@ -24,6 +24,8 @@ from ckptplan.wording import Argument
 
 #: Changes of strategy printed for one input, those nearest to its value.
 _MOST_BREAK_EVENS = 6
+#: What is told of a factor beyond the values that files may have.
+_OUTSIDE = "not allowed"
 #: Smaller differences are shown as none.
 _SAME = 5e-5
 #: Inputs that only transfers depend on.
@@ -73,6 +75,7 @@ def _tell(study: Sensitivity) -> Iterator[blocks.Block]:
     if idle := _describe_transfers(study):
         yield blocks.Paragraph(idle)
     yield from _list_break_evens(study.influences)
+    yield from _list_ends(study.influences)
     if study.error_bars is not None:
         yield from _list_error_bars(study, study.error_bars)
 
@@ -111,24 +114,23 @@ def _list_effects(study: Sensitivity) -> Iterator[blocks.Record]:
     best = study.best
     for one in _sort_by_effect(study):
         now = _format_values(one.axis, one.values)
-        yield {"input": one.name, "now": now, **_tell_points([_tell_anew(point) for point in one.points])}
-        others = [_tell_other(point, best) for point in one.points]
-        for label, texts in (("  best strategy", others), ("  plan kept", [*map(_tell_kept, one.points)])):
-            if any(texts):
+        anew = {point.factor: _tell_anew(point) for point in one.points}
+        yield {"input": one.name, "now": now, **_tell_points(dict.fromkeys(FACTORS, _OUTSIDE) | anew)}
+        others = {point.factor: _tell_other(point, best) for point in one.points}
+        kept = {point.factor: _tell_kept(point) for point in one.points}
+        for label, texts in (("  best strategy", others), ("  plan kept", kept)):
+            if any(texts.values()):
                 yield blocks.make_faint({"input": label, **_tell_points(texts)})
     for one in study.influences:
         if one.no_effect:
-            now = _format_values(one.axis, one.values)
-            yield {**blocks.make_faint({"input": one.name, **_tell_points(["no effect"])}), "now": now}
+            told: blocks.Record = {"input": one.name, **_tell_points({FACTORS[0]: "no effect"})}
+            yield {**blocks.make_faint(told), "now": _format_values(one.axis, one.values)}
 
 
-def _tell_points(texts: Sequence[str]) -> Mapping[str, blocks.Cell]:
+def _tell_points(texts: Mapping[float, str]) -> Mapping[str, blocks.Cell]:
     """Return what is told of each factor, shorter in narrow tables."""
-    short = {"nothing fits": "none", "does not fit": "no fit"}
-    return {
-        f"x {one:g}": blocks.Cell(text, short=short.get(text))
-        for one, text in zip(FACTORS, texts, strict=False)
-    }
+    short = {"nothing fits": "none", "does not fit": "no fit", _OUTSIDE: "n/a"}
+    return {f"x {one:g}": blocks.Cell(text, short=short.get(text)) for one, text in texts.items()}
 
 
 def _sort_by_effect(study: Sensitivity) -> list[Influence]:
@@ -136,7 +138,7 @@ def _sort_by_effect(study: Sensitivity) -> list[Influence]:
 
     def span(influence: Influence) -> float:
         times = [point.best.seconds if point.best else math.inf for point in influence.points]
-        return min(times) - max(times)
+        return min(times, default=0.0) - max(times, default=0.0)
 
     return sorted((one for one in study.influences if one.no_effect is None), key=span)
 
@@ -185,6 +187,15 @@ def _list_break_evens(influences: Sequence[Influence]) -> Iterator[blocks.Block]
     yield blocks.Table.of(
         (blocks.Field("input", title=""), blocks.Field("change", title="", wraps="early")), records
     )
+
+
+def _list_ends(influences: Sequence[Influence]) -> Iterator[blocks.Block]:
+    """Yield the inputs that were not varied as far as others, since files may not have values far beyond."""
+    for one in influences:
+        low, high = one.scanned
+        if (low, high) != Influence.scanned:
+            text = f"{one.name}: changes were searched for from x {low:.3g} to x {high:.3g} only"
+            yield blocks.Paragraph(f"{text}, near the end of what files may have", style="faint")
 
 
 def _format_break_even(axis: Axis, each: BreakEven) -> str:

@@ -17,6 +17,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
+from itertools import takewhile
 from typing import TypeAlias, Unpack
 
 import numpy as np
@@ -24,6 +25,7 @@ import numpy.typing as npt
 
 from ckptplan.cost.arrays import COUNT_ROUNDING, SUM_ROUNDING
 from ckptplan.cost.case import Case
+from ckptplan.errors import InputError
 from ckptplan.model.goal import Goal
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress, StagedProgress
@@ -251,13 +253,18 @@ class BreakEven:
 
 @dataclass(frozen=True, kw_only=True)
 class Influence:
-    """The influence of one input; ``no_effect`` is the reason if scaling it changes nothing."""
+    """The influence of one input; ``no_effect`` is the reason if scaling it changes nothing.
+
+    It is varied as far as files may have such values: points beyond are left out, and break-evens are searched
+    for between the factors ``scanned``.
+    """
 
     name: str
     values: tuple[Value, ...]
     no_effect: str | None
     points: tuple[Replanned, ...] = ()
     break_evens: tuple[BreakEven, ...] = ()
+    scanned: tuple[float, float] = (_LEAST, _MOST)
 
     @property
     def axis(self) -> Axis:
@@ -387,11 +394,12 @@ class _Study:
 
     def measure_influence(self, axis: Axis) -> Influence:
         """Return the influence of one input."""
-        values = axis.now(self.case)
+        values, profile = axis.now(self.case), self.case.profile
+        pinned = profile.transfer_write_seconds, profile.transfer_read_seconds
         reason = None
         if not any(values):
             reason = "is zero, which no factor changes"
-        elif axis.name == "bandwidth" and axis.scale(self.case, 2).costs == self.case.costs:
+        elif axis.name == "bandwidth" and None not in pinned:
             reason = "the profile pins the time of a transfer"
         if reason is not None:
             return Influence(name=axis.name, values=values, no_effect=reason)
@@ -399,9 +407,23 @@ class _Study:
             name=axis.name,
             values=values,
             no_effect=None,
-            points=tuple(self._replan(axis, factor) for factor in FACTORS),
+            points=tuple(self._replan(axis, factor) for factor in FACTORS if self._allows(axis, factor)),
             break_evens=tuple(sorted(self._find_break_evens(axis), key=lambda each: each.factor)),
+            scanned=(self._list_scanned(axis, _LEAST)[-1], self._list_scanned(axis, _MOST)[-1]),
         )
+
+    def _allows(self, axis: Axis, factor: float) -> bool:
+        """Return whether a file may have the input scaled by a factor."""
+        try:
+            ask_within_memory(axis.scale(self.case, factor), self.goal)
+        except InputError:
+            return False
+        return True
+
+    def _list_scanned(self, axis: Axis, end: float) -> list[float]:
+        """Return a grid of factors from 1 towards an end, as far as files may have such values."""
+        factors = (end ** (step / _STEPS) for step in range(_STEPS + 1))
+        return list(takewhile(partial(self._allows, axis), factors))
 
     def _replan(self, axis: Axis, factor: float) -> Replanned:
         question = ask_within_memory(axis.scale(self.case, factor), self.goal)
@@ -421,8 +443,8 @@ class _Study:
         """Scan a grid of factors outwards from 1, and bisect wherever two neighbours differ."""
         for end in (_LEAST, _MOST):
             near: _Scanned = 1.0, self.kept.strategy.name
-            for step in range(1, _STEPS + 1):
-                far = self._scan(axis, end ** (step / _STEPS), near)
+            for factor in self._list_scanned(axis, end)[1:]:
+                far = self._scan(axis, factor, near)
                 yield from self._bisect(axis, near, far)
                 near = far
 

@@ -10,6 +10,8 @@ from ckptplan.cost.case import Case
 from ckptplan.errors import InputError
 from ckptplan.model.budget import Budget
 from ckptplan.planning.request import RESOLUTION
+from ckptplan.report.formats import TEXT
+from ckptplan.report.sensitivity import view_sensitivity
 from ckptplan.strategies.registry import select_strategies
 from ckptplan.studies.axes import find_axis
 from ckptplan.studies.sensitivity import (
@@ -280,3 +282,39 @@ def test_wrong_wishes_are_told(wishes: dict[str, Any], error: type[Exception], m
     with pytest.raises(error) as caught:
         ckptplan.sensitivity(SNN, IPU, **wishes)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("workload", "profile", "name", "factors"),
+    [
+        # A bandwidth is at least one byte a second; a quarter of two is less.
+        ({}, {"write_bytes_per_second": 2, "read_bytes_per_second": 2}, "bandwidth", FACTORS),
+        ({}, {"write_bytes_per_second": 1, "read_bytes_per_second": 1}, "bandwidth", FACTORS[2:]),
+        # Bytes are counted exactly up to 2**62 in all.
+        (
+            {"state_bytes": 10**18, "tape_bytes": 10**18},
+            {"local_bytes": 4 * 10**18},
+            "tape-bytes",
+            FACTORS[:-1],
+        ),
+    ],
+)
+def test_an_input_near_the_end_of_its_range_is_varied_as_far_as_files_may_have_it(
+    workload: dict[str, Any], profile: dict[str, Any], name: str, factors: tuple[float, ...]
+) -> None:
+    job = {
+        "name": "edge", "steps": 2, "state_bytes": 1, "tape_bytes": 1, "forward_seconds": 10.0,
+        "backward_seconds": 2.0, "recompute_seconds": 3.0, **workload,
+    }  # fmt: skip
+    machine = {
+        "name": "m", "local_bytes": 100, "write_bytes_per_second": 2e10, "read_bytes_per_second": 2e10,
+        **profile,
+    }  # fmt: skip
+    study = ckptplan.sensitivity(ckptplan.Workload(**job), ckptplan.HardwareProfile(**machine))
+    found = influence(study, name)
+    assert tuple(point.factor for point in found.points) == factors
+    assert found.scanned != (0.25, 4.0)
+    text = "".join(TEXT.render(view_sensitivity(study)))
+    low, high = found.scanned
+    assert f"{name}: changes were searched for from x {low:.3g} to x {high:.3g} only" in text
+    assert ("not allowed" in text) == (factors != FACTORS)
