@@ -7,9 +7,10 @@ are also accepted as text with a unit.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import index
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -21,6 +22,7 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 
 from ckptplan import units
 from ckptplan.errors import InputError, did_you_mean, quote_value, refuse
@@ -166,8 +168,51 @@ class CheckedModel(ModelPart):
             value,
             f"is not accepted: {reason[:1].lower()}{reason[1:]}",
             field=field,
-            accepted=_describe_field(cls, path),
+            accepted=_describe_values(cls, path),
         )
+
+
+#: By the end of the name of a field: a text that stands for such a number.
+_WITH_UNITS = {
+    "flops_per_second": "19.5 TFLOP/s",
+    "bytes_per_second": "40 GB/s",
+    "seconds": "1.5 us",
+    "bytes": "64 MiB",
+}
+#: What the value of a field is by its type, and how the bounds of numbers are said.
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+_BOUNDS = {"ge": "from", "gt": "above", "le": "to", "lt": "to below"}
+
+
+def _describe_values(model: type[BaseModel], path: tuple[Any, ...]) -> str | None:
+    """Return what a top-level field may be, by its type; its description if that is a table or a list."""
+    field = model.model_fields.get(str(path[0])) if len(path) == 1 else None
+    told = "" if field is None else _describe_type(field.annotation, field.metadata)
+    if not told:
+        return _describe_field(model, path)
+    example = next((text for end, text in _WITH_UNITS.items() if str(path[0]).endswith(end)), None)
+    return f"{told}, or text as {example!r}" if example else told
+
+
+def _describe_type(kind: Any, conditions: Sequence[Any]) -> str:
+    """Return the values of a type in words, '' for tables and lists."""
+    if get_origin(kind) is Annotated:
+        return _describe_type(kind.__origin__, [*kind.__metadata__, *conditions])
+    if get_origin(kind) in (Union, UnionType):
+        told = [_describe_type(one, conditions) for one in get_args(kind) if one is not type(None)]
+        return " or ".join(told) if all(told) else ""
+    if get_origin(kind) is Literal:
+        return ", ".join(map(str, get_args(kind)))
+    if kind not in _KINDS:
+        return ""
+    parts = [part for one in conditions for part in (one.metadata if isinstance(one, FieldInfo) else [one])]
+    bounds = [
+        f"{word} {number:{',' if number < 1e6 else '.3g'}}"
+        for name, word in _BOUNDS.items()
+        for part in parts
+        if (number := getattr(part, name, None)) is not None
+    ]
+    return " ".join([_KINDS[kind], *bounds])
 
 
 def _describe_field(model: type[BaseModel], path: tuple[Any, ...]) -> str | None:
