@@ -214,6 +214,24 @@ def read_tape_hooks() -> Any:
     return None if read is None else read(False)
 
 
+@contextmanager
+def without_recomputation() -> Iterator[None]:
+    """Run the block without the hooks of ``torch.utils.checkpoint``, which runs again all that is around them.
+
+    Graphs that a call reverses before it returns would each make it run that.
+    """
+    hooks = read_tape_hooks()
+    if hooks is None or hooks[0].__module__ != "torch.utils.checkpoint":
+        yield
+        return
+    torch._C._autograd._pop_saved_tensors_default_hooks()
+    try:
+        with without_recomputation():
+            yield
+    finally:
+        torch._C._autograd._push_saved_tensors_default_hooks(*hooks)
+
+
 def use_tape_hooks(hooks: Any) -> AbstractContextManager[None]:
     """Record tapes under the hooks that were in force in the forward pass."""
     return nullcontext() if hooks is None else torch.autograd.graph.saved_tensors_hooks(*hooks)

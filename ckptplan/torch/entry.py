@@ -11,6 +11,7 @@ from torch._compile import _disable_dynamo
 from torch.autograd import forward_ad
 
 from ckptplan.errors import InputError
+from ckptplan.torch.ambient import without_recomputation
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -18,6 +19,8 @@ _Result = TypeVar("_Result")
 
 def as_entry(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
     """Return a public function that runs as it is written in code that ``torch.compile`` takes.
+
+    What it does is none of what ``torch.utils.checkpoint`` around it runs again to reverse it.
 
     Raises InputError within transforms of ``torch.func`` and forward mode. A batch by ``vmap`` is fine without
     gradients.
@@ -33,7 +36,8 @@ def as_entry(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _R
                 accepted="loss.backward() or torch.autograd.grad; vmap without gradients, under "
                 "torch.no_grad(); any transform within the cell",
             )
-        return function(*args, **options)
+        with without_recomputation():
+            return function(*args, **options)
 
     # Not torch.compiler.disable, which imports the compiler with this package.
     return _disable_dynamo(enter)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from ckptplan.errors import InputError
 from ckptplan.torch import bptt, plan_for, scan, wrap
@@ -109,3 +111,24 @@ def test_a_batch_without_gradients_is_no_transform_of_the_steps() -> None:
     with torch.no_grad():
         together = torch.func.vmap(lambda x: sums_of_scan(x, cell))(batch)
         assert_close([together], [torch.stack([sums_of_scan(x, cell) for x in batch])], relative=1e-9)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("later", [False, True])
+def test_a_call_within_a_checkpointed_function_has_the_gradients_of_steps(reentrant: bool, later: bool) -> None:
+    """In the first call, which tries its steps, and in others; ``later`` operations have the call run again."""
+    (cell, parameters), (inputs, _) = gru(), job(STEPS)
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = scan(cell, x.new_zeros(3, 7), torch.tanh(x), memory="100 kB")[1]
+        return torch.exp(outputs) if later else outputs
+
+    def measure(function: Any) -> list[torch.Tensor]:
+        for one in (inputs, *parameters):
+            one.grad = None
+        function(inputs).square().mean().backward()
+        return [one.grad for one in (inputs, *parameters) if one.grad is not None]
+
+    for _ in range(3):
+        ours = measure(partial(checkpoint, run, use_reentrant=reentrant))
+        assert_close(ours, measure(run), relative=1e-9)
