@@ -38,7 +38,7 @@ _INDENT, _BELOW = 2, 4
 #: Characters of a bar, full and empty.
 _BAR, _FULL, _EMPTY = 24, "█", "░"
 #: What stands for characters that a console without Unicode lacks.
-_PLAIN = str.maketrans({_FULL: "#", _EMPTY: ".", "²": "2"})
+_PLAIN = str.maketrans({_FULL: "#", _EMPTY: ".", "²": "2", "≤": "<="})
 
 
 def draw_blocks(blocks: Iterable[Block], *, width: int, unicode: bool = True) -> Iterator[Text]:

@@ -60,6 +60,11 @@ def test_no_colour_codes_off_a_terminal() -> None:
     assert "\x1b" not in run(*MAIN_JOB, FORCE_COLOR="").stdout
 
 
+def test_a_terminal_without_the_sign_of_less_or_equal_gets_two_characters() -> None:
+    job = ("compare", "--profiles", "ipu-mk2,nvidia-h200", "--T", "512")
+    assert "<= 0.69 J" in run_process(*job, PYTHONIOENCODING="latin-1").stdout
+
+
 def test_a_terminal_that_cannot_show_blocks_gets_ascii() -> None:
     done = run_process(*MAIN_JOB, PYTHONIOENCODING="latin-1")
     assert done.returncode == 0
