@@ -377,7 +377,10 @@ def run_eagerly() -> Iterator[None]:
 
 
 def walk_made(things: dict[str, object], call: Call, signature: Signature | None = None) -> Reached:
-    """Return what things reach, after a step of a call in which lazy modules make their parameters."""
+    """Return what things reach, after a step of a call in which lazy modules make their parameters.
+
+    The random numbers of that step stay drawn: those parameters are made of them.
+    """
     reached = walk(things, signature=signature)
     if not reached.lazy:
         return reached
@@ -387,7 +390,7 @@ def walk_made(things: dict[str, object], call: Call, signature: Signature | None
     lazy = {id(one) for attributes in own for one in (attributes, *attributes.values())}
     others = replace(reached, holders=[one for one in reached.holders if id(one.thing) not in lazy])
     try:
-        with aside(others, Generators(call.device, wanted=True)), torch.no_grad():
+        with aside(others, Generators(call.device, wanted=False)), torch.no_grad():
             # In eval(), running statistics stay as they are.
             for module in modules:
                 module.training = False

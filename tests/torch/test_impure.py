@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 from ckptplan import InputError
-from ckptplan.torch import bptt, measured_sizes
+from ckptplan.torch import bptt, measured_sizes, unroll
 from tests.torch.impure.__main__ import FAMILIES, PAGE, read_outcome, shorten
 from tests.torch.impure.cases import CASES, STEPS, squares
 from tests.torch.impure.modules import AppendedOnly, CallCounter, LastState, Logged, SideList
 from tests.torch.impure.outcome import STRATEGIES, plan, run
 from tests.torch.impure.spiking import short_term_plasticity
-from tests.torch.support import job
+from tests.torch.support import job, plain
 
 # PyTorch's compiler looks at the gradient of each state that it is called with.
 compiled = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
@@ -127,6 +128,25 @@ def test_sizes_are_measured_without_a_trace() -> None:
     assert cell.calls == 0
     assert cell.norm.num_batches_tracked == 0
     assert torch.equal(torch.get_rng_state(), drawn)
+
+
+@pytest.mark.parametrize("memory", ["20 kB", "50 MB"])
+def test_the_numbers_that_a_lazy_module_draws_stay_drawn(memory: str) -> None:
+    def train(step: Callable[[Any, Any, Any], Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        torch.manual_seed(0)
+        inner, layer = torch.nn.GRUCell(6, 8), torch.nn.LazyLinear(6)
+
+        def cell(state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            state = inner(layer(x).relu(), state)
+            return state, state
+
+        step(cell, torch.randn(STEPS, 4, 5), torch.zeros(4, 8))
+        return layer.weight, torch.rand(3)
+
+    expected = train(lambda cell, inputs, state: plain(cell, inputs, state, STEPS))
+    found = train(lambda cell, inputs, state: unroll(cell, inputs, state, memory=memory))
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
 
 
 def test_a_lazy_module_counts_no_step_more_than_a_plain_loop() -> None:

@@ -105,7 +105,10 @@ class Holder(ABC):
 
     def name_of(self, key: Key) -> str:
         """Return the name of a value, as a user would write it."""
-        return self.name if key is None else f"{self.name}[{key!r}]"
+        if key is None:
+            return self.name
+        # The numbers of a parameter, a key in the state of an optimizer, take long to print, and change.
+        return f"{self.name}[{type(key).__name__ if isinstance(key, torch.Tensor) else repr(key)}]"
 
 
 class NamedValues(Holder):
