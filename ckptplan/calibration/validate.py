@@ -13,7 +13,15 @@ from typing import Annotated, Any
 from pydantic import Field
 
 import ckptplan
-from ckptplan.calibration.backend import Backend, Environment, PilotTimes, Program, RunCounter, TimedRun
+from ckptplan.calibration.backend import (
+    Backend,
+    Environment,
+    Gradient,
+    PilotTimes,
+    Program,
+    RunCounter,
+    TimedRun,
+)
 from ckptplan.calibration.calibrate import open_backend
 from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.host import KEEPS_MEMORY
@@ -26,6 +34,7 @@ from ckptplan.calibration.validation import (
     Verdict,
     base_rows,
     byte_rows,
+    explain_difference,
     gradient_row,
     machine_rows,
     note_meter,
@@ -399,10 +408,10 @@ class _Comparison:
         expected = counter.run(self._program(self.reference).gradients)
         found = counter.run(lambda: self._own.gradients(counter.within(self._actions)))
         row = gradient_row(expected, found, plain=self.plain)
-        self.rows.append(self._compare_in_double(row) if row.verdict is Verdict.OFF else row)
+        self.rows.append(self._compare_in_double(row, expected) if row.verdict is Verdict.OFF else row)
 
-    def _compare_in_double(self, single: Row) -> Row:
-        """Compare gradients that differ once more, in double precision.
+    def _compare_in_double(self, single: Row, plain: Sequence[Gradient]) -> Row:
+        """Compare gradients that differ once more, in double precision; ``plain`` are the expected ones.
 
         Whether a neuron at its threshold fires may depend on rounding, and then all that follows it does. In
         double precision that is next to impossible.
@@ -421,10 +430,8 @@ class _Comparison:
         row = gradient_row(expected, found, plain=self.plain)
         if row.verdict is Verdict.OFF:
             return single
-        self.notes.append(
-            f"{told}, and in double precision they agree, which is shown: rounding decided whether a neuron at "
-            "its threshold fires"
-        )
+        why = explain_difference(plain)
+        self.notes.append(f"{told}, and in double precision they agree, which is shown: {why}")
         return row
 
     def _compare_messages(self, counter: RunCounter) -> None:

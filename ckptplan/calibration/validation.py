@@ -244,6 +244,13 @@ def gradient_row(expected: Sequence[Gradient], found: Sequence[Gradient], *, pla
     return Row(quantity="gradient difference", unit="share", predicted=0.0, measured=worst, verdict=verdict)
 
 
+def explain_difference(expected: Sequence[Gradient]) -> str:
+    """Return why gradients are not those expected in single precision, if they are in double precision."""
+    if all(np.isfinite(one).all() for one, _ in expected):
+        return "rounding decided whether a neuron at its threshold fires"
+    return "in single precision, those of plain backpropagation are not finite either"
+
+
 #: Kinds of actions on steps and on remote memory, whose time every plan predicts.
 _KINDS = ("forward", "recompute", "record", "backward", WRITE, READ)
 #: Kinds of actions on local memory -> the names of their rows.

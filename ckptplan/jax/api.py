@@ -16,6 +16,7 @@ from jax import lax
 
 from ckptplan.errors import InputError, quote_value
 from ckptplan.execution.execute import check_functions
+from ckptplan.jax.leaves import widen
 from ckptplan.jax.limit import LoopCall, plan_within
 from ckptplan.jax.primitive import run_loop
 from ckptplan.jax.step import Step, differentiable, trace_step
@@ -209,7 +210,7 @@ def make_step(f: Callable[[Any, Any], tuple[Any, Any]], loss: Callable[[Any, Any
             raise InputError(
                 f"returns {term.dtype}{list(term.shape)}", field="loss", accepted="a single real number"
             )
-        return after, (), (term.astype(jnp.promote_types(term.dtype, jnp.float32)),)
+        return after, (), (widen(term),)
 
     return step
 

@@ -26,6 +26,11 @@ def has_gradient(leaf: Any) -> bool:
     return bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
 
 
+def widen(leaf: jax.Array) -> jax.Array:
+    """Return real numbers in fp32 at least."""
+    return leaf.astype(jnp.float32) if leaf.dtype.itemsize < _FLOAT_BYTES else leaf
+
+
 def set_weak(leaf: jax.Array, *, weak: bool) -> jax.Array:
     """Return an array whose type gives way to others, as that of a Python number, or does not."""
     if jax.typeof(leaf).weak_type == weak:
@@ -190,4 +195,6 @@ def from_words(words: jax.Array, like: Any) -> jax.Array:
 
 
 def _word(leaf: jax.Array) -> Any:
+    if leaf.dtype == jnp.float4_e2m1fn:
+        return jnp.uint4
     return {1: jnp.uint8, 2: jnp.uint16}.get(leaf.dtype.itemsize, jnp.uint32)

@@ -14,6 +14,7 @@ from functools import lru_cache, partial
 from typing import Any, NoReturn
 
 import jax
+import jax.export
 import jax.numpy as jnp
 from jax.extend import core
 from jax.interpreters import ad, batching, mlir
@@ -72,12 +73,24 @@ def _tell_what_is_not_counted(call: LoopCall, plan: Plan) -> None:
 
 def _find_loop(call: LoopCall, wanted: Wanted) -> Loop:
     """Return the loop of an equal call for the same gradients if there was one, else a new one."""
+    _check_shapes(call.step)
     traced = TracedGradient(call.step, wanted)
     if traced.values:
         # Arrays that a rule holds are those of this call.
         return _plan_loop(call, traced)
     rules = identify(traced.before), identify(traced.whole)
     return _remember(_Asked(key=(call, wanted, rules), traced=traced))
+
+
+def _check_shapes(step: TracedStep) -> None:
+    """Raise InputError if sizes are not known, as those of ``jax.export.symbolic_shape``."""
+    for leaf in (*step.constants, *step.state, *step.inputs, *step.outputs):
+        if any(map(jax.export.is_symbolic_dim, leaf.shape)):
+            raise InputError(
+                f"has an array of a symbolic shape {list(leaf.shape)}, which no plan can be made for",
+                field="f",
+                accepted="arrays of known shapes where a gradient is wanted",
+            )
 
 
 def make_differentiable(call: LoopCall) -> Callable[..., tuple[Arrays, Arrays, Arrays]]:
@@ -170,7 +183,14 @@ def run_loop(call: LoopCall, constants: Arrays, state: Arrays, xs: Arrays) -> tu
 
 
 _loop.def_impl(lambda *leaves, call: _compile(call)(*leaves))
-_loop.def_abstract_eval(lambda *leaves, call: jax.make_jaxpr(partial(_run, call))(*leaves).out_avals)
+
+
+def _find_results(*leaves: Any, call: LoopCall) -> tuple[Any, Any]:
+    closed = jax.make_jaxpr(partial(_run, call))(*leaves)
+    return closed.out_avals, closed.effects
+
+
+_loop.def_effectful_abstract_eval(_find_results)
 mlir.register_lowering(_loop, mlir.lower_fun(lambda *leaves, call: _run(call, *leaves), multiple_results=True))
 
 
@@ -210,7 +230,12 @@ def _differentiate(primals: Sequence[Any], tangents: Sequence[Any], *, call: Loo
     return jax.jvp(of_moved, [primals[place] for place in moved], [tangents[place] for place in moved])
 
 
+def _refuse_transpose(*_: Any, **__: Any) -> NoReturn:
+    raise _refused("transposes")
+
+
 ad.primitive_jvps[_loop] = _differentiate
+ad.primitive_transposes[_loop] = _refuse_transpose
 
 
 @jax.tree_util.register_static

@@ -30,6 +30,7 @@ from ckptplan.jax.leaves import (
     release,
     run_if,
     take_given,
+    widen,
 )
 from ckptplan.jax.remote import HostStates, RemoteStates, make_remote
 from ckptplan.jax.step import TracedStep, differentiable
@@ -437,9 +438,7 @@ def _run_both_passes(loop: Loop, constants: Arrays, state: Arrays, xs: Arrays) -
 
     def loss(*results: Arrays) -> Any:
         leaves = (jnp.abs(one) for some in results for one in some if one.size)
-        return sum(
-            jnp.mean(jnp.square(one.astype(jnp.promote_types(one.dtype, jnp.float32)))) for one in leaves
-        )
+        return sum(jnp.mean(jnp.square(widen(one))) for one in leaves)
 
     value, gradients = jax.value_and_grad(loss, (0, 1, 2))(final, outputs, sums)
     final, stacked, sums = gradients

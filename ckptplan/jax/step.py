@@ -21,6 +21,11 @@ from ckptplan.jax.leaves import (
     split,
 )
 
+#: Operations that a loop under a plan cannot carry -> what calls them, and what is accepted.
+_UNSUPPORTED = {
+    "check": ("calls checkify.check", "a check of outputs after the call, or jax.lax.scan"),
+    "new_ref": ("makes a jax.Ref", "arrays that are replaced, as by x.at[0].set(y)"),
+}
 #: ``step(t, state, x)`` returns the next state, outputs to stack over time, and terms to sum over time.
 Step = Callable[[Any, Any, Any], tuple[Any, Any, Any]]
 
@@ -143,6 +148,7 @@ def trace_step(
     _check_state(init, closed.in_avals[: len(state)], shapes[0], field=field, first=first)
     check_repeatable(closed, field=field)
     jaxpr, constants = inline_calls(closed)
+    _check_operations(jaxpr, field=field)
     _check_collectives(jaxpr, field=field)
     kinds = (
         one.aval
@@ -219,6 +225,14 @@ def check_repeatable(closed: core.ClosedJaxpr, *, field: str = "f") -> None:
             field=field,
             accepted="a step whose changing arrays are part of its state",
         )
+
+
+def _check_operations(jaxpr: core.Jaxpr, *, field: str) -> None:
+    """Raise InputError if a step has operations that are not supported."""
+    for equation in (equation for inner in walk(jaxpr) for equation in inner.eqns):
+        if equation.primitive.name in _UNSUPPORTED:
+            what, accepted = _UNSUPPORTED[equation.primitive.name]
+            raise InputError(f"{what}, which is not supported under a plan", field=field, accepted=accepted)
 
 
 def find_collectives(jaxpr: core.Jaxpr) -> Iterator[tuple[str, str]]:

@@ -128,10 +128,10 @@ class TracedGradient:
         spaces = {getattr(one.aval, "memory_space", None) for one in self.residuals}
         if jax.memory.Space.Host in spaces:
             raise InputError(
-                "keeps states in host memory for its gradient, as a loop under a plan in it does, and a tape "
-                "is in device memory",
+                "keeps arrays in host memory for its gradient, as a loop under a plan in it or an offloading "
+                "policy of jax.checkpoint does, and a tape is in device memory",
                 field="f",
-                accepted="local checkpoints in that loop, or jax.checkpoint around it",
+                accepted="local checkpoints in that loop or jax.checkpoint around it; a policy without offload",
             )
         self.before = jaxpr.replace(
             invars=self.given, outvars=(*self.results, *self.residuals), eqns=jaxpr.eqns[:turn]

@@ -18,7 +18,7 @@ from ckptplan.calibration.torch_backend import TorchBackend, rounds
 from ckptplan.calibration.torch_backend.cells import MeasuredNetwork, build_network
 from ckptplan.calibration.torch_backend.runs import TorchProgram
 from ckptplan.calibration.validate import validate
-from ckptplan.calibration.validation import Row, Validation, Verdict, gradient_row
+from ckptplan.calibration.validation import Row, Validation, Verdict, explain_difference, gradient_row
 from ckptplan.model.workload import ACTION_TIMES
 from ckptplan.planning.playback import make_schedule
 from ckptplan.report.formats import json_text
@@ -147,6 +147,12 @@ def test_gradients_are_judged_each_by_the_digits_of_its_type() -> None:
     assert gradient_row(right, [fine(1.01), coarse()], plain=True).verdict is Verdict.OFF
     assert gradient_row([fine()], [fine(float("nan"))], plain=True).verdict is Verdict.OFF
     assert gradient_row([fine()], [fine()], plain=False).verdict is Verdict.UNCHECKED
+
+
+def test_gradients_that_overflow_in_plain_backpropagation_are_told_of() -> None:
+    """Where double precision agrees, single precision differs by rounding only if it has numbers at all."""
+    assert "a neuron at its threshold" in explain_difference([(np.ones(3), 1e-7)])
+    assert "plain backpropagation are not finite" in explain_difference([(np.array([1, np.inf]), 1e-7)])
 
 
 def plan_of_other_hardware() -> Plan:

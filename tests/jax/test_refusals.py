@@ -5,11 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from functools import partial
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import pytest
+from jax.ad_checkpoint import checkpoint_name
+from jax.experimental import checkify
 
 import ckptplan.jax
 from ckptplan import InputError
@@ -88,6 +92,49 @@ def test_a_mutable_array_from_outside() -> None:
         ckptplan.jax.scan(cell, jnp.float64(0), XS, plan=standard())
 
 
+def test_operations_that_a_plan_cannot_carry() -> None:
+    def check(h: Any, x: Any) -> Any:
+        checkify.check(jnp.all(h < 1), "large")
+        return h, x
+
+    def change(h: Any, x: Any) -> Any:
+        mine = jax.new_ref(h)
+        mine[...] += 1
+        return mine[...], x
+
+    for cell, told in ((check, "calls checkify.check"), (change, "makes a jax.Ref")):
+        with pytest.raises(InputError, match=f"f: {told}, which is not supported under a plan"):
+            ckptplan.jax.scan(cell, jnp.float64(0), XS, plan=standard())
+
+
+def test_a_policy_that_offloads_within_a_step() -> None:
+    policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=[],
+        names_which_can_be_offloaded=["h"],
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
+
+    @partial(jax.checkpoint, policy=policy)
+    def cell(h: Any, x: Any) -> Any:
+        return jnp.sin(checkpoint_name(jnp.tanh(h + x), "h")), None
+
+    with pytest.raises(
+        InputError, match=r"f: keeps arrays in host memory .*offloading policy of jax.checkpoint"
+    ):
+        jax.jit(jax.grad(lambda xs: under(standard())(cell, xs[0], xs)[0].sum()))(XS)
+
+
+def test_a_symbolic_batch_has_a_forward_pass_only() -> None:
+    def loss(xs: Any) -> Any:
+        return under(standard())(keep, jnp.zeros(()), xs)[1].sum()
+
+    xs = jax.ShapeDtypeStruct((STEPS, *jax.export.symbolic_shape("b")), jnp.float64)
+    assert jax.export.export(jax.jit(loss))(xs).out_avals[0].shape == ()
+    with pytest.raises(InputError, match=r"f: has an array of a symbolic shape \[b\]"):
+        jax.export.export(jax.jit(jax.grad(loss)))(xs)
+
+
 def test_a_first_state_that_does_not_vary_over_devices_as_later_ones_do() -> None:
     spec: Any = jax.sharding.PartitionSpec
     mesh = jax.make_mesh((1,), ("devices",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -119,6 +166,8 @@ def test_forward_mode_and_second_derivatives_are_named() -> None:
     for second in (jax.hessian(loss), jax.grad(lambda one: jax.jit(jax.grad(loss))(one).sum())):
         with pytest.raises(InputError, match="second derivatives of a loop under a plan"):
             second(weights)
+    with pytest.raises(InputError, match="transposes of a loop under a plan"):
+        jax.linear_transpose(lambda xs: under(standard())(keep, 0.0, xs)[1], xs)(xs)
 
 
 def test_collectives_over_a_batch_are_named() -> None:

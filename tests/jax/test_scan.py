@@ -41,6 +41,33 @@ def test_a_program_may_be_compiled_before_or_after_it_is_differentiated(schedule
         assert difference(ours(*data()), theirs) <= 1e-13
 
 
+def test_ordered_callbacks_are_called_in_order_without_a_gradient() -> None:
+    seen: list[float] = []
+
+    def cell(h: Any, x: Any) -> Any:
+        jax.debug.callback(lambda x: seen.append(float(x)), x, ordered=True)
+        return h + x, None
+
+    assert jax.jit(lambda xs: under(standard())(cell, 0.0, xs)[0])(jnp.arange(20.0)) == 190
+    jax.effects_barrier()
+    assert seen == list(range(20))
+
+
+@pytest.mark.parametrize("kind", [jnp.float8_e4m3fn, jnp.float4_e2m1fn])
+def test_states_of_few_bits(kind: Any) -> None:
+    def loss(scan: Any, xs: Any) -> Any:
+        def cell(state: Any, x: Any) -> Any:
+            h = jnp.tanh(state[0] + x + state[1].astype(jnp.float64))
+            return (h, h.astype(kind)), h
+
+        return (scan(cell, (xs[0], xs[0].astype(kind)), xs)[1] ** 2).sum()
+
+    xs = jnp.linspace(-1, 1, 40).reshape(20, 2)
+    theirs = jax.grad(lambda xs: loss(jax.lax.scan, xs))(xs)
+    for scan in (under(standard()), limited("1 MB")):
+        assert difference(jax.grad(lambda xs, scan=scan: loss(scan, xs))(xs), theirs) < 1e-12
+
+
 def test_batches_of_losses_and_of_gradients() -> None:
     weights, state, xs = data()
     some = jnp.stack([weights, 2 * weights])
