@@ -146,7 +146,7 @@ def test_a_loop_with_states_in_host_memory_within_a_step_is_refused_by_name() ->
 
     plan = under(make_schedule("standard", steps=4, chunk_size=2))
     with pytest.raises(
-        ckptplan.InputError, match=r"^f: keeps states in host memory .*jax.checkpoint around it"
+        ckptplan.InputError, match=r"^f: keeps arrays in host memory .*jax.checkpoint around it"
     ):
         jax.grad(lambda one: loss(plan, one))(weights)
     ours = jax.grad(lambda one: loss(plan, one, jax.checkpoint))(weights)
