@@ -203,6 +203,9 @@ def _explain_regret(best: Plan) -> str:
 
 def _describe_distance(bound: Bound) -> str:
     """Return how far above the least time a plan is at most, as a share of the least time."""
+    if bound.gap >= 1:
+        # The least that was proved is nothing beside the plan's time.
+        return "at an unknown distance from"
     return f"within {format_percent(bound.gap / (1 - bound.gap))[1:]} of"
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import ckptplan
 from ckptplan import HardwareProfile, Workload
+from ckptplan.model.prediction import Bound
 from ckptplan.report.formats import TEXT
 from ckptplan.report.plan import view_plan
 from tests.support import run, run_on_terminal
@@ -75,6 +76,8 @@ def test_a_distance_from_the_least_time_is_a_share_of_the_least_time() -> None:
     assert times > 4
     text = "".join(TEXT.render(view_plan(plan, dict)))
     assert f"within {100 * (times - 1):.1f} % of the least possible time" in text
+    beyond = plan.model_copy(update={"bound": Bound(least_seconds=0.0, gap=1.0)})
+    assert "at an unknown distance from the least" in "".join(TEXT.render(view_plan(beyond, dict)))
 
 
 def test_an_overlapping_profile_and_a_small_remote_memory_still_get_a_plan() -> None:
