@@ -23,13 +23,12 @@ import torch
 
 import ckptplan
 from benchmarks.harness import DOCS, MIB, Setting, clean, find_difference, main, tabulate
+from benchmarks.pictures import draw_offload
 from ckptplan import Infeasible, Plan, Schedule
 from ckptplan.cost.case import Case
 from ckptplan.execution.advice import find_limit
 from ckptplan.planning.playback import actions, schedule_of
-from ckptplan.report import style
-from ckptplan.report.charts import Marks, Plot, scale_counts
-from ckptplan.report.picture import Picture
+from ckptplan.report.plots.figures import save_figure
 from ckptplan.schedule.actions import Backward, Record, Tier
 from ckptplan.schedule.simulator import Trace, play
 from ckptplan.schedule.timeline import Event, Sink
@@ -168,7 +167,7 @@ def run(setting: Setting) -> dict[str, Any]:
             found["rows"].append(_measure_row(job, steps, states, folder))
             clean(setting)
     if not setting.small:
-        draw(found["timeline"], DOCS / PICTURE)
+        save_figure(draw_offload(found["timeline"]), str(DOCS / PICTURE))
     return found
 
 
@@ -364,29 +363,6 @@ def _trace(job: Job, steps: int, folder: Path) -> dict[str, Any]:
         "measured": {"seconds": seconds, **bars.of},
         "simulated": {"seconds": planned, **simulated},
     }
-
-
-def draw(timeline: dict[str, Any], path: Path) -> None:
-    """Draw the measured timeline beside the simulated one."""
-    looks = {"whole": style.BLUE, "wait": style.GREY, "write": style.ORANGE, "read": style.GREEN}
-    names = {"whole": "whole run", "wait": "compute waits"}
-    plots: list[Plot] = []
-    for name in ("measured", "simulated"):
-        found = {**timeline[name], "whole": [(0, timeline[name]["seconds"])]}
-        bars = [
-            Marks(
-                kind="span",
-                rows=[{"y": names.get(track, track), "x": a, "x2": b} for a, b in found.get(track, ())],
-                colour=colour,
-                size=8,
-            )
-            for track, colour in looks.items()
-        ]
-        longest = max(timeline[one]["seconds"] for one in ("measured", "simulated"))
-        x = scale_counts("seconds" if plots else "", 0, longest)
-        rows = [names.get(track, track) for track in looks]
-        plots.append(Plot(x=x, y=rows, marks=bars, title=f"{name}: {found['seconds']:.2f} s"))
-    Picture(title=(), rows=[[plot] for plot in plots], heights=[0.9, 0.9]).save(str(path))
 
 
 def judge(results: dict[str, Any]) -> list[str]:

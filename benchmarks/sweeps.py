@@ -19,7 +19,7 @@ from typing import Any
 
 import ckptplan
 from benchmarks.harness import DOCS, Setting, main, table
-from ckptplan.storage.tables import Format, Lines, Row, write_parquet
+from ckptplan.storage.tables import Format, Lines, Row, open_parquet
 from ckptplan.studies.sweep import Sweep, iterate_rows, make_sweep
 from ckptplan.studies.workers import WorkerPool
 
@@ -90,7 +90,8 @@ def measure_rows(sweep: Sweep) -> dict[str, Any]:
         half, file = len(rows) // 2, Path(folder) / "rows.parquet"
         written = []
         for some in (rows, rows[:half]):
-            write_parquet(file, [some], columns=sweep.columns, identity=sweep.identity)
+            with open_parquet(file, columns=sweep.columns, identity=sweep.identity) as append:
+                append(some)
             written.append(file.stat().st_size)
         sizes["parquet"] = (written[0] - written[1]) / (len(rows) - half)
     return {"rows": len(rows), "seconds": seconds, "bytes": sizes, "fit": sum(row["fits"] for row in rows)}

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from ckptplan.storage.plans import load_plan, save_plan
     from ckptplan.storage.schedules import load_schedule
     from ckptplan.storage.toml_files import load_profile, load_workload, save_profile, save_workload
-    from ckptplan.studies.largest import Reach, largest
+    from ckptplan.studies.largest import LargestValues, Reach, largest
     from ckptplan.studies.machines import MachineComparison, compare_machines
     from ckptplan.studies.pareto import ParetoFront, pareto
     from ckptplan.studies.sensitivity import sensitivity
-    from ckptplan.studies.sweep import sweep
+    from ckptplan.studies.sweep import SweepResult, sweep
 
 __all__ = [
     "CkptplanError",
@@ -43,6 +43,7 @@ __all__ = [
     "IllegalAction",
     "Infeasible",
     "InputError",
+    "LargestValues",
     "MachineComparison",
     "MissingExtra",
     "OnlineSchedule",
@@ -50,6 +51,7 @@ __all__ = [
     "Plan",
     "Reach",
     "Schedule",
+    "SweepResult",
     "Trace",
     "Workload",
     "__version__",
@@ -91,11 +93,11 @@ _PUBLIC = {
     "ckptplan.storage.plans": ("load_plan", "save_plan"),
     "ckptplan.storage.schedules": ("load_schedule",),
     "ckptplan.storage.toml_files": ("load_profile", "load_workload", "save_profile", "save_workload"),
-    "ckptplan.studies.largest": ("Reach", "largest"),
+    "ckptplan.studies.largest": ("LargestValues", "Reach", "largest"),
     "ckptplan.studies.machines": ("MachineComparison", "compare_machines"),
     "ckptplan.studies.pareto": ("ParetoFront", "pareto"),
     "ckptplan.studies.sensitivity": ("sensitivity",),
-    "ckptplan.studies.sweep": ("sweep",),
+    "ckptplan.studies.sweep": ("SweepResult", "sweep"),
 }
 _HOMES = {name: module for module, names in _PUBLIC.items() for name in names}
 
@@ -116,5 +118,8 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-# What shows results in notebooks is imported when one asks.
-register_display(lambda result: import_module("ckptplan.report").show_as_html(result))
+# What shows results is imported when a notebook or a caller asks for it.
+register_display(
+    show_as_html=lambda result: import_module("ckptplan.report").show_as_html(result),
+    plot=lambda result, target: import_module("ckptplan.report.plots").plot_result(result, target),
+)

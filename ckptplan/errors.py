@@ -150,8 +150,8 @@ class Infeasible(CkptplanError):  # noqa: N818 - the name is part of the interfa
     of base's time. If ``binding`` is ``steps``, the strategy can be solved for at most ``need`` steps, and
     the sequence has ``have``. ``headroom`` is the share of local memory that the local budget leaves free; if
     that budget is the limit, ``have`` is what remains. ``suggestions`` holds single changes; each was planned
-    and fits. ``stays`` are the bytes of ``need`` that no schedule moves out of local memory, by the field of
-    the workload; empty if another limit binds.
+    and fits. ``stays`` are the bytes of ``need`` that every schedule keeps in local memory, by the name of the
+    part, as "weights"; empty if another limit binds.
     """
 
     exit_code = 3

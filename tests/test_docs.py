@@ -125,7 +125,7 @@ def test_commands_of_the_documents_run(page: str, workplace: Path) -> None:
 PYTHON_PAGES = (
     *sorted({*PAGES} - {"docs/accuracy.md"}), "docs/runtime.md", "docs/cells.md", "docs/torch-plans.md",
     "docs/checks.md", "docs/start/pytorch.md", "docs/jax.md", "docs/executor.md",
-    "docs/compiled.md", "docs/offload.md", "docs/online.md",
+    "docs/compiled.md", "docs/offload.md", "docs/online.md", "docs/report.md",
 )  # fmt: skip
 #: Pages whose Python other tests run: tests/studies/test_docs.py and tests/examples/test_examples.py.
 RUN_ELSEWHERE = {"docs/sweep.md", "docs/sensitivity.md", "docs/lightning.md"}

@@ -10,7 +10,7 @@ import pytest
 import ckptplan
 from ckptplan.calibration.calibrate import Noisy
 from ckptplan.errors import CkptplanError, Infeasible, InputError, MissingExtra, did_you_mean, quote_value
-from ckptplan.report.gantt import TooLongToDraw
+from ckptplan.report.sketch import TooLongToDraw
 from ckptplan.schedule.simulator import IllegalAction
 from ckptplan.torch.memory import OutOfMemory
 from ckptplan.torch.recognise import StaleFindingsError

@@ -15,8 +15,8 @@ TREES = {module: ast.parse(module.read_text()) for module in MODULES}
 SHORT = 60
 #: Found by their names or run by Python, and imported by nobody.
 ENTRIES = {"ckptplan.__main__"}
-#: Folders whose modules are found by listing them: a strategy or a format is a file of its own.
-LISTED = ("ckptplan.strategies.",)
+#: Folders where each strategy, or each kind of picture, is a file of its own.
+LISTED = ("ckptplan.strategies.", "ckptplan.report.plots.")
 
 
 def name_of(module: Path) -> str:

@@ -33,8 +33,9 @@ from ckptplan.errors import CkptplanError, InputError
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress
 from ckptplan.model.workload import Workload
+from ckptplan.planning.optimize import INTERVAL, optimize
 from ckptplan.storage.remote_folder import make_parent
-from ckptplan.units import format_share, format_wait
+from ckptplan.units import format_bytes, format_share, format_wait
 from ckptplan.wording import Argument
 
 #: So many times as many rounds follow at most while they differ by too much.
@@ -255,6 +256,27 @@ class Calibrated:
     left_out: tuple[str, ...] = ()
     #: What ended the measurement before its last round, such as KeyboardInterrupt.
     ended_by: BaseException | None = None
+
+    def propose_budget(self) -> int:
+        """Return a local budget with room for a tenth of base's tapes, in bytes of two digits."""
+        workload = self.workload
+        resident = workload.resident_bytes + workload.steps * workload.resident_bytes_per_step
+        resident += workload.workspace_bytes + workload.chunk_workspace_bytes
+        tapes = max(0.1 * workload.steps, 4.0) * (workload.tape_bytes + workload.state_bytes)
+        return int(float(f"{1.05 * (resident + tapes):.1e}"))
+
+    def explain_uncertainty(self, *, tolerance: float, budget: int) -> str | None:
+        """Return what unknown times mean for a plan, None if they are known to within the tolerance."""
+        calibration = self.workload.calibration
+        known = 0.0 if calibration is None else calibration.uncertainty
+        if known <= tolerance and self.noisy is None:
+            return None
+        plan = optimize(self.workload, self.profile, local_bytes=budget)
+        interval = next((entry.text for entry in plan.estimate_basis if entry.field == INTERVAL), "")
+        return (
+            f"times of steps are only known to within {format_share(known)}, as rounds, or chunks of several "
+            f"sizes, differ; a plan for {format_bytes(budget)} takes {interval}"
+        )
 
 
 def open_backend(

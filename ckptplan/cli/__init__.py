@@ -1,1 +1,1 @@
-"""The command line, one command per file: parse, call one use case, render, exit."""
+"""The command line: each command parses its options, calls one use case, renders the result and exits."""

@@ -11,37 +11,32 @@ import typer
 from ckptplan.cli.command import Command, Group, takes_groups
 from ckptplan.version import __version__
 
-#: Each command in the order of the help: its module, its function there, what that imports, and arguments to
-#: try; tests run them. Imports come before typer calls the command: deep within typer's calls they take a fifth
-#: longer, because CPython's frame stack then crosses the end of a chunk again and again.
+#: Each command in the order of the help: its module, what it imports, and arguments to try, which tests run.
+#: Imports come before typer calls the command: deep within typer's calls they take longer, because CPython's
+#: frame stack then crosses the end of a chunk again and again.
 COMMANDS: Mapping[str, tuple[str, ...]] = {
-    "optimize": ("compare", "optimize", "report.plan", "--T 4096 --profile ipu-mk2 -o plan.json"),
-    "compare": (
-        "compare",
-        "compare",
-        "report.plan",
-        "--T 3000 --profile ipu-mk2,nvidia-h200 --strategies paper",
-    ),
-    "pareto": ("studies", "pareto", "studies.pareto", "--T 1024 --at '400 KiB'"),
-    "largest": ("studies", "largest", "studies.largest", "T --max-overhead 20%"),
-    "sweep": ("sweep", "sweep", "studies.sweep", "--over T=256:16384:x2 --over batch=30,60,120 -o sweep.csv"),
-    "sensitivity": ("studies", "sensitivity", "studies.sensitivity", "--T 1024"),
-    "calibrate": ("calibrate", "calibrate", "--cell gru --batch 32 --T 256 --quick -o my-gru.toml"),
-    "validate": ("validate", "validate", "plan.json"),
-    "simulate": ("plans", "simulate", "planning.playback", "plan.json --gantt schedule.png"),
-    "schedule": ("plans", "schedule", "planning.playback", "plan.json -o schedule.jsonl"),
-    "report": ("plans", "report", "plan.json -o report.html"),
-    "paper": ("paper", "paper", "paper.claims", "--figure 3"),
-    "profiles list": ("library", "list_profiles", "--format csv"),
-    "profiles show": ("library", "show_profile", "nvidia-h200"),
-    "profiles check": ("library", "check_profiles", "ipu-mk2 nvidia-h200"),
-    "profiles new": ("library", "new_profile", "--like nvidia-h200 --price-per-hour 3.5 -o my-h200.toml"),
-    "workloads list": ("library", "list_workloads", "--format csv"),
-    "workloads show": ("library", "show_workload", "paper-snn"),
-    "workloads new": ("library", "new_workload", "--kind lstm --batch 8 --neurons 64 -o my-lstm.toml"),
-    "schema": ("plans", "schema", "plan -o plan.schema.json"),
+    "optimize": ("jobs", "report.plan", "--T 4096 --profile ipu-mk2 -o plan.json"),
+    "compare": ("jobs", "report.plan", "--T 3000 --profile ipu-mk2,nvidia-h200 --strategies paper"),
+    "pareto": ("jobs", "studies.pareto", "--T 1024 --at '400 KiB'"),
+    "largest": ("jobs", "studies.largest", "T --max-overhead 20%"),
+    "sweep": ("sweep", "studies.sweep", "--over T=256:16384:x2 --over batch=30,60,120 -o sweep.csv"),
+    "sensitivity": ("jobs", "studies.sensitivity", "--T 1024"),
+    "calibrate": ("measure", "--cell gru --batch 32 --T 256 --quick -o my-gru.toml"),
+    "validate": ("measure", "plan.json"),
+    "simulate": ("plans", "planning.playback", "plan.json --gantt schedule.png"),
+    "schedule": ("plans", "planning.playback", "plan.json -o schedule.jsonl"),
+    "report": ("plans", "plan.json -o report.html"),
+    "paper": ("paper", "paper.claims", "--figure 3"),
+    "profiles list": ("library", "--format csv"),
+    "profiles show": ("library", "nvidia-h200"),
+    "profiles check": ("library", "ipu-mk2 nvidia-h200"),
+    "profiles new": ("library", "--like nvidia-h200 --price-per-hour 3.5 -o my-h200.toml"),
+    "workloads list": ("library", "--format csv"),
+    "workloads show": ("library", "paper-snn"),
+    "workloads new": ("library", "--kind lstm --batch 8 --neurons 64 -o my-lstm.toml"),
+    "schema": ("plans", "plan -o plan.schema.json"),
 }
-#: What groups of commands are for, and arguments to try.
+#: Each group of commands: its help, and arguments to try.
 GROUPS: Mapping[str, tuple[str, str]] = {
     "": (
         "Plan gradient checkpointing for recurrent and spiking networks under a memory limit.",
@@ -57,19 +52,18 @@ def make_app(*words: str) -> typer.Typer:
     groups = {name: _make_group(name, *group) for name, group in GROUPS.items()}
     app = groups.pop("")
     app.callback()(_root)
-    for path, (module, function, *early, arguments) in COMMANDS.items():
+    for path, (module, *early, arguments) in COMMANDS.items():
         if path.split()[: len(words)] == list(words):
             if words and early:
                 import_module("numpy")
-                for one in ("model.plan", *early):
-                    import_module(f"ckptplan.{one}")
+                for name in ("model.plan", *early):
+                    import_module(f"ckptplan.{name}")
             owner, _, name = path.rpartition(" ")
-            command = getattr(import_module(f"ckptplan.cli.{module}"), function)
-            # A terminal breaks paragraphs where it ends.
-            told = re.sub(r"(?<!\n)\n(?!\n)", " ", getdoc(command) or "")
-            add = groups.get(owner, app).command(
-                name, cls=Command, help=told, epilog=_make_epilog(path, arguments)
-            )
+            command = getattr(import_module(f"ckptplan.cli.{module}"), "_".join(reversed(path.split())))
+            # A terminal breaks the lines of paragraphs.
+            about = re.sub(r"(?<!\n)\n(?!\n)", " ", getdoc(command) or "")
+            group = groups.get(owner, app)
+            add = group.command(name, cls=Command, help=about, epilog=_make_epilog(path, arguments))
             add(takes_groups(command))
     for name, group in groups.items():
         if group.registered_commands:

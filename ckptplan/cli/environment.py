@@ -1,4 +1,4 @@
-"""Removes what is odd about a process: variables that libraries cannot read, and closed standard streams."""
+"""The process around a command: unreadable environment variables, closed streams, lines of standard error."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
-#: Variables that libraries convert without asking, and what they can convert; other values are dropped.
+#: Variables that libraries convert without a check, and the values that they can convert. Others are removed.
 _READABLE = {
     **dict.fromkeys(("COLUMNS", "LINES", "TERMINAL_WIDTH"), "0*[1-9][0-9]{0,3}"),
     "SOURCE_DATE_EPOCH": "[0-9]{1,10}",
-    "TYPER_USE_RICH": r"(?i)\s*(1|0|true|false|t|f|yes|no|y|n|on|off)\s*",
-    # What a shell asks of a program that completes its command line.
+    # A shell sets these two when it completes a command line.
     "COMP_CWORD": "[0-9]{1,4}",
     "_CKPTPLAN_COMPLETE": "(complete|source)_(bash|zsh|fish|powershell|pwsh)",
 }
 
 
 def settle() -> None:
-    """Prepare variables and standard streams, before anything else is imported."""
+    """Remove unreadable variables and open closed streams. Call this before other modules are imported."""
     for name, readable in _READABLE.items():
         if not re.fullmatch(readable, os.environ.get(name, "")):
             os.environ.pop(name, None)
@@ -28,30 +27,21 @@ def settle() -> None:
         *os.environ
     }:
         del os.environ["_CKPTPLAN_COMPLETE"]
-    _open_streams()
-
-
-def _open_streams() -> None:
     if sys.stdin is None:
-        # Kept open, so that no other file becomes standard input.
+        # Take its descriptor, so that no other file becomes standard input.
         os.open(os.devnull, os.O_RDONLY)
-    if sys.stdout is None:
-        sys.stdout = _open_nothing()
-    if sys.stderr is None:
-        sys.stderr = _open_nothing()
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - open until exit
     if hasattr(sys.stdout, "reconfigure"):
-        # A character that a terminal cannot show is shown by its number.
+        # Show a character that the terminal lacks by its number.
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def _open_nothing() -> TextIO:
-    return Path(os.devnull).open("w", encoding="utf-8")
-
-
 def write_error(text: str) -> None:
-    """Write text to standard error, wrapped between words on a terminal.
+    """Write text to standard error. On a terminal, break its lines between words.
 
-    It is discarded if standard error is full or its reader gone.
+    The text is discarded if standard error is full or closed.
     """
     try:
         sys.stderr.write(f"{_wrap(text) if sys.stderr.isatty() else text}\n")
@@ -61,26 +51,19 @@ def write_error(text: str) -> None:
 
 
 def _wrap(text: str) -> str:
-    """Return a text whose lines are no longer than the terminal is wide, if words allow it."""
     import shutil
     import textwrap
 
-    width = max(20, shutil.get_terminal_size().columns)
-    return "\n".join(
-        textwrap.fill(
-            line,
-            width=width,
-            subsequent_indent=" " * (len(line) - len(line.lstrip()) + 2),
-            break_long_words=False,
-            break_on_hyphens=False,
-            replace_whitespace=False,
-        )
-        if len(line) > width
-        else line
-        for line in text.split("\n")
+    wrapper = textwrap.TextWrapper(
+        width=max(20, shutil.get_terminal_size().columns),
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
     )
+    return "\n".join(map(wrapper.fill, text.split("\n")))
 
 
 def discard(stream: TextIO) -> None:
-    """Discard what a stream holds and what is still written to it; Python would report it again at exit."""
+    """Discard the buffer of a stream and later text, which Python would report as an error at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,4 +1,4 @@
-"""Start and end of the program: each way to end has its message and its exit code."""
+"""Start and end of the program: each way to end has its message and its exit status."""
 
 from __future__ import annotations
 
@@ -10,17 +10,14 @@ import sys
 import threading
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from ckptplan.cli.environment import discard, settle, write_error
 
-if TYPE_CHECKING:
-    from ckptplan.errors import CkptplanError
-
-#: Exit codes that a shell reports for a program ended by Ctrl-C, a closed pipe, or ``kill``.
+#: Exit statuses that a shell reports for a program that Ctrl-C, a closed pipe or ``kill`` ended.
 INTERRUPTED, PIPE_CLOSED, TERMINATED = 130, 141, 143
 _NO_MEMORY = "there is not enough memory for this command; allow it more (ulimit -v), or close other programs"
-#: What the loader of shared libraries says where memory is limited (ulimit -v).
+#: Messages of the loader of shared libraries where memory is limited (ulimit -v).
 _OUT_OF_MEMORY = re.compile(r"[Cc]annot allocate memory|failed to map segment")
 
 
@@ -29,9 +26,9 @@ class Terminated(BaseException):
 
 
 def listen() -> None:
-    """End with files in order after ``kill`` or a closed terminal, and after Ctrl-C wherever it comes.
+    """Raise Terminated on SIGTERM and SIGHUP, and KeyboardInterrupt also for Ctrl-C in a finaliser.
 
-    Signals that the process ignores, as one in the background or under nohup does, stay ignored.
+    Signals that the process ignores stay ignored, as in the background or under nohup.
     """
 
     def terminate(*_: object) -> NoReturn:
@@ -45,7 +42,7 @@ def listen() -> None:
 
 
 def _interrupt_again(lost: sys.UnraisableHookArgs) -> None:
-    """Interrupt again, a moment later, where Ctrl-C came in a callback that cannot raise, as a finaliser."""
+    """Interrupt again a moment later if Ctrl-C came in a callback that cannot raise, such as a finaliser."""
     if issubclass(lost.exc_type, KeyboardInterrupt):
         again = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
         again.daemon = True
@@ -55,59 +52,49 @@ def _interrupt_again(lost: sys.UnraisableHookArgs) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit with one of the codes listed in docs/plan-format.md."""
+    """Run the command line and exit with one of the statuses listed in docs/plan-format.md."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     listen()
     settle()
     try:
-        code = run(arguments)
+        status = run(arguments)
         sys.stdout.flush()
     except Terminated:
-        code = TERMINATED
+        status = TERMINATED
     except KeyboardInterrupt:
-        code = INTERRUPTED
+        status = INTERRUPTED
     except BrokenPipeError:
-        # The reader is gone.
         discard(sys.stdout)
-        code = PIPE_CLOSED
+        status = PIPE_CLOSED
     except OSError as error:
         discard(sys.stdout)
-        code = _fail(2, "input", f"standard output cannot be written: {error.strerror}", {}, [])
-    if code == INTERRUPTED:
+        status = _fail([], 2, "input", f"standard output cannot be written: {error.strerror}", {})
+    if status == INTERRUPTED:
         write_error("interrupted")
-    # At exit Python collects all garbage, modules and classes included: a fifth of a short command's time.
+    # Do not collect garbage at exit. It would take a fifth of the time of a short command.
     gc.freeze()
-    sys.exit(code)
+    sys.exit(status)
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command within this process, report its error if it has one, and return its exit code.
+    """Run one command in this process, report its error if it has one, and return its exit status.
 
     Raises Terminated, KeyboardInterrupt, and BrokenPipeError or OSError of standard output.
     """
-    # The imports below stay in use. Collecting garbage during them, and searching every installed package for
-    # pydantic plugins, takes a tenth of a command's time.
+    # Collecting garbage while modules are imported, and searching every installed package for pydantic
+    # plugins, would take a tenth of the time of a command.
     gc.set_threshold(100_000)
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    # JAX adds notes on its tracebacks to errors that pass it, and they are not shown.
+    # Otherwise JAX adds notes on its tracebacks, which are not shown, to errors.
     os.environ.setdefault("JAX_TRACEBACK_FILTERING", "off")
-    import typer
-
     from ckptplan.cli.command import as_option
-    from ckptplan.errors import CkptplanError
     from ckptplan.wording import arguments_as
 
     with arguments_as(as_option):
         try:
-            return _command(arguments)
-        except CkptplanError as error:
-            if _was_interrupted(error):
-                raise KeyboardInterrupt from None
-            return _fail(error.exit_code, error.kind, _text(error), error.details(), arguments)
-        except typer.TyperException as error:
-            return _fail(error.exit_code, "usage", error.format_message(), {}, arguments)
+            return _run_command(arguments)
         except SystemExit as ended:
-            # Despite standalone_mode=False, typer exits in two cases: when it has answered a shell that
+            # Despite standalone_mode=False, typer exits in two cases: after it has answered a shell that
             # completes or installs completion, and when standard output is closed.
             if ended.code in (None, 0):
                 return 0
@@ -115,19 +102,12 @@ def run(arguments: list[str]) -> int:
         except OSError:
             raise
         except Exception as error:
-            if isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(str(error)):
-                return _fail(2, "memory", _NO_MEMORY, {}, arguments)
             if _was_interrupted(error):
                 raise KeyboardInterrupt from None
-            if os.environ.get("CKPTPLAN_DEBUG"):
-                import traceback
-
-                traceback.print_exc()
-            text = f"{type(error).__name__}: {error} (a fault in ckptplan; CKPTPLAN_DEBUG=1 shows where)"
-            return _fail(1, "internal", text, {}, arguments)
+            return _fail(arguments, *_explain(error))
 
 
-def _command(arguments: list[str]) -> int:
+def _run_command(arguments: list[str]) -> int:
     from ckptplan.cli.app import COMMANDS, make_app
 
     words = arguments[:2] if " ".join(arguments[:2]) in COMMANDS else arguments[:1]
@@ -137,36 +117,51 @@ def _command(arguments: list[str]) -> int:
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
-    """Return whether a library, which was being imported, made Ctrl-C an error of its own."""
+    """Return whether a library turned Ctrl-C into an error of its own while it was imported."""
     if "KeyboardInterrupt" in str(error):
-        # As text alone, where compiled code of pydantic builds validators.
+        # pydantic's compiled code keeps only the text.
         return True
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None
 
 
-def _text(error: CkptplanError) -> str:
-    from ckptplan.errors import Infeasible
+def _explain(error: Exception) -> tuple[int, str, str, dict[str, Any]]:
+    """Return the exit status of an error, its kind, its message and its data."""
+    import typer
+
+    from ckptplan.errors import CkptplanError, Infeasible
 
     if isinstance(error, Infeasible):
         from ckptplan.report.infeasible import format_infeasible
 
-        return format_infeasible(error)
-    return "\n".join([*error.args[:1], *getattr(error, "__notes__", ())])
+        return error.exit_code, error.kind, format_infeasible(error), error.details()
+    if isinstance(error, CkptplanError):
+        text = "\n".join([*error.args[:1], *getattr(error, "__notes__", ())])
+        return error.exit_code, error.kind, text, error.details()
+    if isinstance(error, typer.TyperException):
+        return error.exit_code, "usage", error.format_message(), {}
+    if isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(str(error)):
+        return 2, "memory", _NO_MEMORY, {}
+    if os.environ.get("CKPTPLAN_DEBUG"):
+        import traceback
+
+        traceback.print_exception(error)
+    text = f"{type(error).__name__}: {error} (a fault in ckptplan; CKPTPLAN_DEBUG=1 shows where)"
+    return 1, "internal", text, {}
 
 
-def _fail(code: int, kind: str, message: str, details: dict[str, Any], arguments: list[str]) -> int:
-    """Report an error on stderr and return the exit code; with --format json also as JSON on stdout."""
+def _fail(arguments: list[str], status: int, kind: str, message: str, details: dict[str, Any]) -> int:
+    """Report an error on standard error, with --format json also on standard output. Return the exit status."""
     if "--format=json" in arguments or ("--format", "json") in pairwise(arguments):
         import json
 
-        from ckptplan.cli.output import enveloped
+        from ckptplan.cli.output import add_envelope
 
-        found = {"error": kind, "exit_code": code, "message": message.partition("\n")[0], **details}
-        sys.stdout.write(json.dumps(enveloped("error", found), indent=2) + "\n")
+        content = {"error": kind, "exit_code": status, "message": message.partition("\n")[0], **details}
+        sys.stdout.write(json.dumps(add_envelope("error", content), indent=2) + "\n")
     if message:
         from ckptplan.wording import escape_controls
 
         write_error(f"ckptplan: {escape_controls(message)}")
-    return code
+    return status

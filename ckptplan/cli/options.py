@@ -1,42 +1,42 @@
-"""Options that several commands share, in groups, what a shell offers for them, and what they are read as."""
+"""Options that several commands share, in groups, with what a shell offers for them and how they are read."""
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
-from ckptplan.cli.command import GROUPS, Read, WrittenBeside
+from ckptplan.cli.command import Read, parse_side_file
 from ckptplan.errors import InputError, refuse
 from ckptplan.storage.library import Shelf, list_names
 from ckptplan.units import MAX_STEPS, parse_duration, parse_fraction
+from ckptplan.wording import escape_controls
 
 if TYPE_CHECKING:
     from ckptplan.cost.case import Case
-    from ckptplan.model.progress import Progress
+    from ckptplan.model.profile import HardwareProfile
     from ckptplan.model.workload import Workload
-    from ckptplan.planning.request import Request
 
-#: What is planned if nothing is named; tables then say so of the workload.
+#: The profile and the workload that are planned if none is named. Tables then name the workload.
 DEFAULT_PROFILE, DEFAULT_WORKLOAD = "ipu-mk2", "paper-snn"
-#: The most of anything that is counted, but for steps.
-MOST = 10**9
 
 
-def option(metavar: str, told: str, *names: str, **more: Any) -> Any:
-    """Return an option with a value, of a kind that ``metavar`` tells.
+def option(metavar: str, about: str, *names: str, **details: Any) -> Any:
+    """Return an option with a value, whose kind ``metavar`` names in the help.
 
-    ``told`` is its help, ``names`` are needed if its parameter does not tell them, and ``more`` is as in typer.
+    ``about`` is its help, ``names`` replace the one that follows from its parameter, and ``details`` are as in
+    typer.
     """
-    return typer.Option(*names, metavar=metavar, help=told, **more)
+    return typer.Option(*names, metavar=metavar, help=about, **details)
 
 
-def count(told: str, *, least: int = 1, most: int = MOST) -> Any:
+def count(about: str, *, least: int = 1, most: int = 10**9) -> Any:
     """Return an option with a whole number, written without unit, sign or separators."""
     accepted = f"a whole number from {least} to {most:,}, without unit"
 
@@ -49,80 +49,68 @@ def count(told: str, *, least: int = 1, most: int = MOST) -> Any:
             raise refuse(text, "is out of range", accepted=accepted)
         return value
 
-    return option("INTEGER", told, parser=parse)
+    return option("INTEGER", about, parser=parse)
 
 
-def describe_strategies() -> dict[str, str]:
-    """Return each strategy and each group of strategies that --strategies takes, with what it is."""
-    from ckptplan.strategies.registry import all_strategies
+def above_zero(metavar: str, about: str, parse: Callable[[str], float], *, most: float, accepted: str) -> Any:
+    """Return an option with a number above 0 and at most ``most``, which ``parse`` reads."""
 
-    about = {
-        name: (type(one).__doc__ or "").strip().partition("\n")[0] for name, one in all_strategies().items()
-    }
-    return {**{name: text.rstrip(".") for name, text in about.items()}, **GROUPS}
-
-
-def complete_list(known: Callable[[], Mapping[str, str] | list[str]]) -> Callable[[str], list[tuple[str, str]]]:
-    """Return what completes the last name of a list with commas, in which no name is offered twice.
-
-    ``known`` returns the names, or also a few words on each for shells that show them.
-    """
-
-    def complete(incomplete: str) -> list[tuple[str, str]]:
-        # A shell replaces all that was typed.
-        head, comma, _ = incomplete.rpartition(",")
-        names = known()
-        about = names if isinstance(names, Mapping) else dict.fromkeys(names, "")
-        return [(f"{head}{comma}{name}", text) for name, text in about.items() if name not in head.split(",")]
-
-    return complete
-
-
-def split_names(text: str) -> list[Read]:
-    """Return names or paths that commas separate; a file may have a comma in its name."""
-    if Path(text).is_file():
-        return [Read(text)]
-    return [Read(part.strip()) for part in text.split(",") if part.strip()]
-
-
-def pick(shelf: Shelf, told: str, *names: str, several: bool = False) -> Any:
-    """Return an option that names a file, which may be built in; or ``several``, which commas separate."""
-
-    def complete() -> list[str]:
-        # All names: typer keeps those that begin as what was typed.
-        return list_names(shelf)
-
-    if several:
-        return option("NAMES|PATHS", told, *names, autocompletion=complete_list(complete), parser=split_names)
-    return option("NAME|PATH", told, *names, autocompletion=complete, parser=Read)
-
-
-def join_names(given: list[Any] | None, *, default: str, option: str, shelf: Shelf) -> list[str]:
-    """Return each name of a list option once, those of all built-in files for 'all'. Raises InputError.
-
-    ``given`` is a list of lists of names, as ``split_names`` returns them.
-    """
-    named = [default] if given is None else [str(name) for names in given for name in names]
-    found = [name for one in named for name in (list_names(shelf) if one == "all" else [one])]
-    if not found:
-        raise InputError("names nothing", field=option, value=",", accepted="names, paths or 'all'")
-    return list(dict.fromkeys(found))
-
-
-def parse_above_zero(parse: Callable[[str], float], *, most: float, accepted: str) -> Callable[[str], float]:
-    """Return what reads a number above 0 and at most ``most``, and raises InputError for others."""
-
-    def parse_one(text: str) -> float:
+    def parse_positive(text: str) -> float:
         value = parse(text)
         if not 0 < value <= most:
             raise refuse(text, "is out of range", accepted=accepted)
         return value
 
-    return parse_one
+    return option(metavar, about, parser=parse_positive)
 
 
-parse_tolerance = parse_above_zero(parse_fraction, most=1, accepted="more than 0 %, up to 100 %")
-parse_limit = parse_above_zero(parse_duration, most=inf, accepted="more than 0 s, as '300' or '5 min'")
+def tolerance(about: str) -> Any:
+    """Return an option with a share by which measurements may differ."""
+    return above_zero("SHARE", about, parse_fraction, most=1, accepted="more than 0 %, up to 100 %")
+
+
+def time_limit(about: str) -> Any:
+    """Return an option with the most time that a measurement may take."""
+    return above_zero("TIME", about, parse_duration, most=inf, accepted="more than 0 s, as '300' or '5 min'")
+
+
+def describe_strategies() -> Mapping[str, str]:
+    """Return each strategy and each group of strategies that --strategies takes, with a description."""
+    from ckptplan.strategies import registry
+
+    return registry.describe_strategies()
+
+
+def complete_list(list_known: Callable[[], Mapping[str, str]]) -> Callable[[str], list[tuple[str, str]]]:
+    """Return a function that completes the last name of a list with commas, and offers no name twice.
+
+    ``list_known`` returns the names with descriptions, '' for none. Some shells show descriptions.
+    """
+
+    def complete(incomplete: str) -> list[tuple[str, str]]:
+        # A shell replaces everything that was typed.
+        head, comma, _ = incomplete.rpartition(",")
+        typed = head.split(",")
+        return [(f"{head}{comma}{name}", about) for name, about in list_known().items() if name not in typed]
+
+    return complete
+
+
+def split_names(text: str) -> list[Read]:
+    """Return names or paths that commas separate. The name of an existing file may have a comma."""
+    names = [text] if Path(text).is_file() else text.split(",")
+    return [Read(name.strip()) for name in names if name.strip()]
+
+
+def pick(shelf: Shelf, about: str, *names: str) -> Any:
+    """Return an option that names a file, which may be built in."""
+    return option("NAME|PATH", about, *names, autocompletion=lambda: list_names(shelf), parser=Read)
+
+
+def pick_several(shelf: Shelf, about: str, *names: str) -> Any:
+    """Return an option that names files, which may be built in, with commas between them."""
+    complete = complete_list(lambda: dict.fromkeys(list_names(shelf), ""))
+    return option("NAME|PATH", about, *names, autocompletion=complete, parser=split_names)
 
 
 Model = Annotated[
@@ -137,69 +125,72 @@ PLAN = typer.Argument(
 )
 PlanFile = Annotated[str, PLAN]
 Threads = Annotated[int | None, count("Threads of PyTorch (default: its own choice).", most=4096)]
-Trace = Annotated[
-    str | None,
-    option(
-        "FILE",
-        "Write the timeline for Perfetto, as JSON: simulated, and measured if there is one.",
-        parser=WrittenBeside,
-    ),
-]
+_ABOUT_TRACE = "Write the timeline for Perfetto, as JSON: simulated, and measured if there is one."
+Trace = Annotated[str | None, option("FILE", _ABOUT_TRACE, parser=parse_side_file)]
+
+
+_Loaded = TypeVar("_Loaded")
+_ABOUT_PROFILE = f"Hardware profile (default: {DEFAULT_PROFILE}). compare and sweep take several, or 'all'."
+_ABOUT_WORKLOAD = f"Workload (default: {DEFAULT_WORKLOAD}). sweep takes several, or 'all'."
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
-    """A workload on a profile."""
+    """A workload on a profile; some commands take several of each."""
 
     steps: Annotated[int | None, count("Time steps T (default: the workload's).", most=MAX_STEPS)] = None
-    profile: Annotated[str, pick("hardware_profiles", "Hardware profile; see: ckptplan profiles list.")] = (
-        DEFAULT_PROFILE
-    )
-    workload: Annotated[
-        str | None, pick("workloads", "Workload (default: paper-snn); see: ckptplan workloads list.")
+    profile: Annotated[
+        list[Any] | None, pick_several("hardware_profiles", _ABOUT_PROFILE, "--profile", "--profiles")
     ] = None
+    workload: Annotated[list[Any] | None, pick_several("workloads", _ABOUT_WORKLOAD)] = None
     batch: Annotated[int | None, count("Batch, for a workload with a network.")] = None
     neurons: Annotated[int | None, count("Neurons, for a workload with a network.")] = None
 
     def load(self) -> Case:
-        """Load workload and profile and apply the other options. Raises InputError."""
+        """Return the workload on the profile. Raises InputError if there are several."""
         from ckptplan.cost.case import Case
+
+        return Case(workload=self.load_workload(), profile=_take_only(self.load_profiles(), "--profile"))
+
+    def load_workload(self) -> Workload:
+        """Load the workload. Raises InputError if there are several."""
+        return _take_only(self.load_workloads(), "--workload")
+
+    def load_profiles(self) -> list[HardwareProfile]:
+        """Load the profiles, each once. Raises InputError."""
         from ckptplan.storage.toml_files import load_profile
 
-        profile = load_profile(self.profile)
-        return Case(workload=self.load_workload(self.workload), profile=profile)
+        names = _join_names(self.profile or [[DEFAULT_PROFILE]], "--profile", "hardware_profiles")
+        return [load_profile(name) for name in names]
 
-    def load_workload(self, name: str | None) -> Workload:
-        """Load a workload, or the default, and change its sizes. Raises InputError."""
+    def load_workloads(self) -> list[Workload]:
+        """Load the workloads, each once, and change their sizes. Raises InputError."""
         from ckptplan.storage.toml_files import load_workload
 
-        loaded = load_workload(name or DEFAULT_WORKLOAD)
-        if self.batch is not None:
-            loaded = loaded.with_batch(self.batch)
-        if self.neurons is not None:
-            loaded = loaded.with_neurons(self.neurons)
-        return loaded if self.steps is None else loaded.with_steps(self.steps)
+        workloads = []
+        for name in _join_names(self.workload or [[DEFAULT_WORKLOAD]], "--workload", "workloads"):
+            workload = load_workload(name)
+            if self.batch is not None:
+                workload = workload.with_batch(self.batch)
+            if self.neurons is not None:
+                workload = workload.with_neurons(self.neurons)
+            workloads.append(workload if self.steps is None else workload.with_steps(self.steps))
+        return workloads
 
 
-@dataclass(frozen=True, kw_only=True)
-class MachinesOptions(JobOptions):
-    """A workload on one profile or several."""
+def _take_only(loaded: list[_Loaded], option: str) -> _Loaded:
+    if len(loaded) > 1:
+        raise InputError("names several, but this command takes one", field=option, accepted="one name or path")
+    return loaded[0]
 
-    profile: Annotated[
-        list[Any] | None,
-        pick(
-            "hardware_profiles",
-            "Hardware profiles, separated by commas, or 'all' (default: ipu-mk2).",
-            "--profile",
-            "--profiles",
-            several=True,
-        ),
-    ] = None  # type: ignore[assignment]  # names in place of one
 
-    @property
-    def profiles(self) -> list[str]:
-        """The names of the profiles, each once. Raises InputError if there are none."""
-        return join_names(self.profile, default=DEFAULT_PROFILE, option="--profile", shelf="hardware_profiles")
+def _join_names(given: list[list[str]], option: str, shelf: Shelf) -> list[str]:
+    """Return each name of the values of an option once, and all built-in names for 'all'. Raises InputError."""
+    named = [str(name) for names in given for name in names]
+    expanded = [name for each in named for name in (list_names(shelf) if each == "all" else [each])]
+    if not expanded:
+        raise InputError("names nothing", field=option, value=",", accepted="names, paths or 'all'")
+    return list(dict.fromkeys(expanded))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,7 +226,7 @@ class BudgetOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class LimitOptions(BudgetOptions):
-    """Wishes of commands that may search for long, and for little time over base's."""
+    """Wishes of commands that may search for long, and that limit the time over base's."""
 
     max_overhead: Annotated[
         float | None, option("SHARE", "Limit on the time over base's, as '10%' or 0.1.", parser=parse_fraction)
@@ -260,35 +251,18 @@ class WishOptions(LimitOptions):
     model: Model = "exact"
 
 
-def make_request(job: JobOptions, wishes: BudgetOptions, *, progress: Progress | None) -> Request:
-    """Return the request of a command. Raises InputError."""
-    from ckptplan.planning.request import Request
-
-    case = job.load()
-    return Request.of(case.workload, case.profile, **wishes.read(), progress=progress)
-
-
 def keep_apart(given: Mapping[str, object]) -> None:
-    """Raise InputError, for the first option that is given, if the last one is given, too.
+    """Raise InputError for the first option that is given together with the last one.
 
-    None, False and an empty list are not given; zero and an empty text are.
+    None, False and an empty list are not given. Zero and an empty text are.
     """
-    *others, (last, chosen) = given.items()
-    for name, value in others:
-        if _is_given(value) and _is_given(chosen):
-            raise InputError(
-                f"does not go together with {last}", field=name, value=value, accepted="one of them"
-            )
-
-
-def _is_given(value: object) -> bool:
-    return value is not None and value is not False and value != []
+    named = {name: value for name, value in given.items() if value not in (None, []) and value is not False}
+    last = [*given][-1]
+    if last in named and len(named) > 1:
+        name, value = next(iter(named.items()))
+        raise InputError(f"does not go together with {last}", field=name, value=value, accepted="one of them")
 
 
 def command_line() -> str:
-    """Return the command line as typed, for a result's provenance; characters that cannot be seen escaped."""
-    import shlex
-
-    from ckptplan.wording import escape_controls
-
+    """Return the command line as typed, for the provenance of a result; invisible characters are escaped."""
     return escape_controls(shlex.join(["ckptplan", *sys.argv[1:]]))

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ckptplan.cli.command import Written, WrittenBeside
+from ckptplan.cli.command import Written, parse_side_file
 from ckptplan.cli.environment import write_error
-from ckptplan.cli.options import DEFAULT_WORKLOAD, command_line, option
+from ckptplan.cli.options import DEFAULT_WORKLOAD, JobOptions, command_line, option
 from ckptplan.errors import Infeasible, InputError
 from ckptplan.report.formats import FORMATS, View, format_of_file
 from ckptplan.storage.files import write_text
@@ -20,23 +20,24 @@ from ckptplan.version import __version__
 from ckptplan.wording import put_on_one_line
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from ckptplan.cost.case import Case
     from ckptplan.model.plan import Plan
     from ckptplan.report.blocks import Block
-    from ckptplan.report.picture import Picture
-    from ckptplan.report.style import Size
+    from ckptplan.report.picture import Size
 
     FormatName = str
 else:
-    # Any that is registered; typer reads the choices off the type.
+    # Every registered format; typer reads the choices from the type.
     FormatName = Literal[tuple(FORMATS)]
 
 
-def _picture_file(name: str) -> WrittenBeside:
+def _picture_file(name: str) -> Written:
     """Return the name of a picture that can be written. Raises InputError."""
     from ckptplan.report.picture import picture_format
 
-    picture = WrittenBeside(name)
+    picture = parse_side_file(name)
     picture_format(name)
     return picture
 
@@ -45,18 +46,16 @@ def _text_file(name: str) -> Written:
     """Return the name of a file that holds text. Raises InputError if it promises a picture or a page."""
     file = Written(name)
     if Path(name).suffix.lower() in (".png", ".svg", ".pdf", ".html"):
-        raise InputError(
-            f"{name!r} would hold text",
-            value=name,
-            accepted="another name here; pictures and pages are written by --plot and --html, where a command "
-            "has them",
+        accepted = (
+            "another name here; pictures and pages are written by --plot and --html, where a command has them"
         )
+        raise InputError(f"{name!r} would hold text", value=name, accepted=accepted)
     return file
 
 
-def picture_option(what: str) -> Any:
+def picture_option(about: str) -> Any:
     """Return an option that draws something into a file."""
-    return option("FILE", f"{what}, as .png, .svg or .pdf.", parser=_picture_file)
+    return option("FILE", f"{about}, as .png, .svg or .pdf.", parser=_picture_file)
 
 
 FormatOption = Annotated[FormatName, option("NAME", f"How the result is written; one of {', '.join(FORMATS)}.")]
@@ -70,21 +69,17 @@ PictureSize = Annotated[
 ]
 
 
+_ABOUT_PAGE = "Write a page to read, click and print, in one file that works offline."
+
+
 @dataclass(frozen=True, kw_only=True)
 class PageOptions:
     """The result as a page."""
 
-    html: Annotated[
-        str | None,
-        option(
-            "FILE",
-            "Write a page to zoom, click and print, in one file that works offline.",
-            parser=WrittenBeside,
-        ),
-    ] = None
+    html: Annotated[str | None, option("FILE", _ABOUT_PAGE, parser=parse_side_file)] = None
 
     def draw(self, view: View) -> None:
-        """Write what is asked for of a result. Raises InputError if a file cannot be written."""
+        """Write the requested page of a result. Raises InputError if it cannot be written."""
         if self.html is not None:
             write_page(self.html, view)
 
@@ -97,7 +92,7 @@ class PictureOptions(PageOptions):
     size: PictureSize = "page"
 
     def draw(self, view: View) -> None:
-        """Write what is asked for of a result. Raises InputError if a file cannot be written."""
+        """Write the requested picture and page of a result. Raises InputError if a file cannot be written."""
         if self.plot is not None and view.draw is not None:
             save_picture(self.plot, view.draw, size=self.size)
         super().draw(view)
@@ -112,68 +107,67 @@ class OutputOptions:
     basis: Basis = False
 
 
-def write_plan(plan: Plan, view: View, output: OutputOptions, *, unnamed: bool = False) -> None:
-    """Write a plan in the chosen format. If that is a table, it is printed, and the file is the plan as JSON.
-
-    ``unnamed`` is as in ``write_view``. Raises InputError if the file cannot be written.
-    """
-    from ckptplan.storage.plans import save_plan
-
-    if output.format == "table" and output.file is not None:
-        save_plan(plan, output.file)
-        if output.file == "-":
-            return
-        note(f"plan written to {output.file}")
-        output = replace(output, file=None)
-    write_view(view, output, unnamed=unnamed)
-
-
 def publish(
-    view: View, output: OutputOptions, page: PageOptions | None = None, *, unnamed: bool = False
+    view: View,
+    output: OutputOptions,
+    page: PageOptions | None = None,
+    *,
+    plan: Plan | None = None,
+    job: JobOptions | None = None,
+    interrupted: str | None = None,
 ) -> None:
-    """Write a result in the chosen format, and its page and picture if they are asked for.
+    """Write a result in the chosen format, with its page and picture if the options ask for them.
 
-    ``unnamed`` is as in ``write_view``. Raises InputError if a file cannot be written, and ends the command
-    with the exit code of Infeasible if nothing fits.
+    If the result is a ``plan`` in the format table, the table is printed and the file gets the plan as JSON.
+    The table names the workload if the ``job`` does not. Raises InputError if a file cannot be written, and
+    ends the command with the exit status of Infeasible if nothing fits, or as Ctrl-C does with the note
+    ``interrupted``.
     """
-    write_view(view, output, unnamed=unnamed)
-    if output.file not in (None, "-"):
-        told = f"ckptplan: {view.unmet}; the reasons are in" if view.unmet else "result written to"
-        note(f"{told} {output.file}")
+    path = output.file or "-"
+    if plan is not None and output.format == "table" and output.file is not None:
+        from ckptplan.storage.plans import save_plan
+
+        save_plan(plan, path)
+        if path != "-":
+            note(f"plan written to {path}")
+            _write(view, replace(output, file=None), job)
+    else:
+        _write(view, output, job)
+        if path != "-":
+            result = f"ckptplan: {view.unmet}; the reasons are in" if view.unmet else "result written to"
+            note(f"{result} {path}")
     if page is not None:
         page.draw(view)
     if view.unmet:
         raise typer.Exit(Infeasible.exit_code)
+    if interrupted is not None:
+        note(interrupted)
+        raise KeyboardInterrupt
 
 
-def write_view(view: View, output: OutputOptions, *, unnamed: bool = False) -> None:
-    """Write a result in the chosen format; where none is chosen, in that which the file's name implies.
-
-    ``unnamed`` says that no workload was named, so that the table tells which one was planned. Raises
-    InputError if the file cannot be written.
-    """
+def _write(view: View, output: OutputOptions, job: JobOptions | None) -> None:
+    """Write a result in the chosen format. If none is chosen, the name of the file implies it."""
     kind, chosen = view.kind, FORMATS[output.format]
     if output.file and output.format == "table":
         chosen = format_of_file(output.file) or chosen
 
-    def tell() -> Iterator[Block]:
-        """Yield what people read, which ends in the basis."""
+    def list_blocks() -> Iterator[Block]:
         from ckptplan.report.basis import count_basis, explain_basis
         from ckptplan.report.blocks import Paragraph
 
         yield from view.blocks()
         yield from (explain_basis if output.basis else count_basis)(view.basis())
-        if unnamed:
+        if job is not None and job.workload is None:
             yield Paragraph(
                 f"Workload: {DEFAULT_WORKLOAD}, as none was named; --workload NAME plans another, and "
                 "ckptplan workloads list shows them."
             )
 
-    document = view.document if kind is None else lambda: enveloped(kind, view.document())
-    chosen.write(replace(view, blocks=tell, document=document), output.file or "-")
+    document = view.document if kind is None else lambda: add_envelope(kind, view.document())
+    chosen.write(replace(view, blocks=list_blocks, document=document), output.file or "-")
 
 
-def enveloped(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
+def add_envelope(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
     """Return a document with a head: its kind, and the version and command that made it."""
     from ckptplan.storage.versions import WRITTEN  # loads the models, which --help does without
 
@@ -201,26 +195,25 @@ def write_page(path: str, view: View) -> None:
 
 
 @contextmanager
-def explained(path: str | None, load: Callable[[], Case]) -> Iterator[None]:
-    """Write a page that says why nothing fits, if nothing does."""
+def explained(path: str | None, load: Callable[[], Case | Plan]) -> Iterator[None]:
+    """If nothing fits, write a page to ``path`` that says why. Raises Infeasible again."""
     try:
         yield
     except Infeasible as error:
-        reason = error  # what `except` names is gone when the block ends
         if path is not None:
             from ckptplan.report.fields import name_job
             from ckptplan.report.infeasible import list_reasons
 
-            case = load()
-            title = f"Nothing fits: {name_job(case.workload, case.profile)}"
-            sections = [list_reasons([reason])]
-            write_page(path, View(kind=None, title=title, lede=reason.subject, sections=lambda: sections))
+            job, sections = load(), [list_reasons([error])]
+            title = f"Nothing fits: {name_job(job.workload, job.profile)}"
+            write_page(path, View(kind=None, title=title, lede=error.subject, sections=lambda: sections))
         raise
 
 
-def save_picture(path: str, make: Callable[[Size], Picture], size: str) -> None:
-    """Draw a picture. Raises InputError if it cannot be written."""
-    from ckptplan.report.style import SIZES
+def save_picture(path: str, draw: Callable[[Size], Figure], size: str) -> None:
+    """Draw a picture in a size and write it. Raises InputError if it cannot be written."""
+    from ckptplan.report.picture import SIZES
+    from ckptplan.report.plots.figures import save_figure
 
-    make(SIZES[size]).save(path)
+    save_figure(draw(SIZES[size]), path)
     note(f"picture written to {path}")

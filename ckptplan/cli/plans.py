@@ -1,42 +1,32 @@
-"""``ckptplan simulate``, ``schedule``, ``report`` and ``schema``: what programs and people read of plans."""
+"""Commands about a plan: ``simulate``, ``schedule`` and ``report``; and ``schema``, about formats of files."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from ckptplan.cli import options
+from ckptplan.cli import output as out
 from ckptplan.cli.command import Read, Written
 from ckptplan.cli.options import command_line, count, option
-from ckptplan.cli.output import (
-    OutputFile,
-    OutputOptions,
-    PictureOptions,
-    PictureSize,
-    explained,
-    note,
-    picture_option,
-    save_picture,
-    write_page,
-    write_view,
-)
+from ckptplan.cli.output import OutputFile, OutputOptions, PictureOptions, note, picture_option, publish
 from ckptplan.cli.progress import progress_bar
 from ckptplan.errors import Infeasible, InputError, refuse
 from ckptplan.report.formats import json_text
 from ckptplan.storage.files import replace_file, write_text
 
 if TYPE_CHECKING:
-    from ckptplan.cost.case import Case
     from ckptplan.model.plan import Plan
     from ckptplan.model.progress import Progress
     from ckptplan.report.chrome_trace import ChromeTrace
     from ckptplan.report.formats import View
     from ckptplan.schedule.timeline import Event
 
-#: Exit code if a schedule does not cost what its closed form says.
+#: Exit status if a schedule does not cost what its closed form says.
 DISAGREES = 4
 
 
@@ -45,11 +35,14 @@ def _read_lengths(value: str) -> tuple[int, int]:
     first, _, last = value.replace(",", "").partition(":")
     ends = first, last or first
     # Python refuses thousands of digits.
-    whole = all(end.isascii() and end.isdecimal() and len(end) < 20 for end in ends)
-    if not (whole and 1 <= int(ends[0]) <= int(ends[1])):
+    is_whole = all(end.isascii() and end.isdecimal() and len(end) < 20 for end in ends)
+    if not (is_whole and 1 <= int(ends[0]) <= int(ends[1])):
         accepted = "FIRST:LAST, as 1:5000, of fewer than 20 digits each"
         raise refuse(value, "is no range of lengths", accepted=accepted)
     return int(ends[0]), int(ends[1])
+
+
+_ABOUT_LENGTHS = "With --online: the lengths (default: 1:5000)."
 
 
 def simulate(
@@ -64,12 +57,9 @@ def simulate(
         bool, typer.Option("--online", help="In place of a plan: sequences whose length nobody knows.")
     ] = False,
     slots: Annotated[int | None, count("With --online: the states that are held at a time.")] = None,
-    lengths: Annotated[
-        Any,
-        option("FIRST:LAST", "With --online: the lengths (default: 1:5000).", "--T", parser=_read_lengths),
-    ] = None,
+    lengths: Annotated[Any, option("FIRST:LAST", _ABOUT_LENGTHS, "--T", parser=_read_lengths)] = None,
     plot: Annotated[str | None, picture_option("With --online: draw the factor")] = None,
-    size: PictureSize = "page",
+    size: out.PictureSize = "page",
     output: OutputOptions,
 ) -> None:
     """Play a plan's schedule action by action: every law is checked, time and peaks are counted.
@@ -78,29 +68,31 @@ def simulate(
 
     Exits 4 if the plan's own schedule does not cost what was predicted.
     """
-    from ckptplan.planning.playback import simulate as play
-    from ckptplan.report.simulation import view_simulation
-    from ckptplan.storage.plans import load_plan
-
     if online:
         given = {"PLAN": plan, "--schedule": schedule, "--trace": trace, "--gantt": gantt}
         options.keep_apart({**given, "--online": online})
-        view = _view_online(slots, lengths or (1, 5000))
-        write_view(view, output)
-        PictureOptions(plot=plot, size=size).draw(view)
+        if slots is None:
+            accepted = "the states that are held at a time, as 10"
+            raise InputError("is missing", field="--slots", accepted=accepted)
+        from ckptplan.report.online import view_online
+        from ckptplan.studies.online import compare_online
+
+        first, last = lengths or (1, 5000)
+        factors = compare_online(slots=slots, first=first, last=last)
+        publish(view_online(factors), output, PictureOptions(plot=plot, size=size))
         return
     for name, value in (("--slots", slots), ("--T", lengths), ("--plot", plot)):
         if value is not None:
-            raise InputError(
-                "needs --online",
-                field=name,
-                value=value,
-                accepted="--online --slots N beside it, without a plan",
-            )
+            accepted = "--online --slots N beside it, without a plan"
+            raise InputError("needs --online", field=name, value=value, accepted=accepted)
     if plan is None:
         raise InputError("is missing", field="PLAN", accepted="a plan file, or --online")
     if plan == "-" and schedule == "-":
         raise InputError("standard input is already the plan", field="--schedule", value="-")
+    from ckptplan.planning.playback import simulate as play
+    from ckptplan.report.simulation import view_simulation
+    from ckptplan.storage.plans import load_plan
+
     planned = load_plan(plan)
     sinks: list[Callable[[Event], None]] = []
 
@@ -113,29 +105,22 @@ def simulate(
         if trace:
             sinks.append(stack.enter_context(traced(planned, trace, schedule=schedule)).add)
         if gantt:
-            from ckptplan.report.gantt import Gantt
+            from ckptplan.report.sketch import TimelineCollector
 
-            picture = Gantt(planned, schedule=schedule)
-            sinks.append(picture.add)
+            timeline = TimelineCollector(planned)
+            sinks.append(timeline.add)
         with progress_bar("playing the schedule") as progress:
-            seen = play(planned, schedule=schedule, sink=take if sinks else None, progress=progress)
-        view = view_simulation(planned, seen, schedule=schedule)
-        write_view(view, output)
+            playback = play(planned, schedule=schedule, sink=take if sinks else None, progress=progress)
+        view = view_simulation(planned, playback, schedule=schedule)
+        publish(view, output)
         if gantt:
-            save_picture(gantt, picture.draw, size=size)
+            from ckptplan.report.plots import draw_sketch
+
+            draw = partial(draw_sketch, planned, timeline.finish(), schedule=schedule)
+            out.save_picture(gantt, draw, size=size)
     if schedule is None and not view.document()["agrees"]:
         note("ckptplan: the schedule does not cost what the plan predicts")
         raise typer.Exit(DISAGREES)
-
-
-def _view_online(slots: int | None, lengths: tuple[int, int]) -> View:
-    from ckptplan.report.online import view_online
-    from ckptplan.studies.online import compare_online
-
-    if slots is None:
-        raise InputError("is missing", field="--slots", accepted="the states that are held at a time, as 10")
-    first, last = lengths
-    return view_online(compare_online(slots=slots, first=first, last=last))
 
 
 @contextmanager
@@ -144,29 +129,22 @@ def traced(plan: Plan, path: str, *, schedule: str | None = None) -> Iterator[Ch
 
     ``schedule`` names the file of a schedule that is not the plan's own.
     """
+    from ckptplan.cost.case import Case
     from ckptplan.planning.playback import make_schedule_head
     from ckptplan.report.chrome_trace import ChromeTrace
 
+    case = Case(workload=plan.workload, profile=plan.profile)
+    head = make_schedule_head(plan, command=command_line())
     with replace_file(path) as file:
         chrome = ChromeTrace(
             file,
             process=f"{schedule or plan.strategy} on {plan.profile.name}, simulated",
-            about={
-                **make_schedule_head(plan, command=command_line()),
-                "kind": "ckptplan.trace",
-                "schedule": schedule,
-            },
-            resident_bytes=_case_of(plan).costs.resident_bytes,
+            about={**head, "kind": "ckptplan.trace", "schedule": schedule},
+            resident_bytes=case.costs.resident_bytes,
         )
         yield chrome
         chrome.close()
     note(f"trace written to {path}; open it at ui.perfetto.dev or chrome://tracing")
-
-
-def _case_of(plan: Plan) -> Case:
-    from ckptplan.cost.case import Case
-
-    return Case(workload=plan.workload, profile=plan.profile)
 
 
 def schedule(
@@ -196,18 +174,18 @@ def report(
 ) -> None:
     """Write a page about a plan: its schedule, the front around it, its rivals, and its inputs.
 
-    One file that works offline: zoom, hover, click a point of the front to see its schedule. Strategies
-    of the front are those that answer at once ('closed').
+    One file that works offline: point at a dot to read it, click a plan of the front to see its schedule.
+    Strategies of the front are those that answer at once ('closed').
     """
     from ckptplan.storage.plans import load_plan
 
     planned = load_plan(plan)
-    with explained(output, lambda: _case_of(planned)), progress_bar("planning for the report") as progress:
+    with out.explained(output, lambda: planned), progress_bar("planning for the report") as progress:
         view = _view_all(planned, progress)
-    write_page(output, view)
+    out.write_page(output, view)
 
 
-def _view_all(plan: Plan, progress: Progress | None) -> View:
+def _view_all(plan: Plan, progress: Progress) -> View:
     """Return all that is known about a plan. Raises Infeasible if the plan's own goal cannot be met."""
     from ckptplan.planning.optimize import rank_strategies
     from ckptplan.planning.request import Request
@@ -215,21 +193,20 @@ def _view_all(plan: Plan, progress: Progress | None) -> View:
     from ckptplan.studies.pareto import pareto
     from ckptplan.studies.sensitivity import sensitivity
 
-    request = Request.of_plan(plan, command=command_line(), progress=progress)
-    ranked = rank_strategies(request, every=True)
+    ranked = rank_strategies(Request.of_plan(plan, command=command_line(), progress=progress), every=True)
     ranked.best()  # raises the reason, with suggestions, if the goal cannot be met
-    results = ranked.by_strategy()
+    goal = plan.goal
     budgets: dict[str, Any] = {
-        "local_bytes": plan.goal.local_bytes,
-        "remote_bytes": "unbounded" if plan.goal.remote_bytes is None else plan.goal.remote_bytes,
+        "local_bytes": goal.local_bytes,
+        "remote_bytes": "unbounded" if goal.remote_bytes is None else goal.remote_bytes,
     }
-    front = pareto(plan.workload, plan.profile, **budgets, progress=progress)
+    front = pareto(plan.workload, plan.profile, **budgets, objective=plan.goal.objective, progress=progress)
     try:
         study = sensitivity(plan.workload, plan.profile, **budgets, progress=progress)
     except Infeasible:
         # Strategies that answer at once may need more memory than the plan.
         study = None
-    return view_report(plan, results, front=front, study=study)
+    return view_report(plan, ranked.by_strategy(), front=front, study=study)
 
 
 def schema(

@@ -1,4 +1,4 @@
-"""Progress of a long job on standard error: a bar on a terminal, a line now and then elsewhere."""
+"""Progress of a long job on standard error: a bar on a terminal, a line every ten seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -16,130 +16,101 @@ if TYPE_CHECKING:
 
 #: Seconds between two lines, and before the first one: short jobs print nothing.
 _INTERVAL_SECONDS = 10.0
-#: Seconds between two looks whether a line is due.
+#: Seconds between two checks whether a line is due.
 _TICK_SECONDS = 0.5
 
 
 class ShownProgress:
-    """A callback that takes (done, total), and does not run backwards; this one shows nothing."""
+    """A callback that takes (done, total) and shows them on a bar of rich, or as lines if there is none."""
 
-    def __init__(self, text: str) -> None:
-        self._name = self.text = text
-        self.done = self.total = 0
-
-    @property
-    def share(self) -> float:
-        """The part of the job that is done."""
-        return self.done / max(1, self.total)
+    def __init__(self, text: str, bar: Progress | None = None) -> None:
+        self._name = self._text = text
+        self._done = self._total = 0
+        self._bar, self._lock = bar, Lock()
+        self._began = self._printed = monotonic()
+        if bar is not None:
+            self._task = bar.add_task(text, total=None)
 
     def __call__(self, done: int, total: int) -> None:
-        """Show progress; not a lower one than before, as when more work is found."""
-        if done / max(1, total) >= self.share:
-            self.done, self.total = done, total
+        """Show progress, unless its share is lower than before, as when more work turns up."""
+        if not done:
+            # The time before, as that of imports, says nothing about the time that is left.
+            self._began = monotonic()
+        if done / max(1, total) >= self._done / max(1, self._total):
+            self._done, self._total = done, total
             self.show()
 
-    def doing(self, what: str) -> None:
-        """Take note of what is being done, as the strategy that is solved."""
-        self.text = f"{self._name} ({what})" if what else self._name
+    def doing(self, stage: str) -> None:
+        """Add the name of the present stage, such as the strategy that is solved."""
+        self._text = f"{self._name} ({stage})" if stage else self._name
+        if self._bar is not None:
+            self._bar.update(self._task, description=self._text)
 
     def say(self, line: str) -> None:
         """Print a line on standard error, above a bar."""
-        note(line)
+        if self._bar is None:
+            note(line)
+        else:
+            self._bar.console.print(line, soft_wrap=True, markup=False, highlight=False)
 
     def show(self) -> None:
-        """Show how much is done."""
+        """Move the bar, or print a line if the last one was long ago and the job is not over."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self._done, total=self._total)
+            return
+        with self._lock:
+            now = monotonic()
+            if now - self._printed >= _INTERVAL_SECONDS and not self._done >= self._total > 0:
+                self._printed = now
+                note(f"{self._text}: {self._describe(now)}")
+
+    def _describe(self, now: float) -> str:
+        """Return '40 %, about 20 s left', or how long the job has taken if it has reported nothing."""
+        if not self._total:
+            return f"{now - self._began:.0f} s so far"
+        share = self._done / self._total
+        if share < 0.01:
+            return f"{int(100 * share)} %"
+        from ckptplan.units import format_wait
+
+        return f"{int(100 * share)} %, {format_wait((now - self._began) * (1 - share) / share)} left"
 
 
 @contextmanager
 def progress_bar(text: str, *, beside_output: bool = False) -> Iterator[ShownProgress]:
     """Show the progress of a long job; yields a callback that takes (done, total).
 
-    ``beside_output``: the job prints to standard output, and a bar on the same terminal would mix with it.
-    Nothing is shown then.
+    ``beside_output`` hides the bar of a job that prints to standard output if that is the same terminal.
     """
-    if not sys.stderr.isatty():
-        with _Lines(text).kept_up() as lines:
-            yield lines
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+        with Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+            # By default rich would redirect standard output to standard error meanwhile.
+            redirect_stdout=False,
+            redirect_stderr=False,
+            disable=beside_output and sys.stdout.isatty(),
+        ) as bar:
+            yield ShownProgress(text, bar)
         return
-    if beside_output and sys.stdout.isatty():
-        yield ShownProgress(text)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    progress, is_over = ShownProgress(text), Event()
 
-    description = TextColumn("{task.description}", markup=False)
-    columns = (description, BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    # By default rich would redirect standard output to standard error meanwhile.
-    with Progress(
-        *columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False
-    ) as bar:
-        yield _Bar(text, bar)
+    def watch() -> None:
+        # Print lines also while a long part of the job reports nothing.
+        while not is_over.wait(_TICK_SECONDS):
+            progress.show()
 
-
-class _Bar(ShownProgress):
-    """A bar of rich's."""
-
-    def __init__(self, text: str, bar: Progress) -> None:
-        super().__init__(text)
-        self._bar, self._task = bar, bar.add_task(text, total=None)
-
-    def doing(self, what: str) -> None:
-        super().doing(what)
-        self._bar.update(self._task, description=self.text)
-
-    def say(self, line: str) -> None:
-        self._bar.console.print(line, soft_wrap=True, markup=False, highlight=False)
-
-    def show(self) -> None:
-        self._bar.update(self._task, completed=self.done, total=self.total)
-
-
-class _Lines(ShownProgress):
-    """Prints how much is done, and about how long the rest takes; also while nothing is reported."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self._began = self._printed = monotonic()
-        self._lock, self._over = Lock(), Event()
-
-    def __call__(self, done: int, total: int) -> None:
-        """Show progress; time is counted from when nothing was done: what came before tells nothing of it."""
-        if not done:
-            self._began = monotonic()
-        super().__call__(done, total)
-
-    @contextmanager
-    def kept_up(self) -> Iterator[_Lines]:
-        """Print lines also where one part of the job takes long."""
-        thread = Thread(target=self._watch, daemon=True)
-        thread.start()
-        try:
-            yield self
-        finally:
-            self._over.set()
-            thread.join()
-
-    def _watch(self) -> None:
-        while not self._over.wait(_TICK_SECONDS):
-            self.show()
-
-    def show(self) -> None:
-        """Print a line if the last one was long ago, and the job is not over."""
-        with self._lock:
-            now = monotonic()
-            if now - self._printed < _INTERVAL_SECONDS or self.done >= self.total > 0:
-                return
-            self._printed = now
-            note(f"{self.text}: {self._say_share(now)}")
-
-    def _say_share(self, now: float) -> str:
-        """Return '40 %, about 20 s left', or how long it has taken if nothing was reported."""
-        if not self.total:
-            return f"{now - self._began:.0f} s so far"
-        share, percent = self.share, f"{int(100 * self.share)} %"
-        if share < 0.01:
-            return percent
-        from ckptplan.units import format_wait
-
-        return f"{percent}, {format_wait((now - self._began) * (1 - share) / share)} left"
+    thread = Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield progress
+    finally:
+        is_over.set()
+        thread.join()

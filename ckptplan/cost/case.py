@@ -42,6 +42,32 @@ class Case:
             **{name: getattr(spread, name) for name in ("state_bytes", "tape_bytes", *TIMES, *ACTION_TIMES)},
         )
 
+    @property
+    def resident_parts(self) -> dict[str, int]:
+        """The parts of ``costs.resident_bytes`` by name, the largest first; parts of no bytes are left out.
+
+        A network tells inputs from spikes and weights from code. Sizes that were measured or given as
+        numbers do not, and neither do the names of their parts.
+        """
+        job, units = self.spread, self.profile.units
+        network, of_all_steps = job.network, job.resident_bytes_per_step * job.steps
+        if network is None:
+            parts = {
+                "weights, code and optimizer": job.resident_bytes,
+                "inputs, outputs and spikes of all steps": of_all_steps,
+            }
+        else:
+            weights = network.count_weight_bytes(units=units)
+            inputs = network.count_input_bytes(units=units) * job.steps
+            parts = {
+                "weights, gradients and optimizer" if network.trains_with_adam else "weights": weights,
+                "code and buffers": job.resident_bytes - weights,
+                "inputs of all steps": inputs,
+                "spikes of all steps": of_all_steps - inputs,
+            }
+        parts["workspace"] = job.workspace_bytes
+        return {name: parts[name] for name in sorted(parts, key=lambda name: -parts[name]) if parts[name]}
+
     @cached_property
     def transfer_seconds(self) -> tuple[float, float]:
         """T_c of one state, in seconds, to remote memory and back.

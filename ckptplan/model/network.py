@@ -172,15 +172,26 @@ class Network(CheckedModel):
         item = ITEM_BYTES[self.dtype]
         values = self.batch * (self.neurons / units) * self._places
         spikes = values * self.activity * _INDEX_BYTES
-        inputs = self._input_values / units * item
-        trained = self._count_weights() + self._kind.biases * self.layers * self._layer_neurons
-        weights = self._kind.values_per_weight * trained / units * item
         return {
             "state_bytes": _round_up(values * self.state_values * item),
             "tape_bytes": _round_up(values * self.tape_values * item),
-            "resident_bytes_per_step": _round_up(inputs + spikes),
-            "resident_bytes": _round_up(weights) + self.other_resident_bytes,
+            "resident_bytes_per_step": _round_up(self._input_values / units * item + spikes),
+            "resident_bytes": self.count_weight_bytes(units=units) + self.other_resident_bytes,
         }
+
+    def count_weight_bytes(self, *, units: int) -> int:
+        """Return the bytes on one unit of the weights, and of all that training keeps for each weight."""
+        trained = self._count_weights() + self._kind.biases * self.layers * self._layer_neurons
+        return _round_up(self._kind.values_per_weight * trained / units * ITEM_BYTES[self.dtype])
+
+    def count_input_bytes(self, *, units: int) -> int:
+        """Return the bytes on one unit of the inputs of one step."""
+        return _round_up(self._input_values / units * ITEM_BYTES[self.dtype])
+
+    @property
+    def trains_with_adam(self) -> bool:
+        """Whether the bytes of weights include gradients and the two moments of Adam."""
+        return self._kind.values_per_weight > 1
 
     def operations(self) -> Operations:
         """Return the work of a step: products count two operations, elementwise work only as bytes.

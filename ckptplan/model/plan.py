@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, WithJs
 
 from ckptplan.errors import InputError, refuse
 from ckptplan.model.checked import CheckedModel, FirstFault, JoinedText, Name, Steps, Text
-from ckptplan.model.display import Displayed
+from ckptplan.model.display import DrawnOnFigure
 from ckptplan.model.goal import Goal
 from ckptplan.model.prediction import BasisEntry, Bound, Predicted
 from ckptplan.model.profile import HardwareProfile
@@ -38,7 +38,7 @@ class Provenance(MappingRecord):
     date: Annotated[Text, Field(description="UTC, ISO 8601")]
 
 
-class Plan(Displayed, CheckedModel):
+class Plan(DrawnOnFigure, CheckedModel):
     """A chosen strategy as data: JSON of kind ``ckptplan.plan``. Raises InputError."""
 
     noun: ClassVar[str] = "plan"

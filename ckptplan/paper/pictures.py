@@ -6,26 +6,23 @@ settings that do not fit the memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import compress
+from collections import Counter
+from collections.abc import Mapping
+from itertools import cycle
 from typing import Any
 
-from ckptplan.paper.figures import Panel, PaperFigure, Series
-from ckptplan.report import style
-from ckptplan.report.charts import Marks, Plot, Scale, scale_counts
-from ckptplan.report.picture import Picture
-from ckptplan.report.style import PAGE, Look, Size
+from matplotlib import rcParams
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+
+from ckptplan.paper.figures import Panel, PaperFigure
+from ckptplan.report.picture import PAGE, Size
+from ckptplan.report.plots import style
+from ckptplan.report.plots.figures import make_figure
+from ckptplan.report.plots.ticks import set_round_ticks
 from ckptplan.units import format_bytes
 
-#: Variants of one strategy in the same figure.
-_VARIANTS = (
-    Look(colour=style.PURPLE, marker="diamond"),
-    Look(colour=style.SKY, marker=style.CROSS, dashes=(3, 1)),
-    Look(colour=style.BLACK, marker="cross", dashes=(1, 1)),
-    Look(colour=style.GREEN, marker="triangle-down", dashes=(5, 1, 1, 1)),
-    Look(colour=style.ORANGE, marker=style.CIRCLE, dashes=(5, 1.5)),
-    Look(colour=style.GREY, marker="triangle-left"),
-)
 #: Label of an axis, and its unit in base units.
 _AXES: Mapping[str, tuple[str, float]] = {
     "steps": ("time steps T", 1),
@@ -38,100 +35,109 @@ _AXES: Mapping[str, tuple[str, float]] = {
 #: Axes on a logarithmic scale: chunks double from point to point.
 _DOUBLING = ("chunk_size", "remote_chunk_size")
 #: Axes end here where curves rise further; the captions say so.
-_TOP_MS, _TOP_KIB = 60, 900
+_TOP = {"seconds": 60.0, "local_peak_bytes": 900.0}
 #: Curves of at most so many points mark all of them.
 _FEW = 20
-#: How many panels of a figure stand in each row; one row by default.
-_ROWS = {2: (1, 2), 4: (2, 2)}
+#: The panels of figures that have more than one row.
+_LAYOUTS = {2: [[0, 0], [1, 2]], 4: [[0, 1], [2, 3]]}
+_MARKERS, _DASHES = "os^DvX<P", ((), (5, 1.5), (5, 1.5, 1, 1.5), (1, 1.2), (2.5, 1.2))
 
 
-def draw_figure(content: PaperFigure, size: Size = PAGE) -> Picture:
+def draw_figure(content: PaperFigure, size: Size = PAGE) -> Figure:
     """Return a picture."""
+    places = range(len(content.panels))
+    layout = _LAYOUTS.get(content.number, [list(places)])
+    if size.width < PAGE.width:
+        layout = [[place] for place in places]
+    return make_figure(lambda figure: _draw(content, figure, layout), size, height=1.1 + 2.1 * len(layout))
+
+
+def _draw(content: PaperFigure, figure: Figure, layout: list[list[int]]) -> None:
     looks = _choose_looks(content)
-    plots = iter([_make_plot(panel, looks) for panel in content.panels])
-    narrow, count = size.width < PAGE.width, len(content.panels)
-    lengths = (1,) * count if narrow else _ROWS.get(content.number, (count,))
-    rows = [[next(plots) for _ in range(length)] for length in lengths]
-    over = {panel.budget_bytes for panel in content.panels if _has_hollow(panel)}
-    title = [content.title, *(f"hollow: over {format_bytes(budget)}" for budget in over)]
-    return Picture(title=title, rows=rows, heights=[1.4] * len(rows), size=size)
+    axes: Mapping[int, Axes] = figure.subplot_mosaic(layout)  # type: ignore[arg-type]
+    for place, panel in enumerate(content.panels):
+        _draw_panel(panel, axes[place], looks)
+    entries = {
+        name: entry for ax in axes.values() for entry, name in zip(*ax.get_legend_handles_labels(), strict=True)
+    }
+    budgets = dict.fromkeys(format_bytes(panel.budget_bytes) for panel in content.panels if _has_hollow(panel))
+    title = style.wrap_lines(figure, content.title, *(f"hollow: over {budget}" for budget in budgets))
+    figure.suptitle(title, x=0.01, ha="left", size="medium", weight="bold")
+    columns = max(2, int(72 * figure.get_figwidth() / (16 * rcParams["font.size"])))
+    figure.legend(entries.values(), entries.keys(), loc="outside lower left", ncols=columns)
+
+
+def _choose_looks(content: PaperFigure) -> dict[str, dict[str, Any]]:
+    """Return how each curve is drawn, the same in all panels; a strategy has its colour of other pictures."""
+    labels = {series.label: series.strategy for panel in content.panels for series in panel.series}
+    counts = Counter(labels.values())
+    own = dict(zip(("base", *style.PAPER), ("black", *style.list_colours()), strict=False))
+    fixed = {label: own[name] for label, name in labels.items() if counts[name] == 1 and name in own}
+    # Yellow is too pale for thin lines.
+    palette = [*(colour for colour in style.list_colours() if colour != style.YELLOW), style.GREY, "black"]
+    others = cycle([colour for colour in palette if colour not in fixed.values()] or palette)
+    return {
+        label: {
+            "color": fixed.get(label) or next(others),
+            "marker": _MARKERS[place % len(_MARKERS)],
+            "linestyle": (0, _DASHES[place % len(_DASHES)]) if place % len(_DASHES) else "-",
+            "markersize": 2.5 * rcParams["lines.linewidth"],
+            "label": label,
+        }
+        for place, label in enumerate(labels)
+    }
 
 
 def _has_hollow(panel: Panel) -> bool:
     """Return whether points are marked that do not fit."""
-    return any(not point.fits for one in panel.series if len(one.points) <= _FEW for point in one.points)
-
-
-def _make_plot(panel: Panel, looks: Mapping[str, Look]) -> Plot:
-    """Return the curves of a panel, between axes that end where all of them are seen, or at a limit."""
-    places = [place for series in panel.series for place in _list_points(panel, series)]
-    (least, most), (low, high) = (
-        (min(ends), max(ends)) for ends in zip(*map(dict.values, places), strict=True)
+    return any(
+        not point.fits for series in panel.series if len(series.points) <= _FEW for point in series.points
     )
-    (across, _), (up, _) = _AXES[panel.x], _AXES[panel.y]
-    doubles, timed = panel.x in _DOUBLING, panel.y == "seconds"
-    top = min(_TOP_MS if timed else _TOP_KIB, 1.05 * high)
-    if not doubles:
-        x = scale_counts(across, 0, 1.05 * most, whole=True)
-        y = scale_counts(up, 0, top if timed else 1.2 * panel.budget_bytes / 1024)
-    else:
-        x = _scale_log(across, least / 1.15, 1.15 * most, [4.0**power for power in range(10)])
-        steps = [factor * 10.0**power for power in range(4) for factor in (1, 1.5, 2, 3, 4, 5, 7)]
-        y = _scale_log(up, low / 1.1, 1.1 * high, steps) if timed else scale_counts(up, 0.95 * low, top)
-    return Plot(x=x, y=y, marks=list(_mark_panel(panel, looks)), title=panel.title)
 
 
-def _scale_log(title: str, low: float, high: float, values: Sequence[float]) -> Scale:
-    ticks = {value: f"{value:,.10g}" for value in values if low <= value <= high}
-    return Scale(title=title, low=low, high=high, ticks=ticks, kind="log")
-
-
-def _choose_looks(content: PaperFigure) -> dict[str, Look]:
-    """Return how curves are drawn: as settings of one strategy that a panel compares, or as strategies."""
-    looks = {one.label: style.look_of(one.strategy) for panel in content.panels for one in panel.series}
-    variants = dict.fromkeys(one.label for panel in content.panels for one in _select_variants(panel))
-    return looks | dict(zip(variants, _VARIANTS, strict=False))
-
-
-def _select_variants(panel: Panel) -> tuple[Series, ...]:
-    """Return the curves of a panel that compares several settings of one strategy, else none."""
-    own = tuple(series for series in panel.series if not series.is_baseline)
-    return own if len({series.strategy for series in own}) == 1 else ()
-
-
-def _mark_panel(panel: Panel, looks: Mapping[str, Look]) -> Iterator[Marks]:
-    """Yield what a panel shows: the advised range, the budget, curves, and the points of short ones."""
-    if panel.advised is not None:
-        low, high = panel.advised
-        yield Marks(kind="band", rows=[{"x": low, "x2": high}], colour=style.PALE)
+def _draw_panel(panel: Panel, ax: Axes, looks: Mapping[str, dict[str, Any]]) -> None:
+    """Draw the curves of a panel, the budget, and the range that the paper advises."""
+    (x_label, x_unit), (y_label, y_unit) = _AXES[panel.x], _AXES[panel.y]
+    every: list[float] = []
     for series in panel.series:
-        look, rows = looks[series.label], _list_points(panel, series)
-        form: dict[str, Any] = {"colour": look.colour, "marker": look.marker}
-        yield Marks(kind="line", rows=rows, label=series.label, dashes=look.dashes, colour=look.colour)
-        for fits, face in ((True, look.colour), (False, "white")):
-            drawn = [
-                point.fits is fits and row["y"] <= _TOP_KIB
-                for row, point in zip(rows, series.points, strict=True)
-            ]
-            if len(rows) <= _FEW:
-                some = list(compress(rows, drawn))
-                yield Marks(kind="point", rows=some, face=face, size=3, **form)
-    if panel.y == "local_peak_bytes":
-        limit = [{"y": panel.budget_bytes / 1024}]
-        yield Marks(
-            kind="rule",
-            rows=limit,
-            colour=style.GREY,
-            dashes=(2, 1),
-            size=0.9,
-            label=format_bytes(panel.budget_bytes),
+        x, y = (
+            [float(point.row[name]) / unit for point in series.points]
+            for name, unit in ((panel.x, x_unit), (panel.y, y_unit))
         )
+        look, every = looks[series.label], every + y
+        is_short = len(x) <= _FEW
+        ax.plot(x, y, **look if is_short else look | {"marker": ""}, zorder=2.5)
+        hollow = [place for place, point in enumerate(series.points) if is_short and not point.fits]
+        face = look | {"linestyle": "none", "markerfacecolor": "white", "label": None}
+        ax.plot([x[place] for place in hollow], [y[place] for place in hollow], **face, zorder=3)
+    ax.set(xlabel=x_label, ylabel=y_label)
+    style.set_title(ax, panel.title, weight="normal")
+    _set_scales(panel, ax, every)
+    if panel.y == "local_peak_bytes":
+        ax.axhline(
+            panel.budget_bytes / 1024, **style.LIMIT, label=f"budget: {format_bytes(panel.budget_bytes)}"
+        )
+    if panel.advised is not None:
+        ax.axvspan(*panel.advised, facecolor=style.GREEN, alpha=0.15, linewidth=0, label="advised by the paper")
 
 
-def _list_points(panel: Panel, series: Series) -> list[dict[str, float]]:
-    """Return the points of a curve in the units of the axes."""
-    x_scale, y_scale = _AXES[panel.x][1], _AXES[panel.y][1]
-    return [
-        {"x": float(row[panel.x]) / x_scale, "y": float(row[panel.y]) / y_scale}
-        for row in (point.row for point in series.points)
-    ]
+def _set_scales(panel: Panel, ax: Axes, y: list[float]) -> None:
+    """Set axes that end where all curves are seen, or at a limit."""
+    top = min(_TOP[panel.y], 1.05 * max(y))
+    if panel.x not in _DOUBLING:
+        ax.set_xlim(left=0)
+        style.format_axis(ax.xaxis, lambda value: f"{value:,.10g}")
+        ax.set_ylim(0, top if panel.y == "seconds" else 1.2 * panel.budget_bytes / 1024)
+        return
+    ax.set_xscale("log")
+    _set_log_ticks(ax.xaxis, [4.0**power for power in range(10)])
+    if panel.y == "seconds":
+        ax.set_yscale("log")
+        ax.set_ylim(min(y) / 1.1, max(y) * 1.1)
+        _set_log_ticks(ax.yaxis, [step * 10.0**power for power in range(4) for step in (1, 1.5, 2, 3, 4, 5, 7)])
+    else:
+        ax.set_ylim(0.95 * min(y), top)
+
+
+def _set_log_ticks(axis: Axis, values: list[float]) -> None:
+    set_round_ticks(axis, values, lambda value: f"{value:,.10g}")

@@ -11,7 +11,6 @@ from ckptplan.paper.claim import FITTED_MEMORY, Claim, Unit
 from ckptplan.paper.figures import PaperFigure
 from ckptplan.paper.setting import PaperSetting
 from ckptplan.report.blocks import Block, Cell, Field, Heading, Paragraph, Style, Table, make_facts
-from ckptplan.report.fields import align_counts
 from ckptplan.report.formats import View
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 from ckptplan.wording import Argument
@@ -20,10 +19,10 @@ from ckptplan.wording import Argument
 ASSUMED = "*"
 _STYLES: dict[str, Style] = {"agrees": "good", "agrees by fit": "caution", "disagrees": "bad"}
 _CLAIM = (
-    Field("number", title="", form=align_counts),
+    Field("number", title="", right=True),
     Field("section", priority=1),
-    Field("claim", wraps="early"),
-    Field("paper", wraps="late"),
+    Field("claim", wraps=True),
+    Field("paper", wraps=True),
     Field("model", right=True),
     Field("verdict"),
 )
@@ -31,10 +30,10 @@ _CURVE = (
     Field("panel"),
     Field("curve"),
     Field("x", priority=3),
-    Field("first x", short="first\nx", right=True, priority=2),
-    Field("last x", short="last\nx", right=True, priority=1),
-    Field("first y", short="first\ny", right=True),
-    Field("last y", short="last\ny", right=True),
+    Field("first x", right=True, priority=2),
+    Field("last x", right=True, priority=1),
+    Field("first y", right=True),
+    Field("last y", right=True),
     Field("fit", right=True, priority=4),
 )
 

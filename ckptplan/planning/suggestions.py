@@ -48,7 +48,7 @@ def add_suggestions(infeasible: Infeasible, *, request: Request) -> Infeasible:
     remedies = _Remedies(infeasible=infeasible, request=request, whole=whole, question=whole.for_closed_forms())
     infeasible.suggestions = tuple(_choose(remedies.find(), most=remedies.most_overhead))
     if infeasible.binding == "local_bytes":
-        infeasible.stays = _list_stays(request.case)
+        infeasible.stays = request.case.resident_parts
     return infeasible
 
 
@@ -70,17 +70,6 @@ def _choose(found: Iterable[Suggestion], *, most: float) -> list[Suggestion]:
         if len(kept) == _MOST:
             break
     return kept or sorted(others, key=lambda one: float(one["overhead"]))[:1]
-
-
-def _list_stays(case: Case) -> dict[str, int]:
-    """Return the bytes that stay in local memory with any schedule, by field of the workload, largest first."""
-    job = case.spread
-    parts = {
-        "resident_bytes": job.resident_bytes,
-        "resident_bytes_per_step": job.resident_bytes_per_step * job.steps,
-        "workspace_bytes": job.workspace_bytes,
-    }
-    return dict(sorted(((name, size) for name, size in parts.items() if size), key=lambda part: -part[1]))
 
 
 @dataclass(frozen=True, kw_only=True)

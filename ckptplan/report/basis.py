@@ -13,7 +13,7 @@ from ckptplan.planning.request import list_budgets
 from ckptplan.report.blocks import Block, Heading, Paragraph, Style, make_facts
 from ckptplan.wording import Argument
 
-#: How kinds are named that are not named by themselves.
+#: Titles of kinds of inputs whose name is not their title.
 _UNSOURCED, _KINDS = "yours, without a source", {"assumed": "assumed, not measured"}
 
 
@@ -28,19 +28,19 @@ def count_basis(entries: Sequence[BasisEntry]) -> Iterator[Block]:
     if not entries:
         return
     assumed, yours = sum(entry.kind == "assumed" for entry in entries), len(find_unsourced(entries))
-    found = f"{assumed or 'none'} of {len(entries)} inputs {'is' if assumed == 1 else 'are'} assumed"
-    found += f", {yours} without a source" if yours else ""
-    yield Paragraph(f"Estimate basis: {found}; {Argument('basis', True)} lists all")
+    counts = f"{assumed or 'none'} of {len(entries)} inputs {'is' if assumed == 1 else 'are'} assumed"
+    counts += f", {yours} without a source" if yours else ""
+    yield Paragraph(f"Estimate basis: {counts}; {Argument('basis', True)} lists all")
 
 
 def explain_basis(entries: Sequence[BasisEntry]) -> Iterator[Block]:
-    """Yield every input, by kind: what it is and where it comes from; inputs with the same origin together."""
+    """Yield every input with its origin, by kind."""
     yours = find_unsourced(entries)
     groups: dict[str, dict[str, list[str]]] = {}
-    for entry in (*(one for one in entries if one not in yours), *yours):
+    for entry in (*(entry for entry in entries if entry not in yours), *yours):
         kind = _UNSOURCED if entry in yours else _KINDS.get(entry.kind, entry.kind)
-        groups.setdefault(kind, {}).setdefault(entry.text, []).append(entry.field)
-    for kind, fields in groups.items():
+        groups.setdefault(kind, {}).setdefault(entry.field, []).append(entry.text)
+    for kind, origins in groups.items():
         style: Style = "caution" if kind in (_UNSOURCED, _KINDS["assumed"]) else ""
         yield Heading(f"Inputs: {kind}")
-        yield make_facts({", ".join(names): text for text, names in fields.items()}, style)
+        yield make_facts({field: "; ".join(texts) for field, texts in origins.items()}, style)

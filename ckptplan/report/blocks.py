@@ -9,37 +9,33 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
+from ckptplan.report.numbers import align_numbers, has_unit
+
 if TYPE_CHECKING:
     from ckptplan.model.plan import Plan
 
-#: How a text stands out: what it means, not how it looks.
+#: How a text stands out: its meaning, not its look.
 Style: TypeAlias = Literal["", "strong", "faint", "best", "good", "bad", "warning", "caution"]
-#: Formats all numbers of a column together, so that they have the same unit and decimals.
-Form: TypeAlias = Callable[[Sequence[float]], Sequence[str]]
 
 
 @dataclass(frozen=True)
 class Field:
-    """One thing that records tell, and the column of a table that shows it.
+    """A quantity of records, and the column of a table that shows it.
 
-    ``name`` is its key in a record; ``title`` is the same unless it is given, and ``short`` the title where
-    width is scarce, which may have several lines. Columns of priority 0 always stay; of the others the highest
-    number goes first. Cells with ``wraps`` may take several lines where width is scarce: "late" for cells that
-    are easier to read on one line, "early" for long texts. ``form`` formats the cells that are numbers, all
-    together; such columns are flush right.
+    ``name`` is its key in records, documents and rows; the unit at its end says how numbers are written.
+    ``title`` heads the column in place of the name. A table that is too wide drops columns: the highest
+    ``priority`` first, those of priority 0 never. ``wraps`` allows cells of several lines, for long texts.
     """
 
     name: str
     title: str | None = None
-    short: str | None = None
-    form: Form | None = None
-    right: bool = False
     priority: int = 0
-    wraps: Literal["no", "late", "early"] = "no"
+    right: bool = False
+    wraps: bool = False
 
-    def ranked(self, priority: int, **other: Any) -> Field:
-        """Return the same field with a priority, and with what else is different."""
-        return replace(self, priority=priority, **other)
+    def ranked(self, priority: int) -> Field:
+        """Return the same field with another priority."""
+        return replace(self, priority=priority)
 
     @property
     def heading(self) -> str:
@@ -48,23 +44,20 @@ class Field:
 
     @property
     def is_flush_right(self) -> bool:
-        """Whether cells end at the same place."""
-        return self.right or self.form is not None
+        """Whether the cells end at the same place, as numbers do."""
+        return self.right or has_unit(self.name)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What a record tells of a field. ``short`` is for narrow tables; a number is formatted with its column."""
+    """A value that stands out; a number is formatted together with the others of its column."""
 
     value: str | float | None
-    short: str | None = None
     style: Style = ""
-    #: A share that a console draws as a bar before the text.
-    filled: float | None = None
 
 
-#: Names of fields and what a table shows of them; absent and None are empty cells.
-Record: TypeAlias = Mapping[str, str | float | Cell | None]
+#: Names of fields and their values; absent and None are empty cells.
+Record: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -99,22 +92,23 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
 
     @classmethod
-    def of(cls, fields: Iterable[Field], records: Iterable[Mapping[str, Any]]) -> Table:
-        """Return the table of some fields of records."""
+    def of(cls, fields: Iterable[Field], records: Iterable[Record]) -> Table:
+        """Return the table that shows fields of records."""
         fields = tuple(fields)
-        return cls(fields, tuple(tuple(_as_cell(record.get(one.name)) for one in fields) for record in records))
+        rows = (tuple(_as_cell(record.get(field.name)) for field in fields) for record in records)
+        return cls(fields, tuple(rows))
 
     @property
     def headings(self) -> tuple[str, ...]:
-        """The title of each column, nothing if none has one."""
-        titles = tuple(one.heading for one in self.fields)
+        """The title of each column; empty if no column has a title."""
+        titles = tuple(field.heading for field in self.fields)
         return titles if any(titles) else ()
 
     @property
     def texts(self) -> list[tuple[str, ...]]:
-        """The text of each cell, row by row; numbers of a column are formatted together."""
+        """The text of each cell, row by row; the numbers of a column are formatted together."""
         columns = [
-            _format(one, [row[place].value for row in self.rows]) for place, one in enumerate(self.fields)
+            _write(field, [row[place].value for row in self.rows]) for place, field in enumerate(self.fields)
         ]
         return list(zip(*columns, strict=True))
 
@@ -124,18 +118,13 @@ Block: TypeAlias = Heading | Paragraph | Table
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart of a page: its specification in Vega-Lite, and what it shows in words.
-
-    Its ``caption`` says what is seen and what can be done.
-    """
+    """A picture of a page, with a caption; ``draw`` returns the figure when the page is rendered."""
 
     kind: ClassVar[str] = "chart"
     name: str
     title: str
     caption: str
-    spec: Mapping[str, Any]
-    #: Whether its time axis, or both axes, can be moved and scaled.
-    zooms: bool = False
+    draw: Callable[[], Any]
 
 
 @dataclass(frozen=True)
@@ -151,8 +140,8 @@ class Section:
 class Schedules:
     """The part of a page where a reader chooses a plan by its name and sees its schedule.
 
-    ``own`` is the plan that the page is about, before all others and drawn more finely; ``first`` is the place
-    of the one that is shown at first.
+    ``own`` is the plan that the page is about, listed before all others and drawn more finely; ``first`` is the
+    place of the plan that is shown at first.
     """
 
     title: str = "The chosen plan"
@@ -165,21 +154,20 @@ def _as_cell(content: str | float | Cell | None) -> Cell:
     return content if isinstance(content, Cell) else Cell(content)
 
 
-def _format(field: Field, values: Sequence[str | float | None]) -> list[str]:
+def _write(field: Field, values: Sequence[str | float | None]) -> list[str]:
     numbers = [value for value in values if isinstance(value, (int, float))]
-    formatted = iter(field.form(numbers) if field.form is not None and numbers else map(str, numbers))
-    return [next(formatted) if isinstance(value, (int, float)) else value or "" for value in values]
+    written = iter(align_numbers(field.name, numbers))
+    return [next(written) if isinstance(value, (int, float)) else value or "" for value in values]
 
 
 def make_facts(facts: Mapping[str, str | float | Cell | None], style: Style = "") -> Table:
-    """Return a table of headings and what belongs to each."""
-    fields = (Field("fact", title="", wraps="late"), Field("text", title="", wraps="early"))
-    return Table.of(fields, ({"fact": Cell(name, style=style), "text": text} for name, text in facts.items()))
+    """Return a table of names, in a style, with a text for each; names without a text are left out."""
+    fields = (Field("fact", title=""), Field("text", title="", wraps=True))
+    return Table.of(
+        fields, ({"fact": Cell(name, style=style), "text": text} for name, text in facts.items() if text)
+    )
 
 
 def make_faint(record: Record) -> Record:
-    """Return a record whose cells do not stand out."""
-    return {
-        name: replace(_as_cell(content), style="faint") if content is not None else None
-        for name, content in record.items()
-    }
+    """Return a record whose cells are faint."""
+    return {name: Cell(_as_cell(content).value, style="faint") for name, content in record.items()}

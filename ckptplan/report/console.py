@@ -1,8 +1,6 @@
-"""Prints blocks on a console: words stay whole, and tables fit its width.
+"""Prints blocks on a console: tables drop columns until they fit, and a line below names the dropped ones.
 
-Where the width is scarce, a table becomes narrower in steps: short titles and short cells, of which some take
-several lines; then long texts below their row; then columns are left out, and a line below the table names
-them. Numbers stay on a line with their names and units. What other people wrote does not act on a terminal.
+No word and no number is broken. What other people wrote does not act on a terminal, and is no markup.
 """
 
 from __future__ import annotations
@@ -11,18 +9,19 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from textwrap import wrap
 
 from rich.cells import cell_len
+from rich.console import Console, RenderableType
+from rich.measure import Measurement
+from rich.table import Table as RichTable
 from rich.text import Text
 
-from ckptplan.report.blocks import Block, Cell, Field, Heading, Paragraph, Style, Table
+from ckptplan.report.blocks import Block, Field, Heading, Paragraph, Style, Table
 from ckptplan.wording import Argument, escape_controls
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 _STYLES: dict[Style, str] = {
+    "": "",
     "strong": "bold",
     "faint": "dim",
     "best": "bold green",
@@ -31,14 +30,19 @@ _STYLES: dict[Style, str] = {
     "warning": "bold yellow",
     "caution": "yellow",
 }
-#: A long text is not squeezed below this width while anything else can be made narrower.
-_COMFORTABLE = 28
-#: Indent of what follows a heading, and of long texts below their row.
-_INDENT, _BELOW = 2, 4
-#: Characters of a bar, full and empty.
-_BAR, _FULL, _EMPTY = 24, "█", "░"
+#: A long text gets at least this width before columns are dropped. No column is dropped for words that are
+#: longer than _LONGEST, such as addresses: they stick out.
+_COMFORTABLE, _LONGEST = 20, 24
+#: A width that no line has.
+_UNLIMITED = 1_000_000
+#: Indent of what follows a heading, and space between columns.
+_INDENT, _GAP = 2, 2
 #: What stands for characters that a console without Unicode lacks.
-_PLAIN = str.maketrans({_FULL: "#", _EMPTY: ".", "²": "2", "≤": "<="})
+_PLAIN = str.maketrans({"\u2588": "#", "\u00b2": "2", "\u2264": "<="})
+#: A space beside a number, as in '34 ms' and 'chunk_size 16', where lines do not break, and what stands for it
+#: while lines are broken: a character that no text has.
+_BESIDE_NUMBER = re.compile(r"(?<=\d) (?=\S)|(?<=[\w=]) (?=\d)|(?<=\w) (?== )")
+_UNBROKEN = "\ufdd0"
 
 
 def draw_blocks(blocks: Iterable[Block], *, width: int, unicode: bool = True) -> Iterator[Text]:
@@ -51,137 +55,110 @@ def draw_blocks(blocks: Iterable[Block], *, width: int, unicode: bool = True) ->
         if before is not None and not runs_on:
             yield Text()
         indent = _INDENT if isinstance(before, Heading) else 0
-        for line in _draw(block, width=width - indent, unicode=unicode):
-            yield Text.assemble(" " * indent if line.plain else "", line)
+        for part in _draw(block, width=width - indent):
+            for line in _break_lines(part, width=width - indent, unicode=unicode):
+                yield Text.assemble(" " * indent if line.plain else "", line)
         before = block
 
 
 def print_blocks(blocks: Iterable[Block], console: Console | None = None) -> None:
     """Print blocks on a terminal: in colours, but not with NO_COLOR; other people's text is just text."""
-    if console is None:
-        from rich.console import Console
-
-        console = Console(highlight=False, markup=False, emoji=False, force_jupyter=False)
+    console = console or Console(highlight=False, markup=False, emoji=False, force_jupyter=False)
     for line in draw_blocks(blocks, width=console.width, unicode=console.encoding.startswith("utf")):
         console.print(line, soft_wrap=True)
 
 
-def _draw(block: Block, *, width: int, unicode: bool) -> Iterator[Text]:
-    """Yield the lines of a block."""
+def _break_lines(part: RenderableType, *, width: int, unicode: bool) -> Iterator[Text]:
+    """Yield the lines of a text or table, without space at their ends."""
+    console = Console(width=_UNLIMITED, force_jupyter=False)
+    if isinstance(part, RichTable):
+        # Its columns have the widths that they need, even if the console is narrower.
+        width = max(width, Measurement.get(console, console.options, part).minimum)
+    options = console.options.update(width=max(width, 1))
+    for segments in console.render_lines(part, options, pad=False):
+        line = Text()
+        for text, style, _ in segments:
+            shown = text.replace(_UNBROKEN, " ")
+            line.append(shown if unicode else shown.translate(_PLAIN), style)
+        line.rstrip()
+        yield line
+
+
+def _draw(block: Block, *, width: int) -> Iterator[RenderableType]:
+    """Yield the parts of a block."""
     if isinstance(block, Table):
-        yield from _draw_table(block, width=width, unicode=unicode)
-        return
-    if isinstance(block, Heading):
-        text = _make_text(block.text, "strong")
+        yield from _draw_table(block, width=width)
+    elif isinstance(block, Heading):
+        yield _make_text(block.text, "strong")
     else:
         text = _make_text(block.whole, "" if block.head else block.style)
-        text.stylize(_STYLES.get(block.style or "strong", ""), 0, len(escape_controls(block.head)))
-    yield from wrap_text(text, width=width)
+        text.stylize(_STYLES[block.style or "strong"], 0, len(escape_controls(block.head)))
+        yield text
 
 
 def _make_text(text: str, style: Style = "") -> Text:
-    return Text(escape_controls(text), style=_STYLES.get(style, ""))
+    unbroken = _BESIDE_NUMBER.sub(_UNBROKEN, escape_controls(text))
+    return Text(unbroken, style=_STYLES[style], overflow="fold")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _Column:
-    """A column as one step of narrowing has it."""
-
     field: Field
     title: Text
     cells: Sequence[Text]
-    wraps: bool
 
     @cached_property
     def natural(self) -> int:
-        """The width at which no cell is wrapped."""
-        return max(map(measure_width, (self.title, *self.cells)))
+        """The width at which nothing is wrapped."""
+        return max(map(_measure, (self.title, *self.cells)))
 
     @cached_property
     def least(self) -> int:
-        """The width below which words would be broken, or a long text squeezed."""
-        if not self.wraps:
-            return self.natural
-        longest = max(measure_width(self.title), *map(measure_pieces, self.cells), 0)
-        return max(longest, min(self.natural, _COMFORTABLE)) if self.field.wraps == "early" else longest
+        """The width below which a word or a number would be broken, or a long text squeezed."""
+        title = _measure_word(self.title)
+        if self.field.wraps:
+            longest_word = max(map(_measure_word, self.cells), default=0)
+            return max(title, min(longest_word, _LONGEST), min(self.natural, _COMFORTABLE))
+        return max(title, *map(_measure, self.cells), 0)
 
 
-def _draw_table(table: Table, *, width: int, unicode: bool) -> Iterator[Text]:
-    """Yield the lines of the widest form of a table that fits, then which columns it lacks."""
-    whole, short = (_make_columns(table, narrow=narrow, unicode=unicode) for narrow in (False, True))
-    # The first to go is the last of the highest priority.
-    kept = sorted(range(len(table.fields)), key=lambda place: (table.fields[place].priority, place))
-    dropped: list[int] = []
-    needed = 0
-    while True:
-        for columns, below in ((whole, False), (short, False), (short, True)):
-            shown = [columns[place] for place in sorted(kept)]
-            beside = [column for column in shown if not (below and column.field.wraps == "early")]
-            gap = _choose_gap(beside, width=width) if columns is short else 2
-            if (least := _measure(beside, gap=gap)) <= width:
-                break
-        needed = needed or least
-        if least <= width or not table.fields[kept[-1]].priority:
-            break
-        dropped.append(kept.pop())
-    yield from _draw_rows(beside, [one for one in shown if one not in beside], gap=gap, width=width)
-    if dropped:
-        names = ", ".join(table.fields[place].heading or table.fields[place].name for place in sorted(dropped))
-        every = f"{needed} columns or {Argument('format', 'csv')} show all."
-        yield Text()
-        yield from wrap_text(_make_text(f"Left out in {width} columns: {names}; {every}", "faint"), width=width)
-
-
-def _make_columns(table: Table, *, narrow: bool, unicode: bool) -> list[_Column]:
-    texts = table.texts
-    return [
-        _Column(
-            field=field,
-            title=_make_text(field.short or field.heading if narrow else field.heading, "strong"),
-            cells=[
-                _make_cell(row[place], text[place], narrow=narrow, unicode=unicode)
-                for row, text in zip(table.rows, texts, strict=True)
-            ],
-            wraps=field.wraps == "early" or (narrow and field.wraps == "late"),
-        )
+def _draw_table(table: Table, *, width: int) -> Iterator[RenderableType]:
+    """Yield a table without the columns that have no room, and a line that names these."""
+    rows = [
+        [_make_text(text, cell.style) for text, cell in zip(texts, row, strict=True)]
+        for texts, row in zip(table.texts, table.rows, strict=True)
+    ]
+    columns = [
+        _Column(field, _make_text(field.heading, "strong"), [row[place] for row in rows])
         for place, field in enumerate(table.fields)
     ]
+    kept = list(columns)
+    for column in sorted(columns, key=lambda column: column.field.priority, reverse=True):
+        if _sum_widths(kept) <= width or not column.field.priority:
+            break
+        kept.remove(column)
+    drawn = RichTable(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), show_header=bool(table.headings))
+    wrapped = []
+    for column, size in zip(kept, _widen(kept, spare=width - _sum_widths(kept)), strict=True):
+        cells = [_wrap(text, size) for text in column.cells] if column.field.wraps else column.cells
+        drawn.add_column(
+            column.title,
+            width=max(size, *map(_measure, cells), 0),
+            justify="right" if column.field.is_flush_right else "left",
+        )
+        wrapped.append(cells)
+    for row in zip(*wrapped, strict=True):
+        drawn.add_row(*row)
+    yield drawn
+    if len(kept) < len(columns):
+        names = ", ".join(column.field.heading or column.field.name for column in columns if column not in kept)
+        every = f"{_sum_widths(columns)} columns or {Argument('format', 'csv')} show all."
+        yield _make_text("")
+        yield _make_text(f"Left out in {width} columns: {names}; {every}", "faint")
 
 
-def _make_cell(cell: Cell, text: str, *, narrow: bool, unicode: bool) -> Text:
-    if narrow and cell.short is not None:
-        text = cell.short
-    if cell.filled is not None:
-        full = min(_BAR, round(_BAR * cell.filled))
-        text = f"{_FULL * full}{_EMPTY * (_BAR - full)} {text}"
-    return _make_text(text if unicode else text.translate(_PLAIN), cell.style)
-
-
-def _choose_gap(columns: Sequence[_Column], *, width: int) -> int:
-    """Return the space between columns: two, or one where no cell is wrapped then or words would be broken."""
-    gaps, natural = max(0, len(columns) - 1), sum(column.natural for column in columns)
-    if natural + gaps <= width < natural + 2 * gaps:
-        return 1
-    return 2 if _measure(columns, gap=2) <= width else 1
-
-
-def _measure(columns: Sequence[_Column], *, gap: int) -> int:
-    """Return the least width of columns side by side."""
-    return sum(column.least for column in columns) + gap * max(0, len(columns) - 1)
-
-
-def _draw_rows(beside: Sequence[_Column], below: Sequence[_Column], *, gap: int, width: int) -> Iterator[Text]:
-    """Yield the lines of titles and rows, with long texts below their row."""
-    widths = _widen(beside, spare=width - _measure(beside, gap=gap))
-    columns = list(zip(beside, widths, strict=True))
-    if any(column.title for column in beside):
-        yield from _draw_row([(one, one.title, size) for one, size in columns], gap=gap, at_bottom=True)
-    for row in range(len(beside[0].cells)):
-        yield from _draw_row([(one, one.cells[row], size) for one, size in columns], gap=gap)
-        for column in below:
-            for line in wrap_text(column.cells[row], width=width - _BELOW):
-                if line:
-                    yield Text.assemble(" " * _BELOW, line)
+def _sum_widths(columns: Sequence[_Column]) -> int:
+    return sum(column.least for column in columns) + _GAP * (len(columns) - 1)
 
 
 def _widen(columns: Sequence[_Column], *, spare: int) -> list[int]:
@@ -195,72 +172,18 @@ def _widen(columns: Sequence[_Column], *, spare: int) -> list[int]:
     return widths
 
 
-def _draw_row(
-    cells: Sequence[tuple[_Column, Text, int]], *, gap: int, at_bottom: bool = False
-) -> Iterator[Text]:
-    """Yield the lines of one row; titles stand at the bottom of theirs."""
-    wrapped = [wrap_text(text, width=width) for _, text, width in cells]
-    height = max(map(len, wrapped))
-    for place in range(height):
-        line = Text()
-        for (column, _, width), parts in zip(cells, wrapped, strict=True):
-            at = place - (height - len(parts)) if at_bottom else place
-            part = parts[at] if 0 <= at < len(parts) else Text()
-            blank = " " * max(0, width - measure_width(part))
-            line.append(" " * gap if line else "")
-            for piece in (blank, part) if column.field.is_flush_right else (part, blank):
-                line.append(piece)
-        line.rstrip()
-        yield line
+def _wrap(text: Text, size: int) -> Text:
+    """Return a text with line ends between words, so that its lines have a size unless a word is longer."""
+    paragraphs = text.plain.split("\n")
+    lines = (wrap(line, max(size, 1), break_long_words=False, break_on_hyphens=False) for line in paragraphs)
+    return Text("\n".join(line for found in lines for line in found or [""]), style=text.style)
 
 
-#: A part of a line that is never broken, with the space that follows it: words of which each but the last ends
-#: in a digit, as '34 ms', or is before a sign of equality, or is a name before a number, as 'chunk_size 16'.
-_PIECE = re.compile(
-    r"(?: \S*\d\s+(?=\S) | \S+\s+(?==(?!\S)) | (?:[a-z_]+|=)\s+(?=\d[\d,]*(?!\S)) )* \S+\s* | \s+", re.VERBOSE
-)
+def _measure(text: Text) -> int:
+    """Return the width of the longest line of a text."""
+    return max(map(cell_len, text.plain.split("\n")))
 
 
-def measure_width(text: Text) -> int:
-    """Return the width of the longest line of a text, in columns of a terminal."""
-    return max((cell_len(line) for line in text.plain.split("\n")), default=0)
-
-
-def measure_pieces(text: Text) -> int:
-    """Return the width of the longest part of a text that is never broken."""
-    lines = text.plain.split("\n")
-    return max((cell_len(piece.rstrip()) for line in lines for piece in split_pieces(line)), default=0)
-
-
-def split_pieces(line: str) -> list[str]:
-    """Return the parts of a line that are never broken, each with the space that follows it."""
-    return _PIECE.findall(line)
-
-
-def wrap_text(text: Text, *, width: int) -> list[Text]:
-    """Return the lines of a text; a part longer than ``width`` is a line of its own."""
-    lines: list[Text] = []
-    for line in text.split("\n", allow_blank=True):
-        parts = line.divide(_find_breaks(line.plain, width=width))
-        if len(parts) > 1:
-            # Elsewhere, space at the end of a number stands in place of a unit.
-            for part in parts:
-                part.rstrip()
-        lines += parts
-    return lines or [Text()]
-
-
-def _find_breaks(line: str, *, width: int) -> list[int]:
-    """Return where lines begin, but for the first one."""
-    if cell_len(line) <= width:
-        return []
-    breaks: list[int] = []
-    place = used = 0
-    for piece in split_pieces(line):
-        size = cell_len(piece)
-        if used and used + cell_len(piece.rstrip()) > width:
-            breaks.append(place)
-            used = 0
-        place += len(piece)
-        used += size
-    return breaks
+def _measure_word(text: Text) -> int:
+    """Return the width of the longest part of a text that is not broken."""
+    return max(map(cell_len, text.plain.split()), default=0)

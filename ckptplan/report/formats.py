@@ -18,10 +18,11 @@ from ckptplan.storage.files import replace_file
 from ckptplan.storage.tables import Row, csv_pieces
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from ckptplan.model.prediction import BasisEntry
     from ckptplan.report.blocks import Block, Schedules, Section
-    from ckptplan.report.picture import Picture
-    from ckptplan.report.style import Size
+    from ckptplan.report.picture import Size
 
 #: The width of plain text that no terminal limits. 80, what rich assumes off a terminal, wraps paths and
 #: sources needlessly.
@@ -50,8 +51,8 @@ class View:
     title: str = ""
     lede: str = ""
     sections: Callable[[], Iterable[Section | Schedules]] = tuple
-    #: Draws it in a size; None for a result without a picture.
-    draw: Callable[[Size], Picture] | None = None
+    #: Returns its picture in a size; None for a result without a picture.
+    draw: Callable[[Size], Figure] | None = None
 
 
 class Column(list[Any]):

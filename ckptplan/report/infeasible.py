@@ -1,4 +1,4 @@
-"""Why nothing fits: every limit in words, the message, and the short verdict."""
+"""Why nothing fits: every limit in words, the message, and the reason in a few words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from ckptplan.errors import Infeasible, Limit
 from ckptplan.model.budget import add_headroom
 from ckptplan.report.blocks import Paragraph, Section
-from ckptplan.report.fields import format_headroom
 from ckptplan.units import format_bytes, format_percent, format_share, format_things
 from ckptplan.wording import Argument
 
@@ -21,11 +20,10 @@ class LimitWords:
     name: str
     #: Follows the subject of a message if no plan keeps the limit.
     broken: str
-    #: Precedes the amount that is needed: in a message, and in the cell of a table.
+    #: Precedes the amount that is needed.
     needs: str = "needs at least"
-    needs_in_cell: str = "needs"
     #: The reason in a few words; ``{}`` is the amount that is needed.
-    verdict: str
+    reason: str
     #: An amount in a table.
     short: Callable[[float], str] = format_bytes
 
@@ -41,25 +39,24 @@ LIMITS: dict[Limit, LimitWords] = {
     "local_bytes": LimitWords(
         name="local memory",
         broken="the local memory of one unit is too small",
-        verdict="does not fit",
+        reason="does not fit: needs {}",
     ),
     "remote_bytes": LimitWords(
         name="remote memory",
         broken="the remote memory is too small",
-        verdict="needs {} remote",
+        reason="needs {} of remote memory",
     ),
     "max_overhead": LimitWords(
         name="overhead limit",
         broken="no plan is quick enough",
-        verdict="too slow: {} at best",
+        reason="too slow: {} at best",
         short=format_percent,
     ),
     "steps": LimitWords(
         name="solvable length",
         broken="the sequence is too long for it within this memory",
         needs="can be solved for about",
-        needs_in_cell="at most about",
-        verdict="too long: about {} at most",
+        reason="too long: about {} at most",
         short=lambda value: format_things(int(value), "step"),
     ),
 }
@@ -74,7 +71,7 @@ def format_infeasible(error: Infeasible) -> str:
     taken = ""
     if error.binding == "local_bytes" and error.headroom:
         memory = add_headroom(int(error.have), error.headroom)
-        taken = f": {format_headroom(memory, error.headroom, like=error.have)}"
+        taken = f": {format_bytes(memory, like=error.have)} less {format_share(error.headroom)} headroom"
     lines = [
         f"{error.subject}: {words.broken}",
         f"  {words.needs} {words.exact(error.need, have=error.have)}{_tell_slow(error)}",
@@ -104,7 +101,7 @@ def _describe_stays(error: Infeasible) -> list[str]:
     total = sum(error.stays.values())
     if not total or total < _DOMINATES * error.need:
         return []
-    parts = ", ".join(f"{name} {format_bytes(size, like=error.have)}" for name, size in error.stays.items())
+    parts = "; ".join(f"{name} {format_bytes(size, like=error.have)}" for name, size in error.stays.items())
     share = format_share(total / error.need)
     lines = [f"  {share} of the need stays in local memory with any schedule:", f"    {parts}"]
     if total > error.have:
@@ -118,13 +115,13 @@ def list_reasons(results: Iterable[object]) -> Section:
     return Section("reasons", "Why nothing fits", [Paragraph(text, style="warning") for text in reasons])
 
 
+def format_reason(binding: Limit, need: float) -> str:
+    """Return why nothing fits in a few words, for a table."""
+    words = LIMITS[binding]
+    return words.reason.format(words.short(need))
+
+
 def format_need(error: Infeasible) -> str:
     """Return what is needed and what there is, for a line: 'needs at least 9.071 MiB, has 512 KiB'."""
     words = LIMITS[error.binding]
     return f"{words.needs} {words.short(error.need)}, has {words.short(error.have)}"
-
-
-def format_verdict(error: Infeasible) -> str:
-    """Return the reason in a few words, for a table."""
-    words = LIMITS[error.binding]
-    return words.verdict.format(words.short(error.need))

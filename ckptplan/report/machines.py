@@ -1,4 +1,4 @@
-"""Machines side by side: as a table, the quickest first, as data, as a picture and as a chart of a page."""
+"""Machines side by side: as a table, the quickest first, and as data."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible
+from ckptplan.model.workload import Workload
 from ckptplan.planning.optimize import DETAIL_COLUMNS, JOB_COLUMNS, REASON_COLUMNS, cost_columns
-from ckptplan.report import blocks, style
-from ckptplan.report.charts import Marks, Plot, Scale, Spec, layer_plot, mark_limit, scale_counts
+from ckptplan.report import blocks
 from ckptplan.report.fields import LOCAL, OVER_BASE, make_result_document, make_result_row, name_plan
 from ckptplan.report.formats import View
-from ckptplan.report.infeasible import format_verdict
-from ckptplan.report.picture import Picture
-from ckptplan.report.style import PAGE, Size
+from ckptplan.report.infeasible import format_reason
+from ckptplan.report.picture import draw_later
 from ckptplan.storage.tables import Rows
 from ckptplan.studies.machines import Machine, MachineComparison
-from ckptplan.units import format_count, format_duration, format_percent
+from ckptplan.units import format_bytes, format_count, format_duration, format_percent, format_share
 from ckptplan.wording import Argument
 
 #: The columns of a row that are about the machine, and not about its plan.
@@ -36,15 +36,18 @@ def view_machines(comparison: MachineComparison) -> View:
     workload, quickest, cheapest = comparison.workload, comparison.quickest, comparison.cheapest
     plans = [(one.profile.name, one.plan) for one in comparison.machines if one.plan is not None]
 
+    draw = draw_later(comparison)
+
     def list_sections() -> Iterator[blocks.Section | blocks.Schedules]:
-        charts = chart_machines(comparison) if any(one.run_seconds for one in comparison.machines) else ()
-        yield blocks.Section("machines", "Machines", [*charts, *_tell_comparison(comparison)])
+        about = "Hollow dots are estimated times; the lines behind them are their intervals."
+        chart = blocks.Chart("machines", "Time on each machine", about, draw)
+        yield blocks.Section("machines", "Machines", [chart, *_describe_comparison(comparison)])
         yield blocks.Schedules(plans=[(f"{name}: {plan.strategy}", plan) for name, plan in plans])
 
     return View(
         kind="machines",
         unmet="" if comparison.fits else "it fits on no machine",
-        blocks=lambda: _tell_comparison(comparison),
+        blocks=lambda: _describe_comparison(comparison),
         document=lambda: {
             "workload": {**workload.identify(), "steps": workload.steps},
             "batches": comparison.batches,
@@ -72,13 +75,14 @@ def view_machines(comparison: MachineComparison) -> View:
         title=f"Machines for {workload.name}, T = {format_count(workload.steps)}",
         lede="The best plan on each machine." if plans else "It fits on no machine.",
         sections=list_sections,
-        draw=lambda size: draw_machines(comparison, size),
+        draw=draw,
     )
 
 
-def _tell_comparison(comparison: MachineComparison) -> Iterator[blocks.Block]:
+def _describe_comparison(comparison: MachineComparison) -> Iterator[blocks.Block]:
     """Yield a line for each machine, the answers, the plans, and what the numbers rest on."""
-    title = f"Machines for {comparison.workload.name}, T = {format_count(comparison.workload.steps)} time steps"
+    workload, machines = comparison.workload, comparison.machines
+    title = f"Machines for {workload.name}, T = {format_count(workload.steps)} time steps"
     batches, deadline = comparison.batches, comparison.deadline
     run = "one batch" if batches == 1 else f"a run of {format_count(batches)} batches"
     within = "" if deadline is None else f" within {format_duration(deadline)}"
@@ -87,8 +91,11 @@ def _tell_comparison(comparison: MachineComparison) -> Iterator[blocks.Block]:
     for line in _summarise(comparison):
         yield blocks.Paragraph(line, style="best")
     yield blocks.Heading("Plans")
-    plans = {machine.profile.name: _describe_plan(machine) for machine in comparison.machines}
+    plans = {machine.profile.name: _describe_plan(machine) for machine in machines}
     yield blocks.make_facts(plans, "caution")
+    yield blocks.Heading("Local memory that every schedule needs")
+    needs = {machine.profile.name: _describe_resident(machine, workload) for machine in machines}
+    yield blocks.make_facts(needs, "caution")
     if notes := dict(_list_notes(comparison)):
         yield blocks.Heading("What the numbers rest on")
         yield blocks.make_facts(notes, "caution")
@@ -116,38 +123,38 @@ def _make_table(comparison: MachineComparison) -> blocks.Table:
         blocks.Field("time", "time" if comparison.batches == 1 else "run", right=True),
         OVER_BASE.ranked(2),
         LOCAL.ranked(1),
-        blocks.Field("largest T", short="largest\nT", right=True),
+        blocks.Field("largest T", right=True),
         *((blocks.Field("price", right=True),) if priced else ()),
         *((blocks.Field("energy", right=True, priority=3),) if powered else ()),
     )
-    return blocks.Table.of(fields, (_tell(one, best=one is comparison.quickest) for one in comparison.machines))
+    machines = comparison.machines
+    return blocks.Table.of(fields, (_make_record(one, best=one is comparison.quickest) for one in machines))
 
 
-def _tell(machine: Machine, *, best: bool) -> blocks.Record:
+def _make_record(machine: Machine, *, best: bool) -> blocks.Record:
     """Return what the table says of a machine."""
     record: dict[str, Any] = {
         "machine": blocks.Cell(machine.profile.name, style="best" if best else ""),
-        "time": _name_time(machine),
+        "time": name_time(machine),
         "largest T": format_count(machine.largest_steps) if machine.largest_steps else "none",
-        "price": None if machine.run_price is None else _format_price(machine.run_price),
+        "price": None if machine.run_price is None else format_price(machine.run_price),
         "energy": None if machine.most_joules is None else f"≤ {_format_energy(machine.most_joules)}",
     }
     if isinstance(machine.result, Infeasible):
         need = machine.result.need if machine.result.binding == "local_bytes" else None
         return blocks.make_faint({**record, "local_peak_bytes": need})
-    predicted = machine.result.predicted
-    added = None if machine.run_seconds is None else predicted.overhead
-    return {**record, "local_peak_bytes": predicted.local_peak_bytes, "overhead": added}
+    added = {} if machine.run_seconds is None else {"overhead": machine.result.predicted.overhead}
+    return {**record, **added, "local_peak_bytes": machine.result.predicted.local_peak_bytes}
 
 
-def _name_time(machine: Machine) -> str:
+def name_time(machine: Machine) -> str:
     """Return the time of a run, or why there is none."""
     if machine.run_seconds is None:
         return "does not fit" if machine.plan is None else "time not known"
     return f"{_ESTIMATED if machine.interval else ''}{format_duration(machine.run_seconds)}"
 
 
-def _format_price(price: float) -> str:
+def format_price(price: float) -> str:
     """Return a price with two digits after the point, more for a small one: '12.40', '0.0031'."""
     return f"{price:,.2f}" if price >= 0.1 or price == 0 else f"{price:.2g}"
 
@@ -162,26 +169,26 @@ def _summarise(comparison: MachineComparison) -> Iterator[str]:
     quickest, cheapest, deadline = comparison.quickest, comparison.cheapest, comparison.deadline
     timed = [one for one in comparison.machines if one.seconds is not None]
     if quickest is not None and quickest.run_seconds is not None:
-        estimated = f" (estimated: {_tell_interval(quickest)})" if quickest.interval else ""
+        estimated = f" (estimated: {_format_interval(quickest)})" if quickest.interval else ""
         yield f"Quickest: {quickest.profile.name}, {format_duration(quickest.run_seconds)}{estimated}"
-        yield from _tell_rivals(quickest, timed)
+        yield from _list_rivals(quickest, timed)
     within = "" if deadline is None else f" within {format_duration(deadline)}"
     meeting = [one for one in timed if deadline is None or one.meets(deadline)]
     if cheapest is not None and cheapest.run_price is not None:
         sure = deadline is None or cheapest.surely_meets(deadline)
         yield (
-            f"Cheapest{within}: {cheapest.profile.name}, {_format_price(cheapest.run_price)}"
+            f"Cheapest{within}: {cheapest.profile.name}, {format_price(cheapest.run_price)}"
             f"{'' if sure else ' (the estimate also allows for more time than that)'}"
         )
-        yield from _tell_rivals(cheapest, [one for one in meeting if one.run_price is not None], by_price=True)
+        yield from _list_rivals(cheapest, [one for one in meeting if one.run_price is not None], by_price=True)
         unpriced = [one.profile.name for one in meeting if one.run_price is None]
-        yield from _tell_others("not compared, as they have no price", unpriced)
+        yield from _list_names("not compared, as they have no price", unpriced)
     elif deadline is not None:
         names = ", ".join(one.profile.name for one in meeting) or "none of them"
         yield f"Within {format_duration(deadline)}: {names}"
 
 
-def _tell_rivals(first: Machine, machines: Sequence[Machine], *, by_price: bool = False) -> Iterator[str]:
+def _list_rivals(first: Machine, machines: Sequence[Machine], *, by_price: bool = False) -> Iterator[str]:
     """Yield a line about the machines that may be ahead of the first, as their intervals overlap."""
 
     def find_ends(one: Machine) -> list[float]:
@@ -189,26 +196,35 @@ def _tell_rivals(first: Machine, machines: Sequence[Machine], *, by_price: bool 
 
     most = find_ends(first)[1]
     rivals = [one.profile.name for one in machines if one is not first and find_ends(one)[0] < most]
-    yield from _tell_others("not told apart within the estimates", rivals)
+    yield from _list_names("not told apart within the estimates", rivals)
 
 
-def _tell_others(what: str, names: Sequence[str]) -> Iterator[str]:
+def _list_names(what: str, names: Sequence[str]) -> Iterator[str]:
     """Yield a line about machines, if there are any."""
     if names:
         yield f"  {what}: {', '.join(names[:_SOME])}{', ...' if len(names) > _SOME else ''}"
 
 
-def _tell_interval(machine: Machine) -> str:
+def _format_interval(machine: Machine) -> str:
     return " to ".join(map(format_duration, machine.run_ends))
 
 
 def _describe_plan(machine: Machine) -> str:
     if isinstance(machine.result, Infeasible):
-        return f"nothing: {format_verdict(machine.result)}"
+        return f"nothing: {format_reason(machine.result.binding, machine.result.need)}"
     text = name_plan(machine.result)
     if machine.times == "estimated":
-        return f"{text}; {_tell_interval(machine)}"
+        return f"{text}; {_format_interval(machine)}"
     return f"{text}; no time: without {', '.join(machine.missing)}" if machine.times == "carried over" else text
+
+
+def _describe_resident(machine: Machine, workload: Workload) -> str:
+    """Return the share of a machine's budget that every schedule needs, and its parts."""
+    parts = Case(workload=workload, profile=machine.profile).resident_parts
+    budget = machine.profile.local_budget_bytes
+    listed = "; ".join(f"{name} {format_bytes(size)}" for name, size in parts.items())
+    share = format_share(sum(parts.values()) / budget)
+    return f"{share} of {format_bytes(budget)}{': ' if listed else ''}{listed}"
 
 
 def _list_notes(comparison: MachineComparison) -> Iterator[tuple[str, str]]:
@@ -254,100 +270,3 @@ def _list_numbers(machine: Machine, deadline: float | None) -> dict[str, Any]:
     }
     names = ("times", "seconds", *(name for name in _MACHINE_COLUMNS if name not in ("times", "missing")))
     return {name: found[name] if name in found else getattr(machine, name) for name in names}
-
-
-#: Times that are round in their units.
-_ROUND = (
-    *(10.0**power for power in range(-18, 1)),
-    10.0, 60.0, 600.0, 3600.0, 36000.0, 345600.0,
-    *(864000.0 * 10.0**power for power in range(8)),
-)  # fmt: skip
-
-
-def _scale_times(comparison: MachineComparison) -> Scale:
-    """Return the axis of times."""
-    known = [machine for machine in comparison.machines if machine.run_seconds]
-    ends = [end for machine in known for end in machine.run_ends]
-    ends += [] if comparison.deadline is None else [comparison.deadline]
-    what = "a batch" if comparison.batches == 1 else "the run"
-    estimates = "; hollow: estimated" if any(machine.interval for machine in known) else ""
-    low, high = min(ends, default=1.0) / 2, max(ends, default=1.0) * 2
-    ticks = {tick: format_duration(tick) for tick in _ROUND if low <= tick <= high}
-    return Scale(title=f"time of {what}{estimates}", low=low, high=high, ticks=ticks, kind="log")
-
-
-def draw_machines(comparison: MachineComparison, size: Size = PAGE) -> Picture:
-    """Return the picture, of the same data as the JSON document."""
-    workload, batches = comparison.workload, comparison.batches
-    run = f", {format_count(batches)} batches" if batches > 1 else ""
-    head = f"{workload.name}, T = {format_count(workload.steps)}{run}"
-    plots = _make_plots(comparison)
-    heights = [0.2 + 0.2 * len(comparison.machines)] * len(plots)
-    return Picture(
-        title=(head, *_summarise(comparison)), rows=[[plot] for plot in plots], heights=heights, size=size
-    )
-
-
-def _make_plots(comparison: MachineComparison) -> tuple[Plot, Plot]:
-    """Return the time on each machine, and the longest sequence that fits there."""
-    machines = comparison.machines
-    names = [machine.profile.name for machine in machines]
-    bars: list[Spec] = [
-        {
-            "y": machine.profile.name,
-            "x": max(machine.largest_steps, 1),
-            "shown": format_count(machine.largest_steps) if machine.largest_steps else "none",
-        }
-        for machine in machines
-    ]
-    # Names of bars stand at their ends.
-    high = 8.0 * max(5, *(machine.largest_steps for machine in machines))
-    lengths = Plot(
-        x=scale_counts("largest T", 1, high, log=True),
-        y=names,
-        marks=[Marks(kind="bar", rows=bars, colour=style.GREEN, words="shown")],
-    )
-    times = _scale_times(comparison)
-    untimed: list[Spec] = [
-        {"y": machine.profile.name, "x": times.low, "text": [_name_time(machine)]}
-        for machine in machines
-        if machine.plan is None or not machine.run_seconds
-    ]
-    marks = [*_mark_times(comparison), Marks(kind="text", rows=untimed)]
-    return Plot(x=times, y=names, marks=marks), lengths
-
-
-def _mark_times(comparison: MachineComparison) -> list[Marks]:
-    """Return a point for each time that is known, and a line from the least to the most of an estimate."""
-    rows: list[Spec] = [
-        {
-            "y": machine.profile.name,
-            "ends": machine.run_ends,
-            "x": machine.run_seconds,
-            "shown": _name_time(machine),
-            "between": _tell_interval(machine) if machine.interval else "measured",
-            "strategy": machine.plan.strategy,
-        }
-        for machine in comparison.machines
-        if machine.plan is not None and machine.run_seconds
-    ]
-    spans = [{**row, "x": row["ends"][0], "x2": row["ends"][1]} for row in rows]
-    told = {"y": "machine", "shown": "time", "between": "interval", "strategy": "strategy"}
-    dot: Any = {"colour": style.BLUE, "size": 5, "told": told, "words": "shown"}
-    deadline = comparison.deadline
-    return [
-        Marks(kind="span", rows=spans, colour=style.SKY, size=4),
-        Marks(kind="point", rows=[row for row in rows if row["between"] == "measured"], **dot),
-        Marks(kind="point", rows=[row for row in rows if row["between"] != "measured"], face="white", **dot),
-        mark_limit("x", deadline, f"deadline {format_duration(deadline or 0)}"),
-    ]
-
-
-def chart_machines(comparison: MachineComparison) -> Iterator[blocks.Chart]:
-    """Yield the charts of machines, of which the times of some are known."""
-    times, lengths = _make_plots(comparison)
-    form = {"height": 34 * len(comparison.machines)}
-    about = "Lines are the intervals of estimated times, which begin with ~."
-    yield blocks.Chart("machines", "Time on each machine", about, {**form, **layer_plot(times)})
-    about = "The longest sequence that fits, within the limit of time."
-    yield blocks.Chart("lengths", "Largest T on each machine", about, {**form, **layer_plot(lengths)})

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ckptplan.cost.case import Case
 from ckptplan.cost.roofline import belongs_elsewhere
 from ckptplan.errors import Infeasible
+from ckptplan.model.goal import Goal
 from ckptplan.model.plan import Plan
 from ckptplan.model.prediction import Bound
 from ckptplan.model.workload import was_resized
@@ -15,18 +16,27 @@ from ckptplan.planning.optimize import DETAIL_COLUMNS, JOB_COLUMNS, REASON_COLUM
 from ckptplan.planning.playback import group_same_schedules, list_same_schedules
 from ckptplan.report import blocks, fields
 from ckptplan.report.formats import View
-from ckptplan.report.infeasible import format_verdict, list_reasons
+from ckptplan.report.infeasible import format_reason, list_reasons
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Rows
 from ckptplan.strategies.registry import strategy_of
-from ckptplan.units import format_bytes, format_count, format_percent, format_seconds, format_things
+from ckptplan.units import (
+    format_bytes,
+    format_count,
+    format_percent,
+    format_seconds,
+    format_share,
+    format_things,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Results: TypeAlias = Mapping[str, Plan | Infeasible]
 
-_THAN_BEST = blocks.Field("than best", "", "than\nbest", wraps="late")
 _REGRETS = (
-    blocks.Field("time_over_least", "time / least", "time /\nleast", form=fields.align_ratios),
-    blocks.Field("extra_over_least", "extra / least", "extra /\nleast", form=fields.align_ratios),
+    blocks.Field("time_over_least", "time / least"),
+    blocks.Field("extra_over_least", "extra / least"),
 )
 
 
@@ -39,39 +49,37 @@ def view_plan(plan: Plan, compared: Callable[[], Results], *, unsearched: Sequen
     def list_sections() -> Iterator[blocks.Section | blocks.Schedules]:
         yield blocks.Section("plan", "The plan", view.blocks())
         yield blocks.Schedules(title="Schedule and memory", own=plan)
-        plans = [one for one in compared().values() if isinstance(one, Plan)]
+        plans = [result for result in compared().values() if isinstance(result, Plan)]
         yield blocks.Section("strategies", "Strategies", [chart_comparison(plans)] if len(plans) > 1 else [])
 
+    costs = dict(fields.describe_plan(plan))
     view = View(
         kind=None,
-        blocks=lambda: _tell_plan(plan, compared(), unsearched),
+        blocks=lambda: _describe_plan(plan, compared(), unsearched),
         document=lambda: plan_document(plan),
         rows=lambda: Rows(columns=fields.list_plan_columns(), rows=[fields.make_plan_row(plan)]),
         basis=lambda: plan.estimate_basis,
         title=f"{plan.strategy}: {fields.name_job(plan.workload, plan.profile)}",
-        lede=_summarize(plan),
+        lede=f"{costs['time']} a batch, {costs['over base']} over plain backpropagation, "
+        f"with {costs['local memory']} of local memory.",
         sections=list_sections,
     )
     return view
 
 
-def _summarize(plan: Plan) -> str:
-    told = fields.label_plan(plan)
-    return (
-        f"{told['seconds']} a batch, {told['overhead']} over plain backpropagation, "
-        f"with {told['local_peak_bytes']} of local memory."
-    )
-
-
-def _tell_plan(plan: Plan, compared: Results, unsearched: Sequence[str]) -> Iterator[blocks.Block]:
-    """Yield the plan and its runners-up."""
-    # The others are compared with the plan to run.
-    others = {name: result for name, result in compared.items() if name != plan.strategy}
-    results = {plan.strategy: plan, **others}
+def _describe_plan(plan: Plan, compared: Results, unsearched: Sequence[str]) -> Iterator[blocks.Block]:
+    """Yield the plan, what fills the memory, and the results of the other strategies."""
+    results = {
+        plan.strategy: plan,
+        **{name: result for name, result in compared.items() if name != plan.strategy},
+    }
+    case = Case(workload=plan.workload, profile=plan.profile)
     yield fields.make_title(plan.workload, plan.profile)
-    yield blocks.make_facts({name: text for name, text in _list_facts(plan, results) if text})
+    yield blocks.make_facts(_list_facts(plan, results))
+    budget = plan.goal.local_bytes or plan.profile.local_budget_bytes
+    yield from fields.list_memory(case, budget=budget, headroom=plan.goal.headroom, plan=plan)
     yield from fields.list_warnings(plan)
-    yield make_strategies_table(results)
+    yield from _compare_strategies(results)
     if unsearched:
         names = ", ".join(unsearched)
         text = f"not searched, as none can be quicker: {names} (ckptplan compare plans each of them)"
@@ -85,15 +93,18 @@ def view_comparison(results: Results, case: Case, *, regret: bool = False) -> Vi
     """
     best = find_best(results)
     plans = [result for result in results.values() if isinstance(result, Plan)]
-    job = {"workload": case.workload.name, "profile": case.profile.name, "steps": case.workload.steps}
+    job = fields.make_job_row(case.workload, case.profile)
 
     def make_document() -> dict[str, Any]:
         same = list_same_schedules(plans)
-        more = {
-            one.strategy: {**_find_regrets(one), "same_schedule": list(same[one.strategy])} for one in plans
+        of_plans = {
+            plan.strategy: {**_find_regrets(plan), "same_schedule": list(same[plan.strategy])} for plan in plans
         }
-        told = {name: fields.make_result_document(one, **more.get(name, {})) for name, one in results.items()}
-        return {**fields.identify_job(case.workload, case.profile), "strategies": told}
+        each = {
+            name: fields.make_result_document(result, **of_plans.get(name, {}))
+            for name, result in results.items()
+        }
+        return {**fields.identify_job(case.workload, case.profile), "strategies": each}
 
     def list_sections() -> Iterator[blocks.Section | blocks.Schedules]:
         if best is None:
@@ -103,13 +114,13 @@ def view_comparison(results: Results, case: Case, *, regret: bool = False) -> Vi
         charts = [chart_comparison(distinct)] if plans else []
         yield blocks.Section("strategies", "Strategies", [*charts, *view.blocks()])
         yield blocks.Schedules(
-            plans=[(f"{one.strategy}{' (best)' if one is best else ''}", one) for one in plans]
+            plans=[(f"{plan.strategy}{' (best)' if plan is best else ''}", plan) for plan in plans]
         )
 
     view = View(
         kind="comparison",
         unmet="no strategy fits" if best is None else "",
-        blocks=lambda: _tell_comparison(results, case, best, regret=regret),
+        blocks=lambda: _describe_comparison(results, case, best, regret=regret),
         document=make_document,
         rows=lambda: Rows(
             columns=(*JOB_COLUMNS, *cost_columns(), *REASON_COLUMNS, *DETAIL_COLUMNS),
@@ -125,16 +136,21 @@ def view_comparison(results: Results, case: Case, *, regret: bool = False) -> Vi
     return view
 
 
-def _tell_comparison(
+def _describe_comparison(
     results: Results, case: Case, best: Plan | None, *, regret: bool
 ) -> Iterator[blocks.Block]:
-    """Yield a line for each schedule, and the limits that they keep."""
+    """Yield a line for each schedule, and what every schedule needs of the memory."""
     yield fields.make_title(case.workload, case.profile)
-    yield make_strategies_table(results, regret=regret)
-    if best is not None:
+    yield from _compare_strategies(results, regret=regret)
+    if best is None:
+        budget, headroom = case.profile.local_budget_bytes, case.profile.headroom
+    else:
+        budget, headroom = best.goal.local_bytes or case.profile.local_budget_bytes, best.goal.headroom
         if regret:
             yield blocks.Paragraph(_explain_regret(best))
-        yield from fields.list_limits(best)
+    yield from fields.list_memory(case, budget=budget, headroom=headroom)
+    if best is not None:
+        yield from fields.list_warnings(best)
 
 
 def find_best(results: Results) -> Plan | None:
@@ -142,38 +158,51 @@ def find_best(results: Results) -> Plan | None:
     return next((result for result in results.values() if isinstance(result, Plan)), None)
 
 
-def make_strategies_table(results: Results, *, regret: bool = False) -> blocks.Table:
-    """Return a table with a line for each schedule; with ``regret`` also its time over the optimum.
+def _compare_strategies(results: Results, *, regret: bool = False) -> Iterator[blocks.Block]:
+    """Yield a table with a line for each schedule; with ``regret`` also its time over the optimum.
 
-    Of several strategies with the same schedule, the simplest names the line, which lists the others.
+    Of several strategies with the same schedule, the simplest has the line; a note below lists the others.
     """
     best = find_best(results)
     records: list[blocks.Record] = []
-    for group in group_same_schedules(one for one in results.values() if isinstance(one, Plan)):
-        simplest, *others = sorted(group, key=lambda plan: strategy_of(plan.strategy).simplicity)
-        reason = blocks.Cell("best") if best is None or simplest is best else _why_not(simplest, best)
+    same: list[list[str]] = []
+    plans = [result for result in results.values() if isinstance(result, Plan)]
+    for group in group_same_schedules(plans):
+        ordered = sorted(group, key=lambda plan: strategy_of(plan.strategy).simplicity)
+        same.append([plan.strategy for plan in ordered])
+        simplest = ordered[0]
         records.append(
             {
-                **fields.tell_plan(simplest, also=[plan.strategy for plan in others]),
+                **fields.make_plan_record(simplest),
                 **_find_regrets(simplest),
                 "strategy": blocks.Cell(simplest.strategy, style="best" if simplest is best else ""),
-                "than best": reason,
+                "over_best": _compare_with_best(simplest, best),
             }
         )
-    for name, one in results.items():
-        if isinstance(one, Infeasible):
-            need = one.need if one.binding == "local_bytes" else None
-            told = blocks.Cell(format_verdict(one), short="no fit" if one.binding == "local_bytes" else None)
-            reasons = {"than best": told, "time_over_least": told}
-            records.append(blocks.make_faint({"strategy": name, "local_peak_bytes": need, **reasons}))
-    columns = (
-        fields.STRATEGY,
-        fields.PARAMETERS,
-        fields.TIME,
-        fields.OVER_BASE.ranked(2),
-        fields.LOCAL.ranked(1),
-    )
-    return blocks.Table.of((*columns, *(_REGRETS if regret else (_THAN_BEST,))), records)
+    for name, result in results.items():
+        if isinstance(result, Infeasible):
+            reason = format_reason(result.binding, result.need)
+            records.append(blocks.make_faint({"strategy": name, "parameters": reason}))
+    by_memory = best is not None and best.goal.objective == "memory"
+    over_best = blocks.Field("over_best", "memory over best" if by_memory else "over best", 4)
+    columns = (*fields.PLAN, *(_REGRETS if regret else (over_best,)))
+    yield blocks.Table.of(columns, records)
+    yield from fields.note_same_schedules(same)
+    if best is not None:
+        if best.goal.objective == "balanced":
+            yield blocks.Paragraph("best is the knee of time and memory", style="faint")
+        alike = ", ".join(plan.strategy for plan in plans if fields.passed_over(plan, best))
+        if alike:
+            text = f"better than {best.strategy} by too little to tell: {alike}"
+            yield blocks.Paragraph(text, style="faint")
+
+
+def _compare_with_best(plan: Plan, best: Plan | None) -> float | str:
+    """Return what a plan needs beyond the best one: of memory if that is the objective, else of time."""
+    if best is None or plan is best:
+        return "best"
+    name = "local_peak_bytes" if plan.goal.objective == "memory" else "seconds"
+    return float(plan.predicted[name] / best.predicted[name] - 1)
 
 
 def _find_regrets(plan: Plan) -> dict[str, float | None]:
@@ -209,73 +238,71 @@ def _describe_distance(bound: Bound) -> str:
     return f"within {format_percent(bound.gap / (1 - bound.gap))[1:]} of"
 
 
-def _why_not(plan: Plan, best: Plan) -> blocks.Cell:
-    """Return why a strategy that fits is not the best."""
-    if plan.predicted == best.predicted:
-        return blocks.Cell(f"the same as {best.strategy}")
-    if plan.goal.objective == "balanced":
-        return blocks.Cell("farther from the knee", short="farther")
-    slower = plan.predicted.seconds / best.predicted.seconds - 1
-    more = format_percent(slower)
-    if fields.passed_over(plan, best):
-        told = f"{more} time: too little" if slower < -fields.PROVED else "as quick, less memory"
-        return blocks.Cell(told, short="alike")
-    larger = plan.predicted.local_peak_bytes / best.predicted.local_peak_bytes - 1
-    reasons = [
-        (slower, blocks.Cell(f"{more} time", short=more)),
-        (larger, blocks.Cell(f"{format_percent(larger)} memory")),
-    ]
-    if plan.goal.objective == "memory":
-        reasons.reverse()
-    return next((reason for share, reason in reasons if share > 0), blocks.Cell("as good"))
-
-
-def _list_facts(plan: Plan, results: Results) -> Iterator[tuple[str, str | blocks.Cell]]:
-    """Yield what a plan is and costs; nothing to say of a fact is an empty text."""
-    predicted = plan.predicted
-    yield "strategy", blocks.Cell(fields.name_plan(plan), style="best")
-    # The bound is one of time: it says nothing about the least memory or the knee.
-    if plan.bound is not None and plan.goal.objective == "time":
-        within = f"{_describe_distance(plan.bound)} the least possible time"
-        yield "proof", "no legal schedule is quicker" if plan.bound.gap < fields.PROVED else within
-    yield from _list_rivals(plan, results)
-    yield "chosen for", _describe_wish(plan)
-    yield "local memory", _describe_local(plan)
-    limit = "unbounded" if plan.goal.remote_bytes is None else f"of {format_bytes(plan.goal.remote_bytes)}"
-    yield "remote memory", f"{format_bytes(predicted.remote_peak_bytes)} ({limit})"
-    yield "time", _describe_time(plan)
-    again = (
-        f"{format_things(predicted.recomputed_steps, 'step')} run again "
+def _list_facts(plan: Plan, results: Results) -> dict[str, str | blocks.Cell]:
+    """Return what a plan is and costs; a fact without anything to say has an empty text."""
+    predicted, goal, paper = plan.predicted, plan.goal, plan.predicted.paper
+    used, budget = predicted.local_peak_bytes, goal.local_bytes or plan.profile.local_budget_bytes
+    limit = "unbounded" if goal.remote_bytes is None else f"of {format_bytes(goal.remote_bytes)}"
+    return {
+        "strategy": blocks.Cell(fields.name_plan(plan), style="best"),
+        "proof": _describe_proof(plan),
+        **_list_rivals(plan, results),
+        "chosen for": _describe_wish(plan.goal),
+        "time": _describe_time(plan),
+        "local memory": f"{format_bytes(used)} of {format_bytes(budget)}"
+        f"{' per unit' if plan.profile.units > 1 else ''}, {format_share(used / budget)}",
+        "remote memory": f"{format_bytes(predicted.remote_peak_bytes)} ({limit})",
+        "recompute": f"{format_things(predicted.recomputed_steps, 'step')} run again "
         f"({predicted.recomputed_steps / plan.steps:.2f} for each of the sequence)"
-    )
-    yield "recompute", again if predicted.recomputed_steps else "none"
-    moved = (
-        f"{format_things(predicted.remote_writes, 'state')} out, {format_count(predicted.remote_reads)} back, "
-        f"in {format_things(predicted.messages, 'message')}"
-    )
-    yield "transfers", moved if predicted.messages else "none"
-    if (paper := predicted.paper) is not None:
-        yield (
-            "paper's equations",
-            f"{format_seconds(paper.seconds)}, {format_percent(paper.overhead)} over base; "
-            f"{format_bytes(paper.local_peak_bytes)} local",
-        )
+        if predicted.recomputed_steps
+        else "none",
+        "transfers": f"{format_things(predicted.remote_writes, 'state')} out, "
+        f"{format_count(predicted.remote_reads)} back, in {format_things(predicted.messages, 'message')}"
+        if predicted.messages
+        else "none",
+        "paper's equations": ""
+        if paper is None
+        else f"{format_seconds(paper.seconds)}, {format_percent(paper.overhead)} over base; "
+        f"{format_bytes(paper.local_peak_bytes)} local",
+    }
 
 
-def _list_rivals(plan: Plan, results: Results) -> Iterator[tuple[str, str]]:
-    """Yield what the best regular plan and the paper's best would cost, where they are not this one."""
+def _describe_proof(plan: Plan) -> str:
+    # The bound is one of time: it says nothing about the least memory or the knee.
+    if plan.bound is None or plan.goal.objective != "time":
+        return ""
+    if plan.bound.gap < fields.PROVED:
+        return "no legal schedule is quicker"
+    return f"{_describe_distance(plan.bound)} the least possible time"
+
+
+def _describe_wish(goal: Goal) -> str:
+    """Return what the plan was asked for, '' if that is simply least time."""
+    wishes = {
+        "least local memory": goal.objective == "memory",
+        "the knee of time and memory": goal.objective == "balanced",
+        f"at most {format_percent(goal.max_overhead or 0)} over base": goal.max_overhead is not None,
+        "by the paper's equations": goal.model == "paper",
+    }
+    return ", ".join(text for text, is_asked in wishes.items() if is_asked)
+
+
+def _list_rivals(plan: Plan, results: Results) -> dict[str, str]:
+    """Return what the best regular plan and the paper's best would cost, where they are not this one."""
     plans = [result for result in results.values() if isinstance(result, Plan)]
-    regular = next((one for one in plans if one.regular), None)
-    paper = next((one for one in plans if one.predicted.paper is not None), None)
+    regular = next((other for other in plans if other.regular), None)
+    paper = next((other for other in plans if other.predicted.paper is not None), None)
+    rivals = {}
     if not plan.regular:
-        yield "schedule", "irregular: it needs a loop over its list of actions"
+        rivals["schedule"] = "irregular: it needs a loop over its list of actions"
         if regular is not None:
             also = ", the best of the paper's" if paper is regular else ""
-            yield "best regular", f"{_describe_price(regular, plan)}{also}"
-    if plan.goal.objective == "balanced" or any(fields.passed_over(one, plan) for one in plans):
-        yield "choice", fields.explain_choice(plan)
+            rivals["best regular"] = f"{_describe_price(regular, plan)}{also}"
+    if plan.goal.objective == "balanced" or any(fields.passed_over(other, plan) for other in plans):
+        rivals["choice"] = fields.explain_choice(plan)
     if paper is not None and paper is not plan and (plan.regular or paper is not regular):
-        yield "paper's best", _describe_price(paper, plan)
+        rivals["paper's best"] = _describe_price(paper, plan)
+    return rivals
 
 
 def _describe_price(other: Plan, plan: Plan) -> str:
@@ -285,60 +312,22 @@ def _describe_price(other: Plan, plan: Plan) -> str:
     )
 
 
-def _describe_wish(plan: Plan) -> str:
-    """Return what was asked for, where it is not simply least time."""
-    goal = plan.goal
-    asked = {"memory": "least local memory", "balanced": "the knee of time and memory"}.get(goal.objective)
-    limit = None if goal.max_overhead is None else f"at most {format_percent(goal.max_overhead)} over base"
-    model = "by the paper's equations" if goal.model == "paper" else None
-    return ", ".join(filter(None, (asked, limit, model)))
-
-
-def _describe_local(plan: Plan) -> blocks.Cell:
-    used, budget = plan.predicted.local_peak_bytes, plan.goal.local_bytes or plan.profile.local_budget_bytes
-    taken = fields.describe_headroom(plan.profile, budget=plan.goal.local_bytes, headroom=plan.goal.headroom)
-    where = "per unit" if plan.profile.units > 1 else "in all"
-    rest = "; ".join(filter(None, (f"{format_bytes(budget - used)} free", taken)))
-    share = f"{100 * used / budget:.1f} % of {format_bytes(budget)} {where}"
-    return blocks.Cell(f"{share}: {format_bytes(used)} ({rest})", filled=used / budget)
-
-
 def _describe_time(plan: Plan) -> str:
     seconds, overhead = plan.predicted.seconds, plan.predicted.overhead
     base = format_seconds(seconds / (1 + overhead))
-    told = f"{format_seconds(seconds)} a batch, {format_percent(overhead)} over base ({base})"
+    cost = f"{format_seconds(seconds)} a batch, {format_percent(overhead)} over base ({base})"
     if belongs_elsewhere(plan.workload, plan.profile):
-        return f"{told}; step times carried over from {plan.workload.timed_on}, not rescaled"
-    return f"{told}; step times carried over, not rescaled" if was_resized(plan.workload) else told
+        return f"{cost}; step times carried over from {plan.workload.timed_on}, not rescaled"
+    return f"{cost}; step times carried over, not rescaled" if was_resized(plan.workload) else cost
 
 
 def chart_comparison(plans: Sequence[Plan]) -> blocks.Chart:
     """Return the chart of the plans that fit, in their order."""
-    from ckptplan.report import style
-    from ckptplan.report.charts import Marks, Plot, layer_plot, scale_bytes, scale_shares
 
-    rows = [{**fields.label_plan(plan), "y": plan.strategy} for plan in plans]
-    times = [plan.predicted.overhead for plan in plans]
-    sizes = [plan.predicted.local_peak_bytes for plan in plans]
-    # Far off, the budget would squeeze the bars.
-    budget = plans[0].goal.local_bytes
-    near = [budget] if budget is not None and budget <= 4 * max(sizes) else []
-    parts = []
-    for field, values, scale, colour, lines in (
-        ("overhead", times, scale_shares("time over base", 0, 1.1 * max(0.01, *times)), style.BLUE, []),
-        (
-            "local_peak_bytes",
-            sizes,
-            scale_bytes("local memory", 0, 1.1 * max(*sizes, *near)),
-            style.ORANGE,
-            near,
-        ),
-    ):
-        ends = [{**row, "x": value} for row, value in zip(rows, values, strict=True)]
-        bars = Marks(kind="bar", rows=ends, colour=colour, opacity=0.9, told=fields.TOLD, words=field)
-        budgets = [Marks(kind="rule", rows=[{"x": one}], dashes=(2, 1.3)) for one in lines]
-        plot = Plot(x=scale, y=[plan.strategy for plan in plans], marks=[bars, *budgets])
-        parts.append({"width": "container", "height": {"step": 24}, **layer_plot(plot)})
-    words = "".join(f"; the dashed line is the budget, {format_bytes(one)}" for one in near)
-    about = f"The best plan of each strategy, the one to run first{words}."
-    return blocks.Chart("comparison", "Strategies", about, {"spacing": 24, "vconcat": parts})
+    def draw() -> Figure:
+        from ckptplan.report.plots import make_strategies
+
+        return make_strategies(plans)
+
+    caption = "The best plan of each strategy; the plan to run comes first."
+    return blocks.Chart("comparison", "Strategies", caption, draw)

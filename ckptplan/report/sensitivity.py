@@ -1,31 +1,25 @@
-"""The effect of each input on the best plan, and its error bars: as a table, as data, and as a tornado."""
+"""The effect of each input on the best plan, and its error bars: as a table and as data."""
 
 from __future__ import annotations
 
 import math
-import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ckptplan.planning.optimize import parameter_columns
-from ckptplan.report import blocks, style
+from ckptplan.report import blocks
 from ckptplan.report.basis import list_basis
-from ckptplan.report.charts import Marks, Plot, Scale, Spec, layer_plot, scale_shares
 from ckptplan.report.fields import format_cells, identify_job, list_budget, make_title, name_job
 from ckptplan.report.formats import View
-from ckptplan.report.picture import Picture
-from ckptplan.report.style import PAGE, Size
+from ckptplan.report.picture import draw_later
 from ckptplan.storage.tables import Row, Rows
 from ckptplan.studies.axes import Axis, Value
-from ckptplan.studies.sensitivity import FACTORS, Best, BreakEven, ErrorBars, Influence, Replanned, Sensitivity
+from ckptplan.studies.sensitivity import FACTORS, BreakEven, ErrorBars, Influence, Replanned, Sensitivity
 from ckptplan.units import format_percent, format_seconds
 from ckptplan.wording import Argument
 
 #: Changes of strategy printed for one input, those nearest to its value.
 _MOST_BREAK_EVENS = 6
-#: What is told of a factor beyond the values that files may have.
-_OUTSIDE = "not allowed"
 #: Smaller differences are shown as none.
 _SAME = 5e-5
 #: Inputs that only transfers depend on.
@@ -36,16 +30,21 @@ _TAIL = ("seconds", "change", "kept_seconds", "kept_change", "kept_fits", "below
 #: A narrow table leaves out the factors between the least and the largest.
 _FIELDS = (
     blocks.Field("input"),
-    blocks.Field("now", right=True, priority=1),
+    blocks.Field("value", right=True, priority=1),
     *(blocks.Field(f"x {one:g}", right=True, priority=2 if one in FACTORS[1:-1] else 0) for one in FACTORS),
 )
 
 
 def view_sensitivity(study: Sensitivity) -> View:
     """Return the effect of each input on the best plan."""
+    draw = draw_later(study)
+    about = (
+        "Each panel varies one input by itself. Solid lines: the job is planned again. Dashed lines: the plan "
+        f"of now is kept, {study.best.strategy} in {format_seconds(study.best.seconds)}."
+    )
     return View(
         kind="sensitivity",
-        blocks=lambda: _tell(study),
+        blocks=lambda: _describe_study(study),
         document=lambda: _make_document(study),
         rows=lambda: Rows(
             columns=(*_HEAD, *parameter_columns(), *_TAIL), rows=_generate_rows(_make_document(study), study)
@@ -55,25 +54,34 @@ def view_sensitivity(study: Sensitivity) -> View:
         title=f"Sensitivity: {name_job(study.workload, study.profile)}",
         lede="What each input does to the time of the best plan.",
         sections=lambda: [
-            blocks.Section("inputs", "What the inputs do", [chart_tornado(study), *_tell(study)])
+            blocks.Section(
+                "inputs",
+                "What the inputs do",
+                [blocks.Chart("sensitivity", "Time over each input", about, draw), *_describe_study(study)],
+            )
         ],
-        draw=lambda size: draw_tornado(study, size),
+        draw=draw,
     )
 
 
-def _tell(study: Sensitivity) -> Iterator[blocks.Block]:
+def _describe_study(study: Sensitivity) -> Iterator[blocks.Block]:
     """Yield the plan, the effect of each input, where another strategy is better, and the error bars."""
     best, profile = study.best, study.profile
     yield make_title(study.workload, profile)
     cost = f"  {format_cells(best.parameters)}: {format_seconds(best.seconds)}"
     yield blocks.Paragraph(cost, head=f"best: {best.strategy}", style="best")
     yield from list_budget(profile, budget=profile.local_budget_bytes, headroom=profile.headroom)
-    yield blocks.Table.of(_FIELDS, _list_effects(study))
-    yield blocks.Paragraph(
-        "Change of time, planned again with the input at that factor; below it what differs."
-    )
+    yield blocks.Heading("Change of the time if the job is planned again with an input at a factor")
+    yield blocks.Table.of(_FIELDS, _list_effects(study, _write_replanned, outside="n/a"))
+    idle_inputs = [one for one in study.influences if one.no_effect]
+    if idle_inputs:
+        names = ", ".join(f"{one.name} ({format_values(one.axis, one.values)})" for one in idle_inputs)
+        yield blocks.Paragraph(f"no effect: {names}", style="faint")
     if idle := _describe_transfers(study):
         yield blocks.Paragraph(idle)
+    if kept := list(_list_effects(study, _write_kept, outside="")):
+        yield blocks.Heading("Change of the time if the plan is kept, where that differs")
+        yield blocks.Table.of(_FIELDS, kept)
     yield from _list_break_evens(study.influences)
     yield from _list_ends(study.influences)
     if study.error_bars is not None:
@@ -102,38 +110,28 @@ def _describe_transfers(study: Sensitivity) -> str:
         for point in one.points
         if (point.factor > 1) == (one.name == "bandwidth")
     ]
-    if any(_tell_anew(point) != "same" for point in quicker):
+    if any(point.change is None or abs(point.change) >= _SAME for point in quicker):
         return ""
     if study.moves:
         return "Quicker transfers change nothing: those of the best plan do not bind."
     return "Quicker transfers change nothing: the best plan uses no remote memory."
 
 
-def _list_effects(study: Sensitivity) -> Iterator[blocks.Record]:
-    """Yield the change of time by each input, below it what differs, then the inputs without effect."""
-    best = study.best
-    for one in _sort_by_effect(study):
-        now = _format_values(one.axis, one.values)
-        anew = {point.factor: _tell_anew(point) for point in one.points}
-        yield {"input": one.name, "now": now, **_tell_points(dict.fromkeys(FACTORS, _OUTSIDE) | anew)}
-        others = {point.factor: _tell_other(point, best) for point in one.points}
-        kept = {point.factor: _tell_kept(point) for point in one.points}
-        for label, texts in (("  best strategy", others), ("  plan kept", kept)):
-            if any(texts.values()):
-                yield blocks.make_faint({"input": label, **_tell_points(texts)})
-    for one in study.influences:
-        if one.no_effect:
-            told: blocks.Record = {"input": one.name, **_tell_points({FACTORS[0]: "no effect"})}
-            yield {**blocks.make_faint(told), "now": _format_values(one.axis, one.values)}
+def _list_effects(
+    study: Sensitivity, write: Callable[[Replanned], str], *, outside: str
+) -> Iterator[blocks.Record]:
+    """Yield what ``write`` says of each point, for the inputs where it says anything.
+
+    Factors beyond the values that files may have are ``outside``.
+    """
+    for one in sort_by_effect(study):
+        texts = {point.factor: write(point) for point in one.points}
+        if any(texts.values()):
+            cells = {f"x {factor:g}": texts.get(factor, outside) for factor in FACTORS}
+            yield {"input": one.name, "value": format_values(one.axis, one.values), **cells}
 
 
-def _tell_points(texts: Mapping[float, str]) -> Mapping[str, blocks.Cell]:
-    """Return what is told of each factor, shorter in narrow tables."""
-    short = {"nothing fits": "none", "does not fit": "no fit", _OUTSIDE: "n/a"}
-    return {f"x {one:g}": blocks.Cell(text, short=short.get(text)) for one, text in texts.items()}
-
-
-def _sort_by_effect(study: Sensitivity) -> list[Influence]:
+def sort_by_effect(study: Sensitivity) -> list[Influence]:
     """Return the inputs that have an effect, the largest range of times first; infinite where nothing fits."""
 
     def span(influence: Influence) -> float:
@@ -143,29 +141,23 @@ def _sort_by_effect(study: Sensitivity) -> list[Influence]:
     return sorted((one for one in study.influences if one.no_effect is None), key=span)
 
 
-def _tell_anew(point: Replanned) -> str:
-    """Return the change of time if the job is planned again."""
-    return "nothing fits" if point.change is None else _tell_change(point.change)
+def _write_replanned(point: Replanned) -> str:
+    return "no plan" if point.change is None else _write_change(point.change)
 
 
-def _tell_other(point: Replanned, best: Best) -> str:
-    """Return the strategy that is best there, '' if it is the same."""
-    return "" if point.best is None or point.best.strategy == best.strategy else point.best.strategy
-
-
-def _tell_kept(point: Replanned) -> str:
-    """Return the change of time of the original plan, '' if it is the same."""
+def _write_kept(point: Replanned) -> str:
+    """Return the change of time of the original plan, '' if it is that of the new plan."""
     if not point.kept_fits:
-        return "does not fit"
-    same = point.change is not None and abs(point.kept_change - point.change) < _SAME
-    return "" if same else _tell_change(point.kept_change)
+        return "no fit"
+    is_same = point.change is not None and abs(point.kept_change - point.change) < _SAME
+    return "" if is_same else _write_change(point.kept_change)
 
 
-def _tell_change(share: float) -> str:
+def _write_change(share: float) -> str:
     return "same" if abs(share) < _SAME else format_percent(share)
 
 
-def _format_values(axis: Axis, values: Sequence[Value]) -> str:
+def format_values(axis: Axis, values: Sequence[Value]) -> str:
     """Return the value of an input with its unit; both, where writing and reading differ."""
     return " / ".join(dict.fromkeys(axis.kind.show(value) for value in values))
 
@@ -179,13 +171,13 @@ def _list_break_evens(influences: Sequence[Influence]) -> Iterator[blocks.Block]
             records.append({"input": one.name, "change": _format_break_even(one.axis, each)})
         if more := len(one.break_evens) - len(nearest):
             text = f"{more} more, farther away: {Argument('format', 'json')}"
-            records.append({"input": one.name, "change": blocks.Cell(text, style="faint")})
+            records.append(blocks.make_faint({"input": one.name, "change": text}))
     if not records:
         yield blocks.Paragraph("The same strategy is the best one from a quarter to four times each input.")
         return
     yield blocks.Heading("The best strategy changes")
     yield blocks.Table.of(
-        (blocks.Field("input", title=""), blocks.Field("change", title="", wraps="early")), records
+        (blocks.Field("input", title=""), blocks.Field("change", title="", wraps=True)), records
     )
 
 
@@ -202,7 +194,7 @@ def _format_break_even(axis: Axis, each: BreakEven) -> str:
     """Return 'below 12.3 GB/s (x 0.5): hierarchical, not double', seen from the present value."""
     side, new, old = ("below", each.below, each.above) if each.factor < 1 else ("above", each.above, each.below)
     names = [name or "nothing fits" for name in (new, old)]
-    return f"{side} {_format_values(axis, each.values)} (x {each.factor:.3g}): {names[0]}, not {names[1]}"
+    return f"{side} {format_values(axis, each.values)} (x {each.factor:.3g}): {names[0]}, not {names[1]}"
 
 
 def _list_error_bars(study: Sensitivity, bars: ErrorBars) -> Iterator[blocks.Block]:
@@ -262,143 +254,23 @@ def _flatten(best: Mapping[str, Any] | None) -> Row:
     return {} if best is None else {**best, **best["parameters"]}
 
 
-#: The bar of half an input, and that of twice it; other factors are marks within them.
-LABELS = {0.5: "half the input", 2.0: "twice the input"}
-#: Two hues, of which one is much darker than the other.
-COLOURS = {0.5: style.ORANGE, 2.0: style.BLUE}
-_INNER_LABEL, _KEPT_LABEL = "0.8 and 1.25 times", "twice or half, plan kept"
-#: What is told of a bar or mark, and its titles.
-_TOLD = {
-    "y": "input",
-    "times": "times",
-    "shown": "change of time",
-    "time": "time",
-    "strategy": "best strategy",
-    "kept": "the plan of now",
-}
-#: Inputs that change the time by less than this are only named.
-_TRIFLE = 0.0005
-#: A bar this many times as long as those of all other inputs is cut.
-_LONG = 5
+#: Inputs that change the time by less than this share are only named in the picture.
+TRIFLE = 0.0005
 
 
-def _name_input(influence: Influence) -> str:
-    """Return an input and its value."""
-    return f"{influence.name}: {_format_values(influence.axis, influence.values)}"
-
-
-def _list_changes(influence: Influence) -> list[float]:
-    """Return the changes of time that are drawn for an input: planned again, and with the plan of now."""
-    again = [one.change for one in influence.points if one.change is not None]
-    fitting = (one for one in influence.points if one.best and one.kept_fits and one.factor in LABELS)
-    return again + [one.kept_change for one in fitting]
-
-
-def _find_reach(influence: Influence) -> float:
-    """Return the largest of the changes."""
-    return max(map(abs, _list_changes(influence)), default=0.0)
-
-
-def _scale_change(study: Sensitivity) -> Scale:
-    """Return the axis: all bars, unless one is many times as long as all others."""
-    reaches = sorted(map(_find_reach, study.influences), reverse=True)
-    longest, second, *_ = *reaches, 0.0, 0.0
-    if second and longest > _LONG * second:
-        longest = 2 * second
-    ends = [0.0, *(change for one in study.influences for change in _list_changes(one))]
-    room = 0.06 * max(longest, _TRIFLE)
-    low, high = max(min(ends), -longest) - room, min(max(ends), longest) + room
-    return scale_shares("time of the best plan against now", low, high)
-
-
-def _make_plot(influences: Sequence[Influence], study: Sensitivity) -> Plot:
-    """Return the bars of half and twice each input, and marks for other factors and for the present plan."""
-    rows: list[Spec] = [
-        {
-            "y": _name_input(one),
-            "factor": point.factor,
-            "times": f"x {point.factor:g}",
-            "x": point.change,
-            "shown": format_percent(point.change),
-            "time": format_seconds(point.best.seconds),
-            "strategy": point.best.strategy,
-            "kept": format_percent(point.kept_change) if point.kept_fits else "does not fit",
-            "kept_x": point.kept_change if point.kept_fits else point.change,
-        }
-        for one in influences
-        for point in one.points
-        if point.best is not None and point.change is not None
+def select_influences(study: Sensitivity) -> tuple[list[Influence], list[Influence]]:
+    """Return the inputs that change the time or what fits, the largest effect first, and the others."""
+    ranked = sort_by_effect(study)
+    large = [
+        one
+        for one in ranked
+        if max(map(abs, list_changes(one)), default=0.0) >= TRIFLE
+        or any(point.best is None for point in one.points)
     ]
-    bars = [row for row in rows if row["factor"] in LABELS]
-    others = [{**row, "x": row["kept_x"]} for row in bars if abs(row["kept_x"] - row["x"]) > _TRIFLE]
-    marks = [
-        *(
-            Marks(
-                kind="bar", rows=[row for row in bars if row["factor"] == factor], colour=COLOURS[factor],
-                label=label, told=_TOLD,
-            )
-            for factor, label in LABELS.items()
-        ),
-        Marks(kind="tick", rows=[row for row in rows if row not in bars], label=_INNER_LABEL, told=_TOLD),
-        Marks(kind="rule", rows=[{"x": 0}]),
-        Marks(
-            kind="point", rows=others, face="white", marker="diamond", size=4, label=_KEPT_LABEL, told=_TOLD
-        ),
-    ]  # fmt: skip
-    return Plot(x=_scale_change(study), y=[_name_input(one) for one in influences], marks=marks)
+    return large, [one for one in ranked if one not in large]
 
 
-def draw_tornado(study: Sensitivity, size: Size = PAGE) -> Picture:
-    """Return the picture, of the same data as the JSON document."""
-    influences, best = _sort_by_effect(study), study.best
-    trifles = [one for one in influences if _find_reach(one) < _TRIFLE and not _name_blocked(one)]
-    shown = [one for one in influences if one not in trifles]
-    few = f"changes under {100 * _TRIFLE:g} %: {', '.join(one.name for one in trifles)}"
-    title = (
-        f"What each input does to the time of the best plan, {best.strategy} in {format_seconds(best.seconds)}",
-        name_job(study.workload, study.profile),
-        *([few] if trifles else []),
-    )
-    plot, wide = _make_plot(shown, study), 16 if size.width < PAGE.width else 32
-    notes: list[Spec] = [
-        {"y": _name_input(one), "x": plot.x.high, "text": lines}
-        for one in shown
-        if (lines := _write_notes(one, study, plot.x, wide))
-    ]
-    marks = [*plot.marks, Marks(kind="text", rows=notes)]
-    height = 0.36 * max(1, len(shown))
-    return Picture(title=title, rows=[[replace(plot, marks=marks)]], heights=[height], size=size)
-
-
-def _name_blocked(influence: Influence) -> str:
-    """Return the factors at which nothing fits."""
-    blocked = [f"{point.factor:g}" for point in influence.points if point.best is None]
-    return f"{' and '.join(blocked)} x: nothing fits" if blocked else ""
-
-
-def _write_notes(influence: Influence, study: Sensitivity, scale: Scale, wide: int) -> list[str]:
-    """Return where another strategy is best, the ends of bars that are cut, and where nothing fits."""
-    notes = []
-    for point in influence.points:
-        if point.change is None or point.factor not in LABELS:
-            continue
-        cut = not scale.low <= point.change <= scale.high
-        words = [_tell_other(point, study.best), format_percent(point.change) if cut else ""]
-        if any(words):
-            notes.append(f"{point.factor:g} x: {', '.join(filter(None, words))}")
-    notes += [_name_blocked(influence)] if _name_blocked(influence) else []
-    form: Any = {"max_lines": 2, "placeholder": "…", "break_on_hyphens": False}
-    return [line for note in notes for line in textwrap.wrap(note, wide, **form)]
-
-
-def chart_tornado(study: Sensitivity) -> blocks.Chart:
-    """Return the chart of a sensitivity study."""
-    influences = _sort_by_effect(study)
-    return blocks.Chart(
-        "tornado",
-        "What each input does to the time of the best plan",
-        f"Each input is halved and doubled by itself, and the job is planned again; now it takes "
-        f"{format_seconds(study.best.seconds)} with {study.best.strategy}. Lines within the bars are "
-        f"{_INNER_LABEL} the input, diamonds what the plan of now takes.",
-        {"height": 30 * max(1, len(influences)), **layer_plot(_make_plot(influences, study))},
-    )
+def list_changes(influence: Influence) -> list[float]:
+    """Return the changes that are drawn: planned again, and with the plan of now."""
+    again = [point.change for point in influence.points if point.change is not None]
+    return again + [point.kept_change for point in influence.points if point.kept_fits]

@@ -9,23 +9,17 @@ from typing import Any
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import identify_plan
 from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Table
-from ckptplan.report.fields import format_field, make_title, name_plan
+from ckptplan.report.fields import make_title, name_plan
 from ckptplan.report.formats import View
+from ckptplan.report.numbers import format_field
 from ckptplan.schedule.simulator import Trace
 from ckptplan.units import format_count, format_percent, format_seconds
 
 #: Seconds may differ by this share, and by one rounding per action: a clock adds, a closed form multiplies.
 TOLERANCE, ROUNDING = 1e-9, 2.0**-53
 
-#: What quantities are called that both have, if not by themselves.
-_TITLES = {
-    "seconds": "time",
-    "recomputed_steps": "steps run again",
-    "remote_writes": "states written",
-    "remote_reads": "states read",
-}
 _FIELDS = (
-    Field("name", title=""),
+    Field("quantity", title=""),
     Field("predicted", right=True),
     Field("simulated", right=True),
     Field("difference"),
@@ -44,16 +38,16 @@ def view_simulation(plan: Plan, trace: Trace, *, schedule: str | None = None) ->
         "estimate_basis": [dict(entry) for entry in plan.estimate_basis],
     }
     actions = f"{format_count(trace.actions)} actions, every law kept"
-    told: list[Block] = [
+    shown: list[Block] = [
         make_title(plan.workload, plan.profile),
         Paragraph(f"schedule  {schedule or name_plan(plan)}: {actions}"),
-        Table.of(_FIELDS, map(_format, rows)),
+        Table.of(_FIELDS, map(_make_record, rows)),
     ]
     if trace.stall_seconds:
-        told.append(Paragraph(f"compute waits {format_seconds(trace.stall_seconds)} for transfers"))
+        shown.append(Paragraph(f"compute waits {format_seconds(trace.stall_seconds)} for transfers"))
     return View(
         kind="simulation",
-        blocks=lambda: told,
+        blocks=lambda: shown,
         document=lambda: document,
         rows=lambda: rows,
         basis=lambda: plan.estimate_basis,
@@ -77,17 +71,14 @@ def _compare(plan: Plan, trace: Trace) -> list[dict[str, Any]]:
     ]
 
 
-def _format(row: dict[str, Any]) -> dict[str, Any]:
+def _make_record(row: dict[str, Any]) -> dict[str, Any]:
     """Return a quantity as the table shows it."""
-    quantity = row["quantity"]
-    name = _TITLES.get(quantity, quantity.removesuffix("_bytes").replace("_", " "))
-    predicted, simulated = row["predicted"], row["simulated"]
+    quantity, predicted, simulated = row["quantity"], row["predicted"], row["simulated"]
     more = f"{'+' if simulated > predicted else '-'}{format_field(quantity, abs(simulated - predicted))}"
     share = f" ({format_percent(simulated / predicted - 1)})" if predicted else ""
-    difference = Cell("equal", style="good") if row["agrees"] else Cell(f"{more}{share}", style="caution")
     return {
-        "name": name,
+        "quantity": quantity,
         "predicted": format_field(quantity, predicted),
         "simulated": format_field(quantity, simulated),
-        "difference": difference,
+        "difference": Cell("equal", "good") if row["agrees"] else Cell(f"{more}{share}", "caution"),
     }

@@ -196,6 +196,28 @@ def time_now(
     return links[-1]
 
 
+def measure_folder(
+    folder: str | os.PathLike[str], *, state_bytes: int, field: str
+) -> tuple[dict[str, Any], dict[str, Source]]:
+    """Return the numbers of a profile whose remote memory is a folder, timed now, and their sources.
+
+    ``field`` is the argument that named the folder, which is made if it is missing. Raises InputError.
+    """
+    place = make_parent(folder, field=field).resolve()
+    link = time_now(place, state_bytes=state_bytes, field=field)
+    timed = link.make_profile(1, overlaps=False)
+    rates = {
+        way: float(f"{getattr(timed, way):.4g}") for way in ("write_bytes_per_second", "read_bytes_per_second")
+    }
+    # The rates contain the latency of a message.
+    latencies = ("latency_seconds", "synchronisation_seconds")
+    # A profile with the times of a state would not use the rates.
+    unused = dict.fromkeys(("transfer_write_seconds", "transfer_read_seconds"))
+    numbers = {"remote_bytes": link.capacity, **rates, **dict.fromkeys(latencies, 0.0), **unused}
+    margin = Source(grade="M", source=f"free space of {place}, less a margin for others")
+    return numbers, {"remote_bytes": margin, **dict.fromkeys((*rates, *latencies), link.source)}
+
+
 def find_links(
     place: OffloadPlace | None,
     *,

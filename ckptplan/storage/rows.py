@@ -7,17 +7,18 @@ within its beginning, as after a power cut, counts as empty; one with another be
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal, TypeAlias
 
 from ckptplan.errors import InputError
-from ckptplan.storage.files import check_file_name, lock_file
-from ckptplan.storage.tables import Lines
+from ckptplan.storage.files import check_file_name, lock_file, replace_file
+from ckptplan.storage.tables import Columns, Lines, Row, open_parquet, read_identity
 from ckptplan.wording import Argument
 
+RowFormat: TypeAlias = Literal["csv", "jsonl", "parquet"]
 #: Upper limit on the bytes of a row, in case another file is one long line.
 _MOST_BYTES = 2**16
 
@@ -40,6 +41,62 @@ class RowFile:
         self.file.seek(0)
         ends = sum(line.endswith(b"\n") for line in self.file)
         return ends - self.lines.header().count("\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowOutput:
+    """An open file or stream of rows, which had ``done`` rows when it was opened."""
+
+    append: Callable[[Sequence[Row]], object]
+    done: int = 0
+    #: Returns the number of complete rows of a file that can be continued, None for other outputs.
+    count: Callable[[], int] | None = None
+
+
+def is_stream(path: str) -> bool:
+    """Return whether a path is standard output, a pipe, a device or a folder, which no file replaces."""
+    return path == "-" or (Path(path).exists() and not Path(path).is_file())
+
+
+@contextmanager
+def open_output(
+    path: str,
+    form: RowFormat,
+    *,
+    columns: Columns,
+    identity: str,
+    total: int,
+    head: Callable[[int], Row],
+    restart: bool = False,
+) -> Iterator[RowOutput]:
+    """Open a stream of rows, a file to begin or to continue, or a Parquet file, which appears when it is whole.
+
+    Arguments are as in ``open_rows``. Raises InputError, MissingExtra.
+    """
+    if form == "parquet":
+        known = None if restart else read_identity(path)
+        if known not in (None, identity):
+            accepted = f"a new file, or {Argument('restart', True)}"
+            raise InputError("holds another sweep", source=path, accepted=accepted)
+        if known is not None:
+            yield RowOutput(append=list, done=total)
+            return
+        with open_parquet(path, columns=columns, identity=identity) as append:
+            yield RowOutput(append=append)
+        return
+    lines = Lines(format=form, columns=columns)
+    if not is_stream(path):
+        with open_rows(path, lines=lines, identity=identity, total=total, head=head, restart=restart) as file:
+            yield RowOutput(append=file.append, done=file.done, count=file.count)
+        return
+    with replace_file(path) as stream:
+        stream.write(lines.header())
+
+        def send(rows: Sequence[Row]) -> None:
+            stream.write("".join(map(lines.line, rows)))
+            stream.flush()
+
+        yield RowOutput(append=send)
 
 
 def make_beginning(lines: Lines, identity: str) -> str:

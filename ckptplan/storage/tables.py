@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, islice
 from numbers import Number
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -151,8 +151,11 @@ def import_pyarrow() -> Any:
     return package
 
 
-def write_parquet(path: str | Path, rows: Iterable[Sequence[Row]], *, columns: Columns, identity: str) -> None:
-    """Write rows, which come in groups, as a Parquet file that replaces another one when all are there.
+@contextmanager
+def open_parquet(
+    path: str | Path, *, columns: Columns, identity: str
+) -> Iterator[Callable[[Sequence[Row]], None]]:
+    """Open a Parquet file that replaces another one at the end; yields a function that appends rows.
 
     Raises InputError, MissingExtra.
     """
@@ -161,10 +164,17 @@ def write_parquet(path: str | Path, rows: Iterable[Sequence[Row]], *, columns: C
         [(name, getattr(arrow, _ARROW_TYPES[type_])()) for name, type_ in columns.items()],
         metadata={_KEY: identity.encode()},
     )
-    each = chain.from_iterable(rows)
+    waiting: list[Row] = []
     with replace_file(path, binary=True) as file, arrow.parquet.ParquetWriter(file, schema) as writer:
-        while batch := list(islice(each, _BATCH)):
-            writer.write_table(arrow.Table.from_pylist(batch, schema=schema))
+
+        def append(rows: Sequence[Row], least: int = _BATCH) -> None:
+            waiting.extend(rows)
+            if len(waiting) >= least:
+                writer.write_table(arrow.Table.from_pylist(waiting, schema=schema))
+                waiting.clear()
+
+        yield append
+        append((), least=1)
 
 
 def read_identity(path: str | Path) -> str | None:

@@ -18,7 +18,7 @@ from ckptplan.errors import InputError, did_you_mean
 from ckptplan.model.network import Network
 from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile, Source
 from ckptplan.model.workload import DERIVED, Workload
-from ckptplan.storage.files import parse_toml, read_text, write_text
+from ckptplan.storage.files import parse_toml, read_text, replace_file, write_text
 from ckptplan.storage.library import locate
 from ckptplan.storage.versions import WRITTEN, Kind, drop_version, explain_kind
 
@@ -107,6 +107,14 @@ def save_workload(workload: Workload, path: str | Path) -> None:
 def save_profile(profile: HardwareProfile, path: str | Path) -> None:
     """Write a profile; an existing file is replaced atomically. Raises InputError."""
     write_text(path, profile_text(profile))
+
+
+def save_job(workload: Workload, workload_path: str, profile: HardwareProfile, profile_path: str) -> None:
+    """Write a workload and a profile, or neither. Raises InputError."""
+    texts = workload_text(workload), profile_text(profile)
+    with replace_file(workload_path) as first, replace_file(profile_path) as second:
+        first.write(texts[0])
+        second.write(texts[1])
 
 
 def workload_text(workload: Workload) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib import import_module
 
@@ -11,6 +11,17 @@ import ckptplan.strategies
 from ckptplan.errors import InputError, did_you_mean, quote_value
 from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Strategy
+
+#: Names of several strategies, each with a description and whether a strategy belongs to it.
+GROUPS: Mapping[str, tuple[str, Callable[[Strategy], bool]]] = {
+    "paper": ("those of the paper", lambda strategy: strategy.printed is not None),
+    "regular": ("those that loops with fixed strides run", lambda strategy: strategy.always_regular),
+    "closed": (
+        "those that a few parameters determine, which answer at once",
+        lambda strategy: strategy.is_closed_form,
+    ),
+    "all": ("every strategy", lambda _: True),
+}
 
 
 @cache
@@ -48,11 +59,17 @@ def closed_form_of(name: str) -> ClosedForm:
     return strategy
 
 
-def select_strategies(names: Iterable[str] | None) -> list[Strategy]:
-    """Return the strategies called ``names`` (or the groups 'all', 'paper', 'regular', 'closed') in order.
+def describe_strategies() -> dict[str, str]:
+    """Return each strategy and each group of strategies with a description."""
+    texts = {name: (type(strategy).__doc__ or "").strip() for name, strategy in all_strategies().items()}
+    about = {name: text.partition("\n")[0].rstrip(".") for name, text in texts.items()}
+    return about | {name: text for name, (text, _) in GROUPS.items()}
 
-    None selects all strategies except those that another one always equals or beats. 'closed' are those that
-    a few parameters determine, so that their cost is a closed form and the search is fast.
+
+def select_strategies(names: Iterable[str] | None) -> list[Strategy]:
+    """Return the strategies called ``names``, or of the groups called so (``GROUPS``), in order.
+
+    None selects all strategies except those that another one always equals or beats.
 
     Raises InputError for an unknown name, and if no name is given.
     """
@@ -61,19 +78,16 @@ def select_strategies(names: Iterable[str] | None) -> list[Strategy]:
         return [strategy for strategy in known.values() if strategy.by_default]
     if isinstance(names, str):
         names = [name.strip() for name in names.split(",")]
-    groups = {
-        "all": tuple(known),
-        "paper": tuple(name for name, strategy in known.items() if strategy.printed is not None),
-        "regular": tuple(name for name, strategy in known.items() if strategy.always_regular),
-        "closed": tuple(name for name, strategy in known.items() if strategy.is_closed_form),
-    }
     wanted: set[str] = set()
     for name in names:
-        if name not in known and name not in groups:
-            raise _unknown(name, (*known, *groups), field="strategies")
-        wanted.update(groups.get(name, (name,)))
+        if name not in known and name not in GROUPS:
+            raise _unknown(name, (*known, *GROUPS), field="strategies")
+        if name in GROUPS:
+            wanted.update(each for each, strategy in known.items() if GROUPS[name][1](strategy))
+        else:
+            wanted.add(name)
     if not wanted:
-        raise InputError("no strategy is named", field="strategies", accepted=", ".join((*known, *groups)))
+        raise InputError("no strategy is named", field="strategies", accepted=", ".join((*known, *GROUPS)))
     return [strategy for name, strategy in known.items() if name in wanted]
 
 

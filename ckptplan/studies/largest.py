@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from math import inf, isqrt, log
@@ -15,8 +15,10 @@ from typing import Unpack
 
 import numpy as np
 
+from ckptplan.cost.case import Case
 from ckptplan.cost.exact import overhead
 from ckptplan.errors import Infeasible, InputError, Limit, did_you_mean
+from ckptplan.model.display import DrawnOnAxes
 from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress, StagedProgress
@@ -63,6 +65,34 @@ class Reach:
     interrupted: bool = False
 
 
+class LargestValues(DrawnOnAxes, Mapping[str, Reach]):
+    """A mapping from names of strategies to the largest value that fits with each, the largest first.
+
+    Arguments:
+        quantity: what was made as large as possible: 'T', 'batch' or 'neurons'.
+        case: the workload and the profile.
+        reaches: the result of each strategy.
+    """
+
+    def __init__(self, quantity: str, case: Case, reaches: Iterable[Reach]) -> None:
+        self.quantity = quantity
+        self.case = case
+        ranked = sorted(reaches, key=lambda reach: -reach.value)
+        self._reaches = {reach.strategy: reach for reach in ranked}
+
+    def __getitem__(self, strategy: str) -> Reach:
+        return self._reaches[strategy]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._reaches)
+
+    def __len__(self) -> int:
+        return len(self._reaches)
+
+    def __repr__(self) -> str:
+        return f"LargestValues({self.quantity!r}, {self._reaches!r})"
+
+
 def largest(
     quantity: str,
     workload: Workload,
@@ -72,7 +102,7 @@ def largest(
     executor: Executor | None = None,
     command: str = "ckptplan.largest",
     **wishes: Unpack[LimitWishes],
-) -> dict[str, Reach]:
+) -> LargestValues:
     """Return the largest ``quantity`` that fits for each strategy, with the plan for it, largest first.
 
     Arguments:
@@ -127,7 +157,7 @@ def largest(
         if all(reach.plan is None for reach in reaches):
             raise
     stages.end()
-    return {reach.strategy: reach for reach in sorted(reaches, key=lambda reach: -reach.value)}
+    return LargestValues(quantity, request.case, reaches)
 
 
 @dataclass(kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, Unpack
 
 from ckptplan.cost.roofline import belongs_elsewhere, find_missing
 from ckptplan.errors import Infeasible, InputError, refuse
-from ckptplan.model.display import Displayed
+from ckptplan.model.display import DrawnOnAxes
 from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress, StagedProgress
@@ -94,7 +94,7 @@ class Machine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MachineComparison(Displayed):
+class MachineComparison(DrawnOnAxes):
     """Machines side by side: those with a time first, the quickest before all."""
 
     workload: Workload

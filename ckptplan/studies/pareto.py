@@ -19,7 +19,7 @@ from ckptplan.cost.arrays import Integers
 from ckptplan.cost.exact import Cost, overhead
 from ckptplan.errors import Infeasible, InputError
 from ckptplan.model.budget import Budget
-from ckptplan.model.display import Displayed
+from ckptplan.model.display import DrawnOnAxes
 from ckptplan.model.goal import ObjectiveName
 from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
@@ -184,6 +184,7 @@ def pareto(
     profile: HardwareProfile,
     *,
     resolution: float | str | None = None,
+    objective: str = "time",
     progress: Progress | None = None,
     executor: Executor | None = None,
     command: str = "ckptplan.pareto",
@@ -198,6 +199,7 @@ def pareto(
         profile: the hardware.
         resolution: 0 lists every point, 0.01 those that differ by 1 % in memory or time; None means 0 up to
             2,000,000 steps, else 0.001.
+        objective: what ``best`` is chosen for within the budget: 'time', 'memory', or 'balanced' for the knee.
         progress: called with the work done and the total work.
         executor: solves strategies side by side, as in ``sweep``; one that adopts schedules follows here.
         command: recorded in the provenance of the plans.
@@ -216,8 +218,8 @@ def pareto(
         profile,
         command=command,
         progress=progress,
-        # Named here, so that they cannot be wished for.
-        objective="time",
+        objective=objective,
+        # Named here, so that it cannot be wished for.
         model="exact",
         **wishes,
     )
@@ -241,7 +243,7 @@ def _read_resolution(wanted: float | str | None, *, steps: int) -> float:
     return value
 
 
-class ParetoFront(Displayed, Sequence[Plan]):
+class ParetoFront(DrawnOnAxes, Sequence[Plan]):
     """Plans that no strategy beats in both local memory and time; columns as arrays, plans on demand."""
 
     def __init__(
@@ -317,6 +319,11 @@ class ParetoFront(Displayed, Sequence[Plan]):
     def local_peak_bytes(self) -> Integers:
         """Peak bytes of local memory on one unit, shape (n,), ascending."""
         return self._together.local_peak_bytes
+
+    @property
+    def schedule_bytes(self) -> Integers:
+        """The local memory of each point beside the resident bytes, at least 1, shape (n,)."""
+        return np.maximum(1, self.local_peak_bytes - self.resident_bytes)
 
     @property
     def seconds(self) -> npt.NDArray[np.float64]:
@@ -467,3 +474,13 @@ class ParetoFront(Displayed, Sequence[Plan]):
     def _within(self, budget: int) -> Request:
         """Return the request with a local budget that was named, so that it has no headroom."""
         return self._request.replace(local_bytes=budget, headroom=0.0)
+
+
+def spread_places(memory: Integers, most: int) -> Integers:
+    """Return at most ``most`` indices of ascending bytes, evenly spaced in their logarithm, with both ends."""
+    if len(memory) <= most:
+        return np.arange(len(memory))
+    logs = np.log(memory)
+    # Between equal ends linspace may round to values above them, beyond the last point.
+    wanted = np.clip(np.linspace(logs[0], logs[-1], most), logs[0], logs[-1])
+    return np.unique(np.searchsorted(logs, wanted))

@@ -26,6 +26,7 @@ import numpy.typing as npt
 from ckptplan.cost.arrays import COUNT_ROUNDING, SUM_ROUNDING
 from ckptplan.cost.case import Case
 from ckptplan.errors import InputError
+from ckptplan.model.display import DrawnOnFigure
 from ckptplan.model.goal import Goal
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress, StagedProgress
@@ -187,7 +188,10 @@ def _vary_times(
 
 
 #: Inputs that are listed only if they are not zero.
-_OPTIONAL = tuple(name.replace("_", "-") for name in ACTION_TIMES)
+_OPTIONAL = tuple(
+    name.replace("_", "-")
+    for name in ("resident_bytes", "resident_bytes_per_step", "workspace_bytes", *ACTION_TIMES)
+)
 #: The inputs that are varied, as axes of a sweep.
 INPUTS = (
     "bandwidth",
@@ -273,7 +277,7 @@ class Influence:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sensitivity:
+class Sensitivity(DrawnOnFigure):
     """The best plan for unchanged inputs, the influence of each input, and the plan's error bars."""
 
     workload: Workload

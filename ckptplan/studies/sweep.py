@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from array import array
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import nullcontext
@@ -15,6 +17,7 @@ from typing import Any, TypeAlias, Unpack
 from ckptplan.cost.case import Case
 from ckptplan.errors import InputError
 from ckptplan.model.checked import digest
+from ckptplan.model.display import DrawnOnAxes
 from ckptplan.model.goal import Goal
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
@@ -29,6 +32,7 @@ from ckptplan.planning.request import (
 )
 from ckptplan.search.question import Question
 from ckptplan.storage.tables import Columns, Row, Type
+from ckptplan.strategies.registry import all_strategies
 from ckptplan.studies.axes import MOST_POINTS, Grid, Value, make_grid
 from ckptplan.studies.shards import Shard
 from ckptplan.studies.workers import WorkerPool, count_cores, count_workers, map_in_order
@@ -314,6 +318,51 @@ def iterate_rows(
             yield rows
 
 
+class SweepResult(DrawnOnAxes, Iterator[Row]):
+    """The rows of a sweep, an iterator that plans each row when it is asked for.
+
+    ``plot`` plans the rows that are still missing. They are yielded afterwards: each row is yielded once. Of
+    rows that were yielded, the result keeps only the numbers that a picture needs.
+
+    Arguments:
+        sweep: the grid, and everything else that determines the rows.
+        planned: lists of rows in grid order. Without it, rows are only added by ``add``.
+    """
+
+    def __init__(self, sweep: Sweep, planned: Iterator[list[Row]] | None = None) -> None:
+        self.sweep = sweep
+        #: The names of strategies, to which ``best`` refers.
+        self.names = tuple(all_strategies())
+        #: Of each planned row: time over base, or local memory in bytes with objective memory, or NaN.
+        self.values = array("d")
+        #: Of each planned row: the place of the best strategy in ``names``, -1 if nothing fits.
+        self.best = array("h")
+        self._planned = iter(()) if planned is None else planned
+        self._waiting: deque[Row] = deque()
+
+    @property
+    def quantity(self) -> str:
+        """The column that ``values`` holds."""
+        return "local_peak_bytes" if self.sweep.goal.objective == "memory" else "overhead"
+
+    def __next__(self) -> Row:
+        while not self._waiting:
+            self._waiting.extend(self.add(next(self._planned)))
+        return self._waiting.popleft()
+
+    def add(self, rows: Iterable[Row]) -> Iterable[Row]:
+        """Collect the numbers of the next rows, and return the rows."""
+        for row in rows:
+            self.values.append(row[self.quantity] if row["fits"] else math.nan)
+            self.best.append(self.names.index(row["strategy"]) if row["fits"] else -1)
+        return rows
+
+    def finish(self) -> None:
+        """Plan all rows that are still missing."""
+        for rows in self._planned:
+            self._waiting.extend(self.add(rows))
+
+
 def sweep(
     over: Mapping[str, object] | Iterable[str],
     *,
@@ -322,8 +371,10 @@ def sweep(
     jobs: int | None = 1,
     executor: Executor | None = None,
     **wishes: Unpack[Wishes],
-) -> Iterator[Row]:
-    """Yield the best plan at every point of a grid as it is found, as a dict by column (docs/sweep.md).
+) -> SweepResult:
+    """Return the best plan at every point of a grid: an iterator over dicts by column (docs/sweep.md).
+
+    Rows are planned when they are asked for. ``plot`` draws lines over one axis, or a heat map over two.
 
     ``over`` maps inputs to values, as ``{"T": "256:65536:x2", "batch": [30, 60]}``, or lists texts such as
     ``"T=256:65536:x2"``. ``wishes`` are ``strategies`` (None means 'closed'), ``objective``, ``model``,
@@ -336,4 +387,4 @@ def sweep(
     rows; and CkptplanError, which names the rows, if their worker ends three times.
     """
     prepared = make_sweep(over, workloads=workloads, profiles=profiles, **wishes)
-    return (row for rows in iterate_rows(prepared, jobs=jobs, executor=executor) for row in rows)
+    return SweepResult(prepared, iterate_rows(prepared, jobs=jobs, executor=executor))

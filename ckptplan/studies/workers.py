@@ -24,7 +24,7 @@ from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from ckptplan.errors import CkptplanError
+from ckptplan.errors import CkptplanError, InputError, MissingExtra
 from ckptplan.version import __version__
 
 Item = TypeVar("Item")
@@ -47,6 +47,23 @@ _HAS_MASKS = hasattr(signal, "pthread_sigmask")
 def count_cores() -> int:
     """Return the number of cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def connect_to_dask(address: str) -> Iterator[Executor]:
+    """Connect to the scheduler at HOST:PORT. Raises InputError if none answers, and MissingExtra."""
+    try:
+        from distributed import Client
+
+        client = Client(f"tcp://{address}")
+    except ImportError:
+        raise MissingExtra("dask", package="distributed") from None
+    except OSError:
+        accepted = "the address that `dask scheduler` prints"
+        problem = "no scheduler of Dask answers"
+        raise InputError(problem, field="engine", value=address, accepted=accepted) from None
+    with client:
+        yield client.get_executor()
 
 
 def count_workers(executor: Executor) -> int:

@@ -10,43 +10,39 @@ from tests.support import wait_until
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time, which passes when a test says so; nobody looks by itself whether a line is due."""
-    found = [0.0]
-    monkeypatch.setattr(progress, "monotonic", lambda: found[0])
+    """The time, which passes when a test says so; no thread looks whether a line is due."""
+    seconds = [0.0]
+    monkeypatch.setattr(progress, "monotonic", lambda: seconds[0])
     monkeypatch.setattr(progress, "_TICK_SECONDS", 1e6)
-    return found
+    return seconds
 
 
-def test_short_jobs_print_nothing(capsys: pytest.CaptureFixture[str], now: list[float]) -> None:
-    with progress.progress_bar("measuring") as report:
-        for done in range(11):
-            now[0] = 0.9 * done
-            report(done, 10)
-    assert capsys.readouterr().err == ""
-
-
-def test_long_jobs_print_lines_with_the_time_left_which_never_run_backwards(
-    capsys: pytest.CaptureFixture[str], now: list[float]
+@pytest.mark.parametrize(
+    ("reports", "lines"),
+    [
+        # A short job prints nothing.
+        ([(0.9 * done, done, 10) for done in range(11)], []),
+        # After the second report more work turns out to be left: the share never falls.
+        ([(10, 0, 10), (20, 5, 10), (30, 5, 20), (40, 12, 20), (50, 20, 20)],
+         ["0 %", "50 %, about 10 s left", "60 %, about 20 s left"]),
+        # Lines keep a distance.
+        ([(second, second, 1000) for second in range(35)],
+         ["1 %, about 16 min left", "2 %, about 16 min left", "3 %, about 16 min left"]),
+        # Imports, and what is measured to know how much work there is, say nothing of the time of the work.
+        ([(1000, 0, 10), (1600, 2, 10)], ["0 %", "20 %, about 40 min left"]),
+    ],
+)  # fmt: skip
+def test_a_long_job_prints_lines_with_the_time_left(
+    reports: list[tuple[float, int, int]],
+    lines: list[str],
+    capsys: pytest.CaptureFixture[str],
+    now: list[float],
 ) -> None:
     with progress.progress_bar("measuring") as report:
-        # After the second report, more work turns out to be left.
-        for done, total in ((0, 10), (5, 10), (5, 20), (12, 20), (20, 20)):
-            now[0] += 10
+        for now[0], done, total in reports:
             report(done, total)
         report.say("more to do")
-    assert capsys.readouterr().err.splitlines() == [
-        "measuring: 0 %",
-        "measuring: 50 %, about 10 s left",
-        "measuring: 60 %, about 20 s left",
-        "more to do",
-    ]
-
-
-def test_lines_keep_a_distance(capsys: pytest.CaptureFixture[str], now: list[float]) -> None:
-    with progress.progress_bar("measuring") as report:
-        for now[0] in range(35):
-            report(int(now[0]), 1000)
-    assert len(capsys.readouterr().err.splitlines()) == 3
+    assert capsys.readouterr().err.splitlines() == [*(f"measuring: {line}" for line in lines), "more to do"]
 
 
 def test_a_part_that_takes_long_is_not_silent(monkeypatch: pytest.MonkeyPatch, now: list[float]) -> None:
@@ -67,30 +63,15 @@ def test_a_part_that_takes_long_is_not_silent(monkeypatch: pytest.MonkeyPatch, n
     ]
 
 
-def test_what_comes_before_the_work_tells_nothing_of_its_time(
-    capsys: pytest.CaptureFixture[str], now: list[float]
-) -> None:
-    """As imports, and what is measured to know how much work there is: half of it is not done in their time."""
-    with progress.progress_bar("measuring") as report:
-        for now[0], done in ((1000.0, 0), (1600.0, 2)):
-            report(done, 10)
-    assert "measuring: 20 %, about 40 min left" in " ".join(capsys.readouterr().err.split())
-
-
 def test_stages_say_what_they_do() -> None:
-    told: list[str] = []
+    stages: list[str] = []
 
     class Listener:
-        def __call__(self, done: int, total: int) -> None:
-            told.append(f"{done} of {total}")
+        def __call__(self, done: int, total: int) -> None: ...
 
         def doing(self, what: str) -> None:
-            told.append(what)
+            stages.append(what)
 
-    ckptplan.optimize(
-        ckptplan.load_workload("paper-snn").with_steps(512),
-        ckptplan.load_profile("ipu-mk2"),
-        strategies=["periodic", "optimal"],
-        progress=Listener(),
-    )
-    assert [one for one in told if " of " not in one] == ["periodic", "optimal"]
+    workload, profile = ckptplan.load_workload("paper-snn").with_steps(512), ckptplan.load_profile("ipu-mk2")
+    ckptplan.optimize(workload, profile, strategies=["periodic", "optimal"], progress=Listener())
+    assert stages == ["periodic", "optimal"]

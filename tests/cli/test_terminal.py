@@ -1,4 +1,4 @@
-"""At a terminal: completion by a real bash, help with examples that run, and hints at what was meant."""
+"""Help with examples that run, completion by a real bash, hints, and quick starts."""
 
 from __future__ import annotations
 
@@ -17,11 +17,9 @@ from typer.testing import CliRunner
 
 import ckptplan
 from ckptplan.cli.app import COMMANDS, GROUPS, make_app
-from ckptplan.cli.options import describe_strategies
-from ckptplan.errors import did_you_mean
 from ckptplan.strategies.registry import all_strategies
 from tests.security.program import run_all
-from tests.support import run, run_on_terminal, run_process, small_plan
+from tests.support import run, run_process, small_plan
 
 ROOT = Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text()
@@ -40,6 +38,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program.chmod(0o755)
     done = in_home(folder, [str(program), "--install-completion", "bash"])
     assert "bash completion installed" in done.stdout
+    # Bash completes names of files where the program offers nothing.
+    assert "complete -o default -F" in (folder / ".bash_completions" / "ckptplan.sh").read_text()
     return folder
 
 
@@ -91,15 +91,11 @@ def test_bash_completes(home: Path, line: str, names: set[str]) -> None:
     assert offered(home, line) == names
 
 
-def test_bash_completes_files_where_nothing_is_offered(home: Path) -> None:
-    script = (home / ".bash_completions" / "ckptplan.sh").read_text()
-    assert "complete -o default -F" in script
-
-
 @pytest.mark.parametrize("value", ["complete_bash", "bash_complete", "source_tcsh", "x"])
-def test_a_request_for_completion_that_says_nothing_is_ignored(value: str) -> None:
+def test_the_version_is_printed_whatever_is_asked_of_completion(value: str) -> None:
     done = run_process("-V", _CKPTPLAN_COMPLETE=value)
     assert (done.returncode, done.stdout) == (0, f"ckptplan {ckptplan.__version__}\n")
+    assert run("--version").stdout == done.stdout
 
 
 def commands() -> Iterator[tuple[str, Any]]:
@@ -116,27 +112,47 @@ def test_help_has_an_example_and_the_strategies_and_no_types_of_flags(path: str)
     done = CliRunner().invoke(
         make_app(), [*path.split(), "--help"], env={"COLUMNS": "80"}, prog_name="ckptplan"
     )
-    told = " ".join(done.output.split())
-    example = EXAMPLES[path]
-    assert f"Example: {example}" in told
-    assert "<bool>" not in told
-    if "--strategies" in told:
-        assert f"Strategies: {', '.join(all_strategies())}; groups: paper" in told
+    text = " ".join(done.output.split())
+    assert f"Example: {EXAMPLES[path]}" in text
+    assert "<bool>" not in text
+    if "--strategies" in text:
+        assert f"Strategies: {', '.join(all_strategies())}; groups: paper" in text
+
+
+@pytest.mark.parametrize("line", ["", "profiles", "workloads", "-h", "optimize -h"])
+def test_help_is_shown_at_every_level(line: str) -> None:
+    done = run(*line.split())
+    assert "Usage" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "heavy"),
+    [
+        ("--help", {"numpy", "scipy", "matplotlib", "torch"}),
+        ("optimize", {"scipy", "matplotlib", "torch"}),
+        ("simulate plan.json", {"scipy", "matplotlib", "torch", "checkpoint_schedules"}),
+    ],
+)
+def test_a_command_imports_nothing_heavy_that_it_does_not_use(
+    line: str, heavy: set[str], tmp_path: Path
+) -> None:
+    ckptplan.save_plan(small_plan(), tmp_path / "plan.json")
+    script = (
+        "import sys\nfrom ckptplan.cli.main import main\n"
+        f"try: main({line.split()})\n"
+        "except SystemExit as end: assert end.code == 0\n"
+        f"print(sorted({heavy} & sys.modules.keys()))\n"
+    )
+    program = [sys.executable, "-c", script]
+    done = subprocess.run(program, check=True, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def tiny_plan() -> ckptplan.Plan:
     """A plan that runs in a moment; its times are not those of this machine."""
-    workload = ckptplan.Workload(
-        name="mine",
-        steps=16,
-        batch=4,
-        state_bytes=256,
-        tape_bytes=1792,
-        forward_seconds=1e-3,
-        backward_seconds=1e-3,
-        recompute_seconds=1e-3,
-        cell="gru(inputs=8, neurons=16)",
-    )
+    times: Any = dict.fromkeys(("forward_seconds", "backward_seconds", "recompute_seconds"), 1e-3)
+    sizes: Any = {"steps": 16, "batch": 4, "state_bytes": 256, "tape_bytes": 1792}
+    workload = ckptplan.Workload(name="mine", cell="gru(inputs=8, neurons=16)", **sizes, **times)
     return ckptplan.optimize(workload, ckptplan.load_profile("ipu-mk2"))
 
 
@@ -154,76 +170,6 @@ def test_examples_run(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     more = ["--repeats", "1"] if path == "validate" else []
     done = CliRunner().invoke(make_app(), [*arguments, *more], prog_name="ckptplan", catch_exceptions=False)
     assert done.exit_code in ((0, 4) if path == "validate" else (0,)), done.output
-
-
-def test_strategies_are_described_in_a_few_words() -> None:
-    told = describe_strategies()
-    assert list(told)[: len(all_strategies())] == list(all_strategies())
-    assert told["nested"] == "Double with its outer checkpoints in local memory"
-    assert all(text and not text.startswith("Implements") for text in told.values())
-
-
-@pytest.mark.parametrize(
-    ("word", "hint"),
-    [
-        ("h100", "'nvidia-h100-sxm'"),
-        ("H100", "'nvidia-h100-sxm'"),
-        ("h10", "'nvidia-h100-sxm'"),
-        ("a100", "'nvidia-a100-80gb'"),
-        ("wormhole", "'tenstorrent-wormhole-n300'"),
-        ("ipu-mk", "'ipu-mk1' or 'ipu-mk2'"),
-    ],
-)
-def test_a_part_of_a_name_is_enough_to_be_understood(word: str, hint: str) -> None:
-    known = (
-        "ipu-bow",
-        "ipu-mk1",
-        "ipu-mk2",
-        "nvidia-a100-80gb",
-        "nvidia-h100-sxm",
-        "tenstorrent-wormhole-n300",
-    )
-    assert did_you_mean(word, known) == f" Did you mean {hint}?"
-
-
-def test_what_resembles_nothing_gets_no_hint() -> None:
-    assert did_you_mean("zzz", ("ipu-mk1", "nvidia-h200")) == ""
-
-
-@pytest.mark.parametrize(
-    ("arguments", "hint"),
-    [
-        (["optimize", "--profile", "h100"], "Did you mean 'nvidia-h100-sxm'?"),
-        (["optimize", "--workload", "paper"], "Did you mean 'paper-snn'?"),
-        (["optimize", "--strategies", "dubble"], "Did you mean 'double'?"),
-        (["optimize", "--profil", "ipu-mk2"], "No such option: --profil (Possible options: --profile)"),
-        (["optimize", "--t", "5"], "(Possible options: --T, "),
-        (["optimise"], "Did you mean 'optimize'?"),
-        (["workloads", "check"], "No such command 'check'. (accepted: list, show, new)"),
-    ],
-)
-def test_hints_at_what_was_meant(arguments: list[str], hint: str) -> None:
-    done = run(*arguments)
-    assert done.returncode == 2
-    assert hint in done.stderr
-
-
-def test_a_pager_gets_lines_as_wide_as_the_terminal_behind_it() -> None:
-    for columns, pipes_output in ((80, True), (80, False), (60, True)):
-        how: dict[str, Any] = {"columns": columns, "shows_output": not pipes_output, "TERM": "dumb"}
-        _, output, shown = run_on_terminal("profiles", "list", **how)
-        lines = (output or shown).splitlines()
-        assert any(line.startswith("tenstorrent-wormhole-n300") for line in lines)
-        assert max(map(len, lines)) <= columns
-
-
-def test_messages_are_wrapped_between_words_on_a_terminal() -> None:
-    _, _, shown = run_on_terminal("optimize", "--profile", "h100", TERM="dumb")
-    lines = shown.splitlines()
-    assert len(lines) > 1
-    assert max(map(len, lines)) <= 80
-    assert "'nvidia-h100-sxm'?" in shown
-    assert run("optimize", "--profile", "h100").stderr.count("\n") == 1
 
 
 def test_help_breaks_no_type_at_80_columns_and_no_paragraph_before_its_end(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+import ckptplan
 from ckptplan import HardwareProfile, InputError, Workload
 from ckptplan.cost.case import Case
 from ckptplan.model.step_costs import StepCosts
@@ -32,6 +33,35 @@ PROFILE = HardwareProfile(
 
 def test_resident_bytes_are_fixed_and_per_step_and_workspace() -> None:
     assert Case(workload=WORKLOAD, profile=PROFILE).costs.resident_bytes == 1000 + 100 * 2 + 50
+
+
+def test_resident_parts_of_plain_sizes_are_named_after_all_that_they_may_hold() -> None:
+    assert list(Case(workload=WORKLOAD, profile=PROFILE).resident_parts.items()) == [
+        ("weights, code and optimizer", 1000),
+        ("inputs, outputs and spikes of all steps", 200),
+        ("workspace", 50),
+    ]
+
+
+@pytest.mark.parametrize("workload", ["paper-snn", "gru", "lstm-stack", "snn-shd", "convlstm"])
+@pytest.mark.parametrize("profile", ["ipu-mk2", "nvidia-h200", "tenstorrent-wormhole-n300"])
+def test_resident_parts_add_up_to_the_resident_bytes(workload: str, profile: str) -> None:
+    case = Case(workload=ckptplan.load_workload(workload), profile=ckptplan.load_profile(profile))
+    assert sum(case.resident_parts.values()) == case.costs.resident_bytes
+
+
+def test_a_network_tells_inputs_from_spikes_and_weights_from_code() -> None:
+    paper = Case(workload=ckptplan.load_workload("paper-snn"), profile=ckptplan.load_profile("ipu-mk2"))
+    assert paper.resident_parts == {
+        "spikes of all steps": 96 * 4096,
+        "code and buffers": 208_149,
+        "weights": 7_851,
+    }
+    digits = Case(workload=ckptplan.load_workload("snn-shd"), profile=ckptplan.load_profile("nvidia-h200"))
+    assert digits.resident_parts == {
+        "inputs of all steps": 4 * 700 * 256 * 1000,
+        "weights, gradients and optimizer": 6_029_312,
+    }
 
 
 def test_a_transfer_moves_the_state_of_all_units() -> None:

@@ -8,12 +8,15 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from typer.main import get_command
 
 from ckptplan.cli.app import make_app
+from ckptplan.studies import sensitivity as studies_of_inputs
 from tests.golden.jobs import ALONE, FORMATS, JOBS, MEASURED, MY_JOB, NEEDS, OF_A_PLAN, TOO_LONG, WITHOUT
 from tests.support import run
 
@@ -69,16 +72,37 @@ def take_alone(folder: Path) -> Iterator[tuple[str, str]]:
 def take(*call: str, formats: tuple[str, ...], folder: Path) -> str:
     """Return what a command prints in each format: the call, the exit code, standard output and error."""
     parts = []
-    for form in formats:
-        done = run(*call, *(("--format", form) if form else ()), cwd=folder, **_FIXED)
-        # A schema is a document, though no format was asked for.
-        is_document = form == "json" or (not form and done.stdout.startswith("{"))
-        text = _without_repeats(done.stdout) if is_document else done.stdout
-        errors = "".join(f"stderr: {line}\n" for line in done.stderr.splitlines())
-        parts.append(f"$ {' '.join(('ckptplan', *call, form))}\nexit code {done.returncode}\n{text}{errors}")
-        for path in folder.glob("*.toml"):
-            path.unlink()
+    with varied_once():
+        for form in formats:
+            done = run(*call, *(("--format", form) if form else ()), cwd=folder, **_FIXED)
+            # A schema is a document, though no format was asked for.
+            is_document = form == "json" or (not form and done.stdout.startswith("{"))
+            text = _without_repeats(done.stdout) if is_document else done.stdout
+            errors = "".join(f"stderr: {line}\n" for line in done.stderr.splitlines())
+            shown = f"$ {' '.join(('ckptplan', *call, form))}\nexit code {done.returncode}\n{text}{errors}"
+            parts.append(shown)
+            for path in folder.glob("*.toml"):
+                path.unlink()
     return "\n".join(line.rstrip() for line in "\n".join(parts).splitlines()) + "\n"
+
+
+@contextmanager
+def varied_once() -> Iterator[None]:
+    """Let ``sensitivity`` plan a job once: each format renders the same study, which takes seconds to make.
+
+    Studies of other commands hold the command line that made them, and are made for each format.
+    """
+    vary = studies_of_inputs.sensitivity
+    studies: dict[str, Any] = {}
+
+    def recall(*job: Any, progress: Any = None, command: str = "", **wishes: Any) -> Any:
+        asked = repr((job, wishes))
+        if asked not in studies:
+            studies[asked] = vary(*job, progress=progress, command=command, **wishes)
+        return studies[asked]
+
+    with patch.object(studies_of_inputs, "sensitivity", recall):
+        yield
 
 
 def _without_repeats(text: str) -> str:

@@ -1,60 +1,53 @@
-"""The pictures of the paper's figures: what is written on them, and that they are small."""
+"""The pictures of the paper's figures: their curves, budgets and points that do not fit."""
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ckptplan.paper.figures import FIGURES
 from ckptplan.paper.pictures import draw_figure
 from ckptplan.paper.setting import load_paper_setting
-from ckptplan.report.style import SIZES
-from tests.report.measured import assert_legible, words_of
+from ckptplan.report.picture import SIZES
+from ckptplan.report.plots.figures import save_figure
 
 PAPER = load_paper_setting()
 
 
-def drawn(number: int, path: Path) -> bytes:
-    draw_figure(FIGURES[number](PAPER)).save(str(path))
-    return path.read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("number", "words"),
-    [
-        (2, ["time a batch (ms)", "peak local memory (KiB)", "neurons a tile", "Hierarchical", "624 KiB"]),
-        (3, ["T = 128, batch 120", "T = 500, batch 60", "T = 900, batch 60", "Base", "Double"]),
-        (
-            4,
-            [
-                "Hierarchical: memory",
-                "Double: time",
-                "nb_local 32",
-                "chunk_size (steps)",
-                "hollow: over 624 KiB",
-            ],
-        ),
-        (5, ["remote_chunk_size (steps)", "chunk_size = square root", "hollow: over 624 KiB"]),
-    ],
-)
-def test_a_picture_says_what_is_seen(number: int, words: list[str], tmp_path: Path) -> None:
-    text = drawn(number, tmp_path / "p.svg").decode()
-    for word in words:
-        assert word in text
-
-
-@pytest.mark.parametrize(("number", "size"), [(2, "column"), (4, "column"), (5, "slide")])
-def test_a_picture_is_legible_at_its_size_and_names_every_curve(number: int, size: str) -> None:
+@pytest.mark.parametrize("number", FIGURES)
+@pytest.mark.parametrize("size", ["column", "page"])
+def test_each_panel_has_its_curves_and_the_legend_names_them(number: int, size: str) -> None:
     content = FIGURES[number](PAPER)
-    picture = draw_figure(content, SIZES[size])
-    assert_legible(picture)
-    words = words_of(picture)
-    for panel in content.panels:
+    figure = draw_figure(content, SIZES[size])
+    [legend] = figure.legends
+    names = [text.get_text() for text in legend.get_texts()]
+    assert len(set(names)) == len(names)
+    for panel, ax in zip(content.panels, figure.axes, strict=True):
+        assert ax.get_title(loc="left").replace("\n", " ") == panel.title
+        curves = {str(line.get_label()): line for line in ax.lines}
         for series in panel.series:
-            assert series.label in words
+            assert len(np.asarray(curves[series.label].get_xdata())) == len(series.points)
+            assert series.label in names
+        assert ("budget: 624 KiB" in curves) == (panel.y == "local_peak_bytes")
+        assert len(ax.patches) == (panel.advised is not None)
+
+
+@pytest.mark.parametrize("number", [4, 5])
+def test_points_that_do_not_fit_are_hollow(number: int) -> None:
+    content = FIGURES[number](PAPER)
+    figure = draw_figure(content)
+    assert "hollow: over 624 KiB" in figure.get_suptitle()
+    for panel, ax in zip(content.panels, figure.axes, strict=True):
+        hollow = [line for line in ax.lines if line.get_markerfacecolor() == "white"]
+        expected = len([point for point in panel.points if not point.fits])
+        assert sum(len(np.asarray(line.get_xdata())) for line in hollow) == expected
 
 
 def test_a_png_is_small_and_the_same_twice(tmp_path: Path) -> None:
-    one = drawn(5, tmp_path / "one.png")
-    assert one.startswith(b"\x89PNG")
-    assert len(one) < 250_000
-    assert one == drawn(5, tmp_path / "two.png")
+    paths = [tmp_path / name for name in ("one.png", "two.png")]
+    for path in paths:
+        save_figure(draw_figure(FIGURES[5](PAPER)), str(path))
+    contents = [path.read_bytes() for path in paths]
+    assert contents[0].startswith(b"\x89PNG")
+    assert len(contents[0]) < 250_000
+    assert contents[0] == contents[1]

@@ -417,10 +417,10 @@ def test_it_says_what_stays_in_memory_and_asks_for_nothing_absurd() -> None:
     with pytest.raises(Infeasible) as caught:
         optimize(SNN, MK2, local_bytes="500 KiB")
     error = caught.value
-    assert error.stays == {"resident_bytes_per_step": 96 * 4096, "resident_bytes": 216_000}
+    assert error.stays == {"spikes of all steps": 96 * 4096, "code and buffers": 208_149, "weights": 7_851}
     told = format_infeasible(error)
     assert "99.8 % of the need stays in local memory with any schedule:\n" in told
-    assert "    resident_bytes_per_step 384 KiB, resident_bytes 210.9 KiB\n" in told
+    assert "    spikes of all steps 384 KiB; code and buffers 203.3 KiB; weights 7.667 KiB\n" in told
     assert "this alone does not fit" in told
     assert all(one["overhead"] <= 9 for one in error.suggestions)
     steps = next(one for one in error.suggestions if one["change"] == "steps")

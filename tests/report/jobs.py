@@ -9,50 +9,11 @@ from typing import Any
 import ckptplan
 from ckptplan import HardwareProfile, Plan, Workload
 from ckptplan.studies.pareto import ParetoFront
-from ckptplan.studies.sensitivity import Sensitivity, sensitivity
 
-
-def _profile(**fields: Any) -> HardwareProfile:
-    return HardwareProfile(**fields)
-
-
-def _workload(**fields: Any) -> Workload:
-    return Workload(**fields)
-
-
-JETSON = _profile(
-    name="jetson-orin-nano",
-    local_bytes="8 GB",
-    headroom="30%",
-    remote_bytes="256 GB",
-    write_bytes_per_second="1.2 GB/s",
-    read_bytes_per_second="2.1 GB/s",
-    latency_seconds="90 us",
-)
-LSTM = _workload(
-    name="lstm-2x1024",
-    steps=2000,
-    batch=64,
-    state_bytes="1 MiB",
-    tape_bytes="6 MiB",
-    resident_bytes="150 MB",
-    resident_bytes_per_step="20 kB",
-    forward_seconds="2.1 ms",
-    backward_seconds="4.4 ms",
-    recompute_seconds="2 ms",
-)
-SHD = _workload(
-    name="shd-recurrent-snn",
-    steps=1000,
-    batch=256,
-    state_bytes="1.2 MB",
-    tape_bytes="2.4 MB",
-    resident_bytes="9 MB",
-    resident_bytes_per_step="700 kB",
-    forward_seconds="95 us",
-    backward_seconds="210 us",
-    recompute_seconds="80 us",
-)
+JETSON = ckptplan.load_profile("nvidia-jetson-orin-nano")
+#: The tape of all steps is larger than the memory of a Jetson.
+LSTM = ckptplan.load_workload("lstm-stack").with_steps(4000)
+SHD = ckptplan.load_workload("snn-shd")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +48,9 @@ def jobs() -> dict[str, Job]:
         "one strategy fits": _paper(64, strategies="base,remote", max_overhead=0),
         "one point": _paper(64, strategies="base", local_bytes="1 GB"),
         "nothing resident": Job(
-            workload=SHD.model_copy(update={"resident_bytes": 0, "resident_bytes_per_step": 0}),
+            workload=SHD.model_copy(
+                update={"resident_bytes": 0, "resident_bytes_per_step": 0, "network": None}
+            ),
             profile=a100,
             wishes={"local_bytes": "100 MB"},
         ),
@@ -115,12 +78,3 @@ def plan_of(name: str, strategy: str | None = None) -> Plan:
     if strategy is not None:
         wishes["strategies"] = strategy
     return ckptplan.optimize(job.workload, job.profile, **wishes)
-
-
-@cache
-def study_of(name: str) -> Sensitivity:
-    """Return what each input of a job does."""
-    job = jobs()[name]
-    known = ("strategies", "local_bytes")
-    wishes = {key: value for key, value in job.wishes.items() if key in known}
-    return sensitivity(job.workload, job.profile, **wishes)

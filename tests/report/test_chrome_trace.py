@@ -1,4 +1,7 @@
-"""Traces keep the Trace Event Format, as its documentation gives it: phases X, i, C and M and their fields."""
+"""Traces keep the Trace Event Format, as its documentation gives it: phases X, i, C and M and their fields.
+
+The events of one plan are in tests/golden/trace.json.
+"""
 
 import io
 import json
@@ -79,25 +82,17 @@ def test_a_trace_is_a_legal_trace(name: str, profile: str, local_bytes: str) -> 
         assert values[0]["ts"] == 0
 
 
-def test_bars_are_named_by_what_they_do() -> None:
-    document, trace = traced(small_plan())
-    bars: dict[str, int] = {}
-    for event in document["traceEvents"]:
-        if event["ph"] == "X" and "start" in event["args"]:
-            steps = event["args"]["stop"] - event["args"]["start"]
-            bars[event["name"]] = bars.get(event["name"], 0) + steps
-    # The last chunk of 6 steps is recorded in the first sweep; all others are recorded when run again.
-    assert bars == {"forward": 64 - 6, "recompute": trace.recomputed_steps - 58, "record": 64, "backward": 64}
-    moments = {event["name"] for event in document["traceEvents"] if event["ph"] == "i"}
-    assert moments == {"save", "load", "free"}
-
-
-def test_a_wait_for_a_transfer_is_a_bar_of_its_own() -> None:
-    plan = small_plan("remote", profile="cpu-nvme", local_bytes="345 MB")
-    document, trace = traced(plan)
-    waits = [event["dur"] for event in document["traceEvents"] if event["name"] == "wait"]
+def test_beside_compute_a_transfer_counts_from_its_issue_and_a_wait_for_it_is_a_bar_of_its_own() -> None:
+    """The counter rises with the start of the first write, long before its end."""
+    document, trace = traced(small_plan("remote", profile="cpu-nvme", local_bytes="345 MB"))
+    events = document["traceEvents"]
+    waits = [event["dur"] for event in events if event["name"] == "wait"]
     assert sum(waits) / 1e6 == pytest.approx(trace.stall_seconds, abs=1e-9 * len(waits))
     assert trace.stall_seconds > 0
+    write = next(event for event in events if event["name"] == "write")
+    counts = [event for event in events if event["name"] == "remote memory"]
+    assert write["dur"] > 0
+    assert [event["ts"] for event in counts[:2]] == [0, write["ts"]]
 
 
 def test_actions_are_told_as_in_schedule_files() -> None:
@@ -105,16 +100,6 @@ def test_actions_are_told_as_in_schedule_files() -> None:
     first = next(event for event in document["traceEvents"] if event["name"] == "write")
     assert first["args"]["action"] == "transfer"
     assert first["args"]["source"] == "local"
-
-
-def test_beside_compute_a_transfer_counts_from_when_it_is_issued() -> None:
-    """The counter rises with the start of the first write, long before its end."""
-    document, _ = traced(small_plan("remote", profile="cpu-nvme", local_bytes="345 MB"))
-    events = document["traceEvents"]
-    write = next(event for event in events if event["name"] == "write")
-    counts = [event for event in events if event["name"] == "remote memory"]
-    assert write["dur"] > 0
-    assert [event["ts"] for event in counts[:2]] == [0, write["ts"]]
 
 
 def test_a_run_that_is_partly_new_counts_as_forward() -> None:

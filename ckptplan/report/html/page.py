@@ -1,95 +1,69 @@
 """Makes the page of any result, and writes it as one file with all that it needs.
 
 Plans that can be chosen on a page have their numbers, their schedule and their file with them, within bounds.
-Charts are drawn by Vega, Vega-Lite and vega-embed in one script. Making it takes seconds, and it is the same
-for every page, so it is kept in the user's folder for caches, in a file that only the user can write.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
-from importlib.metadata import version
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 from ckptplan.cost.case import Case
 from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.model.prediction import BasisEntry
-from ckptplan.report import charts
 from ckptplan.report.basis import explain_basis
 from ckptplan.report.blocks import Block, Chart, Field, Schedules, Section, Table
-from ckptplan.report.fields import FACTS, align_counts, tell_plan
+from ckptplan.report.fields import FACTS, make_plan_record
 from ckptplan.report.formats import View
 from ckptplan.report.front import list_sections
-from ckptplan.report.gantt import Detail, TooLongToDraw, chart_schedule, sketch_schedule
 from ckptplan.report.plan import Results, view_comparison, view_plan
 from ckptplan.report.sensitivity import view_sensitivity
+from ckptplan.report.sketch import Detail, Sketch, TooLongToDraw, sketch_schedule
 from ckptplan.schedule.simulator import IllegalAction
-from ckptplan.storage.cache import keep, recall
 from ckptplan.storage.plans import plan_text
 from ckptplan.studies.pareto import ParetoFront
 from ckptplan.studies.sensitivity import Sensitivity
-from ckptplan.units import format_count
+from ckptplan.units import format_count, format_seconds
 from ckptplan.version import __version__
 from ckptplan.wording import escape_controls
 
-#: The look of charts, at the size of text that pages have.
-_LOOK = charts.configure(12, font="system-ui, sans-serif", background="transparent")
-#: What pages call to draw a chart.
-_ENTRY = "window.drawChart = vegaEmbed;"
-
-
-@cache
-def load_library() -> str:
-    """Return the script, which is that of the installed release of vl-convert."""
-    key = f"{version('vl-convert-python')} {charts.VERSION} {_ENTRY}"
-    known = recall("charts", key)
-    if known is not None:
-        return known[0]
-    import vl_convert
-
-    script = str(vl_convert.javascript_bundle(_ENTRY, vl_version=charts.VERSION))
-    keep("charts", key, script)
-    return script
-
-
-#: A plan that can be chosen on a page: its label, its facts as pairs of texts, its chart or a note why there is
-#: none, and the content of its file, None if it is left out for its size.
-ShownPlan: TypeAlias = dict[str, Any]
-
 
 @dataclass(frozen=True, kw_only=True)
-class PlanPanel:
-    """The place where the chosen plan is shown, and a table to choose it without a pointer."""
+class ShownPlan:
+    """A plan that can be chosen on a page: its facts, its schedule or why there is none, and its file."""
+
+    kind: ClassVar[str] = "plan"
+    label: str
+    facts: Sequence[tuple[str, str]]
+    #: The SVG of the schedule, '' if it is left out, and what it shows or why it is left out.
+    svg: str
+    caption: str
+    #: The file as a link that needs no server, '' if it is left out for its size.
+    link: str
+    #: Whether it is shown at first.
+    first: bool = False
+
+
+@dataclass(frozen=True)
+class ShownPlans:
+    """The plans of a page, and a table to choose one of them."""
 
     kind: ClassVar[str] = "plans"
     plans: Sequence[ShownPlan]
-    #: The plan that is shown first.
-    first: int = 0
-
-    @property
-    def link(self) -> str | None:
-        """The file of that plan as a link that needs no server and no script."""
-        content = self.plans[self.first]["content"]
-        return content and f"data:application/json;base64,{base64.b64encode(content.encode()).decode('ascii')}"
 
 
 def render_page(view: View, *, command: str = "") -> str:
     """Return a result as HTML; ``command`` is what made it."""
-    script, style = _asset("page.js"), _asset("page.css")
+    script = _asset("page.js")
     parts = (one if isinstance(one, Section) else _show_schedules(one) for one in view.sections())
     basis = explain_basis(tuple(dict.fromkeys(view.basis())))
     sections = _drop_repeated([*parts, Section("basis", "Estimate basis", basis)])
-    blocks = [block for section in sections for block in section.blocks]
-    specs = {one.name: one.spec for one in blocks if isinstance(one, Chart)}
-    plans = [plan for one in blocks if isinstance(one, PlanPanel) for plan in one.plans]
-    library = load_library() if specs or plans else ""
     return str(
         _template().render(
             title=view.title,
@@ -97,13 +71,18 @@ def render_page(view: View, *, command: str = "") -> str:
             sections=sections,
             command=command,
             version=__version__,
-            style=_as_is(style),
-            library=_as_is(library),
+            style=_as_is(_asset("page.css")),
             script=_as_is(script),
-            data=_as_is(encode_data({"charts": specs, "plans": plans, "look": _LOOK})),
-            policy=_make_policy(library, script),
+            policy=_make_policy(script),
+            draw=_draw_chart,
         )
     )
+
+
+def _draw_chart(chart: Chart) -> Any:
+    from ckptplan.report.plots.svg import make_page_svg
+
+    return _as_is(make_page_svg(chart.draw(), chart.name))
 
 
 def _drop_repeated(sections: Sequence[Section]) -> list[Section]:
@@ -118,20 +97,10 @@ def _drop_repeated(sections: Sequence[Section]) -> list[Section]:
     return kept[::-1]
 
 
-def encode_data(data: object) -> str:
-    """Return data as JSON that a script element can hold: no text ends the element, or begins a comment."""
-    text = json.dumps(charts.escape(data), separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _make_policy(*scripts: str) -> str:
-    """Return what the page may do: run these scripts, and load nothing from anywhere."""
-    hashes = " ".join(
-        f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode('ascii')}'"
-        for script in scripts
-        if script
-    )
-    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:"
+def _make_policy(script: str) -> str:
+    """Return what the page may do: run this script, and load nothing from anywhere."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+    return f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:"
 
 
 @cache
@@ -142,7 +111,7 @@ def _asset(name: str) -> str:
 def _as_is(text: str) -> Any:
     from markupsafe import Markup
 
-    return Markup(text)  # noqa: S704 - our own files, and data that encode_data made harmless
+    return Markup(text)  # noqa: S704 - our own files, and SVG whose texts ElementTree escaped
 
 
 @cache
@@ -164,11 +133,11 @@ def _template() -> Any:
 
 
 #: What a page says of a plan beside its schedule.
-_FACTS = (*FACTS, Field("recomputed_steps", "steps run again", form=align_counts))
-#: Events that are read for all points together, and characters of all their files.
-_EVENTS, _CHARACTERS = 200_000, 1_000_000
-#: How finely a plan of its own is drawn, and one of many.
-_WHOLE, _ONE_OF_MANY = Detail(), Detail(bars=500, intervals=120, events=50_000)
+_FACTS = (*FACTS, Field("recomputed_steps", "steps run again"))
+#: Actions that are read for the schedules of all plans together, and characters of all their files.
+_ACTIONS, _CHARACTERS = 200_000, 40_000
+#: How finely the plan of a page is drawn, and each of the others.
+_WHOLE, _ONE_OF_MANY = Detail(), Detail(bars=150, intervals=60, actions=50_000)
 
 
 def view_report(plan: Plan, compared: Results, *, front: ParetoFront, study: Sensitivity | None) -> View:
@@ -190,39 +159,53 @@ def view_report(plan: Plan, compared: Results, *, front: ParetoFront, study: Sen
 
 
 def _show_schedules(chosen: Schedules) -> Section:
-    """Return plans for a page; those whose schedules or files are too long for it say so."""
-    events, characters = _EVENTS, _CHARACTERS
-    shown = []
-    if chosen.own is not None:
-        label = f"{chosen.own.strategy}, the plan of this report"
-        shown.append(_show_plan(label, chosen.own, _WHOLE, characters)[0])
-        characters -= len(shown[0]["content"] or "")
-    for label, plan in chosen.plans:
-        detail = replace(_ONE_OF_MANY, events=min(_ONE_OF_MANY.events, events))
-        one, seen = _show_plan(label, plan, detail, characters)
-        shown.append(one)
-        events -= seen
-        characters -= len(one["content"] or "")
-    panels = [PlanPanel(plans=shown, first=chosen.first)] if shown else []
-    return Section("schedule", chosen.title, panels)
+    """Return plans for a page; a plan whose schedule or file is too long for the page says so."""
+    actions, characters = _ACTIONS, _CHARACTERS
+    own = [] if chosen.own is None else [(f"{chosen.own.strategy}, the plan of this report", chosen.own)]
+    shown: list[ShownPlan] = []
+    for place, (label, plan) in enumerate((*own, *chosen.plans)):
+        is_own = place < len(own)
+        detail = _WHOLE if is_own else replace(_ONE_OF_MANY, actions=min(_ONE_OF_MANY.actions, actions))
+        svg, caption, read = _draw_schedule(plan, f"schedule-{place}", detail)
+        actions -= 0 if is_own else read
+        table, content = Table.of(_FACTS, [make_plan_record(plan)]), plan_text(plan)
+        link = ""
+        if len(content) <= characters:
+            characters -= len(content)
+            link = f"data:application/json;base64,{base64.b64encode(content.encode()).decode('ascii')}"
+        facts = [(name, text or "none") for name, text in zip(table.headings, table.texts[0], strict=True)]
+        first = place == chosen.first
+        shown.append(ShownPlan(label=label, facts=facts, svg=svg, caption=caption, link=link, first=first))
+    return Section("schedule", chosen.title, [ShownPlans(shown)] if shown else [])
 
 
-def _show_plan(label: str, plan: Plan, detail: Detail, characters: int) -> tuple[ShownPlan, int]:
-    """Return a plan for a page, and the number of events that were read for its schedule."""
-    chart, note, seen = None, "", 0
+def _draw_schedule(plan: Plan, name: str, detail: Detail) -> tuple[str, str, int]:
+    """Return the schedule of a plan as SVG, what it shows or why there is none, and the actions read for it."""
+    from ckptplan.report.plots import draw_sketch
+    from ckptplan.report.plots.svg import make_page_svg
+
     try:
         sketch = sketch_schedule(plan, detail=detail)
-        chart, seen = chart_schedule(plan, sketch), sketch.actions
     except TooLongToDraw as error:
-        read = f"its first {format_count(error.most)} actions were" if error.most else "nothing of it was"
-        note, seen = f"The schedule is too long to be drawn here: {read} read.", error.most
+        read = (
+            f"its first {format_count(error.most)} actions were" if error.most else "none of its actions were"
+        )
+        return "", f"The schedule is too long to be drawn here: {read} read.", error.most
     except IllegalAction as error:
-        note = f"The schedule breaks a law: {error}"
+        return "", f"The schedule breaks a law: {error}", 0
     except InputError as error:
-        note = f"There is no schedule: {error}"
-    table = Table.of(_FACTS, [tell_plan(plan)])
-    facts = [(name, text or "none") for name, text in zip(table.headings, table.texts[0], strict=True)]
-    content = plan_text(plan)
-    kept = content if len(content) <= characters else None
-    shown = {"label": label, "facts": facts, "chart": chart and vars(chart), "note": note, "content": kept}
-    return shown, seen
+        return "", f"There is no schedule: {error}", 0
+    return _as_is(make_page_svg(draw_sketch(plan, sketch), name)), _describe_sketch(sketch), sketch.actions
+
+
+def _describe_sketch(sketch: Sketch) -> str:
+    text = (
+        f"{format_count(sketch.actions)} actions in {format_seconds(sketch.seconds)}: a run goes down to the "
+        "right, a backward up to the right. Below is what each memory tier holds."
+    )
+    if sketch.interval is not None:
+        text += (
+            f" Actions shorter than {format_seconds(sketch.interval)} are drawn together: one bar for each "
+            "kind and interval, over the steps that they touch."
+        )
+    return text

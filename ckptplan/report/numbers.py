@@ -1,0 +1,82 @@
+"""Writes the numbers of fields as text: the end of a field's name says which unit its numbers have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ckptplan import units
+
+#: The numbers of a column share one unit if the largest is less than this many times the smallest.
+_SIMILAR = 1000.0
+#: Numbers in a shared unit are smaller than this one, so that they have at most six digits before the point.
+_LARGE = 1e6
+
+#: How a number is written, by the end of its field's name; the first ending that fits counts.
+_FORMATS: dict[str, Callable[[float], str]] = {
+    "headroom": units.format_share,
+    "efficiency": units.format_share,
+    "uncertainty": units.format_share,
+    "share": units.format_share,
+    **dict.fromkeys(("overhead", "over_best"), units.format_percent),
+    **dict.fromkeys(("over_least", "over_optimum", "over_revolve"), "{:.3f}".format),
+    "bytes_per_second": units.format_rate,
+    "flops_per_second": units.format_flop_rate,
+    "bytes_per_step": units.format_bytes,
+    "bytes_once": units.format_bytes,
+    "bytes": units.format_bytes,
+    "seconds": units.format_seconds,
+    "flops": units.format_flops,
+    "watts": "{:g} W".format,
+}
+#: Reads the texts of a format again, for the formats whose numbers can share a unit.
+_PARSERS: dict[Callable[[float], str], Callable[[str], float]] = {
+    units.format_bytes: units.parse_bytes,
+    units.format_seconds: units.parse_seconds,
+    units.format_rate: units.parse_rate,
+}
+
+
+def has_unit(field: str) -> bool:
+    """Return whether the name of a field says which unit its numbers have."""
+    return field.endswith(tuple(_FORMATS))
+
+
+def format_field(field: str, value: object) -> str:
+    """Return the value of a field with its unit."""
+    if value is None:
+        return "unbounded" if field == "remote_bytes" else "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return _find_format(field)(value) if isinstance(value, (int, float)) else str(value)
+
+
+def align_numbers(field: str, values: Sequence[float]) -> list[str]:
+    """Return the numbers of a column of a table as text, in one unit with equal decimals if they are similar.
+
+    '50.00 ms' stands above '33.40 ms'. Numbers that are not similar have their own units.
+    """
+    form = _find_format(field)
+    sizes = [abs(value) for value in values if value]
+    if form in _PARSERS and sizes:
+        unit = form(min(sizes)).rpartition(" ")[2]
+        size = _PARSERS[form](f"1 {unit}")
+        if max(sizes) < min(_SIMILAR * min(sizes), _LARGE * size):
+            decimals = max(_count_decimals(value / size) for value in values)
+            return [f"{value / size:,.{decimals}f} {unit}" for value in values]
+    return _pad_units([form(value) for value in values])
+
+
+def _find_format(field: str) -> Callable[[float], str]:
+    return next((form for ending, form in _FORMATS.items() if field.endswith(ending)), "{:,}".format)
+
+
+def _count_decimals(value: float) -> int:
+    """Return the decimals that four significant digits of a number need."""
+    return len(f"{float(f'{value:.4g}'):f}".rstrip("0").partition(".")[2])
+
+
+def _pad_units(texts: Sequence[str]) -> list[str]:
+    """Return texts with short units padded, so that numbers flush right end at the same place."""
+    endings = [text.rpartition(" ")[2] if " " in text else "" for text in texts]
+    widest = max(map(len, endings), default=0)
+    return [f"{text}{' ' * (widest - len(unit))}" for text, unit in zip(texts, endings, strict=True)]

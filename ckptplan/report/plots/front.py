@@ -1,0 +1,109 @@
+"""Draws a front: time over base against the local memory that a schedule decides about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib import rcParams
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from ckptplan.cost.case import Case
+from ckptplan.cost.exact import overhead
+from ckptplan.report.fields import describe_resident, name_job
+from ckptplan.report.plots import style
+from ckptplan.report.plots.front_marks import draw_budget, mark_best
+from ckptplan.report.plots.labels import Labels
+from ckptplan.studies.pareto import ParetoFront, spread_places
+
+#: Points of a curve: more cannot be told apart.
+_MOST_POINTS = 400
+#: A band of a smaller share of the axis cannot be seen.
+_VISIBLE = 0.02
+
+
+def draw_front(front: ParetoFront, ax: Axes, *, every: bool = False) -> None:
+    """Draw the front of all strategies over those of each, the budget, and the best plan within it.
+
+    ``every`` strategy has a colour and a label if wanted, not only the paper's. Raises Infeasible for an empty
+    front.
+    """
+    if not len(front) and (reason := front.lacks(front.budget_bytes)) is not None:
+        raise reason
+    _set_axes(front, ax)
+    coloured = list(front.by_strategy) if every else [name for name in style.PAPER if name in front.by_strategy]
+    palette, wide = style.list_colours(), float(rcParams["lines.linewidth"])
+    order = [*style.PAPER, *(name for name in coloured if name not in style.PAPER)]
+    # Ever thinner, so that curves which coincide are all seen.
+    looks = {
+        name: {
+            "color": palette[place % len(palette)],
+            "linewidth": wide * max(0.7, 2 - 0.4 * place),
+            "zorder": 3,
+        }
+        for place, name in enumerate(order)
+    }
+    grey = {"color": style.GREY, "linewidth": 0.5 * wide}
+    lines = {
+        name: _draw_curve(front.by_strategy[name], ax, looks.get(name, grey))
+        for name in sorted(front.by_strategy, key=lambda one: [*order, one].index(one))
+    }
+    # Below the curves in colour, so that they show which of them is the best one.
+    best = _draw_curve(front, ax, {"color": "black", "linewidth": 2.8 * wide, "zorder": 2.5})
+    _shade_unproved(front, ax)
+    draw_budget(front, ax)
+    labels = Labels(ax)
+    mark_best(front, ax, labels)
+    labels.label_line(best, "best of all", fontweight="bold")
+    for name in coloured:
+        labels.label_line(lines[name], name)
+
+
+def _set_axes(front: ParetoFront, ax: Axes) -> None:
+    """Set the scales: memory beside what every schedule needs; time up to +100 %, or above the best plan."""
+    memory, place = front.schedule_bytes, front.place_within(front.budget_bytes)
+    slowest = max(float(one.overhead.max()) for one in front.by_strategy.values())
+    best = float(front.overhead.min() if place is None else front.overhead[place])
+    top = max(0.02, min(1.1 * slowest, max(1.0, 1.3 * best)))
+    least = float(memory[np.flatnonzero(front.overhead <= top)[0]])
+    most = max(float(one.schedule_bytes.max()) for one in front.by_strategy.values())
+    free = min(max(front.budget_bytes - front.resident_bytes, least / 16), 16 * most)
+    room = 0.06 * np.log(max(least, most, free) / min(least, free)) + 0.1
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("linear")
+    ax.set_xlim(min(least, free) / np.exp(room), max(most, free) * np.exp(room))
+    ax.set_ylim(min(0.0, float(front.overhead.min())), top)
+    style.set_bytes_axis(ax.xaxis)
+    style.set_share_axis(ax.yaxis)
+    unit = " of one unit" if front.profile.units > 1 else ""
+    lines = [f"local memory{unit} for checkpoints and tapes"]
+    if front.resident_bytes:
+        case = Case(workload=front.workload, profile=front.profile)
+        lines.append(f"beside {describe_resident(case, front.budget_bytes)}")
+    ax.set_xlabel(style.wrap_lines(ax, *lines, weight="normal"))
+    ax.set_ylabel("time over plain backpropagation")
+    style.set_title(ax, name_job(front.workload, front.profile))
+
+
+def _draw_curve(front: ParetoFront, ax: Axes, look: dict[str, Any]) -> Line2D:
+    """Draw the least time of a strategy within each amount of memory."""
+    memory = front.schedule_bytes
+    places = spread_places(memory, _MOST_POINTS)
+    [line] = ax.plot(memory[places], front.overhead[places], drawstyle="steps-post", **look)
+    return line
+
+
+def _shade_unproved(front: ParetoFront, ax: Axes) -> None:
+    """Hatch the band in which a schedule may exist that is quicker than the front."""
+    unproved = front.seconds > front.least_seconds * (1 + front.told_apart)
+    if not len(front.bounds.seconds) or not unproved.any():
+        return
+    low, high = ax.get_ylim()
+    places = spread_places(front.schedule_bytes, _MOST_POINTS)
+    least = np.maximum(0.0, overhead(front.least_seconds, front.base_seconds))
+    memory = front.schedule_bytes[places]
+    ax.fill_between(memory, least[places], front.overhead[places], step="post", **style.NOTHING)
+    band = np.clip(front.overhead, low, high) - np.clip(least, low, high)
+    if band.max() > _VISIBLE * (high - low):
+        ax.set_xlabel(f"{ax.get_xlabel()}\nhatched: a quicker schedule is not ruled out")

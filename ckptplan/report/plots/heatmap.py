@@ -1,0 +1,89 @@
+"""Draws the maps of a sweep over two axes: a cell for each point, named regions of the best strategies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.collections import LineCollection
+from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.textpath import TextPath
+
+from ckptplan.report.plots import style
+from ckptplan.report.plots.figures import MOST_TOOLTIPS, add_tooltips
+from ckptplan.report.plots.regions import name_regions
+from ckptplan.report.plots.ticks import set_ticks
+from ckptplan.report.sweep import Plane, describe_point, find_limits, list_planes, list_varied
+from ckptplan.studies.sweep import SweepResult
+
+#: A map of more cells is a bitmap in vector formats, and borders are drawn up to this many cells.
+_FINE, _BORDERS = 2_500, 40_000
+
+
+def draw_maps(result: SweepResult, axes: list[Axes]) -> list[Any]:
+    """Draw a map on each pair of axes with one colour bar, and return the entries of a legend."""
+    planes, (rows, columns) = list_planes(result), list_varied(result.sweep)
+    shades = _choose_shades(result)
+    for plane, ax in zip(planes, axes, strict=True):
+        _draw_cells(plane, ax, shades)
+        if plane.name:
+            style.set_title(ax, plane.name)
+        for (input_axis, values), axis in ((rows, ax.yaxis), (columns, ax.xaxis)):
+            labels = [input_axis.kind.show(value) for value in values]
+            set_ticks(axis, range(len(values)), labels.__getitem__)
+            axis.set_label_text(input_axis.name)
+    figure: Any = axes[0].get_figure(root=False)
+    rows_of_maps = len({round(ax.get_position().y0, 2) for ax in axes})
+    bar = figure.colorbar(
+        shades, ax=axes, aspect=20 * rows_of_maps, extend="max" if find_limits(result)[2] else "neither"
+    )
+    if result.quantity == "overhead":
+        bar.set_label("time over plain backpropagation")
+        style.set_share_axis(bar.ax.yaxis)
+    else:
+        bar.set_label("least local memory")
+        style.set_bytes_axis(bar.ax.yaxis)
+    style.lay_out(axes[0])
+    letters: dict[str, str] = {}
+    for plane, ax in zip(planes, axes, strict=True):
+        name_regions(plane, ax, result.names, letters)
+        if plane.best.size <= MOST_TOOLTIPS:
+            cells = np.argwhere(np.isfinite(plane.best))
+            texts = [describe_point(result, plane, cell) for cell in cells.tolist()]
+            add_tooltips(ax, cells[:, 1].tolist(), cells[:, 0].tolist(), texts)
+    entries: list[Any] = []
+    if any((plane.best < 0).any() for plane in planes):
+        entries.append(Patch(label="nothing fits", **style.NOTHING))
+    form: Any = {"linestyle": "none", "color": "black", "markeredgewidth": 0}
+    form["markersize"] = 0.7 * mpl.rcParams["font.size"]
+    for name, letter in letters.items():
+        entries.append(Line2D([], [], marker=TextPath((-3, -2), letter), label=name, **form))
+    return entries
+
+
+def _choose_shades(result: SweepResult) -> ScalarMappable:
+    """Return the colours of values, darker where a plan takes more; black words are legible on all of them."""
+    low, high, _ = find_limits(result)
+    high = max(high, low + (0.001 if result.quantity == "overhead" else 1.0))
+    colours = LinearSegmentedColormap.from_list("", mpl.colormaps["Blues"](np.linspace(0.02, 0.65)))
+    return ScalarMappable(Normalize(low, high), colours)
+
+
+def _draw_cells(plane: Plane, ax: Axes, shades: ScalarMappable) -> None:
+    """Draw the cells in the colours of their values, hatches where nothing fits, and borders of regions."""
+    height, width = plane.values.shape
+    if (plane.best < 0).any():
+        ax.add_patch(Rectangle((0, 0), 1, 1, transform=ax.transAxes, zorder=0, **style.NOTHING))
+    sides = np.arange(width + 1) - 0.5, np.arange(height + 1) - 0.5
+    look: Any = {"norm": shades.norm, "cmap": shades.cmap, "rasterized": plane.best.size > _FINE}
+    ax.pcolormesh(*sides, np.ma.masked_invalid(plane.values), edgecolors="face", linewidth=0.1, **look)
+    ax.grid(visible=False)
+    if plane.best.size <= _BORDERS:
+        right = [((x + 0.5, y - 0.5), (x + 0.5, y + 0.5)) for y, x in np.argwhere(np.diff(plane.best, axis=1))]
+        above = [((x - 0.5, y + 0.5), (x + 0.5, y + 0.5)) for y, x in np.argwhere(np.diff(plane.best, axis=0))]
+        ax.add_collection(LineCollection([*right, *above], colors="black", linewidths=0.8))

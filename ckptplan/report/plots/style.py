@@ -1,0 +1,149 @@
+"""The look of all drawings: fonts, lines and a palette that all common kinds of colour vision tell apart.
+
+A drawing is made within ``use_style``. The user's ``rcParams`` win where they differ from matplotlib's
+defaults.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from math import ceil, log2
+from typing import Any
+
+import matplotlib as mpl
+from cycler import cycler
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import TextPath
+from matplotlib.ticker import FuncFormatter, LogLocator, MultipleLocator, NullFormatter
+
+from ckptplan.units import format_bytes
+from ckptplan.wording import escape_controls
+
+#: Okabe and Ito's colours (jfly.uni-koeln.de/color).
+BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW = (
+    "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442",
+)  # fmt: skip
+#: The paper's strategies, in the order of their colours.
+PAPER = ("standard", "remote", "hierarchical", "double")
+#: Lines in the background.
+GREY = "#9a9a9a"
+#: The line of a limit, as a budget or a deadline, and the area beyond it.
+LIMIT: dict[str, Any] = {"color": "black", "linewidth": 1.0, "linestyle": (0, (4, 3))}
+BEYOND: dict[str, Any] = {"facecolor": "black", "alpha": 0.05, "linewidth": 0, "zorder": 0}
+#: The width of a line at the size of a page, in points.
+LINE_WIDTH = 1.6
+#: The area where nothing fits.
+NOTHING: dict[str, Any] = {"facecolor": "none", "edgecolor": GREY, "hatch": "////", "linewidth": 0}
+
+_STYLE: dict[str, Any] = {
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.prop_cycle": cycler(color=[BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW]),
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": "medium",
+    "axes.titleweight": "bold",
+    "grid.alpha": 0.12,
+    "grid.color": "black",
+    "legend.frameon": False,
+    "lines.linewidth": LINE_WIDTH,
+    "pdf.fonttype": 42,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "ckptplan",
+}
+
+
+@contextmanager
+def use_style(**more: Any) -> Iterator[None]:
+    """Apply the style of the package, with ``more`` settings, where the user has none of their own."""
+    wanted = {**_STYLE, **more}
+    settings: Any = mpl.rcParams
+    defaults: Any = mpl.rcParamsDefault
+    own = {name: value for name, value in wanted.items() if settings[name] == defaults[name]}
+    # Names of workloads may hold a dollar sign, which begins no formula.
+    own["text.parse_math"] = False
+    with mpl.rc_context(own):  # type: ignore[arg-type]
+        yield
+
+
+def list_colours() -> list[str]:
+    """Return the colours of series: those of the style, or those that the user has set."""
+    return [str(colour) for colour in mpl.rcParams["axes.prop_cycle"].by_key().get("color", [BLUE])]
+
+
+def find_figure(ax: Axes) -> Figure:
+    """Return the whole figure of axes."""
+    figure = ax.get_figure(root=True)
+    assert figure is not None  # noqa: S101 - axes that are drawn on have one
+    return figure
+
+
+def lay_out(ax: Axes) -> None:
+    """Decide how large axes are in their figure, for texts that are measured against them."""
+    find_figure(ax).draw_without_rendering()
+
+
+def find_width(place: Any) -> float:
+    """Return the width in inches of a figure or subfigure, or of the column in which axes stand."""
+    figure = place.figure if isinstance(place, Axes) else place
+    grid = place.get_subplotspec() if isinstance(place, Axes) else None
+    return float(figure.bbox.width / figure.dpi / (1 if grid is None else grid.get_gridspec().ncols))
+
+
+def wrap_lines(place: Any, *lines: str, weight: str = "bold", size: str = "medium") -> str:
+    """Return a text whose lines are broken before the figure, or the column of axes, ends."""
+    font = FontProperties(weight=weight, size=size)
+    room = 72 * find_width(place) - 6 * mpl.rcParams["font.size"]
+    broken = []
+    for line in map(escape_controls, lines):
+        wide = TextPath((0, 0), line or " ", prop=font).get_extents().width
+        fitting = max(10, int(len(line) * min(1.0, 0.9 * room / max(1.0, wide))))
+        broken += textwrap.wrap(line, fitting, break_on_hyphens=False)
+    return "\n".join(broken)
+
+
+def set_title(ax: Axes, *lines: str, **look: Any) -> None:
+    """Set a title whose lines are broken before the figure ends."""
+    ax.set_title(wrap_lines(ax, *lines, **look), **look)
+
+
+def add_legend(ax: Axes, handles: Sequence[Artist] | None = None) -> None:
+    """Put the legend between the title and the axes, in as many rows as its labels take."""
+    size, shown = mpl.rcParams["font.size"], list(handles or ax.get_legend_handles_labels()[0])
+    # A label with its sample and the gap to the next, and the room beside the names of the axis.
+    widths = [size * (0.55 * len(str(handle.get_label())) + 3) for handle in shown]
+    room = 72 * find_width(ax) - 6 * size
+    columns = len(shown) if sum(widths) < room else max(1, int(room / max(widths)))
+    form: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.1}
+    legend = ax.legend(handles=shown, ncols=columns, columnspacing=1.0, handlelength=1.2, **form)
+    legend.set_in_layout(False)
+    ax.set_title(ax.get_title(loc="left"), pad=1.5 * size * -(-len(shown) // columns) + 0.8 * size)
+
+
+def format_axis(axis: Axis, form: Callable[[float], str]) -> None:
+    """Label the major ticks of an axis by a function of their value."""
+    percent = r"\%" if mpl.rcParams["text.usetex"] else "%"
+    axis.set_major_formatter(FuncFormatter(lambda value, _: form(value).replace("%", percent)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def set_bytes_axis(axis: Axis, *, most: int = 6) -> None:
+    """Label an axis of bytes at powers of two, or at multiples of one; its limits are set before."""
+    low, high = sorted(axis.get_view_interval())
+    if axis.get_scale() == "log" and high > 4 * low:
+        axis.set_major_locator(LogLocator(base=2.0 ** max(1, ceil(log2(high / low) / most))))
+    else:
+        axis.set_major_locator(MultipleLocator(2.0 ** max(0, ceil(log2((high - low) / most)))))
+    format_axis(axis, format_bytes)
+
+
+def set_share_axis(axis: Axis) -> None:
+    """Label an axis of shares as '+20 %'."""
+    format_axis(axis, lambda share: f"{100 * share:+.6g} %" if abs(share) > 1e-12 else "0 %")

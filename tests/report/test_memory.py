@@ -1,0 +1,36 @@
+"""What every schedule needs of the local memory is listed part by part, with its share."""
+
+from __future__ import annotations
+
+import pytest
+
+import ckptplan
+from ckptplan.cost.case import Case
+from ckptplan.report.blocks import Table
+from ckptplan.report.fields import list_memory
+
+#: Its inputs fill a third of 2 GiB.
+DIGITS = ckptplan.load_workload("snn-shd")
+GPU = ckptplan.load_profile("nvidia-h200")
+
+
+def list_shares(
+    workload: ckptplan.Workload, budget: int, plan: ckptplan.Plan | None = None
+) -> dict[str, float]:
+    case = Case(workload=workload, profile=GPU)
+    _, table = list_memory(case, budget=budget, headroom=0.0, plan=plan)
+    assert isinstance(table, Table)
+    return {str(part.value): float(share.value or 0) for part, _, share, _ in table.rows}
+
+
+def test_the_parts_of_a_plan_fill_its_budget() -> None:
+    plan = ckptplan.optimize(DIGITS, GPU, local_bytes="2 GiB")
+    shares = list_shares(DIGITS, 2**31, plan)
+    assert next(iter(shares)) == "inputs of all steps"
+    assert shares["inputs of all steps"] == pytest.approx(716_800_000 / 2**31)
+    assert sum(shares.values()) == pytest.approx(1)
+
+
+def test_without_a_plan_the_rest_is_left_for_one_or_missing() -> None:
+    assert list_shares(DIGITS, 2**31)["left for checkpoints and tapes"] == pytest.approx(0.66, abs=0.01)
+    assert list_shares(DIGITS, 2**29)["missing"] == pytest.approx(0.35, abs=0.01)
