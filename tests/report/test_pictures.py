@@ -19,7 +19,7 @@ from ckptplan.report.plots import figures, make_front, make_picture, style
 from ckptplan.report.sketch import Detail, sketch_schedule
 from ckptplan.schedule.timeline import Event
 from ckptplan.units import format_bytes, format_percent
-from tests.report.jobs import front_of, jobs, plan_of, study_of
+from tests.report.jobs import front_of, jobs, plan_of
 from tests.report.measured import assert_legible, find_crossings, list_words
 from tests.support import small_plan
 
@@ -161,7 +161,8 @@ def test_results_draw_on_the_axes_and_figures_of_the_caller_and_leave_settings_a
     inner = Figure(layout="constrained")
     assert small_plan().plot(figure=inner) is inner
     parts: Any = Figure().subfigures(1, 2)
-    for part, result in zip(parts, (small_plan(), study_of("T = 64")), strict=True):
+    study = ckptplan.sensitivity(jobs()["T = 64"].workload, jobs()["T = 64"].profile)
+    for part, result in zip(parts, (small_plan(), study), strict=True):
         assert result.plot(figure=part) is part
         assert part.axes
     assert len(inner.axes) == 3
