@@ -293,7 +293,7 @@ def test_a_bias_that_much_noise_hides_is_beside_what_it_would_be_off_above() -> 
     found = made(Row.judged("total", predicted=known(0.4, 1.0, 3.0), measured=exactly(1.0), tolerance=0.1))
     shown = shown_table(found, width=100)
     assert "bias off above noise verdict" in shown
-    assert "total 1 s 1 s equal 76.7 % 0 % ok" in shown
+    assert "total 1 s 1 s equal 76.7 % 0.0 % ok" in shown
     assert "allowed" not in shown
 
 

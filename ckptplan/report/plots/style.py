@@ -103,7 +103,8 @@ def wrap_lines(place: Any, *lines: str, weight: str = "bold", size: str = "mediu
     room = 72 * find_width(place) - 6 * mpl.rcParams["font.size"]
     broken = []
     for line in map(escape_controls, lines):
-        wide = TextPath((0, 0), line or " ", prop=font).get_extents().width
+        # The corners of the letters: extents of their curves take ten times as long.
+        wide = TextPath((0, 0), line, prop=font).vertices[:, 0].max() if line else 0.0
         fitting = max(10, int(len(line) * min(1.0, 0.9 * room / max(1.0, wide))))
         broken += textwrap.wrap(line, fitting, break_on_hyphens=False)
     return "\n".join(broken)
