@@ -55,7 +55,7 @@ class CellOptions:
         str | None, option("KIND", "Of a cell of JAX: residuals, products or states (docs/jax.md).")
     ] = None
     max_seconds: Annotated[
-        float, options.time_limit("Measure less if all of it takes longer, and say what is left out.")
+        float, options.time_limit("Stop after this time; the result names the parts that were not measured.")
     ] = 120
 
     def read(self) -> dict[str, Any]:
@@ -203,7 +203,7 @@ def _quote_path(path: str) -> str:
 #: Exit status if a prediction is outside its tolerance.
 OUTSIDE = 4
 _ABOUT_OVERHEAD = (
-    "How far the time added to base's may be off, as a share of the longer of both, besides intervals."
+    "Tolerance of the time added to base, as a share of the longer of the predicted and measured time."
 )
 _ABOUT_STORE = "Keep remote checkpoints in this folder, not in host memory; in wall time."
 _ABOUT_SECONDS = "Run nothing if it would take longer (default: 60 for other hardware, else 600)."
@@ -213,7 +213,7 @@ _ABOUT_SECONDS = "Run nothing if it would take longer (default: 60 for other har
 class RunOptions:
     """How a plan runs, and how far measurements may be from predictions."""
 
-    tolerance: Annotated[float, options.tolerance("How far times may be off, besides their intervals.")] = 0.1
+    tolerance: Annotated[float, options.tolerance("Tolerance of times, added to their measured intervals.")] = 0.1
     overhead_tolerance: Annotated[float, options.tolerance(_ABOUT_OVERHEAD)] = 0.03
     memory_tolerance: Annotated[float, options.tolerance("How far the live peak may be off.")] = 0.05
     regret: Annotated[bool, typer.Option(help="Run the best plan of each other strategy, too.")] = False

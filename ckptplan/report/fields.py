@@ -199,7 +199,7 @@ def describe_resident(case: Case, budget: int) -> str:
 def list_memory(case: Case, *, budget: int, headroom: float, plan: Plan | None = None) -> Iterator[Block]:
     """Yield what fills the local memory of one unit: what every schedule needs, part by part, and the rest.
 
-    The rest is that of ``plan``, or, without a plan, what is left for one.
+    With a plan, the last rows are what it needs and what stays free; without, what is left for a plan.
     """
     where = " of one unit" if case.profile.units > 1 else ""
     taken = describe_headroom(case.profile, budget=budget, headroom=headroom)

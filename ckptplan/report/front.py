@@ -38,7 +38,7 @@ _COSTS: Columns = {
 }
 #: Points written at a time.
 _BLOCK = 10_000
-#: Points of a front whose schedules are on a page, besides those that have a name.
+#: Points of a front whose schedules a page draws, beside the best plan and the knee.
 _POINTS = 3
 #: The largest time over base that a picture shows if the best plan takes less.
 _SHOWN = 1.0

@@ -19,7 +19,7 @@ from ckptplan.strategies.registry import strategy_of
 from ckptplan.studies.largest import Reach
 from ckptplan.units import format_count, format_percent
 
-#: What rows and the document say of a reach besides its plan.
+#: Fields of a reach in rows and in the document; its plan follows them.
 _FINDINGS = ("value", "bound_by", "proved", "interrupted")
 #: What the numbers of a quantity count.
 COUNTED = {"T": "time steps", "batch": "samples", "neurons": "neurons"}

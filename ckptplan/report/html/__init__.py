@@ -1,1 +1,1 @@
-"""Results as one HTML file each, which works offline: charts to zoom, click and hover, and tables."""
+"""Results as one HTML file each, which works offline: pictures with tooltips, plans to choose, and tables."""
