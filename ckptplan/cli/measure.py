@@ -213,7 +213,7 @@ _ABOUT_SECONDS = "Run nothing if it would take longer (default: 60 for other har
 class RunOptions:
     """How a plan runs, and how far measurements may be from predictions."""
 
-    tolerance: Annotated[float, options.tolerance("Tolerance of times, added to their measured intervals.")] = 0.1
+    tolerance: Annotated[float, options.tolerance("Tolerance of times beyond their intervals.")] = 0.1
     overhead_tolerance: Annotated[float, options.tolerance(_ABOUT_OVERHEAD)] = 0.03
     memory_tolerance: Annotated[float, options.tolerance("How far the live peak may be off.")] = 0.05
     regret: Annotated[bool, typer.Option(help="Run the best plan of each other strategy, too.")] = False

@@ -39,8 +39,8 @@ _UNLIMITED = 1_000_000
 _INDENT, _GAP = 2, 2
 #: What stands for characters that a console without Unicode lacks.
 _PLAIN = str.maketrans({"\u2588": "#", "\u00b2": "2", "\u2264": "<="})
-#: A space beside a number, as in '34 ms' and 'chunk_size 16', where lines do not break, and what stands for it
-#: while lines are broken: a character that no text has.
+#: Lines do not break at the space in '34 ms' and 'chunk_size 16'. While lines are broken, a character that no
+#: text has stands in its place.
 _BESIDE_NUMBER = re.compile(r"(?<=\d) (?=\S)|(?<=[\w=]) (?=\d)|(?<=\w) (?== )")
 _UNBROKEN = "\ufdd0"
 
