@@ -237,7 +237,7 @@ class Grid:
     """Every combination of the values of some axes; the last axis runs fastest."""
 
     axes: tuple[Axis, ...]
-    values: tuple[tuple[Value, ...], ...]
+    values: tuple[Sequence[Value], ...]
 
     def __len__(self) -> int:
         return math.prod(len(values) for values in self.values)
@@ -288,7 +288,7 @@ def make_grid(over: Mapping[str, object] | Iterable[str]) -> Grid:
         except InputError as error:
             raise error.inside(prefix="over") from None
         axes.append(axis)
-    return Grid(axes=tuple(axes), values=tuple(tuple(some) for some in values))
+    return Grid(axes=tuple(axes), values=tuple(values))
 
 
 def _split_text(text: str) -> tuple[str, str]:
@@ -344,6 +344,10 @@ def _read_range(axis: Axis, text: str) -> Sequence[Value]:
     adds = how == "+"
     if start is None or stop is None or each is None or start > stop or not each > (0 if adds else 1):
         raise refuse(text, "is not a range", accepted=_ACCEPTED)
+    if adds and axis.kind.whole:
+        # Not listed: the rows of a sweep may be refused for their number.
+        first, step = int(start), int(each)
+        return range(first, first + step * len(_count_places((stop - start) / each, text)), step)
     if adds:
         found = (start + each * i for i in _count_places((stop - start) / each, text))
     elif start <= 0 or stop / start > _MOST_SPAN:
