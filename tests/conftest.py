@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 # Tests run on all cores already; threads that wait for each other on busy cores take many times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -84,6 +84,9 @@ def imports_excluded_from_garbage_collection() -> None:
 _common: Any = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 # Tests of a change see the same examples each time; "thorough" draws new ones.
 settings.register_profile("quick", max_examples=12, derandomize=True, **_common)
+#: Failing examples stay as they were drawn (benchmarks/mutants.py).
+_unshrunk = (Phase.explicit, Phase.generate)
+settings.register_profile("unshrunk", max_examples=12, derandomize=True, phases=_unshrunk, **_common)
 settings.register_profile("gate", max_examples=120, derandomize=True, **_common)
 settings.register_profile("thorough", max_examples=1000, **_common)
 settings.load_profile(os.environ.get("CKPTPLAN_HYPOTHESIS", "quick"))

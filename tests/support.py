@@ -151,7 +151,8 @@ def setting_of(strategy: Strategy, numbers: Sequence[int], costs: StepCosts) -> 
     """A setting with these numbers, clamped as for execution."""
     sizes = fixed(strategy, state_bytes=costs.state_bytes, tape_bytes=costs.tape_bytes)
     free = [name for name in strategy.parameter_names if name not in sizes]
-    return strategy.clamp(Parameters({**dict(zip(free, numbers, strict=False)), **sizes}), steps=costs.steps)
+    enough = [*numbers, *[numbers[-1]] * len(free)]
+    return strategy.clamp(Parameters({**dict(zip(free, enough, strict=False)), **sizes}), steps=costs.steps)
 
 
 def settings_of(
@@ -172,6 +173,17 @@ def settings_of(
             {"chunk_size": chunk, names[1]: segment, **sizes}
             for chunk in numbers
             for segment in range(chunk, steps + 1)
+        )
+    elif names == ("nb_local", "nb_parts"):
+        yield from (
+            {"nb_local": slots, "nb_parts": parts} for slots in numbers for parts in range(1, steps - slots + 2)
+        )
+    elif names == ("chunk_size", "period", "nb_local"):
+        yield from (
+            {"chunk_size": chunk, "period": period, "nb_local": slots}
+            for chunk in numbers
+            for period in range(1, -(-steps // chunk) + 1)
+            for slots in range(1, max(2, period))
         )
     else:
         raise NotImplementedError(f"say what the settings of {strategy.name} are")

@@ -111,7 +111,8 @@ def compare(
     publish(view_machines(comparison), output, picture, job=job)
 
 
-_ABOUT_RESOLUTION = "Leave out plans that differ by less, as '1%' (default: none, up to 2,000,000 steps)."
+_ABOUT_POINTS = "List the best plans within so many budgets (default: 400)."
+_ABOUT_RESOLUTION = "List plans that differ by this share in memory or time, as '1%'."
 
 
 def pareto(
@@ -129,6 +130,8 @@ def pareto(
         Literal["time", "memory", "balanced"],
         option("NAME", "The best plan: least time, least memory, or balanced: the knee."),
     ] = "time",
+    points: Annotated[int | None, option("NUMBER", _ABOUT_POINTS)] = None,
+    exact: Annotated[bool, typer.Option(help="List every plan of the front, up to T = 100,000.")] = False,
     resolution: Annotated[str | None, option("SHARE", _ABOUT_RESOLUTION)] = None,
     output: OutputOptions,
 ) -> None:
@@ -151,7 +154,15 @@ def pareto(
     with explained(picture.html, job.load):
         case = job.load()
         with progress_bar("solving budget by budget") as progress:
-            front = find(case.workload, case.profile, **wishes, resolution=resolution, progress=progress)
+            front = find(
+                case.workload,
+                case.profile,
+                **wishes,
+                points=points,
+                exact=exact,
+                resolution=resolution,
+                progress=progress,
+            )
         if not len(front):
             # No plan keeps the limits of remote memory or overhead. Asking for one raises the reason.
             front.at(2**62)
@@ -198,9 +209,13 @@ def largest(
 
 def sensitivity(
     *,
+    plan: Annotated[str | None, options.PLAN] = None,
     job: JobOptions,
     budgets: BudgetOptions,
-    model: options.Model = "exact",
+    model: Annotated[
+        Literal["exact", "paper"] | None,
+        typer.Option(help="Choose by the exact model (the default) or by the paper's printed equations."),
+    ] = None,
     uncertainty: Annotated[
         str | None, option("SHARE", "Add error bars: the uncertainty of every time, as '10%'.")
     ] = None,
@@ -210,13 +225,23 @@ def sensitivity(
     """Show how the best plan's time changes with each input, and where another strategy is better.
 
     Each input is halved, doubled and so on by itself, and the job is planned again; the table compares this
-    with the original plan. Strategies are those that answer at once ('closed'), unless --strategies names
-    others.
+    with the original plan: that of optimize, or PLAN. At scaled inputs, strategies are those that answer at
+    once ('closed'), unless --strategies names others.
     """
     from ckptplan.report.sensitivity import view_sensitivity
     from ckptplan.studies.sensitivity import sensitivity as vary
 
     wishes = {**budgets.read(), "model": model, "uncertainty": uncertainty}
+    if plan is not None:
+        from ckptplan.storage.plans import load_plan
+
+        given = {"--T" if name == "steps" else f"--{name}": value for name, value in vars(job).items()}
+        options.keep_apart({**given, "PLAN": plan})
+        planned = load_plan(plan)
+        with explained(picture.html, lambda: planned), progress_bar("varying the inputs") as progress:
+            study = vary(plan=planned, **wishes, progress=progress)
+        publish(view_sensitivity(study), output, picture)
+        return
     with explained(picture.html, job.load), progress_bar("varying the inputs") as progress:
         case = job.load()
         study = vary(case.workload, case.profile, **wishes, progress=progress)

@@ -15,7 +15,7 @@ from ckptplan.cli.command import Read, Written
 from ckptplan.cli.options import command_line, count, option
 from ckptplan.cli.output import OutputFile, OutputOptions, PictureOptions, note, picture_option, publish
 from ckptplan.cli.progress import progress_bar
-from ckptplan.errors import Infeasible, InputError, refuse
+from ckptplan.errors import InputError, refuse
 from ckptplan.report.formats import json_text
 from ckptplan.storage.files import replace_file, write_text
 
@@ -200,12 +200,10 @@ def _view_all(plan: Plan, progress: Progress) -> View:
         "local_bytes": goal.local_bytes,
         "remote_bytes": "unbounded" if goal.remote_bytes is None else goal.remote_bytes,
     }
-    front = pareto(plan.workload, plan.profile, **budgets, objective=plan.goal.objective, progress=progress)
-    try:
-        study = sensitivity(plan.workload, plan.profile, **budgets, progress=progress)
-    except Infeasible:
-        # Strategies that answer at once may need more memory than the plan.
-        study = None
+    # Strategies that answer at once.
+    limits = {**budgets, "strategies": "closed", "objective": goal.objective}
+    front = pareto(plan.workload, plan.profile, **limits, progress=progress)
+    study = sensitivity(plan=plan, progress=progress)
     return view_report(plan, ranked.by_strategy(), front=front, study=study)
 
 

@@ -21,7 +21,11 @@ class Case:
 
     @cached_property
     def costs(self) -> StepCosts:
-        """The costs of the elementary actions.
+        """The costs of the elementary actions (``count_costs``). Raises InputError."""
+        return self.count_costs(self.workload.steps)
+
+    def count_costs(self, steps: int) -> StepCosts:
+        """Return the costs of the elementary actions if the job had ``steps`` time steps.
 
         A message costs T_s and the latency once, regardless of its size (docs/schedule-format.md). Raises
         InputError if the job is too large to be counted exactly.
@@ -29,9 +33,9 @@ class Case:
         spread = self.spread
         write, read = self.transfer_seconds
         return StepCosts(
-            steps=spread.steps,
+            steps=steps,
             resident_bytes=(
-                spread.resident_bytes + spread.resident_bytes_per_step * spread.steps + spread.workspace_bytes
+                spread.resident_bytes + spread.resident_bytes_per_step * steps + spread.workspace_bytes
             ),
             chunk_bytes=spread.chunk_workspace_bytes,
             remote_state_bytes=spread.state_bytes * self.profile.units,

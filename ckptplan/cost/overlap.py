@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,50 +24,53 @@ from ckptplan.model.step_costs import StepCosts
 Seconds: TypeAlias = npt.NDArray[np.floating[Any]]
 
 
+class Transfers(NamedTuple):
+    """``number`` messages of ``states`` states, and ``seconds`` of compute after each; arrays of shape (n,)."""
+
+    number: Integers
+    states: Integers
+    seconds: Seconds
+
+
 @dataclass(frozen=True, kw_only=True)
 class TransferTiming:
-    """When transfers are due: the seconds of compute between them, without any wait.
+    """When transfers are due: groups of messages, and the seconds of compute after them, without any wait.
 
-    Arrays of shape (n,). The first message to remote memory holds ``first_states`` (it is ragged), all others
-    hold ``states``; messages return in reverse order. ``first_gap`` and ``gap`` separate the writes, ``turn``
-    separates the last write from the first read, and ``between_reads`` separates the reads.
+    ``writes`` are followed by the compute until the next write, the ``turn`` is the last write, followed by the
+    compute until its own state is read first, and ``reads`` are followed by compute that needs what they bring.
     """
 
-    messages: Integers
-    first_states: Integers
-    states: Integers
-    first_gap: Seconds
-    gap: Seconds
-    turn: Seconds
-    between_reads: Seconds
+    writes: tuple[Transfers, ...]
+    turn: Transfers
+    reads: tuple[Transfers, ...]
 
 
 def overlapped_seconds(timing: TransferTiming, *, counts: Counts, costs: StepCosts) -> npt.NDArray[np.float64]:
     """Return the time of one batch in seconds: what compute takes, and what it waits for.
 
-    With n messages, w_1 and w the seconds of writing the first and any other message, r_1 and r those of
-    reading them, and x+ for max(0, x), compute waits
+    With n messages of a group, w and r the seconds of writing and of reading one, c those of the compute that
+    hides it, and x+ for max(0, x), compute waits
 
-        for writes    (w_1 - first_gap)+ + (n - 2) (w - gap)+
-        at the turn   (w + r - turn)+
-        for reads     (n - 2) (r - between_reads)+ + (r_1 - between_reads)+
+        for writes    n (w - c)+ of each group
+        at the turn   n (w + r - c)+, where n is 1, or 0 if nothing moves
+        for reads     n (r - c)+ of each group
 
-    The terms of the first message drop out for n = 1, where w_1 + r_1 replaces w + r. Transfers that are hidden
-    add exactly nothing, so settings with the same compute take the same time to the last bit.
+    Transfers that are hidden add exactly nothing, so settings with the same compute take the same time to the
+    last bit.
     """
-    n = timing.messages
-    first_write = costs.message_seconds + timing.first_states * costs.write_seconds
-    write = costs.message_seconds + timing.states * costs.write_seconds
-    first_read = costs.message_seconds + timing.first_states * costs.read_seconds
-    read = costs.message_seconds + timing.states * costs.read_seconds
-    # The message that was written last is read first.
-    there_and_back = np.where(n > 1, write + read, first_write + first_read)
-    others = np.maximum(n - 2, 0)
-    waits = (
-        np.minimum(n, 1) * wait_for(there_and_back, timing.turn)
-        + others * (wait_for(write, timing.gap) + wait_for(read, timing.between_reads))
-        + (n > 1) * (wait_for(first_write, timing.first_gap) + wait_for(first_read, timing.between_reads))
-    )
+
+    def write(group: Transfers) -> Seconds:
+        return costs.message_seconds + group.states * costs.write_seconds
+
+    def read(group: Transfers) -> Seconds:
+        return costs.message_seconds + group.states * costs.read_seconds
+
+    turn = timing.turn
+    waits = turn.number * wait_for(write(turn) + read(turn), turn.seconds)
+    for group in timing.writes:
+        waits = waits + group.number * wait_for(write(group), group.seconds)
+    for group in timing.reads:
+        waits = waits + group.number * wait_for(read(group), group.seconds)
     seconds: npt.NDArray[np.float64] = costs.compute_seconds(counts) + waits
     return seconds
 

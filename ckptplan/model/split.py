@@ -50,20 +50,6 @@ class Choice(enum.StrEnum):
     SPLIT_RECORD = "split-record"
     #: ``count`` times: OFFLOAD the first state and SPLIT after ``length`` steps.
     SEGMENTS = "segments"
-    # The whole sequence as a closed form does it: ``length`` is its chunk_size, ``count`` its second parameter.
-    BASE = "base"
-    STANDARD = "standard"
-    REMOTE_FORM = "remote"
-    HIERARCHICAL = "hierarchical"
-    DOUBLE = "double"
-    NESTED = "nested"
-    GROWING = "growing"
-    DOUBLE_GROWING = "double-growing"
-    REVOLVE = "revolve"
-
-
-#: The choices that name a closed form.
-FORMS = frozenset(tuple(Choice)[tuple(Choice).index(Choice.BASE) :])
 
 
 @dataclass(frozen=True)

@@ -1,127 +1,105 @@
-"""A claim of the paper, the model's number for it, and the verdict computed from the two.
+"""A statement of the paper as a row of a table, the model's number for it, and the verdict from the two.
 
-Statements of the paper are read as ranges of numbers. A claim is declared by ``says``: it holds what the paper
-says and how that is read, and the function below it computes what the model says.
+Statements of the paper are read as ranges of numbers.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from dataclasses import KW_ONLY, dataclass
+from string import Formatter
+from typing import Any, Literal, TypeAlias
 
 from ckptplan.paper.setting import PaperSetting
+from ckptplan.units import format_bytes, format_percent, format_seconds
 
-#: 'Not significant', 'almost' and similar words without a number are read as up to 10 %.
-SLIGHT = 0.10
-#: 'Unaffected' is read as up to 1 %.
-UNAFFECTED = 0.01
-#: Inputs that determine the largest size that fits.
-MEMORY = ("workload.resident_bytes", "workload.resident_bytes_per_step", "profile.local_bytes")
-#: Those of them chosen to match the largest T of the paper's Figure 2 (workloads/paper-snn.toml).
-FITTED_MEMORY = MEMORY[:2]
-#: Inputs that determine the time of compute.
-COMPUTE = tuple(f"workload.{name}_seconds" for name in ("forward", "backward", "recompute"))
-#: Inputs that determine the time of transfers.
-TRANSFERS = (
-    "profile.write_bytes_per_second",
-    "profile.read_bytes_per_second",
-    "profile.synchronisation_seconds",
-    "profile.latency_seconds",
-)
+#: Inputs that were chosen to match the largest T of the paper's Figure 2 (workloads/paper-snn.toml).
+FITTED_MEMORY = ("workload.resident_bytes", "workload.resident_bytes_per_step")
 
 #: How a value is shown. 'overhead' is a share with a sign, 'times' a ratio.
 Unit = Literal["steps", "overhead", "share", "times", "count", "states", "exponent"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Reading:
-    """The numbers that words of the paper admit, quoted briefly: a range, each end included or not."""
+    """The numbers that words of the paper admit, quoted briefly: a range, each end included or not.
+
+    'About' a number is every number that rounds to it at its last printed digit.
+    """
 
     words: str
     unit: Unit
     low: float = -math.inf
     high: float = math.inf
+    _: KW_ONLY
     low_included: bool = True
     high_included: bool = True
 
     def admits(self, value: float) -> bool:
         """Return whether a value is in the range, up to floating-point rounding."""
-        value, low, high = (_rounded(number) for number in (value, self.low, self.high))
+        # By nine significant digits 0.1 and the quotient 0.36 / 3.6 are equal.
+        value, low, high = (float(f"{number:.9g}") for number in (value, self.low, self.high))
         above = value >= low if self.low_included else value > low
         below = value <= high if self.high_included else value < high
         return above and below
 
 
-def exactly(value: float, unit: Unit, words: str) -> Reading:
-    """Read 'is ...'."""
-    return Reading(words=words, unit=unit, low=value, high=value)
+#: What the model says of a statement: the number ``model``; ``equations``, where the paper prints equations
+#: for it; and values for the statement's texts, by name.
+Computed: TypeAlias = dict[str, Any]
 
 
-def more_than(value: float, unit: Unit, words: str) -> Reading:
-    """Read 'more than ...'."""
-    return Reading(words=words, unit=unit, low=value, low_included=False)
+@dataclass(frozen=True)
+class Statement:
+    """One statement of the paper: a row of the table of claims.
 
-
-def less_than(value: float, unit: Unit, words: str) -> Reading:
-    """Read 'less than ...'."""
-    return Reading(words=words, unit=unit, high=value, high_included=False)
-
-
-def at_most(value: float, unit: Unit, words: str) -> Reading:
-    """Read 'no more than ...'."""
-    return Reading(words=words, unit=unit, high=value)
-
-
-def about(value: float, unit: Unit, words: str, *, digit: float) -> Reading:
-    """Read 'about ...': every number that rounds to the value at its last printed ``digit``."""
-    return Reading(words=words, unit=unit, low=value - digit / 2, high=value + digit / 2)
-
-
-def largest_on_a_grid(steps: int) -> Reading:
-    """Read a largest T: it fits, and twice as many steps do not.
-
-    The paper reports few lengths: 400, 2,000 and 4,000.
+    ``subject`` and ``why`` are templates for ``Template``. They name what ``compute`` returns, and the
+    ``setting`` that it gets.
     """
-    return Reading(words=f"{steps:,}", unit="steps", low=steps, high=2 * steps, high_included=False)
 
-
-def _rounded(value: float) -> float:
-    """Return nine significant digits, by which 0.1 and the quotient 0.36 / 3.6 are equal."""
-    return float(f"{value:.9g}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """What the model says of a statement."""
-
+    #: Where the paper says it: 'abstract' or a section.
+    section: str
+    quote: str
     #: What is compared, in this project's terms.
     subject: str
-    #: The exact model's number.
-    model: float
-    #: The number by the paper's printed equations; None where the paper prints none.
-    equations: float | None = None
+    compute: Callable[[PaperSetting], Computed]
+    #: None if ``compute`` returns the reading, because it depends on the setting.
+    reading: Reading | None
+    _: KW_ONLY
+    #: Why the two differ, or what the agreement is worth.
+    why: str
+    #: The T at which the number is computed; None for that of the setting.
+    steps: int | None = None
     #: The fields that the model's number depends on, as 'workload.forward_seconds'.
     inputs: tuple[str, ...] = ()
     #: Inputs chosen to meet this claim.
     fitted: tuple[str, ...] = ()
-    #: Why the two differ, or what the agreement is worth.
-    why: str
-    #: Whether ``model`` is an input of the workload, so that the verdict says nothing of the model.
+    #: Whether the model's number is an input of the workload, so that the verdict says nothing of the model.
     judges_input: bool = False
+
+    def evaluate(self, setting: PaperSetting, *, number: int, name: str) -> Claim:
+        """Return the statement with the model's number for ``setting``."""
+        there = setting if self.steps is None else setting.replace(steps=self.steps)
+        computed = {"equations": None, "reading": self.reading, **self.compute(there)}
+        values = {field: computed[field] for field in ("model", "equations", "reading")}
+        for field in ("subject", "why"):
+            values[field] = Template().format(getattr(self, field), setting=there, **computed)
+        assumed = tuple(field for field in self.inputs if _is_assumed(setting, field))
+        return Claim(**{**vars(self), **values}, number=number, name=name, assumed=assumed)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim(Finding):
-    """One statement of the paper, how it is read, and what was found."""
+class Claim(Statement):
+    """A statement with the model's number; its texts are filled in."""
 
     number: int
     name: str
-    #: Where the paper says it: 'abstract' or a section.
-    section: str
-    quote: str
     reading: Reading
+    #: The exact model's number.
+    model: float
+    #: The number by the paper's printed equations; None where the paper prints none.
+    equations: float | None
     #: Those of the inputs that are not published.
     assumed: tuple[str, ...]
 
@@ -138,41 +116,13 @@ class Claim(Finding):
         return "agrees by fit" if self.fitted else "agrees"
 
 
-#: Computes what the model says of a statement.
-Finder: TypeAlias = Callable[[PaperSetting], Finding]
-#: By name, in the order of the paper's sections: makes a claim for a setting.
-CLAIMS: dict[str, Callable[[PaperSetting], Claim]] = {}
+class Template(Formatter):
+    """Fills in texts; the formats 'percent', 'seconds' and 'bytes' write a number with its unit."""
 
-
-def says(
-    section: str,
-    quote: str,
-    reading: Reading | Callable[[PaperSetting], Reading],
-    *,
-    steps: int | None = None,
-) -> Callable[[Finder], Finder]:
-    """Declare a claim that is named as the function below it, which is called at T = ``steps`` if given."""
-
-    def declare(find: Finder) -> Finder:
-        name, number = find.__name__.replace("_", "-"), len(CLAIMS) + 1
-
-        def make(setting: PaperSetting) -> Claim:
-            there = setting if steps is None else setting.replace(steps=steps)
-            found = find(there)
-            return Claim(
-                **vars(found),
-                number=number,
-                name=name,
-                section=section,
-                quote=quote,
-                reading=reading if isinstance(reading, Reading) else reading(there),
-                assumed=tuple(field for field in found.inputs if _is_assumed(setting, field)),
-            )
-
-        CLAIMS[name] = make
-        return find
-
-    return declare
+    def format_field(self, value: Any, format_spec: str) -> str:
+        """Return a value as text."""
+        units = {"percent": format_percent, "seconds": format_seconds, "bytes": format_bytes}
+        return units[format_spec](value) if format_spec in units else super().format_field(value, format_spec)
 
 
 def _is_assumed(setting: PaperSetting, field: str) -> bool:

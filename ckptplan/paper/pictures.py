@@ -13,7 +13,6 @@ from typing import Any
 
 from matplotlib import rcParams
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 
 from ckptplan.paper.figures import Panel, PaperFigure
@@ -40,6 +39,8 @@ _TOP = {"seconds": 60.0, "local_peak_bytes": 900.0}
 _FEW = 20
 #: The panels of figures that have more than one row.
 _LAYOUTS = {2: [[0, 0], [1, 2]], 4: [[0, 1], [2, 3]]}
+#: Formats a tick.
+_COUNT = "{:,.10g}".format
 _MARKERS, _DASHES = "os^DvX<P", ((), (5, 1.5), (5, 1.5, 1, 1.5), (1, 1.2), (2.5, 1.2))
 
 
@@ -126,18 +127,15 @@ def _set_scales(panel: Panel, ax: Axes, y: list[float]) -> None:
     top = min(_TOP[panel.y], 1.05 * max(y))
     if panel.x not in _DOUBLING:
         ax.set_xlim(left=0)
-        style.format_axis(ax.xaxis, lambda value: f"{value:,.10g}")
+        style.format_axis(ax.xaxis, _COUNT)
         ax.set_ylim(0, top if panel.y == "seconds" else 1.2 * panel.budget_bytes / 1024)
         return
     ax.set_xscale("log")
-    _set_log_ticks(ax.xaxis, [4.0**power for power in range(10)])
+    set_round_ticks(ax.xaxis, [4.0**power for power in range(10)], _COUNT)
     if panel.y == "seconds":
         ax.set_yscale("log")
         ax.set_ylim(min(y) / 1.1, max(y) * 1.1)
-        _set_log_ticks(ax.yaxis, [step * 10.0**power for power in range(4) for step in (1, 1.5, 2, 3, 4, 5, 7)])
+        ticks = [step * 10.0**power for power in range(4) for step in (1, 1.5, 2, 3, 4, 5, 7)]
+        set_round_ticks(ax.yaxis, ticks, _COUNT)
     else:
         ax.set_ylim(0.95 * min(y), top)
-
-
-def _set_log_ticks(axis: Axis, values: list[float]) -> None:
-    set_round_ticks(axis, values, lambda value: f"{value:,.10g}")

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 from ckptplan.cost.case import Case
-from ckptplan.cost.exact import Cost
 from ckptplan.errors import InputError
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Goal, Model
@@ -20,15 +19,13 @@ from ckptplan.strategies.registry import closed_form_of
 from ckptplan.studies.largest import find_last
 from ckptplan.units import format_seconds
 
-#: Upper limit of the search for largest sizes, far above any length of the paper.
-_MOST = 2**24
 #: Every point has these columns, empty where its strategy has no such parameter.
 _PARAMETERS = ("chunk_size", "nb_local", "remote_chunk_size")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """A strategy with its parameters for a setting, and its cost by the exact model."""
+    """A strategy with its parameters for a setting, and its cost."""
 
     setting: PaperSetting
     strategy: str
@@ -50,9 +47,9 @@ class Point:
         return (self.local_peak_bytes - costs.resident_bytes) / costs.state_bytes
 
     @cached_property
-    def printed(self) -> Cost:
-        """The cost by the paper's equations."""
-        return closed_form_of(self.strategy).cost(self.parameters, costs=self.setting.costs, model="paper")
+    def printed(self) -> Point:
+        """The same point with its cost by the paper's equations."""
+        return self.setting.evaluate(self.strategy, self.parameters, "paper")
 
     @property
     def row(self) -> dict[str, str | int | float | bool]:
@@ -117,11 +114,16 @@ class PaperSetting(Case):
             raise find_reason(question, subject=f"{', '.join(strategies)} does not fit")
         return self.evaluate(winner.strategy.name, winner.parameters)
 
-    def evaluate(self, name: str, parameters: Mapping[str, int] | None = None, /, **more: int) -> Point:
-        """Return a point of a strategy; its parameters are a mapping, keywords or both, clamped as executed."""
+    def evaluate(
+        self, name: str, parameters: Mapping[str, int] | None = None, model: Model = "exact", /, **values: int
+    ) -> Point:
+        """Return a point of a strategy, by the exact model or the paper's equations.
+
+        Its parameters are a mapping, keywords or both, clamped as executed.
+        """
         strategy = closed_form_of(name)
-        chosen = strategy.clamp(Parameters(parameters, **more), steps=self.costs.steps)
-        cost = strategy.cost(chosen, costs=self.costs)
+        chosen = strategy.clamp(Parameters(parameters, **values), steps=self.costs.steps)
+        cost = strategy.cost(chosen, costs=self.costs, model=model)
         return Point(
             setting=self,
             strategy=name,
@@ -148,7 +150,8 @@ def find_largest(fits: Callable[[int], bool]) -> int:
     ``fits`` must be monotone: if it holds for a number, it holds for every smaller one. Plans are: with
     its chunks clamped, a plan for T steps or n neurons needs no more memory for fewer.
     """
-    return find_last(fits, 1, _MOST)
+    # The upper limit of the search is far above any length of the paper.
+    return find_last(fits, 1, 2**24)
 
 
 def nearest_root(number: int) -> int:

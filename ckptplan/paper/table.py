@@ -1,13 +1,13 @@
-"""Claims and figures as tables, as JSON documents, as CSV rows, and as the page docs/paper.md: all computed."""
+"""Claims and figures as tables, as JSON documents, as CSV rows, and as the page docs/paper.md."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from ckptplan.paper.claim import FITTED_MEMORY, Claim, Unit
+from ckptplan.paper.claim import FITTED_MEMORY, Claim, Reading, Unit
 from ckptplan.paper.figures import PaperFigure
 from ckptplan.paper.setting import PaperSetting
 from ckptplan.report.blocks import Block, Cell, Field, Heading, Paragraph, Style, Table, make_facts
@@ -15,9 +15,15 @@ from ckptplan.report.formats import View
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 from ckptplan.wording import Argument
 
-#: Marks numbers that depend on unpublished inputs.
-ASSUMED = "*"
 _STYLES: dict[str, Style] = {"agrees": "good", "agrees by fit": "caution", "disagrees": "bad"}
+#: How numbers of a unit are written; others than these, and percentages, are written as counts.
+_FORMATS: dict[Unit, str] = {"times": "{:.2f}x", "exponent": "{:.3g}", "states": "{:,.10g} states"}
+#: How values of a column are written; those of other columns are counts.
+_COLUMNS: dict[str, Callable[[Any], str]] = {
+    "neurons_per_unit": "{:.2f}".format,
+    "seconds": format_seconds,
+    "local_peak_bytes": format_bytes,
+}
 _CLAIM = (
     Field("number", title="", right=True),
     Field("section", priority=1),
@@ -65,44 +71,51 @@ def _tell_claims(claims: Sequence[Claim], setting: PaperSetting) -> Iterator[Blo
     yield Paragraph("", head=f"Claims of arXiv 2412.11810 and the model's numbers for {job}")
     records = [
         {
-            "number": claim.number,
+            **_make_record(claim, mark="*"),
             "section": claim.section.split(",")[0],
-            "claim": claim.subject,
-            "paper": claim.reading.words,
-            "model": _format_model(claim),
             "verdict": Cell(claim.verdict, style=_STYLES[claim.verdict]),
         }
         for claim in claims
     ]
     yield Table.of(_CLAIM, records)
-    yield Paragraph(_summarize(claims))
-    for text in _legend(judged=_name_judged(claims)):
+    inputs = Argument("format", "json")
+    for text in (
+        _summarize(claims),
+        f"* depends on inputs that are assumed, not published; {inputs} names them",
+        "agrees by fit: an input was chosen so that the claim holds; the agreement tests nothing",
+        f"{_name_judged(claims)}: an input is judged, not a result; the verdict tests the paper against itself",
+        "words without a number ('not significant', 'almost') are read as up to 10 %, 'unaffected' as up to "
+        "1 %",
+    ):
         yield Paragraph(text)
     yield Heading("Why claims disagree")
     yield make_facts({f"{claim.number}.": claim.why for claim in claims if not claim.agrees})
 
 
-def _legend(*, judged: str) -> Iterator[str]:
-    """Yield what the terms of the table mean."""
-    yield (
-        f"{ASSUMED} depends on inputs that are assumed, not published; {Argument('format', 'json')} names them"
-    )
-    yield "agrees by fit: an input was chosen so that the claim holds; the agreement tests nothing"
-    yield f"{judged}: an input is judged, not a result; the verdict tests the paper against itself"
-    yield (
-        "words without a number ('not significant', 'almost') are read as up to 10 %, 'unaffected' as up to 1 %"
-    )
+def _make_record(claim: Claim, *, mark: str) -> dict[str, str]:
+    """Return the cells of a claim by column; ``mark`` follows a number that depends on unpublished inputs."""
+    reading = claim.reading
+    return {
+        "number": str(claim.number),
+        "section": claim.section,
+        "claim": claim.subject,
+        "paper": reading.words,
+        "read as": _format_reading(reading),
+        "model": f"{_format_value(claim.model, reading.unit)}{mark if claim.assumed else ''}",
+        "equations": "" if claim.equations is None else _format_value(claim.equations, reading.unit),
+        "verdict": claim.verdict if claim.agrees else f"**{claim.verdict}**",
+    }
 
 
 def _make_claim_row(claim: Claim) -> dict[str, Any]:
     """Return a claim as flat data; shares are fractions, an unbounded end of the reading is None."""
     reading = claim.reading
+    ends = {"reading_low": reading.low, "reading_high": reading.high}
     return {
         **{name: getattr(claim, name) for name in ("name", "section", "quote", "subject")},
         "unit": reading.unit,
         "paper": reading.words,
-        "reading_low": _finite(reading.low),
-        "reading_high": _finite(reading.high),
+        **{name: None if math.isinf(end) else end for name, end in ends.items()},
         "reading_low_included": reading.low_included,
         "reading_high_included": reading.high_included,
         **{name: getattr(claim, name) for name in ("model", "equations", "agrees", "verdict")},
@@ -111,10 +124,6 @@ def _make_claim_row(claim: Claim) -> dict[str, Any]:
         "judges_input": claim.judges_input,
         "why": claim.why,
     }
-
-
-def _finite(value: float) -> float | None:
-    return None if math.isinf(value) else value
 
 
 def _job(setting: PaperSetting) -> dict[str, Any]:
@@ -126,6 +135,7 @@ def _tell_figure(figure: PaperFigure) -> Iterator[Block]:
     yield Paragraph("", head=f"Figure {figure.number}: {figure.title}")
     records = []
     for panel in figure.panels:
+        write_x, write_y = (_COLUMNS.get(name, format_count) for name in (panel.x, panel.y))
         for series in panel.series:
             first, last = series.points[0].row, series.points[-1].row
             records.append(
@@ -133,24 +143,16 @@ def _tell_figure(figure: PaperFigure) -> Iterator[Block]:
                     "panel": panel.name,
                     "curve": series.label,
                     "x": panel.x,
-                    "first x": _x_text(first[panel.x]),
-                    "last x": _x_text(last[panel.x]),
-                    "first y": _y_text(first[panel.y], panel.y),
-                    "last y": _y_text(last[panel.y], panel.y),
+                    "first x": write_x(first[panel.x]),
+                    "last x": write_x(last[panel.x]),
+                    "first y": write_y(first[panel.y]),
+                    "last y": write_y(last[panel.y]),
                     "fit": f"{sum(point.fits for point in series.points)} of {len(series.points)}",
                 }
             )
     yield Table.of(_CURVE, records)
     yield Paragraph(figure.caption)
     yield Paragraph(f"All points: {Argument('figure', figure.number)} {Argument('format', 'csv')}")
-
-
-def _x_text(value: Any) -> str:
-    return format_count(value) if isinstance(value, int) else f"{value:.2f}"
-
-
-def _y_text(value: Any, name: str) -> str:
-    return format_seconds(value) if name == "seconds" else format_bytes(value)
 
 
 def _make_figure_document(figure: PaperFigure, setting: PaperSetting) -> dict[str, Any]:
@@ -186,7 +188,7 @@ def _generate_figure_rows(figure: PaperFigure) -> Iterable[dict[str, Any]]:
                 yield {**head, "x": panel.x, "y": panel.y, **point.row}
 
 
-_HEAD = """\
+_PAGE = """\
 # The paper's figures and claims, from the model
 
 Bencheikh, Finkbeiner, Neftci 2024 ([arXiv 2412.11810](https://arxiv.org/abs/2412.11810)), beside what the \
@@ -199,21 +201,32 @@ claims with their reasons, `{points_command}` the points of a figure.
 
 - **Agrees by fit**: an input that is not published was chosen so that the claim holds (*fitted* below). \
 Such an agreement tests nothing.
-- **An input**: {judged} compare the paper's words with a number that the workload assumes. The verdict tests \
-the paper, not the model.
+- **An input**: {judged} compare the paper's words with a number that the workload assumes. The verdict \
+tests the paper, not the model.
 - An asterisk marks numbers that depend on inputs that are assumed, not published.
 - "Not significant", "almost" and the like are read as up to 10 %, "unaffected" as up to 1 %.
-- The model is the exact one of [equations](equations.md); the column "equations" has the value of the printed \
-equation, if there is one.
+- The model is the exact one of [equations](equations.md); the column "equations" has the value of the \
+printed equation, if there is one.
 
 All inputs with their origins: `ckptplan workloads show {workload}`, `ckptplan profiles show {profile}`.
-"""
 
-_FIGURES = """\
+| | section | claim | paper | read as | model | equations | verdict |
+|---:|---|---|---|---|---:|---:|---|
+{table}
+
+## Where they disagree
+
+{disagreeing}
+
+## Where they agree by fit
+
+{fitted}
+
 ## The content of the paper's figures
 
 These show the model's results; the paper's own were measured.
-"""
+
+{figures}"""
 
 
 def render_page(
@@ -224,7 +237,12 @@ def render_page(
     def command(**arguments: object) -> str:
         return " ".join(["ckptplan paper", *(str(Argument(*item)) for item in arguments.items())])
 
-    head = _HEAD.format(
+    rows = (" | ".join(_make_record(claim, mark=r"\*").values()) for claim in claims)
+    shown = (
+        f"### Figure {figure.number}. {figure.title}\n\n![{figure.title}]({picture})\n\n{figure.caption}\n"
+        for figure, picture in zip(figures, pictures, strict=True)
+    )
+    return _PAGE.format(
         workload=setting.workload.name,
         profile=setting.profile.name,
         summary=_summarize(claims),
@@ -232,54 +250,21 @@ def render_page(
         page_command=command(markdown="FILE"),
         claims_command=command(format="json"),
         points_command=command(figure=4, format="csv"),
+        table="\n".join(f"| {row} |" for row in rows),
+        disagreeing="\n".join(_render_notes(claims, verdict="disagrees")),
+        fitted="\n".join(_render_notes(claims, verdict="agrees by fit")),
+        figures="\n".join(shown),
     )
-    shown = (
-        f"### Figure {one.number}. {one.title}\n\n![{one.title}]({picture})\n\n{one.caption}\n"
-        for one, picture in zip(figures, pictures, strict=True)
-    )
-    parts = [
-        head,
-        "\n".join(_render_table(claims)) + "\n",
-        "## Where they disagree\n",
-        "\n".join(_render_notes(claims, verdict="disagrees")) + "\n",
-        "## Where they agree by fit\n",
-        "\n".join(_render_notes(claims, verdict="agrees by fit")) + "\n",
-        _FIGURES,
-        *shown,
-    ]
-    return "\n".join(parts)
-
-
-def _render_table(claims: Sequence[Claim]) -> Iterator[str]:
-    yield "| | section | claim | paper | read as | model | equations | verdict |"
-    yield "|---:|---|---|---|---|---:|---:|---|"
-    for claim in claims:
-        cells = (
-            str(claim.number),
-            claim.section,
-            claim.subject,
-            claim.reading.words,
-            _format_reading(claim),
-            _format_model(claim).replace("*", r"\*"),
-            "" if claim.equations is None else _format_value(claim.equations, claim.reading.unit),
-            claim.verdict if claim.agrees else f"**{claim.verdict}**",
-        )
-        yield f"| {' | '.join(cells)} |"
 
 
 def _render_notes(claims: Sequence[Claim], *, verdict: str) -> Iterator[str]:
     for claim in claims:
         if claim.verdict == verdict:
+            names = ", ".join(f"`{name}`" for name in claim.fitted)
+            inputs = "resident bytes" if claim.fitted == FITTED_MEMORY else names
             # Not a Markdown list, which would renumber the claims.
-            yield f'**{claim.number}.** *"{claim.quote}"* {claim.why}{_render_fitted(claim)}\n'
-
-
-def _render_fitted(claim: Claim) -> str:
-    if not claim.fitted:
-        return ""
-    together = claim.fitted == FITTED_MEMORY
-    names = "resident bytes" if together else ", ".join(f"`{name}`" for name in claim.fitted)
-    return f" Fitted: {names}."
+            note = f'**{claim.number}.** *"{claim.quote}"* {claim.why}'
+            yield f"{note} Fitted: {inputs}.\n" if inputs else f"{note}\n"
 
 
 def _summarize(claims: Sequence[Claim]) -> str:
@@ -296,15 +281,9 @@ def _name_judged(claims: Sequence[Claim]) -> str:
     return " and ".join(str(claim.number) for claim in claims if claim.judges_input)
 
 
-def _format_model(claim: Claim) -> str:
-    """Return the model's number, marked if it depends on assumptions."""
-    return f"{_format_value(claim.model, claim.reading.unit)}{ASSUMED if claim.assumed else ''}"
-
-
-def _format_reading(claim: Claim) -> str:
+def _format_reading(reading: Reading) -> str:
     """Return the range that the paper's statement is read as."""
-    reading, unit = claim.reading, claim.reading.unit
-    low, high = _format_value(reading.low, unit), _format_value(reading.high, unit)
+    low, high = _format_value(reading.low, reading.unit), _format_value(reading.high, reading.unit)
     if reading.low == reading.high:
         return low
     if math.isinf(reading.low):
@@ -322,8 +301,4 @@ def _format_value(value: float, unit: Unit) -> str:
         return format_percent(value)
     if unit == "share":
         return f"{100 * value:.3g} %"
-    if unit == "times":
-        return f"{value:.2f}x"
-    if unit == "exponent":
-        return f"{value:.3g}"
-    return f"{value:,.10g} states" if unit == "states" else f"{value:,.10g}"
+    return _FORMATS.get(unit, "{:,.10g}").format(value)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ckptplan.cost.arrays import COUNT_ROUNDING
 from ckptplan.cost.case import Case
 from ckptplan.model.plan import Plan
 from ckptplan.model.prediction import Totals
@@ -21,7 +22,7 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import ACTION_TIMES, TIMES
 from ckptplan.search.question import Question
 from ckptplan.strategies.answer import Answer
-from ckptplan.strategies.registry import strategy_of
+from ckptplan.strategies.registry import reader_of
 from ckptplan.units import format_seconds
 
 #: A rate's least factor: an interval that begins at zero is as wide below as one may be above.
@@ -70,7 +71,7 @@ def find_interval(plan: Plan) -> tuple[float, float] | None:
     bounds = bound_costs(Case(workload=plan.workload, profile=plan.profile))
     if bounds is None:
         return None
-    strategy = strategy_of(plan.strategy)
+    strategy = reader_of(plan.strategy, plan.splits)
     low, high = (strategy.totals(plan.parameters, costs=costs, splits=plan.splits).seconds for costs in bounds)
     return low, high
 
@@ -84,17 +85,39 @@ def describe_interval(plan: Plan) -> str:
     return f"{low} to {high} within the intervals of its times"
 
 
-def list_undecided(answers: Sequence[Answer], question: Question, case: Case) -> list[str]:
-    """Return the strategies that may be quicker than the first answer within the intervals of all times."""
+def find_undecided(answers: Sequence[Answer], question: Question, case: Case) -> tuple[list[str], float] | None:
+    """Return the strategies that may be quicker than the first answer, and by which share of its time at most.
+
+    They are those that are quicker by more than the resolution of the question somewhere within the intervals
+    of all times. The share is that of any other answer, also of one that is quicker by less. Return None if no
+    time has an interval.
+    """
     bounds = bound_costs(case)
-    if bounds is None or len(answers) < 2 or question.goal.model != "exact":
-        return []
+    if bounds is None or question.goal.model != "exact":
+        return None
     mine = answers[0].totals(question.costs)
-    return [
-        other.strategy.name
-        for other in answers[1:]
-        if _least_lead(other.totals(question.costs), mine, bounds) < -question.resolution * mine.seconds
-    ]
+    leads = {
+        other.strategy.name: -_least_lead(other.totals(question.costs), mine, bounds) for other in answers[1:]
+    }
+    rivals = [name for name, seconds in leads.items() if seconds > question.resolution * mine.seconds]
+    most = max(leads.values(), default=0.0)
+    return rivals, max(0.0, most / mine.seconds) if mine.seconds > 0 else 0.0
+
+
+def describe_undecided(
+    chosen: str, rivals: Sequence[str], most: float, *, unsearched: Sequence[str] = ()
+) -> str:
+    """Return which strategies cannot be told apart from the chosen one, and by how much one may be quicker.
+
+    ``rivals`` and ``most`` are those of ``find_undecided``. Nothing is said of ``unsearched`` strategies, which
+    are not quicker beyond doubt at the times as measured.
+    """
+    share = "less than 0.01 %" if most < 0.0001 else f"up to {most * 100:.2g} %"
+    if rivals:
+        return f"{' or '.join((chosen, *rivals))}: not told apart, another may be quicker by {share}"
+    if most > COUNT_ROUNDING:
+        return f"another strategy may be quicker by {share}, which is too little to tell"
+    return f"no other strategy{' that was searched' if unsearched else ''} may be quicker"
 
 
 def _least_lead(other: Totals, mine: Totals, bounds: tuple[StepCosts, StepCosts]) -> float:

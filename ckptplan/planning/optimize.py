@@ -18,7 +18,7 @@ from ckptplan.model.prediction import BasisEntry, Bound, PaperPrediction, Predic
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress
 from ckptplan.model.workload import Calibration, Workload
-from ckptplan.planning.intervals import describe_interval, list_undecided
+from ckptplan.planning.intervals import describe_interval, describe_undecided, find_undecided
 from ckptplan.planning.request import RESOLUTION, Request, Wishes, derive_bound
 from ckptplan.planning.suggestions import explain_infeasible
 from ckptplan.search.question import Question, find_reason
@@ -177,10 +177,13 @@ class Ranking:
         interval = describe_interval(plan)
         if not interval or answer is not self.answers[0]:
             return plan
-        rivals = list_undecided(self.answers, self.question, self.request.case)
-        names = " or ".join((plan.strategy, *rivals))
-        told = f"{names}: not told apart" if rivals else "no other strategy may be quicker"
-        entry = BasisEntry(field=INTERVAL, kind="measured", text=f"{interval}; {told}")
+        undecided = find_undecided(self.answers, self.question, self.request.case)
+        text = interval
+        if undecided is not None:
+            # Base holds every tape and moves nothing: no schedule is quicker, whatever the times are.
+            unsearched = self.unsearched if answer.strategy.parameter_names else ()
+            text += f"; {describe_undecided(plan.strategy, *undecided, unsearched=unsearched)}"
+        entry = BasisEntry(field=INTERVAL, kind="measured", text=text)
         return plan.replace(estimate_basis=(*plan.estimate_basis, entry))
 
 
@@ -190,7 +193,7 @@ def list_proofs(answers: Sequence[Answer], question: Question) -> list[float | N
     ``answers`` are those of ``Question.rank_until_settled``.
     """
     unsearched = question.unsearched(answers[0]) if answers else ()
-    proves = any(strategy.adopts_others for strategy in unsearched)
+    proves = any(not strategy.is_closed_form for strategy in unsearched)
     return [*(answer.least_seconds for answer in answers), *([question.least_seconds] if proves else [])]
 
 

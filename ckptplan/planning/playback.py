@@ -23,7 +23,7 @@ from ckptplan.schedule.timeline import Sink
 from ckptplan.storage.files import replace_file
 from ckptplan.storage.schedules import KIND, ScheduleFormat, load_schedule, schedule_lines
 from ckptplan.storage.versions import WRITTEN
-from ckptplan.strategies.registry import strategy_of
+from ckptplan.strategies.registry import reader_of, strategy_of
 from ckptplan.version import __version__
 
 #: Actions between two reports of progress, which take some milliseconds.
@@ -40,7 +40,7 @@ def actions(plan: Plan) -> Iterator[Action]:
     Raises InputError for a strategy or parameters that this version does not have.
     """
     _check(plan)
-    strategy = strategy_of(plan.strategy)
+    strategy = reader_of(plan.strategy, plan.splits)
     # Check the names here, so that the error is raised now and not with the first action.
     strategy.check_names(plan.parameters)
     parameters = strategy.clamp(plan.parameters, steps=plan.steps)

@@ -237,6 +237,23 @@ def ask_within_memory(case: Case, goal: Goal) -> Question:
     )
 
 
+#: Why a study leaves out solved strategies.
+WHY_LEFT_OUT = "solving a schedule for each value takes too long"
+
+
+def list_left_out(strategies: Iterable[str] | str | None, goal: Goal) -> dict[str, str]:
+    """Return the strategies that ``optimize`` compares and a goal does not, each with the reason.
+
+    ``strategies`` is what the caller named. There are none left out if the caller named any.
+    """
+    if strategies is not None:
+        return {}
+    exact = goal.model == "exact"
+    by_default = (strategy for strategy in select_strategies(None) if exact or strategy.printed is not None)
+    names = (strategy.name for strategy in by_default if strategy.name not in goal.strategies)
+    return dict.fromkeys(names, WHY_LEFT_OUT)
+
+
 _Number = TypeVar("_Number", int, float)
 
 

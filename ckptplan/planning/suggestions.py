@@ -32,6 +32,11 @@ _Size: TypeAlias = Literal["steps", "batch", "neurons"]
 
 def explain_infeasible(request: Request) -> Infeasible:
     """Return why no strategy of a request fits, with verified suggestions."""
+    return add_suggestions(name_reason(request), request=request)
+
+
+def name_reason(request: Request) -> Infeasible:
+    """Return why no strategy of a request fits, without suggestions, which take longer than a search."""
     asked = request.goal.strategies
     if len(asked) == 1:
         subject = f"{asked[0]} does not fit"
@@ -39,7 +44,7 @@ def explain_infeasible(request: Request) -> Infeasible:
         subject = f"none of {', '.join(asked)} fits"
     else:
         subject = "no strategy fits"
-    return add_suggestions(find_reason(request.question(), subject=subject), request=request)
+    return find_reason(request.question(), subject=subject)
 
 
 def add_suggestions(infeasible: Infeasible, *, request: Request) -> Infeasible:
@@ -190,7 +195,10 @@ class _Remedies:
         return self._plan(size, fits, self._with_size(size, fits).replace(max_overhead=most))
 
     def _with_size(self, size: _Size, value: int) -> Question:
-        return self.question.replace(costs=self.request.resize(size, value).case.costs)
+        case = self.request.case
+        steps = size == "steps"
+        costs = case.count_costs(value) if steps else self.request.resize(size, value).case.costs
+        return self.question.replace(costs=costs)
 
     def _move_to_other_profile(self) -> Iterator[Suggestion | None]:
         """Yield the smallest built-in machine on which the job fits, unless the caller set the budget."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import gcd, inf
@@ -200,6 +201,21 @@ def list_improving(
         )
         for units in np.flatnonzero(row < before).tolist()
     ]
+
+
+def choose_within(candidates: Sequence[Candidate], budgets: Iterable[int]) -> list[Candidate]:
+    """Return the best candidate for each of some budgets of free bytes, in order of memory.
+
+    It is the fastest, and of equally fast ones the smallest.
+    """
+    order = sorted(candidates, key=lambda candidate: candidate.local_bytes)
+    sizes = [candidate.local_bytes for candidate in order]
+    best: list[int] = []
+    for place, candidate in enumerate(order):
+        improves = not best or candidate.extra < order[best[-1]].extra
+        best.append(place if improves else best[-1])
+    ends = {bisect_right(sizes, free) for free in budgets}
+    return [order[place] for place in sorted({best[end - 1] for end in ends if end})]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,12 +22,11 @@ and each one after them splits a part that is not (docs/optimality.md).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from math import comb, inf
+from collections.abc import Sequence
+from math import comb
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ckptplan.cost.arrays import Integers, Quantity
 from ckptplan.model.split import Choice, Where
@@ -99,88 +98,118 @@ def count_saves(pieces: int, *, slots: int) -> int:
 
 
 class Level(NamedTuple):
-    """For k = ``runs``: C(s + k - 1, s), C(s + k, s) and C(s + k - 1, s + 1); arrays of shape (n,)."""
+    """For k = ``runs``: C(s + k - 1, s) and C(s + k - 1, s + 1); arrays of shape (n,)."""
 
     runs: Integers
     before: Integers
-    reach: Integers
     below: Integers
 
+    def count_recomputed(self, steps: Integers, *, chunk: Integers, number: Integers) -> Integers:
+        """Return k T - c C(s + k, s + 1) - n c C(s + k - 1, s + 1), saturated at ``MOST``.
 
-def climb(
-    slots: Integers,
-    most: Integers,
-    is_short: Callable[[Level, Integers], npt.NDArray[np.bool_]],
-    *,
-    most_runs: float = inf,
-) -> Level:
-    """Return the level of the least k >= 1 that is not short, for each number of slots.
+        ``number`` is the number n of segments that run once more, in chunks of ``chunk`` steps.
+        """
+        runs, before, below = (column.astype(np.float64) for column in self)
+        saved = below + before + number * below
+        is_countable = runs * steps - chunk * saved < MOST
+        # Products may wrap around; their difference does not if it is countable.
+        exact = self.runs * steps - chunk * (self.below + self.before + number * self.below)
+        counted: Integers = np.where(is_countable, exact, MOST)
+        return counted
 
-    Beyond ``most_runs`` levels are 0.
 
-    Arguments:
-        slots: local checkpoints, shape (n,).
-        most: values at which C(s + k, s) saturates, shape (n,).
-        is_short: tells which levels are short; it gets those that are still open, and their places.
-        most_runs: the most levels to look at.
+#: Up to this many levels are climbed; only a few slots need more.
+_FEW = 64
+#: The most pieces whose products floats hold exactly.
+_FLOATS = 2**26
+
+
+def find_level(pieces: Integers, *, slots: Integers, number: Integers) -> Level:
+    """Return the level of the least k >= 1 with C(s + k, s) + n C(s + k - 1, s) >= ``pieces``; shape (n,).
+
+    With s slots and n segments besides the last part, no piece then runs more than k times again.
     """
-    level = Level(*np.zeros((len(Level._fields), len(slots)), dtype=np.int64))
-    places, runs = np.arange(len(slots)), 1
-    before, reach, below = np.ones_like(slots), np.minimum(slots + 1, most), np.zeros_like(slots)
-    while len(places) and runs <= most_runs:
-        here = Level(np.full_like(places, runs), before, reach, below)
-        open_ = is_short(here, places)
-        if not open_.all():
-            for column, values in zip(level, here, strict=True):
-                column[places[~open_]] = values[~open_]
-            places, before, reach, below = (column[open_] for column in (places, before, reach, below))
-        runs += 1
-        below, before = below + before, reach
-        # Exact and without overflow: the quotient is a binomial coefficient.
-        reach = np.minimum(multiply(reach, slots[places] + runs, runs), most[places])
-    return level
+    runs, before = np.ones_like(pieces), np.ones_like(pieces)
+    if pieces.max(initial=0) <= _FLOATS:
+        # Products of two numbers up to the pieces are exact as floats, and quotients that are whole, too.
+        before = before.astype(np.float64)
+    is_short = slots > 2
+    for k in range(1, _FEW + 1):
+        # C(s + k, s) = C(s + k - 1, s) (s + k) / k; what exceeds the pieces need not be exact.
+        reach = before * (slots + k) / k if before.dtype == np.float64 else multiply(before, slots + k, k)
+        # As floats the sum is exact where it is near the pieces.
+        is_short &= reach + number * before.astype(np.float64) < pieces
+        if not is_short.any():
+            break
+        runs = runs + is_short
+        before = np.where(is_short, reach, before)
+    before = before.astype(np.int64)
+    few = slots <= 2
+    if few.any():
+        runs[few], before[few] = _solve_few(pieces[few], slots=slots[few], number=number[few])
+    if is_short.any():
+        found = _find_runs(pieces[is_short], slots=slots[is_short], number=number[is_short])
+        runs[is_short], before[is_short] = found, _count_reach(slots[is_short], found - 1)
+    return Level(runs, before, multiply(before, runs - 1, slots + 1))
 
 
-def _climb_to(pieces: Integers, slots: Integers) -> Level:
-    """Return the levels at which so many pieces can be reversed, 0 where more than ``_FEW`` are needed."""
-    return climb(slots, pieces, lambda level, places: level.reach < pieces[places], most_runs=_FEW)
+def _solve_few(pieces: Integers, *, slots: Integers, number: Integers) -> tuple[Integers, Integers]:
+    """Return k of ``find_level`` and C(s + k - 1, s) for one or two slots, which need many levels.
+
+    With one, (n + 1) k + 1 pieces are enough; with two, (k + 1) ((n + 1) k + 2) / 2.
+    """
+    n = number.astype(np.float64)
+    root = np.sqrt((n + 3) ** 2 + 8 * (n + 1) * (pieces - 1.0)) - (n + 3)
+    runs = np.maximum(1, np.where(slots == 1, (pieces - 1) / (n + 1), root / (2 * n + 2)).astype(np.int64) - 1)
+    # The quotient is rounded down, and roots to within one.
+    for _ in range(4):
+        reach = np.where(slots == 1, (n + 1) * runs + 1, (runs + 1) * ((n + 1) * runs + 2) / 2)
+        runs = runs + (reach < pieces)
+    return runs, np.where(slots == 1, runs, runs * (runs + 1) // 2)
+
+
+def _find_runs(pieces: Integers, *, slots: Integers, number: Integers) -> Integers:
+    """Return the least k of ``find_level`` by bisection, where it is more than ``_FEW``."""
+    low, high = np.full_like(pieces, _FEW), np.maximum(pieces, _FEW + 1)
+    while (high - low > 1).any():
+        middle = low + (high - low) // 2
+        reach, before = (_count_reach(slots, k).astype(np.float64) for k in (middle, middle - 1))
+        is_short = reach + number * before < pieces
+        low, high = np.where(is_short, middle, low), np.where(is_short, high, middle)
+    return high
+
+
+def _count_reach(slots: Integers, runs: Integers) -> Integers:
+    """Return C(s + k, s) for few slots, saturated at ``MOST``."""
+    reach = np.ones_like(slots)
+    for place in range(1, int(slots.max()) + 1):
+        reach = np.where(place <= slots, multiply(reach, runs + place, place), reach)
+    return reach
 
 
 def count_sweeps_at(pieces: Integers, *, slots: Integers) -> Integers:
-    """Return an upper bound of ``least_sweeps`` for arrays that broadcast."""
+    """Return ``least_sweeps`` for arrays that broadcast; 0 for a single piece."""
     pieces, slots = np.broadcast_arrays(pieces, slots)
-    runs = _climb_to(pieces.ravel(), slots.ravel()).runs.reshape(pieces.shape)
-    sweeps: Integers = np.where(runs > 0, runs, np.maximum(pieces - 1, 0))
-    return sweeps
+    level = find_level(pieces.ravel(), slots=slots.ravel(), number=np.zeros_like(pieces).ravel())
+    return np.where(pieces > 1, level.runs.reshape(pieces.shape), 0)
 
 
 def count_at(steps: Integers, *, chunk: Integers, slots: Integers) -> tuple[Integers, Integers]:
     """Return ``count_recomputed`` and ``count_saves`` for arrays that broadcast.
 
-    Recomputed steps saturate at 2**62; where they do, the saves are 0.
+    Recomputed steps saturate at 2**62.
     """
     shape = np.broadcast_shapes(steps.shape, chunk.shape, slots.shape)
     steps, chunk, slots = (column.ravel() for column in np.broadcast_arrays(steps, chunk, slots))
     pieces = -(-steps // chunk)
     result, saves = np.where(pieces > 1, MOST, 0), np.zeros_like(steps)
-    # One slot keeps the first state alone: n pieces take n - 1 sweeps, too many to count one by one.
-    single = np.flatnonzero((pieces > 1) & (slots == 1) & (steps < 2**31))
-    n, c = pieces[single], chunk[single]
-    result[single], saves[single] = (n - 1) * steps[single] - c * (n * (n - 1) // 2), 1
-    others = np.setdiff1d(np.flatnonzero((pieces > 1) & (slots > 0)), single, assume_unique=True)
-    n, c, s = pieces[others], chunk[others], slots[others]
-    runs, before, _, below = _climb_to(n, s)
-    result[others] = runs * steps[others] - c * (below + before)
-    saves[others] = np.maximum(multiply(before, s, np.maximum(s + runs - 1, 1)), n - before)
-    for place in others[runs == 0].tolist():
-        one = {"chunk": int(chunk[place]), "slots": int(slots[place])}
-        result[place] = count_recomputed(int(steps[place]), **one)
-        saves[place] = count_saves(int(pieces[place]), slots=one["slots"])
+    several = np.flatnonzero((pieces > 1) & (slots > 0))
+    n, s = pieces[several], slots[several]
+    level = find_level(n, slots=s, number=np.zeros_like(n))
+    result[several] = level.count_recomputed(steps[several], chunk=chunk[several], number=np.zeros_like(n))
+    # C(s + k - 2, s - 1) = C(s + k - 1, s) s / (s + k - 1)
+    saves[several] = np.maximum(multiply(level.before, s, s + level.runs - 1), n - level.before)
     return result.reshape(shape), saves.reshape(shape)
-
-
-#: Up to this many sweeps, all entries are counted together; only one or two slots need more.
-_FEW = 64
 
 
 def multiply(value: Integers, factor: Integers, divisor: Integers | int) -> Integers:

@@ -14,7 +14,7 @@ its bound from them. So the schedules of all budgets together are a list, and so
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -65,8 +65,12 @@ def solve(problem: Problem) -> SolvedProblem | None:
     return _solve_by_tables(problem)
 
 
-def list_rungs(problem: Problem) -> Iterator[tuple[int, SolvedProblem, list[tuple[int, float]]]]:
+def list_rungs(
+    problem: Problem, budgets: Sequence[int] | None = None
+) -> Iterator[tuple[int, SolvedProblem, list[tuple[int, float]]]]:
     """Yield what ``solve`` finds for all budgets: free bytes, ascending, the solution for them, and bounds.
+
+    With ``budgets`` of free bytes, what none of them needs is left out.
 
     Whatever schedule ``solve`` returns for a budget is among those for the first of these free bytes that are
     no less. A bound is free bytes and the least seconds that any schedule within them adds; the bound of
@@ -81,7 +85,9 @@ def list_rungs(problem: Problem) -> Iterator[tuple[int, SolvedProblem, list[tupl
         one_tape = first <= single and is_classical(units=single, sizes=problem.sizes) and is_short(problem)
         last = single if one_tape else min(find_rung(problem, first), most - 1) if first < most else most
         rung = problem.within(last)
-        solved = solve(replace(rung, front=one_tape))
+        end = inf if last == most else (last + 1) * problem.unit
+        is_wanted = budgets is None or any(first * problem.unit <= free < end for free in budgets)
+        solved = solve(replace(rung, front=one_tape)) if is_wanted else None
         if solved is not None:
             yield last * problem.unit, solved, _list_bounds(rung, solved)
         first = last + 1

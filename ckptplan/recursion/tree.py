@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ckptplan.errors import InputError
 from ckptplan.model.record import Parameters
-from ckptplan.model.split import FORMS, Choice, Split, Where
+from ckptplan.model.split import Choice, Split, Where
 from ckptplan.schedule.actions import (
     Action,
     Advance,
@@ -167,8 +167,7 @@ def unfold(piece: Piece, decision: Decision, sizes: UnitSizes) -> list[tuple[Act
 def _is_possible(part: Part, decisions: Decisions) -> bool:
     """Return whether the decision for a part is one for such parts, whatever is decided after it."""
     decision = decisions.get(part)
-    # A closed form is about the whole sequence, and not a part of a tree.
-    if decision is None or decision.choice in FORMS:
+    if decision is None:
         return False
     (where, steps, units), (choice, length, repeats) = part, decision
     # A state that was just written is not fetched at once.

@@ -17,9 +17,10 @@ from ckptplan.report.blocks import Block, Cell, Chart, Field, Paragraph, Record,
 from ckptplan.report.formats import Column, View
 from ckptplan.report.infeasible import format_infeasible, format_need
 from ckptplan.report.picture import PAGE, Size
+from ckptplan.search.trace_solved import spread_places
 from ckptplan.storage.tables import Blocks, Columns
 from ckptplan.strategies.registry import all_parameters
-from ckptplan.studies.pareto import MOST_EXACT, ParetoFront, spread_places
+from ckptplan.studies.pareto import MOST_EXACT, ParetoFront
 from ckptplan.units import format_bytes, format_count, format_seconds, format_share, format_things
 from ckptplan.wording import Argument
 
@@ -64,6 +65,7 @@ def view_front(front: ParetoFront, *, every: bool = False) -> View:
             "base_seconds": front.base_seconds,
             "exact": front.exact,
             "resolution": front.resolution,
+            "may_gain": float(front.may_gain.max(initial=0.0)),
             "best_within_budget": front.place_within(front.budget_bytes),
             "knee": front.knee_place,
             "front": lambda: _list_columns(front),
@@ -86,7 +88,8 @@ def list_sections(
     marks, best = mark_points(front), front.place_within(front.budget_bytes)
     slowest = _SHOWN if best is None else max(_SHOWN, float(front.overhead[best]))
     first = max(0, min(int((front.overhead > slowest).sum()), len(front) - 1))
-    between = first + spread_places(front.schedule_bytes[first:], _POINTS)
+    # Beside a plan of one's own, the marked ones are enough.
+    between = first + spread_places(front.schedule_bytes[first:], _POINTS if own is None else 1)
     places = sorted({*(place for place in marks if place >= first), *between.tolist()})
     plans = []
     for place in places:
@@ -145,8 +148,14 @@ def _list_notes(front: ParetoFront) -> Iterator[str]:
         share = format_share(front.resolution)
         every = f"; {Argument('resolution', 0)} lists all" if front.workload.steps <= MOST_EXACT else ""
         yield f"plans within {share} of a listed one, in memory and in time, are left out{every}"
+    if front.at_budgets:
+        gain = format_share(float(front.may_gain.max(initial=0.0)))
+        more = (
+            f"{Argument('exact', True)} lists all" if front.workload.steps <= MOST_EXACT else "more points tell"
+        )
+        yield f"each is the best within a budget; between two, a plan may be faster by up to {gain}: {more}"
     open_ended = {name for name, one in front.by_strategy.items() if not one.exact and not one.proves_bounds}
-    if open_ended and not front.resolution:
+    if open_ended and not front.resolution and not front.at_budgets:
         yield f"{', '.join(sorted(open_ended))}: solved for some budgets; between them more plans exist"
     if not len(front.bounds.seconds):
         return

@@ -16,7 +16,7 @@ from ckptplan.report.picture import draw_later
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Rows
 from ckptplan.strategies.registry import strategy_of
-from ckptplan.studies.largest import Reach
+from ckptplan.studies.largest import LargestValues, Reach
 from ckptplan.units import format_count, format_percent
 
 #: Fields of a reach in rows and in the document; its plan follows them.
@@ -58,7 +58,8 @@ def view_reaches(
             }
             for name, reach in reaches.items()
         }
-        return {"quantity": quantity, "strategies": strategies}
+        left_out = reaches.left_out if isinstance(reaches, LargestValues) else {}
+        return {"quantity": quantity, "left_out": left_out, "strategies": strategies}
 
     def make_row(name: str, plan: Plan | None) -> dict[str, Any]:
         costs = {"strategy": name} if plan is None else fields.make_plan_row(plan)

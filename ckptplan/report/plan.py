@@ -14,6 +14,7 @@ from ckptplan.model.prediction import Bound
 from ckptplan.model.workload import was_resized
 from ckptplan.planning.optimize import DETAIL_COLUMNS, JOB_COLUMNS, REASON_COLUMNS, cost_columns
 from ckptplan.planning.playback import group_same_schedules, list_same_schedules
+from ckptplan.planning.request import find_resolution
 from ckptplan.report import blocks, fields
 from ckptplan.report.formats import View
 from ckptplan.report.infeasible import format_reason, list_reasons
@@ -82,7 +83,9 @@ def _describe_plan(plan: Plan, compared: Results, unsearched: Sequence[str]) -> 
     yield from _compare_strategies(results)
     if unsearched:
         names = ", ".join(unsearched)
-        text = f"not searched, as none can be quicker: {names} (ckptplan compare plans each of them)"
+        gap = find_resolution(plan.workload) if plan.bound is None else plan.bound.gap
+        by = f" by more than {format_share(gap)}" if gap > fields.PROVED else ""
+        text = f"not searched, as none can be quicker{by}: {names} (ckptplan compare plans each of them)"
         yield blocks.Paragraph(text, style="faint")
 
 

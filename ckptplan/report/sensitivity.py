@@ -71,6 +71,8 @@ def _describe_study(study: Sensitivity) -> Iterator[blocks.Block]:
     cost = f"  {format_cells(best.parameters)}: {format_seconds(best.seconds)}"
     yield blocks.Paragraph(cost, head=f"best: {best.strategy}", style="best")
     yield from list_budget(profile, budget=profile.local_budget_bytes, headroom=profile.headroom)
+    if study.left_out:
+        yield blocks.Paragraph(_describe_left_out(study), style="faint")
     yield blocks.Heading("Change of the time if the job is planned again with an input at a factor")
     yield blocks.Table.of(_FIELDS, _list_effects(study, _write_replanned, outside="n/a"))
     idle_inputs = [one for one in study.influences if one.no_effect]
@@ -88,6 +90,23 @@ def _describe_study(study: Sensitivity) -> Iterator[blocks.Block]:
         yield from _list_error_bars(study, study.error_bars)
 
 
+def _describe_left_out(study: Sensitivity) -> str:
+    """Return which strategies are not compared at scaled inputs, why, and what they are worth now."""
+    best, compared = study.best, study.best_compared
+    names, reasons = ", ".join(study.left_out), "; ".join(dict.fromkeys(study.left_out.values()))
+    if compared is None:
+        worth = "none of the others fits"
+    elif (more := compared.seconds / best.seconds - 1) > _SAME:
+        longer = f"{format_percent(more)[1:]} longer than this plan"
+        worth = f"the best of the others, {compared.strategy}, takes {longer}"
+    else:
+        worth = "no other strategy is worth more than this plan"
+    return (
+        f"at scaled inputs, closed forms are compared with this plan, without {names}: {reasons}. "
+        f"With the inputs of now, {worth}; {Argument('strategies', 'all')} compares every strategy, slowly"
+    )
+
+
 def _make_document(study: Sensitivity) -> dict[str, Any]:
     """Return the study, in SI base units."""
     bars = study.error_bars
@@ -95,7 +114,9 @@ def _make_document(study: Sensitivity) -> dict[str, Any]:
         **identify_job(study.workload, study.profile),
         "strategies": list(study.goal.strategies),
         "model": study.goal.model,
+        "left_out": dict(study.left_out),
         "best": vars(study.best),
+        "best_compared": study.best_compared and vars(study.best_compared),
         "inputs": [_make_input_document(one) for one in study.influences],
         "uncertainty": None if bars is None else {**vars(bars), "better": dict(bars.better)},
     }

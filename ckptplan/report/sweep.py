@@ -62,6 +62,10 @@ class Summary:
             yield Paragraph(f"{more}; {Argument('output', 'FILE.csv')} (or .jsonl, .parquet) writes all")
         shares = ", ".join(f"{name} {format_count(count)}" for name, count in self.best.most_common())
         yield Paragraph(f"best of {format_count(self.count)}: {shares}")
+        if sweep.left_out:
+            names, reasons = ", ".join(sweep.left_out), "; ".join(dict.fromkeys(sweep.left_out.values()))
+            more = f"{Argument('strategies', 'all')} compares every strategy, slowly"
+            yield Paragraph(f"closed forms are compared, without {names}: {reasons}; {more}", style="faint")
         yield from self._list_headrooms()
 
     def _list_headrooms(self) -> Iterator[Block]:

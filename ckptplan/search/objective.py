@@ -65,15 +65,21 @@ least_remote_memory = Least(("remote_peak_bytes", "seconds", "local_peak_bytes")
 #: The decimals of the sum of the scaled axes that count. Where a front runs along its chord, all sums are equal
 #: but for rounding: by 1e-15, or up to 1e-10 if the times of the ends differ by a millionth only.
 _DIGITS = 9
+#: The least seconds whose logarithm is taken.
+_LEAST_SECONDS = 1e-300
 
 
 @dataclass(frozen=True, kw_only=True)
 class Knee:
-    """The point of a front farthest below the chord between its ends.
+    """The point of a front farthest below the chord between its ends, over memory and the logarithm of time.
 
     The chord runs from the fastest plan (``fast_seconds``, ``fast_bytes``) to the smallest one. If both axes
     are scaled so that its ends are (1, 0) and (0, 1), the distance below the chord falls as the sum of the two
     coordinates rises. So the knee is the plan with the least sum, and can be found without the front.
+
+    Time is taken by its logarithm, as the smallest plan may take many times as long as the fastest: on a
+    linear axis every plan below twice the least time would be as good as the fastest. The sum rises with
+    seconds and bytes, so that bounds on both bound the sum.
     """
 
     fast_seconds: float
@@ -85,8 +91,13 @@ class Knee:
     def __call__(self, cost: Cost) -> Key:
         """Rank by the sum of the scaled axes, to nine decimals, then as ``least_time`` does."""
         share = (cost.local_peak_bytes - self.small_bytes) / (self.fast_bytes - self.small_bytes)
-        share = share + (cost.seconds - self.fast_seconds) / (self.small_seconds - self.fast_seconds)
+        share = share + self._place(cost.seconds) / self._place(self.small_seconds)
         return np.round(share, _DIGITS), *least_time(cost)
+
+    def _place(self, seconds: Any) -> Any:
+        """Return the logarithm of seconds over the fastest plan's; a bound below these counts as these."""
+        fast = max(self.fast_seconds, _LEAST_SECONDS)
+        return np.log1p(np.maximum(seconds - fast, 0.0) / fast)
 
 
 #: Values, since they are part of a cache key: equal ones are equal wherever they were made.

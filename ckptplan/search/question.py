@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from math import gcd
@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from ckptplan.cost import paper
-from ckptplan.cost.arrays import SUM_ROUNDING
+from ckptplan.cost.arrays import COUNT_ROUNDING, SUM_ROUNDING
 from ckptplan.cost.exact import Cost, overhead
 from ckptplan.errors import Infeasible, Limit
 from ckptplan.model.budget import Budget
@@ -30,9 +30,7 @@ from ckptplan.search.objective import (
     least_memory,
     least_remote_memory,
     least_time,
-    rank_of,
 )
-from ckptplan.strategies.adopted import adopt_answer, is_adoptable
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Strategy, no_equation
@@ -42,8 +40,6 @@ from ckptplan.strategies.solved import Solved, Task
 #: The limits of a goal.
 BudgetLimit: TypeAlias = Literal["local_bytes", "remote_bytes", "max_overhead"]
 _OF_THE_GOAL = frozenset(Goal.model_fields)
-#: What is said if the objective is memory, and it is not proved that none needs less.
-_LESS_MEMORY = "no schedule with less local memory was found, but that there is none is not proved"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,20 +95,24 @@ class Question:
 
     def rank_until_settled(self) -> list[Answer]:
         """Return what ``rank`` does, but search no strategy that is ``unsearched`` after the first answer."""
-        return self._rank_by(self._prefer(), stops=lambda champion, _: bool(self.unsearched(champion)))
+        return self._rank_by(
+            self._prefer(), stops=lambda champion, strategy: strategy in self.unsearched(champion)
+        )
 
     def unsearched(self, champion: Answer) -> tuple[Strategy, ...]:
-        """Return the strategies that need no search after a champion: none of them can be quicker.
+        """Return the strategies that need no search after a champion, as none of them can replace it.
 
-        They are all those that are less simple, if its time is the least of any schedule within the budget.
-        Without a resolution there are none, as an equally quick plan may need less memory.
+        If its time is the least of any schedule within the budget, they are all those that are less simple. If
+        its time cannot be told apart from a lower bound of the least, they are the solved strategies among
+        these. Without a resolution there are none, as an equally quick plan may need less memory.
         """
-        by_time = self.goal.objective == "time" and self.goal.model == "exact" and self.resolution > 0
-        if not by_time or champion.key[0] > self.least_seconds * (1 + SUM_ROUNDING):
+        by_time = Preference(objective=least_time, resolution=self.resolution)
+        if self.goal.objective != "time" or not self.resolution or not self._is_unbeatable(champion, by_time):
             return ()
-        return tuple(
-            one for one in self.strategies if order_of_search(one) > order_of_search(champion.strategy)
-        )
+        later = (one for one in self.strategies if one.simplicity > champion.strategy.simplicity)
+        if champion.key[0] <= self.least_seconds * (1 + SUM_ROUNDING):
+            return tuple(later)
+        return tuple(strategy for strategy in later if not strategy.is_closed_form)
 
     @cached_property
     def least_seconds(self) -> float:
@@ -126,6 +126,15 @@ class Question:
         searched.
         """
         return self._find_first(self._prefer())
+
+    def best_below(self, seconds: float) -> Answer | None:
+        """Return what ``best`` does if some answer takes at most ``seconds``; otherwise an answer or None.
+
+        It is faster, as plans are not searched that take so long that they keep no other one from its place:
+        each champion on the way to the first answer is slower than the next by at most the resolution.
+        """
+        longest = seconds / (1 - self.resolution) ** len(self.strategies) * (1 + COUNT_ROUNDING)
+        return self._find_first(self._prefer(), rival=(longest, np.inf, np.inf, np.inf))
 
     def faster_than(self, seconds: float) -> Answer | None:
         """Return the fastest answer, whatever the resolution; None if none takes less than ``seconds``."""
@@ -152,16 +161,14 @@ class Question:
         closed = self.replace(strategies=_name_closed_forms(self.strategies))
         smallest = closed._find_first(Preference(objective=least_memory))
         return smallest is not None or any(
-            one.has_schedule(dataclasses.replace(self.task(one, least_time), costs=self._least_costs(one)))
+            one.has_schedule(dataclasses.replace(self.task(least_time), costs=self._least_costs(one)))
             for one in self._solved_strategies
         )
 
-    def task(
-        self, strategy: Solved, objective: Objective, *, front: bool = False, progress: Progress | None = None
-    ) -> Task:
+    def task(self, objective: Objective, *, front: bool = False, progress: Progress | None = None) -> Task:
         """Return what a solved strategy is asked for; with ``front``, less memory may be preferred to time.
 
-        The workspace of chunks of several steps is charged to all schedules, unless the strategy has none such.
+        The workspace of chunks of several steps is charged to all schedules, but those of ``Task.single``.
         """
         limits = self.limits
 
@@ -169,13 +176,14 @@ class Question:
             return find_least(objective(cost), limits.keeps(cost))
 
         return Task(
-            costs=self.costs if strategy.has_single_steps else self.costs.charged,
+            costs=self.costs.charged,
             budget=self.budget,
             choose=choose,
             effort=self.goal.effort,
             front=front,
             progress=progress,
-            single=self.costs if self.costs.chunk_bytes and not strategy.has_single_steps else None,
+            single=self.costs if self.costs.chunk_bytes else None,
+            resolution=self.resolution,
         )
 
     def may_fit(self) -> bool:
@@ -189,7 +197,7 @@ class Question:
 
     def _least_costs(self, strategy: Solved) -> StepCosts:
         """Return the costs at which a strategy has a schedule if it has one at all, of single steps maybe."""
-        return self.costs if strategy.has_single_steps or strategy.adopts_others else self.costs.charged
+        return self.costs if strategy.records_one_by_one else self.costs.charged
 
     def least_remote_bytes(self) -> int | None:
         """Return the remote memory needed within the other limits, None if no amount is enough."""
@@ -223,7 +231,7 @@ class Question:
         if limit == "max_overhead":
             return self._find_least(limit)
         enough = self.for_closed_forms()._find_least(limit)
-        if not any(one.adopts_others for one in self.strategies):
+        if all(one.is_closed_form for one in self.strategies):
             return enough
         enough = self._find_least(limit) if enough is None else enough
         if enough is None:
@@ -236,6 +244,21 @@ class Question:
             return not self.replace(**{limit: enough - (fewer + 1) * step}).fits()
 
         return enough - step * bisect_left(range(int(enough) // step), True, key=lacks)
+
+    def find_local_ends(self) -> tuple[int, int]:
+        """Return the least local memory of any plan, and that of the fastest one, in bytes of one unit.
+
+        They are those of closed forms, and what solved strategies need at least.
+        """
+        closed = self.for_closed_forms().replace(local_bytes=None, resolution=0.0)
+        small, fast = (closed._find_first(Preference(objective=one)) for one in (least_memory, least_time))
+        charged = self.costs.charged
+        high = charged.resident_bytes + charged.steps * charged.tape_bytes
+        ends = [one.least_local_bytes(self._least_costs(one)) for one in self._solved_strategies]
+        if small is not None and fast is not None:
+            high = int(fast.key[1])
+            ends.append(int(small.key[0]))
+        return min([*ends, high]), high
 
     def _find_least(self, limit: BudgetLimit) -> float | None:
         """Return the least value of a limited quantity among the plans of one search."""
@@ -275,7 +298,11 @@ class Question:
 
     def _find_first(self, preference: Preference, *, rival: Rival | None = None) -> Answer | None:
         """Return the first answer, which need not beat ``rival``."""
-        found = self._rank_by(preference, rival=rival, only_first=True, stops=self._is_unbeatable)
+
+        def stops(champion: Answer, _: Strategy) -> bool:
+            return self._is_unbeatable(champion, preference)
+
+        found = self._rank_by(preference, rival=rival, only_first=True, stops=stops)
         return next(iter(found), None)
 
     def _rank_by(
@@ -284,17 +311,20 @@ class Question:
         *,
         rival: Rival | None = None,
         only_first: bool = False,
-        stops: Callable[[Answer, Preference], bool] = lambda *_: False,
+        stops: Callable[[Answer, Strategy], bool] = lambda *_: False,
     ) -> list[Answer]:
         """Return the answers, the champion first, then the others by key.
 
         If ``only_first`` counts, a search stops where it can beat neither ``rival`` nor the champion so far,
-        though an answer need not beat them. No strategy is searched after a champion that ``stops`` them.
+        though an answer need not beat them. ``stops`` says whether a champion ends the search before another
+        strategy.
         """
         answers: list[Answer] = []
         champion: Answer | None = None
         stages = StagedProgress(self.progress, stages=len(self._solved_strategies))
-        for strategy in sorted(self.strategies, key=order_of_search):
+        for strategy in sorted(self.strategies, key=lambda one: one.simplicity):
+            if champion is not None and stops(champion, strategy):
+                break
             if not strategy.is_closed_form:
                 stages.begin_next(strategy.name)
             beats = _choose_rival(preference, rival, champion, strategy) if only_first else None
@@ -303,7 +333,6 @@ class Question:
                     strategy,
                     preference.objective,
                     rival=beats,
-                    answers=answers,
                     progress=None if self.progress is None else stages.report_solve,
                 )
             except KeyboardInterrupt:
@@ -314,8 +343,6 @@ class Question:
             if answer is not None:
                 answers.append(answer)
                 champion = answer if preference.replaces(answer, champion) else champion
-                if champion is not None and stops(champion, preference):
-                    break
         return preference.order(answers)
 
     def _is_unbeatable(self, champion: Answer, preference: Preference) -> bool:
@@ -342,21 +369,14 @@ class Question:
         objective: Objective,
         *,
         rival: Rival | None,
-        answers: Sequence[Answer],
         progress: Progress | None,
     ) -> Answer | None:
-        """Return the best answer of one strategy, None if nothing fits or no closed form beats ``rival``.
-
-        ``answers`` are those of the strategies before it.
-        """
+        """Return the best answer of one strategy, None if nothing fits or no closed form beats ``rival``."""
         if isinstance(strategy, ClosedForm):
             return self._search(strategy, objective, rival=rival)
         if not isinstance(strategy, Solved):
             raise TypeError(f"{strategy.name} is neither a closed form nor solved")
-        own = self._solve(strategy, objective, progress=progress)
-        if not strategy.adopts_others or (own is not None and own.proved):
-            return own
-        return self._adopt_best(strategy, own, objective, answers=answers)
+        return self._solve(strategy, objective, progress=progress)
 
     def _search(self, strategy: ClosedForm, objective: Objective, *, rival: Rival | None) -> Answer | None:
         problem = BoxProblem(
@@ -372,7 +392,7 @@ class Question:
         if self.goal.model == "paper":
             raise no_equation(strategy.name)
         # The schedules of smaller budgets are of no use if time comes first, and is all that is asked for.
-        task = self.task(strategy, objective, front=objective.first != least_time.first, progress=progress)
+        task = self.task(objective, front=objective.first != least_time.first, progress=progress)
         task = dataclasses.replace(task, alone=not task.front and self.goal.objective == "time")
         found = strategy.solve(task)
         if found is None:
@@ -381,44 +401,6 @@ class Question:
         cost = answer.cost(self.costs)
         key = tuple(column[0].item() for column in objective(cost))
         return dataclasses.replace(answer, key=key) if self.limits.keeps(cost)[0] else None
-
-    def _adopt_best(
-        self, strategy: Solved, own: Answer | None, objective: Objective, *, answers: Sequence[Answer]
-    ) -> Answer | None:
-        """Return the best schedule of any strategy as that of ``strategy``: its own unless another is better.
-
-        Of the strategies that are not among ``answers``, only closed forms are searched: the solved strategy
-        considers the schedules of the others itself, but charges those of single steps too much (``task``). If
-        the objective is memory, the answer says so where less memory is not excluded.
-        """
-        candidates = [answer for answer in answers if is_adoptable(answer.strategy)]
-        best: Answer | None = min([*([] if own is None else [own]), *candidates], key=rank_of, default=None)
-        for other in all_strategies().values():
-            if other in self.strategies or not is_adoptable(other):
-                continue
-            if isinstance(other, ClosedForm):
-                rival = None if best is None else (*best.key, -np.inf)
-                found = self._search(other, objective, rival=rival)
-            elif isinstance(other, Solved) and other.has_single_steps and self.costs.chunk_bytes:
-                found = self._solve(other, objective, progress=None)
-            else:
-                continue
-            if found is not None and (best is None or found.key < best.key):
-                best = found
-        if best is None or (own is not None and own.key <= best.key):
-            best = own
-        if best is None:
-            return None
-        least_seconds = None if own is None else own.least_seconds
-        adopted = adopt_answer(best, strategy=strategy, least_seconds=least_seconds)
-        if objective.first == least_memory.first and best.key[0] > strategy.least_local_bytes(self.costs):
-            adopted = dataclasses.replace(adopted, notes=(*adopted.notes, _LESS_MEMORY))
-        return adopted
-
-
-def order_of_search(strategy: Strategy) -> tuple[bool, tuple[bool, bool, bool, int]]:
-    """Return the sort key: a strategy that adopts the schedules of others comes after all of them."""
-    return strategy.adopts_others, strategy.simplicity
 
 
 def _choose_rival(
@@ -464,7 +446,7 @@ def find_reason(question: Question, *, subject: str) -> Infeasible:
         return explain(binding=exceeded[0], need=exceeded[1], have=exceeded[2])
     # There are no such schedules: the sequence is too long.
     asked = question.replace(max_overhead=None)
-    longest = max((one.most_steps(asked.task(one, least_time)) for one in asked.all_solved), default=0)
+    longest = max((one.most_steps(asked.task(least_time)) for one in asked.all_solved), default=0)
     steps = question.costs.steps
     return explain(binding="steps", need=min(longest, steps - 1), have=steps)
 

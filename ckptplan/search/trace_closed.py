@@ -8,6 +8,9 @@ box B on local bytes and seconds, and
 B is dropped if its gain, least(M) - S, is not above 0: a setting seen needs no more memory and no more time
 than any in B. Other boxes are cut, and small boxes are evaluated point by point. The settings that remain are
 the front; nothing was rounded or sampled. Tests compare it with brute force (tests/laws/test_front.py).
+
+A front at given budgets holds the fastest setting within each of them, and of equally fast ones the smallest.
+Memory is then counted in these budgets: least(m) is the least time within the first of them that is no less.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ckptplan.cost.arrays import SUM_ROUNDING, Integers
+from ckptplan.cost.arrays import SUM_ROUNDING, Integers, spread_out
 from ckptplan.cost.exact import price
 from ckptplan.cost.overlap import least_overlapped_seconds
 from ckptplan.model.prediction import COUNTS
@@ -47,6 +50,12 @@ _ROWS = 64
 _CHUNK = "chunk_size"
 #: With more boxes at a time than this, the search begins again with a coarse resolution, or a coarser one.
 _MOST_BOXES, COARSE, _COARSER = 400_000, 0.001, 4
+#: So it does if it has to evaluate more points than this, which takes some ten seconds.
+_MOST_EVALUATED = 2**24
+#: The ratio of neighbouring chunk sizes that a search at given budgets begins with.
+_NEAR = 1.01
+#: Up to so many steps, all chunk sizes are evaluated one by one.
+_LONG_LINE = 2**21
 #: Points are evaluated in lots of this size, which fit the cache.
 _LOT = 2**17
 
@@ -68,6 +77,16 @@ class Front:
     def __len__(self) -> int:
         return len(self.seconds)
 
+    def take(self, places: npt.NDArray[Any]) -> Front:
+        """Return the points at some places."""
+        return replace(
+            self,
+            local_peak_bytes=self.local_peak_bytes[places],
+            seconds=self.seconds[places],
+            remote_peak_bytes=self.remote_peak_bytes[places],
+            parameters={name: column[places] for name, column in self.parameters.items()},
+        )
+
 
 def trace_front(
     strategy: ClosedForm,
@@ -75,8 +94,11 @@ def trace_front(
     costs: StepCosts,
     limits: Limits,
     resolution: float = 0.0,
+    budgets: Integers | None = None,
 ) -> Front:
     """Return the front of ``strategy`` within ``limits``; it is empty if nothing fits.
+
+    With ``budgets``, ascending local bytes of one unit, it holds the best setting within each of them alone.
 
     If transfers overlap compute, times that differ only by rounding count as equal. Of the evaluated settings
     with equal memory and time, the front holds the one with the least remote memory, then with the smallest
@@ -96,7 +118,7 @@ def trace_front(
     if start is None:
         return _make_front(names, _empty_key(len(names)))
     while True:
-        seen = SeenPoints(costs=costs)
+        seen = SeenPoints(costs=costs, budgets=budgets)
         try:
             _search(start, problem, seen)
             break
@@ -170,19 +192,31 @@ class _FrontProblem(BoxProblem):
 
 def _search(boxes: Boxes, problem: _FrontProblem, seen: SeenPoints) -> None:
     """Cut, prune and evaluate until no box is left."""
-    if (len(boxes.low) == 1 and problem.resolution == 0) or boxes.volume() <= _FEW_POINTS:
+    is_line = len(boxes.low) == 1 and problem.resolution == 0 and problem.costs.steps <= _LONG_LINE
+    if is_line or boxes.volume() <= _FEW_POINTS:
         _evaluate(boxes, problem, seen)
         return
-    if problem.trades_steps_for_tapes and not problem.resolution:
+    if problem.trades_steps_for_tapes and not problem.resolution and problem.costs.steps <= _LONG_LINE:
         # With its other parameters at their maximum, a strategy usually reduces to a simpler one, whose front
         # is close to this one.
         edge = Boxes(low={**boxes.high, _CHUNK: boxes.low[_CHUNK]}, high=boxes.high)
-        for lot in _split_into_lots(cut_into_singles(edge, _CHUNK)):
+        if seen.budgets is None:
+            lots = _split_into_lots(cut_into_singles(edge, _CHUNK))
+        else:
+            # Few points are enough to begin with.
+            chunks = spread_out(int(boxes.high[_CHUNK][0]), dense=_LEAF, ratio=_NEAR)
+            columns = {name: np.full_like(chunks, column[0]) for name, column in boxes.high.items()}
+            lots = [Boxes.points({**columns, _CHUNK: chunks})]
+        for lot in lots:
             seen.add(_keep_legal(lot, problem))
     seen.add(_keep_legal(list_corners(boxes), problem))
+    evaluated = 0.0
     while boxes.count():
         boxes = _cut(boxes, problem, seen)
         small = boxes.volumes() <= _LEAF
+        evaluated += float(boxes.volumes()[small].sum())
+        if evaluated > _MOST_EVALUATED:
+            raise _TooFine
         _evaluate(boxes.take(small), problem, seen)
         boxes = boxes.take(~small)
         if boxes.count() > _MOST_BOXES:
@@ -274,23 +308,29 @@ def _bound_gains_by_row(
 
 #: The most levels of memory that a search distinguishes.
 _LEVELS = 2**22
+#: What a bound gains that is not faster but smaller, in seconds.
+_TIE = 1e-300
 
 
 class SeenPoints:
     """The points seen so far that may be on the front, and the least time within each amount of memory.
 
-    Memory is counted in levels of a unit that divides states and tapes or, if that makes too many levels, of a
-    larger unit. The memory of points is rounded up and that of bounds down, so that no box is dropped wrongly.
+    Memory is counted in the levels of given budgets, or of a unit that divides states and tapes or, if that
+    makes too many levels, of a larger unit. The memory of points is rounded up and that of bounds down, so that
+    no box is dropped wrongly.
     """
 
-    def __init__(self, *, costs: StepCosts) -> None:
+    def __init__(self, *, costs: StepCosts, budgets: Integers | None = None) -> None:
         most = costs.steps * costs.tape_bytes + costs.chunk_bytes
         self.resident_bytes = costs.resident_bytes
+        self.budgets = budgets
         # Overlapped times are summed in several orders: a difference by rounding alone is not a gain.
         self.share = 1 - SUM_ROUNDING if costs.overlaps_compute else 1.0
         self.unit = max(math.gcd(costs.state_bytes, costs.tape_bytes), -(-most // _LEVELS))
-        #: least(m): the least time seen with at most m levels of memory.
-        self.least = np.full(most // self.unit + 2, np.inf)
+        count = most // self.unit + 2 if budgets is None else len(budgets)
+        #: least(m): the least time seen with at most m levels of memory; at budgets, its least memory, too.
+        self.least = np.full(count, np.inf)
+        self.held = np.full(count if budgets is not None else 0, np.iinfo(np.int64).max)
         self._points: list[Key] = []
 
     def add(self, keys: Key) -> None:
@@ -299,19 +339,42 @@ class SeenPoints:
         if not gaining.any():
             return
         keys = tuple(column[gaining] for column in keys)
-        level = -(-(keys[0] - self.resident_bytes) // self.unit)
+        level = self._find_levels(keys[0], up=True)
         # Points that need more memory than plain BPTT have no level.
         within = level < len(self.least)
+        before = self.least.copy() if len(self.held) else self.least
         np.minimum.at(self.least, level[within], keys[1][within])
         above = self.least[level.min() :]
         np.minimum.accumulate(above, out=above)
+        if len(self.held):
+            self.held[self.least < before] = np.iinfo(np.int64).max
+            best = within & (keys[1] == self.least[np.minimum(level, len(self.least) - 1)])
+            np.minimum.at(self.held, level[best], keys[0][best])
+            # Larger budgets that are no faster have the plan of the first one that is so fast.
+            is_first = np.concatenate([[True], self.least[1:] < self.least[:-1]])
+            self.held = self.held[np.maximum.accumulate(np.where(is_first, np.arange(len(self.held)), 0))]
         self._points.append(self._best_of(keys))
 
     def gain(self, keys: Key) -> npt.NDArray[np.float64]:
-        """Return max(0, least(M) - S): how much faster bounds are than all points within their memory."""
-        level = np.minimum((keys[0] - self.resident_bytes) // self.unit, len(self.least) - 1)
-        result: npt.NDArray[np.float64] = np.maximum(0.0, self.share * self.least[level] - keys[1])
-        return result
+        """Return max(0, least(M) - S): how much faster bounds are than all points within their memory.
+
+        At a budget, a bound that is as fast within less memory gains next to nothing, but not 0.
+        """
+        level = self._find_levels(keys[0], up=False)
+        within = np.minimum(level, len(self.least) - 1)
+        gain: npt.NDArray[np.float64] = np.maximum(0.0, self.share * self.least[within] - keys[1])
+        if not len(self.held):
+            return gain
+        ties = (keys[1] == self.least[within]) & (keys[0] < self.held[within])
+        return np.where(level < len(self.least), np.where(ties, _TIE, gain), 0.0)
+
+    def _find_levels(self, local_bytes: Integers, *, up: bool) -> Integers:
+        """Return the first budgets that are no less, or the units of free memory, rounded up or down."""
+        if self.budgets is not None:
+            places: Integers = np.searchsorted(self.budgets, local_bytes, side="left")
+            return places
+        free = local_bytes - self.resident_bytes
+        return -(-free // self.unit) if up else np.minimum(free // self.unit, len(self.least) - 1)
 
     def front(self) -> Key:
         """Return the front of the points seen, which are given up."""
@@ -327,8 +390,11 @@ class SeenPoints:
 
     def _best_of(self, keys: Key) -> Key:
         """Drop points that a faster one on the same or a lower level beats."""
-        level = np.minimum((keys[0] - self.resident_bytes) // self.unit, len(self.least) - 1)
-        unbeaten = keys[1] <= self.least[level]
+        level = self._find_levels(keys[0], up=False)
+        within = np.minimum(level, len(self.least) - 1)
+        unbeaten = keys[1] <= self.least[within]
+        if len(self.held):
+            unbeaten &= (level < len(self.least)) & (keys[0] <= self.held[within])
         return tuple(column[unbeaten] for column in keys)
 
 

@@ -76,17 +76,20 @@ class StrategyFront:
     bounds: LowerBounds = NO_BOUNDS
 
 
-def trace_solved_front(question: Question, *, known: Front | None = None) -> StrategyFront:
-    """Return the front of the question's only strategy.
+def trace_solved_front(
+    question: Question, *, known: Front | None = None, budgets: Integers | None = None
+) -> StrategyFront:
+    """Return the front of the question's only strategy, or its best schedules within ``budgets``.
 
-    ``known`` is the front of other strategies, whose schedules this one adopts: what they beat is left out.
+    ``known`` is the front of other strategies: what they beat is left out. No budget is solved within which no
+    schedule can be faster than that front by more than can be told apart.
     """
     (strategy,) = question.strategies
     if not isinstance(strategy, Solved):
         raise TypeError(f"{strategy.name} has a closed form")
     costs = question.costs
     levels = costs.steps * costs.tape_bytes // math.gcd(costs.state_bytes, costs.tape_bytes)
-    search = _Search(question=question, strategy=strategy, known=known)
+    search = _Search(question=question, strategy=strategy, known=known, budgets=budgets)
     answers, bounds, complete = search.list_all()
     if not complete:
         answers += search.walk() if levels <= _EVERY else search.spread()
@@ -105,15 +108,18 @@ class _Search:
     question: Question
     strategy: Solved
     known: Front | None
+    #: The local bytes for which schedules are wanted, ascending; None for all.
+    budgets: Integers | None
 
     def list_all(self) -> tuple[list[Answer], LowerBounds, bool]:
         """Return the answers and bounds that the strategy lists, and whether they are those of all budgets."""
         question, rungs = self.question.replace(local_bytes=None), list[Rung]()
         task = dataclasses.replace(
-            question.task(self.strategy, least_time),
+            question.task(least_time),
             progress=lambda done, total: self._report(len(rungs) + done / max(1, total)),
         )
-        listed = self.strategy.list_rungs(task, is_beaten=self._is_beaten)
+        budgets = None if self.budgets is None else self.budgets.tolist()
+        listed = self.strategy.list_rungs(task, is_beaten=self._is_beaten, budgets=budgets)
         if listed is None:
             return [], NO_BOUNDS, False
         answers, complete = list[Answer](), True
@@ -160,6 +166,8 @@ class _Search:
         if question.costs.overlaps_compute:
             # Schedules of long sequences take seconds to simulate.
             count = min(_SOME, max(2, MOST_PLAYED // question.costs.steps))
+        if self.budgets is not None:
+            return {int(self.budgets[place]) for place in spread_places(self.budgets - resident, count)} | own
         low, high = question.costs.tape_bytes, most - resident
         if high <= low or count < 2:
             return {*own, most}
@@ -184,6 +192,16 @@ def _most_useful_bytes(question: Question) -> int:
     """Return the memory that plain backpropagation needs; more memory never helps."""
     costs = question.costs.charged
     return costs.resident_bytes + costs.steps * costs.tape_bytes
+
+
+def spread_places(memory: Integers, most: int) -> Integers:
+    """Return at most ``most`` indices of ascending bytes, evenly spaced in their logarithm, with both ends."""
+    if len(memory) <= most:
+        return np.arange(len(memory))
+    logs = np.log(memory)
+    # Between equal ends linspace may round to values above them, beyond the last point.
+    wanted = np.clip(np.linspace(logs[0], logs[-1], most), logs[0], logs[-1])
+    return np.unique(np.searchsorted(logs, wanted))
 
 
 def _is_proved(front: Front, bounds: LowerBounds) -> bool:

@@ -12,7 +12,8 @@ from ckptplan.model.workload import Workload
 from ckptplan.storage.files import MOST_CHARACTERS, parse_json, read_text, write_text
 from ckptplan.storage.schedules import KIND as SCHEDULE
 from ckptplan.storage.versions import check_kind, explain_kind
-from ckptplan.strategies.registry import strategy_of
+from ckptplan.strategies.closed_form import SIZE_NAMES, ClosedForm
+from ckptplan.strategies.registry import all_strategies, reader_of
 
 #: The most characters of a plan that holds the decisions of a solved schedule.
 _MOST_CHARACTERS = 16 * 2**20
@@ -59,13 +60,14 @@ def load_plan(path: str | Path) -> Plan:
     _check_size(document, source=source)
     if version == 1:
         document = _convert_version_1(document)
+    document = _convert_adopted(document)
     try:
         parts = {
             "profile": _load_part(document, "profile", HardwareProfile),
             "workload": _load_part(document, "workload", Workload),
         }
         plan = Plan(**{**document, **parts})
-        strategy_of(plan.strategy).check(plan.parameters, steps=plan.steps, splits=plan.splits)
+        reader_of(plan.strategy, plan.splits).check(plan.parameters, steps=plan.steps, splits=plan.splits)
         return plan
     except InputError as error:
         raise error.inside(source=source) from None
@@ -98,6 +100,24 @@ def _convert_version_1(document: dict[str, Any]) -> dict[str, Any]:
             chunk, segment = parameters.values()
             document["parameters"] = {"chunk_size": chunk, "segment_size": segment}
     return document
+
+
+def _convert_adopted(document: dict[str, Any]) -> dict[str, Any]:
+    """Convert a plan of ``optimal`` whose only decision names a closed form to a plan of that form.
+
+    Such plans were written once; ``length`` and ``count`` are the parameters of the form besides the sizes.
+    """
+    splits, sizes = document.get("splits"), document.get("parameters")
+    if not (isinstance(splits, list) and len(splits) == 1 and isinstance(splits[0], dict)):
+        return document
+    form = all_strategies().get(str(splits[0].get("choice")))
+    if not isinstance(form, ClosedForm) or not isinstance(sizes, dict):
+        return document
+    values = iter((splits[0].get("length"), splits[0].get("count")))
+    parameters = {
+        name: sizes.get(name) if name in SIZE_NAMES else next(values, None) for name in form.parameter_names
+    }
+    return {**document, "strategy": form.name, "parameters": parameters, "splits": None}
 
 
 def _load_part(document: dict[str, Any], name: str, model: type[_Part]) -> _Part:

@@ -6,14 +6,22 @@ cannot restart from a tape, so a chunk whose tapes are kept is followed by a che
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import gcd
 
 from ckptplan.model.budget import Budget
 from ckptplan.model.split import Where
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.problem import Candidate, Family, Prices, as_family, list_improving, most_units
+from ckptplan.recursion.problem import (
+    Candidate,
+    Family,
+    Prices,
+    as_family,
+    choose_within,
+    list_improving,
+    most_units,
+)
 from ckptplan.recursion.tree import Part, UnitSizes, grow_tree
 from ckptplan.strategies.solved import IsBeaten, Rung, Solved, Task
 
@@ -30,10 +38,16 @@ class Memorising(Solved):
         found = self._tabulate(task, units) if units <= most_units(task.costs.steps) else []
         return [as_family(found, task.costs)]
 
-    def list_rungs(self, task: Task, *, is_beaten: IsBeaten) -> Iterator[Rung]:
+    def list_rungs(
+        self, task: Task, *, is_beaten: IsBeaten, budgets: Sequence[int] | None = None
+    ) -> Iterator[Rung]:
         costs = task.costs
         _, _, units = _convert_to_units(costs, Budget())
         candidates = self._tabulate(task, min(units, most_units(costs.steps)))
+        if budgets is not None:
+            candidates = choose_within(
+                candidates, [local_bytes - costs.resident_bytes for local_bytes in budgets]
+            )
         yield Rung(answers=[self.answer_with(candidate.build(), costs=costs) for candidate in candidates])
 
     def _tabulate(self, task: Task, units: int) -> list[Candidate]:

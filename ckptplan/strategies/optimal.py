@@ -19,7 +19,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.split import Choice, Where
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.pricing import MOST_PLAYED, is_played, least_seconds_of, memory_variants
-from ckptplan.recursion.problem import Family, Prices, Problem, SolvedProblem, as_family
+from ckptplan.recursion.problem import Family, Prices, Problem, SolvedProblem, as_family, choose_within
 from ckptplan.recursion.tree import Decision, Part, Tree, UnitSizes, grow_tree, record_one_by_one
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.solved import IsBeaten, Rung, Solved, Task
@@ -84,18 +84,11 @@ class Optimal(Solved):
 
     name = "optimal"
     rank = 20
-    adopts_others = True
+    beside_closed_forms = True
+    records_one_by_one = True
 
     def find(self, task: Task) -> list[Family]:
-        """Return schedules that are also legal, and quick to find."""
-        from ckptplan.recursion.segments import find_periods, find_segments
-
-        costs, budget = task.costs, task.budget
-        return [
-            find_segments(costs, budget),
-            find_periods(costs, budget, front=task.front),
-            find_reread(costs, budget),
-        ]
+        return [find_reread(task.costs, task.budget)]
 
     def solve(self, task: Task) -> Answer | None:
         together, single = self._optimise(task), None
@@ -187,7 +180,7 @@ class Optimal(Solved):
     def _find_alternatives(
         self, task: Task, built: list[Answer], *, without_remote: bool, room: bool
     ) -> list[Answer]:
-        """Return other legal schedules: closed forms, and schedules that need less remote memory.
+        """Return other legal schedules: that of the least memory, and some that need less remote memory.
 
         Arguments:
             task: what is searched for.
@@ -235,8 +228,10 @@ class Optimal(Solved):
                 low = price
             price = 4 * price if high == inf else (low + high) / 2
 
-    def list_rungs(self, task: Task, *, is_beaten: IsBeaten) -> Iterator[Rung]:
-        yield from map(_settle, self._list_rungs(task, is_beaten=is_beaten))
+    def list_rungs(
+        self, task: Task, *, is_beaten: IsBeaten, budgets: Sequence[int] | None = None
+    ) -> Iterator[Rung]:
+        yield from map(_settle, self._list_rungs(task, is_beaten=is_beaten, budgets=budgets))
         costs = task.single
         alone = inf if costs is None else self._bound_alone(costs, task.budget)
         if costs is None or alone == inf:
@@ -245,6 +240,7 @@ class Optimal(Solved):
         for rung in self._list_rungs(
             replace(task, costs=alike),
             is_beaten=lambda local_bytes, seconds: is_beaten(local_bytes, seconds + beside),
+            budgets=budgets,
         ):
             apart = (self._take_apart(found, costs) for found in rung.answers)
             yield _settle(
@@ -255,22 +251,30 @@ class Optimal(Solved):
                 )
             )
 
-    def _list_rungs(self, task: Task, *, is_beaten: IsBeaten) -> Iterator[Rung]:
+    def _list_rungs(self, task: Task, *, is_beaten: IsBeaten, budgets: Sequence[int] | None) -> Iterator[Rung]:
         from ckptplan.recursion.solver import list_rungs, solve
 
         costs = task.costs
         room = _has_room(costs, task.budget)
         most_played = MOST_PLAYED // costs.steps
+        wanted = budgets
+        if budgets is not None:
+            wanted = [one for one in budgets if self._is_open(one, task, is_beaten=is_beaten)]
         for remote in memory_variants(costs) if room else (False,):
             problem = _make_problem(costs, task.budget, remote=remote, effort=task.effort)
             charged = _make_problem(costs, task.budget, remote=remote, messages=True, effort=task.effort)
-            for free, solved, bounds in list_rungs(replace(problem, progress=task.progress)):
+            buffers = 2 * costs.state_bytes if costs.overlaps_compute and remote else 0
+            taken = costs.resident_bytes + buffers
+            free_bytes = None if wanted is None else [local_bytes - taken for local_bytes in wanted]
+            for free, rung, bounds in list_rungs(replace(problem, progress=task.progress), free_bytes):
+                solved = rung if free_bytes is None else _keep_best(rung, free_bytes)
                 if remote and costs.overlaps_compute:
                     answers, played = self._play_some(solved, costs, is_beaten=is_beaten, most=most_played)
                     most_played -= played
                 elif remote and solved.exact and _ignores_messages(costs):
                     # The same schedules at their full cost: none of the others is faster.
                     paid = solve(replace(charged, free_bytes=free)) or solved
+                    paid = paid if free_bytes is None else _keep_best(paid, free_bytes)
                     answers = self._price_all(paid, costs, is_beaten=is_beaten)
                 else:
                     answers = self._price_all(solved, costs, is_beaten=is_beaten)
@@ -284,7 +288,12 @@ class Optimal(Solved):
                 )
         reread = find_reread(costs, task.budget)
         built = [self.answer_with(reread.build(place), costs=costs) for place in range(len(reread))]
-        yield Rung(answers=built, bounds=_list_bounds_by_memory(costs))
+        yield Rung(answers=built, bounds=_list_bounds_by_memory(costs, budgets))
+
+    def _is_open(self, local_bytes: int, task: Task, *, is_beaten: IsBeaten) -> bool:
+        """Return whether a schedule within a budget may beat the known ones by more than can be told apart."""
+        least = self.bound_seconds(task.costs, Budget(local_bytes=local_bytes))
+        return not is_beaten(local_bytes, least / (1 - task.resolution) * (1 + SUM_ROUNDING))
 
     def _price_all(self, solved: SolvedProblem, costs: StepCosts, *, is_beaten: IsBeaten) -> list[Answer]:
         """Return the candidates, whose cost is counted, as schedules; except those that are beaten."""
@@ -323,13 +332,8 @@ class Optimal(Solved):
         costs, budget = task.costs, task.budget
         if budget.local_bytes is not None and budget.local_bytes < self.least_local_bytes(costs):
             return False
-        if super().has_schedule(task):
-            return True
-        if budget.remote_bytes is None or costs.steps == 1:
-            # With unlimited remote memory, the closed forms fit if any schedule does.
-            return False
         # Remote states that are read several times may need less remote memory; only solving shows it.
-        return self._optimise(task) is not None
+        return super().has_schedule(task) or self._optimise(task) is not None
 
 
 def _settle(rung: Rung) -> Rung:
@@ -380,11 +384,21 @@ def _spread(several: Sequence[_T], most: int) -> Sequence[_T]:
     return [several[place] for place in np.linspace(0, len(several) - 1, most).astype(int).tolist()]
 
 
-def _list_bounds_by_memory(costs: StepCosts) -> Iterator[tuple[int, float]]:
-    """Yield the bound by memory for each number of tapes, or every few ones of a long sequence."""
-    tapes = np.arange(1, costs.steps + 1, -(-costs.steps // _LEVELS))
-    # The budgets that hold so many tapes and not the next ones.
-    tops = np.append(tapes[1:] * costs.tape_bytes - 1, costs.steps * costs.tape_bytes)
+def _keep_best(solved: SolvedProblem, budgets: Sequence[int]) -> SolvedProblem:
+    """Return a solution with the best candidates for some free bytes alone."""
+    return replace(solved, candidates=choose_within(solved.candidates, budgets))
+
+
+def _list_bounds_by_memory(costs: StepCosts, budgets: Sequence[int] | None) -> Iterator[tuple[int, float]]:
+    """Yield the bound by memory for some budgets, or for each number of tapes, or every few of many."""
+    if budgets is None:
+        tapes = np.arange(1, costs.steps + 1, -(-costs.steps // _LEVELS))
+        # The budgets that hold so many tapes and not the next ones.
+        tops = np.append(tapes[1:] * costs.tape_bytes - 1, costs.steps * costs.tape_bytes)
+    else:
+        tops = np.array(budgets) - costs.resident_bytes
+        tops = tops[tops >= costs.tape_bytes]
+        tapes = np.minimum(tops // costs.tape_bytes, costs.steps)
     extra = (costs.steps - tapes) * costs.recompute_seconds + ceil_div(costs.steps, tapes) * costs.chunk_seconds
     yield from zip((costs.resident_bytes + tops).tolist(), (costs.sweep_seconds + extra).tolist(), strict=True)
 

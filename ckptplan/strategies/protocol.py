@@ -43,12 +43,12 @@ class Strategy(ABC):
     parameter_names: ClassVar[tuple[str, ...]]
     #: Whether a few parameters determine the schedule, so that its cost is a formula.
     is_closed_form: ClassVar[bool]
+    #: Whether naming it selects the closed forms, too: some of their schedules are not among its own.
+    beside_closed_forms: ClassVar[bool] = False
     #: Whether each of its schedules is regular: loops with fixed strides, or a static graph, can run it.
     always_regular: ClassVar[bool]
     #: Whether it may use remote memory.
     moves_states: ClassVar[bool] = True
-    #: Whether it returns the best schedule of any strategy if it cannot prove its own to be the best.
-    adopts_others: ClassVar[bool] = False
     #: Bounds by the paper's printed equations, None if the paper has none for this strategy.
     printed: ClassVar[Callable[..., Cost] | None] = None
 

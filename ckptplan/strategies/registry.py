@@ -10,7 +10,7 @@ from importlib import import_module
 import ckptplan.strategies
 from ckptplan.errors import InputError, did_you_mean, quote_value
 from ckptplan.strategies.closed_form import ClosedForm
-from ckptplan.strategies.protocol import Strategy
+from ckptplan.strategies.protocol import Splits, Strategy
 
 #: Names of several strategies, each with a description and whether a strategy belongs to it.
 GROUPS: Mapping[str, tuple[str, Callable[[Strategy], bool]]] = {
@@ -50,6 +50,18 @@ def strategy_of(name: str) -> Strategy:
     return known[name]
 
 
+#: Closed forms whose plans held decisions once, as those of solved strategies do.
+_LISTED_BEFORE = ("disk-revolve", "periodic")
+
+
+def reader_of(name: str, splits: Splits) -> Strategy:
+    """Return the strategy that reads the schedule of a plan of the one called ``name``. Raises InputError.
+
+    Solved strategies read any decisions alike.
+    """
+    return strategy_of("optimal" if splits is not None and name in _LISTED_BEFORE else name)
+
+
 def closed_form_of(name: str) -> ClosedForm:
     """Return the closed form called ``name``. Raises InputError if the strategy is not a closed form."""
     strategy = strategy_of(name)
@@ -69,7 +81,8 @@ def describe_strategies() -> dict[str, str]:
 def select_strategies(names: Iterable[str] | None) -> list[Strategy]:
     """Return the strategies called ``names``, or of the groups called so (``GROUPS``), in order.
 
-    None selects all strategies except those that another one always equals or beats.
+    None selects all strategies except those that another one always equals or beats. The closed forms come with
+    a strategy that needs them beside it (``optimal``), so that nobody gets a slower plan.
 
     Raises InputError for an unknown name, and if no name is given.
     """
@@ -86,6 +99,8 @@ def select_strategies(names: Iterable[str] | None) -> list[Strategy]:
             wanted.update(each for each, strategy in known.items() if GROUPS[name][1](strategy))
         else:
             wanted.add(name)
+    if any(known[name].beside_closed_forms for name in wanted):
+        wanted.update(name for name, strategy in known.items() if strategy.is_closed_form)
     if not wanted:
         raise InputError("no strategy is named", field="strategies", accepted=", ".join((*known, *GROUPS)))
     return [strategy for name, strategy in known.items() if name in wanted]

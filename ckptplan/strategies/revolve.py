@@ -1,4 +1,4 @@
-"""Implements Revolve, and Disk-Revolve and Periodic, which are Revolve inside remote segments."""
+"""Implements Revolve: binomial checkpointing in local memory."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ import numpy.typing as npt
 from ckptplan.cost.arrays import ceil_div
 from ckptplan.cost.exact import Counts
 from ckptplan.model.record import Parameters
-from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import revolve
-from ckptplan.recursion.problem import Family
 from ckptplan.schedule.actions import Action
 from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Columns, Splits
-from ckptplan.strategies.solved import Solved, Task
 
 
 class Revolve(ClosedForm):
@@ -66,40 +63,4 @@ class Revolve(ClosedForm):
         return revolve.make_revolve_tree(slots, steps=steps, chunk=chunk).actions()
 
 
-class DiskRevolve(Solved):
-    """Remote checkpoints in the first sweep only, Revolve between them.
-
-    Disk-Revolve of Aupy, Herrmann, Hovland and Robert 2016, with one tape at a time, in closed form.
-    """
-
-    name = "disk-revolve"
-    rank = 9
-    has_single_steps = True
-
-    def find(self, task: Task) -> list[Family]:
-        from ckptplan.recursion.segments import find_segments
-
-        return [find_segments(task.costs, task.budget)]
-
-    def least_local_bytes(self, costs: StepCosts) -> int:
-        # With one tape at a time, keeping all tapes is not an alternative to a slot.
-        slot = costs.state_bytes if costs.overlaps_compute and costs.steps > 1 else 0
-        return costs.resident_bytes + costs.tape_bytes + slot
-
-
-class Periodic(Solved):
-    """Remote segments of equal length, each read once, with Revolve inside.
-
-    Periodic checkpointing of Aupy and Herrmann 2017; a grid of chunks and periods is searched.
-    """
-
-    name = "periodic"
-    rank = 10
-
-    def find(self, task: Task) -> list[Family]:
-        from ckptplan.recursion.segments import find_periods
-
-        return [find_periods(task.costs, task.budget, front=task.front)]
-
-
-STRATEGIES = (Revolve(), DiskRevolve(), Periodic())
+STRATEGIES = (Revolve(),)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ckptplan.cost import paper
 from ckptplan.cost.arrays import Integers, ceil_div
 from ckptplan.cost.exact import Cost, Counts
-from ckptplan.cost.overlap import TransferTiming
+from ckptplan.cost.overlap import Transfers, TransferTiming
 from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
@@ -220,18 +220,24 @@ class Segmented(ClosedForm):
         # g(rc) steps run again to reverse a segment of which no tape is left (``counts``); c <= rc at a point.
         again = (2 * segment - chunk) * costs.recompute_seconds
         reversal = segment * backward + again + actions + back
+        first_gap = batch * segment + np.where(first_states == 1, first - segment, 0)
+        turn = (np.where(moved == 1, first, segment) + kept * segment) * forward + (a + kept * forth)
+        # The first message is ragged. The one that was written last is read first.
+        has_first, others = (messages > 1).astype(np.int64), np.maximum(messages - 2, 0)
         return TransferTiming(
-            messages=messages,
-            first_states=first_states,
-            states=batch,
-            first_gap=(batch * segment + np.where(first_states == 1, first - segment, 0)) * forward
-            + batch * forth,
-            gap=batch * segment * forward + batch * forth,
-            turn=(np.where(moved == 1, first, segment) + kept * segment) * forward
-            + (a + kept * forth)
-            + last
-            + kept * reversal,
-            between_reads=batch * reversal,
+            writes=(
+                Transfers(has_first, first_states, first_gap * forward + batch * forth),
+                Transfers(others, batch, batch * segment * forward + batch * forth),
+            ),
+            turn=Transfers(
+                np.minimum(messages, 1),
+                np.where(messages > 1, batch, first_states),
+                turn + last + kept * reversal,
+            ),
+            reads=(
+                Transfers(others, batch, batch * reversal),
+                Transfers(has_first, first_states, batch * reversal),
+            ),
         )
 
     def bound_last_write(self, high: Columns) -> Integers:

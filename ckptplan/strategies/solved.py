@@ -23,7 +23,6 @@ from ckptplan.recursion.pricing import price_tree
 from ckptplan.recursion.problem import Family
 from ckptplan.recursion.tree import Tree, read_tree, write_parameters
 from ckptplan.schedule.actions import Action
-from ckptplan.strategies.adopted import FormSetting, read_setting
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.protocol import Splits, Strategy
 
@@ -46,6 +45,7 @@ class Task:
         alone: whether no other budget or choice follows at these costs, for which tables would be kept.
         progress: called with the work done and the total work.
         single: the costs of schedules that record each step by itself; None if ``costs`` hold for them, too.
+        resolution: the share of time below which two schedules cannot be told apart.
     """
 
     costs: StepCosts
@@ -56,6 +56,7 @@ class Task:
     alone: bool = False
     progress: Progress | None = None
     single: StepCosts | None = None
+    resolution: float = 0.0
 
     def best_of(self, answers: Sequence[Answer]) -> Answer | None:
         """Return the answer that is chosen by the actual costs, None if none is acceptable."""
@@ -85,8 +86,8 @@ class Solved(Strategy):
     parameter_names = ("chunk_size", "state_units", "tape_units", "local_units")
     is_closed_form = False
     always_regular = False
-    #: Whether each of its chunks has a single step.
-    has_single_steps = False
+    #: Whether it searches schedules that record each step by itself at costs of their own (``Task.single``).
+    records_one_by_one = False
 
     @abstractmethod
     def find(self, task: Task) -> Sequence[Family]:
@@ -104,11 +105,14 @@ class Solved(Strategy):
             least = min(least + costs.state_bytes, costs.steps * costs.tape_bytes)
         return costs.resident_bytes + least
 
-    def list_rungs(self, task: Task, *, is_beaten: IsBeaten) -> Iterator[Rung] | None:
-        """Yield the schedules of all local budgets: what ``solve`` returns for any of them, and maybe others.
+    def list_rungs(
+        self, task: Task, *, is_beaten: IsBeaten, budgets: Sequence[int] | None = None
+    ) -> Iterator[Rung] | None:
+        """Yield the schedules of all local budgets, or of ``budgets``: what ``solve`` returns for any of them.
 
-        They may need more remote memory than there is. Schedules for which ``is_beaten`` is true may be left
-        out. Returns None if the schedules of one budget are no help for another, unless overridden.
+        There may be others, and some may need more remote memory than there is. Schedules for which
+        ``is_beaten`` is true may be left out. Returns None if the schedules of one budget are no help for
+        another, unless overridden.
         """
         return None
 
@@ -132,22 +136,14 @@ class Solved(Strategy):
         return bisect_left(range(1, task.costs.steps + 1), True, key=lacks)
 
     def totals(self, parameters: Parameters, *, costs: StepCosts, splits: Splits = None) -> Totals:
-        read = self._read(parameters, splits, steps=costs.steps)
-        if isinstance(read, Tree):
-            return price_tree(read, costs=costs)
-        return read.strategy.totals(read.parameters, costs=costs)
+        return price_tree(read_tree(parameters, splits or (), steps=costs.steps), costs=costs)
 
     def check(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> None:
         super().check(parameters, steps=steps)
-        self._read(parameters, splits, steps=steps)
+        read_tree(parameters, splits or (), steps=steps)
 
     def actions(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> Iterator[Action]:
-        return self._read(parameters, splits, steps=steps).actions()
-
-    def _read(self, parameters: Parameters, splits: Splits, *, steps: int) -> FormSetting | Tree:
-        """Return what a plan's decisions are: a tree or, if others are adopted, a setting of a closed form."""
-        form = read_setting(parameters, splits or (), steps=steps) if self.adopts_others else None
-        return form or read_tree(parameters, splits or (), steps=steps)
+        return read_tree(parameters, splits or (), steps=steps).actions()
 
     def answer_with(
         self, tree: Tree, *, costs: StepCosts, regular: bool = False, notes: tuple[str, ...] = ()

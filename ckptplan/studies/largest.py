@@ -9,8 +9,10 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf, isqrt, log
+from types import MappingProxyType
 from typing import Unpack
 
 import numpy as np
@@ -23,7 +25,7 @@ from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress, StagedProgress
 from ckptplan.model.workload import Workload
-from ckptplan.planning.request import LimitWishes, Request
+from ckptplan.planning.request import LimitWishes, Request, list_left_out
 from ckptplan.search.question import Question, find_reason
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.protocol import Strategy
@@ -72,11 +74,20 @@ class LargestValues(DrawnOnAxes, Mapping[str, Reach]):
         quantity: what was made as large as possible: 'T', 'batch' or 'neurons'.
         case: the workload and the profile.
         reaches: the result of each strategy.
+        left_out: the strategies that ``optimize`` compares, and that were not searched with; each has the
+            reason.
     """
 
-    def __init__(self, quantity: str, case: Case, reaches: Iterable[Reach]) -> None:
+    def __init__(
+        self,
+        quantity: str,
+        case: Case,
+        reaches: Iterable[Reach],
+        left_out: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.quantity = quantity
         self.case = case
+        self.left_out = dict(left_out)
         ranked = sorted(reaches, key=lambda reach: -reach.value)
         self._reaches = {reach.strategy: reach for reach in ranked}
 
@@ -136,15 +147,9 @@ def largest(
         model="exact",
         **wishes,
     )
-    names = request.goal.strategies
-    stages = StagedProgress(progress, stages=len(names))
+    stages = StagedProgress(progress, stages=len(request.goal.strategies))
     watched = dataclasses.replace(request, progress=None if progress is None else stages.report_solve)
-    searches = [
-        (ClosedFormReachSearch if strategy.is_closed_form else SolvedReachSearch)(
-            quantity=quantity, strategy=strategy, request=watched, progress=stages
-        )
-        for strategy in map(strategy_of, names)
-    ]
+    searches = _make_searches(SizedQuestions(quantity=quantity, request=watched), stages)
     reaches: list[Reach] = []
     # Without an executor, each is searched for when it is asked for.
     found = map_in_order(ReachSearch.reach, searches, executor=executor)
@@ -157,16 +162,86 @@ def largest(
         if all(reach.plan is None for reach in reaches):
             raise
     stages.end()
-    return LargestValues(quantity, request.case, reaches)
+    left_out = list_left_out(wishes.get("strategies"), request.goal)
+    return LargestValues(quantity, request.case, reaches, left_out)
+
+
+def find_longest(request: Request) -> tuple[int, str]:
+    """Return the largest T that fits with any strategy of a request, and this strategy; (0, '') if none fits.
+
+    The result is the first entry of ``largest("T", ...)``. Of strategies that cannot reach further than
+    another one, only this is found out, and not how far they reach. Raises InputError.
+    """
+    questions = SizedQuestions(quantity="T", request=request)
+    searches = _make_searches(questions, StagedProgress(None, stages=1))
+    longest, name = 0, ""
+    for search in searches:
+        search.find(questions.most, least=longest + 1)
+        if search.best is not None and search.best[0] > longest:
+            longest, name = search.best[0], search.strategy.name
+    return longest, name
+
+
+@dataclass(kw_only=True)
+class SizedQuestions:
+    """The questions of a request at other values of a quantity. All strategies share them."""
+
+    quantity: str
+    request: Request
+    _asked: dict[int, Question] = field(default_factory=dict, repr=False)
+
+    def ask(self, value: int) -> Question:
+        """Return the question at a value. Raises InputError if its bytes cannot be counted exactly."""
+        question = self._asked.get(value)
+        if question is None:
+            question = self._asked[value] = self._make_question(value)
+        return question
+
+    def _make_question(self, value: int) -> Question:
+        if self.quantity != "T":
+            return self.resize(value).question()
+        # The sizes and times of a step do not depend on T, so they are derived once.
+        return self._first.replace(costs=self.request.case.count_costs(value))
+
+    @cached_property
+    def _first(self) -> Question:
+        return self.resize(1).question()
+
+    def resize(self, value: int) -> Request:
+        """Return the request at a value. Raises InputError."""
+        return self.request.resize(QUANTITIES[self.quantity][0], value)
+
+    @cached_property
+    def most(self) -> int:
+        """The largest value whose bytes can be counted exactly."""
+        self.ask(1)  # raises if the quantity cannot be changed
+
+        def is_countable(value: int) -> bool:
+            try:
+                self.ask(value)
+            except InputError:
+                return False
+            return True
+
+        return find_last(is_countable, 1, QUANTITIES[self.quantity][1])
+
+
+def _make_searches(questions: SizedQuestions, stages: StagedProgress) -> list[ReachSearch]:
+    """Return the search of each strategy of a request."""
+    return [
+        (ClosedFormReachSearch if strategy.is_closed_form else SolvedReachSearch)(
+            strategy=strategy, questions=questions, progress=stages
+        )
+        for strategy in map(strategy_of, questions.request.goal.strategies)
+    ]
 
 
 @dataclass(kw_only=True)
 class ReachSearch(ABC):
     """The search for the largest value with one strategy."""
 
-    quantity: str
     strategy: Strategy
-    request: Request
+    questions: SizedQuestions
     progress: StagedProgress
     #: The largest value that was planned, and the answer there.
     best: tuple[int, Answer] | None = None
@@ -175,15 +250,18 @@ class ReachSearch(ABC):
 
     def __str__(self) -> str:
         """Return what errors call the search."""
-        return f"the largest {self.quantity} with {self.strategy.name}"
+        return f"the largest {self.questions.quantity} with {self.strategy.name}"
 
     @abstractmethod
-    def find(self, most: int) -> bool:
-        """Search for the largest value up to ``most``, store it in ``best``, return whether it is proved."""
+    def find(self, most: int, *, least: int = 1) -> bool:
+        """Search for the largest value up to ``most``, store it in ``best``, return whether it is proved.
+
+        Values below ``least`` are of no use to the caller, and need not be stored.
+        """
 
     def reach(self) -> Reach:
         """Run the search and return its result."""
-        most = self._count_most()
+        most = self.questions.most
         proved = self.find(most)
         self.progress.report_share(_FOUND, next_share=1.0)
         found = dataclasses.replace(self.so_far(), proved=proved, interrupted=False)
@@ -199,7 +277,7 @@ class ReachSearch(ABC):
         return Reach(
             strategy=self.strategy.name,
             value=self.best[0] if self.best else 0,
-            plan=self._resize(self.best[0]).plan(self.best[1]) if self.best else None,
+            plan=self.questions.resize(self.best[0]).plan(self.best[1]) if self.best else None,
             bound_by=None,
             proved=False,
             interrupted=True,
@@ -212,24 +290,8 @@ class ReachSearch(ABC):
             self.best = value, answer
         return answer is not None
 
-    def _resize(self, value: int) -> Request:
-        return self.request.resize(QUANTITIES[self.quantity][0], value)
-
     def _ask(self, value: int) -> Question:
-        return self._resize(value).question().for_strategy(self.strategy)
-
-    def _count_most(self) -> int:
-        """Return the largest value whose bytes can be counted exactly."""
-        self._ask(1)  # raises if the quantity cannot be changed
-
-        def is_countable(value: int) -> bool:
-            try:
-                self._ask(value)
-            except InputError:
-                return False
-            return True
-
-        return find_last(is_countable, 1, QUANTITIES[self.quantity][1])
+        return self.questions.ask(value).for_strategy(self.strategy)
 
 
 class ClosedFormReachSearch(ReachSearch):
@@ -245,17 +307,19 @@ class ClosedFormReachSearch(ReachSearch):
     Without a limit on overhead, this is bisection; with one, the values that fit need not form one range.
     """
 
-    def find(self, most: int) -> bool:
-        self._look_up_to(most)
+    def find(self, most: int, *, least: int = 1) -> bool:
+        self._look_between(least, most)
         # A larger size may make chunks grow faster, and so need less memory.
-        grows = self.quantity != "T" and "state_units" in self.strategy.parameter_names
+        grows = self.questions.quantity != "T" and "state_units" in self.strategy.parameter_names
         if self.best is not None and grows:
             for further in range(self.best[0] + 1, min(most, self.best[0] + _TRIED) + 1):
                 self._fits(further)
         return not grows
 
-    def _look_up_to(self, most: int) -> None:
-        waiting = [(1, most, self._add_seconds(1))]
+    def _look_between(self, least: int, most: int) -> None:
+        if least > most:
+            return
+        waiting = [(least, most, self._add_seconds(least))]
         while waiting:
             low, high, added = waiting.pop()
             self.progress.report_share(_FOUND * (1 - log(1 + high - low) / log(1 + most)), next_share=0.0)
@@ -270,19 +334,19 @@ class ClosedFormReachSearch(ReachSearch):
 
     def _is_hopeless(self, low: int, high: int, added: float) -> bool:
         """Return whether no value from low to high fits, at the lowest of which some seconds are added."""
-        question = self._ask(high)
+        question = self.questions.ask(high)
         if added == inf or question.goal.max_overhead is None:
             return added == inf
         longest = question.base_seconds
-        if self.request.case.profile.overlaps_compute:
+        if question.costs.overlaps_compute:
             # Compute may grow faster than the transfers that it hides, so only the total time is monotone.
-            added = self._ask(low).base_seconds + added - longest
+            added = self.questions.ask(low).base_seconds + added - longest
         return bool(overhead(longest + added, longest) > question.limits.most_overhead)
 
     def _add_seconds(self, value: int) -> float:
         """Return the least seconds added to base's time within the memory, infinite if nothing fits."""
         question = self._ask(value).replace(max_overhead=None)
-        if self.request.goal.max_overhead is None:
+        if self.questions.request.goal.max_overhead is None:
             if not question.fits():
                 return inf
             self.fitting = max(self.fitting, value)
@@ -302,11 +366,13 @@ class SolvedReachSearch(ReachSearch):
     rise as the value falls.
     """
 
-    def find(self, most: int) -> bool:
+    def find(self, most: int, *, least: int = 1) -> bool:
         last = find_last(lambda value: self._ask(value).may_fit(), 1, most)
+        if last < least:
+            return True
         high = find_last_of_many(self._may_fit, 1, last, spread=_SPREAD, beyond=_TRIED_CHEAPLY)
         if high > 0:
-            alone = self.request.goal.max_overhead is None
+            alone = self.questions.request.goal.max_overhead is None
             self.progress.report_share(_CHEAP, next_share=_FOUND if alone else 2 * _CHEAP)
             if not self._fits(high):
                 self._look_below(high)

@@ -15,7 +15,8 @@ from ckptplan.model.progress import Progress, StagedProgress
 from ckptplan.model.workload import ACTION_TIMES, TIMES, Workload
 from ckptplan.planning.optimize import Ranking, rank_strategies
 from ckptplan.planning.request import Request, Wishes, read_argument
-from ckptplan.studies.largest import largest
+from ckptplan.planning.suggestions import name_reason
+from ckptplan.studies.largest import find_longest
 from ckptplan.studies.sweep import list_several
 from ckptplan.units import parse_duration, parse_fraction
 
@@ -150,7 +151,7 @@ def compare_machines(
         wishes: those of ``optimize``.
 
     The largest T of a machine is that of ``largest`` with the same wishes, by default up to twice base's time.
-    Raises InputError.
+    A machine on which nothing fits has the reason, without suggestions. Raises InputError.
     """
     machines = list_several(profiles, HardwareProfile, "profiles")
     priced = _put_prices(machines, prices)
@@ -169,7 +170,7 @@ def compare_machines(
     given = wishes.get("max_overhead")
     limit = REACH_OVERHEAD if given is None else read_argument("max_overhead", parse_fraction, given)
     stages = StagedProgress(progress, stages=len(machines))
-    found: list[Machine] = []
+    compared: list[Machine] = []
     for place, (profile, own) in enumerate(zip(machines, priced, strict=True)):
         stages.begin(place)
         stages.report_share(0.0, next_share=0.9)
@@ -177,15 +178,13 @@ def compare_machines(
         request = Request.of(workload, profile, command=command, progress=report, **wishes)
         ranking = rank_strategies(request)
         times = _find_origin(request)
-        try:
-            result: Plan | Infeasible = ranking.best()
-        except Infeasible as reason:
-            result = reason
+        # The other machines are the suggestions.
+        result: Plan | Infeasible = ranking.best() if ranking.answers else name_reason(request)
         steps, strategy = _find_largest(workload, profile, {**wishes, "max_overhead": limit})
         if isinstance(result, Plan) and result.steps > steps:
             # A strategy that is solved may go further than those that were sought in.
             steps, strategy = result.steps, result.strategy
-        found.append(
+        compared.append(
             Machine(
                 profile=own,
                 result=result,
@@ -201,7 +200,10 @@ def compare_machines(
     return MachineComparison(
         workload=workload,
         machines=tuple(
-            sorted(found, key=lambda one: (one.plan is None, one.seconds is None, one.seconds or 0.0))
+            sorted(
+                compared,
+                key=lambda machine: (machine.plan is None, machine.seconds is None, machine.seconds or 0.0),
+            )
         ),
         batches=batches,
         deadline=within,
@@ -257,9 +259,4 @@ def _find_interval(ranking: Ranking) -> tuple[float, float] | None:
 def _find_largest(workload: Workload, profile: HardwareProfile, wishes: Wishes) -> tuple[int, str]:
     """Return the longest sequence that fits, and the strategy for it, '' if none does."""
     limits: Any = {name: wish for name, wish in wishes.items() if name not in ("objective", "model")}
-    reaches = largest("T", workload, profile, **limits)
-    if any(reach.interrupted for reach in reaches.values()):
-        # One of several machines must not have the largest so far.
-        raise KeyboardInterrupt
-    best = next(iter(reaches.values()))
-    return best.value, best.strategy if best.value else ""
+    return find_longest(Request.of(workload, profile, command="", unless_named="closed", **limits))

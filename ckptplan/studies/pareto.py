@@ -6,10 +6,11 @@ Closed forms are traced completely, then those that are solved.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import cached_property, partial
-from itertools import chain, groupby
+from itertools import chain
 from typing import Unpack, overload
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy.typing as npt
 
 from ckptplan.cost.arrays import Integers
 from ckptplan.cost.exact import Cost, overhead
-from ckptplan.errors import Infeasible, InputError
+from ckptplan.errors import Infeasible, InputError, refuse
 from ckptplan.model.budget import Budget
 from ckptplan.model.display import DrawnOnAxes
 from ckptplan.model.goal import ObjectiveName
@@ -30,57 +31,56 @@ from ckptplan.model.workload import Workload
 from ckptplan.planning.optimize import Ranking, rank_strategies
 from ckptplan.planning.request import LimitWishes, Request, read_argument
 from ckptplan.search.objective import Knee, least_time
-from ckptplan.search.question import Question, find_reason, order_of_search
-from ckptplan.search.trace_closed import COARSE, merge_fronts, trace_front
+from ckptplan.search.question import Question, find_reason
+from ckptplan.search.trace_closed import merge_fronts, trace_front
 from ckptplan.search.trace_solved import NO_BOUNDS, LowerBounds, StrategyFront, trace_solved_front
-from ckptplan.strategies.adopted import adopt_answer, adopt_columns, is_adoptable
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Columns, Strategy
-from ckptplan.strategies.registry import select_strategies
-from ckptplan.strategies.solved import Solved
 from ckptplan.studies.workers import map_in_order
 from ckptplan.units import parse_bytes, parse_fraction
 
 
 def trace_fronts(
-    question: Question, *, resolution: float, executor: Executor | None = None
+    question: Question,
+    *,
+    resolution: float = 0.0,
+    budgets: Integers | None = None,
+    executor: Executor | None = None,
 ) -> list[StrategyFront]:
-    """Return the front of each strategy of a question, in the question's order; an executor finds solved ones.
+    """Return the front of each strategy of a question, or its best plans within ``budgets`` alone.
 
-    A strategy that adopts the schedules of others comes last, and takes over whatever any of them finds: so no
-    strategy beats it. It also adopts the strategies that are compared by default, asked for or not.
+    An executor finds the fronts of those that are solved.
     """
-    adopting = any(one.adopts_others for one in question.strategies)
-    others = [one for one in select_strategies(None) if adopting and one not in question.strategies]
-    traced = sorted([*question.strategies, *others], key=order_of_search)
-    solved = [one for one in traced if isinstance(one, Solved)]
     fronts: dict[Strategy, StrategyFront] = {
-        one: _trace_closed_form(one, question, resolution=resolution)
-        for one in traced
+        one: _trace_closed_form(one, question, resolution=resolution, budgets=budgets)
+        for one in question.strategies
         if isinstance(one, ClosedForm)
     }
+    known = merge_fronts(one.front for one in fronts.values())[0] if fronts else None
+    solved = [one for one in question.strategies if one not in fronts]
     stages = StagedProgress(question.progress, stages=len(solved))
     watched = question.replace(progress=None if question.progress is None else stages.report_solve)
-    for adopts, some in groupby(solved, key=lambda one: one.adopts_others):
-        # Those that adopt come last, and here, where the others' fronts are.
-        sources = [front for one, front in fronts.items() if adopts and is_adoptable(one)]
-        asked = {one: watched.for_strategy(one) for one in some}
-        found = map_in_order(
-            partial(_trace_solved, sources=sources),
-            asked.values(),
-            executor=None if adopts else executor,
-            name=lambda alone: f"the front of {alone.goal.strategies[0]}",
-        )
-        for strategy in asked:
-            stages.begin_next(strategy.name)
-            fronts[strategy] = next(found)
+    found = map_in_order(
+        partial(trace_solved_front, known=known, budgets=budgets),
+        map(watched.for_strategy, solved),
+        executor=executor,
+        name=lambda alone: f"the front of {alone.goal.strategies[0]}",
+    )
+    for strategy in solved:
+        stages.begin_next(strategy.name)
+        fronts[strategy] = next(found)
     return [fronts[strategy] for strategy in question.strategies]
 
 
-def _trace_closed_form(strategy: ClosedForm, question: Question, *, resolution: float) -> StrategyFront:
-    limits = dataclasses.replace(question.limits, budget=Budget(remote_bytes=question.goal.remote_bytes))
-    front = trace_front(strategy, costs=question.costs, limits=limits, resolution=resolution)
+def _trace_closed_form(
+    strategy: ClosedForm, question: Question, *, resolution: float, budgets: Integers | None
+) -> StrategyFront:
+    most = None if budgets is None else int(budgets[-1])
+    limits = dataclasses.replace(
+        question.limits, budget=Budget(local_bytes=most, remote_bytes=question.goal.remote_bytes)
+    )
+    front = trace_front(strategy, costs=question.costs, limits=limits, resolution=resolution, budgets=budgets)
     # Fronts may have millions of points.
     front = dataclasses.replace(
         front, parameters={name: _shorten(one) for name, one in front.parameters.items()}
@@ -89,7 +89,7 @@ def _trace_closed_form(strategy: ClosedForm, question: Question, *, resolution: 
         strategy=strategy,
         front=front,
         answer=partial(_answer_closed_form, strategy, front.parameters, question.costs),
-        exact=not front.resolution,
+        exact=budgets is None and not front.resolution,
     )
 
 
@@ -111,36 +111,6 @@ def _answer_closed_form(strategy: ClosedForm, columns: Columns, costs: StepCosts
     )
 
 
-def _trace_solved(question: Question, sources: Sequence[StrategyFront]) -> StrategyFront:
-    """Return the front of the only strategy, which is solved, with the points of sources that it adopts."""
-    known = merge_fronts(source.front for source in sources)[0] if sources else None
-    own = trace_solved_front(question, known=known)
-    if not sources or own.exact:
-        return own
-    together = [own, *sources]
-    merged, origins = merge_fronts(one.front for one in together)
-    columns = [
-        adopt_columns(one.front.parameters, count=len(one.front), costs=question.costs)
-        if one.strategy.is_closed_form
-        else one.front.parameters
-        for one in together
-    ]
-    front = dataclasses.replace(
-        merged,
-        parameters=_pick_columns(columns, origins, names=own.strategy.parameter_names),
-        resolution=max(one.front.resolution for one in together),
-    )
-    answer = partial(
-        _answer_adopted,
-        strategy=own.strategy,
-        sources=together,
-        origins=origins,
-        bounds=own.bounds,
-        costs=question.costs,
-    )
-    return dataclasses.replace(own, front=front, answer=answer)
-
-
 def _pick_columns(sources: Sequence[Columns], origins: Integers, *, names: Iterable[str]) -> Columns:
     """Return the parameters of points from the columns of their sources, 0 where a source lacks one.
 
@@ -154,35 +124,20 @@ def _pick_columns(sources: Sequence[Columns], origins: Integers, *, names: Itera
     return picked
 
 
-def _answer_adopted(
-    index: int,
-    *,
-    strategy: Strategy,
-    sources: Sequence[StrategyFront],
-    origins: Integers,
-    bounds: LowerBounds,
-    costs: StepCosts,
-) -> Answer:
-    """Return the answer of a point as that of a strategy that adopts others' schedules, with its own proof."""
-    which, place = (int(row[index]) for row in origins)
-    answer = sources[which].answer(place)
-    if sources[which].strategy is strategy:
-        return answer
-    peak = answer.totals(costs).local_peak_bytes
-    least = float(bounds.within(np.array([peak]))[0])
-    return adopt_answer(answer, strategy=strategy, least_seconds=least or None)
-
-
-#: Up to this many steps, every point of the front is listed unless a resolution is given.
-MOST_EXACT = 2_000_000
-#: The finest resolution of long sequences; a finer one would need too much memory.
-_FINEST = 0.0001
+#: Points of a front unless others are asked for, and the most.
+POINTS, _MOST_POINTS = 400, 10_000
+#: Up to this many steps, every point of a front may be listed: more would need too much memory.
+MOST_EXACT = 100_000
+#: The finest resolution of longer sequences.
+_FINEST = 0.001
 
 
 def pareto(
     workload: Workload,
     profile: HardwareProfile,
     *,
+    points: int | None = None,
+    exact: bool = False,
     resolution: float | str | None = None,
     objective: str = "time",
     progress: Progress | None = None,
@@ -197,8 +152,11 @@ def pareto(
     Arguments:
         workload: the training job.
         profile: the hardware.
-        resolution: 0 lists every point, 0.01 those that differ by 1 % in memory or time; None means 0 up to
-            2,000,000 steps, else 0.001.
+        points: the most points, 400 unless another number is given: the best plans within budgets that are
+            evenly spaced in the logarithm of the memory besides the resident bytes, within the local budget,
+            and at both ends. Between two of them the plan of the lower one is valid.
+        exact: lists every point of the front in place of some, for up to 100,000 steps.
+        resolution: lists the points that differ by this share in memory or time, 0.01 or '1%'; 0 as ``exact``.
         objective: what ``best`` is chosen for within the budget: 'time', 'memory', or 'balanced' for the knee.
         progress: called with the work done and the total work.
         executor: solves strategies side by side, as in ``sweep``; one that adopts schedules follows here.
@@ -223,14 +181,42 @@ def pareto(
         model="exact",
         **wishes,
     )
-    fineness = _read_resolution(resolution, steps=workload.steps)
-    fronts = trace_fronts(request.question(), resolution=fineness, executor=executor)
-    return ParetoFront(request, tuple(fronts), resolution=fineness)
+    if sum((points is not None, exact, resolution is not None)) > 1:
+        raise InputError(
+            "choose one of points, exact and resolution", field="points", accepted="one of the three"
+        )
+    question, budgets, fineness = request.question(), None, 0.0
+    if exact or resolution is not None:
+        fineness = _read_resolution(0.0 if resolution is None else resolution, steps=workload.steps)
+    else:
+        budgets = _choose_budgets(question, most=_read_points(points))
+    fronts = trace_fronts(question, resolution=fineness, budgets=budgets, executor=executor)
+    return ParetoFront(request, tuple(fronts), resolution=fineness, budgets=budgets)
 
 
-def _read_resolution(wanted: float | str | None, *, steps: int) -> float:
+def _read_points(wanted: object) -> int:
     if wanted is None:
-        return 0.0 if steps <= MOST_EXACT else COARSE
+        return POINTS
+    if isinstance(wanted, bool) or not isinstance(wanted, int) or not 2 <= wanted <= _MOST_POINTS:
+        raise refuse(wanted, "is not a number of points", field="points", accepted=f"2 to {_MOST_POINTS:,}")
+    return wanted
+
+
+def _choose_budgets(question: Question, *, most: int) -> Integers | None:
+    """Return local budgets for at most so many points; None if every level of memory is one of so many."""
+    costs = question.costs
+    resident = costs.resident_bytes
+    unit = math.gcd(costs.state_bytes, costs.tape_bytes, costs.chunk_bytes)
+    if costs.steps * costs.tape_bytes + costs.chunk_bytes <= most * unit:
+        return None
+    low, high = question.find_local_ends()
+    own = question.goal.local_bytes
+    kept = [low, high] if own is None or not low < own < high else [low, own, high]
+    sizes = np.geomspace(max(1, low - resident), high - resident, most - len(kept) + 2)
+    return np.unique(np.concatenate([kept, resident + sizes[1:-1].astype(np.int64)]))
+
+
+def _read_resolution(wanted: float | str, *, steps: int) -> float:
     value = read_argument("resolution", parse_fraction, wanted)
     least = 0.0 if steps <= MOST_EXACT else _FINEST
     if not least <= value <= 0.5:
@@ -252,6 +238,7 @@ class ParetoFront(DrawnOnAxes, Sequence[Plan]):
         fronts: tuple[StrategyFront, ...],
         *,
         resolution: float,
+        budgets: Integers | None = None,
         bounds: LowerBounds | None = None,
     ) -> None:
         # Its goal names all strategies that were compared, those of other fronts included.
@@ -260,9 +247,15 @@ class ParetoFront(DrawnOnAxes, Sequence[Plan]):
         self._fronts = fronts
         self._plans: dict[ObjectiveName, Plan] = {}
         self._together, self._origins = merge_fronts(one.front for one in fronts)
+        self._budgets = budgets
+        if budgets is not None:
+            # Several strategies may have a plan between two budgets.
+            places = np.unique(np.searchsorted(self._together.local_peak_bytes, budgets, side="right") - 1)
+            places = places[places >= 0]
+            self._together, self._origins = self._together.take(places), self._origins[:, places]
         #: What no schedule can be faster than; without budgets unless ``optimal`` is compared.
         self.bounds: LowerBounds = bounds or next((one.bounds for one in fronts if len(one.bounds)), NO_BOUNDS)
-        #: 0 if every point is listed, else the share by which omitted points may differ.
+        #: 0 unless points are left out by a share in which they may differ from those that are listed.
         self.resolution = max([resolution, *(one.front.resolution for one in fronts)])
 
     def __len__(self) -> int:
@@ -363,7 +356,11 @@ class ParetoFront(DrawnOnAxes, Sequence[Plan]):
         """The front of each strategy that fits at all, by name."""
         return {
             one.strategy.name: ParetoFront(
-                self._request, (one,), resolution=one.front.resolution, bounds=self.bounds
+                self._request,
+                (one,),
+                resolution=one.front.resolution,
+                budgets=self._budgets,
+                bounds=self.bounds,
             )
             for one in self._fronts
             if len(one.front)
@@ -384,6 +381,24 @@ class ParetoFront(DrawnOnAxes, Sequence[Plan]):
     def proves_bounds(self) -> bool:
         """Whether one of the strategies proves what no schedule can be faster than."""
         return any(len(one.bounds) for one in self._fronts)
+
+    @property
+    def at_budgets(self) -> bool:
+        """Whether the points are the best plans within some budgets; between two there may be others."""
+        return self._budgets is not None
+
+    @cached_property
+    def may_gain(self) -> npt.NDArray[np.float64]:
+        """By what share of its time a plan may be beaten within less memory than the next one has, shape (n,).
+
+        0 where the next plan needs just more, and if every point is listed.
+        """
+        if not self.at_budgets or not len(self):
+            return np.zeros(len(self))
+        gain: npt.NDArray[np.float64] = np.append(1 - self.seconds[1:] / self.seconds[:-1], 0.0)
+        unit = math.gcd(self._question.costs.state_bytes, self._question.costs.tape_bytes)
+        between = np.append(np.diff(self.local_peak_bytes), 0) > unit
+        return np.where(between, gain, 0.0)
 
     @property
     def told_apart(self) -> float:
@@ -474,13 +489,3 @@ class ParetoFront(DrawnOnAxes, Sequence[Plan]):
     def _within(self, budget: int) -> Request:
         """Return the request with a local budget that was named, so that it has no headroom."""
         return self._request.replace(local_bytes=budget, headroom=0.0)
-
-
-def spread_places(memory: Integers, most: int) -> Integers:
-    """Return at most ``most`` indices of ascending bytes, evenly spaced in their logarithm, with both ends."""
-    if len(memory) <= most:
-        return np.arange(len(memory))
-    logs = np.log(memory)
-    # Between equal ends linspace may round to values above them, beyond the last point.
-    wanted = np.clip(np.linspace(logs[0], logs[-1], most), logs[0], logs[-1])
-    return np.unique(np.searchsorted(logs, wanted))

@@ -11,13 +11,14 @@ independently, uniformly in the logarithm, between its value over (1 + share) an
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from itertools import takewhile
+from operator import le
 from typing import TypeAlias, Unpack
 
 import numpy as np
@@ -25,18 +26,28 @@ import numpy.typing as npt
 
 from ckptplan.cost.arrays import COUNT_ROUNDING, SUM_ROUNDING
 from ckptplan.cost.case import Case
-from ckptplan.errors import InputError
+from ckptplan.cost.exact import cost_of
+from ckptplan.errors import InputError, refuse
 from ckptplan.model.display import DrawnOnFigure
-from ckptplan.model.goal import Goal
+from ckptplan.model.goal import Goal, Model
+from ckptplan.model.plan import Plan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress, StagedProgress
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import ACTION_TIMES, TIMES, Workload
-from ckptplan.planning.request import BudgetWishes, Request, ask_within_memory, read_argument, replace_memory
+from ckptplan.planning.request import (
+    WHY_LEFT_OUT,
+    BudgetWishes,
+    Request,
+    ask_within_memory,
+    read_argument,
+    replace_memory,
+)
 from ckptplan.planning.suggestions import explain_infeasible
 from ckptplan.schedule.simulator import play
 from ckptplan.search.question import Question
 from ckptplan.strategies.answer import Answer
+from ckptplan.strategies.registry import strategy_of
 from ckptplan.studies.axes import Axis, Value, find_axis
 from ckptplan.studies.workers import map_in_order
 from ckptplan.units import parse_fraction
@@ -45,12 +56,36 @@ from ckptplan.units import parse_fraction
 def price_kept(kept: Answer, question: Question) -> tuple[float, bool]:
     """Return the seconds of a kept plan at other costs, and whether it keeps the budgets there."""
     costs = question.costs
+    if (seconds := _reprice(kept, question)) is not None and kept.solved is not None:
+        # With smaller states and tapes, the peak is lower still.
+        local = kept.solved.local_peak_bytes + costs.resident_bytes - kept.solved_at.resident_bytes
+        at_most = replace(kept.solved, seconds=seconds, local_peak_bytes=local)
+        fits = bool(cost_of(at_most).within(question.budget)[0])
+        same, smaller = _compare_sizes(costs, kept.solved_at)
+        if same or (smaller and fits):
+            return seconds, fits
     cost = kept.cost(costs, question.goal.model)
     if _outgrows(kept, costs):
         # Freed checkpoints do not make enough room, and the closed form is too low.
         actions = kept.strategy.actions(kept.parameters, steps=costs.steps)
         cost = replace(cost, local_peak_bytes=np.array([play(actions, costs=costs).local_peak_bytes]))
     return float(cost.seconds[0]), bool(cost.within(question.budget)[0])
+
+
+def _reprice(kept: Answer, question: Question) -> float | None:
+    """Return the seconds of a solved schedule at other costs, None if they do not follow from its counts."""
+    if kept.solved is None or question.costs.overlaps_compute or question.goal.model != "exact":
+        return None
+    return float(question.costs.serial_seconds(kept.solved))
+
+
+def _compare_sizes(costs: StepCosts, others: StepCosts) -> tuple[bool, bool]:
+    """Return whether the bytes of states, tapes and chunks equal others, and whether none is larger."""
+    sizes, other_sizes = (
+        (each.state_bytes, each.tape_bytes, each.chunk_bytes, each.remote_state_bytes)
+        for each in (costs, others)
+    )
+    return sizes == other_sizes, all(map(le, sizes, other_sizes))
 
 
 def _outgrows(kept: Answer, costs: StepCosts) -> bool:
@@ -140,9 +175,11 @@ def _compare_at(costs: StepCosts, *, question: Question, kept: Answer) -> tuple[
     if faster is None:
         return ours, ours, None
     least, told_apart = faster.key[0], 1 - max(question.resolution, _TIE)
-    # The plan's own strategy may have a better setting, which matters if the plan is slower beyond doubt.
-    own = asked.for_strategy(kept.strategy).best() if ours * told_apart > least else None
-    if own is None or min(ours, own.key[0]) * told_apart <= least:
+    if ours * told_apart <= least:
+        return ours, least, None
+    # The plan's own strategy may have a better setting, unless it is left out.
+    own = asked.for_strategy(kept.strategy).best() if kept.strategy.name in asked.goal.strategies else None
+    if own is not None and own.key[0] * told_apart <= least:
         return ours, least, None
     chosen = asked.best() or faster
     return ours, least, chosen.strategy.name
@@ -206,11 +243,20 @@ INPUTS = (
     "tape-bytes",
     *_OPTIONAL,
 )
+#: Those that a schedule's peak rises with, and those that its seconds are linear in.
+_SIZES = ("state-bytes", "tape-bytes")
+_LINEAR = (
+    *("bandwidth", "latency", "synchronisation", "transfer-seconds"),
+    *("recompute-ratio", "forward-seconds", "backward-seconds"),
+    *(name.replace("_", "-") for name in ACTION_TIMES),
+)
 FACTORS = (0.5, 0.8, 1.25, 2.0)
 #: The range of factors in which break-evens are searched, and the number of grid steps in each direction.
 _LEAST, _MOST, _STEPS = 0.25, 4.0, 10
 #: The precision of a break-even, as a ratio of factors.
 _CLOSE = 1.001
+#: So many settings bound the time of the next search.
+_SETTINGS = 3
 #: So many samples of the error bars are as much work as an input.
 _WORK = 30
 
@@ -278,7 +324,13 @@ class Influence:
 
 @dataclass(frozen=True, kw_only=True)
 class Sensitivity(DrawnOnFigure):
-    """The best plan for unchanged inputs, the influence of each input, and the plan's error bars."""
+    """The best plan for unchanged inputs, the influence of each input, and the plan's error bars.
+
+    ``best`` is the plan that is varied: that of ``optimize``, or the plan that was given. With each scaled
+    input, it is compared with the strategies of ``goal``. Strategies that ``optimize`` compares, too, are
+    ``left_out``: each has the reason. ``best_compared`` is then the best plan of the strategies of ``goal`` for
+    unchanged inputs, None if none fits.
+    """
 
     workload: Workload
     profile: HardwareProfile
@@ -288,13 +340,20 @@ class Sensitivity(DrawnOnFigure):
     #: Whether the best plan moves states to remote memory.
     moves: bool
     error_bars: ErrorBars | None = None
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    best_compared: Best | None = None
+
+
+#: Closed forms that take as long as all others: left out where a given plan is varied, as on a page.
+_SLOWEST = ("disk-revolve", "periodic")
 
 
 def sensitivity(
-    workload: Workload,
-    profile: HardwareProfile,
+    workload: Workload | None = None,
+    profile: HardwareProfile | None = None,
     *,
-    model: str = "exact",
+    plan: Plan | None = None,
+    model: Model | None = None,
     uncertainty: float | str | None = None,
     progress: Progress | None = None,
     executor: Executor | None = None,
@@ -308,14 +367,16 @@ def sensitivity(
     Arguments:
         workload: the training job.
         profile: the hardware.
-        model: 'exact', or 'paper' for the printed equations.
+        plan: a plan to vary, in place of a workload and a profile. Its workload, profile, budgets and
+            strategies are used, and its schedule is the one that is kept.
+        model: 'exact' (the default), or 'paper' for the printed equations.
         uncertainty: if given, as 0.1 or '10%' and at most 1, the result has error bars: all times vary at once
             by up to this share.
         progress: called with the work done and the total work.
         executor: varies inputs side by side, as in ``sweep``.
         command: recorded in the provenance.
-        wishes: ``strategies`` (None means 'closed'), ``local_bytes``, ``headroom``, ``remote_bytes`` and
-            ``effort``, as in ``optimize``.
+        wishes: ``strategies``, ``local_bytes``, ``headroom``, ``remote_bytes`` and ``effort``, as in
+            ``optimize``. Unless strategies are named, solved ones are ``left_out`` where inputs are scaled.
 
     Raises InputError, Infeasible if nothing fits the unchanged inputs, and CkptplanError if a worker of the
     executor ends three times.
@@ -329,26 +390,46 @@ def sensitivity(
             allows=lambda share: 0 < share <= 1,
             accepted="a share above 0 and up to 1, as 0.1 or '10%'",
         )
-    request = Request.of(
-        workload,
-        profile,
-        command=command,
-        unless_named="closed",
-        # Named here, so that they cannot be wished for.
-        objective="time",
-        max_overhead=None,
-        model=model,
-        **wishes,
-    )
-    case, goal = Case(workload=workload, profile=replace_memory(profile, wishes)), request.goal
-    question = ask_within_memory(case, goal)
-    nominal = question.best()
-    if nominal is None:
+    if plan is not None:
+        given = {"workload": workload, "profile": profile, "model": model, **wishes}
+        for name, value in given.items():
+            if value is not None:
+                raise refuse(value, "does not go together with a plan", field=name, accepted="one of them")
+        request = Request.of_plan(plan, command=command)
+        request = request.replace(objective="time", max_overhead=None)
+        budget = plan.goal.local_bytes
+        budgets = BudgetWishes(
+            # Where it is the profile's own, the headroom stays a part of the profile.
+            local_bytes=None if budget == plan.profile.local_budget_bytes else budget,
+            remote_bytes="unbounded" if plan.goal.remote_bytes is None else plan.goal.remote_bytes,
+        )
+        case = Case(workload=plan.workload, profile=replace_memory(plan.profile, budgets))
+    else:
+        request = Request.of(
+            workload,  # type: ignore[arg-type]  # refused there, by name
+            profile,  # type: ignore[arg-type]
+            command=command,
+            # Named here, so that they cannot be wished for.
+            objective="time",
+            max_overhead=None,
+            model=model or "exact",
+            **wishes,
+        )
+        case = Case(workload=request.case.workload, profile=replace_memory(request.case.profile, wishes))
+    question = ask_within_memory(case, request.goal)
+    compared = question if wishes.get("strategies") is not None else question.for_closed_forms()
+    quick = tuple(name for name in compared.goal.strategies if name not in _SLOWEST)
+    if plan is not None and quick:
+        compared = compared.replace(strategies=quick)
+    kept = question.best() if plan is None else _make_answer(plan, question)
+    if kept is None:
         raise explain_infeasible(request)
-    study = _Study(case=case, goal=goal, kept=nominal)
+    names = [name for name in question.goal.strategies if name not in compared.goal.strategies]
+    best_compared = compared.best() if names else None
+    study = _Study(case=case, goal=compared.goal, kept=kept)
     inputs = [name for name in INPUTS if name not in _OPTIONAL or any(find_axis(name).now(case))]
     stages = StagedProgress(progress, stages=len(inputs) + (0 if share is None else SAMPLES // _WORK))
-    found = map_in_order(
+    measured = map_in_order(
         study.measure_influence,
         map(find_axis, inputs),
         executor=executor,
@@ -357,12 +438,12 @@ def sensitivity(
     influences = []
     for place, name in enumerate(inputs):
         stages.begin(place, name)
-        influences.append(next(found))
+        influences.append(next(measured))
     error_bars = None
     if share is not None:
         error_bars = compute_error_bars(
-            question,
-            nominal,
+            compared,
+            kept,
             profile=case.profile,
             share=share,
             executor=executor,
@@ -370,14 +451,29 @@ def sensitivity(
         )
     stages.end()
     return Sensitivity(
-        workload=workload,
+        workload=case.workload,
         profile=case.profile,
-        goal=goal,
-        best=_summarise(nominal),
+        goal=compared.goal,
+        best=_summarise(kept),
         influences=tuple(influences),
-        moves=nominal.predicted(case.costs).messages > 0,
+        moves=kept.predicted(case.costs).messages > 0,
         error_bars=error_bars,
+        left_out=dict.fromkeys(names, WHY_LEFT_OUT),
+        best_compared=None if best_compared is None else _summarise(best_compared),
     )
+
+
+def _make_answer(plan: Plan, question: Question) -> Answer:
+    """Return the schedule of a plan as the answer to a question."""
+    answer = Answer(
+        strategy=strategy_of(plan.strategy),
+        parameters=plan.parameters,
+        solved_at=question.costs,
+        regular=plan.regular,
+        schedule=plan.splits,
+    )
+    solved = None if plan.splits is None else answer.totals(question.costs)
+    return replace(answer, solved=solved, key=(answer.seconds(question.costs, question.goal.model),))
 
 
 def _summarise(answer: Answer) -> Best:
@@ -390,11 +486,25 @@ _Scanned: TypeAlias = tuple[float, str | None]
 
 @dataclass(frozen=True, kw_only=True)
 class _Study:
-    """A case, a goal, and the plan that is kept."""
+    """A case, a goal with the strategies that are compared, and the plan that is kept.
+
+    The best plan at scaled inputs is that of these strategies, or the plan that is kept if its strategy is not
+    one of them and its schedule is still better.
+    """
 
     case: Case
     goal: Goal
     kept: Answer
+    #: By the name of an input and a factor: the question, what the plan that is kept costs, and the best plan.
+    _questions: dict[tuple[str, float], Question] = field(default_factory=dict, compare=False)
+    _prices: dict[tuple[str, float], tuple[float, bool]] = field(default_factory=dict, compare=False)
+    _plans: dict[tuple[str, float], Best | None] = field(default_factory=dict, compare=False)
+    #: By the name of an input: the least factor at which the plan kept is known not to fit.
+    _misfits: dict[str, float] = field(default_factory=dict, compare=False)
+    #: By the name of an input and the last factor: whether the plan kept stays the best one.
+    _stays: dict[tuple[str, float], bool] = field(default_factory=dict, compare=False)
+    #: The last best settings of closed forms for each input, which bound the time at other factors.
+    _settings: dict[str, deque[Answer]] = field(default_factory=dict, compare=False)
 
     def measure_influence(self, axis: Axis) -> Influence:
         """Return the influence of one input."""
@@ -419,7 +529,7 @@ class _Study:
     def _allows(self, axis: Axis, factor: float) -> bool:
         """Return whether a file may have the input scaled by a factor."""
         try:
-            ask_within_memory(axis.scale(self.case, factor), self.goal)
+            self._ask(axis, factor)
         except InputError:
             return False
         return True
@@ -429,15 +539,95 @@ class _Study:
         factors = (end ** (step / _STEPS) for step in range(_STEPS + 1))
         return list(takewhile(partial(self._allows, axis), factors))
 
+    def _ask(self, axis: Axis, factor: float) -> Question:
+        """Return the question with an input scaled by a factor. Raises InputError."""
+        key = axis.name, factor
+        if key not in self._questions:
+            self._questions[key] = ask_within_memory(axis.scale(self.case, factor), self.goal)
+        return self._questions[key]
+
+    def _price_kept(self, axis: Axis, factor: float) -> tuple[float, bool]:
+        """Return what ``price_kept`` does with an input scaled by a factor."""
+        key, question = (axis.name, factor), self._ask(axis, factor)
+        if key not in self._prices:
+            seconds = _reprice(self.kept, question) if axis.name in _SIZES else None
+            if seconds is not None and factor >= self._misfits.get(axis.name, math.inf):
+                # A schedule that does not fit does not fit with larger states or tapes.
+                self._prices[key] = seconds, False
+            else:
+                self._prices[key] = price_kept(self.kept, question)
+            if not self._prices[key][1] and axis.name in _SIZES:
+                self._misfits[axis.name] = min(factor, self._misfits.get(axis.name, math.inf))
+        return self._prices[key]
+
+    def _stays_best(self, axis: Axis, end: float) -> bool:
+        """Return whether the plan kept is the best one for every factor from 1 to an end, by few searches.
+
+        Each schedule takes a time that is linear in the time that an input scales (in the inverse of a
+        bandwidth), so the least time of the strategies that are compared is concave, and so is its lead over
+        the plan kept. Where that is positive at both ends, it is positive between them.
+        """
+        key = axis.name, end
+        if key not in self._stays:
+            self._stays[key] = (
+                axis.name in _LINEAR
+                and not self.case.profile.overlaps_compute
+                and self.goal.model == "exact"
+                and all(self._is_ahead(axis, factor) for factor in (1.0, self._list_scanned(axis, end)[-1]))
+            )
+        return self._stays[key]
+
+    def _is_ahead(self, axis: Axis, factor: float) -> bool:
+        """Return whether the plan kept is left out of the comparison, and faster beyond doubt."""
+        seconds, question = self._price_left_out(axis, factor), self._ask(axis, factor)
+        return seconds is not None and question.faster_than(seconds / (1 - question.resolution)) is None
+
+    def _find_best(self, axis: Axis, factor: float) -> Best | None:
+        """Return the best plan with an input scaled by a factor, None if nothing fits."""
+        key = axis.name, factor
+        if key not in self._plans:
+            self._plans[key] = self._choose(axis, factor)
+        return self._plans[key]
+
+    def _choose(self, axis: Axis, factor: float) -> Best | None:
+        """Return the best plan, by the rule for solved strategies if it is the plan that is kept."""
+        question = self._ask(axis, factor)
+        told_apart = 1 - question.resolution
+        left_out = self._price_left_out(axis, factor)
+        if left_out is not None and self._stays_best(axis, _LEAST if factor < 1 else _MOST):
+            return replace(_summarise(self.kept), seconds=left_out)
+        bounds = [] if left_out is None else [left_out / told_apart]
+        settings = self._settings.setdefault(axis.name, deque(maxlen=_SETTINGS))
+        known = [*settings, self.kept] if self.kept.strategy.is_closed_form and left_out is None else settings
+        if question.goal.model == "exact":
+            # A search does not admit chunks that grow too fast, even where they fit.
+            admitted = (setting for setting in known if not _outgrows(setting, question.costs))
+            prices = (price_kept(setting, question) for setting in admitted)
+            bounds += [seconds for seconds, fits in prices if fits]
+        answer = question.best_below(min(bounds)) if bounds else question.best()
+        if left_out is not None and (answer is None or left_out < answer.key[0] * told_apart):
+            return replace(_summarise(self.kept), seconds=left_out)
+        if answer is None:
+            return None
+        if answer.strategy.is_closed_form and answer.parameters not in [each.parameters for each in settings]:
+            settings.append(answer)
+        return _summarise(answer)
+
+    def _price_left_out(self, axis: Axis, factor: float) -> float | None:
+        """Return the seconds of the plan kept; None if it does not fit, or if its strategy is compared."""
+        if self.kept.strategy.name in self.goal.strategies:
+            return None
+        seconds, fits = self._price_kept(axis, factor)
+        return seconds if fits else None
+
     def _replan(self, axis: Axis, factor: float) -> Replanned:
-        question = ask_within_memory(axis.scale(self.case, factor), self.goal)
-        answer = question.best()
-        seconds, fits = price_kept(self.kept, question)
+        best = self._find_best(axis, factor)
+        seconds, fits = self._price_kept(axis, factor)
         return Replanned(
             factor=factor,
             values=tuple(axis.scale_values(self.case, factor)),
-            best=None if answer is None else _summarise(answer),
-            change=None if answer is None else answer.key[0] / self.kept.key[0] - 1,
+            best=best,
+            change=None if best is None else best.seconds / self.kept.key[0] - 1,
             kept_seconds=seconds,
             kept_change=seconds / self.kept.key[0] - 1,
             kept_fits=fits,
@@ -446,6 +636,8 @@ class _Study:
     def _find_break_evens(self, axis: Axis) -> Iterator[BreakEven]:
         """Scan a grid of factors outwards from 1, and bisect wherever two neighbours differ."""
         for end in (_LEAST, _MOST):
+            if self._stays_best(axis, end):
+                continue
             near: _Scanned = 1.0, self.kept.strategy.name
             for factor in self._list_scanned(axis, end)[1:]:
                 far = self._scan(axis, factor, near)
@@ -454,12 +646,23 @@ class _Study:
 
     def _scan(self, axis: Axis, factor: float, *neighbours: _Scanned) -> _Scanned:
         """Return what is best at a factor; a neighbour's strategy stays if no other is faster beyond doubt."""
-        question = ask_within_memory(axis.scale(self.case, factor), self.goal)
-        best = question.best()
+        best = self._find_best(axis, factor)
         if best is None:
             return factor, None
         names = (strategy for _, strategy in neighbours if strategy is not None)
-        return factor, _stay_with(names, best, question)
+        question = self._ask(axis, factor)
+        most = best.seconds * (1 + COUNT_ROUNDING) / (1 - question.resolution)
+        for name in dict.fromkeys(names):
+            if name == best.strategy:
+                break
+            if name in question.goal.strategies:
+                alone = question.replace(strategies=(name,)).best_below(most)
+                seconds = None if alone is None else alone.key[0]
+            else:
+                seconds = self._price_left_out(axis, factor)
+            if seconds is not None and seconds <= most:
+                return factor, name
+        return factor, best.strategy
 
     def _bisect(self, axis: Axis, near: _Scanned, far: _Scanned) -> Iterator[BreakEven]:
         """Yield each change of the best strategy between two factors, by bisection."""
@@ -474,15 +677,3 @@ class _Study:
         middle = self._scan(axis, factor, near, far)
         yield from self._bisect(axis, near, middle)
         yield from self._bisect(axis, middle, far)
-
-
-def _stay_with(names: Iterable[str], best: Answer, question: Question) -> str:
-    """Return the first of some strategies whose plan cannot be told from the best one, else the best's."""
-    most = best.key[0] * (1 + COUNT_ROUNDING) / (1 - question.resolution)
-    for name in dict.fromkeys(names):
-        if name == best.strategy.name:
-            break
-        alone = question.replace(strategies=(name,)).best()
-        if alone is not None and alone.key[0] <= most:
-            return name
-    return best.strategy.name

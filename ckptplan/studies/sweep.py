@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, islice, product
 from typing import Any, TypeAlias, Unpack
@@ -27,6 +27,7 @@ from ckptplan.planning.request import (
     Wishes,
     ask_within_memory,
     check_kind,
+    list_left_out,
     make_goal,
     replace_memory,
 )
@@ -108,6 +109,8 @@ class Sweep:
     grid: Grid
     goal: Goal
     shard: Shard | None = None
+    #: The strategies that ``optimize`` compares and the sweep does not, each with the reason.
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
@@ -218,8 +221,10 @@ def make_sweep(
     """
     grid = make_grid(over)
     _check_budgets(grid, wishes)
+    goal = make_goal(unless_named="closed", **wishes)
     sweep = Sweep(
-        goal=make_goal(unless_named="closed", **wishes),
+        goal=goal,
+        left_out=list_left_out(wishes.get("strategies"), goal),
         workloads=list_several(workloads, Workload, "workloads"),
         profiles=tuple(
             replace_memory(profile, wishes) for profile in list_several(profiles, HardwareProfile, "profiles")

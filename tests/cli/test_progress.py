@@ -72,6 +72,8 @@ def test_stages_say_what_they_do() -> None:
         def doing(self, what: str) -> None:
             stages.append(what)
 
-    workload, profile = ckptplan.load_workload("paper-snn").with_steps(512), ckptplan.load_profile("ipu-mk2")
-    ckptplan.optimize(workload, profile, strategies=["periodic", "optimal"], progress=Listener())
-    assert stages == ["periodic", "optimal"]
+    workload, profile = ckptplan.load_workload("paper-snn").with_steps(300), ckptplan.load_profile("ipu-mk2")
+    ckptplan.optimize(
+        workload, profile, strategies=["bptt-hsm", "optimal"], local_bytes="250 kB", progress=Listener()
+    )
+    assert stages == ["optimal", "bptt-hsm"]

@@ -1,4 +1,4 @@
-"""Equations (1) to (13): each by a case that can be checked by hand, and each decision on its gaps."""
+"""Equations (1) to (13): by cases that can be checked by hand, and each decision on its gaps."""
 
 import re
 from pathlib import Path
@@ -9,10 +9,49 @@ import pytest
 from ckptplan.cost import paper
 from ckptplan.model.record import Parameters
 from ckptplan.strategies.closed_form import ClosedForm
-from ckptplan.strategies.registry import all_strategies
+from ckptplan.strategies.registry import all_strategies, select_strategies
 from tests.support import plain_costs
 
-SIZES = {"M_s": 10, "M_a": 10, "M_others": 7}
+#: With f = 1, o = 0.5, b = 2 and r = 0.25, T_fwd + T_bwd = 3.5 T, T_refwd = 0.25 T and T_standard = 3.75 T.
+#: A state is written in 3 and read in 5 seconds: T_c = 4 and T_s = 0.5, T_c + T_s = 4.5.
+#: M_s = 10, M_a = 30, M_others = 7, and a state takes 1,000 bytes of remote memory.
+PRINTED_COSTS = {
+    "state_bytes": 10, "tape_bytes": 30, "resident_bytes": 7, "remote_state_bytes": 1000,
+    "forward_seconds": 1.0, "backward_seconds": 2.0, "record_overhead_seconds": 0.5,
+    "recompute_seconds": 0.25,
+    "write_seconds": 3.0, "read_seconds": 5.0, "message_seconds": 0.5,
+}  # fmt: skip
+#: Strategy, setting, T -> seconds, local bytes and remote bytes by the printed equations.
+PRINTED: list[tuple[str, dict[str, int], int, tuple[float, int, int]]] = [
+    # (2) M_a T + M_others. Base has no messages and runs no step again.
+    ("base", {}, 10, (35.0, 30 * 10 + 7, 0)),
+    ("base", {}, 1, (3.5, 30 + 7, 0)),
+    # (1) ceil(T / c) checkpoints, (4) c M_a + checkpoints M_s + M_others, (5) T_standard.
+    ("standard", {"chunk_size": 1}, 10, (37.5, 1 * 30 + 10 * 10 + 7, 0)),
+    ("standard", {"chunk_size": 4}, 10, (37.5, 4 * 30 + 3 * 10 + 7, 0)),
+    ("standard", {"chunk_size": 5}, 10, (37.5, 5 * 30 + 2 * 10 + 7, 0)),
+    ("standard", {"chunk_size": 1}, 1, (3.75, 30 + 10 + 7, 0)),
+    # (6) c M_a + 1 M_s + M_others, (7) T_standard + 2 (T_c + T_s) checkpoints.
+    ("remote", {"chunk_size": 4}, 10, (37.5 + 2 * 4.5 * 3, 4 * 30 + 10 + 7, 3000)),
+    ("remote", {"chunk_size": 5}, 10, (37.5 + 2 * 4.5 * 2, 5 * 30 + 10 + 7, 2000)),
+    ("remote", {"chunk_size": 6}, 13, (48.75 + 2 * 4.5 * 3, 6 * 30 + 10 + 7, 3000)),
+    ("remote", {"chunk_size": 10}, 10, (37.5 + 2 * 4.5 * 1, 10 * 30 + 10 + 7, 1000)),
+    # (8) c M_a + q M_s + M_others; (9) T_standard + T_c states + T_s N_c with (10) mended (D1):
+    # N_c = 2 (ceil(checkpoints / q) - 1) messages, which move 2 (checkpoints - q) states.
+    ("hierarchical", {"chunk_size": 1, "nb_local": 5}, 10, (37.5 + 4 * 10 + 0.5 * 2, 30 + 50 + 7, 5000)),
+    ("hierarchical", {"chunk_size": 2, "nb_local": 2}, 10, (37.5 + 4 * 6 + 0.5 * 4, 60 + 20 + 7, 3000)),
+    ("hierarchical", {"chunk_size": 3, "nb_local": 1}, 10, (37.5 + 4 * 6 + 0.5 * 6, 90 + 10 + 7, 3000)),
+    ("hierarchical", {"chunk_size": 1, "nb_local": 3}, 13, (48.75 + 4 * 20 + 0.5 * 8, 30 + 30 + 7, 10_000)),
+    # As many slots as checkpoints, and more slots: nothing moves.
+    ("hierarchical", {"chunk_size": 4, "nb_local": 3}, 10, (37.5, 120 + 30 + 7, 0)),
+    ("hierarchical", {"chunk_size": 5, "nb_local": 4}, 10, (37.5, 150 + 40 + 7, 0)),
+    # (11) c M_a + ceil(rc / c) M_s + M_others, (12) T_standard + T_refwd + (T_c + T_s) N_c,
+    # (13) N_c = 2 ceil(T / rc).
+    ("double", {"chunk_size": 2, "remote_chunk_size": 4}, 10, (40.0 + 4.5 * 6, 60 + 20 + 7, 3000)),
+    ("double", {"chunk_size": 3, "remote_chunk_size": 5}, 10, (40.0 + 4.5 * 4, 90 + 20 + 7, 2000)),
+    ("double", {"chunk_size": 4, "remote_chunk_size": 4}, 13, (52.0 + 4.5 * 8, 120 + 10 + 7, 4000)),
+    ("double", {"chunk_size": 2, "remote_chunk_size": 10}, 10, (40.0 + 4.5 * 2, 60 + 50 + 7, 1000)),
+]
 
 
 def closed_form(name: str) -> ClosedForm:
@@ -21,13 +60,17 @@ def closed_form(name: str) -> ClosedForm:
     return strategy
 
 
-def test_eq_1_number_of_checkpoints_rounds_up() -> None:
-    assert paper.nb_checkpoints(T=4096, chunk_size=64) == 64
-    assert paper.nb_checkpoints(T=4097, chunk_size=64) == 65
+@pytest.mark.parametrize(("name", "setting", "steps", "expected"), PRINTED)
+def test_a_strategy_costs_what_the_printed_equations_say(
+    name: str, setting: dict[str, int], steps: int, expected: tuple[float, int, int]
+) -> None:
+    costs = plain_costs(steps, **PRINTED_COSTS)
+    cost = closed_form(name).cost(Parameters(setting), costs=costs, model="paper")
+    assert (cost.seconds[0], cost.local_peak_bytes[0], cost.remote_peak_bytes[0]) == expected
 
 
-def test_eq_2_base_memory() -> None:
-    assert paper.memory_base(T=5, M_a=10, M_others=7) == 57
+def test_the_table_has_each_strategy_of_the_paper() -> None:
+    assert {name for name, *_ in PRINTED} == {strategy.name for strategy in select_strategies(["paper"])}
 
 
 def test_eq_3_state_of_the_paper() -> None:
@@ -35,64 +78,11 @@ def test_eq_3_state_of_the_paper() -> None:
     assert paper.state_bytes(batch_size=120, num_neurons=2, value_bytes=4) == 960
 
 
-def test_eq_4_standard_memory() -> None:
-    assert paper.memory(chunk_size=8, checkpoints=4, **SIZES) == 10 * (8 + 4) + 7
-
-
-def test_eq_5_standard_time() -> None:
-    """Ten steps of f = 1, b = 2 and r = 0.1 seconds."""
-    assert paper.standard_seconds(plain_costs(10, recompute_seconds=0.1)) == 31.0
-
-
-def test_eq_6_remote_memory() -> None:
-    assert paper.memory(chunk_size=8, checkpoints=1, **SIZES) == 10 * (8 + 1) + 7
-
-
-def test_eq_7_remote_time() -> None:
-    """Each checkpoint goes one way and comes back: T_c is one way (decision D2)."""
-    assert paper.time(T_standard=31.0, T_c=2.0, T_s=0.5, states=8, N_c=8) == 31 + 2 * 2.5 * 4
-
-
-def test_eq_8_hierarchical_memory() -> None:
-    assert paper.memory(chunk_size=8, checkpoints=3, **SIZES) == 10 * (8 + 3) + 7
-
-
-def test_eq_9_hierarchical_time() -> None:
-    assert paper.time(T_standard=31.0, T_c=2.0, T_s=0.5, states=10, N_c=6) == 31 + 20 + 3
-
-
 def test_eq_10_communications_are_mended() -> None:
     """Printed, 64 checkpoints with 16 local ones would need -24 communications (decision D1)."""
     assert 2 * (64 / 16 - 16) == -24
     assert paper.communications_hierarchical(nb_checkpoints=64, nb_local=16) == 2 * (4 - 1)
-    assert paper.communications_hierarchical(nb_checkpoints=5, nb_local=16) == 0
     assert paper.states_hierarchical(nb_checkpoints=64, nb_local=16) == 2 * 48
-    assert paper.states_hierarchical(nb_checkpoints=5, nb_local=16) == 0
-
-
-def test_eq_11_double_memory() -> None:
-    assert paper.memory(chunk_size=8, checkpoints=4, **SIZES) == 10 * (8 + 4) + 7
-
-
-def test_eq_12_double_time() -> None:
-    assert paper.time(T_standard=31.0, T_refwd=1.0, T_c=2.0, T_s=0.5, states=6, N_c=6) == 31 + 1 + 15
-
-
-def test_eq_13_communications_of_double() -> None:
-    assert paper.communications_double(T=4096, remote_chunk_size=256) == 32
-    assert paper.communications_double(T=4097, remote_chunk_size=256) == 34
-
-
-def test_tapes_larger_than_states_are_charged_as_tapes() -> None:
-    """Decision D0: one size M_s would let a plan overrun its budget."""
-    sizes = {"M_s": 10, "M_a": 30, "M_others": 0}
-    assert paper.memory(chunk_size=8, checkpoints=4, **sizes) == 8 * 30 + 4 * 10
-
-
-def test_a_short_batch_costs_a_whole_message() -> None:
-    """Decision D1 where nb_local does not divide: batches of 1, 16, 16 and 16 of 65 checkpoints."""
-    assert paper.communications_hierarchical(nb_checkpoints=65, nb_local=16) == 2 * 4
-    assert paper.states_hierarchical(nb_checkpoints=65, nb_local=16) == 2 * (1 + 16 + 16 + 16)
 
 
 def test_the_printed_peak_of_remote_has_one_state_more() -> None:
@@ -139,12 +129,3 @@ def test_arrays_give_what_scalars_give() -> None:
     assert calls.tolist() == [
         paper.communications_hierarchical(nb_checkpoints=int(n), nb_local=7) for n in checkpoints
     ]
-
-
-def test_the_inputs_of_the_equations() -> None:
-    """T_fwd holds the recording of tapes; T_c is the mean of both directions; T_refwd is an input (D3)."""
-    costs = plain_costs(10, record_overhead_seconds=0.25)
-    assert paper.base_seconds(costs) == 10 * (1.0 + 0.25) + 10 * 2.0
-    assert paper.recompute_seconds(costs) == 10.0
-    assert paper.standard_seconds(costs) == 42.5
-    assert paper.times(costs)["T_c"] == 3.5

@@ -127,7 +127,7 @@ def test_the_wave_equation_has_the_same_gradient_under_every_plan() -> None:
     done = python("-W", "error", EXAMPLES / "wave_adjoint.py")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert [line.split(":")[0] for line in lines[1:4]] == ["nested", "optimal", "double"]
+    assert [line.split(":")[0] for line in lines[1:4]] == ["nested", "hierarchical", "double"]
     assert all(line.endswith("same gradient: True") for line in lines[1:4])
     one, other = (float(number) for number in re.findall(r"-?\d\.\d+e[+-]\d+", lines[4]))
     assert one == pytest.approx(other, rel=1e-5)

@@ -5,13 +5,13 @@ confuses the two where they differ.
 """
 
 import checkpoint_schedules as peer
-import numpy as np
 import pytest
 
+from ckptplan.model.budget import Budget
 from ckptplan.recursion.classical import SingleTape
 from ckptplan.recursion.problem import Prices
-from ckptplan.recursion.segments import choose_segments
 from ckptplan.recursion.tree import UnitSizes
+from tests.support import ask, plain_costs
 
 DISK = peer.StorageType.DISK
 PROBLEMS = [
@@ -54,8 +54,11 @@ def test_h_revolve_costs_what_the_optimum_costs(
 @pytest.mark.parametrize(("steps", "slots", "write", "read"), PROBLEMS)
 def test_disk_revolve_costs_what_the_closed_form_says(steps: int, slots: int, write: int, read: int) -> None:
     schedule = peer.DiskRevolve(steps, slots, uf=1, ub=1, wd=write, rd=read)
-    found = choose_segments(steps=steps, slots=np.array([slots]), transfer=write + read, recompute=1.0)
+    costs = plain_costs(steps, write_seconds=float(write), read_seconds=float(read), message_seconds=0.0)
+    budget = Budget(local_bytes=costs.tape_bytes + slots * costs.state_bytes)
+    answer = ask(costs=costs, budget=budget, strategies=("disk-revolve",)).best()
+    assert answer is not None
     # Where it never frees its disk slots it pays no less: the peer's own plan is the measure.
-    assert found.number * (write + read) + found.recomputed_steps == cost(
-        schedule, steps=steps, write=write, read=read
+    assert answer.key[0] - costs.sweep_seconds == pytest.approx(
+        cost(schedule, steps=steps, write=write, read=read)
     )

@@ -9,104 +9,14 @@ from hypothesis import strategies as st
 import ckptplan
 from ckptplan.cost.case import Case
 from ckptplan.model.budget import Budget
-from ckptplan.model.goal import Model, ObjectiveName
-from ckptplan.model.step_costs import StepCosts
+from ckptplan.model.goal import ObjectiveName
 from ckptplan.model.workload import ACTION_TIMES
-from ckptplan.planning.optimize import list_proofs
-from ckptplan.planning.request import derive_bound
-from ckptplan.search.question import Question
-from ckptplan.strategies.answer import Answer
 from ckptplan.studies.axes import find_axis
 from ckptplan.studies.machines import compare_machines
-from tests.support import CLOSED, SOLVED, ask, calibration, plain_costs, seconds, step_costs
+from tests.support import CLOSED, ask, calibration, plain_costs, seconds
 
 resolutions = st.sampled_from([0.001, 0.01, 0.05, 0.2])
 OBJECTIVES: tuple[ObjectiveName, ...] = ("time", "memory", "balanced")
-
-
-@st.composite
-def questions(draw: st.DrawFn, *, strategies: tuple[str, ...] = tuple(CLOSED), most: int = 64) -> Question:
-    """Any costs, limits, objective and resolution."""
-    costs: StepCosts = draw(step_costs(steps=st.integers(1, most)))
-    largest = costs.resident_bytes + costs.steps * (costs.tape_bytes + costs.state_bytes)
-    model: Model = draw(st.sampled_from(["exact", "exact", "paper"]))
-    names = tuple(name for name in strategies if model == "exact" or (name in CLOSED and CLOSED[name].printed))
-    return ask(
-        costs=costs,
-        budget=Budget(
-            local_bytes=draw(st.none() | st.integers(1, largest)),
-            remote_bytes=draw(st.none() | st.integers(0, costs.steps * costs.remote_state_bytes)),
-        ),
-        strategies=names,
-        objective=draw(st.sampled_from(OBJECTIVES)),
-        model=model,
-        max_overhead=draw(st.none() | st.floats(0, 3)),
-        resolution=draw(resolutions),
-    )
-
-
-def mark_of(answer: Answer, question: Question) -> tuple[float, ...]:
-    """What the numbers that decide would be if the plan were quicker by the resolution."""
-    first, second, *_ = answer.key
-    if len(answer.key) == 4:  # a knee has a coordinate before its seconds
-        return (first - question.resolution,)
-    if question.goal.objective == "memory":
-        return first, second * (1 - question.resolution)
-    return (first * (1 - question.resolution),)
-
-
-def assert_chosen_by_the_rule(question: Question) -> None:
-    """No answer beats the first by more than the resolution, and each simpler one is worse."""
-    ranked = question.rank()
-    if not ranked:
-        assert question.best() is None
-        return
-    first, *others = ranked
-    assert question.best() == first
-    assert [other.key for other in others] == sorted(other.key for other in others)
-    mark = mark_of(first, question)
-    for other in others:
-        assert other.key[: len(mark)] >= mark
-        assert other.strategy.simplicity > first.strategy.simplicity or other.key > first.key
-
-
-@given(question=questions())
-def test_the_first_is_the_simplest_that_no_other_beats_by_more_than_the_resolution(question: Question) -> None:
-    assert_chosen_by_the_rule(question)
-
-
-@settings(max_examples=40)
-@given(question=questions(strategies=("base", "standard", "double", "growing", *SOLVED), most=9))
-def test_so_it_is_with_strategies_that_are_solved(question: Question) -> None:
-    """Optimal takes over the answers of others, of which a search that is cut short knows fewer."""
-    assert_chosen_by_the_rule(question)
-
-
-@settings(max_examples=40)
-@given(
-    question=questions(strategies=("base", "standard", "nested", "double", *SOLVED), most=9),
-    ample=st.booleans(),
-)
-def test_what_is_not_searched_is_no_quicker(question: Question, ample: bool) -> None:
-    """The first answer, and what is proved of it, are those of a search of every strategy."""
-    asked = question.replace(local_bytes=None) if ample else question
-    every, some = asked.rank(), asked.rank_until_settled()
-    assert some[:1] == every[:1]
-    if not every:
-        return
-    unsearched = {strategy.name for strategy in asked.unsearched(every[0])}
-    assert {answer.strategy.name for answer in some} == {one.strategy.name for one in every} - unsearched
-    if unsearched:
-        assert all(answer.key[0] >= every[0].key[0] * (1 - 1e-12) for answer in every)
-        assert asked.least_seconds == pytest.approx(every[0].key[0], rel=1e-12)
-        least = derive_bound(list_proofs(every, asked), every[0].key[0])
-        assert derive_bound(list_proofs(some, asked), every[0].key[0]) == least
-
-
-@given(question=questions())
-def test_without_a_resolution_the_least_key_is_first(question: Question) -> None:
-    ranked = question.replace(resolution=0.0).rank()
-    assert ranked == sorted(ranked, key=lambda answer: (answer.key, answer.strategy.rank))
 
 
 def test_a_slow_plan_that_keeps_another_from_its_place_is_searched_for() -> None:

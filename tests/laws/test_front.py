@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ckptplan.cost.exact import Cost
+from ckptplan.cost.exact import Cost, join_costs
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Model
 from ckptplan.model.step_costs import StepCosts
@@ -55,61 +55,50 @@ def points_of(front: Front) -> list[tuple[int, float]]:
 def test_a_front_equals_brute_force(
     strategy: ClosedForm, costs: StepCosts, share: float, overhead: float | None
 ) -> None:
-    """For every T up to 64, random and zero costs, with and without limits."""
+    """For every T up to 64, with and without limits; small problems are also cut down to single points."""
     budget = Budget(
         local_bytes=costs.resident_bytes + int(share * costs.steps * costs.tape_bytes) if share < 1 else None,
         remote_bytes=int(share * costs.steps) * costs.remote_state_bytes if share > 0.5 else None,
     )
     limits = Limits(budget=budget, max_overhead=overhead, base_seconds=costs.base_seconds)
-    found = trace_front(strategy, costs=costs, limits=limits)
     everything = all_settings(strategy, costs)
-    kept = limits.keeps(everything)
-    expected = undominated(
-        Cost(
-            seconds=everything.seconds[kept],
-            local_peak_bytes=everything.local_peak_bytes[kept],
-            remote_peak_bytes=everything.remote_peak_bytes[kept],
-        )
-    )
-    assert told_apart(points_of(found), costs) == told_apart(expected, costs)
+    for within, few_points, leaf in ((limits, 65_536, 48), (limits, 0, 1), (FREE, 0, 1)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(searched, "_FEW_POINTS", few_points)
+            patch.setattr(searched, "_LEAF", leaf)
+            front = trace_front(strategy, costs=costs, limits=within)
+        expected = undominated(everything.take(within.keeps(everything)))
+        assert told_apart(points_of(front), costs) == told_apart(expected, costs)
 
 
 @EVERY
-@given(costs=step_costs())
-def test_cutting_down_to_single_points_gives_the_same_front(strategy: ClosedForm, costs: StepCosts) -> None:
-    """Small problems are evaluated point by point; cut instead, nothing is lost."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(searched, "_FEW_POINTS", 0)
-        patch.setattr(searched, "_LEAF", 1)
-        cut = trace_front(strategy, costs=costs, limits=FREE)
-    expected = undominated(all_settings(strategy, costs))
-    assert told_apart(points_of(cut), costs) == told_apart(expected, costs)
-
-
-@EVERY
-@given(costs=step_costs(), numbers=st.tuples(*[st.integers(1, 64)] * 6))
-def test_a_longer_chunk_takes_a_tape_and_saves_a_step(
-    strategy: ClosedForm, costs: StepCosts, numbers: tuple[int, ...]
+@given(costs=step_costs(), shares=st.lists(st.floats(0, 1.2), min_size=1, max_size=9), cut=st.booleans())
+def test_a_front_at_budgets_has_the_best_of_each_and_nothing_else(
+    strategy: ClosedForm, costs: StepCosts, shares: list[float], cut: bool
 ) -> None:
-    """What ``_gains_by_row`` prunes by: bounds of a box, told apart by chunk size, hold within it."""
-    if "chunk_size" not in strategy.parameter_names:
-        return
-    inside = setting_of(strategy, numbers[:2], costs)
-    low = {name: max(1, value - less) for (name, value), less in zip(inside.items(), numbers[2:], strict=False)}
-    high = {
-        name: min(costs.steps, value + more)
-        for (name, value), more in zip(inside.items(), numbers[4:], strict=False)
-    }
-    fixed = [name for name in strategy.parameter_names if name in ("state_units", "tape_units")]
-    for name in fixed:
-        low[name] = high[name] = inside[name]
-    box = [{name: np.array([side[name]]) for name in strategy.parameter_names} for side in (low, high)]
-    bounds = strategy.counts(low=box[0], high=box[1], steps=costs.steps)
-    point = strategy.point(inside, steps=costs.steps)
-    counts = strategy.counts(low=point, high=point, steps=costs.steps)
-    chunk = inside["chunk_size"]
-    assert counts.recomputed_steps >= bounds.recomputed_steps + high["chunk_size"] - chunk
-    assert counts.tapes >= bounds.tapes + chunk - low["chunk_size"]
+    """The fastest setting within each budget, and of equally fast ones the smallest."""
+    most = costs.steps * costs.tape_bytes
+    budgets = np.unique([costs.resident_bytes + int(share * most) for share in shares])
+    with pytest.MonkeyPatch.context() as patch:
+        if cut:
+            patch.setattr(searched, "_FEW_POINTS", 0)
+        found = trace_front(strategy, costs=costs, limits=FREE, budgets=budgets)
+    points = undominated(all_settings(strategy, costs))
+    best = [max((point for point in points if point[0] <= budget), default=None) for budget in budgets.tolist()]
+    expected = sorted({point for point in best if point is not None})
+    if costs.overlaps_compute:
+        # Of settings that differ by rounding alone, any may be listed.
+        assert all(
+            any(local <= budget for local, _ in points_of(found)) == any(local <= budget for local, _ in points)
+            for budget in budgets.tolist()
+        )
+        for budget in budgets.tolist():
+            times = [
+                min((s for m, s in some if m <= budget), default=0.0) for some in (points_of(found), points)
+            ]
+            assert times[0] == pytest.approx(times[1], rel=1e-9)
+    else:
+        assert points_of(found) == expected
 
 
 @given(costs=step_costs())
@@ -117,12 +106,7 @@ def test_the_front_of_all_holds_what_no_strategy_beats(costs: StepCosts) -> None
     fronts = [trace_front(strategy, costs=costs, limits=FREE) for strategy in CLOSED.values()]
     together, origins = merge_fronts(fronts)
     every = [all_settings(strategy, costs) for strategy in CLOSED.values()]
-    joined = Cost(
-        seconds=np.concatenate([cost.seconds for cost in every]),
-        local_peak_bytes=np.concatenate([cost.local_peak_bytes for cost in every]),
-        remote_peak_bytes=np.concatenate([cost.remote_peak_bytes for cost in every]),
-    )
-    assert told_apart(points_of(together), costs) == told_apart(undominated(joined), costs)
+    assert told_apart(points_of(together), costs) == told_apart(undominated(join_costs(every)), costs)
     for place, (which, index) in enumerate(origins.T):
         one = fronts[which]
         assert one.seconds[index] == together.seconds[place]
@@ -138,7 +122,9 @@ def test_a_coarse_front_is_near_every_point_of_the_exact_one(
     """No random setting needs less than (1 - resolution) of memory and time of all that are listed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(searched, "_FEW_POINTS", 1000)
+        patch.setattr(searched, "_MOST_EVALUATED", 2**17)
         coarse = trace_front(strategy, costs=costs, limits=FREE, resolution=resolution)
+    resolution = coarse.resolution
     drawn = np.random.default_rng(1).uniform(0, np.log(costs.steps), (200, 2))
     numbers = (np.exp(drawn).astype(np.int64) + 1).tolist()
     points = columns_of([dict(setting_of(strategy, one, costs)) for one in numbers])

@@ -129,46 +129,6 @@ def test_flat_fronts_are_answered(steps: int, overlaps: bool) -> None:
         assert answer.gap < (2e-2 if answer.strategy.name == "revolve" else 2e-3)
 
 
-@given(
-    costs=step_costs(),
-    data=st.data(),
-    objective=st.sampled_from(["time", "memory", "balanced"]),
-    model=st.sampled_from(["exact", "paper"]),
-)
-def test_the_winner_is_the_first_of_all_answers(
-    costs: StepCosts, data: st.DataObject, objective: ObjectiveName, model: Model
-) -> None:
-    """What spares a search (a strategy that cannot win) changes no answer, ties included."""
-    within = data.draw(limits(costs), label="limits")
-    asked = ask(
-        costs=costs,
-        budget=within.budget,
-        strategies=tuple(one for one in CLOSED.values() if model == "exact" or one.printed),
-        objective=objective,
-        model=model,
-        max_overhead=within.max_overhead,
-    )
-    first = next(iter(asked.rank()), None)
-    assert asked.best() == first
-
-
-@given(costs=step_costs(), data=st.data(), share=st.floats(0.5, 2))
-def test_a_time_to_beat_changes_what_is_searched_and_not_what_is_found(
-    costs: StepCosts, data: st.DataObject, share: float
-) -> None:
-    """What beats it is found, or that nothing does."""
-    within = data.draw(limits(costs), label="limits")
-    asked = ask(costs=costs, budget=within.budget, strategies=tuple(CLOSED.values()))
-    first = next(iter(asked.rank()), None)
-    if first is None:
-        assert asked.faster_than(1e300) is None
-        return
-    least = first.key[0]
-    found = asked.faster_than(share * least)
-    assert (found is not None) == (least < share * least)
-    assert found is None or found.key[0] == least
-
-
 #: Strategies that price every setting, and the costs that are times.
 PRICED = (*CLOSED, "disk-revolve", "periodic")
 TIMES = tuple(name for name in StepCosts.model_fields if name.endswith("_seconds"))

@@ -21,7 +21,7 @@ def test_the_best_setting_is_the_planners() -> None:
         assert best.local_peak_bytes == plan.predicted.local_peak_bytes
         assert best.overhead == pytest.approx(plan.predicted.overhead)
         assert plan.predicted.paper is not None
-        assert best.printed.seconds[0] == plan.predicted.paper.seconds
+        assert best.printed.seconds == plan.predicted.paper.seconds
 
 
 def test_what_does_not_fit_has_no_best_setting() -> None:

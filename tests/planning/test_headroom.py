@@ -167,7 +167,7 @@ def test_every_use_case_needs_and_has_the_same_where_nothing_fits(wishes: dict[s
     (row,) = ckptplan.sweep({"T": [workload.steps]}, workloads=workload, profiles=profile, **wishes)
     assert (row["binding"], row["need"], row["have"]) == (reason.binding, reason.need, reason.have)
     with pytest.raises(Infeasible) as raised:
-        ckptplan.sensitivity(workload, profile, **wishes)
+        ckptplan.sensitivity(workload, profile, strategies="closed", **wishes)
     assert raised.value.details() == reason.details()
     with pytest.raises(Infeasible) as raised:
         _ = ckptplan.pareto(workload, profile, strategies="closed", **wishes).best

@@ -8,7 +8,8 @@ import ckptplan
 from ckptplan.cost.case import Case
 from ckptplan.model.profile import Source
 from ckptplan.model.workload import Calibration, Measured
-from ckptplan.planning.intervals import bound_costs
+from ckptplan.planning.intervals import bound_costs, describe_undecided, find_undecided
+from ckptplan.planning.request import Request
 
 MEASURED: dict[str, Any] = {"repeats": 3, "spread": 0.5}
 
@@ -48,3 +49,30 @@ def test_a_rate_that_may_be_zero_is_not_known_exactly() -> None:
     least, most = (costs.write_seconds for costs in bounds)
     assert least == pytest.approx(0.05)
     assert 1e6 < most < float("inf")
+
+
+@pytest.mark.parametrize(
+    ("rivals", "most", "text"),
+    [
+        (["remote"], 0.021, "standard or remote: not told apart, another may be quicker by up to 2.1 %"),
+        ([], 0.0036, "another strategy may be quicker by up to 0.36 %, which is too little to tell"),
+        ([], 0.00001, "another strategy may be quicker by less than 0.01 %, which is too little to tell"),
+        ([], 0.0, "no other strategy may be quicker"),
+    ],
+)
+def test_a_plan_says_by_how_much_another_strategy_may_be_quicker(
+    rivals: list[str], most: float, text: str
+) -> None:
+    assert describe_undecided("standard", rivals, most) == text
+
+
+def test_a_plan_predicted_to_be_quicker_is_not_denied_by_the_intervals_of_times() -> None:
+    """The search and the intervals name the same lead, where no interval makes it larger."""
+    case = _case(forward=Measured(**MEASURED, low=0.9, high=1.1))
+    question = Request.of(case.workload, case.profile, command="", local_bytes=1200).question()
+    answers = question.replace(resolution=0.0).rank()
+    undecided = find_undecided(answers[::-1], question, case)
+    assert undecided is not None
+    mine, least = (answer.totals(question.costs).seconds for answer in (answers[-1], answers[0]))
+    assert undecided[1] >= 1 - least / mine - 1e-12 > 0
+    assert find_undecided(answers, question, case) == ([], 0.0)

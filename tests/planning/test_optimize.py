@@ -1,5 +1,6 @@
 """The use cases, on the built-in workload and profile, and what they must reproduce of the paper."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -16,7 +17,7 @@ from ckptplan.model.prediction import BasisEntry
 from ckptplan.model.profile import PEAKS
 from ckptplan.model.record import Parameters
 from ckptplan.planning.basis import find_unsourced
-from ckptplan.planning.request import find_resolution
+from ckptplan.planning.request import Request, find_resolution
 from ckptplan.report.infeasible import format_infeasible
 from ckptplan.search.question import Question, find_reason
 from ckptplan.storage.library import list_names
@@ -47,7 +48,7 @@ def fits(steps: int, strategy: str) -> bool:
 
 
 def largest_steps(strategy: str) -> int:
-    """Feasibility falls with T (tests/laws/test_monotone.py), so bisection finds the largest."""
+    """Feasibility falls with T (tests/laws/test_problems.py), so bisection finds the largest."""
     low, high = 1, 10**5
     while high - low > 1:
         middle = (low + high) // 2
@@ -135,7 +136,7 @@ def test_nested_has_no_paper_model() -> None:
 @pytest.mark.parametrize("steps", [5, 23, 40])
 @pytest.mark.parametrize("local_bytes", [60, 150, 400])
 def test_balanced_is_the_point_farthest_below_the_chord(steps: int, local_bytes: int) -> None:
-    """Draw the whole front of all strategies, scale both axes, and measure the distance of each point."""
+    """Draw the whole front of all strategies, scale memory and log time, and measure each point's distance."""
     workload = tiny_workload(steps)
     profile = tiny_profile(local_bytes)
     costs = Case(workload=workload, profile=profile).costs
@@ -157,12 +158,12 @@ def test_balanced_is_the_point_farthest_below_the_chord(steps: int, local_bytes:
 
     def below_the_chord(seconds: float, memory: int) -> float:
         x = (memory - small[1]) / (fast[1] - small[1])
-        y = (seconds - fast[0]) / (small[0] - fast[0])
+        y = math.log(seconds / fast[0]) / math.log(small[0] / fast[0])
         return 1 - x - y
 
     farthest = max(below_the_chord(seconds, memory) for seconds, memory, _, _ in points)
     mine = below_the_chord(plan.predicted.seconds, plan.predicted.local_peak_bytes)
-    assert mine == pytest.approx(farthest, abs=1e-12)
+    assert mine == pytest.approx(farthest, abs=1e-9)
     assert mine >= -1e-12
 
 
@@ -384,10 +385,13 @@ def test_sizes_without_units_are_said_to_be_assumed() -> None:
 
 
 def test_a_flat_front_is_told() -> None:
-    """With free transfers the front runs along its chord: the plan says how well its knee is proved."""
-    job = tiny_workload(10**7, tape_bytes=10, recompute_seconds=1.0)
+    """With free transfers and times that differ by millionths, the front runs along its chord, so knees tie."""
+    job = tiny_workload(10**7, tape_bytes=10, recompute_seconds=1e-6)
     machine = tiny_profile(10**9, write_bytes_per_second=1e15, read_bytes_per_second=1e15)
-    plan = optimize(job, machine, strategies=["double"], objective="balanced")
+    request = Request.of(job, machine, command="", strategies=["double"], objective="balanced")
+    answer = request.question().replace(resolution=0.0).best()
+    assert answer is not None
+    plan = request.plan(answer)
     told = [entry.text for entry in plan.estimate_basis if entry.field == "search"]
     assert len(told) == 1
     assert "proved within" in told[0]
@@ -590,13 +594,9 @@ def test_where_the_smallest_plan_is_as_quick_as_any_it_is_the_balance() -> None:
 
 def test_a_plan_chosen_for_its_simplicity_keeps_what_is_proved() -> None:
     """The bound is that of all schedules, the gap that of the plan itself."""
-    job, names = SNN.with_steps(300), ["standard", "optimal"]
-    plan = optimize(job, MK2, strategies=names, local_bytes="290 kB")
-    quickest = optimize(job, MK2, strategies=["optimal"], local_bytes="290 kB")
-    assert (plan.strategy, quickest.strategy) == ("standard", "optimal")
+    plan = optimize(SNN.with_steps(300), MK2, strategies=["optimal"], local_bytes="290 kB")
+    assert plan.strategy == "standard"
     assert plan.bound is not None
-    assert quickest.bound is not None
-    assert plan.bound.least_seconds == quickest.bound.least_seconds
     assert plan.bound.gap == pytest.approx(1 - plan.bound.least_seconds / plan.predicted.seconds)
 
 

@@ -13,7 +13,6 @@ from ckptplan.model.record import Parameters
 from ckptplan.model.workload import ACTION_TIMES
 from ckptplan.recursion import revolve
 from ckptplan.recursion.growing import count_chunks, growth_ratio, list_chunk_ends
-from ckptplan.recursion.segments import choose_segments, find_segments
 from ckptplan.strategies.registry import closed_form_of
 from tests.support import CLOSED, ask, one_cost, plain_costs
 
@@ -94,60 +93,35 @@ def test_arrays_and_numbers_agree_where_sweeps_are_many_and_counts_saturate() ->
 @pytest.mark.parametrize("slots", [0, 1, 2, 5])
 @pytest.mark.parametrize(("transfer", "recompute"), [(0.0, 1.0), (3.0, 1.0), (10.0, 0.1), (40.0, 2.0)])
 def test_disk_revolve_is_its_recurrence(slots: int, transfer: float, recompute: float) -> None:
-    """Aupy et al. 2016: a segment is written and read once, and reversed by binomial checkpointing."""
+    """Aupy et al. 2016: a segment is written and read once, and reversed by binomial checkpointing.
 
-    @cache
-    def least(steps: int) -> float:
-        alone = revolve.count_recomputed(steps, chunk=1, slots=slots) * recompute
-        return min(
-            [alone]
-            + [
-                transfer
-                + (y + revolve.count_recomputed(y, chunk=1, slots=slots)) * recompute
-                + least(steps - y)
-                for y in range(1, steps)
-            ]
-        )
-
-    for steps in range(1, 90):
-        found = choose_segments(steps=steps, slots=np.array([slots]), transfer=transfer, recompute=recompute)
-        assert found.number * transfer + found.recomputed_steps * recompute == pytest.approx(
-            least(steps), abs=1e-9
-        )
-        assert found.number * found.length + found.longer + found.last == steps
-
-
-@pytest.mark.parametrize(("transfer", "recompute"), [(0.0, 1.0), (3.0, 1.0), (10.0, 0.1)])
-def test_with_little_remote_memory_there_are_fewer_segments(transfer: float, recompute: float) -> None:
-    """The least cost of any number of segments up to the limit: fewer are schedules of that form, too."""
+    With little remote memory there are fewer segments; with all the slots that a tape leaves, no others.
+    """
 
     @cache
     def least(steps: int, most: int) -> float:
-        alone = revolve.count_recomputed(steps, chunk=1, slots=2) * recompute
-        return min(
-            [alone]
-            + [
-                transfer
-                + (y + revolve.count_recomputed(y, chunk=1, slots=2)) * recompute
-                + least(steps - y, most - 1)
-                for y in range(1, steps)
-                if most
-            ]
+        alone = revolve.count_recomputed(steps, chunk=1, slots=slots) * recompute
+        segments = (
+            transfer
+            + (y + revolve.count_recomputed(y, chunk=1, slots=slots)) * recompute
+            + least(steps - y, most - 1)
+            for y in range(1, steps)
+            if most
         )
+        return min([alone, *segments])
 
-    for steps in range(1, 50):
+    for steps in (*range(1, 40), 89):
+        costs = plain_costs(
+            steps, tape_bytes=50, recompute_seconds=recompute, message_seconds=0.0,
+            write_seconds=transfer / 4, read_seconds=transfer * 3 / 4,
+        )  # fmt: skip
         for most in (0, 1, 2, 3, 7, steps):
-            found = choose_segments(
-                steps=steps, slots=np.array([2]), transfer=transfer, recompute=recompute, most=most
-            )
-            assert found.number <= most
-            assert found.number * transfer + found.recomputed_steps * recompute == pytest.approx(
-                least(steps, most)
-            )
-    without_slot = plain_costs(9, tape_bytes=50, recompute_seconds=recompute, write_seconds=transfer)
-    for room in (7, 8):
-        found_any = len(find_segments(without_slot, Budget(local_bytes=50, remote_bytes=room * 1000)))
-        assert found_any == (room == 8)
+            budget = Budget(local_bytes=50 + 10 * slots, remote_bytes=most * 1000)
+            answer = ask(costs=costs, budget=budget, strategies=("disk-revolve",)).best()
+            wanted = least(steps, most)
+            assert (answer is None) == (wanted >= revolve.MOST * recompute)
+            if answer is not None:
+                assert answer.key[0] - costs.sweep_seconds == pytest.approx(wanted, abs=1e-9)
 
 
 @pytest.mark.parametrize(("alpha", "least"), [(1, 91), (2, 128), (5, 204)])

@@ -1,44 +1,175 @@
-"""Law: a table for many units of memory answers every smaller budget as a table for that budget does."""
+"""Laws of the tables of the general optimum: a random problem is tabulated, and each law looks at the table.
+
+Every value has its schedule, bounds lie below it, and no strategy of memorisation beats it. A table for more
+units, and one of promising splits alone, decide as the whole one does.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from math import inf
+from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+import pytest
+from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from ckptplan.model.split import Where
-from ckptplan.recursion.problem import Prices
+from ckptplan.recursion.memorising import Memorisation
+from ckptplan.recursion.prices import SLACK, bound_by_prices, find_promising_splits
+from ckptplan.recursion.pricing import Tally, tally
+from ckptplan.recursion.problem import Prices, bound_by_tapes
+from ckptplan.recursion.revolve import count_recomputed
 from ckptplan.recursion.tables import Tables
-from ckptplan.recursion.tree import Part, UnitSizes, grow_tree
+from ckptplan.recursion.tree import Part, Tree, UnitSizes, grow_tree
+from ckptplan.schedule.simulator import play
+from tests.support import plain_costs
 
-costs = st.sampled_from([0.0, 0.25, 1.0, 3.0])
-transfers = st.sampled_from([0.5, 4.0, float("inf")])
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A problem that is tabulated: ``more`` units are for a larger table, and ``levels`` are of prices."""
+
+    steps: int
+    units: int
+    sizes: UnitSizes
+    prices: Prices
+    more: int
+    levels: int
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The arguments of a table."""
+        return {"steps": self.steps, "units": self.units, "sizes": self.sizes, "prices": self.prices}
+
+    @property
+    def root(self) -> Part:
+        """The whole sequence."""
+        return Part(Where.UNSTORED, self.steps, self.units)
+
+    @cached_property
+    def tables(self) -> Tables:
+        """The table of all splits."""
+        return Tables(**self.given)
+
+    @cached_property
+    def value(self) -> float:
+        """The optimum, infinite if nothing fits."""
+        return float(self.tables.value(self.root))
+
+    def grow(self, decide: Any) -> Tree:
+        """Return the schedule of a table's decisions."""
+        return grow_tree(self.root, decide, sizes=self.sizes)
 
 
-@settings(max_examples=60)
-@given(
-    steps=st.integers(1, 14),
-    state=st.integers(1, 4),
-    tape=st.integers(1, 5),
-    less=st.integers(0, 12),
-    more=st.integers(1, 12),
-    prices=transfers.flatmap(
-        lambda transfer: st.builds(
-            Prices, recompute=st.just(1.0), write=st.just(transfer), read=st.just(transfer),
-            advance=costs, chunk=costs, save=costs, load=costs,
-        )
-    ),
-)  # fmt: skip
-def test_a_narrowed_table_decides_as_one_made_for_its_units(
-    steps: int, state: int, tape: int, less: int, more: int, prices: Prices
-) -> None:
-    units = tape + less
+def cost_of(counted: Tally, prices: Prices) -> float:
+    """What a schedule costs beyond the first sweep: steps that run again, transfers and actions."""
+    moved = counted.remote_writes * prices.write if counted.remote_writes else 0.0
+    read = counted.remote_reads * prices.read if counted.remote_reads else 0.0
+    counts = (counted.advances, counted.chunks, counted.local_saves, counted.local_loads)
+    actions = sum(count * cost for count, cost in zip(counts, prices.actions, strict=True))
+    return counted.recomputed_steps * prices.recompute + moved + read + actions
 
-    def fill(most: int) -> Tables:
-        return Tables(steps=steps, units=most, sizes=UnitSizes(state, tape), prices=prices)
 
-    own, narrow = fill(units), fill(units + more).narrow(units)
-    np.testing.assert_array_equal(own.unstored, narrow.unstored)
-    root = Part(Where.UNSTORED, steps, units)
-    if not np.isfinite(own.value(root)):
+def check_tree(job: Job, tree: Tree, prices: Prices, value: float) -> None:
+    """The decisions, counted part by part and played, cost what is said, in the memory there was."""
+    counted = tally(tree, state_bytes=job.sizes.state, tape_bytes=job.sizes.tape)
+    assert cost_of(counted, prices) == pytest.approx(value, abs=1e-9)
+    sizes = {"state_bytes": job.sizes.state, "tape_bytes": job.sizes.tape, "remote_state_bytes": 1}
+    trace = play(tree.actions(), costs=plain_costs(job.steps, **sizes))
+    assert trace.local_peak_bytes == counted.local_bytes <= job.units
+    assert trace.remote_peak_bytes == counted.remote_states
+    for name in Tally._fields[:-2]:
+        assert getattr(trace, name) == getattr(counted, name)
+
+
+def check_schedule(job: Job) -> None:
+    """Every value has its schedule."""
+    if job.value < inf:
+        check_tree(job, job.grow(job.tables.decide), job.prices, job.value)
+
+
+def check_narrowed(job: Job) -> None:
+    """A table for more units answers a smaller budget as a table for that budget does."""
+    narrow = Tables(**{**job.given, "units": job.units + job.more}).narrow(job.units)
+    np.testing.assert_array_equal(job.tables.unstored, narrow.unstored)
+    if job.value < inf:
+        assert list(job.grow(job.tables.decide).actions()) == list(job.grow(narrow.decide).actions())
+
+
+def check_promising(job: Job) -> None:
+    """Promising splits give the optimum and its schedule, or show that they do not."""
+    promising = find_promising_splits(**job.given) if job.sizes.tape <= job.units else None
+    if promising is None:
         return
-    trees = [grow_tree(root, tables.decide, sizes=tables.sizes) for tables in (own, narrow)]
-    assert list(trees[0].actions()) == list(trees[1].actions())
+    narrow = Tables(**job.given, promising=promising)
+    assert (narrow.unstored >= job.tables.unstored).all()
+    assert promising.most / (1 + SLACK) <= job.value * (1 + 1e-9)
+    if job.value > promising.most:
+        assert narrow.value(job.root) > promising.most
+        return
+    assert narrow.value(job.root) == job.value
+    assert list(job.grow(job.tables.decide).actions()) == list(job.grow(narrow.decide).actions())
+
+
+def check_bounds(job: Job) -> None:
+    """Bounds by tapes and by prices never pass the optimum, within any number of units."""
+    prices = job.prices.lowered(write=job.prices.write, read=job.prices.read)
+    given = {**job.given, "prices": prices}
+    optima = Tables(**given).unstored[job.steps]
+    if job.steps > 1 and job.units > 1:
+        first = min(job.sizes.tape, job.units)
+        assert (bound_by_prices(**given, first=first, most_levels=job.levels) <= optima + 1e-9).all()
+        tapes = bound_by_tapes(prices, steps=job.steps, units=job.units, tape=job.sizes.tape)
+        assert tapes <= optima[job.units] + 1e-9
+
+
+def check_memorisation(job: Job) -> None:
+    """Memorisation of states, of tapes or of both is executed as counted, and never beats the optimum."""
+    prices = Prices(recompute=job.prices.recompute, **dict(zip(ACTIONS, job.prices.actions, strict=True)))
+    best = Tables(**{**job.given, "prices": prices}).value(job.root)
+    for hidden, internal in product((False, True), repeat=2):
+        if not hidden and not internal:
+            continue
+        table = Memorisation(**{**job.given, "prices": prices}, hidden=hidden, internal=internal)
+        value = table.first_row()[job.units]
+        assert best <= value * (1 + 1e-12)
+        if value == inf:
+            continue
+        check_tree(job, job.grow(table.decide), prices, value)
+        if not internal:
+            # Single steps from slots: with free saves, binomial checkpointing is the best of them.
+            slots = (job.units - job.sizes.tape) // job.sizes.state
+            again = count_recomputed(job.steps, chunk=1, slots=slots) * prices.recompute
+            free = again + (job.steps - 1) * (prices.advance + prices.load) + job.steps * prices.chunk
+            assert free <= value * (1 + 1e-12)
+            assert prices.save or value == pytest.approx(free)
+
+
+LAWS = (check_schedule, check_narrowed, check_promising, check_bounds, check_memorisation)
+ACTIONS = ("advance", "chunk", "save", "load")
+costs = st.sampled_from([0.0, 0.1, 0.25, 1.0, 3.0, 5.0])
+transfers = st.sampled_from([0.0, 0.1, 0.5, 1.0, 4.0, 20.0, 50.0])
+
+
+@settings(max_examples=max(40, settings().max_examples))
+@given(
+    job=st.builds(
+        Job,
+        steps=st.integers(1, 60),
+        units=st.integers(1, 40),
+        sizes=st.builds(UnitSizes, st.integers(1, 4), st.integers(1, 9)),
+        prices=st.builds(
+            lambda recompute, write, read, paid: Prices(recompute=recompute, write=write, read=read, **paid),
+            st.sampled_from([0.1, 1.0, 2.0]), transfers | st.just(inf), transfers,
+            st.just({}) | st.fixed_dictionaries(dict.fromkeys(ACTIONS, costs)),
+        ),
+        more=st.integers(1, 12),
+        levels=st.integers(1, 8),
+    )
+)  # fmt: skip
+def test_a_table_keeps_all_laws(job: Job) -> None:
+    for law in LAWS:
+        note(f"law: {law.__doc__}")
+        law(job)

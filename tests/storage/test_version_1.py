@@ -1,4 +1,4 @@
-"""Plans of schema version 1, as ckptplan 0.1.0 wrote them, with their schedules."""
+"""Plans as earlier programs wrote them, with their schedules: of version 1, and with decisions that went."""
 
 import json
 from pathlib import Path
@@ -7,9 +7,12 @@ import pytest
 
 import ckptplan
 from ckptplan import InputError
+from ckptplan.schedule.actions import Record
 from ckptplan.storage.plans import plan_document
 
 HERE = Path(__file__).parent / "version_1"
+#: Plans of ``optimal`` that took over a closed form, and of closed forms that listed their decisions.
+DECIDED = sorted((Path(__file__).parent / "version_2").glob("*.json"))
 #: nested called the length of its segments remote_chunk_size; double still does.
 PARAMETERS = {
     "nested": {"chunk_size": 4, "segment_size": 16},
@@ -86,3 +89,21 @@ def test_version_1_of_profiles_workloads_and_schedules_has_no_successor(tmp_path
     ckptplan.save_workload(ckptplan.load_workload("paper-snn"), tmp_path / "workload.toml")
     for name in ("profile", "workload"):
         assert "schema_version = 1\n" in (tmp_path / f"{name}.toml").read_text()
+
+
+@pytest.mark.parametrize("path", DECIDED, ids=lambda path: path.stem)
+def test_a_plan_with_decisions_that_went_is_loaded_simulated_and_executed(path: Path, tmp_path: Path) -> None:
+    plan = ckptplan.load_plan(path)
+    strategy = path.stem.removeprefix("optimal-").removesuffix("-overlap")
+    assert plan.strategy == strategy
+    assert (plan.splits is None) == path.stem.startswith("optimal-")
+    ckptplan.save_schedule(plan, tmp_path / "schedule.csv")
+    assert (tmp_path / "schedule.csv").read_text() == path.with_suffix(".csv").read_text()
+    trace = ckptplan.simulate(plan)
+    assert trace.seconds == pytest.approx(plan.predicted.seconds, rel=1e-12)
+    assert trace.local_peak_bytes == plan.predicted.local_peak_bytes
+    ckptplan.save_plan(plan, tmp_path / "plan.json")
+    assert ckptplan.load_plan(tmp_path / "plan.json") == plan
+    # Executed: every step is recorded once, after the steps before it have run.
+    recorded = [action for action in ckptplan.actions(plan) if isinstance(action, Record)]
+    assert sorted(step for action in recorded for step in range(action.start, action.stop)) == list(range(61))

@@ -6,8 +6,15 @@ backward needs its tape, a run starts at a state that is there); one short progr
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
+from math import comb
+from typing import TypeAlias
+
+#: The first step of each chunk, and the step after its last one.
+Chunks: TypeAlias = list[tuple[int, int]]
 
 
 @dataclass
@@ -82,23 +89,66 @@ class Machine:
         self.remote_peak = max(self.remote_peak, len(self.remote))
 
 
-def pieces(start: int, stop: int, size: int) -> list[tuple[int, int]]:
+def pieces(start: int, stop: int, size: int) -> Chunks:
     """Cut a range into pieces of ``size``, the ragged one first."""
     ends = list(range(stop, start, -size))[::-1]
     return list(zip([start, *ends], ends, strict=False))
 
 
 def base(machine: Machine) -> None:
-    machine.record(machine.steps)
-    machine.backward(0, machine.steps)
+    reverse(machine, [(0, machine.steps)])
 
 
 def standard(machine: Machine, *, chunk_size: int) -> None:
-    *earlier, last = pieces(0, machine.steps, chunk_size)
-    for _, stop in earlier:
-        machine.save()
+    reverse(machine, pieces(0, machine.steps, chunk_size))
+
+
+def growing(machine: Machine, *, chunk_size: int, state_units: int, tape_units: int) -> None:
+    reverse(machine, growing_pieces(0, machine.steps, chunk_size, (state_units, tape_units)))
+
+
+def remote(machine: Machine, *, chunk_size: int) -> None:
+    reverse_in_segments(machine, chunk_size, lambda start, stop: [(start, stop)])
+
+
+def double(machine: Machine, *, chunk_size: int, remote_chunk_size: int) -> None:
+    reverse_in_segments(machine, remote_chunk_size, lambda start, stop: pieces(start, stop, chunk_size))
+
+
+def nested(machine: Machine, *, chunk_size: int, segment_size: int) -> None:
+    def cut(start: int, stop: int) -> Chunks:
+        return pieces(start, stop, chunk_size)
+
+    reverse_in_segments(machine, segment_size, cut, outer_local=True)
+
+
+def double_growing(
+    machine: Machine, *, chunk_size: int, remote_chunk_size: int, state_units: int, tape_units: int
+) -> None:
+    def cut(start: int, stop: int) -> Chunks:
+        return growing_pieces(start, stop, chunk_size, (state_units, tape_units))
+
+    reverse_in_segments(machine, remote_chunk_size, cut)
+
+
+def growing_pieces(start: int, stop: int, size: int, growth: tuple[int, int]) -> Chunks:
+    """Cut a range from its end into chunks with room for what the checkpoints behind each of them leave."""
+    chunks: Chunks = []
+    while stop > start:
+        length = size + len(chunks) * growth[0] // growth[1]
+        chunks.append((max(start, stop - length), stop))
+        stop = max(start, stop - length)
+    return chunks[::-1]
+
+
+def reverse(machine: Machine, chunks: Chunks, *, held: bool = False) -> None:
+    """Save before each chunk but the last, and reverse from the end; the first state may be held already."""
+    *earlier, last = chunks
+    for start, stop in earlier:
+        if not (held and start == chunks[0][0]):
+            machine.save()
         machine.advance(stop)
-    machine.record(machine.steps)
+    machine.record(last[1])
     machine.backward(*last)
     for start, stop in reversed(earlier):
         machine.load(start)
@@ -107,18 +157,28 @@ def standard(machine: Machine, *, chunk_size: int) -> None:
         machine.backward(start, stop)
 
 
-def remote(machine: Machine, *, chunk_size: int) -> None:
-    *earlier, last = pieces(0, machine.steps, chunk_size)
-    for start, stop in earlier:
-        machine.push([start])
+def reverse_in_segments(
+    machine: Machine, size: int, cut: Callable[[int, int], Chunks], *, outer_local: bool = False
+) -> None:
+    """Keep a checkpoint before each segment but the last, and reverse each in its chunks, from the end."""
+    *earlier, last = pieces(0, machine.steps, size)
+    for _, stop in earlier:
+        if outer_local:
+            machine.save()
+        else:
+            machine.push([machine.position])
         machine.advance(stop)
-    machine.record(machine.steps)
-    machine.backward(*last)
+    reverse(machine, cut(*last))
     for start, stop in reversed(earlier):
-        machine.pull([start])
-        machine.position = start
-        machine.record(stop)
-        machine.backward(start, stop)
+        chunks = cut(start, stop)
+        if outer_local:
+            machine.load(start)
+            if len(chunks) == 1:
+                machine.local.remove(start)
+        else:
+            machine.pull([start])
+            machine.position = start
+        reverse(machine, chunks, held=outer_local)
 
 
 def hierarchical(machine: Machine, *, chunk_size: int, nb_local: int) -> None:
@@ -147,99 +207,43 @@ def hierarchical(machine: Machine, *, chunk_size: int, nb_local: int) -> None:
         machine.backward(start, stop)
 
 
-def _batches(away: list[int], size: int) -> list[tuple[int, int]]:
+def _batches(away: list[int], size: int) -> Chunks:
     """Ranges of starts that travel together, the ragged batch first."""
     return [(away[low], away[high - 1] + 1) for low, high in pieces(0, len(away), size)]
 
 
-def double(machine: Machine, *, chunk_size: int, remote_chunk_size: int, outer_local: bool = False) -> None:
-    *earlier, last = pieces(0, machine.steps, remote_chunk_size)
-    for _, stop in earlier:
-        if outer_local:
-            machine.save()
-        else:
-            machine.push([machine.position])
-        machine.advance(stop)
-    _segment(machine, *last, chunk_size, held=False)
-    for start, stop in reversed(earlier):
-        if outer_local:
-            machine.load(start)
-        else:
-            machine.pull([start])
-            machine.position = start
-        chunks = pieces(start, stop, chunk_size)
-        if outer_local and len(chunks) == 1:
-            machine.local.remove(start)
-        if not outer_local and len(chunks) > 1:
-            machine.save()
-        _segment(machine, start, stop, chunk_size, held=len(chunks) > 1)
-
-
-def nested(machine: Machine, *, chunk_size: int, segment_size: int) -> None:
-    double(machine, chunk_size=chunk_size, remote_chunk_size=segment_size, outer_local=True)
-
-
-def _segment(machine: Machine, start: int, stop: int, chunk_size: int, *, held: bool) -> None:
-    """Reverse one segment as standard does; its first state may be held in a slot already."""
-    *earlier, last = pieces(start, stop, chunk_size)
-    for first, end in earlier:
-        if not (held and first == start):
-            machine.save()
-        machine.advance(end)
-    machine.record(stop)
-    machine.backward(*last)
-    for first, end in reversed(earlier):
-        machine.load(first)
-        machine.local.remove(first)
-        machine.record(end)
-        machine.backward(first, end)
-
-
-def growing(machine: Machine, *, chunk_size: int, state_units: int, tape_units: int) -> None:
-    _grown(machine, 0, machine.steps, chunk_size, (state_units, tape_units))
-
-
-def double_growing(
-    machine: Machine, *, chunk_size: int, remote_chunk_size: int, state_units: int, tape_units: int
-) -> None:
-    *earlier, last = pieces(0, machine.steps, remote_chunk_size)
-    for _, stop in earlier:
-        machine.push([machine.position])
-        machine.advance(stop)
-    _grown(machine, *last, chunk_size, (state_units, tape_units))
-    for start, stop in reversed(earlier):
-        machine.pull([start])
-        machine.position = start
-        _grown(machine, start, stop, chunk_size, (state_units, tape_units))
-
-
-def _grown(machine: Machine, start: int, stop: int, chunk_size: int, growth: tuple[int, int]) -> None:
-    """Chunks from the end, each with room for what the checkpoints behind it leave."""
-    chunks, end, length = [], stop, chunk_size
-    while end > start:
-        chunks.append((max(start, end - length), end))
-        end = max(start, end - length)
-        length = chunk_size + len(chunks) * growth[0] // growth[1]
-    last, *earlier = chunks
-    for _, end in reversed(earlier):
-        machine.save()
-        machine.advance(end)
-    machine.record(stop)
-    machine.backward(*last)
-    for first, end in earlier:
-        machine.load(first)
-        machine.local.remove(first)
-        machine.record(end)
-        machine.backward(first, end)
-
-
 def revolve(machine: Machine, *, chunk_size: int, nb_local: int) -> None:
-    """Each split by trying all of them for the one that runs least again, and of these saves least."""
+    reverse_in_parts(machine, [], chunk_size=chunk_size, slots=nb_local)
+
+
+def disk_revolve(machine: Machine, *, nb_local: int, nb_parts: int) -> None:
+    """With the least k that is enough, segments as long as k runs allow; the last part keeps the rest."""
+    steps, number, k = machine.steps, nb_parts - 1, 1
+    while comb(nb_local + k, k) + number * comb(nb_local + k - 1, nb_local) < steps:
+        k += 1
+    last = max(steps - number * comb(nb_local + k - 1, nb_local), comb(nb_local + k - 1, nb_local))
+    length, longer = divmod(steps - last, number) if number else (0, 0)
+    lengths = [length] * (number - longer) + [length + 1] * longer
+    reverse_in_parts(machine, lengths, chunk_size=1, slots=nb_local)
+
+
+def periodic(machine: Machine, *, chunk_size: int, period: int, nb_local: int) -> None:
+    """Segments of ``period`` chunks, the first one ragged."""
+    number = len(pieces(0, machine.steps, chunk_size))
+    lengths = [stop - start for start, stop in pieces(0, number, period)][:-1]
+    reverse_in_parts(machine, lengths, chunk_size=chunk_size, slots=nb_local)
+
+
+def reverse_in_parts(machine: Machine, lengths: list[int], *, chunk_size: int, slots: int) -> None:
+    """Segments of these numbers of chunks in remote memory, and a last part.
+
+    Each split by trying all of them for the one that runs least again, and of these saves least.
+    """
     chunks = pieces(0, machine.steps, chunk_size)
 
     @cache
     def least(low: int, high: int, slots: int) -> tuple[float, int, int]:
-        """Steps that run again, saves, and the split that takes no more of either, for a saved first state."""
+        """Steps that run again, saves, and the split with the least of both, for a saved first state."""
         if high - low == 1:
             return 0, 0, low
         if slots == 0:
@@ -257,7 +261,7 @@ def revolve(machine: Machine, *, chunk_size: int, nb_local: int) -> None:
             for middle in range(low + 1, high)
         )
 
-    def reverse(low: int, high: int, slots: int) -> None:
+    def reverse_chunks(low: int, high: int, slots: int) -> None:
         start = chunks[low][0]
         if high - low == 1:
             machine.record(chunks[low][1])
@@ -267,19 +271,29 @@ def revolve(machine: Machine, *, chunk_size: int, nb_local: int) -> None:
             machine.save()
         middle = -least(low, high, slots)[2]
         machine.advance(chunks[middle][0])
-        reverse(middle, high, slots - 1)
+        reverse_chunks(middle, high, slots - 1)
         machine.load(start)
         if middle - low == 1:
             machine.local.remove(start)
-        reverse(low, middle, slots)
+        reverse_chunks(low, middle, slots)
 
-    reverse(0, len(chunks), nb_local)
+    starts = [sum(lengths[:place]) for place in range(len(lengths) + 1)]
+    for start, stop in pairwise(starts):
+        machine.push([chunks[start][0]])
+        machine.advance(chunks[stop][0])
+    reverse_chunks(starts[-1], len(chunks), slots)
+    for start, stop in reversed(list(pairwise(starts))):
+        machine.pull([chunks[start][0]])
+        machine.position = chunks[start][0]
+        reverse_chunks(start, stop, slots)
 
 
 PROGRAMS = {
     "growing": growing,
     "double-growing": double_growing,
     "revolve": revolve,
+    "disk-revolve": disk_revolve,
+    "periodic": periodic,
     "base": base,
     "standard": standard,
     "remote": remote,

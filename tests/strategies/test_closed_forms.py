@@ -1,12 +1,11 @@
 """Each closed form (the table of docs/equations.md) equals a step-by-step execution."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ckptplan.model.record import Parameters
-from tests.strategies.reference import PROGRAMS, execute
-from tests.support import CLOSED, one_cost, plain_costs, setting_of, settings_of
+from tests.laws.test_settings import check_executed
+from tests.strategies.reference import PROGRAMS
+from tests.support import CLOSED, one_cost, plain_costs, settings_of
 
 
 def test_every_strategy_has_an_execution_to_compare_with() -> None:
@@ -21,35 +20,7 @@ def test_counts_and_peaks_of_all_settings(name: str, steps: int) -> None:
     for state_bytes, tape_bytes in ((1, 1), (3, 17), (5, 2)):
         costs = plain_costs(steps, state_bytes=state_bytes, tape_bytes=tape_bytes)
         for setting in settings_of(strategy, steps, state_bytes=state_bytes, tape_bytes=tape_bytes):
-            done = execute(name, steps=steps, state_bytes=state_bytes, tape_bytes=tape_bytes, **setting)
-            point = strategy.point(Parameters(setting), steps=steps)
-            counts = strategy.counts(low=point, high=point, steps=steps)
-            cost = one_cost(strategy, costs, setting)
-            assert counts.recomputed_steps[0] == done.runs - steps, setting
-            assert counts.remote_writes[0] == counts.remote_reads[0] == done.moved, setting
-            assert counts.messages[0] == done.messages_out + done.messages_in, setting
-            assert (counts.advances[0], counts.chunks[0]) == (done.advances, done.chunks), setting
-            assert (counts.local_saves[0], counts.local_loads[0]) == (done.saves, done.loads), setting
-            assert cost.local_peak_bytes[0] == done.local_peak, setting
-            assert cost.remote_peak_bytes[0] == done.remote_peak * costs.remote_state_bytes, setting
-
-
-@given(data=st.data(), name=st.sampled_from(sorted(PROGRAMS)), steps=st.integers(18, 300))
-def test_counts_and_peaks_of_long_sequences(data: st.DataObject, name: str, steps: int) -> None:
-    """The same for random settings of longer sequences."""
-    strategy = CLOSED[name]
-    chunk = data.draw(st.integers(1, steps), label="chunk_size")
-    other = data.draw(st.integers(1, steps), label="second parameter")
-    setting = dict(setting_of(strategy, (chunk, other), plain_costs(steps, state_bytes=7, tape_bytes=20)))
-    done = execute(name, steps=steps, state_bytes=7, tape_bytes=20, **setting)
-    point = strategy.point(Parameters(setting), steps=steps)
-    counts = strategy.counts(low=point, high=point, steps=steps)
-    cost = one_cost(strategy, plain_costs(steps, state_bytes=7, tape_bytes=20), setting)
-    assert counts.recomputed_steps[0] == done.runs - steps
-    assert (counts.remote_writes[0], counts.messages[0]) == (done.moved, 2 * done.messages_out)
-    assert (counts.advances[0], counts.chunks[0]) == (done.advances, done.chunks)
-    assert (counts.local_saves[0], counts.local_loads[0]) == (done.saves, done.loads)
-    assert (cost.local_peak_bytes[0], cost.remote_peak_bytes[0]) == (done.local_peak, done.remote_peak * 1000)
+            check_executed(strategy, Parameters(setting), costs)
 
 
 @pytest.mark.parametrize("name", ["standard", "remote"])
@@ -74,3 +45,30 @@ def test_more_slots_than_checkpoints_change_nothing() -> None:
     strategy = CLOSED["hierarchical"]
     few = one_cost(strategy, plain_costs(20), {"chunk_size": 5, "nb_local": 3})
     assert few == one_cost(strategy, plain_costs(20), {"chunk_size": 5, "nb_local": 1000})
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "steps", "regular"),
+    [
+        # A checkpoint before each of 5 chunks, the first of them ragged or not, is Standard.
+        ("revolve", {"chunk_size": 2, "nb_local": 4}, 10, True),
+        ("revolve", {"chunk_size": 2, "nb_local": 4}, 9, True),
+        ("revolve", {"chunk_size": 2, "nb_local": 4}, 11, False),
+        # A single chunk does not grow.
+        ("growing", {"chunk_size": 10, "state_units": 1, "tape_units": 1}, 10, True),
+        ("growing", {"chunk_size": 9, "state_units": 1, "tape_units": 1}, 10, False),
+        ("double-growing", {"chunk_size": 4, "remote_chunk_size": 4}, 10, True),
+        ("double-growing", {"chunk_size": 3, "remote_chunk_size": 4}, 10, False),
+    ],
+)
+def test_schedules_of_equal_chunks_are_regular(
+    name: str, setting: dict[str, int], steps: int, regular: bool
+) -> None:
+    assert CLOSED[name].regular(Parameters(setting), steps=steps) == regular
+
+
+def test_settings_of_revolve_whose_steps_cannot_be_counted_are_excluded() -> None:
+    """T = 10**12 with one slot: 5 * 10**23 steps run again, or 5 * 10**17 with chunks of 10**6 steps."""
+    for chunk, admitted in ((1, False), (10**6, True)):
+        point = CLOSED["revolve"].point(Parameters(chunk_size=chunk, nb_local=1), steps=10**12)
+        assert CLOSED["revolve"].admits(low=point, high=point, steps=10**12) == admitted

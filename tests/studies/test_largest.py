@@ -165,9 +165,9 @@ def test_progress_is_told_while_a_strategy_is_solved() -> None:
     assert max(after - before for before, after in itertools.pairwise(done)) <= 200
 
 
-@pytest.mark.parametrize("name", ["optimal", "disk-revolve", "periodic", "bptt-msm"])
-def test_what_is_too_long_to_be_solved_says_how_long_may_be(name: str) -> None:
-    """Room for one checkpoint: what is run again can be told for so many steps, or tables be filled."""
+def test_what_is_too_long_to_be_solved_says_how_long_may_be() -> None:
+    """Room for one checkpoint: tables can be filled for so many steps."""
+    name = "bptt-msm"
     a100 = ckptplan.load_profile("nvidia-a100-80gb")
     request = Request.of(PAPER.with_steps(563_844), a100, command="", strategies=[name], headroom=0)
     question = request.question()

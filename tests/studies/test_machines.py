@@ -146,7 +146,7 @@ def test_ctrl_c_ends_the_study_instead_of_leaving_one_machine_with_the_best_so_f
     """It comes while a strategy is solved, after a closed form has answered."""
     monkeypatch.setattr(Optimal, "solve" if study == "plan" else "has_schedule", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        compare_machines(job(), [own("one")], strategies=["standard", "optimal"])
+        compare_machines(job(), [own("one", local_bytes=100)], strategies=["standard", "optimal"])
 
 
 def test_ctrl_c_ends_a_call_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,9 +26,9 @@ def test_no_plan_of_the_front_is_beaten_within_its_memory(front: ParetoFront) ->
     for plan in front:
         best = ckptplan.optimize(WORKLOAD, IPU, local_bytes=plan.predicted.local_peak_bytes)
         assert best.predicted.seconds * (1 - RESOLUTION) <= plan.predicted.seconds <= best.predicted.seconds
-        (named,) = ckptplan.compare(
+        named = ckptplan.compare(
             WORKLOAD, IPU, strategies=[plan.strategy], local_bytes=plan.predicted.local_peak_bytes
-        ).values()
+        )[plan.strategy]
         assert isinstance(named, Plan)
         assert (named.parameters, named.predicted) == (plan.parameters, plan.predicted)
 
@@ -149,7 +149,7 @@ def test_by_strategy_each_front_has_its_own_plans_alone(front: ParetoFront) -> N
         assert len(on_front) == front.strategies.count(name)
 
 
-@pytest.mark.parametrize("name", ["optimal", "periodic", "disk-revolve", "bptt-msm"])
+@pytest.mark.parametrize("name", ["optimal", "bptt-msm"])
 def test_a_solved_strategy_has_the_quickest_plan_of_every_budget(name: str) -> None:
     """Few levels of memory: all are solved, and no plan between two of them is quicker than the lower one."""
     workload = WORKLOAD.with_steps(16)
@@ -228,7 +228,7 @@ def test_a_front_without_optimal_has_no_bound() -> None:
 
 
 @pytest.mark.parametrize(
-    "wishes", [{"strategies": "nested", "resolution": "1%"}, {"strategies": "disk-revolve"}]
+    "wishes", [{"strategies": "nested", "resolution": "1%"}, {"strategies": "disk-revolve", "points": 40}]
 )
 def test_where_points_are_left_out_a_plan_is_searched_for(wishes: dict[str, Any]) -> None:
     """A budget between two listed points, or just below the first one, has the plan that ``optimize`` finds."""
@@ -250,9 +250,49 @@ def test_a_budget_that_is_no_size_is_refused(front: ParetoFront) -> None:
 
 def test_a_very_long_sequence_has_points_that_stand_for_others() -> None:
     front = ckptplan.pareto(WORKLOAD.with_steps(10**9), ckptplan.load_profile("cpu-nvme"), strategies="paper")
-    assert front.resolution == 0.001
+    assert front.at_budgets
     assert not front.exact
-    assert 100 < len(front) < 200_000
+    assert 100 < len(front) <= 400
+
+
+@pytest.mark.parametrize("named", ["closed", None])
+def test_a_front_at_budgets_has_the_plan_of_each_and_says_what_lies_between(named: str | None) -> None:
+    job, machine = ckptplan.load_workload("gru").with_steps(600), ckptplan.load_profile("ipu-mk2")
+    wishes: dict[str, Any] = {"strategies": named, "local_bytes": "500 KiB"}
+    few, exact = (
+        ckptplan.pareto(job, machine, points=24, **wishes),
+        ckptplan.pareto(job, machine, exact=True, **wishes),
+    )
+    assert len(few) <= 24 < len(exact)
+    assert few.at_budgets
+    assert not exact.at_budgets
+    assert not exact.may_gain.any()
+    for front in (few, exact):
+        place = front.place_within(500 * 1024)
+        assert place is not None
+        best = front.best.predicted.seconds
+        assert front.seconds[place] <= best <= front.seconds[place] / (1 - RESOLUTION)
+    for place, local_bytes in enumerate(few.local_peak_bytes.tolist()):
+        same = exact.place_within(local_bytes)
+        assert same is not None
+        assert few.seconds[place] == pytest.approx(exact.seconds[same], rel=RESOLUTION)
+        plan = ckptplan.optimize(job, machine, **{**wishes, "local_bytes": local_bytes})
+        assert few.at(local_bytes).predicted == plan.predicted
+        end = few.local_peak_bytes[place + 1] - 1 if place + 1 < len(few) else local_bytes
+        between = exact.place_within(int(end))
+        assert between is not None
+        assert exact.seconds[between] >= few.seconds[place] * (1 - few.may_gain[place]) * (1 - RESOLUTION)
+
+
+def test_points_exact_and_resolution_exclude_each_other() -> None:
+    for wishes in (
+        {"points": 1},
+        {"points": 10**6},
+        {"points": 40, "exact": True},
+        {"resolution": 0, "exact": True},
+    ):
+        with pytest.raises(InputError, match="points"):
+            ckptplan.pareto(WORKLOAD, IPU, **wishes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

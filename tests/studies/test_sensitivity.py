@@ -9,7 +9,7 @@ import ckptplan
 from ckptplan.cost.case import Case
 from ckptplan.errors import InputError
 from ckptplan.model.budget import Budget
-from ckptplan.planning.request import RESOLUTION
+from ckptplan.planning.request import RESOLUTION, Request
 from ckptplan.report.formats import TEXT
 from ckptplan.report.sensitivity import view_sensitivity
 from ckptplan.strategies.registry import select_strategies
@@ -20,6 +20,7 @@ from ckptplan.studies.sensitivity import (
     SEED,
     Influence,
     Sensitivity,
+    _make_answer,
     _select_contenders,
     _vary_times,
     compute_error_bars,
@@ -33,7 +34,7 @@ IPU = ckptplan.load_profile("ipu-mk2")
 
 @pytest.fixture(scope="module")
 def study() -> Sensitivity:
-    return ckptplan.sensitivity(SNN, IPU)
+    return ckptplan.sensitivity(SNN, IPU, strategies="closed")
 
 
 def influence(study: Sensitivity, name: str) -> Influence:
@@ -245,7 +246,7 @@ def test_error_bars_are_the_same_each_time() -> None:
 
 def test_solved_strategies_are_studied_as_well() -> None:
     study = ckptplan.sensitivity(SNN.with_steps(24), IPU, strategies=["optimal"], local_bytes="224 kB")
-    (plan,) = ckptplan.compare(SNN.with_steps(24), IPU, strategies=["optimal"], local_bytes="224 kB").values()
+    plan = ckptplan.optimize(SNN.with_steps(24), IPU, strategies=["optimal"], local_bytes="224 kB")
     assert isinstance(plan, ckptplan.Plan)
     for point in influence(study, "recompute-ratio").points:
         case = find_axis("recompute-ratio").scale(Case(workload=SNN.with_steps(24), profile=IPU), point.factor)
@@ -319,3 +320,73 @@ def test_an_input_near_the_end_of_its_range_is_varied_as_far_as_files_may_have_i
     low, high = found.scanned
     assert f"{name}: changes were searched for from x {low:.3g} to x {high:.3g} only" in text
     assert ("n/a" in text) == (factors != FACTORS)
+
+
+@pytest.fixture(scope="module")
+def plan() -> ckptplan.Plan:
+    """A solved plan, quicker than every closed form beyond doubt."""
+    return ckptplan.optimize(SNN.with_steps(4096), IPU)
+
+
+@pytest.fixture(scope="module")
+def default_study(plan: ckptplan.Plan) -> Sensitivity:
+    return ckptplan.sensitivity(plan.workload, plan.profile)
+
+
+def test_the_plan_that_is_varied_is_that_of_optimize(default_study: Sensitivity, plan: ckptplan.Plan) -> None:
+    best, compared = default_study.best, default_study.best_compared
+    assert (best.strategy, best.seconds) == (plan.strategy, plan.predicted.seconds)
+    assert best.strategy in default_study.left_out
+    assert not set(default_study.left_out) & set(default_study.goal.strategies)
+    assert compared is not None
+    assert compared.seconds > best.seconds
+    assert f"without {', '.join(default_study.left_out)}" in "".join(
+        TEXT.render(view_sensitivity(default_study))
+    )
+
+
+def test_a_plan_is_varied_as_the_workload_and_profile_that_it_is_of(
+    default_study: Sensitivity, plan: ckptplan.Plan
+) -> None:
+    given = ckptplan.sensitivity(plan=plan)
+    assert (given.best, given.left_out) == (default_study.best, default_study.left_out)
+    assert given.influences == default_study.influences
+
+
+def test_a_plan_is_kept_although_another_one_is_better() -> None:
+    """The plan of the least memory is slow: replanning for time is quicker at every factor."""
+    smallest = ckptplan.optimize(SNN, IPU, objective="memory", strategies=["remote", "standard"])
+    study = ckptplan.sensitivity(plan=smallest)
+    assert study.best.parameters == dict(smallest.parameters)
+    assert study.best.seconds == smallest.predicted.seconds
+    assert all(point.change < 0 for point in influence(study, "latency").points if point.change is not None)
+
+
+@pytest.mark.parametrize("field", ["workload", "profile", "model", "strategies"])
+def test_a_plan_does_not_go_together_with_what_it_has_itself(field: str, plan: ckptplan.Plan) -> None:
+    values = {"workload": SNN, "profile": IPU, "model": "exact", "strategies": ["base"]}
+    with pytest.raises(InputError, match=f"{field}: .*does not go together with a plan"):
+        ckptplan.sensitivity(plan=plan, **{field: values[field]})  # type: ignore[arg-type]
+
+
+def test_a_lead_that_is_concave_is_not_searched_between_its_ends(
+    default_study: Sensitivity, plan: ckptplan.Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search of every factor finds the same."""
+    monkeypatch.setattr("ckptplan.studies.sensitivity._LINEAR", ())
+    searched = ckptplan.sensitivity(plan.workload, plan.profile)
+    assert searched.influences == default_study.influences
+
+
+def test_a_solved_plan_that_is_kept_costs_what_its_schedule_costs(plan: ckptplan.Plan) -> None:
+    """Where only times or smaller sizes differ, it is not played again."""
+    case = Case(workload=plan.workload, profile=plan.profile)
+    question = Request.of_plan(plan, command="").question()
+    kept = _make_answer(plan, question)
+    for name in ("forward-seconds", "state-bytes", "tape-bytes", "resident-bytes"):
+        for factor in (0.5, 0.9, 1.0, 1.01):
+            costs = find_axis(name).scale(case, factor).costs
+            totals = kept.strategy.totals(kept.parameters, costs=costs, splits=kept.splits)
+            seconds, fits = price_kept(kept, question.replace(costs=costs))
+            assert seconds == pytest.approx(totals.seconds, rel=1e-12)
+            assert fits == (totals.local_peak_bytes <= (question.goal.local_bytes or 0))

@@ -213,9 +213,9 @@ def test_an_interrupted_search_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(type(strategy_of("optimal")), "solve", interrupted)
     chosen = ["double", "optimal"]
     with pytest.raises(KeyboardInterrupt):
-        list(ckptplan.sweep({"T": [1000]}, workloads=SNN, profiles=IPU, strategies=chosen))
+        list(ckptplan.sweep({"T": [300]}, workloads=SNN, profiles=IPU, strategies=chosen, local_bytes="250 kB"))
     with pytest.raises(KeyboardInterrupt):
-        ckptplan.sensitivity(SNN, IPU, strategies=chosen)
+        ckptplan.sensitivity(SNN.with_steps(300), IPU, strategies=chosen, local_bytes="250 kB")
 
 
 def test_rows_come_while_it_goes_on() -> None:

@@ -15,7 +15,8 @@ from ckptplan.report.fields import describe_resident, name_job
 from ckptplan.report.plots import style
 from ckptplan.report.plots.front_marks import draw_budget, mark_best
 from ckptplan.report.plots.labels import Labels
-from ckptplan.studies.pareto import ParetoFront, spread_places
+from ckptplan.search.trace_solved import spread_places
+from ckptplan.studies.pareto import ParetoFront
 
 #: Points of a curve: more cannot be told apart.
 _MOST_POINTS = 400
