@@ -348,9 +348,13 @@ def test_the_plan_that_is_varied_is_that_of_optimize(default_study: Sensitivity,
 def test_a_plan_is_varied_as_the_workload_and_profile_that_it_is_of(
     default_study: Sensitivity, plan: ckptplan.Plan
 ) -> None:
+    """Two slow closed forms are left out besides, which it says."""
     given = ckptplan.sensitivity(plan=plan)
-    assert (given.best, given.left_out) == (default_study.best, default_study.left_out)
-    assert given.influences == default_study.influences
+    assert given.best == default_study.best
+    assert given.left_out.keys() == {*default_study.left_out, "disk-revolve", "periodic"}
+    for mine, other in zip(given.influences, default_study.influences, strict=True):
+        assert (mine.name, mine.values) == (other.name, other.values)
+        assert [point.kept_seconds for point in mine.points] == [point.kept_seconds for point in other.points]
 
 
 def test_a_plan_is_kept_although_another_one_is_better() -> None:
