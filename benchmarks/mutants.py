@@ -41,7 +41,7 @@ PACKAGE = ROOT / "ckptplan"
 FILE = RESULTS / "mutants.json"
 #: What is changed, and what is not: modules without formulas.
 FOLDERS = ("cost", "strategies")
-EXCLUDED = {"adopted.py", "protocol.py", "registry.py"}
+EXCLUDED = {"protocol.py", "registry.py"}
 #: The tests, the quickest first.
 TESTS = (
     "tests/cost/test_paper.py", "tests/laws/test_settings.py", "tests/cost", "tests/laws/test_search.py",

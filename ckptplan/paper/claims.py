@@ -91,7 +91,7 @@ def extra_forward_pass(setting: PaperSetting) -> Computed:
 
 
 def recompute_share(setting: PaperSetting) -> Computed:
-    """Compute rho, of which the paper has two values."""
+    """Compute the share of a forward pass that recomputation takes; the paper gives two values for it."""
     costs = setting.costs
     # Base's time in forward passes.
     passes = costs.base_seconds / (costs.steps * costs.forward_seconds)

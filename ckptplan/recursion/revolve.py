@@ -127,7 +127,7 @@ _FLOATS = 2**26
 def find_level(pieces: Integers, *, slots: Integers, number: Integers) -> Level:
     """Return the level of the least k >= 1 with C(s + k, s) + n C(s + k - 1, s) >= ``pieces``; shape (n,).
 
-    With s slots and n segments besides the last part, no piece then runs more than k times again.
+    With s slots and n segments besides the last part, a schedule then runs no piece more than k times again.
     """
     runs, before = np.ones_like(pieces), np.ones_like(pieces)
     if pieces.max(initial=0) <= _FLOATS:

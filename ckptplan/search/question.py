@@ -225,13 +225,13 @@ class Question:
     def least(self, limit: BudgetLimit) -> float | None:
         """Return the least value of a limited quantity, None if nothing fits the other limits.
 
-        That of closed forms is proved. A strategy that adopts them may do with less memory: it is asked again,
-        down from what they need.
+        That of closed forms is proved. Solved strategies may do with less memory: they are asked again, down
+        from what closed forms need.
         """
         if limit == "max_overhead":
             return self._find_least(limit)
         enough = self.for_closed_forms()._find_least(limit)
-        if all(one.is_closed_form for one in self.strategies):
+        if all(strategy.is_closed_form for strategy in self.strategies):
             return enough
         enough = self._find_least(limit) if enough is None else enough
         if enough is None:
@@ -251,10 +251,11 @@ class Question:
         They are those of closed forms, and what solved strategies need at least.
         """
         closed = self.for_closed_forms().replace(local_bytes=None, resolution=0.0)
-        small, fast = (closed._find_first(Preference(objective=one)) for one in (least_memory, least_time))
+        small = closed._find_first(Preference(objective=least_memory))
+        fast = closed._find_first(Preference(objective=least_time))
         charged = self.costs.charged
         high = charged.resident_bytes + charged.steps * charged.tape_bytes
-        ends = [one.least_local_bytes(self._least_costs(one)) for one in self._solved_strategies]
+        ends = [strategy.least_local_bytes(self._least_costs(strategy)) for strategy in self._solved_strategies]
         if small is not None and fast is not None:
             high = int(fast.key[1])
             ends.append(int(small.key[0]))

@@ -105,7 +105,8 @@ def _convert_version_1(document: dict[str, Any]) -> dict[str, Any]:
 def _convert_adopted(document: dict[str, Any]) -> dict[str, Any]:
     """Convert a plan of ``optimal`` whose only decision names a closed form to a plan of that form.
 
-    Such plans were written once; ``length`` and ``count`` are the parameters of the form besides the sizes.
+    Earlier programs wrote such plans. The decision's ``length`` and ``count`` are the parameters of the form,
+    besides those that sizes determine.
     """
     splits, sizes = document.get("splits"), document.get("parameters")
     if not (isinstance(splits, list) and len(splits) == 1 and isinstance(splits[0], dict)):

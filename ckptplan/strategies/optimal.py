@@ -259,7 +259,7 @@ class Optimal(Solved):
         most_played = MOST_PLAYED // costs.steps
         wanted = budgets
         if budgets is not None:
-            wanted = [one for one in budgets if self._is_open(one, task, is_beaten=is_beaten)]
+            wanted = [limit for limit in budgets if self._is_open(limit, task, is_beaten=is_beaten)]
         for remote in memory_variants(costs) if room else (False,):
             problem = _make_problem(costs, task.budget, remote=remote, effort=task.effort)
             charged = _make_problem(costs, task.budget, remote=remote, messages=True, effort=task.effort)

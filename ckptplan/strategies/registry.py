@@ -50,14 +50,14 @@ def strategy_of(name: str) -> Strategy:
     return known[name]
 
 
-#: Closed forms whose plans held decisions once, as those of solved strategies do.
+#: Closed forms for which earlier programs wrote decisions into plans, as for solved strategies.
 _LISTED_BEFORE = ("disk-revolve", "periodic")
 
 
 def reader_of(name: str, splits: Splits) -> Strategy:
-    """Return the strategy that reads the schedule of a plan of the one called ``name``. Raises InputError.
+    """Return the strategy that reads the schedule of a plan, which names a strategy. Raises InputError.
 
-    Solved strategies read any decisions alike.
+    A plan of ``_LISTED_BEFORE`` with decisions is read as one of ``optimal``, which reads any decisions.
     """
     return strategy_of("optimal" if splits is not None and name in _LISTED_BEFORE else name)
 

@@ -39,6 +39,7 @@ from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Columns, Strategy
 from ckptplan.studies.workers import map_in_order
 from ckptplan.units import parse_bytes, parse_fraction
+from ckptplan.wording import Argument
 
 
 def trace_fronts(
@@ -159,7 +160,7 @@ def pareto(
         resolution: lists the points that differ by this share in memory or time, 0.01 or '1%'; 0 as ``exact``.
         objective: what ``best`` is chosen for within the budget: 'time', 'memory', or 'balanced' for the knee.
         progress: called with the work done and the total work.
-        executor: solves strategies side by side, as in ``sweep``; one that adopts schedules follows here.
+        executor: solves strategies side by side, as in ``sweep``.
         command: recorded in the provenance of the plans.
         wishes: ``strategies``, ``local_bytes``, ``headroom``, ``remote_bytes``, ``max_overhead`` and
             ``effort``, as in ``optimize``. The local budget is the one that ``best`` and ``knee`` keep; it
@@ -182,9 +183,8 @@ def pareto(
         **wishes,
     )
     if sum((points is not None, exact, resolution is not None)) > 1:
-        raise InputError(
-            "choose one of points, exact and resolution", field="points", accepted="one of the three"
-        )
+        names = f"{Argument('points')}, {Argument('exact', True)} and {Argument('resolution')}"
+        raise InputError(f"{names} exclude each other", accepted="one of them")
     question, budgets, fineness = request.question(), None, 0.0
     if exact or resolution is not None:
         fineness = _read_resolution(0.0 if resolution is None else resolution, steps=workload.steps)

@@ -346,6 +346,7 @@ class Sensitivity(DrawnOnFigure):
 
 #: Closed forms that take as long as all others: left out where a given plan is varied, as on a page.
 _SLOWEST = ("disk-revolve", "periodic")
+_WHY_SLOWEST = "searching them takes as long as all other closed forms together"
 
 
 def sensitivity(
@@ -458,7 +459,7 @@ def sensitivity(
         influences=tuple(influences),
         moves=kept.predicted(case.costs).messages > 0,
         error_bars=error_bars,
-        left_out=dict.fromkeys(names, WHY_LEFT_OUT),
+        left_out={name: _WHY_SLOWEST if name in _SLOWEST else WHY_LEFT_OUT for name in names},
         best_compared=None if best_compared is None else _summarise(best_compared),
     )
 
