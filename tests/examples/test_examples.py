@@ -99,7 +99,8 @@ def test_training_under_a_plan_file_learns(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (training,) = losses(done.stdout)
     assert mean(training[-3:]) < 0.9 * mean(training[:3]), training
-    compiled = python(EXAMPLES / "train_plan.py", tmp_path / "plan.json", "--compile")
+    # Code of C++ is compiled for each kind of piece: two minutes of one core.
+    compiled = python(EXAMPLES / "train_plan.py", tmp_path / "plan.json", "--compile", seconds=400)
     assert (compiled.returncode, compiled.stderr) == (0, "")
     assert losses(compiled.stdout)[0] == pytest.approx(training, abs=2e-3)
     other = ckptplan.load_workload("paper-snn").with_steps(64)
