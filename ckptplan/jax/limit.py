@@ -363,7 +363,7 @@ class Job:
             binding="local_bytes", need=least.taken, have=self.limit, subject="the smallest program"
         )
         try:
-            rank_strategies(request).best()
+            rank_strategies(request, only_best=True).best()
         except Infeasible as error:
             if error.binding == "local_bytes":
                 reason = error
@@ -422,7 +422,7 @@ class Job:
 
 
 def _choose(request: Request, strategies: tuple[str, ...] | None) -> Plan:
-    ranking = rank_strategies(request, strategies=strategies)
+    ranking = rank_strategies(request, strategies=strategies, only_best=True)
     if not ranking.answers:
         raise find_reason(ranking.question, subject="no strategy fits")
     return ranking.best()

@@ -18,7 +18,7 @@ from ckptplan.model.prediction import BasisEntry, Bound, PaperPrediction, Predic
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress
 from ckptplan.model.workload import Calibration, Workload
-from ckptplan.planning.intervals import describe_interval, describe_undecided, find_undecided
+from ckptplan.planning.intervals import bound_costs, describe_interval, describe_undecided, find_undecided
 from ckptplan.planning.request import RESOLUTION, Request, Wishes, derive_bound
 from ckptplan.planning.suggestions import explain_infeasible
 from ckptplan.search.question import Question, find_reason
@@ -64,7 +64,7 @@ def optimize(
     Raises InputError, and Infeasible (need, have, binding limit, verified suggestions).
     """
     request = Request.of(workload, profile, command=command, progress=progress, **wishes)
-    return rank_strategies(request).best()
+    return rank_strategies(request, only_best=True).best()
 
 
 def compare(
@@ -104,19 +104,26 @@ def rank_strategies(
     *,
     strategies: tuple[str, ...] | None = None,
     every: bool = False,
+    only_best: bool = False,
     keeps_best: bool = False,
 ) -> Ranking:
     """Search the strategies of a request once; the use cases read their results from the ranking.
 
     ``strategies`` narrows the search; the goal of the plans still names all that were compared. Unless
-    ``every`` one is asked for, the search ends with a plan that none of the others can be quicker than. With
+    ``every`` one is asked for, the search ends with a plan that none of the others can be quicker than. If
+    ``only_best`` is asked of the ranking, strategies that are slower are not searched to the end. With
     ``keeps_best``, Ctrl-C ends the search with the answers so far, and the ranking is ``interrupted``. Raises
     InputError.
     """
     question = request.question().replace(interruptions=[] if keeps_best else None)
     if strategies is not None:
         question = question.replace(strategies=strategies)
-    answers = question.rank() if every else question.rank_until_settled()
+    # Within the intervals of measured times, a slower strategy may be the quicker one.
+    quickest = only_best and bound_costs(request.case) is None
+    if every:
+        answers = question.rank()
+    else:
+        answers = question.rank_quickest() if quickest else question.rank_until_settled()
     return Ranking(request=request, question=question, answers=answers, every=every)
 
 
@@ -269,7 +276,7 @@ def make_answer_row(question: Question) -> Row:
         answers = [] if best is None else [best]
     else:
         # A bound that any strategy proves also holds for the best plan.
-        answers = question.rank_until_settled()
+        answers = question.rank_quickest()
     if not answers:
         reason = find_reason(question, subject="nothing fits")
         return {

@@ -51,11 +51,12 @@ def _sum_tail(rest: Integers, p: Integers, q: Integers) -> Integers:
 def count_chunks(steps: Integers, *, chunk: Integers, p: Integers, q: Integers) -> Integers:
     """Return the least number of chunks that cover ``steps``; arguments broadcast."""
     steps, chunk, p, q = np.broadcast_arrays(steps, chunk, p, q)
-    # Rounding down shortens each chunk but the first by less than one step. So the number lies between
-    # that of unrounded chunks and that of chunks one step shorter, give or take one for rounded floats.
+    # Rounding down shortens each chunk but the first by at most 1 - gcd(p, q) / q steps. So the number lies
+    # between that of unrounded chunks and that of chunks so much shorter, give or take one for rounded floats.
+    shorter = chunk - (1 - np.gcd(p, q) / q)
     most = -(-steps // chunk)
     low = np.maximum(1, _solve_smooth(steps, chunk, p / q).astype(np.int64) - 1)
-    high = np.minimum(most, _solve_smooth(steps, chunk - 1, p / q).astype(np.int64) + 2)
+    high = np.minimum(most, _solve_smooth(steps, shorter, p / q).astype(np.int64) + 2)
     low = np.minimum(low, high)
     while np.any(low < high):
         middle = (low + high) // 2
@@ -65,7 +66,9 @@ def count_chunks(steps: Integers, *, chunk: Integers, p: Integers, q: Integers) 
     return least
 
 
-def _solve_smooth(steps: Integers, chunk: Integers, slope: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _solve_smooth(
+    steps: Integers, chunk: Integers | npt.NDArray[np.float64], slope: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
     """Return the real n that solves n chunk + slope n (n - 1) / 2 = steps."""
     first = chunk - slope / 2
     # This form of the root avoids cancellation where chunks hardly grow.

@@ -99,6 +99,20 @@ class Question:
             self._prefer(), stops=lambda champion, strategy: strategy in self.unsearched(champion)
         )
 
+    def rank_quickest(self) -> list[Answer]:
+        """Return those of ``rank_until_settled`` that take no longer than the first, and the first.
+
+        It is faster, as a search stops where it is slower than the champion so far. With another objective than
+        time, all answers are returned.
+        """
+        if self.goal.objective != "time":
+            return self.rank_until_settled()
+        return self._rank_by(
+            self._prefer(),
+            stops=lambda champion, strategy: strategy in self.unsearched(champion),
+            find_rival=lambda champion, _: None if champion is None else _take_at_most(champion.key[0]),
+        )
+
     def unsearched(self, champion: Answer) -> tuple[Strategy, ...]:
         """Return the strategies that need no search after a champion, as none of them can replace it.
 
@@ -133,8 +147,8 @@ class Question:
         It is faster, as plans are not searched that take so long that they keep no other one from its place:
         each champion on the way to the first answer is slower than the next by at most the resolution.
         """
-        longest = seconds / (1 - self.resolution) ** len(self.strategies) * (1 + COUNT_ROUNDING)
-        return self._find_first(self._prefer(), rival=(longest, np.inf, np.inf, np.inf))
+        longest = seconds / (1 - self.resolution) ** len(self.strategies)
+        return self._find_first(self._prefer(), rival=_take_at_most(longest))
 
     def faster_than(self, seconds: float) -> Answer | None:
         """Return the fastest answer, whatever the resolution; None if none takes less than ``seconds``."""
@@ -303,22 +317,21 @@ class Question:
         def stops(champion: Answer, _: Strategy) -> bool:
             return self._is_unbeatable(champion, preference)
 
-        found = self._rank_by(preference, rival=rival, only_first=True, stops=stops)
+        found = self._rank_by(preference, stops=stops, find_rival=partial(_choose_rival, preference, rival))
         return next(iter(found), None)
 
     def _rank_by(
         self,
         preference: Preference,
         *,
-        rival: Rival | None = None,
-        only_first: bool = False,
         stops: Callable[[Answer, Strategy], bool] = lambda *_: False,
+        find_rival: Callable[[Answer | None, Strategy], Rival | None] = lambda *_: None,
     ) -> list[Answer]:
         """Return the answers, the champion first, then the others by key.
 
-        If ``only_first`` counts, a search stops where it can beat neither ``rival`` nor the champion so far,
-        though an answer need not beat them. ``stops`` says whether a champion ends the search before another
-        strategy.
+        Of the champion so far and the next strategy, ``stops`` says whether the search ends before this
+        strategy, and ``find_rival`` returns what its answer has to beat: a search stops where it cannot beat
+        that, though an answer need not beat it.
         """
         answers: list[Answer] = []
         champion: Answer | None = None
@@ -328,12 +341,11 @@ class Question:
                 break
             if not strategy.is_closed_form:
                 stages.begin_next(strategy.name)
-            beats = _choose_rival(preference, rival, champion, strategy) if only_first else None
             try:
                 answer = self._answer(
                     strategy,
                     preference.objective,
-                    rival=beats,
+                    rival=find_rival(champion, strategy),
                     progress=None if self.progress is None else stages.report_solve,
                 )
             except KeyboardInterrupt:
@@ -412,6 +424,11 @@ def _choose_rival(
         return rival
     best = preference.find_rival(champion, strategy)
     return best if rival is None else min(rival, best)
+
+
+def _take_at_most(seconds: float) -> Rival:
+    """Return the rival of a search for plans that take at most so many seconds, but for rounding."""
+    return (seconds * (1 + COUNT_ROUNDING), np.inf, np.inf, np.inf)
 
 
 def _name_closed_forms(strategies: Iterable[Strategy]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from typing import Unpack
 
 import numpy as np
 
+from ckptplan.cost.arrays import COUNT_ROUNDING, SUM_ROUNDING
 from ckptplan.cost.case import Case
 from ckptplan.cost.exact import overhead
 from ckptplan.errors import Infeasible, InputError, Limit, did_you_mean
@@ -319,7 +320,7 @@ class ClosedFormReachSearch(ReachSearch):
     def _look_between(self, least: int, most: int) -> None:
         if least > most:
             return
-        waiting = [(least, most, self._add_seconds(least))]
+        waiting = [(least, most, self._add_seconds(least, most))]
         while waiting:
             low, high, added = waiting.pop()
             self.progress.report_share(_FOUND * (1 - log(1 + high - low) / log(1 + most)), next_share=0.0)
@@ -330,28 +331,35 @@ class ClosedFormReachSearch(ReachSearch):
                     return
                 continue
             middle = choose_middle(low, high + 1)
-            waiting += [(low, middle - 1, added), (middle, high, self._add_seconds(middle))]
+            waiting += [(low, middle - 1, added), (middle, high, self._add_seconds(middle, high))]
 
     def _is_hopeless(self, low: int, high: int, added: float) -> bool:
         """Return whether no value from low to high fits, at the lowest of which some seconds are added."""
-        question = self.questions.ask(high)
-        if added == inf or question.goal.max_overhead is None:
+        if added == inf or self.questions.request.goal.max_overhead is None:
             return added == inf
-        longest = question.base_seconds
-        if question.costs.overlaps_compute:
-            # Compute may grow faster than the transfers that it hides, so only the total time is monotone.
-            added = self.questions.ask(low).base_seconds + added - longest
-        return bool(overhead(longest + added, longest) > question.limits.most_overhead)
+        return added > self._allow_seconds(low, high) * (1 + SUM_ROUNDING)
 
-    def _add_seconds(self, value: int) -> float:
-        """Return the least seconds added to base's time within the memory, infinite if nothing fits."""
+    def _allow_seconds(self, low: int, high: int) -> float:
+        """Return the most seconds that may be added at the lowest of some values for any of them to fit."""
+        question = self.questions.ask(high)
+        longest = question.base_seconds
+        allowed = longest * question.limits.most_overhead
+        # Compute may grow faster than transfers that it hides: then only the total time is monotone.
+        return allowed + (longest - self.questions.ask(low).base_seconds) * question.costs.overlaps_compute
+
+    def _add_seconds(self, value: int, high: int) -> float:
+        """Return the least seconds added to base's time within the memory; infinite if nothing fits.
+
+        They may be infinite, too, if they are more than any value up to ``high`` allows.
+        """
         question = self._ask(value).replace(max_overhead=None)
         if self.questions.request.goal.max_overhead is None:
             if not question.fits():
                 return inf
             self.fitting = max(self.fitting, value)
             return 0.0
-        answer = question.best()
+        longest = question.base_seconds + self._allow_seconds(value, high)
+        answer = question.faster_than(longest * (1 + COUNT_ROUNDING))
         return inf if answer is None else answer.key[0] - question.base_seconds
 
 

@@ -176,7 +176,7 @@ def compare_machines(
         stages.report_share(0.0, next_share=0.9)
         report = None if progress is None else stages.report_solve
         request = Request.of(workload, profile, command=command, progress=report, **wishes)
-        ranking = rank_strategies(request)
+        ranking = rank_strategies(request, only_best=True)
         times = _find_origin(request)
         # The other machines are the suggestions.
         result: Plan | Infeasible = ranking.best() if ranking.answers else name_reason(request)

@@ -28,7 +28,7 @@ from ckptplan.model.progress import Progress, StagedProgress
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import Workload
-from ckptplan.planning.optimize import Ranking, rank_strategies
+from ckptplan.planning.optimize import rank_strategies
 from ckptplan.planning.request import LimitWishes, Request, read_argument
 from ckptplan.search.objective import Knee, least_time
 from ckptplan.search.question import Question, find_reason
@@ -450,7 +450,7 @@ class ParetoFront(DrawnOnAxes, Sequence[Plan]):
         It need not be on the front: of plans whose times cannot be told apart, it is the simplest. Raises
         InputError and Infeasible.
         """
-        return self._search(self._within(read_argument("local_bytes", parse_bytes, local_bytes))).best()
+        return self._search(self._within(read_argument("local_bytes", parse_bytes, local_bytes)))
 
     def lacks(self, local_bytes: int | str) -> Infeasible | None:
         """Return why no plan fits a budget of one unit, None if one does. Raises InputError."""
@@ -479,12 +479,13 @@ class ParetoFront(DrawnOnAxes, Sequence[Plan]):
     def _find_best(self, objective: ObjectiveName) -> Plan:
         """Return the plan to run for an objective, which is searched for once. Raises Infeasible."""
         if objective not in self._plans:
-            self._plans[objective] = self._search(self._request.replace(objective=objective)).best()
+            self._plans[objective] = self._search(self._request.replace(objective=objective))
         return self._plans[objective]
 
-    def _search(self, request: Request) -> Ranking:
-        """Search the strategies of this front within the budget of a request."""
-        return rank_strategies(request, strategies=self._question.goal.strategies)
+    def _search(self, request: Request) -> Plan:
+        """Return the best plan of the strategies of this front within the budget of a request."""
+        strategies = self._question.goal.strategies
+        return rank_strategies(request, strategies=strategies, only_best=True).best()
 
     def _within(self, budget: int) -> Request:
         """Return the request with a local budget that was named, so that it has no headroom."""

@@ -344,7 +344,7 @@ class Sensitivity(DrawnOnFigure):
     best_compared: Best | None = None
 
 
-#: Closed forms that take as long as all others: left out where a given plan is varied, as on a page.
+#: Closed forms whose searches take as long as those of all others.
 _SLOWEST = ("disk-revolve", "periodic")
 _WHY_SLOWEST = "searching them takes as long as all other closed forms together"
 
@@ -377,7 +377,8 @@ def sensitivity(
         executor: varies inputs side by side, as in ``sweep``.
         command: recorded in the provenance.
         wishes: ``strategies``, ``local_bytes``, ``headroom``, ``remote_bytes`` and ``effort``, as in
-            ``optimize``. Unless strategies are named, solved ones are ``left_out`` where inputs are scaled.
+            ``optimize``. Unless strategies are named, those that take long to search are ``left_out`` where
+            inputs are scaled: solved ones, ``disk-revolve`` and ``periodic``.
 
     Raises InputError, Infeasible if nothing fits the unchanged inputs, and CkptplanError if a worker of the
     executor ends three times.
@@ -418,10 +419,7 @@ def sensitivity(
         )
         case = Case(workload=request.case.workload, profile=replace_memory(request.case.profile, wishes))
     question = ask_within_memory(case, request.goal)
-    compared = question if wishes.get("strategies") is not None else question.for_closed_forms()
-    quick = tuple(name for name in compared.goal.strategies if name not in _SLOWEST)
-    if plan is not None and quick:
-        compared = compared.replace(strategies=quick)
+    compared = question if wishes.get("strategies") is not None else _select_quick(question)
     kept = question.best() if plan is None else _make_answer(plan, question)
     if kept is None:
         raise explain_infeasible(request)
@@ -462,6 +460,13 @@ def sensitivity(
         left_out={name: _WHY_SLOWEST if name in _SLOWEST else WHY_LEFT_OUT for name in names},
         best_compared=None if best_compared is None else _summarise(best_compared),
     )
+
+
+def _select_quick(question: Question) -> Question:
+    """Return a question for the closed forms that are quick to search, or for all if there are no others."""
+    closed = question.for_closed_forms()
+    quick = tuple(name for name in closed.goal.strategies if name not in _SLOWEST)
+    return closed.replace(strategies=quick) if quick else closed
 
 
 def _make_answer(plan: Plan, question: Question) -> Answer:

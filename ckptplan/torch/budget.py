@@ -335,7 +335,7 @@ def _plan(measurement: Measurement, steps: int, space: Space) -> Plan:
     plan = _search(make, space.links)
     if plan is None:
         # Raises, and says what would help.
-        return rank_strategies(make()).best()
+        return rank_strategies(make(), only_best=True).best()
     plans, room, less = [plan], leave_margin(space.limit), 0
     while (excess := space.find_excess(plans[-1])) > 0 and len(plans) < _TRIES:
         # Less memory is no help to what keeps all tapes: the next one does not.
@@ -370,7 +370,7 @@ def _search(make: Callable[..., Request], links: tuple[Link, ...]) -> Plan | Non
 
 def _find_best(request: Request) -> Plan | None:
     """Return the best plan, None if none fits: why is a question that takes longer."""
-    ranking = rank_strategies(request)
+    ranking = rank_strategies(request, only_best=True)
     return ranking.best() if ranking.answers else None
 
 

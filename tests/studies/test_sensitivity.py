@@ -340,18 +340,16 @@ def test_the_plan_that_is_varied_is_that_of_optimize(default_study: Sensitivity,
     assert not set(default_study.left_out) & set(default_study.goal.strategies)
     assert compared is not None
     assert compared.seconds > best.seconds
-    assert f"without {', '.join(default_study.left_out)}" in "".join(
-        TEXT.render(view_sensitivity(default_study))
-    )
+    words = "".join(TEXT.render(view_sensitivity(default_study))).split()
+    assert f"without {', '.join(default_study.left_out)}" in " ".join(words)
 
 
 def test_a_plan_is_varied_as_the_workload_and_profile_that_it_is_of(
     default_study: Sensitivity, plan: ckptplan.Plan
 ) -> None:
-    """Two slow closed forms are left out besides, which it says."""
     given = ckptplan.sensitivity(plan=plan)
     assert given.best == default_study.best
-    assert given.left_out.keys() == {*default_study.left_out, "disk-revolve", "periodic"}
+    assert given.left_out == default_study.left_out
     for mine, other in zip(given.influences, default_study.influences, strict=True):
         assert (mine.name, mine.values) == (other.name, other.values)
         assert [point.kept_seconds for point in mine.points] == [point.kept_seconds for point in other.points]
