@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from math import gcd
@@ -40,6 +40,8 @@ from ckptplan.strategies.solved import Solved, Task
 #: The limits of a goal.
 BudgetLimit: TypeAlias = Literal["local_bytes", "remote_bytes", "max_overhead"]
 _OF_THE_GOAL = frozenset(Goal.model_fields)
+#: The most sums of states and tapes that are listed to find the least memory of solved strategies.
+_MOST_SUMS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,14 +252,32 @@ class Question:
         enough = self._find_least(limit) if enough is None else enough
         if enough is None:
             return None
+        values = self._list_memories(limit, int(enough))
+
+        def holds_plan(value: int) -> bool:
+            return value == enough or self.replace(**{limit: value}).fits()
+
+        return values[bisect_left(values, True, key=holds_plan)]
+
+    def _list_memories(self, limit: BudgetLimit, most: int) -> Sequence[int]:
+        """Return the memories up to ``most`` that hold more than smaller ones, ascending; ``most`` is the last.
+
+        Local memory holds states and tapes, and the workspace of chunks. A recursion that counts these in
+        rounded units may do with a little less than one of their sums. If there are too many sums, memories
+        that differ by a 64th of a state or a tape are listed.
+        """
         costs = self.costs
-        sizes = (costs.state_bytes, costs.tape_bytes, costs.chunk_bytes)
-        step = costs.remote_state_bytes if limit == "remote_bytes" else gcd(*sizes)
-
-        def lacks(fewer: int) -> bool:
-            return not self.replace(**{limit: enough - (fewer + 1) * step}).fits()
-
-        return enough - step * bisect_left(range(int(enough) // step), True, key=lacks)
+        if limit == "remote_bytes":
+            step = costs.remote_state_bytes
+            return range(most % step, most + 1, step)
+        sizes, free = (costs.state_bytes, costs.tape_bytes), most - costs.resident_bytes
+        states, tapes = (free // size for size in sizes)
+        if states * tapes > _MOST_SUMS:
+            step = max(gcd(*sizes, costs.chunk_bytes), min(sizes) // 64)
+            return range(most % step, most + 1, step)
+        sums = np.add.outer(np.arange(states + 1) * sizes[0], np.arange(1, tapes + 1) * sizes[1]).ravel()
+        every = np.unique(np.concatenate([sums, sums + costs.chunk_bytes, [free]]))
+        return [costs.resident_bytes + int(each) for each in every[every <= free]]
 
     def find_local_ends(self) -> tuple[int, int]:
         """Return the least local memory of any plan, and that of the fastest one, in bytes of one unit.

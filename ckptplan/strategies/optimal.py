@@ -6,8 +6,9 @@ each step anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from math import inf
 from typing import TypeVar
 
@@ -118,11 +119,9 @@ class Optimal(Solved):
         """Return the schedule at the costs of the task, whatever its chunks."""
         costs, budget = task.costs, task.budget
         room = _has_room(costs, budget)
-        solved = {
-            remote: _solve(task, remote=remote) for remote in (memory_variants(costs) if room else (False,))
-        }
+        solved = _solve_variants(task)
         whole = next(iter(solved.values()))
-        built = [answer for answer in (self._build(task, one) for one in solved.values()) if answer is not None]
+        built = self._build_each(task, solved)
         fitting = [answer for answer in built if _fits(task, answer)]
         # A bound for unlimited remote memory also holds for less. Transfers that overlap compute may cost
         # nothing.
@@ -137,11 +136,9 @@ class Optimal(Solved):
             quickest = best.totals(costs).seconds <= least_seconds * (1 + SUM_ROUNDING)
             if full or (not task.front and quickest):
                 return replace(best, least_seconds=least_seconds, proved=True)
-        if room and whole.exact and _ignores_messages(costs):
-            # Ahead of those that may cost the same: the front lists this one.
-            charged = self._build(task, _solve(task, remote=True, messages=True))
-            fitting = [*([charged] if charged is not None and _fits(task, charged) else []), *fitting]
-        fitting += self._find_alternatives(task, built, without_remote=False not in solved, room=room)
+        # Ahead of those that may cost the same: the front lists this one.
+        fitting = [*(one for one in self._charge_messages(task, whole) if _fits(task, one)), *fitting]
+        fitting += self._find_alternatives(task, built, without_remote=False not in solved)
         found = task.best_of(fitting)
         return None if found is None else replace(found, least_seconds=least_seconds)
 
@@ -177,29 +174,44 @@ class Optimal(Solved):
         """Return the best schedule, however much remote memory it needs."""
         return self.build_best([as_family(solved.candidates, task.costs)], task, notes=solved.notes)
 
-    def _find_alternatives(
-        self, task: Task, built: list[Answer], *, without_remote: bool, room: bool
-    ) -> list[Answer]:
-        """Return other legal schedules: that of the least memory, and some that need less remote memory.
+    def _charge_messages(self, task: Task, whole: SolvedProblem) -> Iterator[Answer]:
+        """Yield the best schedule where each message is charged, if a solution leaves messages out."""
+        if _has_room(task.costs, task.budget) and whole.exact and _ignores_messages(task.costs):
+            charged = self._build(task, _solve(task, remote=True, messages=True))
+            if charged is not None:
+                yield charged
+
+    def _build_each(self, task: Task, solved: Mapping[bool, SolvedProblem]) -> list[Answer]:
+        """Return the best schedule of each solution that has one."""
+        return [answer for answer in (self._build(task, one) for one in solved.values()) if answer is not None]
+
+    def _find_alternatives(self, task: Task, built: list[Answer], *, without_remote: bool) -> Iterator[Answer]:
+        """Yield other legal schedules: that of the least memory, and some that need less remote memory.
 
         Arguments:
             task: what is searched for.
             built: what the recursion chose.
             without_remote: whether schedules that move nothing are still to be solved.
-            room: whether a state fits in remote memory.
         """
-        others = [super().solve(task)]
         greedy = next((answer for answer in built if not _fits(task, answer)), None)
-        limited = task.front and task.budget.remote_bytes is not None
+        note = ("remote memory is too small for the optimum that uses it",) if greedy is not None else ()
+        for answer in self._find_unnamed_alternatives(task, built, greedy, without_remote=without_remote):
+            if answer is not None:
+                yield replace(answer, notes=(*answer.notes, *note))
+
+    def _find_unnamed_alternatives(
+        self, task: Task, built: list[Answer], greedy: Answer | None, *, without_remote: bool
+    ) -> Iterator[Answer | None]:
+        """Yield the schedules of ``_find_alternatives``; ``greedy`` needs more remote memory than there is."""
+        yield super().solve(task)
+        room, limited = _has_room(task.costs, task.budget), task.front and task.budget.remote_bytes is not None
         local = None
         if room and without_remote and (greedy is not None or not built or limited):
             # Schedules that move nothing, where a limit leaves out what the recursion chose.
             local = self._build(task, _solve(task, remote=False))
-            others.append(local)
+            yield local
         if greedy is not None and not task.costs.overlaps_compute:
-            others += self._raise_prices(task, greedy, local)
-        note = ("remote memory is too small for the optimum that uses it",) if greedy is not None else ()
-        return [replace(one, notes=(*one.notes, *note)) for one in others if one is not None]
+            yield from self._raise_prices(task, greedy, local)
 
     def _raise_prices(self, task: Task, greedy: Answer, local: Answer | None) -> Iterator[Answer]:
         """Yield schedules for a price of a write that rises until they fit, and then bisects.
@@ -332,8 +344,14 @@ class Optimal(Solved):
         costs, budget = task.costs, task.budget
         if budget.local_bytes is not None and budget.local_bytes < self.least_local_bytes(costs):
             return False
+        if super().has_schedule(task):
+            return True
         # Remote states that are read several times may need less remote memory; only solving shows it.
-        return super().has_schedule(task) or self._optimise(task) is not None
+        solved = _solve_variants(task)
+        built = self._build_each(task, solved)
+        charged = self._charge_messages(task, next(iter(solved.values())))
+        others = self._find_alternatives(task, built, without_remote=False not in solved)
+        return any(task.best_of([answer]) is not None for answer in chain(built, charged, others))
 
 
 def _settle(rung: Rung) -> Rung:
@@ -350,6 +368,12 @@ def _spare_chunks(costs: StepCosts) -> tuple[StepCosts, float]:
     """
     alike = costs.model_copy(update={"chunk_bytes": 0, "chunk_seconds": 0.0})
     return alike, costs.steps * costs.chunk_seconds
+
+
+def _solve_variants(task: Task) -> dict[bool, SolvedProblem]:
+    """Return the solutions with remote memory (True) and without it (False), as far as they differ."""
+    variants = memory_variants(task.costs) if _has_room(task.costs, task.budget) else (False,)
+    return {remote: _solve(task, remote=remote) for remote in variants}
 
 
 def _solve(task: Task, *, remote: bool, price: float = 0.0, messages: bool = False) -> SolvedProblem:
