@@ -240,7 +240,10 @@ def test_a_profile_keeps_its_headroom_in_a_file(tmp_path: Path) -> None:
 def test_gpus_and_hosts_have_a_headroom_and_sram_tiles_have_none() -> None:
     for name in ("nvidia-a100-80gb", "nvidia-gh200", "nvidia-h100-sxm", "nvidia-h200", "cpu-nvme"):
         assert ckptplan.load_profile(name).headroom == 0.1
-    for name in ("ipu-mk1", "ipu-mk2", "ipu-bow", "tenstorrent-wormhole-n300"):
+    for name in (
+        "ipu-mk1", "ipu-mk2", "ipu-bow", "tenstorrent-wormhole-n300", "tenstorrent-blackhole-p150",
+        "aws-trainium2", "aws-trainium3", "amd-xdna2", "spinnaker2",
+    ):  # fmt: skip
         assert ckptplan.load_profile(name).headroom == 0
 
 

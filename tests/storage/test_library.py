@@ -12,6 +12,7 @@ from ckptplan.storage import library
 from ckptplan.storage.files import parse_toml
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.schemas import file_schema
+from tests.support import ROOT
 
 PROFILES = library.list_names("hardware_profiles")
 
@@ -19,6 +20,9 @@ PROFILES = library.list_names("hardware_profiles")
 def test_all_profiles_are_there() -> None:
     assert PROFILES == [
         "amd-mi300x",
+        "amd-xdna2",
+        "aws-trainium2",
+        "aws-trainium3",
         "cpu-nvme",
         "google-tpu-v5e",
         "ipu-bow",
@@ -31,8 +35,15 @@ def test_all_profiles_are_there() -> None:
         "nvidia-h200",
         "nvidia-jetson-orin-nano",
         "raspberry-pi-5",
+        "spinnaker2",
+        "tenstorrent-blackhole-p150",
         "tenstorrent-wormhole-n300",
     ]
+
+
+def test_the_page_on_profiles_names_every_built_in_profile() -> None:
+    page = (ROOT / "docs" / "profiles.md").read_text()
+    assert [name for name in PROFILES if f"`{name}`" not in page] == []
 
 
 @pytest.mark.parametrize("name", PROFILES)
@@ -51,6 +62,9 @@ def test_what_nobody_published_is_graded_x() -> None:
             assert sources[field].grade == "X"
     for name in ("nvidia-a100-80gb", "nvidia-h100-sxm", "nvidia-h200"):
         assert ckptplan.load_profile(name).sources["write_bytes_per_second"].grade == "X"
+    npu = ckptplan.load_profile("amd-xdna2").sources
+    for field in ("write_bytes_per_second", "read_bytes_per_second", "latency_seconds"):
+        assert npu[field].grade == "X"
 
 
 @pytest.mark.parametrize("name", PROFILES)
