@@ -29,6 +29,7 @@ class Counts:
     """
 
     recomputed_steps: Integers
+    recomputed_without_cache: Integers = field(default_factory=_nothing)
     remote_writes: Integers = field(default_factory=_nothing)
     remote_reads: Integers = field(default_factory=_nothing)
     messages: Integers = field(default_factory=_nothing)

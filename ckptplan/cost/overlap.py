@@ -106,7 +106,7 @@ def least_overlapped_seconds(counts: Counts, costs: StepCosts, *, last_states: I
     # Nothing is recorded, loaded or run again before the last write starts.
     after = (
         costs.steps * (costs.record_overhead_seconds + costs.backward_seconds)
-        + counts.recomputed_steps * costs.recompute_seconds
+        + costs.again_seconds(counts)
         + counts.chunks * costs.chunk_seconds
         + counts.local_loads * costs.load_seconds
     )

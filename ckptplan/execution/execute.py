@@ -5,6 +5,7 @@ Each action is checked against the laws of docs/schedule-format.md before its fu
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import replace
@@ -52,7 +53,9 @@ def execute(
 
     Arguments:
         plan: a plan, a ``ckptplan.Schedule``, or ``ckptplan.online(...)`` for a sequence of unknown length.
-        advance: ``advance(start, stop)`` runs steps from the working state.
+        advance: ``advance(start, stop)`` runs steps from the working state. If the schedule keeps the caches of
+            some steps only, it is called as ``advance(start, stop, cached=n)`` where the last n steps keep
+            theirs, and the others do not.
         record: ``record(start, stop)`` runs steps and keeps what their backward needs.
         backward: ``backward(start, stop)`` reverses steps stop-1 down to start; the working state is lost.
         save: ``save(state, tier)`` keeps a copy of the working state, which is that of step ``state``.
@@ -92,6 +95,12 @@ def execute(
             "is missing, and the schedule moves kept states between the tiers",
             field="transfer",
             accepted="transfer(states, source, target)",
+        )
+    if isinstance(plan, Schedule) and plan.drops_caches and not _accepts(advance, "cached"):
+        raise InputError(
+            "does not take cached=, and the schedule keeps the caches of some steps only",
+            field="advance",
+            accepted="advance(start, stop, cached=None)",
         )
     run = _Run(calls, Lookahead(iter(source())), expect=expect, sink=sink)
     try:
@@ -156,6 +165,12 @@ def _moves_states(plan: object, source: Callable[[], Iterable[Action]]) -> bool:
     return any(isinstance(action, Transfer) for action in source())
 
 
+def _accepts(function: Callable[..., object], keyword: str) -> bool:
+    """Return whether a function takes a keyword argument, as far as its signature says."""
+    parameters = inspect.signature(function).parameters.values()
+    return any(each.name == keyword or each.kind is each.VAR_KEYWORD for each in parameters)
+
+
 class _Run:
     """Performs each action once the simulator has found it legal."""
 
@@ -186,7 +201,10 @@ class _Run:
                 self._announce()
             start = perf_counter() - began
             # Functions bear the names of actions, and take their fields.
-            self._calls[type(action).__name__.lower()](*(getattr(action, name) for name in action.__slots__))
+            fields = {name: getattr(action, name) for name in action.__slots__}
+            cached = fields.pop("cached", None)
+            given = {} if cached is None else {"cached": cached}
+            self._calls[type(action).__name__.lower()](*fields.values(), **given)
             if self._sink is not None and self._simulated is not None:
                 end = perf_counter() - began
                 self._sink(replace(self._simulated, start=start, end=end, held_at=end))

@@ -81,14 +81,16 @@ class PlannedSchedule(CheckpointSchedule):  # type: ignore[misc] # the package i
 def translate_schedule(schedule: Iterable[Action], *, steps: int) -> Iterator[Translated]:
     """Translate a legal schedule, action by action.
 
-    Raises InputError for what the other vocabulary cannot express: a Save without a run after it, a run from a
-    state that is longer than the run that stored it, and a tape that is stored separately from the state
-    before it. No strategy does any of these.
+    Raises InputError for what the other vocabulary cannot express: a run that keeps the caches of some of its
+    steps only, a Save without a run after it, a run from a state that is longer than the run that stored it,
+    and a tape that is stored separately from the state before it. No strategy does any of these.
     """
     translator = _Translator(steps)
     ahead = iter(schedule)
     action = next(ahead, None)
     while action is not None:
+        if isinstance(action, Advance) and action.cached is not None:
+            raise _refuse("the caches of some steps are not kept")
         following = next(ahead, None)
         merged = _merge(action, following)
         if merged is not None:

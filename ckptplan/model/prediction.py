@@ -17,15 +17,16 @@ class Totals:
     """Seconds, peaks and counts of a whole schedule.
 
     Local bytes are per unit and include the resident ones; remote bytes count all units.
-    ``recomputed_steps`` counts steps that run again, ``remote_writes`` and ``remote_reads`` count states,
-    and ``messages`` counts both directions together. ``advances``, ``chunks`` (recorded runs of steps),
-    ``local_saves`` and ``local_loads`` count actions.
+    ``recomputed_steps`` counts steps that run again, of which ``recomputed_without_cache`` run in full,
+    ``remote_writes`` and ``remote_reads`` count states, and ``messages`` counts both directions together.
+    ``advances``, ``chunks`` (recorded runs of steps), ``local_saves`` and ``local_loads`` count actions.
     """
 
     seconds: float
     local_peak_bytes: int
     remote_peak_bytes: int
     recomputed_steps: int
+    recomputed_without_cache: int = 0
     remote_writes: int
     remote_reads: int
     messages: int

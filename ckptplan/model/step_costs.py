@@ -17,7 +17,8 @@ class StepCosts(CheckedModel):
 
     Bytes are per unit, except ``remote_state_bytes``, which counts all units, as remote memory does.
     ``resident_bytes`` is everything that stays: the fixed part, the part per step times T, and workspace.
-    Schedules that record several steps at once need ``chunk_bytes`` besides.
+    Schedules that record several steps at once need ``chunk_bytes`` besides. A step that runs again takes
+    ``recompute_seconds`` while its cache, of ``cache_bytes``, is in local memory, else ``forward_seconds``.
     Raises InputError.
     """
 
@@ -26,6 +27,7 @@ class StepCosts(CheckedModel):
     steps: Steps = Field(description="T")
     state_bytes: PositiveBytes = Field(description="M_s on one unit")
     tape_bytes: PositiveBytes = Field(description="M_a on one unit")
+    cache_bytes: Bytes = Field(default=0, description="M_r, the cache of a step on one unit")
     resident_bytes: Bytes = Field(default=0, description="M_others on one unit, for all steps")
     chunk_bytes: Bytes = Field(default=0, description="workspace of chunks of several steps on one unit")
     remote_state_bytes: PositiveBytes = Field(description="one state, all units together")
@@ -44,7 +46,7 @@ class StepCosts(CheckedModel):
 
     @model_validator(mode="after")
     def _countable(self) -> Self:
-        largest = max(self.state_bytes + self.tape_bytes, self.remote_state_bytes)
+        largest = max(self.state_bytes + self.tape_bytes + self.cache_bytes, self.remote_state_bytes)
         if self.steps * largest + self.resident_bytes + self.chunk_bytes > MAX_BYTES:
             raise InputError(
                 f"{self.steps:,} steps of {largest:,} bytes are more than 2**62 bytes in all, "
@@ -73,19 +75,23 @@ class StepCosts(CheckedModel):
         )
 
     def compute_seconds(self, counts: Counted) -> Any:
-        """Return the time of a schedule whose transfers take none: T (f + o + b) + recomputed r + actions."""
-        recomputed = counts.recomputed_steps * self.recompute_seconds
-        return self.sweep_seconds + recomputed + self.action_seconds(counts)
+        """Return the time of a schedule whose transfers take none: T (f + o + b) + again + actions."""
+        return self.sweep_seconds + self.again_seconds(counts) + self.action_seconds(counts)
+
+    def again_seconds(self, counts: Counted) -> Any:
+        """Return the time of steps that run again: recomputed r + (f - r) for each without its cache."""
+        without_cache = counts.recomputed_without_cache * (self.forward_seconds - self.recompute_seconds)
+        return counts.recomputed_steps * self.recompute_seconds + without_cache
 
     def serial_seconds(self, counts: Counted) -> Any:
         """Return the time of one batch with transfers and compute in sequence (docs/equations.md).
 
-        seconds = T (f + o + b) + recomputed r + writes T_c + reads T_c + messages (T_s + latency) + actions,
+        seconds = T (f + o + b) + again + writes T_c + reads T_c + messages (T_s + latency) + actions,
         where T_c of a write and of a read may differ.
         """
         return (
             self.sweep_seconds
-            + counts.recomputed_steps * self.recompute_seconds
+            + self.again_seconds(counts)
             + counts.remote_writes * self.write_seconds
             + counts.remote_reads * self.read_seconds
             + counts.messages * self.message_seconds

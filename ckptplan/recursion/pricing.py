@@ -33,6 +33,11 @@ class Tally(NamedTuple):
     remote_states: int = 0
 
     @property
+    def recomputed_without_cache(self) -> int:
+        """Steps that run again without their cache: none, as trees keep all caches."""
+        return 0
+
+    @property
     def messages(self) -> int:
         """Messages in both directions: each state is one of its own."""
         return self.remote_writes + self.remote_reads

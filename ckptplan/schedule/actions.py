@@ -20,10 +20,15 @@ class Tier(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """Run steps start..stop-1 from the working state, keeping no tape."""
+    """Run steps start..stop-1 from the working state, keeping no tape.
+
+    Afterwards the last ``cached`` of these steps have their caches in local memory, and the others do not. None
+    means that all steps have.
+    """
 
     start: int
     stop: int
+    cached: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +85,9 @@ Action: TypeAlias = Advance | Record | Backward | Save | Load | Free | Transfer
 
 def renumber(action: Action, to: Callable[[int], int]) -> Action:
     """Return an action with other numbers of states, as of a part of a longer sequence."""
-    if isinstance(action, Advance | Record | Backward):
+    if isinstance(action, Advance):
+        return Advance(to(action.start), to(action.stop), action.cached)
+    if isinstance(action, Record | Backward):
         return type(action)(to(action.start), to(action.stop))
     if isinstance(action, Transfer):
         return Transfer(tuple(map(to, action.states)), action.source, action.target)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ckptplan.errors import InputError, quote_value
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.schedule.actions import Action
+from ckptplan.schedule.actions import Action, Advance
 from ckptplan.schedule.simulator import play
 from ckptplan.units import MAX_STEPS
 
@@ -47,6 +47,11 @@ class Schedule:
     def __iter__(self) -> Iterator[Action]:
         """Return an iterator over the actions, from the first one."""
         return iter(self.actions() if callable(self.actions) else self.actions)
+
+    @property
+    def drops_caches(self) -> bool:
+        """Whether a run keeps the caches of some of its steps only; this reads the whole schedule."""
+        return any(isinstance(action, Advance) and action.cached is not None for action in self)
 
     def unit_costs(self) -> StepCosts:
         """Return costs for what has neither sizes nor times: one byte for each state and tape, no seconds."""

@@ -7,7 +7,6 @@ simulator interprets actions only. It knows no strategy and no closed form, so t
 from __future__ import annotations
 
 import dataclasses
-from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import inf
@@ -18,6 +17,7 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.prediction import COUNTS, Totals
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
+from ckptplan.schedule.step_set import StepSet
 from ckptplan.schedule.timeline import COMPUTE, READ, WRITE, Event, Sink
 
 
@@ -140,9 +140,8 @@ class _Machine:
         self.position: int | None = 0
         self.adjoint: float = inf if open_end else costs.steps
         self.frontier = 0
-        #: Taped steps as disjoint ranges (start, stop), ascending; ``taped`` is their number.
-        self.tapes: list[tuple[int, int]] = []
-        self.taped = 0
+        #: The steps whose tapes, and whose caches, are in local memory.
+        self.tapes, self.caches = StepSet(), StepSet()
         #: State -> the time at which it is there; one in transit arrives later.
         self.local: dict[int, float] = {}
         self.remote: dict[int, float] = {}
@@ -150,7 +149,8 @@ class _Machine:
         #: The workspace of chunks of several steps, once there was one.
         self.chunk_bytes = 0
         self.local_peak = self.remote_peak = 0
-        self.recomputed_steps = self.remote_writes = self.remote_reads = self.messages = 0
+        self.recomputed_steps = self.recomputed_without_cache = 0
+        self.remote_writes = self.remote_reads = self.messages = 0
         self.advances = self.chunks = self.local_saves = self.local_loads = 0
         self.now = self.write_free = self.read_free = self.stalled = 0.0
         self.handlers: dict[type, Callable[[Any], None]] = {
@@ -167,23 +167,22 @@ class _Machine:
 
     def advance(self, action: Advance) -> None:
         begin, before = self.now, self.recomputed_steps
-        self._run(action.start, action.stop)
+        self._run(action.start, action.stop, cached=action.cached)
         self.advances += 1
         self.now += self.costs.advance_seconds
         if self.sink is not None:
             self._show(action, begin, recomputed=self.recomputed_steps - before)
+        if self.costs.cache_bytes:
+            self._update_peaks()
 
     def record(self, action: Record) -> None:
         start, stop, begin, before = action.start, action.stop, self.now, self.recomputed_steps
-        self._run(start, stop)
+        self._run(start, stop, cached=None)
         self.chunks += 1
         self.now += (stop - start) * self.costs.record_overhead_seconds + self.costs.chunk_seconds
-        tapes = self.tapes
-        place = bisect_left(tapes, (start, stop))
-        if (place and tapes[place - 1][1] > start) or (place < len(tapes) and tapes[place][0] < stop):
+        if self.tapes.count(start, stop):
             raise _BrokenLaw("a step is recorded once before it is reversed")
-        tapes.insert(place, (start, stop))
-        self.taped += stop - start
+        self.tapes.add(start, stop)
         if stop - start > 1:
             self.chunk_bytes = self.costs.chunk_bytes
         if self.sink is not None:
@@ -199,36 +198,40 @@ class _Machine:
             self.costs = self.costs.replace(steps=max(1, self.frontier))
         if stop != self.adjoint:
             raise _BrokenLaw(f"steps are reversed in order: the next one is {self.adjoint - 1}")
-        tapes = self.tapes
-        while stop > start:
-            if not tapes or tapes[-1][1] != stop:
-                raise _BrokenLaw(f"a backward finds every tape: that of step {stop - 1} is missing")
-            first, _ = tapes.pop()
-            if first < start:
-                tapes.append((first, start))
-                first = start
-            stop = first
-        steps = action.stop - start
-        self.taped -= steps
+        for name, stored in (("tape", self.tapes), ("cache", self.caches)):
+            missing = stored.find_last_missing(start, stop)
+            if missing is not None:
+                raise _BrokenLaw(f"a backward finds every {name}: that of step {missing} is missing")
+            stored.remove(start, stop)
         self.adjoint = start
         self.position = None
-        self._spend(action, steps * self.costs.backward_seconds)
+        self._spend(action, (stop - start) * self.costs.backward_seconds)
 
-    def _run(self, start: int, stop: int) -> None:
+    def _run(self, start: int, stop: int, *, cached: int | None) -> None:
+        """Run steps, and keep the caches of the last ``cached`` ones; None means of all."""
         if start != self.position:
             raise _BrokenLaw("a run starts at the working state")
         if start >= stop:
             raise _BrokenLaw("a range holds at least one step")
         if stop > self.adjoint:
             raise _BrokenLaw("a run never passes the adjoint")
-        costs = self.costs
+        costs, keep = self.costs, start if cached is None else stop - cached
+        if not start <= keep <= stop:
+            raise _BrokenLaw("a run keeps caches of its own steps only")
         recomputed = max(0, min(stop, self.frontier) - start)
         if recomputed:
+            without_cache = recomputed - self.caches.count(start, start + recomputed)
             self.recomputed_steps += recomputed
-            self.now += recomputed * costs.recompute_seconds
+            self.recomputed_without_cache += without_cache
+            self.now += (recomputed - without_cache) * costs.recompute_seconds
+            self.now += without_cache * costs.forward_seconds
         if stop > self.frontier:
             self.frontier = stop
             self.now += (stop - start - recomputed) * costs.forward_seconds
+        if start < keep:
+            self.caches.remove(start, keep)
+        if keep < stop:
+            self.caches.add(keep, stop)
         self.position = stop
 
     # Checkpoints
@@ -356,7 +359,8 @@ class _Machine:
     def _local_bytes(self) -> int:
         costs = self.costs
         states = len(self.local) + 2 * self.buffer_states
-        return states * costs.state_bytes + self.taped * costs.tape_bytes
+        steps = len(self.tapes) * costs.tape_bytes + len(self.caches) * costs.cache_bytes
+        return states * costs.state_bytes + steps
 
     def _show(
         self,
@@ -395,8 +399,10 @@ class _Machine:
         held: dict[str, list[Any]] = {
             "local": sorted(self.local),
             "remote": sorted(self.remote),
-            "tapes": self.tapes,
+            "tapes": list(self.tapes),
         }
+        if self.costs.cache_bytes:
+            held["caches"] = list(self.caches)
         shown = ", ".join(f"{name} {_shorten(values)}" for name, values in held.items())
         working = "none" if self.position is None else self.position
         return f"working state {working}, next step to reverse {self.adjoint - 1}, {shown}"

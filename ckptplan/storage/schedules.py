@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal, TextIO, get_args
@@ -23,14 +24,22 @@ ScheduleFormat = Literal["jsonl", "csv"]
 
 #: The name of each action in a file.
 ACTIONS: Mapping[str, type] = {kind.__name__.lower(): kind for kind in get_args(Action)}
-_FIELDS = {name: [field.name for field in dataclasses.fields(kind)] for name, kind in ACTIONS.items()}
-_COLUMNS = ["action", *dict.fromkeys(field for fields in _FIELDS.values() for field in fields)]
+_FIELDS = {name: dataclasses.fields(kind) for name, kind in ACTIONS.items()}
+#: The fields of each action in a file, and those that it must have.
+NAMES: Mapping[str, list[str]] = {name: [field.name for field in own] for name, own in _FIELDS.items()}
+REQUIRED: Mapping[str, list[str]] = {
+    name: [field.name for field in own if field.default is dataclasses.MISSING] for name, own in _FIELDS.items()
+}
+#: Columns of optional fields come last: files without them are read, too.
+_FORMER_COLUMNS = ["action", *dict.fromkeys(name for names in REQUIRED.values() for name in names)]
+_COLUMNS = list(dict.fromkeys([*_FORMER_COLUMNS, *(name for names in NAMES.values() for name in names)]))
 _STEP: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": MAX_STEPS}
 _TIER: dict[str, Any] = {"enum": [tier.value for tier in Tier]}
 #: What each field of an action holds, as JSON Schema.
 FIELDS: Mapping[str, dict[str, Any]] = {
     "start": {**_STEP, "description": "the first step of a range"},
     "stop": {**_STEP, "description": "the step behind the last of a range"},
+    "cached": {**_STEP, "description": "of these steps, the last ones that keep their caches; all if absent"},
     "state": {**_STEP, "description": "the state before the step of that number"},
     "states": {
         "type": "array", "items": _STEP, "minItems": 1, "uniqueItems": True, "description": "all in one message"
@@ -66,7 +75,8 @@ def _json_lines(actions: Iterable[Action], head: Mapping[str, Any]) -> Iterator[
 def action_fields(action: Action) -> dict[str, Any]:
     """Return an action as JSON data: ``{"action": "save", "state": 0, "tier": "remote"}``."""
     name = type(action).__name__.lower()
-    return {"action": name, **{field: getattr(action, field) for field in _FIELDS[name]}}
+    fields = {field: getattr(action, field) for field in NAMES[name]}
+    return {"action": name, **{field: value for field, value in fields.items() if value is not None}}
 
 
 def _csv_lines(actions: Iterable[Action]) -> Iterator[str]:
@@ -90,8 +100,8 @@ def load_schedule(path: str | Path, *, steps: int | None = None) -> Iterator[Act
         if first.startswith("{"):
             _check_head(parse_json(first, source=f"{source}: line 1"), steps=steps, source=f"{source}: line 1")
             parse = _parse_json_line
-        elif _split_cells(first) == _COLUMNS:
-            parse = _parse_csv_line
+        elif (columns := _split_cells(first)) in (_COLUMNS, _FORMER_COLUMNS):
+            parse = partial(_parse_csv_line, columns=columns)
         else:
             raise InputError(
                 f"{quote_value(first)} is not the first line of a schedule",
@@ -103,7 +113,7 @@ def load_schedule(path: str | Path, *, steps: int | None = None) -> Iterator[Act
             if not line.strip() and _is_end(lines, source=where):
                 return
             try:
-                yield _make_action(parse(line, where))
+                yield _make_action(parse(line, where=where))
             except InputError as error:
                 raise (error if error.source else error.inside(source=where)) from None
 
@@ -151,18 +161,18 @@ def _check_head(head: dict[str, Any], *, steps: int | None, source: str) -> None
         )
 
 
-def _parse_json_line(line: str, where: str) -> dict[str, Any]:
+def _parse_json_line(line: str, *, where: str) -> dict[str, Any]:
     if not line.strip():
         raise InputError("is empty", accepted="one action per line")
     return parse_json(line, source=where, limits=_LINE_MARKS)
 
 
-def _parse_csv_line(line: str, where: str) -> dict[str, Any]:  # noqa: ARG001 - the signature of both
+def _parse_csv_line(line: str, *, where: str, columns: Sequence[str]) -> dict[str, Any]:  # noqa: ARG001 - as JSON
     cells = _split_cells(line)
-    if len(cells) != len(_COLUMNS):
-        raise InputError(f"has {len(cells)} cells", accepted=f"{len(_COLUMNS)}: {','.join(_COLUMNS)}")
-    fields: dict[str, Any] = {name: text for name, text in zip(_COLUMNS, cells, strict=True) if text != ""}
-    for name in ("start", "stop", "state"):
+    if len(cells) != len(columns):
+        raise InputError(f"has {len(cells)} cells", accepted=f"{len(columns)}: {','.join(columns)}")
+    fields: dict[str, Any] = {name: text for name, text in zip(columns, cells, strict=True) if text != ""}
+    for name in ("start", "stop", "state", "cached"):
         if name in fields:
             fields[name] = _read_integer(fields[name])
     if "states" in fields:
@@ -190,14 +200,14 @@ def _make_action(given: Mapping[str, Any]) -> Action:
     if not isinstance(name, str) or name not in ACTIONS:
         hint = did_you_mean(name, ACTIONS) if isinstance(name, str) else ""
         raise refuse(name, f"is not an action.{hint}", field="action", accepted=", ".join(ACTIONS))
-    fields = _FIELDS[name]
     for field in given:
-        if field != "action" and field not in fields:
-            raise InputError(f"is not a field of {name}", field=field, accepted=", ".join(fields))
-    for field in fields:
+        if field != "action" and field not in NAMES[name]:
+            raise InputError(f"is not a field of {name}", field=field, accepted=", ".join(NAMES[name]))
+    for field in REQUIRED[name]:
         if field not in given:
-            raise InputError("is missing", field=field, accepted=f"{name} has {', '.join(fields)}")
-    action: Action = ACTIONS[name](**{field: _read_field(given[field], field) for field in fields})
+            raise InputError("is missing", field=field, accepted=f"{name} has {', '.join(REQUIRED[name])}")
+    fields = {field: _read_field(value, field) for field, value in given.items() if field != "action"}
+    action: Action = ACTIONS[name](**fields)
     return action
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from typing import Any
 
 from ckptplan.model.plan import Plan
 from ckptplan.model.profile import NUMBERS, HardwareProfile
 from ckptplan.model.workload import Workload
-from ckptplan.storage.schedules import ACTIONS, FIELDS
+from ckptplan.storage.schedules import ACTIONS, FIELDS, NAMES, REQUIRED
 from ckptplan.storage.schedules import KIND as SCHEDULE
 from ckptplan.storage.versions import WRITTEN, Kind
 from ckptplan.units import MAX_STEPS
@@ -90,13 +89,12 @@ def _schedule() -> dict[str, Any]:
 
 
 def _action(name: str, kind: type) -> dict[str, Any]:
-    fields = [field.name for field in dataclasses.fields(kind)]
     return {
         "title": name,
         "description": (kind.__doc__ or "").strip(),
         "type": "object",
-        "properties": {"action": {"const": name}, **{field: FIELDS[field] for field in fields}},
-        "required": ["action", *fields],
+        "properties": {"action": {"const": name}, **{field: FIELDS[field] for field in NAMES[name]}},
+        "required": ["action", *REQUIRED[name]],
         "additionalProperties": False,
     }
 

@@ -20,6 +20,7 @@ from ckptplan.schedule.actions import Action, Record
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.storage.place import OffloadPlace, read_offload
 from ckptplan.torch.cell_calls import ClosedCell
+from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.compile_options import read_compile
 from ckptplan.torch.graphs import SeeGradient
 from ckptplan.torch.inputs import Sequence, make_sequence
@@ -110,6 +111,12 @@ class Call:
         if isinstance(self.plan, Schedule) and self.schedule is None:
             # A plan's actions are legal by construction; others could silently give wrong gradients.
             self.plan.check()
+            if isinstance(self.cell, ChunkCell) and self.plan.drops_caches:
+                raise InputError(
+                    f"keeps the caches of some steps only, and {type(self.cell).__name__} keeps those of all",
+                    field="plan",
+                    accepted="Advance(start, stop) without cached=",
+                )
         if self.limit is not None:
             object.__setattr__(self, "room", min(self.room, leave_room(self.limit)))
         # Read once: module.parameters() is an iterator.

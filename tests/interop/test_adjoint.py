@@ -198,6 +198,12 @@ def test_any_legal_schedule_is_executed_or_refused(seed: int, steps: int) -> Non
     executed(actions, steps)
 
 
+def test_a_run_that_drops_caches_is_refused() -> None:
+    schedule: list[Action] = [Save(0, LOCAL), Advance(0, 1, cached=0), Record(1, 2), Backward(1, 2)]
+    with pytest.raises(InputError, match="the caches of some steps are not kept"):
+        list(translate_schedule(schedule, steps=2))
+
+
 def test_a_save_that_is_taken_back_is_not_translated() -> None:
     schedule: list[Action] = [Save(0, LOCAL), Free(0, LOCAL), Record(0, 2), Backward(0, 2)]
     kinds = [type(action) for action in translate_schedule(schedule, steps=2)]

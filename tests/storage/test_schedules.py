@@ -25,7 +25,7 @@ HEAD = {"kind": "ckptplan.schedule", "schema_version": 1, "steps": 4}
 numbers = st.integers(0, MAX_STEPS)
 tiers = st.sampled_from(Tier)
 any_action = st.one_of(
-    st.builds(Advance, numbers, numbers),
+    st.builds(Advance, numbers, numbers, st.none() | numbers),
     st.builds(Record, numbers, numbers),
     st.builds(Backward, numbers, numbers),
     st.builds(Save, numbers, tiers),
@@ -104,6 +104,8 @@ BROKEN_LINES = {
     '{"action": "record", "start": 0, "stop": "4"}': "line 3: stop: '4' is not a step",
     '{"action": "record", "start": 0, "stop": true}': "line 3: stop: True is not a step",
     '{"action": "record", "start": -1, "stop": 4}': "line 3: start: -1 is not a step",
+    '{"action": "advance", "start": 0, "stop": 4, "cached": -1}': "line 3: cached: -1 is not a step",
+    '{"action": "record", "start": 0, "stop": 4, "cached": 1}': "line 3: cached: is not a field of record",
     '{"action": "save", "state": 0, "tier": "disk"}': "line 3: tier: 'disk' is not a tier .*local or remote",
     '{"action": "transfer", "states": 3, "source": "local", "target": "remote"}': "states: 3 is not a list",
     '{"action": "transfer", "states": [1.5], "source": "local", "target": "remote"}': "1.5 is not a step",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -113,6 +114,22 @@ def test_a_schedule_may_be_a_list_or_a_function_and_runs_as_often_as_wanted() ->
             found, events = executed(cell, parameters, schedule)
             assert [action for action, *_ in events] == list(over_the_frontier())
             assert_close(found, expected, relative=1e-12)
+
+
+def test_caches_of_some_steps_only_are_dropped_by_ordinary_cells_and_refused_by_lif() -> None:
+    """The tapes of ordinary cells hold everything, so that they keep no caches."""
+    actions = [replace(one, cached=0) if isinstance(one, Advance) else one for one in over_the_frontier()]
+    schedule = Schedule(steps=STEPS, actions=actions)
+    cell, parameters = gru()
+    expected, _ = executed(cell, parameters, plan_of(STEPS, "base", states=200))
+    found, _ = executed(cell, parameters, schedule)
+    assert_close(found, expected, relative=1e-12)
+    inputs, _ = job(STEPS)
+    layer = LIF(inputs.shape[-1], 3).double()
+    with pytest.raises(
+        InputError, match="plan: keeps the caches of some steps only, and LIF keeps those of all"
+    ):
+        unroll(layer, inputs, layer.initial_state(*inputs.shape[1:-1]), plan=schedule)
 
 
 def test_unroll_takes_a_schedule_too() -> None:
