@@ -23,11 +23,12 @@ import numpy as np
 from ckptplan.model.progress import Progress
 from ckptplan.model.split import Choice, Where
 from ckptplan.recursion import revolve
+from ckptplan.recursion.pricing import Tally, set_tally
 from ckptplan.recursion.problem import Candidate, Problem, SolvedProblem
 from ckptplan.recursion.revolve import binomial_decision, make_revolve_tree
 from ckptplan.recursion.table_problem import prove_bound
 from ckptplan.recursion.tables import PartValues, Values
-from ckptplan.recursion.tree import Decision, Part, UnitSizes, grow_tree
+from ckptplan.recursion.tree import Decision, Part, Tree, UnitSizes, grow_tree
 
 #: Longest sequence of the classical case; the work rises with T^2, with a small constant.
 _CLASSICAL = {"glance": 10_000, "quick": 30_000, "thorough": 200_000}
@@ -176,11 +177,33 @@ def _list_binomials(problem: Problem, counts: list[int]) -> tuple[list[Candidate
         Candidate(
             extra=float(extra[place]),
             local_bytes=counts[place] * problem.state_bytes + problem.tape_bytes,
-            build=partial(make_revolve_tree, counts[place], steps=steps),
+            build=partial(
+                _build_binomial,
+                problem,
+                slots=counts[place],
+                recomputed=int(recomputed[place]),
+                saves=int(saves[place]),
+            ),
         )
         for place in np.flatnonzero(listed).tolist()
     ]
     return candidates, float(extra[0])
+
+
+def _build_binomial(problem: Problem, *, slots: int, recomputed: int, saves: int) -> Tree:
+    """Return binomial checkpointing in single steps, with its counts."""
+    splits = problem.steps - 1
+    counts = Tally(
+        recomputed_steps=recomputed,
+        advances=splits,
+        chunks=problem.steps,
+        local_saves=saves,
+        local_loads=splits,
+        local_bytes=min(slots, splits) * problem.state_bytes + problem.tape_bytes,
+    )
+    tree = make_revolve_tree(slots, steps=problem.steps)
+    set_tally(tree, counts, state_bytes=problem.state_bytes, tape_bytes=problem.tape_bytes)
+    return tree
 
 
 def _list_single_tapes(problem: Problem, counts: list[int]) -> tuple[list[Candidate], float]:

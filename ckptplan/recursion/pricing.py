@@ -53,8 +53,7 @@ def tally(tree: Tree, *, state_bytes: int, tape_bytes: int) -> Tally:
     Raises KeyError for a part without a decision.
     """
     counter = _TreeCounter(tree, state_bytes, tape_bytes)
-    # It begins at step 0 only if its first chunk is ragged.
-    known, root = counter.known, Piece(tree.root, start=0 if counter.missing else 1)
+    known, root = counter.known, counter.root
     # A piece waits twice: until it is looked at, and until the pieces after it are known.
     waiting: list[tuple[Piece, _Items, list[Piece]]] = [(root, [], [])]
     while waiting:
@@ -72,6 +71,12 @@ def tally(tree: Tree, *, state_bytes: int, tape_bytes: int) -> Tally:
     return known[root]
 
 
+def set_tally(tree: Tree, counts: Tally, *, state_bytes: int, tape_bytes: int) -> None:
+    """Let ``tally`` return counts that a closed form gives, so that no part of the tree is decided for them."""
+    counter = _TreeCounter(tree, state_bytes, tape_bytes)
+    counter.known[counter.root] = counts
+
+
 class _TreeCounter:
     """Counts the actions of a part, from the counts of the parts that its decision leaves."""
 
@@ -80,6 +85,8 @@ class _TreeCounter:
         #: Steps that the ragged first chunk lacks.
         self.missing = tree.root.steps * tree.chunk - tree.steps
         self.known: dict[Piece, Tally] = tree.counted.setdefault((state_bytes, tape_bytes), {})
+        #: The whole sequence. It begins at step 0 only if its first chunk is ragged.
+        self.root = Piece(tree.root, start=0 if self.missing else 1)
 
     def count(self, piece: Piece, items: _Items, after: list[Tally]) -> Tally:
         writes = reads = advances = chunks = saves = loads = 0

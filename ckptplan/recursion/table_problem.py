@@ -19,7 +19,7 @@ import numpy as np
 from ckptplan.cost.arrays import Integers
 from ckptplan.model.progress import Progress
 from ckptplan.recursion.prices import bound_by_prices, find_promising_splits
-from ckptplan.recursion.problem import CELLS, WORK, Problem, most_units
+from ckptplan.recursion.problem import CELLS, WORK, Prices, Problem, most_units
 from ckptplan.recursion.tables import Tables, Values
 from ckptplan.recursion.tree import UnitSizes
 
@@ -161,7 +161,8 @@ def prove_bound(problem: Problem) -> float:
 #: a level of prices takes the place of so many sums of a unit. With them, the default plan of 4,096 steps of
 #: paper-snn on ipu-mk2 takes a third of the time.
 _LONG, _SUMS_FOR_A_LEVEL, _MOST_LEVELS = 8, 140_000, 64
-#: A question needs the same tables once for each objective, and a front for each budget.
+#: A question needs the same tables once for each objective, and a front for each budget. So many are kept, and
+#: more of them while they have no more entries than one table may have.
 _KEPT = 4
 #: The widest table of each problem, the one last used at the end.
 _tables: OrderedDict[Any, Tables] = OrderedDict()
@@ -185,16 +186,30 @@ def cached_tables(problem: Problem, *, steps: int, units: int) -> Tables:
                 return known.narrow(units)
         # After another budget at these costs, more are likely, and one table serves them all.
         is_alone &= all(key[:-1] != whole for key in _tables)
+        known = _find_narrower(steps=steps, units=units, sizes=problem.sizes, prices=problem.prices)
     costs |= {"units": units, "progress": problem.progress}
     tables = _fill_promising(**costs) if is_alone else None
     key = whole if tables is None else alone
-    tables = tables or Tables(**costs)
+    tables = tables or Tables(**costs, known=known)
     with _lock:
         _tables[key] = tables
         _tables.move_to_end(key)
-        while len(_tables) > _KEPT:
+        while len(_tables) > _KEPT and sum(kept.unstored.size for kept in _tables.values()) > CELLS:
             _tables.popitem(last=False)
     return tables
+
+
+def _find_narrower(*, steps: int, units: int, sizes: UnitSizes, prices: Prices) -> Tables | None:
+    """Return the widest kept table of no fewer steps and of fewer units, None if there is none."""
+    narrower = [
+        kept
+        for kept in _tables.values()
+        if kept.promising is None
+        and (kept.sizes, kept.prices) == (sizes, prices)
+        and kept.steps >= steps
+        and kept.units < units
+    ]
+    return max(narrower, key=lambda kept: kept.units, default=None)
 
 
 def _fill_promising(*, progress: Progress | None, **costs: Any) -> Tables | None:

@@ -69,9 +69,11 @@ class Tables(PartValues):
 
     ``unstored``, ``local``, ``remote`` and ``chunk`` have shape (steps + 1, units + 1). With ``promising``
     splits only, values are exact in the schedules that these are made for, and may be too large elsewhere.
+    ``known`` are the exact tables of no fewer steps and of fewer units, whose splits are not examined again.
     """
 
     promising: PromisingSplits | None = None
+    known: InitVar[Tables | None] = None
 
     def narrow(self, units: int) -> Tables:
         """Return the tables for at most ``units`` units: a view of these, with the same values, or these.
@@ -94,9 +96,11 @@ class Tables(PartValues):
         table = {Where.UNSTORED: self.unstored, Where.LOCAL: self.local, Where.REMOTE: self.remote}[part.where]
         return float(table[part.steps, part.units])
 
-    def __post_init__(self, progress: Progress | None) -> None:
+    def __post_init__(self, progress: Progress | None, known: Tables | None) -> None:
         state, tape = self.sizes
         width, last = self.units + 1, self.steps
+        # In the last columns of known tables, the room of the first state is cut off (``narrow``).
+        done = max(0, known.units + 1 - state) if known else 0
         self.unstored, self.local, self.remote, self.chunk = (
             np.full((last + 1, width), _INFINITE) for _ in range(4)
         )
@@ -108,8 +112,8 @@ class Tables(PartValues):
         has_remote = write < _INFINITE
         # A split at y leaves a rest of t - y steps, stored in descending order, and a head of y steps.
         order: Literal["C", "F"] = "F" if self.promising else "C"
-        rests, heads_local = (np.full((last + 1, width), _INFINITE, order=order) for _ in range(2))
-        heads_remote = np.full((last + 1 if has_remote else 1, width), _INFINITE, order=order)
+        rests, heads_local = (np.full((last + 1, width - done), _INFINITE, order=order) for _ in range(2))
+        heads_remote = np.full((last + 1 if has_remote else 1, width - done), _INFINITE, order=order)
         split_local, split_remote = Splits(rests, heads_local), Splits(rests, heads_remote)
         a, k, s, back = prices.actions
         for t in range(1, last + 1):
@@ -120,25 +124,31 @@ class Tables(PartValues):
             # (R2) k + chunk(t, m + M_s); the least over all splits. Memory beyond the last entry does not help.
             local[:-state], local[-state:] = recorded[state:], recorded[-1]
             least, first, stop = self.promising.ranges[t] if self.promising else (0, 1, t)
+            new_local, new_remote = local[done:], remote[done:]
             if first < stop:
                 least_local = split_local.least(t, first, stop, slice(least, None))
-                np.minimum(local[least:], least_local, out=local[least:])
+                np.minimum(new_local[least:], least_local, out=new_local[least:])
+            if known:
+                local[:done] = known.local[t, :done]
             # (R3) k + chunk(t, m); min(s, l) + owned(t, m - M_s); the least over all splits.
             held = local[:-state]
             remote[:state] = recorded[:state]
             np.minimum(recorded[state:], held + hold if hold else held, out=remote[state:])
-            if first < stop and has_remote and (count := self._count_columns(least_local, remote[least:])):
+            if first < stop and has_remote and (count := self._count_columns(least_local, new_remote[least:])):
                 columns = slice(least, least + count)
-                np.minimum(remote[columns], split_remote.least(t, first, stop, columns), out=remote[columns])
+                least_remote = split_remote.least(t, first, stop, columns)
+                np.minimum(new_remote[columns], least_remote, out=new_remote[columns])
+            if known:
+                remote[:done] = known.remote[t, :done]
             # (R1) k + chunk(t, m); s + owned(t, m - M_s); w + far(t, m).
             unstored[:state] = recorded[:state]
             np.minimum(recorded[state:], held + s if s else held, out=unstored[state:])
             if has_remote:
                 np.minimum(unstored, write + remote, out=unstored)
-                np.add(remote, t * recompute + (a + read), out=heads_remote[t])
+                np.add(new_remote, t * recompute + (a + read), out=heads_remote[t])
             # Heads: a + y r + l + owned(y, m) and a + y r + r_d + far(y, m). Rests: free(t - y, m).
-            np.add(local, t * recompute + (a + back), out=heads_local[t])
-            rests[last - t] = unstored
+            np.add(new_local, t * recompute + (a + back), out=heads_local[t])
+            rests[last - t] = unstored[done:]
             if progress is not None and t % 64 == 0:
                 progress(t * t, last * last)
 

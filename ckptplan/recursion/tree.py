@@ -209,8 +209,11 @@ class Tree:
                 waiting.extend(item.part for item, _ in after if isinstance(item, Piece))
 
     def settle(self) -> None:
-        """Let go of the table behind the decisions, once all schedules that share them have been counted."""
-        if isinstance(self.decisions, _Decided):
+        """Let go of the table behind the decisions, once all schedules that share them have been counted.
+
+        A tree whose counts a closed form gave has no decisions yet, and no table: it keeps making them.
+        """
+        if isinstance(self.decisions, _Decided) and self.root in self.decisions:
             self.decisions.decide = None
 
     def __getstate__(self) -> dict[str, Any]:

@@ -275,6 +275,8 @@ class Optimal(Solved):
         for remote in memory_variants(costs) if room else (False,):
             problem = _make_problem(costs, task.budget, remote=remote, effort=task.effort)
             charged = _make_problem(costs, task.budget, remote=remote, messages=True, effort=task.effort)
+            # Its schedules are wanted, and no bound for cheaper messages.
+            charged = replace(charged, least_write=charged.prices.write, least_read=charged.prices.read)
             buffers = 2 * costs.state_bytes if costs.overlaps_compute and remote else 0
             taken = costs.resident_bytes + buffers
             free_bytes = None if wanted is None else [local_bytes - taken for local_bytes in wanted]

@@ -12,7 +12,10 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
 from ckptplan.model.workload import ACTION_TIMES
 from ckptplan.recursion import revolve
+from ckptplan.recursion.classical import solve_classical
 from ckptplan.recursion.growing import count_chunks, growth_ratio, list_chunk_ends
+from ckptplan.recursion.pricing import tally
+from ckptplan.recursion.problem import Prices, Problem
 from ckptplan.strategies.registry import closed_form_of
 from tests.support import CLOSED, ask, one_cost, plain_costs
 
@@ -74,6 +77,26 @@ def test_it_saves_no_more_than_any_schedule_that_runs_as_few_steps_again() -> No
         sweeps = revolve.count_sweeps_at(numbers, slots=np.array([slots]))
         assert saves.tolist() == [revolve.count_saves(int(n), slots=slots) for n in numbers]
         assert all(sweeps[n - 1] >= revolve.least_sweeps(n, slots) for n in range(2, 1500))
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 7, 30, 100])
+def test_the_counts_in_closed_form_are_those_of_the_tree(steps: int) -> None:
+    """For every number of slots that the solver lists."""
+    state, tape = 3, 5
+    problem = Problem(
+        steps=steps, free_bytes=None, state_bytes=state, tape_bytes=tape, prices=Prices(recompute=1.0),
+        least_write=inf, least_read=inf, front=True,
+    )  # fmt: skip
+    candidates = solve_classical(problem).candidates
+    assert candidates
+    for candidate in candidates:
+        slots = (candidate.local_bytes - tape) // state
+        given, counted = (
+            tally(tree, state_bytes=state, tape_bytes=tape)
+            for tree in (candidate.build(), revolve.make_revolve_tree(slots, steps=steps))
+        )
+        assert given == counted
+        assert given.recomputed_steps == candidate.extra
 
 
 def test_arrays_and_numbers_agree_where_sweeps_are_many_and_counts_saturate() -> None:

@@ -98,6 +98,14 @@ def check_narrowed(job: Job) -> None:
         assert list(job.grow(job.tables.decide).actions()) == list(job.grow(narrow.decide).actions())
 
 
+def check_widened(job: Job) -> None:
+    """A table that is made from a narrower one, of no fewer steps, equals the one of all splits."""
+    given = {**job.given, "units": job.units + job.more, "steps": max(1, job.steps - job.levels)}
+    whole, widened = Tables(**given), Tables(**given, known=job.tables)
+    for name in ("unstored", "local", "remote", "chunk"):
+        np.testing.assert_array_equal(getattr(widened, name), getattr(whole, name))
+
+
 def check_promising(job: Job) -> None:
     """Promising splits give the optimum and its schedule, or show that they do not."""
     promising = find_promising_splits(**job.given) if job.sizes.tape <= job.units else None
@@ -147,7 +155,7 @@ def check_memorisation(job: Job) -> None:
             assert prices.save or value == pytest.approx(free)
 
 
-LAWS = (check_schedule, check_narrowed, check_promising, check_bounds, check_memorisation)
+LAWS = (check_schedule, check_narrowed, check_widened, check_promising, check_bounds, check_memorisation)
 ACTIONS = ("advance", "chunk", "save", "load")
 costs = st.sampled_from([0.0, 0.1, 0.25, 1.0, 3.0, 5.0])
 transfers = st.sampled_from([0.0, 0.1, 0.5, 1.0, 4.0, 20.0, 50.0])
