@@ -114,7 +114,7 @@ def simulate(
         view = view_simulation(planned, playback, schedule=schedule)
         publish(view, output)
         if gantt:
-            from ckptplan.report.plots import draw_sketch
+            from ckptplan.report.plots.schedule import draw_sketch
 
             draw = partial(draw_sketch, planned, timeline.finish(), schedule=schedule)
             out.save_picture(gantt, draw, size=size)

@@ -83,25 +83,27 @@ def view_front(front: ParetoFront, *, every: bool = False) -> View:
 def list_sections(
     front: ParetoFront, *, own: Plan | None = None, every: bool = False
 ) -> Iterator[Section | Schedules]:
-    """Yield the chart of a front, the plans of its points, and its numbers; ``own`` is a plan besides."""
-    # Of the points that the picture shows: the ends, the best plan, the knee, and plans between them.
+    """Yield the chart of a front, the plans of its points, and its numbers.
+
+    The page of a plan, ``own``, has one schedule beside it: that of the best plan of the front, if it differs.
+    """
     marks, best = mark_points(front), front.place_within(front.budget_bytes)
-    slowest = _SHOWN if best is None else max(_SHOWN, float(front.overhead[best]))
-    first = max(0, min(int((front.overhead > slowest).sum()), len(front) - 1))
-    # Beside a plan of one's own, the marked ones are enough.
-    between = first + spread_places(front.schedule_bytes[first:], _POINTS if own is None else 1)
-    places = sorted({*(place for place in marks if place >= first), *between.tolist()})
+    if own is None:
+        places = _choose_places(front)
+    else:
+        places = [] if best is None or _is_same(front[best], own) else [best]
     plans = []
     for place in places:
         label = f"{front.strategies[place]} in {format_bytes(int(front.local_peak_bytes[place]))}"
         label += f" ({marks[place]})" if place in marks else ""
         plans.append((label, front[place]))
-    if places:
-        shown = [plan for _, plan in plans] if own is None else [own, *(plan for _, plan in plans)]
+    shown = [plan for _, plan in plans] if own is None else [own, *(plan for _, plan in plans)]
+    if len(front) and shown:
+        dots = f"Dots are {format_count(len(shown))} plans: choose one to see its schedule below."
         caption = (
             "Each line is the least time of a strategy within each amount of local memory, over "
             f"{format_seconds(front.base_seconds)} of plain backpropagation. "
-            f"Dots are {format_count(len(shown))} plans: choose one to see its schedule below."
+            f"{dots if len(shown) > 1 else 'The dot is the plan whose schedule is below.'}"
         )
         draw = partial(_draw, front, every=every, plans=shown)
         yield Section("front", "Memory and time", [Chart("front", "Local memory and time", caption, draw)])
@@ -109,9 +111,23 @@ def list_sections(
     yield Section("front-numbers", "The front in numbers", _describe_front(front))
 
 
+def _choose_places(front: ParetoFront) -> list[int]:
+    """Return points that the picture shows: the ends, the best plan, the knee, and plans between them."""
+    best = front.place_within(front.budget_bytes)
+    slowest = _SHOWN if best is None else max(_SHOWN, float(front.overhead[best]))
+    first = max(0, min(int((front.overhead > slowest).sum()), len(front) - 1))
+    between = first + spread_places(front.schedule_bytes[first:], _POINTS)
+    return sorted({*(place for place in mark_points(front) if place >= first), *between.tolist()})
+
+
+def _is_same(plan: Plan, other: Plan) -> bool:
+    """Return whether two plans of a job have the same strategy with the same parameters."""
+    return (plan.strategy, plan.parameters) == (other.strategy, other.parameters)
+
+
 def _draw(front: ParetoFront, size: Size = PAGE, *, every: bool = False, plans: Sequence[Plan] = ()) -> Figure:
     """Return the picture of a front; ``plans`` are dots of a page that lead to their schedules."""
-    from ckptplan.report.plots import make_front
+    from ckptplan.report.plots.front import make_front
 
     return make_front(front, size, every=every, plans=plans)
 
@@ -206,7 +222,7 @@ def _explain_best(front: ParetoFront) -> str:
     if place is None:
         return ""
     plan = front.best
-    if plan.strategy == front.strategies[place] and plan.parameters == front[place].parameters:
+    if _is_same(plan, front[place]):
         return ""
     reasons = fields.explain_choice(plan)
     within = f"to run within {format_bytes(front.budget_bytes)}: {fields.name_plan(plan)}"

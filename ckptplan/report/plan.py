@@ -328,7 +328,7 @@ def chart_comparison(plans: Sequence[Plan]) -> blocks.Chart:
     """Return the chart of the plans that fit, in their order."""
 
     def draw() -> Figure:
-        from ckptplan.report.plots import make_strategies
+        from ckptplan.report.plots.strategies import make_strategies
 
         return make_strategies(plans)
 

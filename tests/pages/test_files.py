@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ckptplan
-from ckptplan.report.blocks import Paragraph, Section, Table
+from ckptplan.report.blocks import Paragraph, Schedules, Section, Table
 from ckptplan.report.formats import View
-from ckptplan.report.front import view_front
+from ckptplan.report.front import list_sections, view_front
 from ckptplan.report.html.page import render_page
 from tests.support import run, small_plan
 
@@ -97,6 +97,17 @@ def test_pages_of_long_sequences_are_small(tmp_path: Path) -> None:
     page = (tmp_path / "long.html").read_text()
     assert len(page) < MOST_BYTES
     assert "are drawn together" in page
+
+
+def test_the_page_of_a_plan_has_the_best_plan_of_the_front_beside_it_if_that_is_another_one() -> None:
+    workload = WORKLOAD.with_steps(64)
+    front = ckptplan.pareto(workload, PROFILE, local_bytes="230 kB", strategies="closed")
+    remote = ckptplan.optimize(workload, PROFILE, local_bytes="230 kB", strategies=["remote"])
+    for own, beside in ((remote, [front.best.strategy]), (front.best, [])):
+        sections = list(list_sections(front, own=own))
+        [schedules] = [section for section in sections if isinstance(section, Schedules)]
+        assert schedules.own is own
+        assert [plan.strategy for _, plan in schedules.plans] == beside
 
 
 @pytest.mark.parametrize(("events", "message"), [(5, "too long to be drawn"), (10**6, "actions in")])

@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 
 import ckptplan
 from ckptplan.report.picture import SIZES
-from ckptplan.report.plots import figures, make_front, make_picture, style
+from ckptplan.report.plots import figures, make_picture, style
+from ckptplan.report.plots.front import make_front
 from ckptplan.report.sketch import Detail, sketch_schedule
 from ckptplan.schedule.timeline import Event
 from ckptplan.units import format_bytes, format_percent

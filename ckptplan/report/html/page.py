@@ -181,7 +181,7 @@ def _show_schedules(chosen: Schedules) -> Section:
 
 def _draw_schedule(plan: Plan, name: str, detail: Detail) -> tuple[str, str, int]:
     """Return the schedule of a plan as SVG, what it shows or why there is none, and the actions read for it."""
-    from ckptplan.report.plots import draw_sketch
+    from ckptplan.report.plots.schedule import draw_sketch
     from ckptplan.report.plots.svg import make_page_svg
 
     try:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from io import BytesIO
+from dataclasses import dataclass
+from io import BytesIO, StringIO
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from ckptplan.report.picture import PAGE, Size, picture_format
@@ -35,6 +37,16 @@ class ShownFigure(Figure):
 
     def _repr_png_(self) -> bytes:
         return render(self, "png", dots=SCREEN_DOTS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """How a kind of result is drawn: on one pair of axes, or in a figure where it has several panels."""
+
+    on_axes: Callable[[Any, Axes], None] | None = None
+    in_figure: Callable[[Any, Figure], None] | None = None
+    #: Inches on a page.
+    height: Callable[[Any, Size], float] = lambda result, size: 3.6  # noqa: ARG005
 
 
 def make_figure(draw: Callable[[Figure], object], size: Size = PAGE, *, height: float = 3.6) -> Figure:
@@ -71,11 +83,23 @@ def add_tooltips(
 
 def render(figure: Any, form: str, *, dots: float | None = None) -> bytes:
     """Return the bytes of a picture, the same ones for the same figure; ``dots`` an inch of a PNG."""
+    if form == "svg":
+        return render_svg(figure).encode()
     file = BytesIO()
-    date = {"svg": "Date", "pdf": "CreationDate"}.get(form)
     with use_style():
-        figure.savefig(file, format=form, dpi=dots or "figure", metadata={date: None} if date else None)
-    return _POINT.sub(_write_tooltip, file.getvalue().decode()).encode() if form == "svg" else file.getvalue()
+        metadata = {"CreationDate": None} if form == "pdf" else None
+        figure.savefig(file, format=form, dpi=dots or "figure", metadata=metadata)
+    return file.getvalue()
+
+
+def render_svg(figure: Any) -> str:
+    """Return a picture as SVG with native tooltips."""
+    file, dots = StringIO(), figure.dpi
+    with use_style():
+        # ``savefig`` draws twice: once for the layout, and again for the file.
+        FigureCanvasSVG(figure).print_svg(file, metadata={"Date": None})  # type: ignore[no-untyped-call]
+    figure.dpi = dots
+    return _POINT.sub(_write_tooltip, file.getvalue())
 
 
 def _write_tooltip(found: re.Match[str]) -> str:

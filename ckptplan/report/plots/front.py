@@ -1,27 +1,48 @@
-"""Draws a front: time over base against the local memory that a schedule decides about."""
+"""Draws a front: time over base against the local memory that a schedule decides about.
+
+Marks show the budget, the best plan within it, and plans of a page.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib import rcParams
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ckptplan.cost.case import Case
 from ckptplan.cost.exact import overhead
-from ckptplan.report.fields import describe_resident, name_job
+from ckptplan.model.plan import Plan
+from ckptplan.report.fields import describe_plan, describe_resident, name_job
+from ckptplan.report.picture import PAGE, Size
 from ckptplan.report.plots import style
-from ckptplan.report.plots.front_marks import draw_budget, mark_best
+from ckptplan.report.plots.figures import Drawing, add_tooltips, make_figure
 from ckptplan.report.plots.labels import Labels
 from ckptplan.search.trace_solved import spread_places
 from ckptplan.studies.pareto import ParetoFront
+from ckptplan.units import format_bytes, format_percent, format_seconds
 
 #: Points of a curve: more cannot be told apart.
 _MOST_POINTS = 400
 #: A band of a smaller share of the axis cannot be seen.
 _VISIBLE = 0.02
+
+
+def make_front(
+    front: ParetoFront, size: Size = PAGE, *, every: bool = False, plans: Sequence[Plan] = ()
+) -> Figure:
+    """Return the picture of a front; ``plans`` are dots of a page that lead to their schedules."""
+
+    def draw(figure: Figure) -> None:
+        ax = figure.add_subplot()
+        draw_front(front, ax, every=every)
+        _add_plans(front, ax, plans)
+
+    return make_figure(draw, size)
 
 
 def draw_front(front: ParetoFront, ax: Axes, *, every: bool = False) -> None:
@@ -53,9 +74,9 @@ def draw_front(front: ParetoFront, ax: Axes, *, every: bool = False) -> None:
     # Below the curves in colour, so that they show which of them is the best one.
     best = _draw_curve(front, ax, {"color": "black", "linewidth": 2.8 * wide, "zorder": 2.5})
     _shade_unproved(front, ax)
-    draw_budget(front, ax)
+    _draw_budget(front, ax)
     labels = Labels(ax)
-    mark_best(front, ax, labels)
+    _mark_best(front, ax, labels)
     labels.label_line(best, "best of all", fontweight="bold")
     for name in coloured:
         labels.label_line(lines[name], name)
@@ -108,3 +129,50 @@ def _shade_unproved(front: ParetoFront, ax: Axes) -> None:
     band = np.clip(front.overhead, low, high) - np.clip(least, low, high)
     if band.max() > _VISIBLE * (high - low):
         ax.set_xlabel(f"{ax.get_xlabel()}\nhatched: a quicker schedule is not ruled out")
+
+
+def _draw_budget(front: ParetoFront, ax: Axes) -> None:
+    """Draw the budget as a line with its size, and shade what does not fit."""
+    low, high = ax.get_xlim()
+    free = front.budget_bytes - front.resident_bytes
+    text, seen = f"budget: {format_bytes(front.budget_bytes)}", min(max(free, low), high)
+    if free <= 0:
+        text += ", less than every schedule needs"
+    elif front.resident_bytes:
+        text += f", {format_bytes(free)} of it left"
+    if 0 < free != seen:
+        text = f"\N{LEFTWARDS ARROW} {text}" if free < low else f"{text} \N{RIGHTWARDS ARROW}"
+    share = float(np.log(seen / low) / np.log(high / low))
+    side = "left" if share < 0.2 else "right" if share > 0.8 else "center"
+    ax.axvline(seen, **style.LIMIT)
+    ax.axvspan(seen, high, **style.BEYOND)
+    above: dict[str, Any] = {"textcoords": "offset points", "annotation_clip": False}
+    ax.annotate(text, (seen, 1), (0, 3), ("data", "axes fraction"), ha=side, va="bottom", **above)
+    # The title stands above the label.
+    ax.set_title(ax.get_title(loc="left"), pad=1.9 * rcParams["font.size"])
+    if share < 0.85:
+        ax.annotate("does not fit", (1, 1), (-3, -3), "axes fraction", ha="right", va="top", alpha=0.6, **above)
+
+
+def _mark_best(front: ParetoFront, ax: Axes, labels: Labels) -> None:
+    """Mark the plan to run within the budget: the quickest, or the knee if that is the objective."""
+    if front.lacks(front.budget_bytes) is not None:
+        return
+    plan = front.best
+    x = max(1, plan.predicted.local_peak_bytes - front.resident_bytes)
+    ax.plot(x, plan.predicted.overhead, "o", color="black", markersize=7, zorder=5)
+    knee = "knee: " if plan.goal.objective == "balanced" else ""
+    time = f"{format_percent(plan.predicted.overhead)}, {format_seconds(plan.predicted.seconds)}"
+    labels.label_point(x, plan.predicted.overhead, f"{knee}{plan.strategy}\n{time}")
+
+
+def _add_plans(front: ParetoFront, ax: Axes, plans: Sequence[Plan]) -> None:
+    """Add dots with tooltips that lead to plans of the page, numbered in their order."""
+    if plans:
+        memory = [max(1, plan.predicted.local_peak_bytes - front.resident_bytes) for plan in plans]
+        texts = ["\n".join(f"{title}: {text}" for title, text in describe_plan(plan)) for plan in plans]
+        links = [f"#plan-{place}" for place in range(len(plans))]
+        add_tooltips(ax, memory, [plan.predicted.overhead for plan in plans], texts, links=links)
+
+
+DRAWING = Drawing(on_axes=draw_front)

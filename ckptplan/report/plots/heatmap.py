@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from math import ceil
+from string import ascii_lowercase
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
@@ -13,16 +16,18 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.textpath import TextPath
+from scipy.ndimage import distance_transform_edt, label, minimum_filter
 
 from ckptplan.report.plots import style
 from ckptplan.report.plots.figures import MOST_TOOLTIPS, add_tooltips
-from ckptplan.report.plots.regions import name_regions
-from ckptplan.report.plots.ticks import set_ticks
+from ckptplan.report.plots.ticks import count_dots, set_ticks
 from ckptplan.report.sweep import Plane, describe_point, find_limits, list_planes, list_varied
 from ckptplan.studies.sweep import SweepResult
 
 #: A map of more cells is a bitmap in vector formats, and borders are drawn up to this many cells.
 _FINE, _BORDERS = 2_500, 40_000
+#: Regions of a strategy that are named at most, the largest ones.
+_MOST_REGIONS = 12
 
 
 def draw_maps(result: SweepResult, axes: list[Axes]) -> list[Any]:
@@ -51,7 +56,7 @@ def draw_maps(result: SweepResult, axes: list[Axes]) -> list[Any]:
     style.lay_out(axes[0])
     letters: dict[str, str] = {}
     for plane, ax in zip(planes, axes, strict=True):
-        name_regions(plane, ax, result.names, letters)
+        _name_regions(plane, ax, result.names, letters)
         if plane.best.size <= MOST_TOOLTIPS:
             cells = np.argwhere(np.isfinite(plane.best))
             texts = [describe_point(result, plane, cell) for cell in cells.tolist()]
@@ -87,3 +92,35 @@ def _draw_cells(plane: Plane, ax: Axes, shades: ScalarMappable) -> None:
         right = [((x + 0.5, y - 0.5), (x + 0.5, y + 0.5)) for y, x in np.argwhere(np.diff(plane.best, axis=1))]
         above = [((x - 0.5, y + 0.5), (x + 0.5, y + 0.5)) for y, x in np.argwhere(np.diff(plane.best, axis=0))]
         ax.add_collection(LineCollection([*right, *above], colors="black", linewidths=0.8))
+
+
+def _name_regions(plane: Plane, ax: Axes, names: tuple[str, ...], letters: dict[str, str]) -> None:
+    """Write the name of the best strategy into each region with room, and a letter if no region has room."""
+    box, dots = ax.get_window_extent(), count_dots(ax)
+    size = 0.9 * mpl.rcParams["font.size"]
+    cell = np.array([box.height, box.width]) / dots / plane.best.shape
+    for place in np.unique(plane.best[plane.best >= 0]).tolist():
+        name, regions = names[place], label(plane.best == place)[0]
+        counts = np.bincount(regions.ravel())[1:]
+        largest = [regions == 1 + number for number in np.argsort(-counts)[:_MOST_REGIONS].tolist()]
+        text = np.array([1.3 * size, (0.6 * len(name) + 0.4) * size])
+        centres = [centre for region in largest if (centre := _find_room(region, text / cell)) is not None]
+        if not centres:
+            name = letters.setdefault(name, ascii_lowercase[len(letters) % 26])
+            centres = [_find_room(largest[0], np.ones(2))]
+        for y, x in centres:
+            # Not quite black: pages in dark mode invert black words, and the cells stay light.
+            ax.text(x, y, name, size=size, color="#101010", ha="center", va="center", clip_on=True)
+
+
+def _find_room(region: npt.NDArray[np.bool_], text: npt.NDArray[np.float64]) -> Any:
+    """Return the centre of the rectangle of a size in cells that lies deepest in a region, or None."""
+    sides = tuple(max(1, ceil(side)) for side in text)
+    inside = minimum_filter(region, size=sides, mode="constant", cval=False)
+    if not inside.any():
+        return None
+    depth = np.where(inside, distance_transform_edt(np.pad(region, 1))[1:-1, 1:-1], 0)
+    deepest = np.argwhere(depth == depth.max())
+    middle = deepest[np.argmin(((deepest - deepest.mean(axis=0)) ** 2).sum(axis=1))]
+    # The middle of an even number of cells lies before the place that the filter names.
+    return middle - np.array([0 if side % 2 else 0.5 for side in sides])

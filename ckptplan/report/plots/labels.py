@@ -16,9 +16,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.lines import Line2D
 from matplotlib.text import Annotation, Text
 from matplotlib.transforms import Bbox
-from scipy.ndimage import distance_transform_edt, minimum_filter
 
-from ckptplan.report.plots.style import find_figure
+from ckptplan.report.plots.style import find_figure, lay_out
 from ckptplan.wording import escape_controls
 
 _Squares = npt.NDArray[np.float64]
@@ -31,8 +30,7 @@ class Labels:
 
     def __init__(self, ax: Axes) -> None:
         figure = find_figure(ax)
-        # The layout decides how large the axes are.
-        figure.draw_without_rendering()
+        lay_out(ax)
         self._ax, self._renderer = ax, FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
         self._points = 72 / figure.dpi
         box = ax.get_window_extent(self._renderer)
@@ -59,7 +57,8 @@ class Labels:
         target = np.zeros(self._shape)
         place = ((self._ax.transData.transform((x, y)) - self._corner) * self._points).astype(int)
         target[tuple(np.clip(place, 0, np.array(self._shape) - 1))] = 1
-        self._taken += distance_transform_edt(target == 0) <= _AROUND
+        across, upwards = np.ogrid[: self._shape[0], : self._shape[1]]
+        self._taken += np.hypot(across - place[0], upwards - place[1]) <= _AROUND
         pointer = {"arrowstyle": "-", "linewidth": 0.8, "shrinkA": 0, "shrinkB": 4}
         shown = self._write(text, style, xy=(x, y), arrowprops=pointer)
         self._settle(shown, target)
@@ -78,19 +77,16 @@ class Labels:
         box = Text.get_window_extent(shown, self._renderer)
         width, height = (int(side * self._points) + 2 * _MARGIN for side in (box.width, box.height))
         width, height = min(width, self._shape[0] - 1), min(height, self._shape[1] - 1)
-        used = _sum_rectangles(self._taken, width, height)
-        # Of a label that fits nowhere, as little as possible is crossed.
-        corners = np.argwhere(used == used.min())
-        centres = corners + np.array([width / 2, height / 2])
-        near = minimum_filter(distance_transform_edt(target == 0), size=(width, height))
-        distance = near[tuple((corners + np.array([width // 2, height // 2])).T)]
+        used = _sum_rectangles(_accumulate(self._taken), width, height)
         # The ends of a line lie on the frame, or among other lines.
         middle = np.argwhere(target > 0).mean(axis=0) if target.any() else np.array(self._shape) / 2
-        distance = np.maximum(distance, _MARGIN) + 0.02 * np.hypot(*(centres - middle).T)
-        chosen = int(distance.argmin())
-        x, y = corners[chosen].tolist()
+        across, upwards = np.ogrid[: used.shape[0], : used.shape[1]]
+        off_middle = np.hypot(across + width / 2 - middle[0], upwards + height / 2 - middle[1])
+        # Of a label that fits nowhere, as little as possible is crossed.
+        penalty = np.where(used == used.min(), 0.02 * off_middle, np.inf)
+        x, y = _find_nearest(_accumulate(target), width, height, penalty)
         self._taken[x : x + width, y : y + height] += 1
-        shown.xyann = tuple((centres[chosen] / np.array(self._shape)).tolist())
+        shown.xyann = ((x + width / 2) / self._shape[0], (y + height / 2) / self._shape[1])
 
     def _cover(self, box: Bbox) -> None:
         """Mark the squares of a text as taken."""
@@ -116,10 +112,38 @@ class Labels:
         return squares
 
 
-def _sum_rectangles(squares: _Squares, width: int, height: int) -> _Squares:
-    """Return the sum of each rectangle of a size, by its lower left corner."""
+def _accumulate(squares: _Squares) -> _Squares:
+    """Return the sum of the squares below and to the left of each corner."""
     table = np.zeros((squares.shape[0] + 1, squares.shape[1] + 1))
     table[1:, 1:] = squares.cumsum(axis=0).cumsum(axis=1)
-    right, left = table[width:], table[:-width]
-    sums: _Squares = right[:, height:] - left[:, height:] - right[:, :-height] + left[:, :-height]
+    return table
+
+
+def _sum_rectangles(table: _Squares, width: int, height: int, *, margin: int = 0) -> _Squares:
+    """Return the sum of each rectangle of a size with a margin around it, by its lower left corner.
+
+    ``table`` is what ``_accumulate`` returns. Margins end where the table ends.
+    """
+    right, top = (count - 1 for count in table.shape)
+    x, y = np.arange(right + 1 - width), np.arange(top + 1 - height)
+    columns = table[np.minimum(right, x + width + margin)] - table[np.maximum(0, x - margin)]
+    sums: _Squares = columns[:, np.minimum(top, y + height + margin)] - columns[:, np.maximum(0, y - margin)]
     return sums
+
+
+def _find_nearest(target: _Squares, width: int, height: int, penalty: _Squares) -> tuple[int, int]:
+    """Return the lower left corner of the rectangle with the least distance to a target plus its penalty.
+
+    ``target`` is what ``_accumulate`` returns. Distances in points count from ``_MARGIN`` on.
+    """
+    nearest, least = int(penalty.argmin()), np.inf
+    for distance in range(_MARGIN, max(target.shape) if target[-1, -1] else 0):
+        if distance >= least:
+            break
+        # All squares within the distance lie in the rectangle with a margin.
+        is_near = _sum_rectangles(target, width, height, margin=distance) > 0
+        cost = np.where(is_near, distance + penalty, np.inf)
+        if cost.min() < least:
+            nearest, least = int(cost.argmin()), float(cost.min())
+    x, y = divmod(nearest, penalty.shape[1])
+    return x, y

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from ckptplan.report.infeasible import LIMITS, format_reason
 from ckptplan.report.largest import COUNTED
 from ckptplan.report.plots import style
-from ckptplan.report.plots.figures import add_tooltips
+from ckptplan.report.plots.figures import Drawing, add_tooltips
 from ckptplan.report.plots.ticks import measure_text, set_round_ticks
 from ckptplan.studies.largest import LargestValues, Reach
 from ckptplan.units import format_count, format_percent
@@ -62,3 +62,6 @@ def _draw_reach(reach: Reach, ax: Axes, row: int) -> None:
 def _describe(reach: Reach) -> str:
     """Return '4,346 (local memory)': the largest value, and the limit that the next one breaks."""
     return f"{format_count(reach.value)}{f' ({LIMITS[reach.bound_by].name})' if reach.bound_by else ''}"
+
+
+DRAWING = Drawing(on_axes=draw_largest, height=lambda values, _: 1.0 + 0.24 * len(values))

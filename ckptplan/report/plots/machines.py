@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from ckptplan.report.machines import format_price, name_time
 from ckptplan.report.plots import style
-from ckptplan.report.plots.figures import add_tooltips
+from ckptplan.report.plots.figures import Drawing, add_tooltips
 from ckptplan.report.plots.ticks import ROUND_SECONDS, measure_text, set_round_ticks
 from ckptplan.studies.machines import Machine, MachineComparison
 from ckptplan.units import format_count, format_duration
@@ -88,3 +88,6 @@ def _draw_deadline(deadline: float, ax: Axes) -> None:
         f"deadline: {format_duration(deadline)}", (deadline, 1), (0, 3), ha="center", va="bottom", **above
     )
     ax.set_title(ax.get_title(loc="left"), pad=2.2 * rcParams["font.size"])
+
+
+DRAWING = Drawing(on_axes=draw_machines, height=lambda comparison, _: 1.1 + 0.45 * len(comparison.machines))

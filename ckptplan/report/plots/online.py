@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from ckptplan.report.plots import style
+from ckptplan.report.plots.figures import Drawing
 from ckptplan.report.plots.labels import Labels
 from ckptplan.report.plots.ticks import set_round_ticks
 from ckptplan.studies.online import OnlineFactors
@@ -34,3 +35,6 @@ def draw_online(factors: OnlineFactors, ax: Axes) -> None:
     labels = Labels(ax)
     for line, name in zip(lines, curves, strict=True):
         labels.label_line(line, name)
+
+
+DRAWING = Drawing(on_axes=draw_online, height=lambda *_: 3.0)

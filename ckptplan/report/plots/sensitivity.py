@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from math import ceil
+from math import ceil, log
 from typing import Any
 
+import numpy as np
+from matplotlib import rcParams
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -13,17 +16,16 @@ from matplotlib.ticker import MaxNLocator
 from ckptplan.report.fields import name_job
 from ckptplan.report.picture import PAGE, Size
 from ckptplan.report.plots import style
-from ckptplan.report.plots.influence import (
-    AGAIN,
-    CHANGE,
-    KEPT,
-    LEAST,
-    MOST,
-    draw_influence,
-)
-from ckptplan.report.sensitivity import TRIFLE, list_changes, select_influences
-from ckptplan.studies.sensitivity import Influence, Sensitivity
-from ckptplan.units import format_seconds
+from ckptplan.report.plots.figures import Drawing, add_tooltips
+from ckptplan.report.sensitivity import TRIFLE, format_values, list_changes, select_influences
+from ckptplan.studies.sensitivity import FACTORS, Influence, Sensitivity
+from ckptplan.units import format_percent, format_seconds
+
+_LEAST, _MOST = FACTORS[0], FACTORS[-1]
+#: The lines of a job that is planned again, of the plan of now, and of changes of the best strategy.
+_AGAIN: dict[str, Any] = {"color": style.BLUE, "marker": "o"}
+_KEPT: dict[str, Any] = {"color": style.ORANGE, "linestyle": (0, (4, 2))}
+_CHANGE: dict[str, Any] = {"color": style.VERMILION, "linestyle": (0, (1, 1))}
 
 
 def draw_sensitivity(study: Sensitivity, figure: Figure) -> None:
@@ -32,24 +34,25 @@ def draw_sensitivity(study: Sensitivity, figure: Figure) -> None:
     columns = _count_columns(style.find_width(figure))
     rows = max(1, ceil(len(influences) / columns))
     grid = figure.subplots(rows, min(columns, max(1, len(influences))), sharex=True, sharey=True, squeeze=False)
-    for ax, influence in zip(grid.flat, influences, strict=False):
-        draw_influence(influence, ax)
-    for ax in grid.flat[len(influences) :]:
-        ax.set_axis_off()
+    # Limits that are set before anything is drawn are not searched again after each line.
     first = grid.flat[0]
     first.set_xscale("log")
-    first.set_xlim(LEAST / 1.06, MOST * 1.06)
+    first.set_xlim(_LEAST / 1.06, _MOST * 1.06)
     first.set_xticks([0.5, 1, 2], ["x 0.5", "now", "x 2"])
     first.set_xticks([], minor=True)
-    for column in grid.T:
-        # The lowest panel of each column names the factors.
-        used = [ax for ax in column if ax.axison]
-        used[-1].tick_params(labelbottom=True)
     changes = [change for influence in influences for change in list_changes(influence)] + [-TRIFLE, TRIFLE]
     room = 0.08 * (max(changes) - min(changes))
     first.set_ylim(min(changes) - room, max(changes) + room)
     first.yaxis.set_major_locator(MaxNLocator(4))
     style.set_share_axis(first.yaxis)
+    for ax, influence in zip(grid.flat, influences, strict=False):
+        _draw_influence(influence, ax)
+    for ax in grid.flat[len(influences) :]:
+        ax.set_axis_off()
+    for column in grid.T:
+        # The lowest panel of each column names the factors.
+        used = [ax for ax in column if ax.axison]
+        used[-1].tick_params(labelbottom=True)
     best = f"{study.best.strategy}, {format_seconds(study.best.seconds)}"
     head = f"Time of the best plan over each input; now: {best}"
     title = style.wrap_lines(figure, head, name_job(study.workload, study.profile))
@@ -57,11 +60,6 @@ def draw_sensitivity(study: Sensitivity, figure: Figure) -> None:
     figure.supylabel("change of the time", size="medium")
     few = f"changes under {100 * TRIFLE:g} %: {', '.join(one.name for one in trifles)}"
     _add_legend(figure, influences, style.wrap_lines(figure, few) if trifles else "")
-
-
-def count_rows(study: Sensitivity, size: Size) -> int:
-    """Return the number of rows of panels."""
-    return max(1, ceil(len(select_influences(study)[0]) / _count_columns(size.width)))
 
 
 def _count_columns(width: float) -> int:
@@ -72,11 +70,64 @@ def _add_legend(figure: Figure, influences: list[Influence], note: str) -> None:
     """Explain the lines below the panels, under a note."""
     changes = [change for influence in influences for change in influence.break_evens]
     entries: list[Any] = [
-        Line2D([], [], label="planned again", markersize=4, **AGAIN),
-        Line2D([], [], label="plan of now kept", **KEPT),
-        Line2D([], [], label="another strategy is best", **CHANGE),
+        Line2D([], [], label="planned again", markersize=4, **_AGAIN),
+        Line2D([], [], label="plan of now kept", **_KEPT),
+        Line2D([], [], label="another strategy is best", **_CHANGE),
     ]
     if any(None in (change.below, change.above) for change in changes):
         entries.append(Patch(label="nothing fits", **style.NOTHING))
     columns = 2 if style.find_width(figure) < PAGE.width else 4
     figure.legend(handles=entries, loc="outside lower left", ncols=columns, title=note, alignment="left")
+
+
+def _draw_influence(influence: Influence, ax: Axes) -> None:
+    """Draw the time over one input, planned again and with the plan of now, and where the strategy changes."""
+    now = (1.0, 0.0, 0.0)
+    points = [
+        (point.factor, point.change, point.kept_change if point.kept_fits else None)
+        for point in influence.points
+    ]
+    factors, again, kept = (
+        np.array(column, dtype=float) for column in zip(*sorted([now, *points]), strict=True)
+    )
+    ax.axhline(0, color="black", linewidth=0.6)
+    ax.plot(factors, again, **_AGAIN, markersize=2 * rcParams["lines.linewidth"])
+    ax.plot(factors, kept, **_KEPT)
+    for is_below, factor, strategy in _list_break_evens(influence):
+        if strategy is None:
+            ax.axvspan(*((0, factor) if is_below else (factor, 10)), **style.NOTHING)
+        else:
+            ax.axvline(factor, **_CHANGE)
+    planned = [
+        (point.factor, point.change, point.best.strategy)
+        for point in influence.points
+        if point.best is not None and point.change is not None
+    ]
+    texts = [f"x {factor:g}: {strategy}, {format_percent(change)}" for factor, change, strategy in planned]
+    add_tooltips(ax, [factor for factor, _, _ in planned], [change for _, change, _ in planned], texts)
+    about = [format_values(influence.axis, influence.values), *_describe_change(influence)]
+    ax.text(0, 1.02, "; ".join(about), transform=ax.transAxes, va="bottom", size="x-small")
+    ax.set_title(influence.name, size="small", pad=4 + 1.1 * rcParams["font.size"])
+
+
+def _list_break_evens(influence: Influence) -> list[tuple[bool, float, str | None]]:
+    """Return whether changes lie below the present value, their factors, and the strategies beyond them."""
+    return [
+        (one.factor < 1, one.factor, one.below if one.factor < 1 else one.above)
+        for one in influence.break_evens
+        if _LEAST < one.factor < _MOST
+    ]
+
+
+def _describe_change(influence: Influence) -> list[str]:
+    """Return ["x > 1.78: double"] for the strategy beyond the nearest change, [] if there is none."""
+    named = [change for change in _list_break_evens(influence) if change[2] is not None]
+    nearest = sorted(named, key=lambda change: abs(log(change[1])))[:1]
+    return [f"x {'<' if is_below else '>'} {factor:.3g}: {strategy}" for is_below, factor, strategy in nearest]
+
+
+def _find_height(study: Sensitivity, size: Size) -> float:
+    return 1.2 + 1.45 * max(1, ceil(len(select_influences(study)[0]) / _count_columns(size.width)))
+
+
+DRAWING = Drawing(in_figure=draw_sensitivity, height=_find_height)

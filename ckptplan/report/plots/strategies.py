@@ -9,12 +9,18 @@ from matplotlib.figure import Figure
 
 from ckptplan.model.plan import Plan
 from ckptplan.report.fields import describe_plan
+from ckptplan.report.picture import PAGE, Size
 from ckptplan.report.plots import style
-from ckptplan.report.plots.figures import add_tooltips
+from ckptplan.report.plots.figures import add_tooltips, make_figure
 from ckptplan.units import format_bytes, format_percent
 
 
-def draw_strategies(plans: Sequence[Plan], figure: Figure) -> None:
+def make_strategies(plans: Sequence[Plan], size: Size = PAGE) -> Figure:
+    """Return the picture of the best plans of several strategies."""
+    return make_figure(lambda figure: _draw_strategies(plans, figure), size, height=0.8 + 0.22 * len(plans))
+
+
+def _draw_strategies(plans: Sequence[Plan], figure: Figure) -> None:
     """Draw a row for each plan, the first one on top: time over base at the left, local memory at the right."""
     times, sizes = figure.subplots(1, 2, sharey=True)
     tips = ["\n".join(f"{title}: {text}" for title, text in describe_plan(plan)) for plan in plans]

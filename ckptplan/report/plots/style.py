@@ -50,6 +50,8 @@ _STYLE: dict[str, Any] = {
     "axes.titlelocation": "left",
     "axes.titlesize": "medium",
     "axes.titleweight": "bold",
+    # A title stands on the axes. Otherwise matplotlib measures all ticks to find its place.
+    "axes.titley": 1.0,
     "grid.alpha": 0.12,
     "grid.color": "black",
     "legend.frameon": False,
@@ -86,8 +88,11 @@ def find_figure(ax: Axes) -> Figure:
 
 
 def lay_out(ax: Axes) -> None:
-    """Decide how large axes are in their figure, for texts that are measured against them."""
-    find_figure(ax).draw_without_rendering()
+    """Place axes in their figure, so that texts can be measured against them."""
+    figure = find_figure(ax)
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
 
 
 def find_width(place: Any) -> float:

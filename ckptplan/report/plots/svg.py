@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 from matplotlib.figure import Figure
 
-from ckptplan.report.plots.figures import render
+from ckptplan.report.plots.figures import render_svg
 
 #: Numbers of coordinates, of which a tenth of a point is enough, and commands of a path with their numbers.
 _NUMBER, _COMMAND = re.compile(r"-?\d+\.\d+"), re.compile(r"([A-Za-z])([^A-Za-z]*)")
@@ -31,7 +31,7 @@ def make_page_svg(figure: Figure, name: str) -> str:
     for ax in figure.axes:
         ax.patch.set_visible(False)
     figure.patch.set_visible(False)
-    text = render(figure, "svg").decode()
+    text = render_svg(figure)
     used = set(_REFERENCE.findall(text))
     root = ElementTree.fromstring(text)  # noqa: S314 - matplotlib wrote it just now
     for element in list(root.iter()):

@@ -61,3 +61,10 @@ def draw_panels(result: SweepResult, figure: Figure) -> None:
     figure.suptitle(title, x=0.01, ha="left", size="medium", weight="bold")
     if entries := draw_maps(result, axes):
         figure.legend(handles=entries, loc="outside lower left", ncols=min(4, len(entries)))
+
+
+DRAWING = figures.Drawing(
+    on_axes=draw_sweep,
+    in_figure=draw_panels,
+    height=lambda result, size: 0.8 + 2.6 * arrange_maps(result.sweep, size.width)[0],
+)
