@@ -41,10 +41,9 @@ def test_it_says_what_it_said(name: str) -> None:
 
 
 @names
-def test_it_has_the_schedule_that_it_had_and_costs_what_it_predicts(name: str, tmp_path: Path) -> None:
+def test_it_has_the_schedule_that_it_had_and_costs_what_it_predicts(name: str) -> None:
     plan = ckptplan.load_plan(HERE / f"{name}.json")
-    ckptplan.save_schedule(plan, tmp_path / "schedule.csv")
-    assert (tmp_path / "schedule.csv").read_text() == (HERE / f"{name}.csv").read_text()
+    assert list(ckptplan.actions(plan)) == list(ckptplan.load_schedule(HERE / f"{name}.csv"))
     trace = ckptplan.simulate(plan)
     assert trace.seconds == pytest.approx(plan.predicted.seconds, rel=1e-12)
     for field in ("local_peak_bytes", "remote_peak_bytes", "recomputed_steps", "remote_writes", "messages"):
@@ -97,8 +96,7 @@ def test_a_plan_with_decisions_that_went_is_loaded_simulated_and_executed(path: 
     strategy = path.stem.removeprefix("optimal-").removesuffix("-overlap")
     assert plan.strategy == strategy
     assert (plan.splits is None) == path.stem.startswith("optimal-")
-    ckptplan.save_schedule(plan, tmp_path / "schedule.csv")
-    assert (tmp_path / "schedule.csv").read_text() == path.with_suffix(".csv").read_text()
+    assert list(ckptplan.actions(plan)) == list(ckptplan.load_schedule(path.with_suffix(".csv")))
     trace = ckptplan.simulate(plan)
     assert trace.seconds == pytest.approx(plan.predicted.seconds, rel=1e-12)
     assert trace.local_peak_bytes == plan.predicted.local_peak_bytes
