@@ -214,7 +214,9 @@ def sensitivity(
     budgets: BudgetOptions,
     model: Annotated[
         Literal["exact", "paper"] | None,
-        typer.Option(help="Choose by the exact model (the default) or by the paper's printed equations."),
+        typer.Option(
+            help="Choose by the exact model or by the paper's printed equations, (10) corrected. [default: exact]"
+        ),
     ] = None,
     uncertainty: Annotated[
         str | None, option("SHARE", "Add error bars: the uncertainty of every time, as '10%'.")

@@ -115,7 +115,7 @@ def pick_several(shelf: Shelf, about: str, *names: str) -> Any:
 
 Model = Annotated[
     Literal["exact", "paper"],
-    typer.Option(help="Choose by the exact model or by the paper's printed equations."),
+    typer.Option(help="Choose by the exact model or by the paper's printed equations, (10) corrected."),
 ]
 PLAN = typer.Argument(
     metavar="PLAN",

@@ -10,6 +10,7 @@ from ckptplan.cost.roofline import estimate_times
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import ACTION_TIMES, TIMES, Workload
+from ckptplan.units import format_count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +19,10 @@ class Case:
 
     workload: Workload
     profile: HardwareProfile
+
+    def __str__(self) -> str:
+        """Return the names of the job in one line: 'paper-snn on ipu-mk2, T = 4,096'."""
+        return f"{self.workload.name} on {self.profile.name}, T = {format_count(self.workload.steps)}"
 
     @cached_property
     def costs(self) -> StepCosts:

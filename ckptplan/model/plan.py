@@ -81,6 +81,10 @@ class Plan(DrawnOnFigure, CheckedModel):
             f"{format_bytes(predicted.remote_peak_bytes)} remote"
         )
 
+    def __repr__(self) -> str:
+        """Return the plan in one line, without its numbers in full."""
+        return f"<Plan {'; '.join(str(self).splitlines())}>"
+
     @model_validator(mode="after")
     def _steps_are_those_of_the_workload(self) -> Self:
         if self.steps != self.workload.steps:

@@ -324,8 +324,11 @@ class Workload(Described):
 
 
 def was_resized(workload: Workload) -> bool:
-    """Return whether times are those of another batch or network, and not rescaled."""
-    return any(one.kind == "assumed" and one.why.startswith(_RESIZED) for one in workload.basis.values())
+    """Return whether times are those of another batch or network, and not rescaled; 0 s need no rescaling."""
+    return any(
+        entry.kind == "assumed" and entry.why.startswith(_RESIZED) and getattr(workload, name) > 0
+        for name, entry in workload.basis.items()
+    )
 
 
 def _derived_anew(change: str) -> dict[str, Basis]:

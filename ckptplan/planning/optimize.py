@@ -5,9 +5,9 @@ Rows of tables have the columns of a plan, or of the reason why there is none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack, get_type_hints
+from typing import Any, get_type_hints
 
 from ckptplan.cost.arrays import COUNT_ROUNDING
 from ckptplan.cost.case import Case
@@ -15,11 +15,10 @@ from ckptplan.errors import Infeasible
 from ckptplan.model.display import Displayed
 from ckptplan.model.plan import Plan
 from ckptplan.model.prediction import BasisEntry, Bound, PaperPrediction, Predicted
-from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress
-from ckptplan.model.workload import Calibration, Workload
+from ckptplan.model.workload import Calibration
 from ckptplan.planning.intervals import bound_costs, describe_interval, describe_undecided, find_undecided
-from ckptplan.planning.request import RESOLUTION, Request, Wishes, derive_bound
+from ckptplan.planning.request import RESOLUTION, AnyProfile, AnyWorkload, Request, derive_bound
 from ckptplan.planning.suggestions import explain_infeasible
 from ckptplan.search.question import Question, find_reason
 from ckptplan.storage.tables import Columns, Row, Type
@@ -32,18 +31,27 @@ INTERVAL = "interval"
 
 
 def optimize(
-    workload: Workload,
-    profile: HardwareProfile,
+    workload: AnyWorkload,
+    profile: AnyProfile,
     *,
+    steps: int | None = None,
+    strategies: Iterable[str] | str | None = None,
+    objective: str = "time",
+    model: str = "exact",
+    max_overhead: float | str | None = None,
+    local_bytes: int | str | None = None,
+    headroom: float | str | None = None,
+    remote_bytes: int | str | None = None,
+    effort: str = "quick",
     command: str = "ckptplan.optimize",
     progress: Progress | None = None,
-    **wishes: Unpack[Wishes],
 ) -> Plan:
     """Return the best plan for ``workload`` on ``profile``.
 
     Arguments:
-        workload: the training job.
-        profile: the hardware.
+        workload: the training job, or its name, or the path of its file.
+        profile: the hardware, or its name, or the path of its file.
+        steps: T, in place of that of the workload.
         strategies: names or groups ('all', 'paper', 'regular', 'closed'); None searches all but those that
             another strategy always equals or beats.
         objective: 'time', 'memory' or 'balanced' (the knee of the front within the budget).
@@ -63,17 +71,39 @@ def optimize(
 
     Raises InputError, and Infeasible (need, have, binding limit, verified suggestions).
     """
-    request = Request.of(workload, profile, command=command, progress=progress, **wishes)
+    request = Request.of(
+        workload,
+        profile,
+        steps=steps,
+        strategies=strategies,
+        objective=objective,
+        model=model,
+        max_overhead=max_overhead,
+        local_bytes=local_bytes,
+        headroom=headroom,
+        remote_bytes=remote_bytes,
+        effort=effort,
+        command=command,
+        progress=progress,
+    )
     return rank_strategies(request, only_best=True).best()
 
 
 def compare(
-    workload: Workload,
-    profile: HardwareProfile,
+    workload: AnyWorkload,
+    profile: AnyProfile,
     *,
+    steps: int | None = None,
+    strategies: Iterable[str] | str | None = None,
+    objective: str = "time",
+    model: str = "exact",
+    max_overhead: float | str | None = None,
+    local_bytes: int | str | None = None,
+    headroom: float | str | None = None,
+    remote_bytes: int | str | None = None,
+    effort: str = "quick",
     command: str = "ckptplan.compare",
     progress: Progress | None = None,
-    **wishes: Unpack[Wishes],
 ) -> Compared:
     """Return the best plan of each strategy, or the reason why it has none; the plan of ``optimize`` first.
 
@@ -82,7 +112,21 @@ def compare(
     The other plans follow by prediction. Keyword arguments are those of ``optimize``. With the objective
     'balanced', the knee of all strategies together ranks each of them. Raises InputError.
     """
-    request = Request.of(workload, profile, command=command, progress=progress, **wishes)
+    request = Request.of(
+        workload,
+        profile,
+        steps=steps,
+        strategies=strategies,
+        objective=objective,
+        model=model,
+        max_overhead=max_overhead,
+        local_bytes=local_bytes,
+        headroom=headroom,
+        remote_bytes=remote_bytes,
+        effort=effort,
+        command=command,
+        progress=progress,
+    )
     return rank_strategies(request, every=True).by_strategy()
 
 

@@ -11,7 +11,8 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Self, TypedDict, TypeVar, Unpack
+from pathlib import Path
+from typing import Any, Self, TypeAlias, TypedDict, TypeVar, Unpack
 
 from ckptplan.cost.arrays import COUNT_ROUNDING
 from ckptplan.cost.case import Case
@@ -25,6 +26,7 @@ from ckptplan.model.progress import Progress
 from ckptplan.model.workload import Workload
 from ckptplan.planning.basis import collect_basis
 from ckptplan.search.question import Question
+from ckptplan.storage.toml_files import load_profile, load_workload
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.registry import select_strategies
 from ckptplan.version import __version__
@@ -36,13 +38,23 @@ RESOLUTION = 0.001
 _MOST = 0.01
 
 
-class BudgetWishes(TypedDict, total=False):
-    """The keyword arguments of every use case, as ``ckptplan.optimize`` documents them; None is no wish."""
+#: A workload or a profile, or its name, or the path of its file.
+AnyWorkload: TypeAlias = "Workload | str | Path"
+AnyProfile: TypeAlias = "HardwareProfile | str | Path"
 
-    strategies: Iterable[str] | str | None
+
+class MemoryWishes(TypedDict, total=False):
+    """The keyword arguments about memory, as ``ckptplan.optimize`` documents them; None is no wish."""
+
     local_bytes: int | str | None
     headroom: float | str | None
     remote_bytes: int | str | None
+
+
+class BudgetWishes(MemoryWishes, total=False):
+    """The keyword arguments of every use case."""
+
+    strategies: Iterable[str] | str | None
     effort: str
 
 
@@ -100,20 +112,21 @@ class Request:
     @classmethod
     def of(
         cls,
-        workload: Workload,
-        profile: HardwareProfile,
+        workload: AnyWorkload,
+        profile: AnyProfile,
         *,
         command: str,
+        steps: int | None = None,
         unless_named: str | None = None,
         progress: Progress | None = None,
         **wishes: Unpack[Wishes],
     ) -> Self:
         """Return a caller's request; budgets default to those of the profile, less its headroom.
 
-        ``command`` is recorded in the provenance; ``unless_named`` is as in ``make_goal``. Raises InputError.
+        ``command`` is recorded in the provenance; ``steps`` replaces T of the workload; ``unless_named`` is as
+        in ``make_goal``. Raises InputError.
         """
-        check_kind(workload, Workload)
-        check_kind(profile, HardwareProfile)
+        workload, profile = read_workload(workload, steps=steps), read_profile(profile)
         goal = make_goal(unless_named=unless_named, **wishes)
         return cls(
             case=Case(workload=workload, profile=profile),
@@ -204,7 +217,7 @@ class Request:
 MEMORY_WISHES = ("local_bytes", "headroom", "remote_bytes")
 
 
-def replace_memory(profile: HardwareProfile, wishes: BudgetWishes) -> HardwareProfile:
+def replace_memory(profile: HardwareProfile, wishes: MemoryWishes) -> HardwareProfile:
     """Return a profile whose memory gives the budgets that a caller named.
 
     A local budget without a named headroom has none. Raises InputError.
@@ -281,15 +294,32 @@ def read_argument(
     return number
 
 
-def check_kind(value: object, kind: type, *, name: str | None = None) -> None:
-    """Raise InputError unless a value is a workload or a profile; ``name`` is the argument, if not its kind."""
+def read_workload(given: AnyWorkload, *, steps: int | None = None, name: str = "workload") -> Workload:
+    """Return a workload, or that of a name or a file, with other ``steps`` if given. Raises InputError.
+
+    ``name`` is the argument that errors name.
+    """
+    workload = load_workload(given) if isinstance(given, str | Path) else given
+    _check_kind(workload, Workload, name=name)
+    return workload if steps is None else workload.with_steps(steps)
+
+
+def read_profile(given: AnyProfile, *, name: str = "profile") -> HardwareProfile:
+    """Return a profile, or that of a name or a file. Raises InputError, which names the argument ``name``."""
+    profile = load_profile(given) if isinstance(given, str | Path) else given
+    _check_kind(profile, HardwareProfile, name=name)
+    return profile
+
+
+def _check_kind(value: object, kind: type, *, name: str) -> None:
+    """Raise InputError unless a value is a workload or a profile."""
     known = "workload" if kind is Workload else "profile"
     if not isinstance(value, kind):
         raise refuse(
             value,
             f"is not a {kind.__name__}",
-            field=name or known,
-            accepted=f"a {kind.__name__}, as ckptplan.load_{known} returns",
+            field=name,
+            accepted=f"a {kind.__name__}, as ckptplan.load_{known} returns, or a name or path of one",
         )
 
 

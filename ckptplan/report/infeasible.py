@@ -93,7 +93,7 @@ def _tell_slow(error: Infeasible) -> str:
     """Return why more is suggested than is needed at least, '' if it is not."""
     sizes = [one["value"] for one in error.suggestions if one["change"] == "local_bytes"]
     slow = error.binding == "local_bytes" and not error.headroom and sizes and min(sizes) > error.need
-    return ", for plans too slow to suggest" if slow else ""
+    return ", but such plans are too slow to use" if slow else ""
 
 
 def _describe_stays(error: Infeasible) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible
-from ckptplan.model.workload import Workload
+from ckptplan.model.workload import TIMES, Workload
 from ckptplan.planning.optimize import DETAIL_COLUMNS, JOB_COLUMNS, REASON_COLUMNS, cost_columns
 from ckptplan.report import blocks
 from ckptplan.report.fields import LOCAL, OVER_BASE, make_result_document, make_result_row, name_plan
@@ -178,31 +178,43 @@ def _summarise(comparison: MachineComparison) -> Iterator[str]:
         sure = deadline is None or cheapest.surely_meets(deadline)
         yield (
             f"Cheapest{within}: {cheapest.profile.name}, {format_price(cheapest.run_price)}"
-            f"{'' if sure else ' (the estimate also allows for more time than that)'}"
+            f"{'' if sure else ' (it may miss the deadline)'}"
         )
         yield from _list_rivals(cheapest, [one for one in meeting if one.run_price is not None], by_price=True)
         unpriced = [one.profile.name for one in meeting if one.run_price is None]
-        yield from _list_names("not compared, as they have no price", unpriced)
+        yield from _name_some("no price is known for {names}", unpriced)
     elif deadline is not None:
         names = ", ".join(one.profile.name for one in meeting) or "none of them"
         yield f"Within {format_duration(deadline)}: {names}"
 
 
 def _list_rivals(first: Machine, machines: Sequence[Machine], *, by_price: bool = False) -> Iterator[str]:
-    """Yield a line about the machines that may be ahead of the first, as their intervals overlap."""
+    """Yield a line about the machines that may be ahead of the first, as their intervals overlap.
+
+    Where two machines take the same estimated times, one estimate holds for both: the first is ahead for
+    certain.
+    """
 
     def find_ends(one: Machine) -> list[float]:
         return [end * (one.price_per_hour or 0.0) if by_price else end for end in one.run_ends]
 
-    most = find_ends(first)[1]
-    rivals = [one.profile.name for one in machines if one is not first and find_ends(one)[0] < most]
-    yield from _list_names("not told apart within the estimates", rivals)
+    most, times = find_ends(first)[1], _list_times(first)
+    others = [one for one in machines if one is not first and _list_times(one) != times]
+    rivals = [one.profile.name for one in others if find_ends(one)[0] < most]
+    yield from _name_some(f"{{names}} may be just as {'cheap' if by_price else 'quick'}", rivals)
 
 
-def _list_names(what: str, names: Sequence[str]) -> Iterator[str]:
-    """Yield a line about machines, if there are any."""
+def _list_times(machine: Machine) -> list[float]:
+    """Return the times of steps and actions on a machine, none if nothing fits there."""
+    return [] if machine.plan is None else [getattr(machine.plan.workload, name) for name in TIMES]
+
+
+def _name_some(text: str, names: Sequence[str]) -> Iterator[str]:
+    """Yield a line about machines with their names in it, if there are any."""
     if names:
-        yield f"  {what}: {', '.join(names[:_SOME])}{', ...' if len(names) > _SOME else ''}"
+        listed = ", ".join([*names[:_SOME], "others"] if len(names) > _SOME else names)
+        first, comma, last = listed.rpartition(", ")
+        yield f"  {text.format(names=f'{first} and {last}' if comma else last)}"
 
 
 def _format_interval(machine: Machine) -> str:

@@ -285,7 +285,7 @@ def _describe_wish(goal: Goal) -> str:
         "least local memory": goal.objective == "memory",
         "the knee of time and memory": goal.objective == "balanced",
         f"at most {format_percent(goal.max_overhead or 0)} over base": goal.max_overhead is not None,
-        "by the paper's equations": goal.model == "paper",
+        "by the paper's equations, (10) corrected": goal.model == "paper",
     }
     return ", ".join(text for text, is_asked in wishes.items() if is_asked)
 

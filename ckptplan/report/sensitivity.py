@@ -214,8 +214,10 @@ def _list_ends(influences: Sequence[Influence]) -> Iterator[blocks.Block]:
 def _format_break_even(axis: Axis, each: BreakEven) -> str:
     """Return 'below 12.3 GB/s (x 0.5): hierarchical, not double', seen from the present value."""
     side, new, old = ("below", each.below, each.above) if each.factor < 1 else ("above", each.above, each.below)
-    names = [name or "nothing fits" for name in (new, old)]
-    return f"{side} {format_values(axis, each.values)} (x {each.factor:.3g}): {names[0]}, not {names[1]}"
+    place = f"{side} {format_values(axis, each.values)} (x {each.factor:.3g})"
+    if new is None:
+        return f"{place}: nothing fits"
+    return f"{place}: {new} fits" if old is None else f"{place}: {new}, not {old}"
 
 
 def _list_error_bars(study: Sensitivity, bars: ErrorBars) -> Iterator[blocks.Block]:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, isqrt, log
 from types import MappingProxyType
-from typing import Unpack
 
 import numpy as np
 
@@ -23,16 +22,14 @@ from ckptplan.cost.exact import overhead
 from ckptplan.errors import Infeasible, InputError, Limit, did_you_mean
 from ckptplan.model.display import DrawnOnAxes
 from ckptplan.model.plan import Plan
-from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress, StagedProgress
-from ckptplan.model.workload import Workload
-from ckptplan.planning.request import LimitWishes, Request, list_left_out
+from ckptplan.planning.request import AnyProfile, AnyWorkload, Request, list_left_out
 from ckptplan.search.question import Question, find_reason
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.protocol import Strategy
 from ckptplan.strategies.registry import strategy_of
 from ckptplan.studies.workers import map_in_order
-from ckptplan.units import MAX_STEPS
+from ckptplan.units import MAX_STEPS, format_count
 
 #: The quantities: the number of the job that each is, and its largest value that is considered.
 QUANTITIES: Mapping[str, tuple[str, int]] = {
@@ -102,32 +99,42 @@ class LargestValues(DrawnOnAxes, Mapping[str, Reach]):
         return len(self._reaches)
 
     def __repr__(self) -> str:
-        return f"LargestValues({self.quantity!r}, {self._reaches!r})"
+        """Return what each strategy reaches, in one line."""
+        values = ", ".join(f"{name} {format_count(reach.value)}" for name, reach in self.items())
+        return f"<LargestValues of {self.quantity}: {values}>"
 
 
 def largest(
     quantity: str,
-    workload: Workload,
-    profile: HardwareProfile,
+    workload: AnyWorkload,
+    profile: AnyProfile,
     *,
+    steps: int | None = None,
+    strategies: Iterable[str] | str | None = None,
+    max_overhead: float | str | None = None,
+    local_bytes: int | str | None = None,
+    headroom: float | str | None = None,
+    remote_bytes: int | str | None = None,
+    effort: str = "quick",
     progress: Progress | None = None,
     executor: Executor | None = None,
     command: str = "ckptplan.largest",
-    **wishes: Unpack[LimitWishes],
 ) -> LargestValues:
     """Return the largest ``quantity`` that fits for each strategy, with the plan for it, largest first.
 
     Arguments:
         quantity: 'T' (time steps), 'batch' or 'neurons'. The last two need a workload with a ``network``; its
             times stay the same.
-        workload: the training job.
-        profile: the hardware.
+        workload: the training job, or its name, or the path of its file.
+        profile: the hardware, or its name, or the path of its file.
+        steps: T, in place of that of the workload.
+        strategies: as in ``optimize``; by default 'closed', for which the value is proved to be the largest
+            (docs/trade-offs.md).
+        max_overhead, local_bytes, headroom, remote_bytes, effort: as in ``optimize``. Without a limit on the
+            overhead, plans may be very slow.
         progress: called with the work done and the total work.
         executor: searches with all strategies side by side, as in ``sweep``.
         command: recorded in the provenance of the plans.
-        wishes: ``strategies``, ``local_bytes``, ``headroom``, ``remote_bytes``, ``max_overhead`` and
-            ``effort``, as in ``optimize``. Strategies are by default 'closed', for which the value is proved to
-            be the largest (docs/trade-offs.md). Without a limit on the overhead, plans may be very slow.
 
     Raises InputError, and CkptplanError if a worker of the executor ends three times.
     """
@@ -141,12 +148,15 @@ def largest(
     request = Request.of(
         workload,
         profile,
-        command=command,
+        steps=steps,
         unless_named="closed",
-        # Named here, so that they cannot be wished for.
-        objective="time",
-        model="exact",
-        **wishes,
+        strategies=strategies,
+        max_overhead=max_overhead,
+        local_bytes=local_bytes,
+        headroom=headroom,
+        remote_bytes=remote_bytes,
+        effort=effort,
+        command=command,
     )
     stages = StagedProgress(progress, stages=len(request.goal.strategies))
     watched = dataclasses.replace(request, progress=None if progress is None else stages.report_solve)
@@ -163,7 +173,7 @@ def largest(
         if all(reach.plan is None for reach in reaches):
             raise
     stages.end()
-    left_out = list_left_out(wishes.get("strategies"), request.goal)
+    left_out = list_left_out(strategies, request.goal)
     return LargestValues(quantity, request.case, reaches, left_out)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, Unpack
+from typing import Literal, TypeAlias
 
 from ckptplan.cost.roofline import belongs_elsewhere, find_missing
 from ckptplan.errors import Infeasible, InputError, refuse
@@ -14,11 +14,18 @@ from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress, StagedProgress
 from ckptplan.model.workload import ACTION_TIMES, TIMES, Workload
 from ckptplan.planning.optimize import Ranking, rank_strategies
-from ckptplan.planning.request import Request, Wishes, read_argument
+from ckptplan.planning.request import (
+    AnyProfile,
+    AnyWorkload,
+    BudgetWishes,
+    Request,
+    read_argument,
+    read_workload,
+)
 from ckptplan.planning.suggestions import name_reason
 from ckptplan.studies.largest import find_longest
 from ckptplan.studies.sweep import list_several
-from ckptplan.units import parse_duration, parse_fraction
+from ckptplan.units import format_duration, format_things, parse_duration, parse_fraction
 
 #: Where the step times of a workload on a machine come from: they are this machine's own; the workload names
 #: no machine; a roofline; or another machine, so that they say nothing about this one.
@@ -105,6 +112,14 @@ class MachineComparison(DrawnOnAxes):
     #: The overhead that bounds the largest T, None for no limit.
     reach_overhead: float | None
 
+    def __repr__(self) -> str:
+        """Return the machines that were compared and the quickest of them, in one line."""
+        quickest, machines = self.quickest, format_things(len(self.machines), "machine")
+        answer = "no time is known"
+        if quickest is not None and quickest.run_seconds is not None:
+            answer = f"quickest {quickest.profile.name}, {format_duration(quickest.run_seconds)}"
+        return f"<MachineComparison of {machines} for {self.workload.name}: {answer}>"
+
     @property
     def fits(self) -> bool:
         """Whether any machine has a plan."""
@@ -128,31 +143,42 @@ class MachineComparison(DrawnOnAxes):
 
 
 def compare_machines(
-    workload: Workload,
-    profiles: Iterable[HardwareProfile],
+    workload: AnyWorkload,
+    profiles: Iterable[AnyProfile],
     *,
+    steps: int | None = None,
     batches: int = 1,
     prices: Mapping[str, float] | float | None = None,
     deadline: float | str | None = None,
+    strategies: Iterable[str] | str | None = None,
+    objective: str = "time",
+    model: str = "exact",
+    max_overhead: float | str | None = None,
+    local_bytes: int | str | None = None,
+    headroom: float | str | None = None,
+    remote_bytes: int | str | None = None,
+    effort: str = "quick",
     command: str = "ckptplan.compare_machines",
     progress: Progress | None = None,
-    **wishes: Unpack[Wishes],
 ) -> MachineComparison:
     """Return the best plan of ``workload`` on each profile: the plan that ``optimize`` gives there.
 
     Arguments:
-        workload: the training job.
-        profiles: the machines, each with a name of its own.
+        workload: the training job, or its name, or the path of its file.
+        profiles: the machines, or their names or paths; each has a name of its own.
+        steps: T, in place of that of the workload.
         batches: batches of the run, whose time, price and energy are given; at least 1.
         prices: price of an hour, one for all or by name; replaces that of a profile.
         deadline: time that the run may take, in seconds or with a unit, as '8 h'.
+        strategies, objective, model, max_overhead, local_bytes, headroom, remote_bytes, effort: as in
+            ``optimize``.
         command: recorded in the provenance of the plans.
         progress: called with the work done and the total work.
-        wishes: those of ``optimize``.
 
     The largest T of a machine is that of ``largest`` with the same wishes, by default up to twice base's time.
     A machine on which nothing fits has the reason, without suggestions. Raises InputError.
     """
+    workload = read_workload(workload, steps=steps)
     machines = list_several(profiles, HardwareProfile, "profiles")
     priced = _put_prices(machines, prices)
     whole: object = batches
@@ -167,20 +193,38 @@ def compare_machines(
             allows=lambda seconds: seconds > 0,
             accepted="more than 0 s, as '45 min' or '8 h'",
         )
-    given = wishes.get("max_overhead")
-    limit = REACH_OVERHEAD if given is None else read_argument("max_overhead", parse_fraction, given)
+    if max_overhead is None:
+        limit = REACH_OVERHEAD
+    else:
+        limit = read_argument("max_overhead", parse_fraction, max_overhead)
+    budgets = BudgetWishes(
+        strategies=strategies,
+        local_bytes=local_bytes,
+        headroom=headroom,
+        remote_bytes=remote_bytes,
+        effort=effort,
+    )
     stages = StagedProgress(progress, stages=len(machines))
     compared: list[Machine] = []
     for place, (profile, own) in enumerate(zip(machines, priced, strict=True)):
         stages.begin(place)
         stages.report_share(0.0, next_share=0.9)
         report = None if progress is None else stages.report_solve
-        request = Request.of(workload, profile, command=command, progress=report, **wishes)
+        request = Request.of(
+            workload,
+            profile,
+            objective=objective,
+            model=model,
+            max_overhead=max_overhead,
+            command=command,
+            progress=report,
+            **budgets,
+        )
         ranking = rank_strategies(request, only_best=True)
         times = _find_origin(request)
         # The other machines are the suggestions.
         result: Plan | Infeasible = ranking.best() if ranking.answers else name_reason(request)
-        steps, strategy = _find_largest(workload, profile, {**wishes, "max_overhead": limit})
+        steps, strategy = _find_largest(workload, profile, limit, budgets)
         if isinstance(result, Plan) and result.steps > steps:
             # A strategy that is solved may go further than those that were sought in.
             steps, strategy = result.steps, result.strategy
@@ -256,7 +300,11 @@ def _find_interval(ranking: Ranking) -> tuple[float, float] | None:
     return predict("low"), predict("high")
 
 
-def _find_largest(workload: Workload, profile: HardwareProfile, wishes: Wishes) -> tuple[int, str]:
+def _find_largest(
+    workload: Workload, profile: HardwareProfile, max_overhead: float, wishes: BudgetWishes
+) -> tuple[int, str]:
     """Return the longest sequence that fits, and the strategy for it, '' if none does."""
-    limits: Any = {name: wish for name, wish in wishes.items() if name not in ("objective", "model")}
-    return find_longest(Request.of(workload, profile, command="", unless_named="closed", **limits))
+    request = Request.of(
+        workload, profile, command="", unless_named="closed", max_overhead=max_overhead, **wishes
+    )
+    return find_longest(request)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import cached_property, partial
 from itertools import chain
-from typing import Unpack, overload
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,7 @@ from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import Workload
 from ckptplan.planning.optimize import rank_strategies
-from ckptplan.planning.request import LimitWishes, Request, read_argument
+from ckptplan.planning.request import AnyProfile, AnyWorkload, Request, read_argument
 from ckptplan.search.objective import Knee, least_time
 from ckptplan.search.question import Question, find_reason
 from ckptplan.search.trace_closed import merge_fronts, trace_front
@@ -38,7 +38,7 @@ from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Columns, Strategy
 from ckptplan.studies.workers import map_in_order
-from ckptplan.units import parse_bytes, parse_fraction
+from ckptplan.units import format_bytes, format_things, parse_bytes, parse_fraction
 from ckptplan.wording import Argument
 
 
@@ -134,25 +134,32 @@ _FINEST = 0.001
 
 
 def pareto(
-    workload: Workload,
-    profile: HardwareProfile,
+    workload: AnyWorkload,
+    profile: AnyProfile,
     *,
+    steps: int | None = None,
     points: int | None = None,
     exact: bool = False,
     resolution: float | str | None = None,
     objective: str = "time",
+    strategies: Iterable[str] | str | None = None,
+    max_overhead: float | str | None = None,
+    local_bytes: int | str | None = None,
+    headroom: float | str | None = None,
+    remote_bytes: int | str | None = None,
+    effort: str = "quick",
     progress: Progress | None = None,
     executor: Executor | None = None,
     command: str = "ckptplan.pareto",
-    **wishes: Unpack[LimitWishes],
 ) -> ParetoFront:
     """Return the plans that no other plan beats in both local memory and time, by ascending local memory.
 
     The result is a sequence of plans, each made on demand; its columns are arrays of shape (n,).
 
     Arguments:
-        workload: the training job.
-        profile: the hardware.
+        workload: the training job, or its name, or the path of its file.
+        profile: the hardware, or its name, or the path of its file.
+        steps: T, in place of that of the workload.
         points: the most points, 400 unless another number is given: the best plans within budgets that are
             evenly spaced in the logarithm of the memory besides the resident bytes, within the local budget,
             and at both ends. Between two of them the plan of the lower one is valid.
@@ -162,9 +169,8 @@ def pareto(
         progress: called with the work done and the total work.
         executor: solves strategies side by side, as in ``sweep``.
         command: recorded in the provenance of the plans.
-        wishes: ``strategies``, ``local_bytes``, ``headroom``, ``remote_bytes``, ``max_overhead`` and
-            ``effort``, as in ``optimize``. The local budget is the one that ``best`` and ``knee`` keep; it
-            does not limit the front.
+        strategies, max_overhead, local_bytes, headroom, remote_bytes, effort: as in ``optimize``. The local
+            budget is the one that ``best`` and ``knee`` keep; it does not limit the front.
 
     Closed forms are listed completely; ``optimal`` has the schedules that it finds for any budget, with a bound
     on what another schedule may gain (``least_seconds``); other solved strategies may have those of some
@@ -175,19 +181,25 @@ def pareto(
     request = Request.of(
         workload,
         profile,
+        steps=steps,
+        objective=objective,
+        strategies=strategies,
+        max_overhead=max_overhead,
+        local_bytes=local_bytes,
+        headroom=headroom,
+        remote_bytes=remote_bytes,
+        effort=effort,
         command=command,
         progress=progress,
-        objective=objective,
-        # Named here, so that it cannot be wished for.
-        model="exact",
-        **wishes,
     )
     if sum((points is not None, exact, resolution is not None)) > 1:
         names = f"{Argument('points')}, {Argument('exact', True)} and {Argument('resolution')}"
         raise InputError(f"{names} exclude each other", accepted="one of them")
     question, budgets, fineness = request.question(), None, 0.0
     if exact or resolution is not None:
-        fineness = _read_resolution(0.0 if resolution is None else resolution, steps=workload.steps)
+        fineness = _read_resolution(
+            0.0 if resolution is None else resolution, steps=request.case.workload.steps
+        )
     else:
         budgets = _choose_budgets(question, most=_read_points(points))
     fronts = trace_fronts(question, resolution=fineness, budgets=budgets, executor=executor)
@@ -260,6 +272,12 @@ class ParetoFront(DrawnOnAxes, Sequence[Plan]):
 
     def __len__(self) -> int:
         return len(self._together)
+
+    def __repr__(self) -> str:
+        """Return the job of the front and its extent, in one line."""
+        case, local = self._request.case, self.local_peak_bytes
+        extent = f", {format_bytes(local[0])} to {format_bytes(local[-1])} local" if len(self) else ""
+        return f"<ParetoFront of {format_things(len(self), 'plan')}: {case}{extent}>"
 
     @overload
     def __getitem__(self, index: int) -> Plan: ...

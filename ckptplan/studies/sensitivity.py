@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from itertools import takewhile
 from operator import le
-from typing import TypeAlias, Unpack
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,9 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import ACTION_TIMES, TIMES, Workload
 from ckptplan.planning.request import (
     WHY_LEFT_OUT,
-    BudgetWishes,
+    AnyProfile,
+    AnyWorkload,
+    MemoryWishes,
     Request,
     ask_within_memory,
     read_argument,
@@ -50,7 +52,7 @@ from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.registry import strategy_of
 from ckptplan.studies.axes import Axis, Value, find_axis
 from ckptplan.studies.workers import map_in_order
-from ckptplan.units import parse_fraction
+from ckptplan.units import format_seconds, format_things, parse_fraction
 
 
 def price_kept(kept: Answer, question: Question) -> tuple[float, bool]:
@@ -343,6 +345,12 @@ class Sensitivity(DrawnOnFigure):
     left_out: Mapping[str, str] = field(default_factory=dict)
     best_compared: Best | None = None
 
+    def __repr__(self) -> str:
+        """Return the plan that is varied, and how many inputs were, in one line."""
+        case = Case(workload=self.workload, profile=self.profile)
+        best = f"{self.best.strategy}, {format_seconds(self.best.seconds)}"
+        return f"<Sensitivity of {best}: {case}, {format_things(len(self.influences), 'input')}>"
+
 
 #: Closed forms whose searches take as long as those of all others.
 _SLOWEST = ("disk-revolve", "periodic")
@@ -350,35 +358,41 @@ _WHY_SLOWEST = "searching them takes as long as all other closed forms together"
 
 
 def sensitivity(
-    workload: Workload | None = None,
-    profile: HardwareProfile | None = None,
+    workload: AnyWorkload | None = None,
+    profile: AnyProfile | None = None,
     *,
     plan: Plan | None = None,
+    steps: int | None = None,
+    strategies: Iterable[str] | str | None = None,
     model: Model | None = None,
+    local_bytes: int | str | None = None,
+    headroom: float | str | None = None,
+    remote_bytes: int | str | None = None,
+    effort: str | None = None,
     uncertainty: float | str | None = None,
     progress: Progress | None = None,
     executor: Executor | None = None,
     command: str = "ckptplan.sensitivity",
-    **wishes: Unpack[BudgetWishes],
 ) -> Sensitivity:
     """Return how the best plan and its time change with each input (docs/sensitivity.md).
 
     The objective is time.
 
     Arguments:
-        workload: the training job.
-        profile: the hardware.
+        workload: the training job, or its name, or the path of its file.
+        profile: the hardware, or its name, or the path of its file.
         plan: a plan to vary, in place of a workload and a profile. Its workload, profile, budgets and
             strategies are used, and its schedule is the one that is kept.
+        steps: T, in place of that of the workload.
+        strategies: as in ``optimize``. Unless they are named, those that take long to search are ``left_out``
+            where inputs are scaled: solved ones, ``disk-revolve`` and ``periodic``.
         model: 'exact' (the default), or 'paper' for the printed equations.
+        local_bytes, headroom, remote_bytes, effort: as in ``optimize``.
         uncertainty: if given, as 0.1 or '10%' and at most 1, the result has error bars: all times vary at once
             by up to this share.
         progress: called with the work done and the total work.
         executor: varies inputs side by side, as in ``sweep``.
         command: recorded in the provenance.
-        wishes: ``strategies``, ``local_bytes``, ``headroom``, ``remote_bytes`` and ``effort``, as in
-            ``optimize``. Unless strategies are named, those that take long to search are ``left_out`` where
-            inputs are scaled: solved ones, ``disk-revolve`` and ``periodic``.
 
     Raises InputError, Infeasible if nothing fits the unchanged inputs, and CkptplanError if a worker of the
     executor ends three times.
@@ -392,15 +406,24 @@ def sensitivity(
             allows=lambda share: 0 < share <= 1,
             accepted="a share above 0 and up to 1, as 0.1 or '10%'",
         )
+    memory = MemoryWishes(local_bytes=local_bytes, headroom=headroom, remote_bytes=remote_bytes)
     if plan is not None:
-        given = {"workload": workload, "profile": profile, "model": model, **wishes}
+        given = {
+            "workload": workload,
+            "profile": profile,
+            "steps": steps,
+            "model": model,
+            "strategies": strategies,
+            "effort": effort,
+            **memory,
+        }
         for name, value in given.items():
             if value is not None:
                 raise refuse(value, "does not go together with a plan", field=name, accepted="one of them")
         request = Request.of_plan(plan, command=command)
         request = request.replace(objective="time", max_overhead=None)
         budget = plan.goal.local_bytes
-        budgets = BudgetWishes(
+        budgets = MemoryWishes(
             # Where it is the profile's own, the headroom stays a part of the profile.
             local_bytes=None if budget == plan.profile.local_budget_bytes else budget,
             remote_bytes="unbounded" if plan.goal.remote_bytes is None else plan.goal.remote_bytes,
@@ -410,16 +433,16 @@ def sensitivity(
         request = Request.of(
             workload,  # type: ignore[arg-type]  # refused there, by name
             profile,  # type: ignore[arg-type]
-            command=command,
-            # Named here, so that they cannot be wished for.
-            objective="time",
-            max_overhead=None,
+            steps=steps,
+            strategies=strategies,
             model=model or "exact",
-            **wishes,
+            effort=effort or "quick",
+            command=command,
+            **memory,
         )
-        case = Case(workload=request.case.workload, profile=replace_memory(request.case.profile, wishes))
+        case = Case(workload=request.case.workload, profile=replace_memory(request.case.profile, memory))
     question = ask_within_memory(case, request.goal)
-    compared = question if wishes.get("strategies") is not None else _select_quick(question)
+    compared = _select_quick(question) if strategies is None else question
     kept = question.best() if plan is None else _make_answer(plan, question)
     if kept is None:
         raise explain_infeasible(request)

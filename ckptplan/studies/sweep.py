@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, islice, product
+from pathlib import Path
 from typing import Any, TypeAlias, Unpack
 
 from ckptplan.cost.case import Case
@@ -24,11 +25,14 @@ from ckptplan.model.workload import Workload
 from ckptplan.planning.optimize import make_answer_row, plan_columns
 from ckptplan.planning.request import (
     MEMORY_WISHES,
+    AnyProfile,
+    AnyWorkload,
     Wishes,
     ask_within_memory,
-    check_kind,
     list_left_out,
     make_goal,
+    read_profile,
+    read_workload,
     replace_memory,
 )
 from ckptplan.search.question import Question
@@ -37,6 +41,7 @@ from ckptplan.strategies.registry import all_strategies
 from ckptplan.studies.axes import MOST_POINTS, Grid, Value, make_grid
 from ckptplan.studies.shards import Shard
 from ckptplan.studies.workers import WorkerPool, count_cores, count_workers, map_in_order
+from ckptplan.units import format_things
 from ckptplan.version import __version__
 
 #: Seconds of work in this process before others are started.
@@ -209,8 +214,8 @@ def _find_ends(values: Sequence[Value]) -> list[Value]:
 def make_sweep(
     over: Mapping[str, object] | Iterable[str],
     *,
-    workloads: Workload | Iterable[Workload],
-    profiles: HardwareProfile | Iterable[HardwareProfile],
+    workloads: AnyWorkload | Iterable[AnyWorkload],
+    profiles: AnyProfile | Iterable[AnyProfile],
     shard: tuple[int, int] | None = None,
     command: str = "",  # noqa: ARG001 - every use case takes it, and rows have no provenance
     **wishes: Unpack[Wishes],
@@ -263,11 +268,13 @@ def _count_rows(sweep: Sweep, *, parts: int) -> int:
 
 def list_several(given: Any, kind: type[Any], field: str) -> tuple[Any, ...]:
     """Return one or more workloads or profiles as a tuple; their names must differ. Raises InputError."""
-    several = (given,) if isinstance(given, kind) else tuple(given)
+    read = read_workload if kind is Workload else read_profile
+    several = tuple(
+        read(one, name=field) for one in ((given,) if isinstance(given, kind | str | Path) else given)
+    )
     if not several:
         raise InputError("has none", field=field, accepted="one or more")
     for i, one in enumerate(several):
-        check_kind(one, kind, name=field)
         if one.name in [other.name for other in several[:i]]:
             raise InputError(f"{one.name!r} is given twice", field=field, value=one.name, accepted="names once")
     return several
@@ -345,6 +352,15 @@ class SweepResult(DrawnOnAxes, Iterator[Row]):
         self._planned = iter(()) if planned is None else planned
         self._waiting: deque[Row] = deque()
 
+    def __repr__(self) -> str:
+        """Return how many rows there are, over which axes, and how many are planned, in one line."""
+        grid = self.sweep.grid
+        total = math.prod([len(self.sweep.workloads), len(self.sweep.profiles), *map(len, grid.values)])
+        names = ", ".join(axis.name for axis in grid.axes)
+        return (
+            f"<SweepResult of {format_things(total, 'row')} over {names}, {len(self.values):,} of them planned>"
+        )
+
     @property
     def quantity(self) -> str:
         """The column that ``values`` holds."""
@@ -371,19 +387,28 @@ class SweepResult(DrawnOnAxes, Iterator[Row]):
 def sweep(
     over: Mapping[str, object] | Iterable[str],
     *,
-    workloads: Workload | Iterable[Workload],
-    profiles: HardwareProfile | Iterable[HardwareProfile],
+    workloads: AnyWorkload | Iterable[AnyWorkload],
+    profiles: AnyProfile | Iterable[AnyProfile],
+    strategies: Iterable[str] | str | None = None,
+    objective: str = "time",
+    model: str = "exact",
+    max_overhead: float | str | None = None,
+    local_bytes: int | str | None = None,
+    headroom: float | str | None = None,
+    remote_bytes: int | str | None = None,
+    effort: str = "quick",
     jobs: int | None = 1,
     executor: Executor | None = None,
-    **wishes: Unpack[Wishes],
 ) -> SweepResult:
     """Return the best plan at every point of a grid: an iterator over dicts by column (docs/sweep.md).
 
     Rows are planned when they are asked for. ``plot`` draws lines over one axis, or a heat map over two.
 
     ``over`` maps inputs to values, as ``{"T": "256:65536:x2", "batch": [30, 60]}``, or lists texts such as
-    ``"T=256:65536:x2"``. ``wishes`` are ``strategies`` (None means 'closed'), ``objective``, ``model``,
-    ``max_overhead``, ``local_bytes``, ``headroom``, ``remote_bytes`` and ``effort``, as in ``optimize``.
+    ``"T=256:65536:x2"``. ``workloads`` and ``profiles`` are one or several, or their names, or paths of their
+    files. ``strategies`` (None means 'closed'), ``objective``, ``model``, ``max_overhead``, ``local_bytes``,
+    ``headroom``, ``remote_bytes`` and ``effort`` are as in ``optimize``.
+
     ``jobs`` is the number of processes, None for all cores; with several, a script needs
     ``if __name__ == "__main__":``, as every script that starts processes does. ``executor`` plans the rows in
     place of these: any of ``concurrent.futures``, Dask's, mpi4py's or loky's; it is not shut down.
@@ -391,5 +416,17 @@ def sweep(
     Raises InputError before the first row for unknown inputs, wrong values, and a grid of more than 10 million
     rows; and CkptplanError, which names the rows, if their worker ends three times.
     """
-    prepared = make_sweep(over, workloads=workloads, profiles=profiles, **wishes)
+    prepared = make_sweep(
+        over,
+        workloads=workloads,
+        profiles=profiles,
+        strategies=strategies,
+        objective=objective,
+        model=model,
+        max_overhead=max_overhead,
+        local_bytes=local_bytes,
+        headroom=headroom,
+        remote_bytes=remote_bytes,
+        effort=effort,
+    )
     return SweepResult(prepared, iterate_rows(prepared, jobs=jobs, executor=executor))

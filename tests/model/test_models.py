@@ -12,7 +12,7 @@ import ckptplan
 from ckptplan import HardwareProfile, InputError, Workload
 from ckptplan.model.network import Network
 from ckptplan.model.record import Parameters
-from ckptplan.model.workload import ACTION_TIMES
+from ckptplan.model.workload import ACTION_TIMES, TIMES, Basis, was_resized
 
 PROFILE: dict[str, Any] = {
     "name": "p",
@@ -176,6 +176,15 @@ def test_batch_and_neurons_can_be_varied() -> None:
     varied = workload.with_batch(6)
     assert "carried over from batch = 3" in varied.basis["forward_seconds"].why
     assert varied.basis["state_bytes"].why == "from the network, with batch = 6"
+
+
+def test_times_that_are_estimated_again_or_zero_need_no_rescaling() -> None:
+    varied = network_workload().with_batch(6)
+    assert was_resized(varied)
+    again = {name: Basis(kind="estimated", why="a roofline") for name in TIMES if getattr(varied, name)}
+    estimated = varied.replace(basis={**varied.basis, **again})
+    assert "carried over" in estimated.basis["record_overhead_seconds"].why
+    assert not was_resized(estimated)
 
 
 def test_without_a_network_they_cannot() -> None:
