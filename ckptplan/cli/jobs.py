@@ -214,9 +214,7 @@ def sensitivity(
     budgets: BudgetOptions,
     model: Annotated[
         Literal["exact", "paper"] | None,
-        typer.Option(
-            help="Choose by the exact model or by the paper's printed equations, (10) corrected. [default: exact]"
-        ),
+        typer.Option(help="As for optimize; the exact model by default."),
     ] = None,
     uncertainty: Annotated[
         str | None, option("SHARE", "Add error bars: the uncertainty of every time, as '10%'.")
