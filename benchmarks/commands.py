@@ -20,27 +20,6 @@ from benchmarks.harness import DOCS, Setting, main, spread, table
 BARE = "import numpy, pydantic, typer, rich"
 PLAN = "optimize --T 1000000 --strategies double --local-bytes 96300kB -o plan.json"
 GRU = "--workload gru --profile nvidia-a100-80gb"
-#: Ten jobs, from a hundred to a million steps, and the commands that each of them is given to.
-JOBS = (
-    "--T 100 --profile ipu-mk2",
-    "--T 1000 --profile ipu-mk2",
-    "--T 4096 --profile ipu-mk2",
-    "--T 4096 --profile cpu-nvme",
-    "--T 10000 --workload gru --profile ipu-bow",
-    "--T 20000 --workload lstm-stack --profile google-tpu-v5e",
-    "--T 40000 --profile raspberry-pi-5",
-    "--T 100000 --workload gru --profile nvidia-a100-80gb",
-    "--T 400000 --profile nvidia-h200",
-    "--T 1000000 --workload gru --profile nvidia-a100-80gb",
-)
-COMMANDS = (
-    "optimize {job} -o plan{number}.json",
-    "compare {job}",
-    "pareto {job}",
-    "largest T --max-overhead 50% {job}",
-    "sensitivity {job}",
-    "report plan{number}.json",
-)
 #: Rounds and commands. The group ``schedule`` reads the file of PLAN.
 GROUPS: dict[str, tuple[int, tuple[str, ...]]] = {
     "start": (
@@ -75,12 +54,6 @@ GROUPS: dict[str, tuple[int, tuple[str, ...]]] = {
             f"pareto --T 100000 {GRU}",
             "pareto --T 1000000 --strategies closed",
             "largest T --strategies all",
-        ),
-    ),
-    "jobs": (
-        1,
-        tuple(
-            command.format(job=job, number=number) for number, job in enumerate(JOBS) for command in COMMANDS
         ),
     ),
     "schedule": (
@@ -153,11 +126,11 @@ def measure(group: str, pythons: dict[str, str], *, small: bool) -> list[dict[st
 
 
 def document(lines: list[dict[str, Any]]) -> str:
-    """Return the lines as tables for a page; start-up is compared with bare imports."""
+    """Return the lines as a table for a page; start-up is compared with bare imports."""
     bare = next((one["median_seconds"] for one in lines if one["of"] == "bare"), None)
     several = len({one["of"] for one in lines} - {"bare"}) > 1
     rows = []
-    for one in (line for line in lines if line["group"] != "jobs" or several):
+    for one in lines:
         is_bare = one["of"] == "bare"
         name = f"python -c '{BARE}'" if is_bare else f"ckptplan {one['command']}"
         where = f", {one['of']}" if several and not is_bare else ""
@@ -166,19 +139,7 @@ def document(lines: list[dict[str, Any]]) -> str:
         rows.append(
             [f"`{name}`{where}", f"{one['median_seconds']:.2f} s{times}", f"{one['peak_bytes'] / 1e6:,.0f} MB"]
         )
-    tables = [table(["command", "time", "memory"], rows)] if rows else []
-    jobs = [line for line in lines if line["group"] == "jobs"]
-    if jobs and not several:
-        tables.append(document_jobs(jobs))
-    return "\n\n".join(tables) + "\n"
-
-
-def document_jobs(lines: list[dict[str, Any]]) -> str:
-    """Return a table with a row for each job, and the time and the memory of each command."""
-    cells = [f"{one['median_seconds']:.2f} s, {one['peak_bytes'] / 1e6:,.0f} MB" for one in lines]
-    wide = len(COMMANDS)
-    rows = [[f"`{job}`", *cells[place * wide :][:wide]] for place, job in enumerate(JOBS)]
-    return table(["job", *(f"`{command.split()[0]}`" for command in COMMANDS)], rows)
+    return table(["command", "time", "memory"], rows) + "\n"
 
 
 def run(setting: Setting) -> list[dict[str, Any]]:
