@@ -12,7 +12,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, islice, product
-from pathlib import Path
 from typing import Any, TypeAlias, Unpack
 
 from ckptplan.cost.case import Case
@@ -269,9 +268,8 @@ def _count_rows(sweep: Sweep, *, parts: int) -> int:
 def list_several(given: Any, kind: type[Any], field: str) -> tuple[Any, ...]:
     """Return one or more workloads or profiles as a tuple; their names must differ. Raises InputError."""
     read = read_workload if kind is Workload else read_profile
-    several = tuple(
-        read(one, name=field) for one in ((given,) if isinstance(given, kind | str | Path) else given)
-    )
+    is_several = isinstance(given, Iterable) and not isinstance(given, kind | str)
+    several = tuple(read(value, name=field) for value in (given if is_several else (given,)))
     if not several:
         raise InputError("has none", field=field, accepted="one or more")
     for i, one in enumerate(several):

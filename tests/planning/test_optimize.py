@@ -362,9 +362,9 @@ def test_a_plan_keeps_the_overhead_it_was_told_to_have(steps: int, share: float,
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda: optimize("paper-snn", MK2), "workload: 'paper-snn' is not a Workload"),
+        (lambda: optimize(3, MK2), "workload: 3 is not a Workload"),
         (lambda: optimize(MK2, SNN), "is not a Workload"),
-        (lambda: optimize(SNN, "ipu-mk2"), "profile: 'ipu-mk2' is not a HardwareProfile"),
+        (lambda: optimize(SNN, None), "profile: None is not a HardwareProfile"),
         (lambda: optimize(SNN, MK2, strategies=[3]), "there is no strategy 3"),
         (lambda: ckptplan.save_plan("plan.json", MK2), "is not a plan"),  # type: ignore[arg-type]
     ],
@@ -617,16 +617,16 @@ def test_nothing_is_solved_where_plain_backpropagation_fits(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("use", "wish", "error"),
+    ("use", "wish"),
     [
-        (ckptplan.optimize, {"objektive": "time"}, InputError),
-        (ckptplan.pareto, {"model": "paper"}, TypeError),
-        (ckptplan.sensitivity, {"max_overhead": 0.1}, TypeError),
-        (partial(ckptplan.largest, "T"), {"objective": "memory"}, TypeError),
+        (ckptplan.optimize, {"objektive": "time"}),
+        (ckptplan.pareto, {"model": "paper"}),
+        (ckptplan.sensitivity, {"max_overhead": 0.1}),
+        (partial(ckptplan.largest, "T"), {"objective": "memory"}),
     ],
 )
 def test_keyword_arguments_that_a_use_case_does_not_take_are_refused(
-    use: Callable[..., object], wish: dict[str, Any], error: type[Exception]
+    use: Callable[..., object], wish: dict[str, Any]
 ) -> None:
-    with pytest.raises(error, match=next(iter(wish))):
+    with pytest.raises(TypeError, match=next(iter(wish))):
         use(SNN, MK2, **wish)
