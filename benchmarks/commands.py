@@ -17,9 +17,32 @@ from typing import Any
 
 from benchmarks.harness import DOCS, Setting, main, spread, table
 
+#: The exit status of a command that says why nothing fits.
+_NOTHING_FITS = 3
 BARE = "import numpy, pydantic, typer, rich"
 PLAN = "optimize --T 1000000 --strategies double --local-bytes 96300kB -o plan.json"
 GRU = "--workload gru --profile nvidia-a100-80gb"
+#: Ten jobs, from a hundred to a million steps, and the commands that each of them is given to.
+JOBS = (
+    "--T 100 --profile ipu-mk2",
+    "--T 1000 --profile ipu-mk2",
+    "--T 4096 --profile ipu-mk2",
+    "--T 4096 --profile cpu-nvme",
+    "--T 10000 --workload gru --profile ipu-bow",
+    "--T 20000 --workload lstm-stack --profile google-tpu-v5e",
+    "--T 40000 --profile raspberry-pi-5",
+    "--T 100000 --workload gru --profile nvidia-a100-80gb",
+    "--T 400000 --profile nvidia-h200",
+    "--T 1000000 --workload gru --profile nvidia-a100-80gb",
+)
+COMMANDS = (
+    "optimize {job} -o plan{number}.json",
+    "compare {job}",
+    "pareto {job}",
+    "largest batch --max-overhead 50% {job}",
+    "sensitivity {job}",
+    "report plan{number}.json",
+)
 #: Rounds and commands. The group ``schedule`` reads the file of PLAN.
 GROUPS: dict[str, tuple[int, tuple[str, ...]]] = {
     "start": (
@@ -56,6 +79,12 @@ GROUPS: dict[str, tuple[int, tuple[str, ...]]] = {
             "largest T --strategies all",
         ),
     ),
+    "jobs": (
+        1,
+        tuple(
+            command.format(job=job, number=number) for number, job in enumerate(JOBS) for command in COMMANDS
+        ),
+    ),
     "schedule": (
         3,
         (
@@ -70,7 +99,7 @@ GROUPS: dict[str, tuple[int, tuple[str, ...]]] = {
 def run_process(command: list[str], folder: Path) -> dict[str, float]:
     """Return the seconds of a command in a folder, its processor seconds and its peak memory in bytes.
 
-    Raises RuntimeError if it fails.
+    Raises RuntimeError if it fails. That nothing fits is an answer.
     """
     # A user's first run writes the byte code.
     hidden = ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")
@@ -83,7 +112,7 @@ def run_process(command: list[str], folder: Path) -> dict[str, float]:
         _, status, used = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - begun
     process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
+    if process.returncode not in (0, _NOTHING_FITS):
         raise RuntimeError(f"{' '.join(command)}: {(folder / 'errors').read_text()}")
     return {
         "seconds": seconds,
@@ -126,11 +155,11 @@ def measure(group: str, pythons: dict[str, str], *, small: bool) -> list[dict[st
 
 
 def document(lines: list[dict[str, Any]]) -> str:
-    """Return the lines as a table for a page; start-up is compared with bare imports."""
+    """Return the lines as tables for a page; start-up is compared with bare imports."""
     bare = next((one["median_seconds"] for one in lines if one["of"] == "bare"), None)
     several = len({one["of"] for one in lines} - {"bare"}) > 1
     rows = []
-    for one in lines:
+    for one in (line for line in lines if line["group"] != "jobs" or several):
         is_bare = one["of"] == "bare"
         name = f"python -c '{BARE}'" if is_bare else f"ckptplan {one['command']}"
         where = f", {one['of']}" if several and not is_bare else ""
@@ -139,7 +168,19 @@ def document(lines: list[dict[str, Any]]) -> str:
         rows.append(
             [f"`{name}`{where}", f"{one['median_seconds']:.2f} s{times}", f"{one['peak_bytes'] / 1e6:,.0f} MB"]
         )
-    return table(["command", "time", "memory"], rows) + "\n"
+    tables = [table(["command", "time", "memory"], rows)] if rows else []
+    jobs = [line for line in lines if line["group"] == "jobs"]
+    if jobs and not several:
+        tables.append(document_jobs(jobs))
+    return "\n\n".join(tables) + "\n"
+
+
+def document_jobs(lines: list[dict[str, Any]]) -> str:
+    """Return a table with a row for each job, and the time and the memory of each command."""
+    cells = [f"{one['median_seconds']:.2f} s, {one['peak_bytes'] / 1e6:,.0f} MB" for one in lines]
+    wide = len(COMMANDS)
+    rows = [[f"`{job}`", *cells[place * wide :][:wide]] for place, job in enumerate(JOBS)]
+    return table(["job", *(f"`{command.split()[0]}`" for command in COMMANDS)], rows)
 
 
 def run(setting: Setting) -> list[dict[str, Any]]:
