@@ -29,11 +29,20 @@ class StepSet:
     def count(self, start: int, stop: int) -> int:
         """Return how many steps from ``start`` to ``stop - 1`` are in the set."""
         first, last = bisect_right(self._stops, start), bisect_left(self._starts, stop)
+        if first >= last:
+            return 0
+        if self._starts[first] <= start and stop <= self._stops[first]:
+            return stop - start
         overlaps = zip(self._starts[first:last], self._stops[first:last], strict=True)
         return sum(min(stop, end) - max(start, begin) for begin, end in overlaps)
 
     def add(self, start: int, stop: int) -> None:
         """Add steps from ``start`` to ``stop - 1``, of which some may be in the set."""
+        if self._stops and self._stops[-1] == start:
+            # Most runs go on where the last one ended.
+            self._stops[-1] = stop
+            self._length += stop - start
+            return
         if self.find_last_missing(start, stop) is None:
             return
         self._length += stop - start - self.count(start, stop)
@@ -46,6 +55,11 @@ class StepSet:
 
     def remove(self, start: int, stop: int) -> None:
         """Remove steps from ``start`` to ``stop - 1``, of which some may be in the set."""
+        if self._stops and self._stops[-1] == stop and self._starts[-1] < start:
+            # Steps are reversed from the last one.
+            self._stops[-1] = start
+            self._length -= stop - start
+            return
         first, last = bisect_right(self._stops, start), bisect_left(self._starts, stop)
         if first >= last:
             return
