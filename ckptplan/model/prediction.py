@@ -17,9 +17,10 @@ class Totals:
     """Seconds, peaks and counts of a whole schedule.
 
     Local bytes are per unit and include the resident ones; remote bytes count all units.
-    ``recomputed_steps`` counts steps that run again, of which ``recomputed_without_cache`` run in full,
-    ``remote_writes`` and ``remote_reads`` count states, and ``messages`` counts both directions together.
-    ``advances``, ``chunks`` (recorded runs of steps), ``local_saves`` and ``local_loads`` count actions.
+    ``recomputed_steps`` counts all runs of steps after their first. ``recomputed_without_cache`` counts the
+    runs among them that find no cache, and so take as long as a first run. ``remote_writes`` and
+    ``remote_reads`` count states, and ``messages`` counts both directions together. ``advances``, ``chunks``
+    (recorded runs of steps), ``local_saves`` and ``local_loads`` count actions.
     """
 
     seconds: float

@@ -17,8 +17,9 @@ class StepCosts(CheckedModel):
 
     Bytes are per unit, except ``remote_state_bytes``, which counts all units, as remote memory does.
     ``resident_bytes`` is everything that stays: the fixed part, the part per step times T, and workspace.
-    Schedules that record several steps at once need ``chunk_bytes`` besides. A step that runs again takes
-    ``recompute_seconds`` while its cache, of ``cache_bytes``, is in local memory, else ``forward_seconds``.
+    Schedules that record several steps at once need ``chunk_bytes`` besides. The cache of a step takes
+    ``cache_bytes`` of local memory. With its cache a step runs again in ``recompute_seconds``, without it in
+    ``forward_seconds``.
     Raises InputError.
     """
 

@@ -52,7 +52,8 @@ def count_chunks(steps: Integers, *, chunk: Integers, p: Integers, q: Integers) 
     """Return the least number of chunks that cover ``steps``; arguments broadcast."""
     steps, chunk, p, q = np.broadcast_arrays(steps, chunk, p, q)
     # Rounding down shortens each chunk but the first by at most 1 - gcd(p, q) / q steps. So the number lies
-    # between that of unrounded chunks and that of chunks so much shorter, give or take one for rounded floats.
+    # between the number of unrounded chunks and that of chunks shortened by this much. Rounded floats may shift
+    # either end by one.
     shorter = chunk - (1 - np.gcd(p, q) / q)
     most = -(-steps // chunk)
     low = np.maximum(1, _solve_smooth(steps, chunk, p / q).astype(np.int64) - 1)

@@ -191,21 +191,21 @@ def _summarise(comparison: MachineComparison) -> Iterator[str]:
 def _list_rivals(first: Machine, machines: Sequence[Machine], *, by_price: bool = False) -> Iterator[str]:
     """Yield a line about the machines that may be ahead of the first, as their intervals overlap.
 
-    Where two machines take the same estimated times, one estimate holds for both: the first is ahead for
-    certain.
+    If two machines have the same times of a step, one estimate holds for both, so their order is certain.
     """
 
     def find_ends(one: Machine) -> list[float]:
         return [end * (one.price_per_hour or 0.0) if by_price else end for end in one.run_ends]
 
     most, times = find_ends(first)[1], _list_times(first)
-    others = [one for one in machines if one is not first and _list_times(one) != times]
-    rivals = [one.profile.name for one in others if find_ends(one)[0] < most]
+    # The first itself has its own times, too.
+    others = [machine for machine in machines if _list_times(machine) != times]
+    rivals = [machine.profile.name for machine in others if find_ends(machine)[0] < most]
     yield from _name_some(f"{{names}} may be just as {'cheap' if by_price else 'quick'}", rivals)
 
 
 def _list_times(machine: Machine) -> list[float]:
-    """Return the times of steps and actions on a machine, none if nothing fits there."""
+    """Return the times of a step on a machine in seconds; the list is empty if nothing fits there."""
     return [] if machine.plan is None else [getattr(machine.plan.workload, name) for name in TIMES]
 
 

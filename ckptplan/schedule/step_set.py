@@ -37,7 +37,7 @@ class StepSet:
         return sum(min(stop, end) - max(start, begin) for begin, end in overlaps)
 
     def add(self, start: int, stop: int) -> None:
-        """Add steps from ``start`` to ``stop - 1``, of which some may be in the set."""
+        """Add steps from ``start`` to ``stop - 1``; steps that are in the set stay."""
         if self._stops and self._stops[-1] == start:
             # Most runs go on where the last one ended.
             self._stops[-1] = stop
@@ -54,7 +54,7 @@ class StepSet:
         )
 
     def remove(self, start: int, stop: int) -> None:
-        """Remove steps from ``start`` to ``stop - 1``, of which some may be in the set."""
+        """Remove steps from ``start`` to ``stop - 1``; steps that are not in the set are ignored."""
         if self._stops and self._stops[-1] == stop and self._starts[-1] < start:
             # Steps are reversed from the last one.
             self._stops[-1] = start
