@@ -27,7 +27,7 @@ from ckptplan.recursion.pricing import Tally, set_tally
 from ckptplan.recursion.problem import Candidate, Problem, SolvedProblem
 from ckptplan.recursion.revolve import binomial_decision, make_revolve_tree
 from ckptplan.recursion.table_problem import prove_bound
-from ckptplan.recursion.tables import PartValues, Values
+from ckptplan.recursion.tables import PartValues, Values, choose_store
 from ckptplan.recursion.tree import Decision, Part, Tree, UnitSizes, grow_tree
 
 #: Longest sequence of the classical case; the work rises with T^2, with a small constant.
@@ -78,7 +78,7 @@ class SingleTape(PartValues):
 
     def decide(self, part: Part) -> Decision:
         """Return the decision that attains the value of a part; ties are broken in a fixed order."""
-        where, steps, _ = part
+        where, steps, _, _ = part
         if steps == 1 or where is Where.LOCAL:
             return binomial_decision(part, self.sizes)
         value = self.unstored[steps] if where is Where.UNSTORED else self.remote[steps]
@@ -87,7 +87,7 @@ class SingleTape(PartValues):
         if self.local[steps] + hold == value:
             return Decision(Choice.FETCH if hold < prices.save else Choice.CHECKPOINT)
         if where is Where.UNSTORED:
-            return Decision(Choice.OFFLOAD)
+            return choose_store(self.decide, part)
         lengths = np.arange(1, steps)
         heads = self.remote[1:steps] + (lengths * prices.recompute + (prices.advance + prices.read))
         return Decision(Choice.SPLIT, int(np.argmin(self.unstored[steps - 1 : 0 : -1] + heads)) + 1)

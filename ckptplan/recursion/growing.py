@@ -2,9 +2,19 @@
 
 The j-th chunk from the end has c + floor(j p / q) steps. As p / q is at most M_s / M_a, the longer tape fits
 in the memory of the j checkpoints that are free by then, and the peak is the same as for equal chunks.
+
+If steps have caches of M_r bytes, those of reversed steps are free, too. A chunk before the last K steps makes
+its caches when it is recorded. With d steps reversed before it, the j-th chunk has the most steps x that fit:
+
+    x M_a + max(x, K - d) M_r <= c M_a + K M_r + j M_s
 """
 
 from __future__ import annotations
+
+from functools import lru_cache
+from math import gcd
+from threading import Lock
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,11 +42,11 @@ def growth_ratio(*, state: int, tape: int) -> tuple[int, int]:
 def sum_steps(count: Integers, *, chunk: Integers, p: Integers, q: Integers) -> Integers:
     """Return the steps of ``count`` chunks: count c + sum of floor(j p / q) over j < count."""
     # j = a q + i gives floor(j p / q) = a p + floor(i p / q).
-    whole, rest = np.divmod(count, q)
+    whole, remainder = np.divmod(count, q)
     # Over a period of q terms, i p mod q takes each multiple of gcd(p, q) below q equally often.
     period = (p * (q - 1) - (q - np.gcd(p, q))) // 2
     periods = whole * period + p * q * (whole * (whole - 1) // 2)
-    total: Integers = count * chunk + periods + whole * p * rest + _sum_tail(rest, p, q)
+    total: Integers = count * chunk + periods + whole * p * remainder + _sum_tail(remainder, p, q)
     return total
 
 
@@ -80,12 +90,202 @@ def _solve_smooth(
     return n
 
 
-def list_chunk_ends(start: int, stop: int, *, chunk: int, p: int, q: int) -> list[int]:
-    """Return the ends of all chunks of a range except the last, ascending."""
+def list_chunk_ends(steps: int, *, chunk: int, p: int, q: int) -> list[int]:
+    """Return the ends of all chunks of a range from 0 except the last, ascending."""
     ends: list[int] = []
-    end, number = stop - chunk, 1
-    while end > start:
+    end, number = steps - chunk, 1
+    while end > 0:
         ends.append(end)
         end -= chunk + number * p // q
         number += 1
     return ends[::-1]
+
+
+class CachedGrowth(NamedTuple):
+    """The sizes that chunks grow by if steps have caches: M_s, M_a and M_r in units that divide all three."""
+
+    state: int
+    tape: int
+    cache: int
+
+    @classmethod
+    def of(cls, *, state: int, tape: int, cache: int) -> CachedGrowth:
+        """Return the sizes in the largest unit that divides them."""
+        unit = gcd(state, tape, cache)
+        return cls(state // unit, tape // unit, cache // unit)
+
+    def count_chunks(self, steps: Integers, *, chunk: Integers, cached: Integers) -> Integers:
+        """Return the least number of chunks that cover ``steps`` with the last chunk and K given.
+
+        Arguments broadcast. The chunks within the last K steps are looked up, and those before these steps are
+        counted by a sum.
+        """
+        columns = np.broadcast_arrays(steps, chunk, np.minimum(cached, steps))
+        flat = [column.ravel() for column in columns]
+        parts = (
+            self._count_some(*(column[first : first + _AT_ONCE] for column in flat))
+            for first in range(0, len(flat[0]), _AT_ONCE)
+        )
+        counted: Integers = np.concatenate([flat[0][:0], *parts]).reshape(columns[0].shape)
+        return counted
+
+    def list_chunk_ends(self, steps: int, *, chunk: int, cached: int) -> list[int]:
+        """Return the ends of all chunks of a range from 0 except the last, ascending."""
+        cached = min(cached, steps)
+        last, kept = np.array([chunk]), np.array([cached])
+        ends, end = [steps], steps
+        for whole in range(int(self._count_within(last, kept)[0][0])):
+            end -= (chunk * self.tape + whole * self.state + (steps - end) * self.cache) // self.tape
+            ends.append(end)
+        while end > 0:
+            number = len(ends) - 1
+            end -= int(
+                self._reach_back(np.array([number]), np.array([steps - end]), chunk=last, cached=kept)[0]
+            )
+            ends.append(end)
+        return ends[-2:0:-1]
+
+    def _count_some(self, steps: Integers, chunk: Integers, cached: Integers) -> Integers:
+        number, done = self._count_within(chunk, cached)
+        # One more chunk begins within the last K steps, and may end before them.
+        begins = done < cached
+        reach = self._reach_back(number, done, chunk=chunk, cached=cached)
+        number, done = number + begins, done + np.where(begins, reach, 0)
+        first = chunk * self.tape + cached * self.cache + number * self.state
+        left = np.maximum(0, steps - done)
+        further = _count_terms(left, first=first, step=self.state, divisor=self.tape + self.cache)
+        counted: Integers = number + further
+        return counted
+
+    def _count_within(self, chunk: Integers, cached: Integers) -> tuple[Integers, Integers]:
+        """Return the number and the steps of the chunks that lie within the last K steps."""
+        number, done = _find_runs(self).look_up(chunk, cached)
+        # x M_a <= c M_a + j M_s + d M_r, for the chunks of the run that K ends.
+        length = (chunk * self.tape + number * self.state + done * self.cache) // self.tape
+        whole = (cached - done) // length
+        return number + whole, done + whole * length
+
+    def _reach_back(self, number: Integers, done: Integers, *, chunk: Integers, cached: Integers) -> Integers:
+        """Return the length of the next chunk, which reaches the steps before the last K.
+
+        Arguments:
+            number: the chunks that are reversed already.
+            done: the steps of these chunks.
+            chunk: the steps of the last chunk.
+            cached: K, the last steps whose caches the first sweep keeps.
+        """
+        # x (M_a + M_r) <= c M_a + K M_r + j M_s.
+        before = (chunk * self.tape + cached * self.cache + number * self.state) // (self.tape + self.cache)
+        length: Integers = np.maximum(before, cached - done)
+        return length
+
+
+#: Settings that are counted at once: of each, the runs of equal chunks are listed.
+_AT_ONCE = 1024
+#: Numbers in the lists of runs that are kept for the next question.
+_MOST_KEPT = 2**19
+
+
+class _Runs:
+    """Runs of equally long chunks, as if all steps had their caches, by the length c of the last chunk.
+
+    Row r is about c = ``chunks[r]``. Column i of ``numbers`` and ``ends`` has how many chunks and steps there
+    are up to the end of run i, from 0 on; shape (rows, runs + 1). All rows end after ``reach`` steps. Threads
+    share the rows: one of them adds rows at a time, and arrays are replaced, never changed.
+    """
+
+    def __init__(self, growth: CachedGrowth) -> None:
+        self.growth, self.reach = growth, 0
+        self.rows: dict[int, int] = {}
+        self.numbers = self.ends = np.zeros((0, 1), dtype=np.int64)
+        self._adding = Lock()
+
+    def look_up(self, chunk: Integers, steps: Integers) -> tuple[Integers, Integers]:
+        """Return how many chunks and steps the runs have that end within the last ``steps``; shape (n,)."""
+        with self._adding:
+            row = self._find_rows(chunk, reach=int(steps.max(initial=0)))
+            numbers, ends = self.numbers, self.ends
+        low, width = np.zeros_like(row), ends.shape[1]
+        high = np.full_like(row, width - 1)
+        for _ in range(width.bit_length()):
+            middle = (low + high + 1) // 2
+            fits = ends[row, middle] <= steps
+            low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)
+        return numbers[row, low], ends[row, low]
+
+    def _find_rows(self, chunk: Integers, *, reach: int) -> Integers:
+        """Return the row of each chunk; rows that are missing, or too short, are made."""
+        chunks, places = np.unique(chunk, return_inverse=True)
+        if reach > self.reach or self.ends.size > _MOST_KEPT:
+            self.reach = max(reach, self.reach)
+            self.rows, self.numbers, self.ends = {}, self.numbers[:0], self.ends[:0]
+        missing = [length for length in chunks.tolist() if length not in self.rows]
+        if missing:
+            numbers, ends = self._list_runs(np.array(missing))
+            first = len(self.numbers)
+            self.numbers, self.ends = _join_rows(self.numbers, numbers), _join_rows(self.ends, ends)
+            self.rows.update(zip(missing, range(first, len(self.numbers)), strict=True))
+        rows: Integers = np.array([self.rows[length] for length in chunks.tolist()], dtype=np.int64)[places]
+        return rows
+
+    def _list_runs(self, chunk: Integers) -> tuple[Integers, Integers]:
+        """Return the rows of chunks; those that reach far enough are filled up with their last number."""
+        state, tape, cache = self.growth
+        number = done = np.zeros_like(chunk)
+        numbers, ends = [number], [done]
+        while np.any(goes_on := done < self.reach):
+            length, remainder = np.divmod(chunk * tape + number * state + done * cache, tape)
+            run = np.where(goes_on, (tape - 1 - remainder) // (state + length * cache) + 1, 0)
+            number, done = number + run, done + run * length
+            numbers.append(number)
+            ends.append(done)
+        return np.stack(numbers, axis=1), np.stack(ends, axis=1)
+
+
+def _join_rows(first: Integers, second: Integers) -> Integers:
+    """Join arrays of rows; shorter rows are filled up with their last number."""
+    if not len(first):
+        return second
+    width = max(first.shape[1], second.shape[1])
+    both = (np.pad(rows, ((0, 0), (0, width - rows.shape[1])), mode="edge") for rows in (first, second))
+    joined: Integers = np.concatenate(list(both))
+    return joined
+
+
+#: One for each growth that was asked about lately.
+_find_runs = lru_cache(maxsize=16)(_Runs)
+
+
+def _count_terms(total: Integers, *, first: Integers, step: int, divisor: int) -> Integers:
+    """Return the least n whose terms floor((first + i step) / divisor), i < n, add up to ``total``.
+
+    The first term is at least 1.
+    """
+    # Terms lose less than 1 by rounding down, and rounded floats may shift the root by one.
+    slope = np.array(step / divisor)
+    low = _solve_smooth(total, first / divisor, slope).astype(np.int64) - 1
+    high = _solve_smooth(total, np.maximum(0, first - divisor + 1) / divisor, slope).astype(np.int64) + 2
+    low = np.where(total > 0, np.maximum(1, low), 0)
+    high = np.maximum(low, np.minimum(high, -(-total // (first // divisor))))
+    while np.any(low < high):
+        middle = (low + high) // 2
+        enough = _sum_terms(middle, first=first, step=step, divisor=divisor) >= total
+        low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
+    return low
+
+
+def _sum_terms(count: Integers, *, first: Integers, step: int, divisor: int) -> Integers:
+    """Return the sum of floor((first + i step) / divisor) over i < count, by Euclid's algorithm.
+
+    The sum counts the points of a lattice below a line. Exchanging its axes exchanges step and divisor.
+    """
+    total = np.zeros_like(count)
+    while True:
+        whole, step = divmod(step, divisor)
+        quotient, first = np.divmod(first, divisor)
+        total = total + (count * (count - 1) // 2 * whole + count * quotient)
+        # Points below the rest of the line: columns i < count, rows up to that of the last one.
+        rows, first_of_rows = np.divmod(step * count + first, divisor)
+        if not step or not rows.any():
+            return total
+        count, first, step, divisor = rows, first_of_rows, divisor, step

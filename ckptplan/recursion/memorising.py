@@ -37,7 +37,7 @@ class Memorisation(PartValues):
     internal: bool
 
     def __post_init__(self, progress: Progress | None) -> None:
-        steps, (state, tape) = self.steps, self.sizes
+        steps, (state, tape, _) = self.steps, self.sizes
         shape = (steps + 1, self.units + 1)
         self.local, self.chunk = np.full(shape, np.inf), np.full(shape, np.inf)
         rests, heads = np.full(shape, np.inf), np.full(shape, np.inf)
@@ -64,11 +64,11 @@ class Memorisation(PartValues):
         """Return the least cost of the whole sequence, whose first state is not stored yet, for every m."""
         return self._follow(self.steps, opened=self.prices.chunk)
 
-    def _follow(self, rest: int, *, opened: float = 0.0) -> Values:
+    def _follow(self, left: int, *, opened: float = 0.0) -> Values:
         """Return the cost of steps behind a step of a chunk, which goes on at the cost ``opened``, or ends."""
-        held = shift(self.local[rest] + self.prices.save, self.sizes.state)
-        goes_on = self.chunk[rest] + opened
-        if rest > 1:
+        held = shift(self.local[left] + self.prices.save, self.sizes.state)
+        goes_on = self.chunk[left] + opened
+        if left > 1:
             # There must be room for a state, except at the end.
             goes_on[: self.sizes.state] = np.inf
         row: Values = np.minimum(held, goes_on)
@@ -76,7 +76,7 @@ class Memorisation(PartValues):
 
     def decide(self, part: Part) -> Decision:
         """Return the decision that attains the value of a part."""
-        where, steps, units = part
+        where, steps, units, _ = part
         state, prices = self.sizes.state, self.prices
         if where is not Where.LOCAL:
             # The whole sequence, or what follows a chunk that has ended.
@@ -91,10 +91,10 @@ class Memorisation(PartValues):
 
     def _decide_chunk(self, steps: int, units: int) -> Decision:
         """Return how many steps of a part to record at once: until storing the next state costs less."""
-        state, tape = self.sizes
+        state, tape, _ = self.sizes
         for length in range(1, steps):
-            rest, left = steps - length, units - length * tape
-            if left >= state and self.local[rest, left - state] + self.prices.save < self.chunk[rest, left]:
+            after, left = steps - length, units - length * tape
+            if left >= state and self.local[after, left - state] + self.prices.save < self.chunk[after, left]:
                 return Decision(Choice.RECORD, length)
         return Decision(Choice.TAPE)
 

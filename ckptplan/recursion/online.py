@@ -131,8 +131,8 @@ class Snapshots:
         last = _count_gap(gaps[-1] + 1, 1) - now[-1]
         for number in range(slots - 1, 0, -1):
             merged = _count_gap(gaps[number - 1] + gaps[number], slots - number + 1)
-            more = merged - now[number - 1] - now[number] + after
-            if held[number] not in self.fixed and ((needed and place is None) or more - last < best):
-                best, place = more - last, number
+            change = merged - now[number - 1] - now[number] + after
+            if held[number] not in self.fixed and ((needed and place is None) or change - last < best):
+                best, place = change - last, number
             after += _count_gap(gaps[number], slots - number + 1) - now[number]
         return place

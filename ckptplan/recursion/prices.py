@@ -86,10 +86,10 @@ def find_promising_splits(
     level, place = np.unravel_index(np.argmax(bounds), np.shape(bounds))
     bound = float(bounds[level][place])
     slack = SLACK * bound
-    chain = [_Profits(*(one[:, place] for one in profits)) for profits in levels]
+    chain = [_Profits(*(column[:, place] for column in profits)) for profits in levels]
     free, owned, far = (
-        [_find_lengths(np.stack(one), at, prices.recompute, slack, steps) for at in range(int(level) + 1)]
-        for one in zip(*chain, strict=True)
+        [_find_lengths(np.stack(column), at, prices.recompute, slack, steps) for at in range(int(level) + 1)]
+        for column in zip(*chain, strict=True)
     )
     ranges = np.stack(
         [np.full(steps + 1, units), np.full(steps + 1, steps), np.zeros(steps + 1, dtype=np.int64)]
@@ -132,7 +132,7 @@ def _climb(units: int, sizes: UnitSizes, prices: Prices) -> Iterator[tuple[_Floa
 
 def _price(earned: _Floats, cheaper: _Profits, *, sizes: UnitSizes, prices: Prices) -> _Profits:
     """Return (D0) to (D3) where steps earn that, from those where they earn r less; infinite if unbounded."""
-    (state, tape), (a, k, s, back) = sizes, prices.actions
+    (state, tape, _), (a, k, s, back) = sizes, prices.actions
     write, read, hold = prices.write, prices.read, prices.hold
     count = len(cheaper.free)
     # Rows before the first stand for less than no units.
@@ -159,7 +159,7 @@ def _price(earned: _Floats, cheaper: _Profits, *, sizes: UnitSizes, prices: Pric
     last = slice(max(0, count - state), count)
     recorded = np.maximum(chunk[pad + count - 1] - k, 0.0)
     owned[pad:][last] = np.maximum(recorded, free[pad:][last] + (cheaper.owned[last] - a - back))
-    return _Profits(*(one[pad : pad + count] for one in (free, owned, far)))
+    return _Profits(*(column[pad : pad + count] for column in (free, owned, far)))
 
 
 def _find_lengths(profits: _Floats, at: int, recompute: float, slack: float, steps: int) -> _Lengths:

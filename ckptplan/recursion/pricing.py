@@ -18,11 +18,13 @@ from ckptplan.schedule.simulator import play
 class Tally(NamedTuple):
     """Counts of one part, beyond the first run of its steps, as in ``Totals``.
 
-    ``local_bytes`` is the peak of checkpoints and tapes, and ``remote_states`` the peak in remote memory. Both
-    include the part's own first state.
+    ``local_bytes`` is the peak of checkpoints, tapes and caches, and ``remote_states`` the peak in remote
+    memory. Both include the part's own first state. A part that keeps the caches of its steps holds all of them
+    at its peak, as no memory is released before its first step is reversed.
     """
 
     recomputed_steps: int = 0
+    recomputed_without_cache: int = 0
     remote_writes: int = 0
     remote_reads: int = 0
     advances: int = 0
@@ -31,11 +33,6 @@ class Tally(NamedTuple):
     local_loads: int = 0
     local_bytes: int = 0
     remote_states: int = 0
-
-    @property
-    def recomputed_without_cache(self) -> int:
-        """Steps that run again without their cache: none, as trees keep all caches."""
-        return 0
 
     @property
     def messages(self) -> int:
@@ -47,12 +44,12 @@ class Tally(NamedTuple):
 _Items: TypeAlias = list[tuple[Action | Piece, int]]
 
 
-def tally(tree: Tree, *, state_bytes: int, tape_bytes: int) -> Tally:
+def tally(tree: Tree, *, state_bytes: int, tape_bytes: int, cache_bytes: int = 0) -> Tally:
     """Return the counts of a whole schedule, in steps. Tests check that they equal the simulator's.
 
     Raises KeyError for a part without a decision.
     """
-    counter = _TreeCounter(tree, state_bytes, tape_bytes)
+    counter = _TreeCounter(tree, state_bytes, tape_bytes, cache_bytes)
     known, root = counter.known, counter.root
     # A piece waits twice: until it is looked at, and until the pieces after it are known.
     waiting: list[tuple[Piece, _Items, list[Piece]]] = [(root, [], [])]
@@ -61,13 +58,17 @@ def tally(tree: Tree, *, state_bytes: int, tape_bytes: int) -> Tally:
         if piece in known:
             continue
         if items:
-            known[piece] = counter.count(piece, items, [known[one] for one in after])
+            known[piece] = counter.count(piece, items, [known[child] for child in after])
             continue
         items = unfold(piece, tree.decisions[piece.part], tree.sizes)
         # Wherever a piece begins, its counts are the same, except at the ragged first chunk.
-        after = [one if one.start < 2 else one._replace(start=1) for one, _ in items if isinstance(one, Piece)]
+        after = [
+            child if child.start < 2 else child._replace(start=1)
+            for child, _ in items
+            if isinstance(child, Piece)
+        ]
         waiting.append((piece, items, after))
-        waiting += [(one, [], []) for one in after if one not in known]
+        waiting += [(child, [], []) for child in after if child not in known]
     return known[root]
 
 
@@ -80,33 +81,42 @@ def set_tally(tree: Tree, counts: Tally, *, state_bytes: int, tape_bytes: int) -
 class _TreeCounter:
     """Counts the actions of a part, from the counts of the parts that its decision leaves."""
 
-    def __init__(self, tree: Tree, state_bytes: int, tape_bytes: int) -> None:
-        self.chunk, self.state_bytes, self.tape_bytes = tree.chunk, state_bytes, tape_bytes
+    def __init__(self, tree: Tree, state_bytes: int, tape_bytes: int, cache_bytes: int = 0) -> None:
+        self.chunk, self.state_bytes = tree.chunk, state_bytes
+        self.tape_bytes, self.cache_bytes = tape_bytes, cache_bytes
+        #: Whether all caches are kept, in any part.
+        self.keeps_all = not tree.sizes.cache
         #: Steps that the ragged first chunk lacks.
         self.missing = tree.root.steps * tree.chunk - tree.steps
-        self.known: dict[Piece, Tally] = tree.counted.setdefault((state_bytes, tape_bytes), {})
+        self.known: dict[Piece, Tally] = tree.counted.setdefault((state_bytes, tape_bytes, cache_bytes), {})
         #: The whole sequence. It begins at step 0 only if its first chunk is ragged.
         self.root = Piece(tree.root, start=0 if self.missing else 1)
 
     def count(self, piece: Piece, items: _Items, after: list[Tally]) -> Tally:
-        writes = reads = advances = chunks = saves = loads = 0
-        local, remote = local_peak, remote_peak = self._first_state(piece)
+        writes = reads = advances = chunks = saves = loads = without = 0
+        keeps = self.keeps_all or piece.part.cached
+        local, remote = local_peak, remote_peak = self._held_at_start(piece, keeps=keeps)
         inners = iter(after)
         chunk, lacking = self.chunk, 0 if piece.start else self.missing
-        # Steps that run, less the first run of each.
-        ran = lacking - piece.part.steps * chunk
+        # Where caches are kept, those of the part are held from its start on, and so by a recorded step.
+        both = self.tape_bytes + self.cache_bytes
+        taken = both - keeps * self.cache_bytes
+        # Steps that run, less the first run of each; those of parts within this one, less one run of each.
+        ran, ran_within = lacking - piece.part.steps * chunk, 0
         for item, times in items:
             match item:
                 case Piece(part=part, start=start):
                     # Added up by name: fronts count tens of thousands of parts.
                     inner = next(inners)
-                    again, its_writes, its_reads, its_advances, its_chunks, its_saves, its_loads = inner[:-2]
+                    again, its_without, its_writes, its_reads = inner[:4]
+                    its_advances, its_chunks, its_saves, its_loads = inner[4:-2]
                     ran += times * (again + part.steps * chunk - (0 if start else lacking))
+                    ran_within, without = ran_within + times * again, without + times * its_without
                     writes, reads = writes + times * its_writes, reads + times * its_reads
                     advances, chunks = advances + times * its_advances, chunks + times * its_chunks
                     saves, loads = saves + times * its_saves, loads + times * its_loads
                     # The part has its first state, and frees it.
-                    own_local, own_remote = self._first_state(item)
+                    own_local, own_remote = self._held_at_start(item, keeps=keeps)
                     local_peak = max(local_peak, local - own_local + inner.local_bytes)
                     remote_peak = max(remote_peak, remote - own_remote + inner.remote_states)
                     local, remote = local - times * own_local, remote - times * own_remote
@@ -117,15 +127,13 @@ class _TreeCounter:
                     chunks += 1
                     recorded = (stop - start) * chunk - (0 if start else lacking)
                     ran += recorded
-                    local += recorded * self.tape_bytes
+                    local += recorded * taken
                 case Backward(start, stop):
-                    local -= ((stop - start) * chunk - (0 if start else lacking)) * self.tape_bytes
+                    local -= ((stop - start) * chunk - (0 if start else lacking)) * both
                 case Save(tier=Tier.LOCAL):
-                    saves += 1
-                    local += self.state_bytes
+                    saves, local = saves + 1, local + self.state_bytes
                 case Save():
-                    writes += times
-                    remote += times
+                    writes, remote = writes + times, remote + times
                 case Load(tier=Tier.LOCAL):
                     loads += 1
                 case Load():
@@ -139,12 +147,19 @@ class _TreeCounter:
                     reads += 1
                     local, remote = local + self.state_bytes, remote - 1
             local_peak, remote_peak = max(local_peak, local), max(remote_peak, remote)
-        return Tally(ran, writes, reads, advances, chunks, saves, loads, local_peak, remote_peak)
+        without += (not keeps) * (ran - ran_within)
+        return Tally(ran, without, writes, reads, advances, chunks, saves, loads, local_peak, remote_peak)
 
-    def _first_state(self, piece: Piece) -> tuple[int, int]:
-        """Return the local bytes and the remote states that are held when a part begins."""
-        where = piece.part.where
-        return self.state_bytes if where is Where.LOCAL and not piece.unsaved else 0, int(where is Where.REMOTE)
+    def _held_at_start(self, piece: Piece, *, keeps: bool) -> tuple[int, int]:
+        """Return the local bytes and the remote states that are held for a part when it begins.
+
+        Where caches are kept, those of its steps are among them.
+        """
+        (where, steps, _, _), start, unsaved, _ = piece
+        local = self.state_bytes if where is Where.LOCAL and not unsaved else 0
+        if keeps and self.cache_bytes:
+            local += (steps * self.chunk - (0 if start else self.missing)) * self.cache_bytes
+        return local, int(where is Where.REMOTE)
 
 
 #: The longest schedule whose time may be found by simulation, and the steps of all those of a front together.
@@ -166,21 +181,26 @@ def price_tree(tree: Tree, *, costs: StepCosts) -> Totals:
     """Return the cost of a tree: counted part by part, or simulated if its transfers overlap compute."""
     if is_played(tree, costs=costs):
         return play(tree.actions(), costs=costs)
-    return _price_counts(tally(tree, state_bytes=costs.state_bytes, tape_bytes=costs.tape_bytes), costs)
+    return _price_counts(_tally_at(tree, costs), costs)
 
 
 def is_played(tree: Tree, *, costs: StepCosts) -> bool:
     """Return whether only a simulation gives the cost of a tree."""
-    counted = tally(tree, state_bytes=costs.state_bytes, tape_bytes=costs.tape_bytes)
+    counted = _tally_at(tree, costs)
     return costs.overlaps_compute and counted.remote_writes + counted.remote_reads > 0
 
 
 def least_seconds_of(tree: Tree, *, costs: StepCosts) -> float:
     """Return what a tree takes if its transfers are serial, and at least if they overlap compute."""
-    counted = tally(tree, state_bytes=costs.state_bytes, tape_bytes=costs.tape_bytes)
+    counted = _tally_at(tree, costs)
     if costs.overlaps_compute:
         counted = counted._replace(remote_writes=0, remote_reads=0)
     return _price_counts(counted, costs).seconds
+
+
+def _tally_at(tree: Tree, costs: StepCosts) -> Tally:
+    sizes = {"state_bytes": costs.state_bytes, "tape_bytes": costs.tape_bytes, "cache_bytes": costs.cache_bytes}
+    return tally(tree, **sizes)
 
 
 def _price_counts(counted: Tally, costs: StepCosts) -> Totals:

@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ckptplan.cost.arrays import ceil_div
+from ckptplan.cost.arrays import Integers, ceil_div
 from ckptplan.cost.exact import Cost
 from ckptplan.model.progress import Progress
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.tree import Tree, UnitSizes
 
-#: The most sums that a table may take: from tenths of a second to a minute.
-WORK = {"glance": 10**8, "quick": 6 * 10**8, "thorough": 3 * 10**10}
+#: The most sums that a table may take: from tenths of a second to a minute. Tables of blocks of several steps
+#: are of single precision, and may take more sums than those of single steps.
+WORK = {"glance": 10**8, "quick": 6 * 10**8, "blocks": 24 * 10**8, "thorough": 3 * 10**10}
 #: Largest number of entries of one table; there are seven tables of eight bytes an entry.
 CELLS = 5 * 10**6
 
@@ -35,6 +36,7 @@ class Prices:
 
     Of running a step again, of writing a state to remote memory (infinite without any) and reading it, with
     their messages; and of each run of steps, recorded chunk, local save and local load besides its steps.
+    ``replay`` is the price of running a step again whose cache is kept, if caches take memory.
     """
 
     recompute: float
@@ -44,12 +46,15 @@ class Prices:
     chunk: float = 0.0
     save: float = 0.0
     load: float = 0.0
+    replay: float = inf
 
     @classmethod
     def of(cls, costs: StepCosts, *, remote: bool = False, message: float = 0.0) -> Prices:
         """Return the prices of a job, with or without remote memory; each state moved pays a ``message``."""
+        replay = costs.recompute_seconds
         return cls(
-            recompute=costs.recompute_seconds,
+            recompute=costs.forward_seconds if costs.cache_bytes else replay,
+            replay=replay if costs.cache_bytes else inf,
             write=costs.write_seconds + message if remote else inf,
             read=costs.read_seconds + message if remote else inf,
             advance=costs.advance_seconds,
@@ -92,7 +97,8 @@ class Problem:
     message or transfers may overlap compute. ``free_bytes`` None is unbounded local memory. With ``front``,
     schedules for every smaller budget are wanted, too; ``alone``, only the quickest one within all memory, and
     those for less need not be good. Memory is counted in units of ``unit_bytes``, or of the greatest that
-    divide both sizes; sizes are rounded up: what fits in units fits in bytes.
+    divide all sizes; sizes are rounded up: what fits in units fits in bytes. A recorded step takes
+    ``tape_bytes``, its cache included.
     """
 
     steps: int
@@ -102,22 +108,27 @@ class Problem:
     prices: Prices
     least_write: float
     least_read: float
-    #: The work that is allowed: 'glance', 'quick' or 'thorough'.
+    #: The work that is allowed, one of ``WORK``.
     effort: str = "quick"
     front: bool = False
     alone: bool = False
     progress: Progress | None = None
     unit_bytes: int | None = None
+    cache_bytes: int = 0
+    #: Whether steps are blocks of several steps, whose tables are of single precision.
+    in_blocks: bool = False
 
     @cached_property
     def unit(self) -> int:
         """The bytes of a unit of local memory."""
-        return self.unit_bytes or gcd(self.state_bytes, self.tape_bytes)
+        return self.unit_bytes or gcd(self.state_bytes, self.tape_bytes, self.cache_bytes)
 
     @cached_property
     def sizes(self) -> UnitSizes:
-        """The sizes in units."""
-        return UnitSizes(ceil_div(self.state_bytes, self.unit), ceil_div(self.tape_bytes, self.unit))
+        """The sizes in units; a tape takes at least one besides its cache."""
+        sizes = (self.state_bytes, self.tape_bytes, self.cache_bytes)
+        state, tape, cache = (ceil_div(size, self.unit) for size in sizes)
+        return UnitSizes(state, max(tape, cache + 1), cache)
 
     @cached_property
     def units(self) -> int:
@@ -145,26 +156,46 @@ class Problem:
         return at_full_cost and self.prices.covered
 
     def bound_by_memory(self) -> float:
-        """Return ``bound_by_tapes`` from the memory in bytes, however coarse the units of a table are."""
+        """Return the bound by memory in bytes, however coarse the units of a table are."""
         if self.free_bytes is None:
             return self.prices.chunk
-        return bound_by_tapes(self.prices, steps=self.steps, units=self.free_bytes, tape=self.tape_bytes)
+        return float(self.list_bounds_by_memory(np.array([self.free_bytes]))[0])
+
+    def list_bounds_by_memory(self, free_bytes: Integers) -> npt.NDArray[np.float64]:
+        """Return the least cost of recomputation and of chunks within each of some free bytes; shape (n,).
+
+        Every step whose tape is not held at the end of the first sweep runs again: at r if its cache is held
+        then, else at f. With t tapes and K other caches this takes (T - t - K) f + K r, where t and K are those
+        that cost least of all that fit, t M_a + (t + K) M_r <= m. A chunk has no more steps than there is room
+        for tapes: ceil(T / floor(m / (M_a + M_r))) k. Infinite without room for one.
+        """
+        steps, tape, cache, prices = self.steps, self.tape_bytes, self.cache_bytes, self.prices
+        most = np.minimum(free_bytes // tape, steps)
+        chunks = ceil_div(steps, np.maximum(most, 1)) * prices.chunk
+        tapes, saved = [most], 0.0
+        if cache:
+            # The cost is convex in t: it is least at an end, or where the caches of all other steps just fit.
+            all_fit = (free_bytes - steps * cache) // (tape - cache)
+            tapes += [0 * most, *(np.clip(all_fit + further, 0, most) for further in (0, 1))]
+            saved = max(0.0, prices.recompute - prices.replay)
+        again = [
+            (steps - held) * prices.recompute
+            - (np.minimum(steps - held, (free_bytes - held * tape) / cache) * saved if cache else 0.0)
+            for held in tapes
+        ]
+        bounds: npt.NDArray[np.float64] = np.where(most > 0, np.min(again, axis=0) + chunks, inf)
+        return bounds
 
     def lowered(self) -> Problem:
-        """Return a problem that the recursion covers and that costs no more, for a lower bound."""
-        return replace(self, prices=self.prices.lowered(write=self.least_write, read=self.least_read))
+        """Return a problem that the recursion covers and that costs no more, for a lower bound.
 
-
-def bound_by_tapes(prices: Prices, *, steps: int, units: int, tape: int) -> float:
-    """Return the least cost of recomputation and of chunks.
-
-    Every step whose tape is not held at the end of the first sweep runs again: (T - floor(m / M_a)) r. A chunk
-    has no more steps than there is room for tapes: ceil(T / floor(m / M_a)) k. Infinite without room for one.
-    """
-    tapes = units // tape
-    if not tapes:
-        return inf
-    return max(0, steps - tapes) * prices.recompute + -(-steps // tapes) * prices.chunk
+        In it, caches take no memory.
+        """
+        prices = self.prices.lowered(write=self.least_write, read=self.least_read)
+        if not self.cache_bytes:
+            return replace(self, prices=prices)
+        prices = replace(prices, recompute=min(prices.recompute, prices.replay))
+        return replace(self, prices=prices, tape_bytes=self.tape_bytes - self.cache_bytes, cache_bytes=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,27 +253,25 @@ def choose_within(candidates: Sequence[Candidate], budgets: Iterable[int]) -> li
 class Family:
     """Schedules of one form within a budget; ``build`` constructs the one at a place.
 
-    ``cost`` is that of their execution, up to rounding. ``regular`` ones loop with fixed strides; shape (n,).
+    ``cost`` is that of their execution, up to rounding.
     """
 
     cost: Cost
-    regular: npt.NDArray[np.bool_]
     build: Callable[[int], Tree]
 
     def __len__(self) -> int:
-        return len(self.regular)
+        return len(self.cost.seconds)
 
 
 def as_family(candidates: Sequence[Candidate], costs: StepCosts) -> Family:
-    """Return candidates, none of which is known to be regular, as a family."""
+    """Return candidates as a family."""
     local_bytes = np.array([candidate.local_bytes for candidate in candidates], dtype=np.int64)
     cost = Cost(
         seconds=costs.sweep_seconds + np.array([candidate.extra for candidate in candidates]),
         local_peak_bytes=local_bytes + costs.resident_bytes,
         remote_peak_bytes=np.zeros_like(local_bytes),
     )
-    regular = np.zeros(len(candidates), dtype=np.bool_)
-    return Family(cost=cost, regular=regular, build=lambda place: candidates[place].build())
+    return Family(cost=cost, build=lambda place: candidates[place].build())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -214,9 +214,9 @@ def count_at(steps: Integers, *, chunk: Integers, slots: Integers) -> tuple[Inte
 
 def multiply(value: Integers, factor: Integers, divisor: Integers | int) -> Integers:
     """Return value * factor / divisor, saturated at 2**62; for binomials the division is exact."""
-    whole, rest = np.divmod(value, divisor)
+    whole, remainder = np.divmod(value, divisor)
     large = whole.astype(np.float64) * factor > MOST
-    product = np.where(large, MOST, whole * np.where(large, 0, factor) + rest * factor // divisor)
+    product = np.where(large, MOST, whole * np.where(large, 0, factor) + remainder * factor // divisor)
     exact: Integers = product
     return exact
 
@@ -243,11 +243,11 @@ def make_revolve_tree(
     # With a tape as large as a state, units count slots, and one unit is the tape's.
     sizes = UnitSizes(1, 1)
     cuts: dict[int, Decision] = {}
-    rest = pieces = -(-steps // chunk)
+    left = pieces = -(-steps // chunk)
     for length, count in segments:
         if count:
-            cuts[rest] = Decision(Choice.SEGMENTS, length, count)
-            rest -= length * count
+            cuts[left] = Decision(Choice.SEGMENTS, length, count)
+            left -= length * count
 
     def decide(part: Part) -> Decision:
         if part.where is Where.UNSTORED and part.steps in cuts:

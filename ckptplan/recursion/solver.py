@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from math import inf
 
 import numpy as np
@@ -39,16 +40,19 @@ from ckptplan.recursion.problem import (
 from ckptplan.recursion.table_problem import (
     cached_tables,
     coarsen,
+    cut_into_blocks,
     find_rung,
     list_price_bounds,
     longest_table,
     prove_bound,
 )
 from ckptplan.recursion.tables import Tables
-from ckptplan.recursion.tree import Decision, Part, grow_tree
+from ckptplan.recursion.tree import Decision, Part, Tree, grow_tree
 
 #: A sequence is cut into at least so many pieces of several steps; with fewer, closed forms do as well.
 _MANY = 200
+#: The effort for each of many budgets whose tables are in blocks of several steps.
+_SPARING = {"glance": "glance", "quick": "glance", "thorough": "quick"}
 
 
 def solve(problem: Problem) -> SolvedProblem | None:
@@ -60,6 +64,8 @@ def solve(problem: Problem) -> SolvedProblem | None:
         return None
     if problem.units == problem.all_tapes:
         return _solve_with_all_tapes(problem)
+    if problem.cache_bytes:
+        return _solve_with_caches(problem)
     if is_classical(units=problem.units, sizes=problem.sizes) and is_short(problem):
         return solve_classical(problem) if covers_actions(problem) else _solve_classical_with_actions(problem)
     return _solve_by_tables(problem)
@@ -83,9 +89,12 @@ def list_rungs(
     while first <= most:
         single = min(2 * tape, most) - 1
         one_tape = first <= single and is_classical(units=single, sizes=problem.sizes) and is_short(problem)
+        one_tape &= not problem.cache_bytes
         last = single if one_tape else min(find_rung(problem, first), most - 1) if first < most else most
         rung = problem.within(last)
         end = inf if last == most else (last + 1) * problem.unit
+        if problem.cache_bytes and not rung.is_affordable:
+            rung = replace(rung, effort=_SPARING[problem.effort])
         is_wanted = budgets is None or any(first * problem.unit <= free < end for free in budgets)
         solved = solve(replace(rung, front=one_tape)) if is_wanted else None
         if solved is not None:
@@ -98,7 +107,7 @@ def _list_bounds(problem: Problem, solved: SolvedProblem) -> list[tuple[int, flo
     # A budget that does not hold another unit is no better.
     end = (problem.units + 1) * problem.unit - 1
     if solved.exact and solved.candidates:
-        known = sorted((one.local_bytes, one.extra) for one in solved.candidates)
+        known = sorted((candidate.local_bytes, candidate.extra) for candidate in solved.candidates)
         # What fits below the memory of a schedule is no faster than the one before it.
         tops = [size - 1 for size, _ in known[1:]]
         return list(zip([*tops, end], [extra for _, extra in known], strict=True))
@@ -140,7 +149,8 @@ def _solve_with_all_tapes(problem: Problem) -> SolvedProblem:
         local_bytes=problem.units * problem.unit,
         build=lambda: grow_tree(root, lambda _: Decision(Choice.TAPE), sizes=sizes),
     )
-    smaller = _solve_by_tables(problem) if problem.front and root.steps > 1 else None
+    by_tables = _solve_with_caches if problem.cache_bytes else _solve_by_tables
+    smaller = by_tables(problem) if problem.front and root.steps > 1 else None
     if smaller is None:
         return SolvedProblem(
             candidates=[whole], least_extra=whole.extra, exact=not problem.front or root.steps == 1
@@ -160,7 +170,7 @@ def _solve_by_tables(problem: Problem) -> SolvedProblem:
         candidates = _table_candidates(tables, problem.steps, unit=coarse.unit)
     else:
         candidates = [*_segment_candidates(coarse), *_chunk_candidates(coarse)]
-    candidates = [one for one in candidates if one.local_bytes <= free]
+    candidates = [candidate for candidate in candidates if candidate.local_bytes <= free]
     notes = _describe_rounding(coarse)
     exact = is_whole and problem.covered and not notes
     if problem.front and not exact:
@@ -173,18 +183,79 @@ def _solve_by_tables(problem: Problem) -> SolvedProblem:
     )
 
 
+#: If blocks lose more than this share of memory, segments are tried, too.
+_COARSE = 0.02
+#: Schedules with one tape at a time are considered up to so many tapes.
+_FEW_TAPES = 4
+
+
+def _solve_with_caches(problem: Problem) -> SolvedProblem:
+    """Return schedules that keep the caches of whole parts, from tables of steps or of blocks of several steps.
+
+    They are the best of all schedules of this form if all steps and bytes are counted exactly. No schedule of
+    any form is proved to be the best.
+    """
+    free, notes = problem.units * problem.unit, list[str]()
+    if problem.is_affordable:
+        tables = cached_tables(problem, steps=problem.steps, units=problem.units)
+        candidates = _table_candidates(tables, problem.steps, unit=problem.unit)
+    else:
+        candidates = _list_without_keeping(problem)
+        lost, length, blocks = cut_into_blocks(problem, horizon=problem.steps)
+        if blocks.is_affordable:
+            tables = cached_tables(blocks, steps=blocks.steps, units=blocks.units)
+            candidates += _table_candidates(
+                tables, blocks.steps, unit=blocks.unit, chunk=length, steps_in_all=problem.steps
+            )
+            notes += _describe_rounding(blocks)
+        if lost > _COARSE and problem.prices.write < inf:
+            # The caches that fit, twice: for the last steps and for a segment.
+            horizon = min(problem.steps, 2 * problem.units // problem.sizes.cache)
+            _, length, blocks = cut_into_blocks(problem, horizon=max(horizon, 1_000))
+            candidates += _segment_candidates(blocks, chunk=length, steps_in_all=problem.steps)
+            notes += _describe_rounding(blocks)
+        if problem.front:
+            candidates += _small_budget_candidates(problem)
+    return SolvedProblem(
+        candidates=[candidate for candidate in candidates if candidate.local_bytes <= free],
+        least_extra=prove_bound(problem),
+        exact=False,
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _list_without_keeping(problem: Problem) -> list[Candidate]:
+    """Return schedules that hold one tape and its cache at a time, for memories of few tapes.
+
+    Blocks of several steps, or rounded units, would lose much of so little memory.
+    """
+    alone, (state, tape, _) = replace(problem, cache_bytes=0), problem.sizes
+    if state > tape or problem.units >= _FEW_TAPES * tape or not is_short(alone):
+        return []
+
+    def build(candidate: Candidate) -> Tree:
+        tree = candidate.build()
+        # A tree in which caches take a unit decides about them.
+        return replace(tree, sizes=tree.sizes._replace(cache=1))
+
+    return [
+        replace(candidate, build=partial(build, candidate)) for candidate in solve_classical(alone).candidates
+    ]
+
+
 def _least_extra(candidates: list[Candidate]) -> float:
-    return min((one.extra for one in candidates), default=inf)
+    return min((candidate.extra for candidate in candidates), default=inf)
 
 
 def _small_budget_candidates(problem: Problem) -> Iterator[Candidate]:
     """Yield schedules for small budgets, in exact units: coarse units give only few of them."""
     units = min(problem.units, WORK[problem.effort] // problem.steps**2 - 1)
-    if 2 * problem.sizes.tape <= units <= most_units(problem.steps, effort=problem.effort):
+    tapes = 1 if problem.cache_bytes else 2
+    if tapes * problem.sizes.tape <= units <= most_units(problem.steps, effort=problem.effort):
         yield from _table_candidates(
             cached_tables(problem, steps=problem.steps, units=units), problem.steps, unit=problem.unit
         )
-    if is_short(problem):
+    if is_short(problem) and not problem.cache_bytes:
         yield from solve_classical(problem).candidates
 
 
@@ -214,10 +285,13 @@ def _describe_rounding(problem: Problem) -> tuple[str, ...]:
     return (text,)
 
 
-def _segment_candidates(problem: Problem) -> list[Candidate]:
+def _segment_candidates(
+    problem: Problem, *, chunk: int = 1, steps_in_all: int | None = None
+) -> list[Candidate]:
     """Return segments of the length with the least cost per step, with an exact schedule for the rest.
 
-    There is a schedule for each number of units that allows a faster one than all smaller numbers.
+    There is a schedule for each number of units that allows a faster one than all smaller numbers. Steps of the
+    problem may be chunks of several steps.
     """
     # The longest part that is affordable, with the units that it can use.
     tape = problem.sizes.tape
@@ -240,8 +314,12 @@ def _segment_candidates(problem: Problem) -> list[Candidate]:
             return tables.decide(part)
         return Decision(Choice.SEGMENTS, int(length[part.units]), int(count[part.units]))
 
-    tree = grow_tree(Part(Where.UNSTORED, problem.steps, tables.units), decide, sizes=tables.sizes)
-    return list_improving(np.where(rest < 1, inf, extra), tree, unit=problem.unit)
+    whole = Part(Where.UNSTORED, problem.steps, tables.units)
+    tree = grow_tree(whole, decide, sizes=tables.sizes, chunk=chunk, steps=steps_in_all)
+    # A ragged first chunk costs less than a whole one.
+    is_ragged = (steps_in_all or problem.steps) < problem.steps * chunk
+    least = np.zeros_like(extra) if is_ragged else None
+    return list_improving(np.where(rest < 1, inf, extra), tree, unit=problem.unit, least=least)
 
 
 def _chunk_candidates(problem: Problem) -> list[Candidate]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import OrderedDict
 from dataclasses import replace
-from math import inf
+from fractions import Fraction
+from math import gcd, inf
 from threading import Lock
 from typing import Any
 
@@ -28,7 +29,7 @@ _LOOKED_AT = 500
 
 
 def choose_unit(
-    state: int, tape: int, *, steps: int, total: int, most_units: int, down: bool
+    state: int, tape: int, *, cache: int = 0, steps: int, total: int, most_units: int, down: bool
 ) -> tuple[float, int]:
     """Return the least loss, as a share of ``total`` bytes, and the unit in bytes that attains it.
 
@@ -39,19 +40,21 @@ def choose_unit(
     Arguments:
         state: bytes of a state.
         tape: bytes of a tape.
+        cache: bytes of a cache, if caches take memory.
         steps: T.
         total: bytes of free local memory.
         most_units: the most units that a table can afford.
         down: whether sizes are rounded down.
     """
     finest = total // (most_units + 1) + 1
-    parts = [_divide(size, finest=min(finest, size), down=down) for size in (state, tape)]
+    sizes = (state, tape, cache) if cache else (state, tape)
+    parts = [_divide(size, finest=min(finest, size), down=down) for size in sizes]
     units = np.unique(np.concatenate([*parts, [finest, min(state, tape)]]))
     # A size must not round down to zero.
     units = units[units <= (min(state, tape) if down else max(state, tape))]
     lost = (total % units) / total * (-1 if down else 1)
     lost = lost + np.maximum(0.0, total // units / most_units - 1)
-    for size in (state, tape):
+    for size in sizes:
         lost = lost + (size % units if down else -size % units) * (min(steps, total / size) / total)
     best = int(np.argmin(lost))
     return float(lost[best]), int(units[best])
@@ -85,6 +88,54 @@ def coarsen(problem: Problem) -> Problem:
             most = _most_units(problem, steps)
             lost, unit = choose_unit(state, tape, steps=problem.steps, total=total, most_units=most, down=False)
     return replace(problem, free_bytes=total, unit_bytes=unit)
+
+
+#: The lengths of blocks that are tried, besides those whose caches take as much as some states.
+_BLOCKS = 32
+#: Blocks that lose no more than this share of memory are fine enough: of these, the quickest ones are taken.
+_FINE = 0.004
+#: Tables of blocks are of single precision, so that the same effort fills larger ones.
+_IN_BLOCKS = {"glance": "glance", "quick": "blocks", "thorough": "thorough"}
+
+
+def cut_into_blocks(problem: Problem, *, horizon: int) -> tuple[float, int, Problem]:
+    """Return the problem in blocks of several steps, in units for a table of ``horizon`` steps.
+
+    The first two items are the memory that is lost, as a share, and the steps of a block. A block is a step of
+    the new problem. A chunk of whole blocks leaves half a block of memory unused on average.
+    """
+    state, tape, cache = problem.state_bytes, problem.tape_bytes, problem.cache_bytes
+    total, effort = problem.units * problem.unit, _IN_BLOCKS[problem.effort]
+    most = max(1, min(horizon, total // (2 * tape)))
+    ratios = (Fraction(state * up, cache * down) for up in range(1, 9) for down in range(1, 9))
+    lengths = {int(ratio) for ratio in ratios if ratio.denominator == 1 and ratio <= most}
+    lengths.update(np.geomspace(1, most, _BLOCKS).astype(int).tolist())
+
+    def cut(length: int) -> tuple[float, float, float, int, int]:
+        limit = max(1, most_units(-(-horizon // length), effort=effort))
+        sizes = {"state": state, "tape": length * tape, "cache": length * cache}
+        lost, unit = choose_unit(**sizes, steps=problem.steps, total=total, most_units=limit, down=False)
+        # Units that divide all sizes lose nothing more than larger ones that do.
+        shared = gcd(*sizes.values())
+        unit = shared if shared % unit == 0 else unit
+        lost += (length - 1) * tape / (2 * total)
+        return max(lost, _FINE), (horizon / length) ** 2 / unit, lost, length, unit
+
+    *_, lost, length, unit = min(map(cut, sorted(lengths)))
+    prices = problem.prices
+    dearer = replace(prices, recompute=length * prices.recompute, replay=length * prices.replay)
+    blocks = replace(
+        problem,
+        steps=-(-problem.steps // length),
+        free_bytes=total,
+        tape_bytes=length * tape,
+        cache_bytes=length * cache,
+        prices=dearer,
+        unit_bytes=unit,
+        effort=effort,
+        in_blocks=True,
+    )
+    return lost, length, blocks
 
 
 def _most_units(problem: Problem, steps: int) -> int:
@@ -127,14 +178,16 @@ def list_price_bounds(problem: Problem) -> tuple[int, Values]:
     The budgets of a rung have the same units and bounds. There are none if the sweep would be too long.
     """
     lowered, rung = problem.lowered(), find_rung(problem, problem.units)
-    held = rung // min(problem.sizes) + 1
+    # In the lowered problem, caches take no memory.
+    sizes = UnitSizes(problem.sizes.state, problem.sizes.tape - problem.sizes.cache)
+    held = rung // min(sizes[:2]) + 1
     most_levels = WORK[problem.effort] // _SUMS_FOR_A_STEP // held
     if most_levels < 3:
         return problem.unit, np.zeros(0)
-    unit, sizes, total = problem.unit, problem.sizes, rung * problem.unit
+    unit, total = problem.unit, rung * problem.unit
     most_units = min(_MOST_UNITS, _UNITS_EACH * held)
     if rung > most_units:
-        sizes_in_bytes = problem.state_bytes, problem.tape_bytes
+        sizes_in_bytes = lowered.state_bytes, lowered.tape_bytes
         _, unit = choose_unit(
             *sizes_in_bytes, steps=problem.steps, total=total, most_units=most_units, down=True
         )
@@ -175,9 +228,11 @@ def cached_tables(problem: Problem, *, steps: int, units: int) -> Tables:
     If all steps are wanted within all units alone, other values can be too large.
     """
     costs: dict[str, Any] = {"steps": steps, "sizes": problem.sizes, "prices": problem.prices}
+    costs["single_precision"] = problem.in_blocks
     whole = tuple(costs.values())
     alone = (*whole, units)
     is_alone = problem.alone and steps == problem.steps and units == problem.units and steps > _LONG * units
+    is_alone &= not problem.cache_bytes
     with _lock:
         for key in (whole, alone) if is_alone else (whole,):
             known = _tables.get(key)
@@ -186,11 +241,11 @@ def cached_tables(problem: Problem, *, steps: int, units: int) -> Tables:
                 return known.narrow(units)
         # After another budget at these costs, more are likely, and one table serves them all.
         is_alone &= all(key[:-1] != whole for key in _tables)
-        known = _find_narrower(steps=steps, units=units, sizes=problem.sizes, prices=problem.prices)
+        known = _find_narrower(**costs, units=units)
     costs |= {"units": units, "progress": problem.progress}
     tables = _fill_promising(**costs) if is_alone else None
     key = whole if tables is None else alone
-    tables = tables or Tables(**costs, known=known)
+    tables = tables or Tables(**costs, known=known, kept=_tabulate_kept(**costs))
     with _lock:
         _tables[key] = tables
         _tables.move_to_end(key)
@@ -199,24 +254,51 @@ def cached_tables(problem: Problem, *, steps: int, units: int) -> Tables:
     return tables
 
 
-def _find_narrower(*, steps: int, units: int, sizes: UnitSizes, prices: Prices) -> Tables | None:
+def _find_narrower(
+    *, steps: int, units: int, sizes: UnitSizes, prices: Prices, single_precision: bool
+) -> Tables | None:
     """Return the widest kept table of no fewer steps and of fewer units, None if there is none."""
     narrower = [
         kept
         for kept in _tables.values()
         if kept.promising is None
-        and (kept.sizes, kept.prices) == (sizes, prices)
+        and (kept.sizes, kept.prices, kept.single_precision) == (sizes, prices, single_precision)
         and kept.steps >= steps
         and kept.units < units
     ]
     return max(narrower, key=lambda kept: kept.units, default=None)
 
 
+def _tabulate_kept(
+    *,
+    steps: int,
+    units: int,
+    sizes: UnitSizes,
+    prices: Prices,
+    single_precision: bool,
+    progress: Progress | None,
+) -> Tables | None:
+    """Return the table of parts that keep their caches, None if caches take no memory or none fits."""
+    state, tape, cache = sizes
+    if not cache or units < cache:
+        return None
+    return Tables(
+        steps=min(steps, units // cache),
+        units=units,
+        sizes=UnitSizes(state, tape - cache),
+        prices=replace(prices, recompute=prices.replay),
+        released=cache,
+        single_precision=single_precision,
+        progress=progress,
+    )
+
+
 def _fill_promising(*, progress: Progress | None, **costs: Any) -> Tables | None:
     """Return a table made from promising splits if its last value is the optimum, else None."""
-    state, tape = costs["sizes"]
+    state, tape, _ = costs["sizes"]
     levels = costs["steps"] ** 2 * min(state, tape) // _SUMS_FOR_A_LEVEL
-    promising = find_promising_splits(**costs, most_levels=min(levels, _MOST_LEVELS))
+    problem = {name: costs[name] for name in ("steps", "units", "sizes", "prices")}
+    promising = find_promising_splits(**problem, most_levels=min(levels, _MOST_LEVELS))
     if promising is None:
         return None
     tables = Tables(**costs, promising=promising, progress=progress)

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import InitVar, dataclass
+from functools import partial
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -34,7 +35,7 @@ from ckptplan.model.progress import Progress
 from ckptplan.model.split import Choice, Where
 from ckptplan.recursion.prices import PromisingSplits
 from ckptplan.recursion.problem import Prices
-from ckptplan.recursion.tree import Decision, Part, UnitSizes
+from ckptplan.recursion.tree import Decide, Decision, Part, UnitSizes
 
 Values: TypeAlias = npt.NDArray[np.float64]
 
@@ -70,10 +71,19 @@ class Tables(PartValues):
     ``unstored``, ``local``, ``remote`` and ``chunk`` have shape (steps + 1, units + 1). With ``promising``
     splits only, values are exact in the schedules that these are made for, and may be too large elsewhere.
     ``known`` are the exact tables of no fewer steps and of fewer units, whose splits are not examined again.
+
+    ``kept`` are the values of the same parts where these keep the caches of their steps, in units besides these
+    caches. Each step that is reversed releases ``released`` units: its cache. Columns of t steps then end
+    t ``released`` units before the last one.
+
+    Values of single precision take half the time and memory. They may be too large or too small by rounding.
     """
 
     promising: PromisingSplits | None = None
     known: InitVar[Tables | None] = None
+    kept: Tables | None = None
+    released: int = 0
+    single_precision: bool = False
 
     def narrow(self, units: int) -> Tables:
         """Return the tables for at most ``units`` units: a view of these, with the same values, or these.
@@ -97,23 +107,23 @@ class Tables(PartValues):
         return float(table[part.steps, part.units])
 
     def __post_init__(self, progress: Progress | None, known: Tables | None) -> None:
-        state, tape = self.sizes
-        width, last = self.units + 1, self.steps
+        state, tape, _ = self.sizes
+        width, last, released = self.units + 1, self.steps, self.released
         # In the last columns of known tables, the room of the first state is cut off (``narrow``).
         done = max(0, known.units + 1 - state) if known else 0
-        self.unstored, self.local, self.remote, self.chunk = (
-            np.full((last + 1, width), _INFINITE) for _ in range(4)
-        )
+        precision = np.float32 if self.single_precision else np.float64
+        fill = partial(np.full, fill_value=_INFINITE, dtype=precision)
+        self.unstored, self.local, self.remote, self.chunk = (fill((last + 1, width)) for _ in range(4))
         self.unstored[0] = self.local[0] = self.remote[0] = self.chunk[0] = 0
         #: What it costs to run so many steps again.
         prices = self.prices
         recompute, write, read, hold = prices.recompute, prices.write, prices.read, prices.hold
-        self.reruns = np.arange(last + 1) * recompute
+        self.reruns: Values = (np.arange(last + 1) * recompute).astype(precision)
         has_remote = write < _INFINITE
         # A split at y leaves a rest of t - y steps, stored in descending order, and a head of y steps.
         order: Literal["C", "F"] = "F" if self.promising else "C"
-        rests, heads_local = (np.full((last + 1, width - done), _INFINITE, order=order) for _ in range(2))
-        heads_remote = np.full((last + 1 if has_remote else 1, width - done), _INFINITE, order=order)
+        rests, heads_local = (fill((last + 1, width - done), order=order) for _ in range(2))
+        heads_remote = fill((last + 1 if has_remote else 1, width - done), order=order)
         split_local, split_remote = Splits(rests, heads_local), Splits(rests, heads_remote)
         a, k, s, back = prices.actions
         for t in range(1, last + 1):
@@ -124,10 +134,13 @@ class Tables(PartValues):
             # (R2) k + chunk(t, m + M_s); the least over all splits. Memory beyond the last entry does not help.
             local[:-state], local[-state:] = recorded[state:], recorded[-1]
             least, first, stop = self.promising.ranges[t] if self.promising else (0, 1, t)
-            new_local, new_remote = local[done:], remote[done:]
+            # Caches of t steps are held besides.
+            caches = t * released
+            new_local, new_remote = local[done : width - caches], remote[done : width - caches]
             if first < stop:
-                least_local = split_local.least(t, first, stop, slice(least, None))
+                least_local = split_local.least(t, first, stop, slice(least, len(new_local)), more=caches)
                 np.minimum(new_local[least:], least_local, out=new_local[least:])
+            self._keep(local, "local", t)
             if known:
                 local[:done] = known.local[t, :done]
             # (R3) k + chunk(t, m); min(s, l) + owned(t, m - M_s); the least over all splits.
@@ -136,8 +149,9 @@ class Tables(PartValues):
             np.minimum(recorded[state:], held + hold if hold else held, out=remote[state:])
             if first < stop and has_remote and (count := self._count_columns(least_local, new_remote[least:])):
                 columns = slice(least, least + count)
-                least_remote = split_remote.least(t, first, stop, columns)
+                least_remote = split_remote.least(t, first, stop, columns, more=caches)
                 np.minimum(new_remote[columns], least_remote, out=new_remote[columns])
+            self._keep(remote, "remote", t)
             if known:
                 remote[:done] = known.remote[t, :done]
             # (R1) k + chunk(t, m); s + owned(t, m - M_s); w + far(t, m).
@@ -145,12 +159,18 @@ class Tables(PartValues):
             np.minimum(recorded[state:], held + s if s else held, out=unstored[state:])
             if has_remote:
                 np.minimum(unstored, write + remote, out=unstored)
-                np.add(new_remote, t * recompute + (a + read), out=heads_remote[t])
+                np.add(new_remote, t * recompute + (a + read), out=heads_remote[t, caches:])
             # Heads: a + y r + l + owned(y, m) and a + y r + r_d + far(y, m). Rests: free(t - y, m).
-            np.add(new_local, t * recompute + (a + back), out=heads_local[t])
+            np.add(new_local, t * recompute + (a + back), out=heads_local[t, caches:])
             rests[last - t] = unstored[done:]
             if progress is not None and t % 64 == 0:
                 progress(t * t, last * last)
+
+    def _keep(self, row: Values, name: Literal["local", "remote"], steps: int) -> None:
+        """Lower the values of some steps to those of the parts that keep the caches of these steps."""
+        if self.kept is not None and steps <= self.kept.steps:
+            row = row[steps * self.kept.released :]
+            np.minimum(row, getattr(self.kept, name)[steps, : len(row)], out=row)
 
     def _count_columns(self, least_local: Values, remote: Values) -> int:
         """Return the first units beyond which no split of (R3) costs less than ``remote``.
@@ -159,11 +179,11 @@ class Tables(PartValues):
             least_local: the least of the splits of (R2), shape (units + 1,).
             remote: the least of the other terms of (R3), likewise.
         """
-        more = self.prices.read - self.prices.load
-        if more < 0:
+        dearer = self.prices.read - self.prices.load
+        if dearer < 0:
             return len(remote)
         # Sums in another order may differ by rounding.
-        places = np.flatnonzero(least_local + more <= remote * (1 + SUM_ROUNDING))
+        places = np.flatnonzero(least_local + dearer <= remote * (1 + SUM_ROUNDING))
         return int(places[-1]) + 1 if len(places) else 0
 
     def decide(self, part: Part) -> Decision:
@@ -171,7 +191,9 @@ class Tables(PartValues):
 
         Sums are formed in the same order as for the tables, so that equal values compare equal.
         """
-        where, steps, units = part
+        where, steps, units, cached = part
+        if cached and self.kept is not None:
+            return self.kept.decide(Part(where, steps, units - steps * self.kept.released))
         state, prices = self.sizes.state, self.prices
         value = self.value(part)
         room = min(units + (state if where is Where.LOCAL else 0), self.units)
@@ -181,8 +203,17 @@ class Tables(PartValues):
         if where is not Where.LOCAL and state <= units and self.local[steps, units - state] + hold == value:
             return Decision(Choice.FETCH if hold < prices.save else Choice.CHECKPOINT)
         if where is Where.UNSTORED:
-            return Decision(Choice.OFFLOAD)
+            return choose_store(self.decide, part)
+        if self._value_kept(part) == value:
+            return Decision(Choice.KEEP)
         return self._decide_split(part)
+
+    def _value_kept(self, part: Part) -> float:
+        """Return the value of a part whose first state is stored if it keeps its caches from here on."""
+        kept = self.kept
+        if kept is None or part.steps > kept.steps or part.units < part.steps * kept.released:
+            return _INFINITE
+        return kept.value(part._replace(units=part.units - part.steps * kept.released))
 
     def _decide_chunk(self, steps: int, room: int) -> Decision:
         """Return how many steps to record at once: as many as cost no more than another part after them."""
@@ -192,17 +223,32 @@ class Tables(PartValues):
         return Decision(Choice.RECORD, int(ends[0])) if len(ends) else Decision(Choice.TAPE)
 
     def _decide_split(self, part: Part) -> Decision:
-        where, steps, units = part
+        where, steps, units, _ = part
         prices, is_local = self.prices, where is Where.LOCAL
         table, back = (self.local, prices.load) if is_local else (self.remote, prices.read)
-        heads = table[1:steps, units] + (self.reruns[1:steps] + (prices.advance + back))
+        values = table[1:steps, units]
+        if self.released:
+            # The caches of the rest are released before a head is reversed.
+            lengths = np.arange(1, steps)
+            values = table[lengths, units + (steps - lengths) * self.released]
+        heads = values + (self.reruns[1:steps] + (prices.advance + back))
         length = int(np.argmin(self.unstored[steps - 1 : 0 : -1, units] + heads)) + 1
         if is_local:
             # A split whose rest is saved stands for two decisions.
-            rest = self.decide(Part(Where.UNSTORED, steps - length, units))
-            saved = rest.choice is Choice.CHECKPOINT
+            after = self.decide(Part(Where.UNSTORED, steps - length, units))
+            saved = after.choice is Choice.CHECKPOINT
             return Decision(Choice.SPLIT if saved else Choice.ADVANCE, length)
         return Decision(Choice.SPLIT, length)
+
+
+def choose_store(decide: Decide, part: Part) -> Decision:
+    """Return how the first state of a part is stored if a local copy was not found to be as cheap.
+
+    A state that is written and fetched back at once costs as much as a local copy where s = w + l, and rounding
+    tells them apart.
+    """
+    fetches = decide(part._replace(where=Where.REMOTE)).choice is Choice.FETCH
+    return Decision(Choice.CHECKPOINT if fetches else Choice.OFFLOAD)
 
 
 class Splits:
@@ -215,14 +261,18 @@ class Splits:
         self.last, self.width = rests.shape[0] - 1, rests.shape[1]
         self.rests, self.heads = rests, heads
         self.piece = min(max(1, _PIECE // self.width), rests.shape[0]) * self.width
-        self.sums, self.least_sums = np.empty(self.piece), np.empty(self.piece)
+        self.sums, self.least_sums = np.empty((2, self.piece), dtype=rests.dtype)
 
-    def least(self, t: int, first: int, stop: int, columns: slice = slice(None)) -> Values:
-        """Return the minimum over y = first..stop-1 for some numbers of units."""
+    def least(self, t: int, first: int, stop: int, columns: slice = slice(None), *, more: int = 0) -> Values:
+        """Return the minimum over y = first..stop-1 for some numbers of units; heads have so many ``more``."""
         begin, width, piece = self.last - t, self.width, self.piece
         rests, heads = self.rests[begin + first : begin + stop], self.heads[first:stop]
-        some = range(width)[columns]
-        if not rests.flags.c_contiguous or len(some) < _FEW * width:
+        chosen = range(width)[columns]
+        if more:
+            return _add_least(
+                rests[:, chosen.start : chosen.stop], heads[:, chosen.start + more : chosen.stop + more]
+            )
+        if not rests.flags.c_contiguous or len(chosen) < _FEW * width:
             few: Values = np.min(rests[:, columns] + heads[:, columns], axis=0)
             return few
         rests, heads = rests.reshape(-1), heads.reshape(-1)
@@ -242,6 +292,14 @@ class Splits:
             rows = half
         least: Values = best[: rows * width].reshape(rows, width).min(axis=0)
         return least[columns]
+
+
+def _add_least(rests: Values, heads: Values) -> Values:
+    """Return the least sum of each column; few rows at a time fit the cache."""
+    rows = max(1, _PIECE // rests.shape[1])
+    parts = [slice(first, first + rows) for first in range(0, len(rests), rows)]
+    least: Values = np.min([np.min(rests[part] + heads[part], axis=0) for part in parts], axis=0)
+    return least
 
 
 def shift(row: Values, by: int) -> Values:

@@ -7,6 +7,9 @@ first state is
 - LOCAL: also in a local slot, which the part frees when it no longer needs the state;
 - REMOTE: also in remote memory, likewise.
 
+A ``cached`` part keeps the caches of all its steps, each until its step is reversed; its units include these
+caches. Other parts keep the caches of recorded steps only. Where a cache takes no unit, all caches are kept.
+
 Equal parts have equal decisions, so a table of decisions by part is a whole schedule (docs/optimality.md
 describes the grammar).
 """
@@ -41,6 +44,7 @@ class Part(NamedTuple):
     where: Where
     steps: int
     units: int
+    cached: bool = False
 
 
 class Decision(NamedTuple):
@@ -52,15 +56,18 @@ class Decision(NamedTuple):
 
 
 class UnitSizes(NamedTuple):
-    """The sizes of a state and of the tape of a step, in whole units of local memory."""
+    """Sizes in whole units of local memory: of a state, of a step's tape with its cache, and of the cache."""
 
     state: int
     tape: int
+    cache: int = 0
 
 
 Decisions: TypeAlias = Mapping[Part, Decision]
 Decide: TypeAlias = Callable[[Part], Decision]
 _LOCAL, _REMOTE = Tier.LOCAL, Tier.REMOTE
+#: The parameter of trees whose decisions are also about caches.
+CACHE_UNITS = "cache_units"
 
 
 class Piece(NamedTuple):
@@ -78,37 +85,45 @@ class Piece(NamedTuple):
 
 def reverse(piece: Piece, decision: Decision, sizes: UnitSizes) -> Iterable[Action | Piece]:
     """Return the actions by which a decision reverses a part and, in order, the parts that it leaves."""
-    (where, steps, units), start, unsaved, unread = piece
     choice, length, _ = decision
-    items: list[Action | Piece] = []
-    if unread and choice is not Choice.FETCH:
-        items.append(Load(start, _REMOTE))
-    if unsaved and where is Where.LOCAL:
-        if choice in (Choice.TAPE, Choice.RECORD):
-            # The slot would be freed at once: no save is needed.
-            where, units = Where.UNSTORED, units + sizes.state
-        else:
-            items.append(Save(start, _LOCAL))
-    if choice in _DROPPING and where is not Where.UNSTORED:
-        items.append(Free(start, _LOCAL if where is Where.LOCAL else _REMOTE))
+    if choice is Choice.KEEP:
+        return [piece._replace(part=piece.part._replace(cached=True))]
+    start = piece.start
+    items, (where, steps, units, cached) = _begin(piece, choice, sizes)
     match choice:
         case Choice.TAPE:
             items += (Record(start, start + steps), Backward(start, start + steps))
         case Choice.RECORD:
             freed = sizes.state if where is Where.LOCAL else 0
-            items += _record(max(length, 1), Part(Where.UNSTORED, steps, units + freed), start, sizes)
+            items += _record(max(length, 1), Part(Where.UNSTORED, steps, units + freed, cached), start, sizes)
         case Choice.CHECKPOINT:
-            items.append(Piece(Part(Where.LOCAL, steps, units - sizes.state), start, unsaved=True))
+            items.append(Piece(Part(Where.LOCAL, steps, units - sizes.state, cached), start, unsaved=True))
         case Choice.OFFLOAD:
-            items += (Save(start, _REMOTE), Piece(Part(Where.REMOTE, steps, units), start))
+            items += (Save(start, _REMOTE), Piece(Part(Where.REMOTE, steps, units, cached), start))
         case Choice.FETCH:
-            held = Piece(Part(Where.LOCAL, steps, units - sizes.state), start)
+            held = Piece(Part(Where.LOCAL, steps, units - sizes.state, cached), start)
             items += (Transfer((start,), _REMOTE, _LOCAL), Load(start, _LOCAL), held)
         case Choice.SEGMENTS:
-            return chain(items, _reverse_segments(piece.part, decision, start))
+            return chain(items, _reverse_segments(piece.part, decision, start, sizes))
         case _:
-            items += _reverse_split(Part(where, steps, units), decision, start, sizes)
+            items += _reverse_split(Part(where, steps, units, cached), decision, start, sizes)
     return items
+
+
+def _begin(piece: Piece, choice: Choice, sizes: UnitSizes) -> tuple[list[Action | Piece], Part]:
+    """Return the actions on the first state ahead of a decision, and the part after them."""
+    part, start, unsaved, unread = piece
+    items: list[Action | Piece] = []
+    if unread and choice is not Choice.FETCH:
+        items.append(Load(start, _REMOTE))
+    if unsaved and part.where is Where.LOCAL:
+        if choice in (Choice.TAPE, Choice.RECORD):
+            # The slot would be freed at once: no save is needed.
+            return items, Part(Where.UNSTORED, part.steps, part.units + sizes.state, part.cached)
+        items.append(Save(start, _LOCAL))
+    if choice in _DROPPING and part.where is not Where.UNSTORED:
+        items.append(Free(start, _LOCAL if part.where is Where.LOCAL else _REMOTE))
+    return items, part
 
 
 #: The choices that do without the first state of a part at once.
@@ -118,36 +133,44 @@ _DROPPING = (Choice.TAPE, Choice.RECORD, Choice.CHECKPOINT)
 def _record(steps: int, part: Part, start: int, sizes: UnitSizes) -> list[Action | Piece]:
     """Record the first steps of a part, reverse the others, and then these."""
     stop, left = start + steps, part.steps - steps
-    rest = [Piece(Part(Where.UNSTORED, left, part.units - steps * sizes.tape), stop)] if left else []
-    return [Record(start, stop), *rest, Backward(start, stop)]
+    units = part.units - steps * sizes.tape
+    after = [Piece(Part(Where.UNSTORED, left, units, part.cached), stop)] if left else []
+    return [Record(start, stop), *after, Backward(start, stop)]
 
 
 def _reverse_split(part: Part, decision: Decision, start: int, sizes: UnitSizes) -> list[Action | Piece]:
     """Advance, record the last of these steps or none, reverse the rest, and come back for the first steps."""
-    where, steps, units = part
+    where, steps, units, cached = part
     choice, length, repeats = decision
     recorded = max(repeats, 1) if choice is Choice.SPLIT_RECORD else 0
-    middle, rest = start + length - recorded, steps - length + recorded
-    items: list[Action | Piece] = [Advance(start, middle)]
+    head = length - recorded
+    middle, rest = start + head, steps - head
+    # The caches of the first steps are held while the rest is reversed.
+    left = units - head * sizes.cache if cached else units
+    items: list[Action | Piece] = [_advance(start, middle, cached, sizes)]
     if recorded:
-        items += _record(recorded, Part(Where.UNSTORED, rest, units), middle, sizes)
+        items += _record(recorded, Part(Where.UNSTORED, rest, left, cached), middle, sizes)
     elif choice is Choice.SPLIT and where is Where.LOCAL:
-        items.append(Piece(Part(Where.LOCAL, rest, units - sizes.state), middle, unsaved=True))
+        items.append(Piece(Part(Where.LOCAL, rest, left - sizes.state, cached), middle, unsaved=True))
     else:
-        items.append(Piece(Part(Where.UNSTORED, rest, units), middle))
+        items.append(Piece(Part(Where.UNSTORED, rest, left, cached), middle))
     if where is not Where.REMOTE:
         items.append(Load(start, _LOCAL))
-    items.append(Piece(Part(where, length - recorded, units), start, unread=where is Where.REMOTE))
+    items.append(Piece(Part(where, head, units, cached), start, unread=where is Where.REMOTE))
     return items
 
 
-def _reverse_segments(part: Part, decision: Decision, start: int) -> Iterator[Action | Piece]:
-    _, steps, units = part
+def _advance(start: int, stop: int, cached: bool, sizes: UnitSizes) -> Advance:
+    return Advance(start, stop, None if cached or not sizes.cache else 0)
+
+
+def _reverse_segments(part: Part, decision: Decision, start: int, sizes: UnitSizes) -> Iterator[Action | Piece]:
+    _, steps, units, _ = part
     _, length, repeats = decision
     starts = range(start, start + repeats * length, length)
     for first in starts:
         yield Save(first, _REMOTE)
-        yield Advance(first, first + length)
+        yield _advance(first, first + length, False, sizes)
     yield Piece(Part(Where.UNSTORED, steps - repeats * length, units), start + repeats * length)
     for first in reversed(starts):
         yield Piece(Part(Where.REMOTE, length, units), first, unread=True)
@@ -158,7 +181,7 @@ def unfold(piece: Piece, decision: Decision, sizes: UnitSizes) -> list[tuple[Act
     if decision.choice is not Choice.SEGMENTS or decision.repeats < 3:
         return [(item, 1) for item in reverse(piece, decision, sizes)]
     others = decision.repeats - 1
-    where, steps, units = piece.part
+    where, steps, units, _ = piece.part
     two = Piece(Part(where, steps - (others - 1) * decision.length, units), piece.start)
     times = (1, 1, others, others, 1, others, 1)
     return list(zip(reverse(two, decision._replace(repeats=2), sizes), times, strict=True))
@@ -169,9 +192,10 @@ def _is_possible(part: Part, decisions: Decisions) -> bool:
     decision = decisions.get(part)
     if decision is None:
         return False
-    (where, steps, units), (choice, length, repeats) = part, decision
-    # A state that was just written is not fetched at once.
+    (where, steps, units, cached), (choice, length, repeats) = part, decision
+    # A state that was just written is not fetched at once, and caches that were just kept serve several runs.
     written = decisions.get(part._replace(where=Where.REMOTE), decision)
+    kept = decisions.get(part._replace(cached=True), decision)
     return {
         Choice.TAPE: True,
         Choice.RECORD: length <= steps,
@@ -181,7 +205,13 @@ def _is_possible(part: Part, decisions: Decisions) -> bool:
         Choice.OFFLOAD: where is Where.UNSTORED and written.choice is not Choice.FETCH,
         Choice.SPLIT: where is not Where.UNSTORED and 1 <= length < steps,
         Choice.SPLIT_RECORD: where is not Where.UNSTORED and max(repeats, 1) < length <= steps,
-        Choice.SEGMENTS: where is Where.UNSTORED and length >= 1 and 1 <= repeats * length < steps,
+        Choice.SEGMENTS: where is Where.UNSTORED
+        and not cached
+        and length >= 1
+        and 1 <= repeats * length < steps,
+        Choice.KEEP: where is not Where.UNSTORED
+        and not cached
+        and kept.choice not in (Choice.TAPE, Choice.RECORD, Choice.KEEP),
     }[choice] and min(steps, units + 1) > 0
 
 
@@ -282,7 +312,7 @@ class _Decided(dict[Part, Decision]):
 def _merge_segments(part: Part, decide: Decide) -> Decision:
     """Return the decision for a part; SEGMENTS if the same OFFLOAD and SPLIT repeat."""
     decision = decide(part)
-    if decision.choice is not Choice.OFFLOAD:
+    if decision.choice is not Choice.OFFLOAD or part.cached:
         return decision
     first = decide(Part(Where.REMOTE, part.steps, part.units))
     if first.choice is not Choice.SPLIT:
@@ -300,12 +330,14 @@ def _merge_segments(part: Part, decide: Decide) -> Decision:
 def read_tree(parameters: Parameters, splits: Sequence[Split], *, steps: int) -> Tree:
     """Return the tree of a plan's decisions. Raises InputError if a decision is missing or impossible."""
     decisions = {
-        Part(split.where, split.steps, split.units): Decision(split.choice, split.length, split.count)
+        Part(split.where, split.steps, split.units, split.cached): Decision(
+            split.choice, split.length, split.count
+        )
         for split in splits
     }
-    chunk = parameters["chunk_size"]
+    chunk = parameters["block_size"]
     root = Part(Where.UNSTORED, -(-steps // chunk), parameters["local_units"])
-    sizes = UnitSizes(parameters["state_units"], parameters["tape_units"])
+    sizes = UnitSizes(parameters["state_units"], parameters["tape_units"], parameters.get(CACHE_UNITS, 0))
     tree = Tree(decisions=decisions, root=root, sizes=sizes, chunk=chunk, steps=steps)
     for part in tree.parts():
         if not _is_possible(part, decisions):
@@ -320,14 +352,16 @@ def read_tree(parameters: Parameters, splits: Sequence[Split], *, steps: int) ->
 
 def write_splits(tree: Tree) -> tuple[Split, ...]:
     """Return the decisions of a tree as data."""
-    return tuple(Split(*part, *tree.decisions[part]) for part in tree.parts())
+    return tuple(Split(*part[:3], *tree.decisions[part], part.cached) for part in tree.parts())
 
 
 def write_parameters(tree: Tree) -> Parameters:
     """Return the integers that ``read_tree`` needs besides the decisions."""
+    cache = tree.sizes.cache
     return Parameters(
-        chunk_size=tree.chunk,
+        block_size=tree.chunk,
         state_units=tree.sizes.state,
         tape_units=tree.sizes.tape,
         local_units=tree.root.units,
+        **({CACHE_UNITS: cache} if cache else {}),
     )

@@ -30,8 +30,8 @@ def random_case(seed: int, *, most: int) -> tuple[int, int, UnitSizes, SearchPri
     units = random.randint(tape, tape + 3 * state + random.randint(0, 4))
     forward, recompute = random.choice([1.0, 2.0]), random.choice([0.1, 0.5, 1.0, 2.5])
     write, read = random.choice([0.0, 0.3, 1.0, 2.0, 6.0]), random.choice([0.0, 0.2, 1.0, 3.0])
-    costs = [random.choice([0.0, 0.1, 0.4, 1.0, 2.5]) if seed % 3 else 0.0 for _ in range(4)]
-    prices = SearchPrices(units, state, tape, forward, recompute, write, read, *costs)
+    a, k, s, back = (random.choice([0.0, 0.1, 0.4, 1.0, 2.5]) if seed % 3 else 0.0 for _ in range(4))
+    prices = SearchPrices(units, state, tape, forward, recompute, write, read, a, k, s, back)
     return steps, units, UnitSizes(state, tape), prices
 
 

@@ -20,11 +20,15 @@ class Machine(NamedTuple):
     taped: int
     local: int
     remote: int
+    cached: int = 0
     doing: str = ""  # "advance" or "record" where the next step continues such an action
 
 
 class Prices(NamedTuple):
-    """Costs of single actions, and sizes; at most ``units`` of local memory, ``most_remote`` remote states."""
+    """Costs of single actions, and sizes; at most ``units`` of local memory, ``most_remote`` remote states.
+
+    If a ``cache`` takes memory, steps run again in ``recompute`` with their cache, else in ``forward``.
+    """
 
     units: int
     state: int
@@ -38,6 +42,7 @@ class Prices(NamedTuple):
     save: float = 0.0
     load: float = 0.0
     most_remote: float = float("inf")
+    cache: int = 0
 
 
 def least_cost(steps: int, prices: Prices) -> float:
@@ -63,7 +68,7 @@ def fits(machine: Machine, prices: Prices) -> bool:
     if machine.remote.bit_count() > prices.most_remote:
         return False
     held = machine.local.bit_count() * prices.state + machine.taped.bit_count() * prices.tape
-    return held <= prices.units
+    return held + machine.cached.bit_count() * prices.cache <= prices.units
 
 
 def moves(machine: Machine, prices: Prices) -> Iterator[tuple[float, Machine]]:
@@ -82,21 +87,28 @@ def moves(machine: Machine, prices: Prices) -> Iterator[tuple[float, Machine]]:
                 # What lies at or behind the adjoint is of no more use.
                 local=machine.local & below,
                 remote=machine.remote & below,
+                cached=machine.cached & below,
             ),
         )
     if 0 <= at < adjoint:
-        new = at >= machine.frontier
-        price = prices.forward if new else prices.recompute
+        is_cheap = at < machine.frontier and (not prices.cache or machine.cached >> at & 1)
+        price = prices.recompute if is_cheap else prices.forward
         ahead = machine._replace(position=at + 1, frontier=max(machine.frontier, at + 1))
+        cached = machine.cached | 1 << at if prices.cache else 0
         begin = 0.0 if doing == "advance" else prices.advance
-        yield price + begin, ahead._replace(doing="advance")
+        for caches in {machine.cached, cached}:
+            yield price + begin, ahead._replace(doing="advance", cached=caches)
         if not machine.taped >> at & 1:
             begin = 0.0 if doing == "record" else prices.chunk
-            yield price + begin, ahead._replace(taped=machine.taped | 1 << at, doing="record")
+            yield price + begin, ahead._replace(taped=machine.taped | 1 << at, doing="record", cached=cached)
         if not machine.local >> at & 1:
             yield prices.save, machine._replace(local=machine.local | 1 << at)
         if not machine.remote >> at & 1:
             yield prices.write, machine._replace(remote=machine.remote | 1 << at)
+    # A tape holds its cache.
+    bits = (1 << step for step in range(adjoint))
+    droppable = [bit for bit in bits if machine.cached & bit and not machine.taped & bit]
+    yield from ((0.0, machine._replace(cached=machine.cached & ~bit)) for bit in droppable)
     for state in range(adjoint):
         bit = 1 << state
         if machine.local & bit:

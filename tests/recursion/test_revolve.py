@@ -186,7 +186,7 @@ def test_chunks_are_counted_as_they_are_cut() -> None:
                 number = count_chunks(
                     np.array([steps]), chunk=np.array([chunk]), p=np.array([p]), q=np.array([q])
                 )[0]
-                assert number == len(list_chunk_ends(0, steps, chunk=min(chunk, steps), p=p, q=q)) + 1
+                assert number == len(list_chunk_ends(steps, chunk=min(chunk, steps), p=p, q=q)) + 1
 
 
 prices = st.sampled_from([0.0, 0.1, 1.0, 7.0])

@@ -19,7 +19,7 @@ from ckptplan.model.split import Where
 from ckptplan.recursion.memorising import Memorisation
 from ckptplan.recursion.prices import SLACK, bound_by_prices, find_promising_splits
 from ckptplan.recursion.pricing import Tally, tally
-from ckptplan.recursion.problem import Prices, bound_by_tapes
+from ckptplan.recursion.problem import Prices, Problem
 from ckptplan.recursion.revolve import count_recomputed
 from ckptplan.recursion.tables import Tables
 from ckptplan.recursion.tree import Part, Tree, UnitSizes, grow_tree
@@ -129,8 +129,11 @@ def check_bounds(job: Job) -> None:
     if job.steps > 1 and job.units > 1:
         first = min(job.sizes.tape, job.units)
         assert (bound_by_prices(**given, first=first, most_levels=job.levels) <= optima + 1e-9).all()
-        tapes = bound_by_tapes(prices, steps=job.steps, units=job.units, tape=job.sizes.tape)
-        assert tapes <= optima[job.units] + 1e-9
+        problem = Problem(
+            steps=job.steps, free_bytes=job.units, state_bytes=job.sizes.state, tape_bytes=job.sizes.tape,
+            prices=prices, least_write=prices.write, least_read=prices.read,
+        )  # fmt: skip
+        assert problem.bound_by_memory() <= optima[job.units] + 1e-9
 
 
 def check_memorisation(job: Job) -> None:
