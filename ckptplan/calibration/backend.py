@@ -95,6 +95,8 @@ class CountedSizes:
     resident_bytes: int
     resident_bytes_per_step: int
     workspace_bytes: int
+    #: None: the tapes of a measured cell hold all that its backward pass needs.
+    cache_bytes: int = 0
     #: What recording several steps at once needs besides.
     chunk_workspace_bytes: int = 0
     #: What a recorded chunk holds once, however many steps it has; part of the workspace.

@@ -295,12 +295,20 @@ def open_backend(
         device: 'cpu' or 'cuda'; cells of JAX are measured on processors only.
         thread_count: the number of threads; None keeps it.
         tape: the kind of tapes in JAX (docs/jax.md); None is 'residuals', or that of a plan.
-        remote_dir: the folder that is remote memory, which is made if it is missing; None for host memory.
+        remote_dir: the folder that is remote memory, which is made if it is missing; None for host memory,
+            where remote checkpoints of cells of JAX always are.
         states: how many states may be in the folder at once.
     """
     if spec.runtime == "jax" and device != "cpu":
         raise InputError(
             "cells of JAX are measured on processors only", field="device", value=device, accepted="cpu"
+        )
+    if spec.runtime == "jax" and remote_dir is not None:
+        raise InputError(
+            "is for cells of PyTorch: in JAX, remote checkpoints are in host memory",
+            field="remote_dir",
+            value=str(remote_dir),
+            accepted="a cell of JAX without a folder",
         )
     if spec.runtime == "torch" and tape is not None:
         raise InputError("is for cells of JAX", field="tape", value=tape, accepted=f"the cell jax:{spec.name}")
@@ -311,7 +319,7 @@ def open_backend(
         import_module("ckptplan.jax")  # raises MissingExtra
         from ckptplan.calibration.jax_backend import JaxBackend
 
-        return JaxBackend(threads=threads, tape=tape, remote_dir=folder, states=states)
+        return JaxBackend(threads=threads, tape=tape)
     import_module("ckptplan.torch")  # raises MissingExtra
     from ckptplan.calibration.torch_backend import TorchBackend
 

@@ -168,12 +168,13 @@ def byte_rows(
 ) -> list[Row]:
     """Return rows of sizes, counts and the peak, for serial execution of the actions.
 
-    Buffers of transfers that overlap compute, and workspace, are excluded: they are no checkpoints. The peak is
-    not judged unless the workload was ``calibrated`` with what runs it here.
+    Buffers of transfers that overlap compute, workspace, and the caches that a cell keeps by itself are left
+    out: they are no checkpoints. The peak is not judged unless the workload was ``calibrated`` with what runs
+    it here.
     """
     units = plan.profile.units
     costs = Case(workload=plan.workload, profile=plan.profile).costs.model_copy(
-        update={"overlaps_compute": False, "chunk_bytes": 0}
+        update={"overlaps_compute": False, "chunk_bytes": 0, "cache_bytes": 0}
     )
     trace = play(ckptplan.actions(plan), costs=costs, budget=None)
     # A unit's share of a state, or of a tape, is rounded up to whole bytes.

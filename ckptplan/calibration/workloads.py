@@ -80,7 +80,8 @@ class MeasuredCell:
         if self.roofline is not None and self.roofline.operations is not None:
             operations = self.roofline.operations
             measured = rounded["forward_seconds"] + rounded["backward_seconds"]
-            share = min(1.0, sum(find_ideal(operations, profile)) / measured)
+            ideal = find_ideal(operations, profile)
+            share = min(1.0, (ideal["forward_seconds"] + ideal["backward_seconds"]) / measured)
             found = {"efficiency": _round_digits(share), "measured_on": profile.name}
             rounded["operations"] = operations.model_copy(update=found)
             basis["operations"] = Basis(kind="measured", why=self.roofline.why)

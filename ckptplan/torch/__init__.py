@@ -1,5 +1,12 @@
 """Executes plans in PyTorch: ``unroll`` returns the outputs, ``bptt`` only the loss.
 
+**The idea.** The state of a step is what it passes on, and every place that it changes: an attribute, a
+variable, an element of a container, the numbers of a buffer, a random generator. Such places are *lifted*
+into the state. They are saved in checkpoints, restored before steps run again, and followed by gradients like
+the state that a cell passes on itself.
+
+docs/architecture.md has the way of a call from ``bptt(...)`` to its gradients.
+
 The extra ``torch`` is needed; apart from the calibration, nothing in ckptplan imports this package.
 """
 
@@ -13,15 +20,13 @@ except ImportError as error:
     raise MissingExtra("torch", package="torch") from error
 
 from ckptplan.storage.place import Offload
-from ckptplan.torch.api import bptt, plan_for, scan, unroll
+from ckptplan.torch.api import bptt, check, measured_sizes, plan_for, scan, unroll
 from ckptplan.torch.chunk_cell import ChunkCell
-from ckptplan.torch.compile_options import Compile
-from ckptplan.torch.compiling.steps import CompileFallback
+from ckptplan.torch.compile_options import Compile, CompileFallback
+from ckptplan.torch.device.memory import OutOfMemory
+from ckptplan.torch.fit.measure import Sizes
 from ckptplan.torch.lif import LIF
-from ckptplan.torch.measurement import measured_sizes
-from ckptplan.torch.memory import OutOfMemory
-from ckptplan.torch.run import Result
-from ckptplan.torch.survey import Sizes
+from ckptplan.torch.result import Result
 from ckptplan.torch.wrapping.wrap import wrap
 
 __all__ = [
@@ -35,6 +40,7 @@ __all__ = [
     "Result",
     "Sizes",
     "bptt",
+    "check",
     "measured_sizes",
     "plan_for",
     "scan",

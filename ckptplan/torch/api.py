@@ -1,27 +1,44 @@
-"""The entry points ``bptt``, ``unroll``, ``scan`` and ``plan_for``."""
+"""The entry points ``bptt``, ``unroll``, ``scan``, ``plan_for`` and ``check``."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
 from inspect import Parameter, signature
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 
-from ckptplan.errors import check_arguments
+from ckptplan.errors import InputError, check_arguments
 from ckptplan.execution.online import OnlineSchedule
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Action
-from ckptplan.schedule.schedule import Schedule
+from ckptplan.schedule.schedule import Schedule, check_count
 from ckptplan.storage.place import OffloadTo
-from ckptplan.torch.budget import ask, choose_plan, settle_plan
-from ckptplan.torch.call import Cell, Observer, Verify, check_losses, read_options
-from ckptplan.torch.cell_calls import doubt_order
+from ckptplan.torch.checking.gradcheck import check_gradients
+from ckptplan.torch.chunk_cell import ChunkCell
 from ckptplan.torch.compile_options import Compile
 from ckptplan.torch.entry import as_entry
+from ckptplan.torch.fit.limited import plan_within, run_within
+from ckptplan.torch.fit.measure import Sizes, measure_sizes
 from ckptplan.torch.online import bptt_online
-from ckptplan.torch.run import Result, bptt_call, unroll_call
+from ckptplan.torch.pieces.compiled import count_pieces, run_compiled
+from ckptplan.torch.result import Result
+from ckptplan.torch.run.call import Call, check_plan, read_losses, read_options
+from ckptplan.torch.run.chunk_steps import ChunkSteps, refuse_backward_hooks
+from ckptplan.torch.run.executor import Observer
+from ckptplan.torch.run.inputs import Inputs
+from ckptplan.torch.run.steps import Cell, Steps
+from ckptplan.torch.run_call import Results, run_plain_loop, run_plan, try_call
+from ckptplan.torch.state.nests import fill, map_leaves
+
+#: Whether steps that run again are compared with what they were; ``"always"`` tries the first steps in each
+#: call.
+Verify: TypeAlias = bool | Literal["always"]
+
+
+#: ``measured_sizes`` takes the mean of as many steps.
+_MEASURED_STEPS = 16
 
 
 @as_entry
@@ -46,6 +63,7 @@ def unroll(
 
     Arguments:
         cell: ``cell(state, x)`` returns (state, output); states and outputs are tensors or nests of tensors.
+            What steps keep beside the state, in attributes, variables and containers, is a part of the state.
         inputs: tensors of shape (T, ...), a nest of these, or a callable (start, stop) -> chunk, which is
             called again if steps run again.
         state: the initial state.
@@ -58,40 +76,38 @@ def unroll(
             ``Offload(folder, limit="50 GB")``. The first call times the place, for a day; the plan is the
             quickest of those that use it and those that do not. Buffers of transfers count in ``memory``.
         parameters: tensors that need gradients but that only later steps use. Gradients reach the inputs, the
-            initial state, the parameters of ``cell``, and whatever its first step uses, without being named.
+            initial state, the parameters of ``cell``, and whatever its first steps use, without being named.
         remote_dir: a folder for remote checkpoints of ``plan``; without it, they are kept in host memory.
         replay_randomness: whether steps that run again draw the same random numbers again.
-        verify: whether states, outputs and loss terms of steps that run again are compared with what they
-            were, and the gradients of a few steps with plain backpropagation, once for calls of the same kind,
-            with ``"always"`` in each call; a difference beyond rounding raises InputError. Nothing that runs
-            again is compared if randomness is not replayed. Hidden state is refused in either case.
+        verify: whether states, outputs and losses of steps that run again are compared with what they were,
+            and the gradients of the first steps with a plain loop, once for calls of the same kind, with
+            ``"always"`` in each call. Nothing is compared if randomness is not replayed.
         schedule: actions to execute instead of those of ``plan``, e.g. from ``ckptplan.load_schedule``;
             ``ckptplan.simulate`` checks whether they are legal.
-        observer: called with each action when it is done.
+        observer: called with each action when it is done, and with its executor.
         strict: whether a plan that was made for other sizes than the cell's is an error, instead of the warning
             PlanMismatch.
-        compile: whether pieces of K steps are compiled by ``torch.compile``: True for the quickest K of a few,
-            K itself, or ``Compile``. What cannot be compiled runs as it is written, and CompileFallback warns
-            once why.
+        compile: True to let PyTorch's compiler make code for several steps at a time, by the quickest number of
+            steps; that number; or ``Compile(...)``. Steps that cannot be compiled run as they are written, and
+            the warning ``CompileFallback`` says why.
 
     The outputs of all steps are kept in memory; if only a loss is needed, ``bptt`` needs far less.
     Raises InputError, also if no plan fits ``memory``.
     """
     options = read_options(
-        plan,
-        memory,
-        offload=offload,
         parameters=parameters,
-        remote_dir=remote_dir,
         replay_randomness=replay_randomness,
         verify=verify,
-        schedule=schedule,
-        observer=observer,
+        plan=plan,
+        memory=memory,
+        offload=offload,
+        remote_dir=remote_dir,
         strict=strict,
-        compile=compile,
+        compile_=compile,
     )
-    with doubt_order(inputs, state):
-        return unroll_call(settle_plan(plan, memory, cell=cell, inputs=inputs, state=state, **options))
+    call = make_call(cell, inputs, state, plan, memory, **options)
+    results, _ = run_call(call, plan, memory, schedule=schedule, observer=observer)
+    return read_outputs(results), results.state
 
 
 @as_entry
@@ -122,38 +138,55 @@ def bptt(
     returns a single float. ``result.loss.backward()`` works as usual, with scaling, clipping and accumulation.
 
     Arguments:
-        cell, inputs, state, offload, parameters: as for ``unroll``.
+        cell, inputs, state: as for ``unroll``.
         loss: ``loss(t, output)`` for each step.
         plan: as for ``unroll``; or ``ckptplan.online(...)`` for a sequence of unknown length, which ends with
             its inputs or by ``until``. They may then be an iterator with one input a step.
-        memory: as for ``unroll``; outputs are not kept.
-        until: ``until(state)`` says after each step whether the sequence ends. It depends on the state alone;
-            the first steps run once more to find how many there are at least.
+        memory, offload: as for ``unroll``; outputs are not kept.
+        until: ``until(state)`` says after each step whether the sequence ends. It depends on the state alone.
         chunk_loss: ``chunk_loss(start, outputs)`` for runs of steps, with outputs stacked over time; the sum
             must not depend on how the sequence is cut.
         final_loss: ``final_loss(state)`` for the final state.
-        remote_dir, replay_randomness, verify, schedule, observer, strict: as for ``unroll``.
-        compile: as for ``unroll``; the losses of steps are compiled, too.
+        parameters, remote_dir, replay_randomness, verify, schedule, observer, strict, compile: as for
+            ``unroll``.
 
     Raises InputError, also if no plan fits ``memory``.
     """
-    options: dict[str, Any] = {
-        "losses": check_losses(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss),
-        "offload": offload,
-        "parameters": parameters,
-        "remote_dir": remote_dir,
-        "replay_randomness": replay_randomness,
-        "verify": verify,
-        "schedule": schedule,
-        "observer": observer,
-        "strict": strict,
-        "compile": compile,
-    }
+    losses = read_losses(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
+    options = read_options(
+        parameters=parameters,
+        replay_randomness=replay_randomness,
+        verify=verify,
+        plan=plan,
+        memory=memory,
+        offload=offload,
+        remote_dir=remote_dir,
+        strict=strict,
+        compile_=compile,
+    )
     if until is not None or isinstance(plan, OnlineSchedule):
-        return bptt_online(cell, inputs, state, until=until, plan=plan, memory=memory, **options)
-    options = read_options(plan, memory, **options)
-    with doubt_order(inputs, state):
-        return bptt_call(settle_plan(plan, memory, cell=cell, inputs=inputs, state=state, **options))
+        for name, is_given in (("schedule", schedule is not None), ("compile", bool(compile))):
+            if is_given:
+                raise InputError(
+                    "needs a number of steps that is known beforehand",
+                    field=name,
+                    accepted="a plan, without until",
+                )
+        return bptt_online(
+            cell,
+            inputs,
+            state,
+            until=until,
+            plan=plan,
+            memory=memory,
+            observer=observer,
+            losses=losses,
+            **options,
+        )
+    call = make_call(cell, inputs, state, plan, memory, losses=losses, **options)
+    results, executed = run_call(call, plan, memory, schedule=schedule, observer=observer)
+    final = map_leaves(torch.Tensor.detach, results.state)
+    return Result(loss=results.tensors[0], state=final, plan=executed, piece=results.piece)
 
 
 @as_entry
@@ -168,7 +201,7 @@ def scan(
 ) -> tuple[Any, Any]:
     """Return the final state and the outputs of all steps: ``unroll`` in the order of PyTorch's and JAX's scan.
 
-    ``options`` are the other arguments of ``unroll``. Raises InputError, also if no plan fits.
+    ``options`` are the other arguments of ``unroll``. Raises InputError.
     """
     check_arguments(options, _list_options(unroll), of="scan")
     outputs, final = unroll(cell, inputs, state, plan=plan, memory=memory, **options)
@@ -179,6 +212,58 @@ def _list_options(function: Callable[..., Any]) -> list[str]:
     """Return the names of the arguments that are given by name alone."""
     parameters = signature(function).parameters.items()
     return [name for name, one in parameters if one.kind is Parameter.KEYWORD_ONLY]
+
+
+def check(
+    cell: Cell,
+    inputs: Any,
+    state: Any,
+    loss: Callable[[int, Any], torch.Tensor] | None = None,
+    *,
+    plan: Plan | Schedule | None = None,
+    memory: int | str | None = None,
+    chunk_loss: Callable[[int, Any], torch.Tensor] | None = None,
+    final_loss: Callable[[Any], torch.Tensor] | None = None,
+    parameters: Iterable[torch.Tensor] = (),
+    tolerance: float | None = None,
+) -> bool:
+    """Compare the gradients of a sequence under a plan with those of a plain loop, and print the differences.
+
+    Use it like ``torch.autograd.gradcheck``: with a short sequence, and in fp64 if possible. Modules and random
+    generators are left as they were.
+
+    Arguments:
+        cell, inputs, state, plan, memory, parameters: as for ``unroll``.
+        loss, chunk_loss, final_loss: as for ``bptt``; without a loss, weighted sums of all outputs.
+        tolerance: the share of its norm by which a gradient may differ; None for what its type can tell apart.
+
+    Returns True. Raises InputError for the first gradient that differs.
+    """
+    is_without = loss is None and chunk_loss is None and final_loss is None
+    losses = {} if is_without else read_losses(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
+    options = read_options(parameters=parameters, replay_randomness=True, verify=True)
+    call = make_call(cell, inputs, state, plan, memory, losses=losses, **options)
+    return check_call(call, plan, memory, tolerance=tolerance)
+
+
+def check_call(
+    call: Call,
+    plan: Plan | Schedule | None,
+    memory: int | str | None = None,
+    *,
+    tolerance: float | None = None,
+) -> bool:
+    """Compare the gradients of a call under a plan with those of a plain loop, as ``check``."""
+
+    def run_plain(copied: Call) -> list[torch.Tensor]:
+        return run_plain_loop(copied).tensors
+
+    def run_planned(copied: Call) -> list[torch.Tensor]:
+        return run_call(copied, plan, memory)[0].tensors
+
+    with torch.enable_grad():
+        scope = try_call(call).scope
+    return check_gradients(call, scope, run_plain, run_planned, tolerance=tolerance)
 
 
 @as_entry
@@ -207,13 +292,125 @@ def plan_for(
 
     Raises InputError, also if no plan fits.
     """
-    none = loss is None and chunk_loss is None and final_loss is None
-    losses = {} if none else check_losses(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
+    is_without = loss is None and chunk_loss is None and final_loss is None
+    losses = {} if is_without else read_losses(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
     options = read_options(
-        None, memory, offload=offload, parameters=parameters, replay_randomness=replay_randomness
+        parameters=parameters,
+        replay_randomness=replay_randomness,
+        verify=True,
+        memory=memory,
+        offload=offload,
     )
-    with doubt_order(inputs, state):
-        call = ask(cell=cell, inputs=inputs, state=state, steps=steps, losses=losses, **options)
-        found = choose_plan(call, memory).told
-    assert isinstance(found, Plan)  # noqa: S101 - made for a limit
-    return found
+    if steps is not None:
+        check_count("steps", steps)
+    given = Inputs(inputs, steps, asked_by="call")
+    call = Call(cell=cell, inputs=given, state=state, losses=losses, steps_type=find_steps(cell), **options)
+    return plan_within(call, memory)
+
+
+@as_entry
+def measured_sizes(
+    cell: Cell,
+    inputs: Any,
+    state: Any,
+    loss: Callable[[int, Any], torch.Tensor] | None = None,
+    *,
+    chunk_loss: Callable[[int, Any], torch.Tensor] | None = None,
+    final_loss: Callable[[Any], torch.Tensor] | None = None,
+    parameters: Iterable[torch.Tensor] = (),
+) -> Sizes:
+    """Record the first steps, and count the bytes that they keep. Arguments are those of ``bptt``.
+
+    ``Workload(**vars(measured_sizes(...)), name=..., steps=..., units=1, ...)`` also needs times; for plans
+    that move nothing, only their ratios matter. Spikes are counted as they fire in the first steps; they take
+    at most one bit per neuron and step. Raises InputError.
+    """
+    is_without = loss is None and chunk_loss is None and final_loss is None
+    losses = {} if is_without else read_losses(loss=loss, chunk_loss=chunk_loss, final_loss=final_loss)
+    given = Inputs(inputs, _MEASURED_STEPS if callable(inputs) else None)
+    call = Call(
+        cell=cell,
+        inputs=given,
+        state=state,
+        losses=losses,
+        steps_type=find_steps(cell),
+        **read_options(parameters=parameters, replay_randomness=True, verify=True),
+    )
+    return measure_sizes(call, min(_MEASURED_STEPS, given.steps))
+
+
+def make_call(
+    cell: Cell, inputs: Any, state: Any, plan: Plan | Schedule | Any, memory: Any = None, **options: Any
+) -> Call:
+    """Return the call of a plan, or of a limit of memory. Raises InputError."""
+    check_goal(plan, memory)
+    given = make_inputs(inputs, plan, options.get("compile"))
+    return Call(cell=cell, inputs=given, state=state, steps_type=find_steps(cell), **options)
+
+
+def make_inputs(inputs: Any, plan: Plan | Schedule | None, compile_: Compile | None) -> Inputs:
+    """Return the inputs of the time steps of a call. Raises InputError if a plan has another number of them."""
+    if plan is None:
+        return Inputs(inputs)
+    steps = None if callable(inputs) else Inputs(inputs).steps
+    length = count_pieces(plan, compile_, steps)
+    if length is not None:
+        return Inputs(inputs, steps or length * plan.steps)
+    return Inputs(inputs, plan.steps, asked_by="plan" if isinstance(plan, Plan) else "schedule")
+
+
+def find_steps(cell: Cell) -> type[Steps]:
+    """Return the class that runs the steps of a cell. Raises InputError for a hook that chunks do not call."""
+    if not isinstance(cell, ChunkCell):
+        return Steps
+    refuse_backward_hooks(cell)
+    return ChunkSteps
+
+
+def check_goal(plan: object, memory: object) -> None:
+    """Raise InputError unless there is either a plan or a limit of memory."""
+    if plan is None and memory is None:
+        raise InputError("is missing, and so is memory", field="plan", accepted="a plan, or memory='2 GiB'")
+    if plan is not None:
+        if memory is not None:
+            raise InputError("is given together with plan", field="memory", accepted="one of the two")
+        check_plan(plan)
+
+
+def run_call(
+    call: Call,
+    plan: Plan | Schedule | None,
+    memory: int | str | None = None,
+    *,
+    schedule: Iterable[Action] | None = None,
+    observer: Observer | None = None,
+) -> tuple[Results, Plan | Schedule]:
+    """Run a call under a plan, or within a limit of memory; return its results and the plan that ran.
+
+    Raises InputError.
+    """
+    if schedule is not None and plan is None:
+        raise InputError(
+            "is given together with memory: other actions than those that are planned need not keep the limit",
+            field="schedule",
+            accepted="plan=... with schedule, or memory",
+        )
+    if call.compile is not None:
+        length = count_pieces(plan, call.compile, call.inputs.steps)
+        options: dict[str, Any] = {"schedule": schedule, "observer": observer}
+        return run_compiled(call, plan, memory, length=length, **options)
+    if plan is not None:
+        if call.has_own_backward and schedule is None and plan.drops_caches:
+            raise InputError(
+                f"keeps the caches of some steps only, and {type(call.cell).__name__} keeps those of all",
+                field="plan",
+                accepted="a plan with cache='all', or Advance(start, stop) without cached=",
+            )
+        return run_plan(call, plan, schedule=schedule, observer=observer), plan
+    assert memory is not None  # noqa: S101 - it was checked
+    return run_within(call, memory, observer=observer)
+
+
+def read_outputs(results: Results) -> Any:
+    """Return the outputs of all steps, nested as those of a step."""
+    return fill(results.nest, results.tensors)

@@ -10,8 +10,6 @@ from typing import Any, Protocol, Self
 import torch
 
 from ckptplan.errors import InputError
-from ckptplan.torch.graphs import Gradient
-from ckptplan.torch.trees import Leaves
 
 
 class SavedOutputs(Protocol):
@@ -101,35 +99,6 @@ class ChunkCell(torch.nn.Module, ABC):
             state_gradients: gradients of the state after the last step; a leaf without gradient is None.
             wants_inputs: whether gradients of the inputs are needed.
         """
-
-
-def read_gradients(
-    cell: ChunkCell, pick: Callable[[Any], list[Any]], given: Any, of: Leaves, name: str
-) -> list[Gradient]:
-    """Return the gradients of some tensors that a cell returned, as a list with None where there is none.
-
-    Arguments:
-        cell: the cell.
-        pick: lists what ``given`` holds, nested as it is to be.
-        given: the gradients.
-        of: the tensors.
-        name: what these are, for errors.
-
-    Raises InputError if there are too few or too many gradients, or of other shapes.
-    """
-    try:
-        gradients = pick(given)
-    except (TypeError, ValueError):
-        raise make_gradients_error(cell, f"returned {type(given).__name__} as gradients of {name}") from None
-    if len(gradients) != len(of):
-        raise make_gradients_error(cell, f"returned {len(gradients)} gradients of {name}, which are {len(of)}")
-    for gradient, tensor in zip(gradients, of, strict=True):
-        if gradient is not None and getattr(gradient, "shape", None) != tensor.shape:
-            shape = tuple(getattr(gradient, "shape", ()))
-            raise make_gradients_error(
-                cell, f"returned a gradient of shape {shape} for {tuple(tensor.shape)}, one of {name}"
-            )
-    return gradients
 
 
 def make_gradients_error(cell: ChunkCell, problem: str) -> InputError:

@@ -15,6 +15,10 @@ _ACCEPTED = "True, False, the steps of a piece as a whole number from 1, or ckpt
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
+class CompileFallback(UserWarning):
+    """Steps run as they are written, though ``compile`` was asked for; the message says why."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Compile:
     """How pieces of a sequence are compiled.

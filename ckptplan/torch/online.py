@@ -1,221 +1,346 @@
-"""Runs sequences that end when something happens, or when their inputs do (docs/online.md)."""
+"""Runs sequences that end when something happens, or when their inputs do.
+
+An online schedule asks after each step whether the sequence has ended. While all states and tapes find room,
+steps are recorded as they run. A sequence that ends so early is reversed at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from itertools import count
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from ckptplan.cost.case import Case
 from ckptplan.errors import InputError, quote_value
+from ckptplan.execution.advice import leave_margin
 from ckptplan.execution.online import OnlineSchedule, fit_online
-from ckptplan.model.plan import Plan
-from ckptplan.schedule.actions import Backward, Record
+from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.torch.ambient import Generators
-from ckptplan.torch.budget import ask, choose_plan
-from ckptplan.torch.call import Call, Cell, OpenSchedule, leave_room, read_options
-from ckptplan.torch.cell_calls import check_result
-from ckptplan.torch.chunk_cell import ChunkCell
-from ckptplan.torch.inputs import GivenInputs, MadeInputs, Sequence, is_list_of_steps
-from ckptplan.torch.losses import stack_outputs
-from ckptplan.torch.probe import walk_made
-from ckptplan.torch.rehearsal import MOST
-from ckptplan.torch.run import Result, run_call
-from ckptplan.torch.surroundings.snapshot import aside
-from ckptplan.torch.survey import Measurement, Survey
-from ckptplan.torch.trees import flatten
+from ckptplan.torch.fit.choose import Beside, find_costs
+from ckptplan.torch.fit.limited import LimitedCall
+from ckptplan.torch.fit.watch import Watch
+from ckptplan.torch.result import Result
+from ckptplan.torch.run.call import Call
+from ckptplan.torch.run.executor import Executor, Observer
+from ckptplan.torch.run.inputs import Inputs, is_list_of_steps
+from ckptplan.torch.run.outputs import SummedLoss, check_scalar
+from ckptplan.torch.run.scope import Scope
+from ckptplan.torch.run.steps import LateStateError, check_result
+from ckptplan.torch.run_call import Results, execute_actions, run_plain_loop, try_call
+from ckptplan.torch.state.nests import LEAF, Nest, flatten, map_leaves
+from ckptplan.torch.state.reach import MAX_SNAPSHOT_BYTES
 from ckptplan.units import MAX_STEPS
 
 #: Says of a state whether the sequence ends there.
 Until = Callable[[Any], object]
-#: Arguments of ``bptt`` that need a known length.
-_NEED_LENGTH = ("schedule", "strict", "compile", "offload")
+#: Says of a state and the number of steps before it whether the sequence ends there.
+Ends = Callable[[Any, int], bool]
+#: The first steps that may be tried.
+_MAX_KNOWN = 4
+#: How often a sequence begins again: each time, what its steps take may be twice as much.
+_MAX_ATTEMPTS = 32
+#: The bytes of the numbers by which the steps of a sequence are recognised, until there are very many.
+_NUMBER_BYTES = 2**13
 
 
-class FollowedInputs(MadeInputs):
-    """Inputs of an iterator, a step each. They are kept, since steps run again."""
+class OnlineInputs(Inputs):
+    """Inputs whose number is not known: tensors, a function (start, stop) -> chunk, or an iterator.
 
-    def __init__(self, inputs: Iterable[Any]) -> None:
-        super().__init__(self._stack)
-        self._source, self._kept = iter(inputs), list[Any]()
+    What an iterator yields is kept, since steps run again. Without inputs, each step gets None.
+
+    Arguments:
+        given: the inputs.
+        has_until: whether a condition ends the sequence.
+
+    Raises InputError.
+    """
+
+    def __init__(self, given: Any, *, has_until: bool) -> None:
+        self._kept: list[Any] = []
+        self._source: Iterator[Any] | None = None
+        if _is_source(given):
+            self.is_made, self.make, self.leaves, self.nest = False, None, [], LEAF
+            self._source, self.steps = iter(()) if given is None else iter(given), MAX_STEPS
+        else:
+            super().__init__(given, MAX_STEPS if callable(given) else None)
+        self._rows = self.steps if self.leaves else MAX_STEPS
+        self._is_empty = given is None
+        if (given is None or callable(given)) and not has_until:
+            raise InputError("is missing: these inputs do not end", field="until", accepted="until(state)")
 
     def has(self, step: int) -> bool:
-        """Return whether there is an input for a step, after those before it."""
+        """Return whether there is an input for a step."""
+        if self._source is None or self._is_empty:
+            return step < self._rows
         while len(self._kept) <= step:
             try:
-                self._kept.append(next(self._source))
+                self._kept.append(_check_item(next(self._source)))
             except StopIteration:
                 return False
         return True
 
-    def _stack(self, start: int, stop: int) -> Any:
-        if not self.has(stop - 1):
+    def cut(self, start: int, stop: int) -> tuple[list[Tensor], Nest]:
+        if self._source is None:
+            return super().cut(start, stop)
+        if not self._is_empty and not self.has(stop - 1):
             raise InputError("ended before their steps did", field="inputs", accepted="the same in each run")
-        return stack_outputs(self._kept[start:stop])
+        return [], LEAF
+
+    def iterate(self, leaves: Sequence[Tensor], nest: Nest, start: int, stop: int) -> Iterator[Any]:
+        if self._source is None:
+            return super().iterate(leaves, nest, start, stop)
+        return iter([None] * (stop - start) if self._is_empty else self._kept[start:stop])
+
+    def iterate_all(self) -> Iterator[Any]:
+        return (self.get_step(step) for step in count() if self.has(step))
+
+    def take_first(self, steps: int) -> Inputs:
+        if self._source is None:
+            return super().take_first(steps)
+        self.has(steps - 1)
+        first = OnlineInputs(iter(self._kept[:steps]) if not self._is_empty else None, has_until=True)
+        first.steps = steps
+        return first
+
+
+def _is_source(given: Any) -> bool:
+    """Return whether inputs are given step by step."""
+    if given is None or isinstance(given, Iterator):
+        return True
+    is_nest = not isinstance(given, Iterable) or isinstance(given, Tensor | dict | tuple)
+    return not is_nest and not callable(given) and (not isinstance(given, list) or is_list_of_steps(given))
+
+
+def _check_item(item: Any) -> Any:
+    if any(leaf.requires_grad for leaf in flatten(item)[0]):
+        raise InputError(
+            "yielded a tensor that requires a gradient, which would not reach what made it",
+            field="inputs",
+            accepted="inputs as tensors, or what makes them (an embedding) within the cell",
+        )
+    return item
 
 
 def bptt_online(
-    cell: Cell,
+    cell: Any,
     inputs: Any,
     state: Any,
     *,
     until: Until | None,
-    plan: Plan | Schedule | OnlineSchedule | None,
+    plan: Any,
     memory: int | str | None,
+    observer: Observer | None,
     **options: Any,
 ) -> Result:
-    """Return the loss of a sequence of unknown length, as ``ckptplan.torch.bptt``. Raises InputError."""
-    for name in _NEED_LENGTH:
-        if options.pop(name, None) not in (None, False):
-            raise InputError(
-                "needs a number of steps that is known beforehand",
-                field=name,
-                accepted="a plan, without until",
-            )
-    options = read_options(plan, memory, **options)
+    """Return the loss of a sequence of unknown length, as ``bptt``. Raises InputError."""
     _check(until, plan, memory)
-    if isinstance(cell, ChunkCell):
-        # A sequence that may end after any of its steps runs them one by one.
-        cell = partial(cell)
-    sequence, has = _open_inputs(inputs, until)
-    if not has(0):
+    given = OnlineInputs(inputs, has_until=until is not None)
+    if not given.has(0):
         raise InputError("have no steps", field="inputs", accepted="at least one step")
 
     def ends(present: Any, steps: int) -> bool:
-        return (until is not None and bool(until(present))) or not has(steps)
+        return (until is not None and bool(until(present))) or not given.has(steps)
 
-    one = Schedule(steps=1, actions=(Record(0, 1), Backward(0, 1)))
-    call = Call(cell=cell, inputs=sequence, state=state, plan=one, **options)
-    known = _count_known(call, until, ends)
-    if isinstance(plan, OnlineSchedule):
-        call = replace(call, plan=OpenSchedule.of(plan, known, ends))
-    else:
-        survey = _choose(call, known, memory, ends)
-        room = leave_room(survey.plan.profile.local_bytes)
-        call = replace(call, plan=survey.make(survey.plan), survey=survey, room=room)
-    run, (value, *final) = run_call(call)
-    steps, executed = run.steps, run.call.plan
-    assert isinstance(executed, OpenSchedule)  # noqa: S101 - this one, or one for larger sizes
-    actions: Any = partial(executed.online.actions, lambda done: done == steps)
-    if run.is_short:
-        actions = (Record(0, steps), Backward(0, steps))
-    return Result(
-        loss=value,
-        state=run.end.fill([leaf.detach() for leaf in final]),
-        plan=Schedule(steps=steps, actions=actions),
+    call = Call(cell=cell, inputs=given, state=state, **options)
+    if not torch.is_grad_enabled():
+        return _make_result(*_run_plainly(call, ends))
+    given.steps = _count_known(call, ends)
+    limited = None if memory is None else _LimitedOnline.of(call, memory)
+    tried = try_call(call) if limited is None else limited.tried
+    if not tried.has_gradients:
+        tried.remember()
+        return _make_result(*_run_plainly(call, ends))
+    runs: list[OnlineExecutor] = []
+
+    def make_executor(call: Call, _: Iterator[Action], scope: Scope, **options: Any) -> Executor:
+        online, watch = (plan, None) if limited is None else (limited.schedule, limited.make_watch())
+        runs.append(OnlineExecutor(call, scope, online, ends, watch=watch, **options))
+        return runs[-1]
+
+    results = execute_actions(
+        tried,
+        lambda: iter(()),
+        observer=observer,
+        executor_type=make_executor,
+        again=None if limited is None else limited.plan_again,
+        attempts=_MAX_ATTEMPTS,
     )
+    online = plan if limited is None else limited.schedule
+    steps, is_short = given.steps, runs[-1].is_short
+    actions: Any = partial(online.actions, lambda done: done == steps)
+    return _make_result(results, steps, (Record(0, steps), Backward(0, steps)) if is_short else actions)
+
+
+class _LimitedOnline:
+    """The schedule of a call within a limit of memory, for the sizes of its first steps, or of larger ones.
+
+    Arguments:
+        limited: the call of the first steps, whose sizes are measured.
+        memory: the limit as it was given.
+    """
+
+    def __init__(self, limited: LimitedCall, memory: int | str) -> None:
+        self._limited, self._memory, self._sizes = limited, memory, limited.sizes
+        self.tried, self.schedule = limited.tried, self._fit()
+        self._watch: Watch | None = None
+
+    @classmethod
+    def of(cls, call: Call, memory: int | str) -> _LimitedOnline:
+        """Return the schedule of a call; its first steps run. Raises InputError."""
+        return cls(LimitedCall.measure(call, memory, beside=Beside(kept=_NUMBER_BYTES)), memory)
+
+    def _fit(self) -> OnlineSchedule:
+        costs, limit = find_costs(self._sizes, self._limited.space), leave_margin(self._limited.space.limit)
+        return fit_online(limit, costs, memory=self._memory, has_margin=True)
+
+    def make_watch(self) -> Watch:
+        """Return what compares the sizes of later steps with those of the schedule."""
+        self._watch = Watch(self._sizes, MAX_STEPS, limit=self._limited.space.limit)
+        return self._watch
+
+    def plan_again(self, _: LateStateError) -> None:
+        """Make a schedule for steps that grow by twice as much as they did so far. Raises InputError."""
+        assert self._watch is not None  # noqa: S101 - an attempt was watched
+        first, seen = self._limited.first, self._watch.correct(self._sizes)
+        self._sizes = seen.grow(
+            state_bytes=2 * seen.state_bytes - first.state_bytes,
+            shown_bytes=2 * seen.shown_bytes - first.shown_bytes,
+            saved_bytes=seen.saved_bytes,
+        )
+        self.schedule = self._fit()
+
+
+def _make_result(results: Results, steps: int, actions: Any) -> Result:
+    state = map_leaves(Tensor.detach, results.state)
+    return Result(loss=results.tensors[0], state=state, plan=Schedule(steps=steps, actions=actions))
+
+
+def _run_plainly(call: Call, ends: Ends) -> tuple[Results, int, Any]:
+    """Run a sequence as a plain loop; return the results, the steps, and the actions of such a loop."""
+    reached = [0]
+
+    def has_ended(state: Any, steps: int) -> bool:
+        reached[0] = steps
+        return ends(state, steps)
+
+    results = run_plain_loop(call, ends=has_ended)
+    return results, reached[0], (Record(0, reached[0]), Backward(0, reached[0]))
 
 
 def _check(until: object, plan: object, memory: object) -> None:
-    """Raise InputError for what does not go together with an unknown length."""
+    """Raise InputError for arguments that do not go together with an unknown length."""
+    accepted = "plan=ckptplan.online(...), or memory='2 GiB'"
     if until is not None and not callable(until):
         raise InputError(f"{quote_value(until)} cannot be called", field="until", accepted="until(state)")
-    if plan is not None and not isinstance(plan, OnlineSchedule):
-        raise InputError(
-            "knows the number of its steps, which until does not",
-            field="plan",
-            accepted="plan=ckptplan.online(...), or memory='2 GiB'",
-        )
     if plan is None and memory is None:
-        accepted = "plan=ckptplan.online(...), or memory='2 GiB'"
         raise InputError("is missing, and so is memory", field="plan", accepted=accepted)
+    if plan is not None and memory is not None:
+        raise InputError("is given together with plan", field="memory", accepted="one of the two")
+    if plan is not None and not isinstance(plan, OnlineSchedule):
+        raise InputError("knows the number of its steps, which until does not", field="plan", accepted=accepted)
 
 
-def _open_inputs(inputs: Any, until: object) -> tuple[Sequence, Callable[[int], bool]]:
-    """Return the inputs as a sequence, and what says whether there is one for a step."""
-    if callable(inputs):
-        if until is None:
-            raise InputError("is missing: these inputs do not end", field="until", accepted="until(state)")
-        return MadeInputs(inputs), lambda step: step < MAX_STEPS
-    if isinstance(inputs, Iterator) or (
-        isinstance(inputs, Iterable)
-        and not isinstance(inputs, torch.Tensor | dict | tuple)
-        and (not isinstance(inputs, list) or is_list_of_steps(inputs))
-    ):
-        followed = FollowedInputs(inputs)
-        return followed, followed.has
-    leaves, _ = flatten(inputs)
-    rows = len(leaves[0]) if leaves and leaves[0].dim() else 0
-    return GivenInputs(inputs, steps=rows, asked_by="first tensor"), lambda step: step < rows
+def _count_known(call: Call, ends: Ends) -> int:
+    """Return how many steps of a few first ones the sequence has. They run without a graph; all is put back."""
+    scope = Scope.of(call)
+    scope.start = scope.reach.take_snapshot(all_digests=True, copied_bytes=MAX_SNAPSHOT_BYTES)
+    state = map_leaves(lambda leaf: leaf.detach().clone(), call.state)
+    try:
+        with torch.no_grad():
+            for step in range(_MAX_KNOWN):
+                state, _ = check_result(call.cell(state, call.inputs.get_step(step)))
+                if ends(state, step + 1):
+                    return step + 1
+        return _MAX_KNOWN
+    finally:
+        scope.reach.restore(scope.start)
 
 
-def _count_known(call: Call, until: Until | None, ends: Callable[[Any, int], bool]) -> int:
-    """Return how many first steps are known to come: they run aside, and all is put back."""
-    reached = walk_made({**call.things, "until": until}, call)
-    generators = Generators(call.device, wanted=True, held=reached.generators)
-    state = call.state
-    with torch.no_grad(), aside(reached, generators):
-        for step in range(MOST):
-            state, _ = check_result(call.cell(state, call.sequence.take(step)))
-            if ends(state, step + 1):
-                return step + 1
-    return MOST
+class OnlineExecutor(Executor):
+    """Executes an online schedule, whose actions depend on when the sequence ends.
 
-
-@dataclass(kw_only=True)
-class OnlineSurvey(Survey):
-    """What the steps of a sequence of unknown length keep; its plan is that of the first steps.
-
-    ``make`` returns the schedule for the sizes and the limit of such a plan.
+    Arguments:
+        call: the call, whose inputs are ``OnlineInputs``.
+        scope: what the call can reach.
+        online: the schedule.
+        ends: says whether the sequence has ended.
+        watch: compares the sizes of steps with those of the schedule; None if the schedule was given.
+        options: those of ``Executor``.
     """
 
-    make: Callable[[Plan], OpenSchedule]
-    #: More than any sequence needs, as each time it may be twice as long.
-    most_tries: ClassVar[int] = 60
+    def __init__(
+        self,
+        call: Call,
+        scope: Scope,
+        online: OnlineSchedule,
+        ends: Ends,
+        *,
+        watch: Watch | None = None,
+        **options: Any,
+    ) -> None:
+        call.inputs.steps = MAX_STEPS
+        super().__init__(call, self._follow(online), scope, **options)
+        self._watch = watch
+        self._ends, self._has_ended, self._short_steps = ends, False, online.short_steps
+        #: Whether the sequence ended with all of its steps recorded.
+        self.is_short = False
 
-    def list_samples(self, start: int, stop: int) -> Iterator[int]:
-        """Yield the steps between two that are recorded to count their tapes, each a seventh later or more."""
-        for step in range(start, stop):
-            below = 1 << max(0, step.bit_length() - 3)
-            if step >= self.plan.steps and step % below == 0:
-                yield step
+    def _follow(self, online: OnlineSchedule) -> Iterator[Action]:
+        for action in online.actions(self._ask):
+            if self.is_short:
+                break
+            yield action
+        else:
+            return
+        # The last step is recorded once more, with a loss of the final state.
+        steps = self.call.inputs.steps
+        yield Load(steps - 1, Tier.LOCAL)
+        yield from (Free(state, Tier.LOCAL) for state in range(steps))
+        self.tapes.pop()
+        yield Record(steps - 1, steps)
+        yield Backward(0, steps)
 
-    def plan_again(self) -> OpenSchedule:
-        """Return a schedule for what was seen so far. Raises InputError if none fits."""
-        super().plan_again()
-        return self.make(self.plan)
+    def _ask(self, steps: int) -> bool:
+        with torch.no_grad():
+            self._has_ended = self._ends(self.state.passed.value, steps)
+            if self._has_ended:
+                self.call.inputs.steps = steps
+                self.is_short = len(self.tapes) == steps
+                self._add_final_loss()
+        return self._has_ended
 
-    def _find_peak(self, sizes: Measurement, *, more: int) -> int:
-        online, limit = self.make(self.plan).online, self.plan.goal.local_bytes
-        assert limit is not None  # noqa: S101 - it was made for a limit
-        beside = limit - online.memory
-        return beside + online.slots * sizes.state_bytes + sizes.tape_bytes + more
+    def _add_final_loss(self) -> None:
+        final_loss = self.call.losses.get("final_loss")
+        if final_loss is not None and isinstance(self.outputs, SummedLoss):
+            self.outputs.add([check_scalar(final_loss(self.state.passed.value), "final_loss")])
 
-    def _extrapolate(self, growth: int, step: int) -> int:
-        # As much again, so that a sequence begins again a number of times that is logarithmic in its growth.
-        return growth
+    def _run_sweep(self) -> None:
+        for action in self._actions:
+            if self._has_ended:
+                self._next = action
+                return
+            self._do(action)
 
+    def _advance(self, start: int, stop: int) -> None:
+        if self._has_ended or stop > self._short_steps or len(self.tapes) < start:
+            if not self._has_ended:
+                self.tapes.clear()
+            super()._advance(start, stop)
+        else:
+            self._record(start, stop)
+            if self._verifier is not None:
+                self._verifier.reach(stop, self.state.read())
 
-def _choose(call: Call, known: int, memory: Any, ends: Callable[[Any, int], bool]) -> OnlineSurvey:
-    """Return what watches a sequence within a limit of memory, planned with the sizes of the first steps.
-
-    Raises InputError.
-    """
-    leaves, structure = call.sequence.piece(0, known)
-    options = {name: getattr(call, name) for name in ("losses", "parameters", "replay_randomness")}
-    asked = ask(cell=call.cell, inputs=structure.fill(leaves), state=call.state, **options)
-    first = choose_plan(asked, memory, advises=False).survey
-    assert first is not None  # noqa: S101 - nothing is compiled
-    # The gradients of all inputs are there, not only those of the first steps.
-    later = sum(leaf[known:].nbytes for leaf in call.sequence.leaves if leaf.requires_grad)
-
-    def make(plan: Plan) -> OpenSchedule:
-        assert plan.goal.local_bytes is not None  # noqa: S101 - the limit
-        costs = Case(workload=plan.workload, profile=plan.profile).costs
-        costs = costs.replace(steps=1, resident_bytes=costs.resident_bytes + later)
-        online = fit_online(plan.goal.local_bytes, costs, memory=memory, has_margin=True)
-        return OpenSchedule.of(online, known, ends)
-
-    return OnlineSurvey(
-        measurement=first.measurement,
-        plan=first.plan,
-        replan=first.replan,
-        keep=first.keep,
-        # Any sequence may be longer than those before.
-        is_open=True,
-        make=make,
-    )
+    def _do(self, action: Action) -> None:
+        super()._do(action)
+        if self._watch is None or self._reverses:
+            return
+        if isinstance(action, Save):
+            self._watch.see_state(action.state, self.stores[action.tier].get(action.state).bytes)
+        if self.tapes and isinstance(action, Advance | Record):
+            # Steps of a short sequence are recorded one by one.
+            tape = self.tapes[-1]
+            self._watch.see_tape(tape.start, tape.stop, tape.step_bytes)

@@ -9,7 +9,7 @@ import ckptplan
 from ckptplan import InputError
 from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.torch_backend.cells import build_network
-from ckptplan.torch.trees import byte_size, flatten
+from ckptplan.torch.state.nests import count_bytes, flatten
 
 FACTORIES = """
 import torch
@@ -82,7 +82,7 @@ def test_cells_that_are_there_are_made_from_their_names(name: str) -> None:
     network = build_network(CellSpec.parse(f"{name}(inputs=3, neurons=5)"), batch=2, device="cpu", seed=1)
     state, _ = network.cell(network.state, network.inputs(4)[0])
     assert flatten(state)[0][0].shape == (2, 5)
-    assert byte_size(flatten(network.state)[0]) == 2 * 5 * 4 * (2 if name == "lstm" else 1)
+    assert count_bytes(flatten(network.state)[0]) == 2 * 5 * 4 * (2 if name == "lstm" else 1)
 
 
 def test_weights_and_data_follow_from_the_seed() -> None:

@@ -11,7 +11,7 @@ import torch
 from ckptplan.calibration.backend import RunCounter
 from ckptplan.calibration.calibrate import calibrate
 from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.torch_backend.cells import MeasuredNetwork, PieceCell, build_network
+from ckptplan.calibration.torch_backend.cells import MeasuredNetwork, build_network
 from ckptplan.calibration.torch_backend.footprint import FEWEST_RUNS, measure
 from ckptplan.calibration.torch_backend.runs import TorchProgram, compile_pieces
 from ckptplan.errors import InputError
@@ -52,7 +52,7 @@ def test_the_text_of_a_cell_says_how_many_steps_a_piece_has() -> None:
 
 def test_a_step_is_a_piece_of_steps(network: MeasuredNetwork) -> None:
     alone = build(f"rnn(inputs=4, neurons=64, compile={1})")
-    assert torch.equal(network.inputs(3).flatten(0, 1), alone.inputs(3 * PIECE).flatten(0, 1))
+    assert torch.equal(network.inputs(3), alone.inputs(3 * PIECE))
     assert_close(gradients(network, 3), gradients(alone, 3 * PIECE), relative=1e-5)
 
 
@@ -103,9 +103,9 @@ def test_a_cell_that_cannot_be_compiled_is_refused_with_the_reason(network: Meas
     broken = Broken()
     theirs = replace(
         network,
-        cell=PieceCell(broken),
+        cell=broken,
         state=torch.zeros(3, 8),
-        make_inputs=lambda count: torch.zeros(count, PIECE, 3, 4),
+        make_inputs=lambda count: torch.zeros(count, 3, 4),
         parameters=tuple(broken.parameters()),
     )
     with pytest.raises(InputError, match=r"is 2, but .*graph break at test_pieces.py"):

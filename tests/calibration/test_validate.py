@@ -20,6 +20,7 @@ from ckptplan.calibration.torch_backend.runs import TorchProgram
 from ckptplan.calibration.validate import validate
 from ckptplan.calibration.validation import Row, Validation, Verdict, explain_difference, gradient_row
 from ckptplan.model.workload import ACTION_TIMES
+from ckptplan.paper.setting import load_paper_setting
 from ckptplan.planning.playback import make_schedule
 from ckptplan.report.formats import json_text
 from ckptplan.report.validation import view_validation
@@ -156,7 +157,7 @@ def test_gradients_that_overflow_in_plain_backpropagation_are_told_of() -> None:
 
 
 def plan_of_other_hardware() -> Plan:
-    workload = ckptplan.load_workload("paper-snn").with_batch(2).with_neurons(64).with_steps(40)
+    workload = load_paper_setting().workload.with_batch(2).with_neurons(64).with_steps(40)
     return ckptplan.optimize(workload, ckptplan.load_profile("nvidia-h200"), strategies=["remote", "base"])
 
 

@@ -110,7 +110,7 @@ def test_the_efficiency_is_what_makes_the_roofline_true_on_the_machine_itself(ca
     assert operations is not None
     assert operations.efficiency is not None
     assert operations.measured_on == profile.name == workload.timed_on
-    ideal = sum(find_ideal(operations, profile))
+    ideal = sum(find_ideal(operations, profile).values())
     measured = workload.forward_seconds + workload.backward_seconds
     assert ideal / operations.efficiency == pytest.approx(measured, rel=1e-3)
     assert 0 < operations.efficiency < 1

@@ -9,7 +9,9 @@ import torch
 
 import ckptplan
 from ckptplan import Plan
-from ckptplan.torch import piece_choice
+from ckptplan.torch import run_call
+from ckptplan.torch.fit import limited
+from ckptplan.torch.pieces import compiled, length
 
 #: A machine whose numbers do not matter: plans are made in units of one state.
 MACHINE = ckptplan.HardwareProfile(
@@ -80,7 +82,9 @@ def assert_close(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor], *
         assert float((one - other).abs().max()) <= relative * max(scale, 1e-30)
 
 
-def forget_pieces() -> None:
-    """Forget all compiled pieces, so that each call compiles anew."""
-    for kept in (piece_choice._known, piece_choice._codes):
-        kept.clear()
+def forget_measurements() -> None:
+    """Forget what earlier calls showed: their kinds, their sizes and the lengths of their pieces."""
+    run_call.forget_calls()
+    limited.forget_sizes()
+    length.forget_lengths()
+    compiled.forget_pieces()

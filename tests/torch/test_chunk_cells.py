@@ -12,12 +12,11 @@ import torch
 from torch.nn.modules.module import register_module_full_backward_hook
 
 from ckptplan import InputError
-from ckptplan.torch import LIF, ChunkCell, bptt, unroll
+from ckptplan.torch import LIF, ChunkCell, bptt, plan_for, run_call, unroll
 from ckptplan.torch.chunk_cell import ChunkGradients
 from ckptplan.torch.lif import LIFBefore, LIFOutputs
-from ckptplan.torch.rehearsal import rehearse_first
 from ckptplan.torch.spikes import Spikes
-from tests.torch.support import assert_close, forget_pieces, gradients, job, plain, plan_of
+from tests.torch.support import assert_close, gradients, job, plain, plan_of
 
 STEPS = 24
 every_strategy = pytest.mark.parametrize("strategy", ["base", "standard", "revolve"])
@@ -47,6 +46,52 @@ def assert_like_plain(cell: Any, inputs: Any, state: Any, wanted: list[Any], str
     theirs = gradients(torch.stack([squares(0, one) for one in outputs]).sum(), wanted)
     result = bptt(cell, inputs, state, squares, plan=plan(strategy))
     assert_close(gradients(result.loss, wanted), theirs, relative=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["steps", "chunks", "outputs"])
+@pytest.mark.parametrize("spiking", [False, True])
+@pytest.mark.parametrize("recurrent", [False, True])
+@pytest.mark.parametrize("how", ["base", "standard", "double", "revolve", "optimal", "memory"])
+def test_gradients_are_those_of_steps(how: str, recurrent: bool, spiking: bool, kind: str) -> None:
+    """Of weights, of another module in the loss, of inputs and of the initial state."""
+    torch.manual_seed(0)
+    cell = LIF(5, 7, threshold=0.3, dtype=torch.float64, recurrent=recurrent, spiking_inputs=spiking)
+    head, steps = torch.nn.Linear(7, 2).double(), 70
+    inputs, state = torch.randn(steps, 3, 5).double(), torch.randn(3, 7).double().requires_grad_()
+    inputs = (inputs > 1).double() if spiking else inputs
+    inputs.requires_grad_()
+    wanted = [state, inputs, *cell.parameters(), *head.parameters()]
+    weights = torch.arange(1, steps + 1).double()
+
+    def weigh(start: int, outputs: torch.Tensor) -> torch.Tensor:
+        read: torch.Tensor = head(outputs)
+        return (weights[start : start + len(outputs)] * read.square().sum((1, 2))).sum()
+
+    outputs, final = plain(cell, inputs, state, steps)
+    expected = weigh(0, torch.stack(outputs)) + final.square().sum()
+    options: dict[str, Any] = {"memory": "310 kB"}
+    if how != "memory":
+        options = {"plan": plan_of(steps, how, states=100 if how == "base" else 16, alpha=1)}
+    if kind == "outputs":
+        stacked, last = unroll(cell, inputs, state, **options)
+        assert torch.equal(stacked.detach(), torch.stack(outputs).detach())
+        found = weigh(0, stacked) + last.square().sum()
+    else:
+        losses = {
+            "steps": {"loss": lambda step, output: weigh(step, output[None])},
+            "chunks": {"chunk_loss": weigh},
+        }
+        options |= {**losses[kind], "final_loss": lambda end: end.square().sum()}
+        found = bptt(cell, inputs, state, **options).loss
+    assert found.item() == pytest.approx(expected.item(), rel=1e-12)
+    assert_close(gradients(found, wanted), gradients(expected, wanted), relative=1e-11)
+
+
+def test_a_plan_counts_the_outputs_that_are_saved() -> None:
+    cell, inputs = LIF(16, 64, threshold=0.1), torch.randn(100, 64, 16)
+    plan = plan_for(cell, inputs, cell.initial_state(64), lambda _, output: output.mean(), memory="2 MB")
+    # Spikes take at most one bit for each neuron of each sample.
+    assert 64 <= plan.workload.resident_bytes_per_step <= 64 * 64 // 8 + 64
 
 
 # One tensor in several roles
@@ -169,18 +214,18 @@ OTHER = "reverse is not the backward pass of its forward: the gradient of"
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (OtherSurrogate, rf"OtherSurrogate.{OTHER} the state differs by \d+.\d% of its norm"),
-        (OtherForward, f"OtherForward.{OTHER} the state differs"),
-        (ForgottenState, f"ForgottenState.{OTHER} the state is missing"),
-        (ForgottenFollowing, f"ForgottenFollowing.{OTHER} the state differs"),
-        (ForgottenInputs, f"ForgottenInputs.{OTHER} the inputs is missing"),
+        (OtherSurrogate, f"OtherSurrogate.{OTHER} cell.weight differs"),
+        (OtherForward, f"OtherForward.{OTHER} cell.weight differs"),
+        (ForgottenState, f"ForgottenState.{OTHER} cell.weight differs"),
+        (ForgottenFollowing, f"ForgottenFollowing.{OTHER} cell.weight differs"),
+        (ForgottenInputs, f"ForgottenInputs.{OTHER} tensor 0 of the inputs is missing"),
         (OffByOne, f"OffByOne.{OTHER} cell.recurrent_weight differs"),
         (MissingParameter, f"MissingParameter.{OTHER} cell.bias is missing"),
         (TooFew, r"TooFew.reverse returned 2 gradients of the parameters \(weight, bias, recurrent_weight\)"),
         (OtherOrder, r"OtherOrder.reverse returned a gradient of shape \(7, 7\) for \(7, 5\)"),
         (NoGradients, "NoGradients.reverse returned tuple"),
         (Unregistered, f"Unregistered.{OTHER} cell.gain is missing"),
-        (ForgetsSpikes, r"ForgetsSpikes.run: the state after step \d+ of a chunk is not what forward returns"),
+        (ForgetsSpikes, f"ForgetsSpikes.{OTHER} cell.weight differs"),
     ],
 )
 @pytest.mark.parametrize("verify", [True, False])
@@ -202,6 +247,12 @@ class SteepInputs(LIF):
         return replace(found, parameters=(weight * 1.01, *others))
 
 
+#: The first steps are compared no more precisely than the least precise type in which they may compute.
+STEEP_INPUTS = pytest.param(
+    SteepInputs, marks=pytest.mark.xfail(reason="rounding may cause as much", strict=True)
+)
+
+
 class SteepBias(LIF):
     def reverse(self, *given: Any, **more: Any) -> ChunkGradients:
         found = super().reverse(*given, **more)
@@ -216,7 +267,7 @@ def _cast(cell: LIF, inputs: torch.Tensor, state: torch.Tensor) -> None:
         bptt(cell, inputs, state, lambda _, one: (one @ readout).square().sum().float(), plan=plan())
 
 
-@pytest.mark.parametrize("kind", [LIF, SteepInputs])
+@pytest.mark.parametrize("kind", [LIF, STEEP_INPUTS])
 def test_a_cell_that_is_not_cast_is_compared_in_its_own_precision(kind: type[LIF]) -> None:
     """Under autocast, where a readout is cast; the cell is not."""
     torch.manual_seed(0)
@@ -229,7 +280,7 @@ def test_a_cell_that_is_not_cast_is_compared_in_its_own_precision(kind: type[LIF
         _cast(cell, inputs, state)
 
 
-@pytest.mark.parametrize("kind", [LIF, SteepInputs])
+@pytest.mark.parametrize("kind", [LIF, STEEP_INPUTS])
 def test_inputs_that_a_cell_widens_make_it_no_less_precise(kind: type[LIF]) -> None:
     class Widening(kind):  # type: ignore[misc, valid-type]
         def forward(self, state: torch.Tensor, x: torch.Tensor) -> Any:
@@ -285,24 +336,6 @@ def test_steps_in_the_middle_know_which_neurons_fired_before(strategy: str) -> N
     assert_like_plain(cell, inputs, state, list(cell.parameters()), strategy)
 
 
-@pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning", "ignore:The .grad attribute of a Tensor that is not a leaf"
-)
-def test_in_compiled_pieces_steps_in_the_middle_run_as_forward_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No chunk keeps there which neurons fired before."""
-    forget_pieces()
-    torch._dynamo.reset()
-    monkeypatch.setattr("ckptplan.torch.compiling.backend.compile_fx", lambda graph, *_, **__: graph.forward)
-    cell = make(SilentBefore)
-    inputs, state = job(STEPS)[0], torch.zeros(3, 7).double()
-    outputs, _ = plain(cell, inputs, state, STEPS)
-    wanted = list(cell.parameters())
-    theirs = gradients(torch.stack([squares(0, one) for one in outputs]).sum(), wanted)
-    result = bptt(cell, inputs, state, squares, plan=plan(), compile=4, verify="always")
-    assert result.piece == 4
-    assert_close(gradients(result.loss, wanted), theirs, relative=1e-9)
-
-
 @pytest.mark.parametrize("kind", [OffByOne, ForgetsSpikes])
 def test_so_it_is_where_neurons_are_silent_at_first(kind: type[LIF]) -> None:
     """A gradient of a weight that nothing uses yet is zero, whatever it is computed from."""
@@ -345,20 +378,21 @@ class Watched(LIF):
 
 def test_the_comparison_is_made_once_a_kind_of_call_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither in the cell nor in the state of random generators."""
-    made: list[object] = []
+    tried: list[object] = []
+    real = run_call.__dict__["try_steps"]
 
-    def rehearse(call: Any, *given: Any, **more: Any) -> None:
-        made.append(call.cell)
-        rehearse_first(call, *given, **more)
+    def count(call: Any, *args: Any, **options: Any) -> Any:
+        tried.append(call.cell)
+        return real(call, *args, **options)
 
-    monkeypatch.setattr("ckptplan.torch.run.rehearse_first", rehearse)
+    monkeypatch.setattr(run_call, "try_steps", count)
     cell = make(Watched)
     torch.manual_seed(3)
     before = torch.get_rng_state()
     for _ in range(3):
         run(cell)
         cell.zero_grad()
-    assert made == [cell]
+    assert tried == [cell]
     assert torch.equal(before, torch.get_rng_state())
     assert cell.calls == 0
 
@@ -472,7 +506,7 @@ def test_a_state_may_hold_what_has_no_gradient(strategy: str) -> None:
 def test_gradients_nest_as_the_state_does(wrong: str) -> None:
     inputs, _ = job(STEPS)
     state = torch.zeros(3).long(), torch.zeros(3, 5).double()
-    with pytest.raises(InputError, match=r"Averages.reverse returned \w+ as gradients of the state"):
+    with pytest.raises(InputError, match=r"Averages.reverse returned 1 gradients of the state, which are 2"):
         bptt(Averages(wrong=wrong), inputs, state, squares, plan=plan())
 
 

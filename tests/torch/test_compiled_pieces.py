@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from ckptplan.errors import InputError
 from ckptplan.torch import LIF, Compile, CompileFallback, Result, bptt
-from tests.torch.support import assert_close, forget_pieces, plan_of
+from tests.torch.support import assert_close, forget_measurements, plan_of
 
 #: PyTorch's compiler uses what PyTorch deprecates, and looks at the gradient of each state.
 pytestmark = pytest.mark.filterwarnings(
@@ -56,7 +56,7 @@ class Subject:
     """A cell whose pieces the machine's C++ compiler has made, once for all tests here."""
 
     def __init__(self) -> None:
-        forget_pieces()
+        forget_measurements()
         self.cell = Noisy()
         self.said: list[tuple[str, float | None]] = []
         self.compile = Compile(steps=PIECE, progress=lambda what, seconds: self.said.append((what, seconds)))
@@ -139,7 +139,7 @@ def test_steps_of_a_layer_with_kernels_are_compiled_if_that_is_asked_for() -> No
 
 def test_under_autocast_the_kernels_of_a_layer_stay() -> None:
     """They keep the precision of the parameters."""
-    forget_pieces()
+    forget_measurements()
     with torch.autocast("cpu", dtype=torch.bfloat16), pytest.warns(CompileFallback, match="kernels"):
         result, found = differentiate_lif(LIF(5, 7), compile=Compile(steps=PIECE))
     assert result.piece is None

@@ -14,12 +14,10 @@ import ckptplan
 from ckptplan import InputError, Plan
 from ckptplan.torch import Compile, bptt, plan_for
 from ckptplan.torch.adapters import TorchCell
+from ckptplan.torch.device.memory import available_bytes
+from ckptplan.torch.device.meters import measure_allocated
 from ckptplan.torch.lif import LIF
-from ckptplan.torch.memory import available_bytes
-from ckptplan.torch.meters import measure_allocated
-from ckptplan.torch.remote_store import HostStore
-from ckptplan.torch.stores import Checkpoint
-from ckptplan.torch.trees import flatten
+from ckptplan.torch.store.host import HostStore
 from tests.torch.support import MACHINE, assert_close, gradients, plain, plan_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -89,12 +87,12 @@ def test_host_memory_is_pinned_and_used_again() -> None:
     store = HostStore(torch.device("cuda"), ahead=True)
     for turn in range(50):
         state = torch.full((1 << 20,), float(turn), device="cuda")
-        store.put(turn, Checkpoint(*flatten(state), ()))
+        store.keep(turn, [state])
         # What is let go, and filled anew, must not reach the copy that is under way.
         del state
         torch.zeros(1 << 20, device="cuda")
         store.expect((turn,))
-        assert store.get(turn).leaves[0].eq(float(turn)).all()
+        assert store.fetch(turn)[0].eq(float(turn)).all()
         store.drop(turn)
     assert store.buffers == 1
     store.close()
@@ -286,11 +284,11 @@ def test_the_limit_holds_by_the_allocator(share: float) -> None:
     found = re.search(r"\(([\d,]+) bytes", str(refused.value))
     assert found is not None
     limit = round(share * int(found[1].replace(",", "")))
-    for _ in range(2):
+    for _ in range(3):
         module.zero_grad()
         with measure_allocated(torch.device("cuda")) as allocated:
             bptt(cell, inputs, state, squares, memory=limit).loss.backward()
-    assert allocated.peak <= 1.03 * limit
+        assert allocated.peak <= 1.03 * limit
 
 
 def test_a_number_of_threads_may_be_set() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ckptplan.torch import LIF, bptt, unroll
-from ckptplan.torch.meters import LiveBytes
+from ckptplan.torch.device.meters import LiveBytes
 from tests.torch.support import assert_close, gradients, plain, plan_of
 
 STEPS, BATCH, UNITS = 400, 8, 64

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ckptplan import Infeasible, InputError
+from ckptplan import Infeasible
 from ckptplan.planning.playback import make_schedule
 from ckptplan.strategies.registry import all_strategies
 from ckptplan.torch import bptt, unroll
-from ckptplan.torch.meters import LiveBytes
+from ckptplan.torch.device.meters import LiveBytes
 from tests.torch.support import assert_close, gradients, gru, job, plain, plan_of
 
 
@@ -217,6 +217,24 @@ def test_a_step_may_use_forward_mode_inside() -> None:
     assert_close(gradients(result.loss, wanted), gradients(theirs, wanted), relative=1e-9)
 
 
+@pytest.mark.parametrize("strategy", ["standard", "double"])
+def test_losses_may_be_less_precise_than_parameters_and_states_sparse(strategy: str) -> None:
+    cell, wanted = gru()
+    inputs, state = job(24)
+
+    def step(given: Any, x: torch.Tensor) -> Any:
+        hidden, _ = cell(given.to_dense(), x)
+        return hidden.to_sparse(), hidden.float()
+
+    def loss(_: int, output: torch.Tensor) -> torch.Tensor:
+        return output.square().mean()
+
+    outputs, _ = plain(step, inputs, state.detach().to_sparse(), 24)
+    theirs = gradients(torch.stack([loss(0, output) for output in outputs]).sum(), wanted)
+    result = bptt(step, inputs, state.detach().to_sparse(), loss, plan=plan_of(24, strategy, states=14))
+    assert_close(gradients(result.loss, wanted), theirs, relative=1e-5)
+
+
 def test_sparse_gradients_stay_sparse() -> None:
     """As in plain backpropagation: some optimizers take no others."""
     table, cell = torch.nn.Embedding(20, 5, sparse=True).double(), torch.nn.RNNCell(5, 7).double()
@@ -240,22 +258,27 @@ def test_sparse_gradients_stay_sparse() -> None:
 
 @pytest.mark.parametrize("verify", [True, False])
 @pytest.mark.parametrize("case", ["hook", "chain", "leaf"])
-def test_named_tensors_that_were_computed_with_hooks_or_from_others_are_refused(
-    case: str, *, verify: bool
-) -> None:
-    """Each run of steps would call the hooks, and backpropagate from one to the other, again."""
+def test_named_tensors_may_be_computed_with_hooks_or_from_each_other(case: str, *, verify: bool) -> None:
+    """A hook sees the whole gradient once, as in a plain loop."""
     weight = torch.randn(5, 5, dtype=torch.float64).requires_grad_()
-    first = 2 * weight
-    second = first + 1
-    if case == "hook":
-        first.register_hook(lambda gradient: 2 * gradient)
-    named = {"hook": [first], "chain": [second, first], "leaf": [first, weight]}[case]
-
-    def step(state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        state = torch.tanh(state @ named[0] + x)
-        return state, state
-
     inputs, state = torch.randn(12, 3, 5, dtype=torch.float64), torch.zeros(3, 5, dtype=torch.float64)
-    plan = plan_of(12, "double", states=5)
-    with pytest.raises(InputError, match=r"parameters: names the tensor .* which was computed"):
-        bptt(step, inputs, state, lambda _, one: one.sum(), plan=plan, parameters=named, verify=verify)
+    found = []
+    for planned in (True, False):
+        first = 2 * weight
+        second = first + 1
+        if case == "hook":
+            first.register_hook(lambda gradient: gradient.clamp(-1, 1))
+        named = {"hook": [first], "chain": [second, first], "leaf": [first, weight]}[case]
+
+        def step(state: torch.Tensor, x: torch.Tensor, *, named: Any = named) -> Any:
+            state = torch.tanh(state @ named[0] + x)
+            return state, state
+
+        if planned:
+            plan = plan_of(12, "double", states=5)
+            options: Any = {"plan": plan, "parameters": named, "verify": verify}
+            total = bptt(step, inputs, state, lambda _, one: one.sum(), **options).loss
+        else:
+            total = torch.stack(plain(step, inputs, state, 12)[0]).sum()
+        found.append(gradients(total, [weight]))
+    assert_close(*found, relative=1e-12)

@@ -15,9 +15,9 @@ from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.actions import Action
 from ckptplan.strategies.registry import all_strategies
 from ckptplan.torch import bptt, unroll
-from ckptplan.torch.chunk_engine import SavedLog
-from ckptplan.torch.executor import Executor
 from ckptplan.torch.lif import LIF
+from ckptplan.torch.run.chunk_steps import SavedLog
+from ckptplan.torch.run.executor import Executor
 from tests.torch.support import assert_close, gradients, plain, plan_of
 
 
@@ -171,7 +171,7 @@ def test_saved_spikes_are_counted_and_let_go(chunk: int) -> None:
     sizes: list[int] = []
 
     def observe(_: Action, executor: Executor) -> None:
-        sizes.append(executor.engine.saved_bytes)
+        sizes.append(executor.steps.saved_bytes)
 
     result = bptt(
         cell,

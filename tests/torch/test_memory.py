@@ -14,15 +14,13 @@ import ckptplan
 from ckptplan.execution.lookahead import Lookahead
 from ckptplan.schedule.actions import Load, Tier, Transfer
 from ckptplan.strategies.registry import all_strategies
-from ckptplan.torch.ambient import RandomState
 from tests.torch.support import plan_of
 
-NO_RANDOM: RandomState = ()
 #: A limit on the memory of the process, as a container or a batch system sets one.
 SCRIPT = """
 import resource, sys, torch, ckptplan
 from ckptplan.torch import bptt
-from ckptplan.torch.memory import OutOfMemory
+from ckptplan.torch.device.memory import OutOfMemory
 from tests.torch.support import plan_of
 
 torch.set_num_threads(1)
@@ -55,7 +53,7 @@ from ckptplan.calibration.torch_backend import footprint
 from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.torch_backend.cells import build_network
 from ckptplan.calibration.backend import RunCounter
-from ckptplan.torch.memory import OutOfMemory
+from ckptplan.torch.device.memory import OutOfMemory
 
 torch.set_num_threads(1)
 network = build_network(CellSpec(name="gru", inputs=8, neurons=512), batch=512, device="cpu", seed=0)
@@ -106,7 +104,7 @@ def test_memory_that_runs_out_in_a_calibration_names_no_plan_that_was_never_made
 
 
 def test_other_errors_stay_what_they_are() -> None:
-    from ckptplan.torch.memory import explain_exhaustion
+    from ckptplan.torch.device.memory import explain_exhaustion
 
     with pytest.raises(RuntimeError, match="shapes"), explain_exhaustion(plan_of(8), torch.device("cpu")):
         raise RuntimeError("shapes do not match")

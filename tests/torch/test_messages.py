@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -42,10 +41,13 @@ def data() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @cells
-def test_an_empty_batch_is_named(make: Callable[[], Any]) -> None:
-    inputs, state = data()
-    with pytest.raises(InputError, match=r"inputs: have no elements: the shape of a step is \(0, 5\)"):
-        run(make(), inputs[:, :0], state[:0], "memory")
+@ways
+def test_an_empty_batch_has_gradients_of_zero(make: Callable[[], Any], way: str) -> None:
+    (inputs, state), cell = data(), make()
+    begin = state[:0].requires_grad_()
+    result = bptt(cell, inputs[:, :0], begin, squares, **how(way))
+    assert result.loss == 0
+    assert gradients(result.loss, [begin])[0].shape == (0, 7)
 
 
 @cells
@@ -60,10 +62,12 @@ def test_an_empty_sequence_is_named(make: Callable[[], Any]) -> None:
 @pytest.mark.parametrize("batch", [3, STEPS])
 @ways
 def test_a_list_of_time_steps_is_named(make: Callable[[], Any], kind: type, batch: int, way: str) -> None:
-    """Also if the batch, taken for time, is as long as the sequence."""
+    """By the message, or by a note if the batch, taken for time, is as long as the sequence."""
     inputs, state = torch.randn(STEPS, batch, 5), torch.zeros(batch, 7)
-    with pytest.raises(InputError, match=r"inputs: .* of 12 tensors.* is a nest of 12 inputs.*torch.stack"):
+    with pytest.raises((InputError, AttributeError, TypeError)) as raised:
         run(make(), kind(inputs), state, way)
+    notes = getattr(raised.value, "__notes__", ())
+    assert "torch.stack makes one tensor of" in "".join([str(raised.value), *notes])
 
 
 def test_a_cell_may_take_a_list() -> None:
@@ -89,8 +93,8 @@ def test_a_cell_may_take_a_list() -> None:
 @pytest.mark.parametrize(
     ("change", "kind"),
     [
-        (torch.Tensor.to_sparse, "sparse_coo"),
-        (lambda inputs: inputs[:, 0].to_sparse_csr(), "sparse_csr"),
+        (torch.Tensor.to_sparse, "sparse coo"),
+        (lambda inputs: inputs[:, 0].to_sparse_csr(), "sparse csr"),
         (lambda inputs: torch.nested.nested_tensor(list(inputs)), "nested"),
         (lambda inputs: torch.nested.nested_tensor(list(inputs), layout=torch.jagged), "nested"),
     ],
@@ -101,7 +105,7 @@ def test_sparse_and_nested_inputs_are_refused(change: Any, kind: str, way: str) 
     with pytest.raises(InputError, match=f"inputs: hold a {kind} tensor"):
         run(cell, change(inputs), state, way)
     if way == "plan":
-        with pytest.raises(InputError, match="inputs: hold a sparse_coo tensor"):
+        with pytest.raises(InputError, match="inputs: hold a sparse coo tensor"):
             run(cell, lambda start, stop: inputs[start:stop].to_sparse(), state)
 
 
@@ -125,27 +129,20 @@ def test_inputs_alone_may_need_gradients(make: Callable[[], Any]) -> None:
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:Sparse CSR tensor support")
 @ways
-@pytest.mark.parametrize("kind", ["sparse_coo", "nested"])
-def test_sparse_and_nested_states_are_refused(kind: str, way: str) -> None:
-    inputs, state = data()
-    odd = state.to_sparse() if kind == "sparse_coo" else torch.nested.nested_tensor(list(state))
-    with pytest.raises(InputError, match=rf"state: has a {kind} tensor as state\[1\]"):
-        run(lambda one, x: (one, x), inputs, (state, odd), way)
+def test_sparse_tensors_may_be_in_a_state_and_nested_ones_are_refused(way: str) -> None:
+    inner, (inputs, state), sparse = torch.nn.GRUCell(5, 7), data(), torch.eye(7).to_sparse()
 
+    def cell(given: Any, x: torch.Tensor) -> Any:
+        hidden, odd = given
+        hidden = inner(x, hidden) + 0.5 * (odd @ hidden.T).T
+        return (hidden, odd), hidden
 
-@ways
-@pytest.mark.parametrize(
-    ("odd", "message"),
-    [
-        (partial(max, [1, 2]), r"state: has list as state\[1\].args\[0\]"),
-        (partial(max, key={}), r"state: has dict as state\[1\].keywords\['key'\]"),
-        (partial(max, partial(min, (1, object()))), r"state: has object as state\[1\].args\[0\].args\[0\]"),
-    ],
-)
-def test_what_a_partial_in_the_state_holds_is_named(odd: Any, message: str, way: str) -> None:
-    inputs, state = data()
-    with pytest.raises(InputError, match=message):
-        run(lambda one, x: (one, x), inputs, (state, odd), way)
+    parameters = list(inner.parameters())
+    theirs = gradients(torch.stack(plain(cell, inputs, (state, sparse), STEPS)[0]).square().sum(), parameters)
+    result = bptt(cell, inputs, (state, sparse), squares, **how(way))
+    assert_close(gradients(result.loss, parameters), theirs, relative=1e-5)
+    with pytest.raises(InputError, match="state: has a nested tensor"):
+        bptt(cell, inputs, (state, torch.nested.nested_tensor([torch.eye(7)])), squares, **how(way))
 
 
 @pytest.mark.parametrize("strategy", ["base", "standard", "revolve"])
@@ -166,8 +163,9 @@ def test_a_partial_may_hold_a_constant_tensor(strategy: str) -> None:
     assert_close(gradients(result.loss, wanted), theirs, relative=1e-12)
 
 
-@pytest.mark.parametrize("strategy", ["base", "standard", "revolve"])
+@pytest.mark.parametrize("strategy", ["standard", "revolve"])
 def test_a_tensor_that_a_partial_passes_on_is_refused(strategy: str) -> None:
+    """Only base is right: a checkpoint keeps a partial by reference."""
     inner = torch.nn.GRUCell(5, 7)
     inputs, state = data()
 
@@ -175,53 +173,14 @@ def test_a_tensor_that_a_partial_passes_on_is_refused(strategy: str) -> None:
         hidden = inner(x, given[1](given[0]))
         return (hidden, partial(torch.mul, hidden)), hidden
 
-    with pytest.raises(InputError, match=r"computed outside.*the tensor in the state"):
+    with pytest.raises(InputError, match=r"the gradient of inner\.weight_ih differs"):
         bptt(cell, inputs, (state, partial(torch.mul, torch.ones(7))), squares, **how("plan", strategy))
 
 
 # Between the forward and the backward pass
 
 
-def between(change: Callable[[torch.nn.Module], object], strategy: str, cell: torch.nn.Module) -> None:
-    inputs, state = data()
-    result = bptt(cell, inputs, state, squares, **how("plan", strategy))
-    change(cell)
-    result.loss.backward()
-
-
-@pytest.mark.parametrize("strategy", ["base", "revolve"])
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda cell: cell.weight.requires_grad_(False), "weight was frozen"),
-        (lambda cell: cell.double(), "weight was converted"),
-        (lambda cell: cell.weight.detach().mul_(2), "weight was changed in place"),
-        (lambda cell: setattr(cell, "weight", torch.nn.Parameter(cell.weight.detach())), "weight was replaced"),
-        (lambda cell: cell.eval(), r"train\(\) or eval\(\) was called"),
-    ],
-)
-def test_what_changed_of_a_parameter_is_said(change: Any, message: str, strategy: str) -> None:
-    with pytest.raises(RuntimeError, match=f"{message}.* between the forward and the backward pass"):
-        between(change, strategy, LIF(5, 7))
-
-
-@pytest.mark.parametrize("strategy", ["base", "revolve"])
-@pytest.mark.parametrize("where", ["cell", "loss"])
-def test_so_it_is_for_parameters_of_functions(where: str, strategy: str) -> None:
-    scale = torch.ones(7, requires_grad=True)
-    inner = TorchCell(torch.nn.GRUCell(5, 7))
-    inputs, state = data()
-
-    def cell(one: torch.Tensor, x: torch.Tensor) -> Any:
-        return inner(one * scale, x) if where == "cell" else inner(one, x)
-
-    def loss(_: int, output: torch.Tensor) -> torch.Tensor:
-        return (output * scale).sum() if where == "loss" else output.sum()
-
-    result = bptt(cell, inputs, state, loss, **how("plan", strategy))
-    scale.requires_grad = False
-    with pytest.raises(RuntimeError, match=r"scale was frozen .* between the forward and the backward pass"):
-        result.loss.backward()
+Change = Callable[[Any], object]
 
 
 class Scaled(torch.nn.Module):
@@ -229,52 +188,79 @@ class Scaled(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.inner, self.scale, self.calls = torch.nn.GRUCell(5, 7), {"all": 1.0}, 0
+        self.inner, self.scale, self.calls = torch.nn.Linear(12, 7), {"all": 1.0}, 0
+        self.target = torch.zeros(7)
 
     def forward(self, state: torch.Tensor, x: torch.Tensor) -> Any:
         self.calls += 1
-        state = self.inner(x, state * self.scale["all"])
-        return state, state
+        state = self.inner(torch.cat([x, state * self.scale["all"]], dim=1)) - self.target
+        return state, torch.tanh(state if self.training else 2 * state)
 
 
+def replace_weight(cell: Scaled) -> None:
+    cell.inner.weight = torch.nn.Parameter(cell.inner.weight.detach())
+
+
+#: What may change between the passes: steps that run again find what they found in the forward pass.
+CHANGES: dict[str, Change] = {
+    "frozen": lambda cell: cell.inner.weight.requires_grad_(False),
+    "replaced": replace_weight,
+    "evaluated": lambda cell: cell.eval(),
+    "an entry": lambda cell: cell.scale.update(all=2.0),
+    "an attribute": lambda cell: setattr(cell, "scale", {"all": 2.0}),
+    "cleared": lambda cell: cell.scale.clear(),
+    "a new target": lambda cell: setattr(cell, "target", torch.ones(7)),
+}
+
+
+@pytest.mark.parametrize("strategy", ["base", "standard", "revolve"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_changes_after_the_forward_pass_change_no_gradient(change: str, strategy: str) -> None:
+    inputs, state = data()
+    state.requires_grad_()
+    found = []
+    for planned in (True, False):
+        torch.manual_seed(0)
+        cell = Scaled()
+        if planned:
+            loss = bptt(cell, inputs, state, squares, **how("plan", strategy)).loss
+        else:
+            loss = torch.stack(plain(cell, inputs, state, STEPS)[0]).square().sum()
+        wanted = [state, cell.inner.bias]
+        CHANGES[change](cell)
+        found.append(gradients(loss, wanted))
+    assert_close(*found, relative=1e-5)
+
+
+def write_by_numpy(cell: Scaled) -> None:
+    numbers = cell.target.numpy()
+    numbers += 1
+
+
+@pytest.mark.parametrize("make", [Scaled, lambda: LIF(5, 7)])
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        (lambda cell: cell.scale.update(all=2.0), r"cell.scale\['all'\]"),
-        (lambda cell: setattr(cell, "scale", {"all": 2.0}), "cell.scale"),
+        (lambda cell: next(cell.parameters()).detach().mul_(2), "weight was written in place"),
+        (lambda cell: cell.target.add_(1), r"cell\.target was written in place"),
+        (write_by_numpy, r"cell\.target was written in place"),
     ],
 )
-def test_whatever_changed_is_named_where_steps_differ(change: Any, name: str) -> None:
-    with pytest.raises(InputError, match=rf"{name} changed between the forward and the backward pass"):
-        between(change, "revolve", Scaled())
-
-
-def test_what_lets_the_cell_fail_is_named() -> None:
-    cell = Scaled()
-    with pytest.raises(
-        InputError, match=r"cell.scale\['all'\] changed between the forward and the backward pass"
-    ):
-        between(lambda _: cell.scale.clear(), "revolve", cell)
-
-
-@pytest.mark.parametrize("change", ["by PyTorch", "by numpy"])
-def test_a_target_that_changed_is_named(change: str) -> None:
+def test_tensors_that_are_written_after_the_forward_pass_are_named(
+    make: Any, change: Change, name: str
+) -> None:
     """Numpy does not count changes of memory that it shares."""
-    inputs, state = data()
-    numbers = np.zeros(7, np.float32)
-    target = torch.from_numpy(numbers)
-    cell = TorchCell(torch.nn.GRUCell(5, 7))
-    result = bptt(cell, inputs, state, lambda _, one: (one - target).square().sum(), **how("plan"))
-    if change == "by numpy":
-        numbers += 1
-    else:
-        target.add_(1)
-    with pytest.raises(InputError, match="target changed between the forward and the backward pass"):
+    (inputs, state), cell = data(), make()
+    if "target" in name and not isinstance(cell, Scaled):
+        return
+    result = bptt(cell, inputs, state, squares, **how("plan"))
+    change(cell)
+    with pytest.raises(RuntimeError, match=f"{name}.* between the forward and the backward pass"):
         result.loss.backward()
 
 
-def test_later_steps_that_run_again_are_tried_if_something_changed() -> None:
-    """Here only the first ones read it, in their backward pass, so that no value tells."""
+def test_a_backward_function_reads_what_it_finds_in_the_backward_pass() -> None:
+    """As in a plain loop, though steps that run again read what they read in the forward pass."""
     inner, surrogate = torch.nn.GRUCell(5, 7), {"slope": 1.0}
 
     class Gate(torch.autograd.Function):
@@ -293,40 +279,48 @@ def test_later_steps_that_run_again_are_tried_if_something_changed() -> None:
         return (after, step + 1), after
 
     inputs, state = data()
-    result = bptt(cell, inputs, (state, torch.tensor(0)), squares, **how("plan", "revolve"))
-    surrogate["slope"] = 5.0
-    with pytest.raises(InputError, match=r"surrogate\['slope'\] changed between the forward and the backward"):
-        result.loss.backward()
+    found = []
+    for planned in (True, False):
+        surrogate["slope"] = 1.0
+        begin = (state, torch.tensor(0))
+        if planned:
+            loss = bptt(cell, inputs, begin, squares, **how("plan", "revolve")).loss
+        else:
+            loss = torch.stack(plain(cell, inputs, begin, STEPS)[0]).square().sum()
+        surrogate["slope"] = 5.0
+        found.append(gradients(loss, list(inner.parameters())))
+    assert_close(*found, relative=1e-5)
 
 
 @cells
-def test_a_parameter_that_is_trained_since_is_named(make: Callable[[], Any]) -> None:
-    """As the discriminator of a GAN that is frozen for the forward pass alone."""
-    inputs, state = data()
-    head = torch.nn.Linear(7, 1).requires_grad_(False)
-    result = bptt(make(), inputs, state, lambda _, one: head(one).sum(), **how("plan"))
-    head.requires_grad_()
-    with pytest.raises(
-        InputError, match=r"weight.requires_grad changed between the forward and the backward pass"
-    ):
-        result.loss.backward()
+def test_a_module_may_be_frozen_for_the_forward_pass_alone(make: Callable[[], Any]) -> None:
+    """As the discriminator of a GAN; it gets no gradient."""
+    (inputs, state), cell = data(), make()
+    state.requires_grad_()
+    head = torch.nn.Linear(7, 1)
+    found = []
+    for planned in (True, False):
+        head.requires_grad_(False)
+        if planned:
+            loss = bptt(cell, inputs, state, lambda _, one: head(one).sum(), **how("plan")).loss
+        else:
+            loss = head(torch.stack(plain(cell, inputs, state, STEPS)[0])).sum()
+        head.requires_grad_()
+        found.append(gradients(loss, [state, head.weight]))
+    assert_close(*found, relative=1e-5)
 
 
-def test_what_steps_do_not_read_may_change() -> None:
-    cell = Scaled()
-
-    def change(_: object) -> None:
-        cell.calls = 0
-        cell.scale["other"] = 3.0
-
-    between(change, "revolve", cell)
+def test_what_steps_leave_outside_stays_after_the_backward_pass() -> None:
+    (inputs, state), cell = data(), Scaled()
+    result = bptt(cell, inputs, state, squares, **how("plan"))
+    cell.calls, cell.scale["other"] = 0, 3.0
+    result.loss.backward()
+    assert (cell.calls, cell.scale["other"]) == (0, 3.0)
 
 
 def test_a_second_backward_needs_another_forward_pass() -> None:
     inputs, state = data()
     outputs, _ = wrap(torch.nn.GRUCell(5, 7), memory="10 MB")(inputs, state)
     outputs.sum().backward()
-    with pytest.raises(
-        RuntimeError, match=r"run the forward pass again .*the wrapped network.* whatever retain_graph"
-    ):
+    with pytest.raises(RuntimeError, match=r"second time.* whatever retain_graph says\. Run the forward pass"):
         outputs.sum().backward()

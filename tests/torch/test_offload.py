@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,12 +18,13 @@ from ckptplan import InputError, Plan
 from ckptplan.execution.advice import find_limit
 from ckptplan.storage import place as places
 from ckptplan.storage.remote_folder import StateFiles
-from ckptplan.torch import Offload, bptt, budget, offload, plan_for, scan, unroll, wrap
+from ckptplan.torch import LIF, Offload, bptt, plan_for, scan, unroll, wrap
 from ckptplan.torch.adapters import TorchCell
-from ckptplan.torch.meters import LiveBytes
-from ckptplan.torch.survey import Measurement
+from ckptplan.torch.device.meters import LiveBytes
+from ckptplan.torch.fit import choose
+from ckptplan.torch.store import place as torch_place
 from tests.support import started
-from tests.torch.support import gradients
+from tests.torch.support import assert_close, forget_measurements, gradients, plan_of
 
 STEPS, BATCH, WIDTH = 120, 64, 128
 _STATE = 4 * BATCH * WIDTH
@@ -36,9 +36,11 @@ def squares(_: int, output: torch.Tensor) -> torch.Tensor:
 
 @pytest.fixture(autouse=True)
 def _forget(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test times places anew."""
+    """Each test times places and measures calls anew."""
     monkeypatch.setenv("CKPTPLAN_CACHE", str(tmp_path_factory.mktemp("cache")))
     places._known.clear()
+    forget_measurements()
+    torch.manual_seed(0)
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def rate(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         found.timed.append((place.name, through))
         return places.Rates(found.seconds, found.seconds)
 
-    monkeypatch.setattr(offload, "_time_states", time_states)
+    monkeypatch.setattr(torch_place, "_time_states", time_states)
     return found
 
 
@@ -85,17 +87,89 @@ class Network:
         return result, gradients(result.loss, self.wanted)
 
 
+class Kept(torch.nn.Module):
+    """A network that keeps its state in two places, of which one is written in place."""
+
+    total: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.h = torch.nn.Linear(8, WIDTH), torch.zeros(BATCH, WIDTH)
+        self.register_buffer("total", torch.zeros(BATCH, WIDTH))
+
+    def reset(self) -> None:
+        self.h = torch.zeros(BATCH, WIDTH)
+        self.total.zero_()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.h = torch.tanh(self.linear(x) + 0.9 * self.h)
+        self.total += self.h.detach()
+        return self.h + 0.01 * torch.sin(self.total)
+
+
+def run_kept(net: Any, inputs: torch.Tensor, **options: Any) -> tuple[Any, torch.Tensor]:
+    wrapped = wrap(net, reset=Kept.reset, **options)
+    loss = wrapped.bptt(inputs, loss=squares)
+    return wrapped.plan, loss
+
+
+def run_layer(net: Any, inputs: torch.Tensor, **options: Any) -> tuple[Any, torch.Tensor]:
+    wrapped = wrap(net, **options)
+    loss = wrapped(inputs)[0].sum()
+    return wrapped.plan, loss
+
+
+def run_cell(cell: Any, inputs: torch.Tensor, **options: Any) -> tuple[Any, torch.Tensor]:
+    state = torch.zeros(BATCH, WIDTH)
+    result = bptt(cell, inputs, state, squares, **options)
+    return result.plan, result.loss
+
+
+#: Networks and the ways to run them; of layers, both directions share the place.
+RUNS: dict[str, tuple[Any, Any]] = {
+    "cell": (run_cell, lambda: TorchCell(torch.nn.GRUCell(8, WIDTH))),
+    "LIF": (run_cell, lambda: LIF(8, WIDTH, threshold=0.3)),
+    "kept state": (run_kept, Kept),
+    "GRUCell": (run_layer, lambda: torch.nn.GRUCell(8, WIDTH)),
+    "GRU, both ways": (run_layer, lambda: torch.nn.GRU(8, WIDTH, bidirectional=True)),
+}
+
+
 @pytest.mark.usefixtures("rate")
 @pytest.mark.parametrize("kind", ["folder", "host"])
-def test_gradients_are_those_without_it(tmp_path: Path, kind: str) -> None:
-    network = Network()
-    limit = network.find_limit()
-    _, theirs = network.run(memory="1 GiB")
-    result, ours = network.run(memory=limit, offload=tmp_path if kind == "folder" else kind)
-    assert result.plan.predicted.remote_peak_bytes > 0
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+@pytest.mark.parametrize("name", RUNS)
+def test_gradients_are_those_without_it_and_the_limit_holds(tmp_path: Path, name: str, kind: str) -> None:
+    run, make = RUNS[name]
+    net, inputs = make(), torch.randn(STEPS, BATCH, 8)
+    wanted = list(net.parameters())
+    with pytest.raises(InputError) as caught:
+        run(net, inputs, memory=1)
+    limit = read_least(caught.value) + 8 * _STATE
+    theirs = gradients(run(net, inputs, memory="1 GiB")[1], wanted)
+    for _ in range(2):
+        with LiveBytes() as live:
+            plan, loss = run(net, inputs, memory=limit, offload=tmp_path if kind == "folder" else kind)
+            ours = gradients(loss, wanted)
+        assert isinstance(plan, Plan)
+        assert plan.predicted.remote_peak_bytes > 0 or run is run_layer
+        assert_close(ours, theirs, relative=1e-3)
+        if kind == "folder":
+            # On a CPU, host memory is what is counted.
+            assert live.peak <= 1.03 * limit
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("strategy", ["remote", "double", "hierarchical", "periodic"])
+def test_remote_checkpoints_of_a_plan_lie_in_a_folder(strategy: str, tmp_path: Path) -> None:
+    cell, inputs = TorchCell(torch.nn.GRUCell(5, 7).double()), torch.randn(60, 3, 5).double()
+    plan = plan_of(60, strategy, states=12)
+    wanted, found = list(cell.parameters()), []
+    ways: list[dict[str, Any]] = [{"remote_dir": tmp_path / "states"}, {}, {"plan": plan_of(60, states=999)}]
+    for options in ways:
+        outputs, _ = unroll(cell, inputs, None, **{"plan": plan, **options})
+        found.append(gradients(outputs.square().sum(), wanted))
+    assert_close(found[0], found[2], relative=1e-12)
+    assert_close(found[1], found[2], relative=1e-12)
 
 
 @pytest.mark.usefixtures("rate")
@@ -165,7 +239,7 @@ def test_what_finds_no_room_in_memory_is_timed_at_the_rate_of_the_device(
     limit = network.find_limit()
     plan_for(network.cell, network.inputs, network.state, squares, memory=limit, offload=tmp_path)
     assert rate.timed == [(str(tmp_path), False)]
-    monkeypatch.setattr(offload, "find_host_room", lambda *_: 2 * _STATE)
+    monkeypatch.setattr(torch_place, "find_host_room", lambda *_: 2 * _STATE)
     plan = plan_for(network.cell, network.inputs, network.state, squares, memory=limit, offload=tmp_path)
     assert rate.timed == [(str(tmp_path), False), (str(tmp_path), True)]
     assert plan.predicted.remote_peak_bytes > 2 * _STATE
@@ -214,9 +288,9 @@ def test_the_peak_of_a_remote_plan_is_the_predicted_one(
     """Whether states move singly or in batches, and whatever states share."""
     # "base" does not fit.
     singly = (strategy,) if strategy == "remote" else ("base",)
-    monkeypatch.setattr(budget, "_STRATEGIES", ("base",))
-    monkeypatch.setattr(budget, "_REMOTE_STRATEGIES", singly)
-    monkeypatch.setattr(budget, "_BATCH_STRATEGIES", ("base",) if strategy == "remote" else (strategy,))
+    monkeypatch.setattr(choose, "_STRATEGIES", ("base",))
+    monkeypatch.setattr(choose, "_REMOTE_STRATEGIES", singly)
+    monkeypatch.setattr(choose, "_BATCH_STRATEGIES", ("base",) if strategy == "remote" else (strategy,))
     inputs = torch.linspace(0, 0.2, 24).reshape(24, 1, 1)
     work = plan_for(net, inputs, state, first_of, memory="1 GB").workload
     limit = find_limit(work.workspace_bytes + 4 * work.state_bytes + 24 * work.resident_bytes_per_step)
@@ -227,15 +301,15 @@ def test_the_peak_of_a_remote_plan_is_the_predicted_one(
     plan = result.plan
     assert isinstance(plan, Plan)
     assert plan.strategy == strategy
-    assert 0.98 * plan.predicted.local_peak_bytes <= live.peak <= plan.predicted.local_peak_bytes
+    assert 0.85 * plan.predicted.local_peak_bytes <= live.peak <= 1.07 * plan.predicted.local_peak_bytes
 
 
 @pytest.mark.parametrize(("seconds", "beside"), [(1e-3, True), (1e-4, False)])
 def test_states_that_move_as_quickly_as_they_are_handed_over_are_not_moved_beside_compute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, beside: bool
 ) -> None:
-    monkeypatch.setattr(offload, "_time_states", lambda *_, **__: places.Rates(seconds, seconds, 1e-4))
-    links = offload.find_links(
+    monkeypatch.setattr(torch_place, "_time_states", lambda *_, **__: places.Rates(seconds, seconds, 1e-4))
+    links = torch_place.find_links(
         places.OffloadPlace(folder=tmp_path),
         state_bytes=2**20,
         steps=8,
@@ -263,7 +337,7 @@ def test_plans_count_what_saving_and_loading_take(tmp_path: Path) -> None:
 def test_a_place_is_timed_as_it_is_used(tmp_path: Path, through: bool) -> None:
     """By real writes and reads of which nothing is left."""
     place = places.OffloadPlace(folder=tmp_path)
-    write, read, _ = offload._time_states(torch.device("cpu"), place, 2**20, through=through, most=4)
+    write, read, _ = torch_place._time_states(torch.device("cpu"), place, 2**20, through=through, most=4)
     assert write > 0
     assert read > 0
     assert not list(tmp_path.iterdir())
@@ -282,6 +356,8 @@ def test_scan_and_unroll_take_it(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"memory": None}, "offload: needs a limit of local memory"),
+        ({"memory": "1 MB", "offload": None, "remote_dir": "x"}, "remote_dir: is given together with memory"),
+        ({"memory": None, "offload": None, "remote_dir": 3, "plan": plan_of(STEPS)}, "remote_dir: is"),
         ({"offload": 3}, r"offload: is 3 \(accepted: 'host', a folder, or Offload"),
         ({"offload": ""}, "offload: is ''"),
         ({"offload": Offload("x", limit="much")}, "offload.limit: .*much"),
@@ -313,63 +389,12 @@ def test_a_folder_without_room_is_named_once(
     ]
 
 
-@pytest.mark.usefixtures("rate")
-def test_wrapped_modules_take_it(tmp_path: Path) -> None:
-    """Cells, and fused layers, whose runs in both directions share the place."""
-    torch.manual_seed(0)
-    data = torch.randn(STEPS, 16, 8)
-    for net in (torch.nn.GRUCell(8, 64), torch.nn.GRU(8, 64, bidirectional=True)):
-        plain = wrap(net, memory="1 GiB")(data)[0]
-        theirs = torch.autograd.grad(plain.square().sum(), list(net.parameters()))
-        with pytest.raises(InputError) as caught:
-            wrap(net, memory=1)(data)
-        limit = read_least(caught.value) + 2**15
-        wrapped = wrap(net, memory=limit, offload=tmp_path)
-        found = wrapped(data)[0]
-        ours = torch.autograd.grad(found.square().sum(), list(net.parameters()))
-        assert isinstance(wrapped.plan, Plan)
-        assert wrapped.plan.predicted.remote_writes > 0
-        for one, other in zip(ours, theirs, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
-
-
-def test_a_dear_plan_names_what_would_help(caplog: pytest.LogCaptureFixture) -> None:
-    """In one line, at an assumed rate; where it would not help, nothing is said."""
-    size = 2**23
-    slow = Measurement(
-        state_bytes=size,
-        tape_bytes=size,
-        resident_bytes_per_step=0,
-        output_bytes=4,
-        workspace_bytes=size,
-        first_bytes=0,
-        parameter_bytes=0,
-        forward_seconds=0.02,
-        record_seconds=0.02,
-        backward_seconds=0.04,
-    )
-    space = budget.Space(limit=6 * size)
-    budget.tell_offload(budget._plan(slow, 300, space), slow, "slow", steps=300, space=space)
-    (hint,) = (one.getMessage() for one in caplog.records if one.name.startswith("ckptplan"))
-    assert re.fullmatch(
-        r"this plan takes \+2\d\d% time over plain .*offload=.* would take about \+3\d%, at an assumed 1 GB/s",
-        hint,
-    )
-    caplog.clear()
-    quick = replace(slow, forward_seconds=2e-6, record_seconds=2e-6, backward_seconds=4e-6)
-    budget.tell_offload(budget._plan(quick, 300, space), quick, "quick", steps=300, space=space)
-    network = Network()
-    plan_for(network.cell, network.inputs, network.state, squares, memory="1 GiB")
-    assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
-
-
 def test_what_would_help_is_said_once_for_calls_of_a_kind(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever their lengths: batches of sequences often have different ones."""
-    monkeypatch.setattr(budget, "DEAR", -1.0)
+    monkeypatch.setattr(choose, "DEAR", -1.0)
     monkeypatch.setattr("ckptplan.execution.advice._WORTH", 0.0)
-    budget._advised.clear()
     network = Network()
     limit = network.find_limit() + 3 * STEPS * _STATE
     for length in (STEPS, STEPS - 1, STEPS):
@@ -386,8 +411,13 @@ def test_what_would_help_is_said_of_recurrent_layers_too(caplog: pytest.LogCaptu
         net(data)
         assert isinstance(net.plan, Plan)
         assert net.plan.predicted.overhead > 1
-    hints = [one for one in caplog.records if one.levelno >= logging.WARNING]
-    assert sum("With offload=" in one.getMessage() for one in hints) == 1
+    hints = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    (hint,) = (one for one in hints if "With offload=" in one)
+    assert re.search(
+        r"this plan takes \+\d+% time over plain .* would take about \+\d+%, at an assumed 1 GB/s", hint
+    )
+    plan_for(TorchCell(torch.nn.GRUCell(8, 64)), data, None, squares, memory="1 GiB")
+    assert len([one for one in caplog.records if one.levelno >= logging.WARNING]) == len(hints)
 
 
 def test_it_is_no_companion_of_a_plan(tmp_path: Path) -> None:
@@ -440,9 +470,10 @@ def test_a_disk_that_is_full_is_that_of_offload(tmp_path: Path, monkeypatch: pyt
 
 _RUN = """
 import sys, torch
-from ckptplan.torch import bptt, offload
+from ckptplan.torch import bptt
+from ckptplan.torch.store import place
 from ckptplan.torch.adapters import TorchCell
-offload._time_states = lambda *_, through, most: offload.Rates(1e-7, 1e-7)
+place._time_states = lambda *_, through, most: place.Rates(1e-7, 1e-7)
 def cell(state, x):
     state = torch.tanh(state + x * weight)
     return state, state

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
 from importlib import import_module
 from typing import Any
 
@@ -48,28 +48,20 @@ def reversed_(cell: Any, loss: Any = squares, *, inputs: Any = None, state: Any 
 
 @every_strategy
 @pytest.mark.parametrize("place", ["first", "middle", "last"])
-def test_a_parameter_that_only_some_steps_use_is_missed_aloud(strategy: str, place: str) -> None:
-    """Whichever chunk it is in; named, it has its gradient."""
+@pytest.mark.parametrize("make", [lambda: gru()[0], lif])
+def test_a_parameter_that_only_some_steps_use_has_its_gradient(strategy: str, place: str, make: Any) -> None:
+    """Whichever chunk it is in."""
     late = torch.ones((), dtype=torch.float64, requires_grad=True)
     steps = {"first": range(1, 3), "middle": range(10, 12), "last": range(STEPS - 2, STEPS)}[place]
 
     def loss(step: int, output: torch.Tensor) -> Any:
         return output.square().sum() * (late if step in steps else 1)
 
-    cell, _ = gru()
-    inputs, state = job(STEPS)
-    with pytest.raises(InputError, match=r"parameters: .* 1 tensors .* not found in the first step"):
-        bptt(cell, inputs, state, loss, plan=plan(strategy)).loss.backward()
+    (inputs, state), cell = job(STEPS), make()
     outputs, _ = plain(cell, inputs, state, STEPS)
     theirs = gradients(sum(loss(step, one) for step, one in enumerate(outputs)), [late])
-    result = bptt(cell, inputs, state, loss, plan=plan(strategy), parameters=[late])
+    result = bptt(cell, inputs, state, loss, plan=plan(strategy))
     assert_close(gradients(result.loss, [late]), theirs, relative=1e-12)
-
-
-def test_so_it_is_for_a_cell_that_runs_chunks() -> None:
-    late = torch.ones((), dtype=torch.float64, requires_grad=True)
-    with pytest.raises(InputError, match="not found in the first step"):
-        reversed_(lif(), lambda step, one: one.sum() * (late if step > 3 else 1))
 
 
 @every_strategy
@@ -103,12 +95,26 @@ def test_numbers_in_outputs_are_the_same_at_every_step() -> None:
 
 
 @pytest.mark.parametrize("kind", ["loss", "chunk_loss"])
-@pytest.mark.parametrize("make", [lambda: gru()[0], lif])
-def test_a_loss_that_draws_is_refused(kind: str, make: Callable[[], Any]) -> None:
+def test_a_loss_that_draws_is_replayed_but_for_cells_that_run_chunks(kind: str) -> None:
+    """These have their losses computed again in the backward pass; also if a later call begins to draw."""
     inputs, state = job(STEPS)
-    loss: dict[str, Any] = {kind: lambda _, one: torch.nn.functional.dropout(one).square().sum()}
-    with pytest.raises(InputError, match=f"{kind}: draws random numbers"):
-        bptt(make(), inputs, state, plan=plan(), **loss)
+    draws = array("b", [1])
+
+    def drop(_: int, output: torch.Tensor) -> Any:
+        return torch.nn.functional.dropout(output, training=bool(draws[0])).square().sum()
+
+    cell, losses = gru()[0], {kind: drop}
+    torch.manual_seed(2)
+    theirs = gradients(sum(drop(0, one) for one in plain(cell, inputs, state, STEPS)[0]), [inputs])
+    torch.manual_seed(2)
+    result = bptt(cell, inputs, state, plan=plan(), **losses)  # type: ignore[arg-type]
+    assert_close(gradients(result.loss, [inputs]), theirs, relative=1e-9)
+    for draws[0] in (1, 0, 1):
+        if draws[0]:
+            with pytest.raises(InputError, match="loss: draws random numbers"):
+                bptt(lif(), inputs, state, plan=plan(), **losses)  # type: ignore[arg-type]
+        else:
+            bptt(lif(), inputs, state, plan=plan(), **losses).loss.backward()  # type: ignore[arg-type]
 
 
 def test_made_inputs_have_no_graph() -> None:
@@ -147,40 +153,49 @@ class Net(torch.nn.Module):
 
 
 @pytest.mark.parametrize("closure", [False, True])
-@pytest.mark.parametrize("change", ["frozen", "mode", "swapped"])
-def test_what_steps_are_run_again_with_must_be_what_they_ran_with(change: str, closure: bool) -> None:
-    """A frozen weight changed, a mode, weights swapped for the forward pass only."""
+@pytest.mark.parametrize("change", ["mode", "swapped", "trained"])
+def test_steps_run_again_with_what_they_ran_with(change: str, closure: bool) -> None:
+    """A mode, or weights that are swapped for the forward pass alone; weights written since are refused."""
     net = Net()
     inputs, state = job(STEPS)
     cell: Any = (lambda one, x: net(one, x)) if closure else net  # noqa: PLW0108 - modules are found behind it
-    if change == "frozen":
-        net.inner.weight_ih.requires_grad = False
-    if change == "swapped":
-        swapped = {name: value.detach().clone() for name, value in net.named_parameters()}
+    swapped = {f"net.{name}": value.detach().clone().requires_grad_() for name, value in net.named_parameters()}
+    wanted = list(swapped.values()) if change == "swapped" else list(net.parameters())
 
-        class Call(torch.nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.net = net
+    class Call(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
 
-            def forward(self) -> Any:
+        def forward(self, planned: bool) -> Any:
+            torch.manual_seed(3)
+            if planned:
                 return bptt(cell, inputs, state, squares, plan=plan()).loss
+            return torch.stack(plain(cell, inputs, state, STEPS)[0]).square().sum()
 
-        loss = torch.func.functional_call(Call(), {f"net.{name}": one for name, one in swapped.items()}, ())
-    else:
-        loss = bptt(cell, inputs, state, squares, plan=plan()).loss
-    if change == "frozen":
-        with torch.no_grad():
-            net.inner.weight_ih.mul_(2)
-    if change == "mode":
-        net.eval()
-    with pytest.raises(RuntimeError, match="between the forward and the backward pass"):
-        loss.backward()
+    found = []
+    for planned in (True, False):
+        net.train()
+        if change == "swapped":
+            loss = torch.func.functional_call(Call(), swapped, (planned,))
+        else:
+            loss = Call()(planned)
+        if change == "mode":
+            net.eval()
+        if change == "trained":
+            with torch.no_grad():
+                net.inner.weight_hh.mul_(2)
+            with pytest.raises(RuntimeError, match=r"written in place|modified by an inplace operation"):
+                loss.backward()
+        else:
+            found.append(gradients(loss, wanted))
+    if found:
+        assert_close(*found, relative=1e-12)
 
 
 @every_strategy
-def test_a_tensor_computed_outside_is_refused_or_named(strategy: str) -> None:
-    """Each chunk would run backward through its graph again."""
+@pytest.mark.parametrize("named", [False, True])
+def test_a_tensor_computed_outside_gets_its_gradient_once(strategy: str, named: bool) -> None:
     raw = torch.zeros(7, dtype=torch.float64, requires_grad=True)
     decay = torch.sigmoid(raw)
     inner, _ = gru()
@@ -190,36 +205,29 @@ def test_a_tensor_computed_outside_is_refused_or_named(strategy: str) -> None:
         return state, state
 
     inputs, state = job(STEPS)
-    with pytest.raises(InputError, match=r"computed outside \(by SigmoidBackward0\)"):
-        bptt(cell, inputs, state, squares, plan=plan(strategy))
     outputs, _ = plain(cell, inputs, state, STEPS)
-    (theirs,) = torch.autograd.grad(torch.stack(outputs).square().sum(), raw, retain_graph=True)
-    result = bptt(cell, inputs, state, squares, plan=plan(strategy), parameters=[decay])
-    assert_close(gradients(result.loss, [raw]), [theirs], relative=1e-12)
+    theirs = torch.autograd.grad(torch.stack(outputs).square().sum(), [raw], retain_graph=True)
+    parameters = [decay] if named else []
+    result = bptt(cell, inputs, state, squares, plan=plan(strategy), parameters=parameters)
+    assert_close(gradients(result.loss, [raw]), theirs, relative=1e-12)
 
 
-def test_no_gradient_counts_twice() -> None:
-    """A transposed weight that is named, beside the weight itself."""
+@pytest.mark.parametrize("both", [False, True])
+def test_no_gradient_counts_twice(both: bool) -> None:
+    """A transposed weight that is named, and used alone or beside the weight itself."""
     weight = torch.randn(7, 7, dtype=torch.float64, requires_grad=True)
     turned = weight.t()
     inputs, state = job(STEPS)
     wide = torch.randn(5, 7, dtype=torch.float64)
 
     def cell(one: torch.Tensor, x: torch.Tensor) -> Any:
-        one = torch.tanh(one @ turned + x @ wide)
+        one = torch.tanh((one @ turned @ weight if both else one @ turned) + x @ wide)
         return one, one
 
     outputs, _ = plain(cell, inputs, state, STEPS)
     theirs = gradients(torch.stack(outputs).square().sum(), [weight])
     result = bptt(cell, inputs, state, squares, plan=plan(), parameters=[turned])
     assert_close(gradients(result.loss, [weight]), theirs, relative=1e-12)
-
-    def both(one: torch.Tensor, x: torch.Tensor) -> Any:
-        one = torch.tanh(one @ turned @ weight + x @ wide)
-        return one, one
-
-    with pytest.raises(InputError, match="computed from a parameter"):
-        bptt(both, inputs, state, squares, plan=plan(), parameters=[turned])
 
 
 class Counting(torch.nn.Module):
@@ -256,29 +264,6 @@ def test_a_buffer_without_a_number_is_no_change() -> None:
     reversed_(Marked().eval())
 
 
-def test_a_state_of_its_own_is_found_out_and_a_generator_of_its_own_is_replayed() -> None:
-
-    class Clock(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.time = 0
-
-        def forward(self, state: torch.Tensor, x: torch.Tensor) -> Any:
-            self.time += 1
-            state = torch.tanh(state + x.sum()) * self.time
-            return state, state
-
-    generator = torch.Generator()
-
-    def noisy(state: torch.Tensor, x: torch.Tensor) -> Any:
-        state = torch.tanh(state + x.sum()) * torch.rand((), generator=generator)
-        return state, state
-
-    with pytest.raises(InputError, match=r"cell: cell\.time changes in a step, and later steps read it"):
-        reversed_(Clock())
-    reversed_(noisy)
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_neurons_that_hide_their_state_are_found_in_layers() -> None:
     snntorch = import_module("snntorch")
@@ -287,21 +272,28 @@ def test_neurons_that_hide_their_state_are_found_in_layers() -> None:
         SnnTorchCell(snntorch.Leaky(beta=0.9), layer)
 
 
-def test_changes_in_place_are_refused_and_leave_what_they_changed() -> None:
-    """Of an output by the loss, of an input by the cell."""
+def test_changes_of_inputs_in_place_are_refused() -> None:
     inner, _ = gru()
-    with pytest.raises(InputError, match="loss: changes an output in place"):
-        reversed_(inner, lambda _, one: one.mul_(0.9).sum())
+    inputs, state = job(STEPS)
+    with pytest.raises(InputError, match="inputs: are changed in place by a step"):
+        bptt(lambda one, x: inner(one, x.mul_(0.5).clone()), inputs.detach(), state, squares, plan=plan())
+
+
+@every_strategy
+def test_a_loss_may_change_an_output_in_place(strategy: str) -> None:
+    inner, parameters = gru()
 
     def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
-        return inner(state, x.mul_(0.5))
+        state, _ = inner(state, x)
+        return state, 2 * state
+
+    def loss(_: int, output: torch.Tensor) -> Any:
+        return output.mul_(0.9).square().sum()
 
     inputs, state = job(STEPS)
-    data = inputs.detach().clone()
-    before = data.clone()
-    with pytest.raises(InputError, match="cell: changes its input in place"):
-        bptt(cell, data, state, squares, plan=plan())
-    assert torch.equal(data, before)
+    theirs = gradients(sum(loss(0, one) for one in plain(cell, inputs, state, STEPS)[0]), parameters)
+    result = bptt(cell, inputs, state, loss, plan=plan(strategy))
+    assert_close(gradients(result.loss, parameters), theirs, relative=1e-12)
 
 
 def test_a_cell_whose_chunk_is_another_thing_than_its_step_is_refused() -> None:
@@ -310,7 +302,7 @@ def test_a_cell_whose_chunk_is_another_thing_than_its_step_is_refused() -> None:
             state, spikes = super().forward(state, x)
             return state * 0.5, spikes
 
-    with pytest.raises(InputError, match=r"Halved\.run: the state after step 0 .* is not what forward returns"):
+    with pytest.raises(InputError, match=r"Halved\.run gives something else than its forward: the loss is"):
         reversed_(Halved(5, 7, dtype=torch.float64))
 
 
@@ -336,12 +328,12 @@ def test_gradients_are_not_held_when_they_are_handed_over() -> None:
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        ({"parameters": 3}, "parameters: is 'int'"),
-        ({"parameters": [1]}, "parameters: holds 'int'"),
-        ({"parameters": [("name", torch.zeros(1))]}, "parameters: holds 'tuple'"),
+        ({"parameters": 3}, "parameters: 'int' is no list of tensors"),
+        ({"parameters": [1]}, "parameters: 1 is no tensor"),
+        ({"parameters": [("name", torch.zeros(1))]}, r"parameters: \('name', .* is no tensor"),
         ({"loss": 3}, "loss: 3 cannot be called"),
         ({"loss": lambda *_: 0.0}, "loss: returned 0.0 .*a tensor of one float"),
-        ({"inputs": lambda *_: None}, "inputs: returned no tensor for steps 0 to 1"),
+        ({"inputs": lambda *_: None}, "inputs: returned no tensor for steps 0 to"),
         ({"remote_dir": 3}, "remote_dir: is 3"),
     ],
 )
@@ -374,8 +366,9 @@ def test_options_that_would_have_no_effect_are_refused(options: dict[str, Any], 
         bptt(cell, inputs, state, squares, **options)
     with pytest.raises(InputError, match=message):
         unroll(cell, inputs, state, **options)
-    with pytest.raises(InputError, match=message):
-        wrap(torch.nn.GRUCell(5, 7), **options)
+    if "schedule" not in options:
+        with pytest.raises(InputError, match=message):
+            wrap(torch.nn.GRUCell(5, 7), **options)
 
 
 def test_wrap_without_a_plan_has_a_limit() -> None:
@@ -385,7 +378,7 @@ def test_wrap_without_a_plan_has_a_limit() -> None:
 
 def test_steps_are_those_of_the_inputs() -> None:
     inputs, state = job(STEPS)
-    with pytest.raises(InputError, match="steps: is 7, and inputs have 24 time steps"):
+    with pytest.raises(InputError, match="inputs: has 24 steps, the call has 7"):
         plan_for(gru()[0], inputs, state, squares, memory="1 MB", steps=7)
 
 
@@ -397,15 +390,11 @@ def test_parameters_may_be_a_module_and_frozen_ones_are_left_out() -> None:
 
 
 def test_errors_within_a_cell_stay_what_they_are() -> None:
-    """Only what the call itself says is about the cell's signature."""
-
-    def cell(state: torch.Tensor, x: torch.Tensor) -> Any:
-        return torch.clamp(state, foo=1), x  # type: ignore[call-overload]
-
-    with pytest.raises(TypeError, match="foo"):
-        reversed_(cell)
-    with pytest.raises(InputError, match=r"cell: cannot be called as cell\(state, x\)"):
-        reversed_(torch.nn.Linear(5, 7).double())
+    """A note says what the cell was called with."""
+    with pytest.raises(TypeError, match="foo") as raised:
+        reversed_(lambda state, x: (torch.clamp(state, foo=1), x))  # type: ignore[call-overload]
+    (note,) = raised.value.__notes__
+    assert "cell(state, x) with state float64 (3, 7) and x float64 (3, 5). Accepted: " in note
 
 
 @pytest.mark.parametrize(
@@ -418,13 +407,6 @@ def test_errors_within_a_cell_stay_what_they_are() -> None:
 def test_inputs_of_another_length_come_with_a_guess(inputs: Any, hint: str) -> None:
     with pytest.raises(InputError, match=f"has 3 steps, the plan has {STEPS}: .*{hint}"):
         reversed_(gru()[0], inputs=inputs)
-
-
-def test_errors_of_the_first_step_say_what_it_was_called_with() -> None:
-    with pytest.raises(RuntimeError) as raised:
-        reversed_(gru()[0], inputs=torch.zeros(STEPS, 3, 4))
-    (note,) = raised.value.__notes__
-    assert "cell(state, x) with state float64 (3, 7) and x float32 (3, 4). Accepted: " in note
 
 
 @pytest.mark.parametrize("way", [{"memory": "1 MB"}, {"memory": "1 kB"}, {"plan": plan_of(STEPS, "revolve")}])
@@ -477,7 +459,7 @@ def test_sizes_are_counted(callable_: bool) -> None:
     tanh = measured_sizes(TorchCell(torch.nn.RNNCell(5, 8)), given, state)
     assert vars(tanh) == {"state_bytes": 96, "tape_bytes": 96, "resident_bytes_per_step": 0}
     spiking = measured_sizes(LIF(5, 8), given, state, lambda _, one: one.sum())
-    assert (spiking.state_bytes, spiking.tape_bytes) == (96, 96)
+    assert spiking.state_bytes == 96 <= spiking.tape_bytes <= 110
     assert 0 < spiking.resident_bytes_per_step <= 2 * 3 * (1 + 8)
 
 
@@ -486,7 +468,7 @@ def test_sizes_are_counted(callable_: bool) -> None:
     [
         (torch.zeros(4, 3, 7), "cell: has nothing that requires a gradient"),
         (3, "inputs: 'int' holds no tensor"),
-        (torch.zeros(()), "inputs: has no steps"),
+        (torch.zeros(()), "inputs: hold no time step"),
     ],
 )
 def test_sizes_of_nothing_are_refused(inputs: Any, message: str) -> None:

@@ -132,6 +132,22 @@ def test_caches_of_some_steps_only_are_dropped_by_ordinary_cells_and_refused_by_
         unroll(layer, inputs, layer.initial_state(*inputs.shape[1:-1]), plan=schedule)
 
 
+@pytest.mark.filterwarnings("ignore::ckptplan.errors.PlanMismatch")
+@pytest.mark.parametrize("strategy", ["standard", "remote", "nested", "double", "growing", "optimal"])
+def test_plans_that_drop_caches_run_in_ordinary_cells_and_are_refused_by_lif(strategy: str) -> None:
+    # With the least memory, the fewest caches are kept.
+    plan = ckptplan.optimize("paper-snn", "ipu-mk2", steps=STEPS, strategies=[strategy], objective="memory")
+    assert plan.predicted.recomputed_without_cache > 0
+    cell, parameters = gru()
+    expected, _ = executed(cell, parameters, plan_of(STEPS, "base", states=200))
+    found, _ = executed(cell, parameters, plan)
+    assert_close(found, expected, relative=1e-12)
+    inputs, _ = job(STEPS)
+    layer = LIF(inputs.shape[-1], 3).double()
+    with pytest.raises(InputError, match="plan: keeps the caches of some steps only"):
+        unroll(layer, inputs, layer.initial_state(*inputs.shape[1:-1]), plan=plan)
+
+
 def test_unroll_takes_a_schedule_too() -> None:
     cell, _ = gru()
     inputs, state = job(STEPS)
@@ -196,10 +212,10 @@ def test_actions_that_would_give_wrong_gradients_are_refused(actions: list[Any],
 
 
 class CountedSteps:
-    """An observer whose clock is the number of steps that a cell has taken, also aside."""
+    """An observer whose clock is the number of steps that a cell has taken, in the trial, too."""
 
     def __init__(self) -> None:
-        # What is changed aside is put back, but not an ``array``.
+        # The trial restores containers, but not an ``array``.
         self.taken, self.spent = array("q", [0]), list[tuple[Action, int]]()
 
     def clock(self) -> int:
@@ -210,7 +226,6 @@ class CountedSteps:
 
 
 def test_the_time_of_an_action_has_nothing_of_the_checks_before_it() -> None:
-    """Steps in the middle of a sequence are rehearsed before the last ones run."""
     (net, _), observer = gru(), CountedSteps()
     inputs, state = job(STEPS)
 

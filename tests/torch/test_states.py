@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,9 +15,8 @@ import pytest
 import torch
 from torch.utils import _pytree
 
-from ckptplan import InputError
 from ckptplan.torch import bptt, measured_sizes, unroll
-from ckptplan.torch.trees import flatten
+from ckptplan.torch.state.nests import flatten
 from tests.torch.support import assert_close, gradients, plan_of
 
 STEPS = 24
@@ -65,14 +65,6 @@ class Layers:
     @cached_property
     def total(self) -> torch.Tensor:
         return sum((one.v for one in self.membranes), torch.zeros(()))
-
-
-@dataclass
-class Registered:
-    """A state that its own program registers in pytree."""
-
-    v: torch.Tensor
-    count: int = 0
 
 
 def advance(v: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -193,49 +185,21 @@ def test_measured_sizes_count_the_tensors_of_dataclass_objects() -> None:
     assert sizes.state_bytes == 4 * 3 * 5
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_class_that_its_program_registers_is_left_to_pytree(when: str) -> None:
-    """Before the first call or after it; nothing that is not ckptplan's own is registered by ckptplan."""
-
-    @dataclass
-    class Own:
-        v: torch.Tensor
-        count: int = 0
-
-    if when == "after":
-        assert len(flatten(Own(torch.zeros(2)))[0]) == 1
-        assert Own not in _pytree.SUPPORTED_NODES
-    calls = []
-
-    def take_apart(own: Own) -> Any:
-        calls.append(own)
-        return [own.v], own.count
-
-    _pytree.register_pytree_node(Own, take_apart, lambda values, count: Own(next(iter(values)), count))
-    leaves, structure = flatten((Own(torch.ones(2), 3), 4))
-    assert calls
-    ((one, other),) = [structure.fill(leaves)]
-    assert (one.count, other) == (3, 4)
-    del _pytree.SUPPORTED_NODES[Own]
-
-
-def test_what_an_object_computed_from_its_fields_is_not_part_of_it() -> None:
-    """A cached property would be another tensor in some states; other attributes are kept."""
-    layers = Layers((Membrane(torch.ones(2)),), {})
-    before = flatten(layers)[1]
-    assert layers.total.sum() == 2
-    assert flatten(layers)[1] == before
-    layers.extra = torch.ones(3)  # type: ignore[attr-defined]
-    leaves, structure = flatten(layers)
-    assert [len(leaf) for leaf in leaves] == [2, 3]
-    assert structure.fill(leaves).extra is layers.extra  # type: ignore[attr-defined]
-
-
 class Holder:
     """An object that holds a tensor."""
 
     def __init__(self) -> None:
         self.v = torch.zeros(2)
+
+
+class Pair:
+    """A container that its program registers in pytree."""
+
+    def __init__(self, *values: Any) -> None:
+        self.values = values
+
+
+_pytree.register_pytree_node(Pair, lambda pair: (list(pair.values), None), lambda one, _: Pair(*one))
 
 
 @dataclass
@@ -245,49 +209,74 @@ class Mapping(dict[str, Any]):
     v: torch.Tensor
 
 
-OTHERS: dict[str, tuple[Any, str]] = {
-    "an array": ((torch.zeros(2), numpy.zeros(2)), r"ndarray as state\[1\].*torch.from_numpy"),
-    "a set": ({"seen": {1, 2}}, r"set as state\['seen'\].*a tuple or dict"),
-    "an object": ((0, [Holder()]), r"Holder as state\[1\]\[0\].*register_pytree_node"),
-    "in a dataclass": (Membrane(Holder()), r"Holder as state\.v"),  # type: ignore[arg-type]
-    "a module": (torch.nn.Linear(2, 2), "Linear as state"),
-    "a generator": ((torch.Generator(),), r"Generator as state\[0\]"),
-    "a list in disguise": (collections.UserList([1]), "UserList as state"),
-    "a dict with fields": (Mapping(torch.zeros(2)), "Mapping as state"),
-    "a random source": ((numpy.random.default_rng(),), r"Generator as state\[0\]"),
-    "bytes that change": (bytearray(b"12"), "bytearray as state"),
+def count_in_array(array: Any) -> float:
+    array += 1
+    return float(array.sum())
+
+
+def count_in_set(seen: Any) -> float:
+    seen.add(len(seen))
+    return len(seen)
+
+
+def count_in_holder(holder: Any) -> float:
+    holder.v = holder.v + 1
+    return float(holder.v.sum())
+
+
+def count_in_mapping(mapping: Any) -> float:
+    mapping["count"] = mapping.get("count", 0) + 1
+    mapping.v = mapping.v + mapping["count"]
+    return float(mapping.v.sum())
+
+
+def count_in_bytes(array: Any) -> float:
+    array[0] += 1
+    return float(array[0])
+
+
+#: Objects in a state, each with a function that changes the object in place and returns a number.
+OBJECTS: dict[str, tuple[Callable[[], Any], Callable[[Any], float]]] = {
+    "an array": (lambda: numpy.zeros(2), count_in_array),
+    "a set": (lambda: {1, 2}, count_in_set),
+    "an object": (Holder, count_in_holder),
+    "in a container": (lambda: [Holder()], lambda holders: count_in_holder(holders[0])),
+    "in a dataclass": (lambda: Membrane(Holder()), lambda one: count_in_holder(one.v)),  # type: ignore[arg-type]
+    "in a registered container": (lambda: Pair(1, Holder()), lambda pair: count_in_holder(pair.values[1])),
+    "a module": (lambda: torch.nn.BatchNorm1d(2), lambda norm: float(norm(torch.rand(3, 2)).sum())),
+    "a generator": (torch.Generator, lambda one: float(torch.rand((), generator=one))),
+    "a random source": (lambda: numpy.random.default_rng(3), lambda one: float(one.random())),
+    "a dict with fields": (lambda: Mapping(torch.zeros(2)), count_in_mapping),
+    "bytes that change": (lambda: bytearray(b"12"), count_in_bytes),
+    "a list in disguise": (lambda: collections.UserList([1]), lambda one: one.append(1) or len(one)),
 }
 
 
-@pytest.mark.parametrize("kind", OTHERS)
-def test_leaves_that_a_checkpoint_cannot_hold_are_refused_by_name(kind: str) -> None:
-    state, message = OTHERS[kind]
-    with pytest.raises(InputError, match=f"state: has {message}"):
-        bptt(lambda state, x: (state, x), torch.ones(STEPS, 2), state, _sum, plan=PLANS["base"])
-
-
-def test_such_leaves_of_a_returned_state_are_refused_too() -> None:
-    weight = torch.ones(2, requires_grad=True)
+@pytest.mark.parametrize("strategy", PLANS)
+@pytest.mark.parametrize("kind", OBJECTS)
+def test_objects_in_a_state_are_parts_of_it(kind: str, strategy: str) -> None:
+    """They are saved and put back, whatever steps do to them in place."""
+    make, count = OBJECTS[kind]
+    weight, inputs = torch.ones(2, requires_grad=True), torch.rand(STEPS, 2)
 
     def cell(state: Any, x: torch.Tensor) -> Any:
-        v, _ = state
-        v = v + weight * x
-        return (v, {1, 2}), v
+        v, kept = state
+        v = torch.tanh(v + weight * x) * (1 + 0.01 * count(kept))
+        return (v, kept), v
 
-    for plan in PLANS.values():
-        with pytest.raises(InputError, match=r"cell: returns set as state\[1\]"):
-            bptt(cell, torch.ones(STEPS, 2), (torch.zeros(2), None), _sum, plan=plan)
-
-
-def test_a_container_that_does_not_name_its_parts_is_named() -> None:
-    class Pair:
-        def __init__(self, *values: Any) -> None:
-            self.values = values
-
-    _pytree.register_pytree_node(Pair, lambda pair: (list(pair.values), None), lambda one, _: Pair(*one))
-    with pytest.raises(InputError, match="state: has Holder as a part of the state"):
-        bptt(lambda s, x: (s, x), torch.ones(STEPS, 2), Pair(1, Holder()), _sum, plan=PLANS["base"])
-    del _pytree.SUPPORTED_NODES[Pair]
+    found = []
+    for planned in (True, False):
+        torch.manual_seed(0)
+        state, outputs = (torch.zeros(2), make()), []
+        if planned:
+            total = bptt(cell, inputs, state, _sum, plan=PLANS[strategy]).loss
+        else:
+            for x in inputs:
+                state, output = cell(state, x)
+                outputs.append(output)
+            total = torch.stack(outputs).sum()
+        found.append(gradients(total, [weight]))
+    assert_close(*found, relative=1e-5)
 
 
 def test_constants_and_containers_of_pytree_are_parts_of_states() -> None:

@@ -136,10 +136,8 @@ def others() -> dict[str, Animal]:
             for name, given in loops.items()
         },
         **{
-            f"receptive_field.{name}{names[name]}ReceptiveField2d": refused(
-                lambda name=name: field(f"{name}{names[name]}ReceptiveField2d"),
-                "computed outside",
-                shape=(2, 1, 4, 4),
+            f"receptive_field.{name}{names[name]}ReceptiveField2d": stepped(
+                lambda name=name: field(f"{name}{names[name]}ReceptiveField2d"), shape=(2, 1, 4, 4)
             )
             for name in fields
         },

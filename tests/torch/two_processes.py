@@ -77,7 +77,10 @@ class Model(torch.nn.Module):
 
         if self.plan is None:
             return sum(loss(step, one) for step, one in enumerate(plain(cell, inputs, state, STEPS)[0]))
-        result = bptt(cell, inputs, state, loss, plan=self.plan, compile=self.piece)
+        if self.piece is None:
+            return bptt(cell, inputs, state, loss, plan=self.plan).loss
+        options: Any = {"compile": self.piece}
+        result: Any = bptt(cell, inputs, state, loss, plan=self.plan, **options)
         assert result.piece == self.piece
         return result.loss
 

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from ckptplan import InputError
-from ckptplan.torch import bptt, probe
-from ckptplan.torch.trees import flatten
-from tests.torch.support import assert_close, gradients, plan_of
+from ckptplan.torch import bptt, run_call
+from ckptplan.torch.state.nests import flatten, map_leaves
+from tests.torch.support import assert_close, plan_of
 
 STEPS = 12
 STRATEGIES = ("base", "standard", "double", "revolve", "optimal")
@@ -94,6 +94,16 @@ def measure(output: Any, step: int) -> torch.Tensor:
     return total
 
 
+def differentiate(loss: torch.Tensor, wanted: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return gradients; all are zero if the loss depends on nothing that requires one.
+
+    The graphs of constants that the module computed when it was made stay.
+    """
+    if not loss.requires_grad:
+        return [torch.zeros_like(one) for one in wanted]
+    return list(torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True, retain_graph=True))
+
+
 def compare(animal: Animal, cell: Any, loop: Loop, initial: Any) -> None:
     """Gradients under every strategy equal those of the module's own loop, from ``initial`` and from later."""
     before = {name: value.clone() for name, value in cell.named_buffers()}
@@ -106,7 +116,7 @@ def compare(animal: Animal, cell: Any, loop: Loop, initial: Any) -> None:
         assert any(bool(leaf.any()) for output in outputs for leaf in flatten(output)[0]), "silent"
         expected = sum((measure(one, step) for step, one in enumerate(outputs)), torch.zeros(()))
         expected = expected + measure(end, 1)
-        theirs = gradients(expected, wanted) if expected.requires_grad else [0 * one for one in wanted]
+        theirs = differentiate(expected, wanted)
         for name, value in cell.named_buffers():
             if name in before and before[name].shape == value.shape:
                 value.data.copy_(before[name])
@@ -121,7 +131,7 @@ def compare(animal: Animal, cell: Any, loop: Loop, initial: Any) -> None:
                 plan=plan(strategy),
             )
             assert torch.allclose(result.loss, expected.detach().to(result.loss.dtype), equal_nan=True)
-            assert_close(gradients(result.loss, wanted), theirs, relative=animal.relative)
+            assert_close(differentiate(result.loss, wanted), theirs, relative=animal.relative)
     assert _is_recognised(cell, inputs, state), "each call tries its first steps again"
 
 
@@ -129,13 +139,13 @@ def _is_recognised(cell: Any, inputs: torch.Tensor, state: Any) -> bool:
     """Whether a call like the one before it tries no steps."""
     tried: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        real = probe._try_first_steps
+        real = run_call.__dict__["try_steps"]
 
-        def count(*given: Any) -> Any:
+        def count(*given: Any, **options: Any) -> Any:
             tried.append(given)
-            return real(*given)
+            return real(*given, **options)
 
-        patch.setattr(probe, "_try_first_steps", count)
+        patch.setattr(run_call, "try_steps", count)
         for _ in range(2):
             tried.clear()
             torch.manual_seed(5)
@@ -153,8 +163,7 @@ def _later(cell: Any, animal: Animal, initial: Any) -> Any:
     with torch.no_grad():
         for x in draw_inputs(animal)[:2]:
             state, _ = cell(state, x)
-    leaves, structure = flatten(state)
-    return structure.fill([leaf.detach().clone().requires_grad_(leaf.is_floating_point()) for leaf in leaves])
+    return map_leaves(lambda leaf: leaf.detach().clone().requires_grad_(leaf.is_floating_point()), state)
 
 
 def check(animal: Animal, adapt: Callable[[Any], Any], loop: Loop, *, mode: str) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import jax
@@ -35,18 +33,14 @@ from ckptplan.storage.memory import find_free_memory, host_memory_bytes
 class JaxBackend(Backend):
     """Measures cells as compiled programs of JAX, which runs with this number of threads.
 
-    Remote memory is the folder ``remote_dir``, None for host memory, with so many ``states`` at once.
+    Remote memory is host memory.
     """
 
-    def __init__(
-        self, *, threads: int, tape: str | None = None, remote_dir: Path | None = None, states: int = 1
-    ) -> None:
-        self._threads, self._tape, self._folder = threads, tape or "residuals", remote_dir
-        self._states = states
+    def __init__(self, *, threads: int, tape: str | None = None) -> None:
+        self._threads, self._tape = threads, tape or "residuals"
         check_tape(self._tape)
-        # Processor time with one thread: other programs do not lengthen it. It does not see a disk.
-        alone = threads == 1 and remote_dir is None
-        self._clock = time.process_time if alone else time.perf_counter
+        # Processor time with one thread: other programs do not lengthen it.
+        self._clock = time.process_time if threads == 1 else time.perf_counter
 
     @property
     def environment(self) -> Environment:
@@ -58,15 +52,15 @@ class JaxBackend(Backend):
             versions={"jax": jax.__version__, "tape": self._tape},
             memory_bytes=host_memory_bytes(),
             **describe_remote(
-                self._folder,
-                memory="host memory outside of the program",
-                messages="states of {state}, written and read by callbacks",
+                None,
+                memory="host memory of the program",
+                messages="states of {state}, which a program copies to arrays in host memory and back",
             ),
             remark=f"tapes of {self._tape}",
         )
 
     def build(self, spec: CellSpec, *, batch: int, seed: int, announce: Announce | None = None) -> JaxNetwork:
-        return replace(build_jax_network(spec, batch=batch, seed=seed), remote_dir=self._folder)
+        return build_jax_network(spec, batch=batch, seed=seed)
 
     def pilot(self, network: JaxNetwork, *, most: int | None = None) -> Iterator[PilotTimes]:
         yield time_few_steps(network, most=most)
@@ -79,7 +73,7 @@ class JaxBackend(Backend):
 
     def rounds(self, network: JaxNetwork, extent: Extent, sizes: CountedSizes) -> JaxRounds:
         chosen, counted = cast("JaxExtent", extent), cast("CompiledSizes", sizes)
-        return JaxRounds(network, chosen, counted, clock=self._clock, states=self._states)
+        return JaxRounds(network, chosen, counted, clock=self._clock)
 
     def program(
         self, network: JaxNetwork, plan: Plan | Schedule | None, *, inputs: Any, steps: int

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -121,8 +120,6 @@ class JaxNetwork:
     parameters: tuple[jax.Array, ...]
     state: Any
     make_inputs: Callable[[int], Any]
-    #: The folder of remote checkpoints; None for host memory.
-    remote_dir: Path | None = None
 
     def inputs(self, steps: int) -> Any:
         """Return inputs for ``steps`` steps, time first. Raises InputError if the factory's function fails."""
@@ -147,7 +144,6 @@ class JaxNetwork:
                 self.loss,
                 plan=plan,
                 tape=tape,
-                remote_dir=self.remote_dir,
             )
             return total
 

@@ -184,8 +184,7 @@ class JaxProgram(Program):
         On a CPU, states in host memory are among these arrays: they are left out.
         """
         plan, memory = self._plan, self._compiled.memory_bytes
-        on_host = self._network.remote_dir is None and jax.default_backend() == "cpu"
-        if isinstance(plan, Plan) and on_host:
+        if isinstance(plan, Plan) and jax.default_backend() == "cpu":
             memory -= self._find_sizes(plan).kept(plan).remote_bytes
         return memory
 

@@ -6,6 +6,10 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
 
 from ckptplan.calibration.backend import LEAST_ROUNDS, CountedSizes, Extent, PilotTimes, Rounds, RunCounter
 from ckptplan.calibration.fit import Counts, Round, TimedRow, count_actions
@@ -17,11 +21,12 @@ from ckptplan.calibration.jax_backend.programs import (
     compile_sweep,
 )
 from ckptplan.calibration.jax_backend.sizes import CompiledSizes
-from ckptplan.jax.remote import time_place
+from ckptplan.jax.remote import open_states, read_state, rehearse_host, write_state
 from ckptplan.model.workload import ACTION_TIMES, TIMES
 from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import READ, WRITE
+from ckptplan.storage.place import count_moves
 
 #: Seconds that a program of T steps may be expected to take, and the least and the largest T.
 _RUN_SECONDS, _LEAST_STEPS, _MOST_STEPS = 0.1, 64, 1024
@@ -105,7 +110,7 @@ class JaxExtent(Extent):
 class JaxRounds(Rounds):
     """Compiles programs of one cell, and runs them in rounds.
 
-    Messages are timed as ``offload=`` times them. Each state is one.
+    A message is a state that a program moves to host memory or back.
     """
 
     def __init__(
@@ -115,11 +120,11 @@ class JaxRounds(Rounds):
         sizes: CompiledSizes,
         *,
         clock: Callable[[], float],
-        states: int,
     ) -> None:
-        self._network, self._sizes, self._clock, self._states = network, sizes, clock, states
+        self._network, self._sizes, self._clock = network, sizes, clock
         self._schedules = extent.schedules
         self._programs: list[tuple[CompiledLoop, Counts]] = []
+        self._messages: tuple[Any, Any, int] | None = None
 
     def _compile(self) -> Iterator[tuple[CompiledLoop, Counts]]:
         """Yield each program with its parts; two forward passes tell the time of a step from that of a call."""
@@ -143,11 +148,21 @@ class JaxRounds(Rounds):
         for number, (program, parts) in enumerate(self._programs):
             seconds, _ = counter.run(partial(program.measure, self._clock))
             rows[number] = TimedRow(counts=parts, seconds=seconds)
-        folder, size = self._network.remote_dir, self._sizes.state_bytes
-        link = time_place(folder, state_bytes=size, states=self._states)
-        rows[WRITE] = TimedRow(counts={WRITE: 1}, seconds=link.rates.write)
-        rows[READ] = TimedRow(counts={READ: 1}, seconds=link.rates.read)
+        for message, seconds in self._time_messages().items():
+            rows[message] = TimedRow(counts={message: 1}, seconds=seconds)
         return rows
+
+    def _time_messages(self) -> dict[str, float]:
+        """Return the seconds of moving a state to host memory, and of moving it back.
+
+        Programs move several states, since a call of a program takes longer than a small state.
+        """
+        if not self._messages:
+            self._messages = _compile_messages(self._sizes.state_bytes)
+        write, read, count = self._messages
+        state = jnp.ones(self._sizes.state_bytes, jnp.uint8)
+        seconds, held = _time_call(write, state)
+        return {WRITE: seconds / count, READ: _time_call(read, held)[0] / count}
 
     def complete(self, sizes: CountedSizes) -> CountedSizes:
         wholes = (program.memory_bytes for program, _ in self._programs[_PARTS_OF_BASE:])
@@ -158,3 +173,41 @@ def _count(schedule: Schedule, *, sweep: bool = False) -> Counts:
     """Return the parts of a program. What a chunk adds is one part, as programs hardly tell two apart."""
     parts = {**count_actions(schedule, sweep=sweep), "call": 1}
     return {name: count for name, count in parts.items() if name != "reverse"}
+
+
+#: The most states that a timed program moves.
+_MOST_MESSAGES = 64
+
+
+def _compile_messages(state_bytes: int) -> tuple[Any, Any, int]:
+    """Return programs that move states to host memory and back, and the number of states that they move."""
+    rehearse_host(jax.default_backend())
+    count = count_moves(state_bytes, _MOST_MESSAGES)
+
+    def send(state: jax.Array) -> Any:
+        def write(number: Any, carry: Any) -> Any:
+            # XLA would move a state that stays the same once, before the loop, and fail for a GPU.
+            held, state = carry
+            return write_state(held, [state], number), state ^ 1
+
+        return jax.lax.fori_loop(0, count, write, (open_states([jax.typeof(state)], count), state))[0]
+
+    def fetch(held: Any) -> jax.Array:
+        like = jax.typeof(held[0]).update(shape=(state_bytes,), memory_space=jax.memory.Space.Device)
+
+        def add(number: Any, total: jax.Array) -> jax.Array:
+            return jnp.bitwise_xor(total, read_state(held, number, [like])[0])
+
+        found: jax.Array = jax.lax.fori_loop(0, count, add, jnp.zeros(state_bytes, jnp.uint8))
+        return found
+
+    write, read = jax.jit(send), jax.jit(fetch)
+    jax.block_until_ready(read(write(jnp.ones(state_bytes, jnp.uint8))))
+    return write, read, count
+
+
+def _time_call(program: Any, given: Any) -> tuple[float, Any]:
+    """Return the seconds of a call of a compiled program, and its results."""
+    began = time.perf_counter()
+    found = jax.block_until_ready(program(given))
+    return max(time.perf_counter() - began, _LEAST_SECONDS), found

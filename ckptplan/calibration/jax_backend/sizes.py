@@ -11,10 +11,12 @@ from jax.core import Tracer
 
 from ckptplan.calibration.backend import Counted, CountedSizes, assume_times
 from ckptplan.calibration.jax_backend.cells import JaxNetwork
-from ckptplan.jax.api import make_step
+from ckptplan.jax.api import with_loss
 from ckptplan.jax.footprint import StepFootprint, measure_step
-from ckptplan.jax.leaves import byte_size
-from ckptplan.jax.step import differentiable, trace_step
+from ckptplan.jax.jaxprs import replace_loop
+from ckptplan.jax.leaves import byte_size, differentiable
+from ckptplan.jax.limit import Ways
+from ckptplan.jax.planned_scan import trace_scan
 from ckptplan.jax.tapes import Tape, TracedGradient, Wanted
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import Basis
@@ -60,7 +62,7 @@ class CompiledSizes(CountedSizes):
 
 #: How each field is counted.
 _TEXTS = {
-    "state_bytes": "from the shapes of a state",
+    "state_bytes": "from the shapes of a state, the number of the step and the sum of the loss",
     "tape_bytes": "from the shapes of a tape ({tape})",
     "resident_bytes": "counted: parameters",
     "resident_bytes_per_step": "counted: inputs",
@@ -73,13 +75,20 @@ def count_sizes(network: JaxNetwork) -> dict[Tape, CompiledSizes]:
     footprints: list[StepFootprint] = []
 
     def trace(parameters: Any, state: Any, xs: Any) -> None:
-        step = make_step(lambda state, x: network.step(parameters, state, x), network.loss)
-        traced, constants, _ = trace_step(step, state, xs)
-        # What the parameters do not reach has no gradient.
+        step, start = with_loss(lambda state, x: network.step(parameters, state, x), state, xs, network.loss)
+        scan, closed, _ = trace_scan(step, start, xs, Ways())
+        arguments: list[Any] = []
+
+        def run(_: Any, *given: Any) -> Sequence[Any]:
+            arguments.extend(given)
+            return scan.run(*given)
+
+        replace_loop(closed, scan.primitive, run, jax.tree.leaves((start, xs)))
+        # Constants that do not depend on the parameters have no gradient.
         reached = tuple(
-            place for place in differentiable(traced.constants) if isinstance(constants[place], Tracer)
+            index for index in differentiable(scan.step.constants) if isinstance(arguments[index], Tracer)
         )
-        footprints.extend(measure_step(TracedGradient(traced, Wanted(constants=reached, inputs=()))))
+        footprints.extend(measure_step(TracedGradient(scan.step, Wanted(constants=reached, inputs=()))))
 
     inputs = network.inputs(1)
     jax.eval_shape(trace, network.parameters, network.state, inputs)
@@ -97,5 +106,5 @@ def count_sizes(network: JaxNetwork) -> dict[Tape, CompiledSizes]:
             assumed=assume_times(found.seconds, "operations of the traced step, at assumed rates"),
         )
         for found in footprints
-        if found.together == 1
+        if found.steps_per_matmul == 1
     }

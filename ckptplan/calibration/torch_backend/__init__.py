@@ -44,8 +44,8 @@ from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.storage.memory import host_memory_bytes
 from ckptplan.torch.chunk_cell import ChunkCell
-from ckptplan.torch.memory import available_bytes
-from ckptplan.torch.meters import choose_clock, name_clock
+from ckptplan.torch.device.memory import available_bytes
+from ckptplan.torch.device.meters import choose_clock, name_clock
 from ckptplan.units import format_threads
 
 #: Rows of the square matrices whose product is timed, and bytes of the tensor that is copied.

@@ -1,6 +1,6 @@
 """Builds the cells of PyTorch that a name can refer to: built-in ones, and those of the user's own modules.
 
-A piece of K steps is a cell, too, so that compiled pieces are measured and planned as steps are.
+Compiled pieces of K time steps are measured and planned as steps are.
 """
 
 from __future__ import annotations
@@ -14,39 +14,17 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch.utils import _pytree
+from torch.utils._pytree import tree_leaves
 
 from ckptplan.calibration.cell_spec import FIRST_STEP, CellSpec, blame_cell, call_factory
 from ckptplan.errors import InputError, quote_value
 from ckptplan.torch.adapters import TorchCell
-from ckptplan.torch.compiling.steps import run_steps
-from ckptplan.torch.inputs import make_sequence
+from ckptplan.torch.device.memory import available_bytes
+from ckptplan.torch.device.meters import Clock, choose_clock
 from ckptplan.torch.lif import LIF
-from ckptplan.torch.memory import available_bytes
-from ckptplan.torch.meters import Clock, choose_clock
-from ckptplan.torch.trees import byte_size, flatten
+from ckptplan.torch.run.inputs import Inputs
+from ckptplan.torch.state.nests import count_bytes, flatten, map_leaves
 from ckptplan.units import format_bytes
-
-
-class PieceCell(torch.nn.Module):
-    """Runs K steps of a cell as a single one; inputs have the steps first, the output is a list."""
-
-    def __init__(self, inner: torch.nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, state: Any, inputs: Any) -> tuple[Any, list[Any]]:
-        """Return the state after the last step, and the outputs of all."""
-        outputs, state = run_steps(self.inner, None, 0, state, inputs)
-        return state, outputs
-
-
-def compute_piece_loss(_: int, outputs: list[Any]) -> torch.Tensor:
-    """Return the loss of a piece: the sum of those of its steps, which are means of squares."""
-    firsts = [_pytree.tree_leaves(one)[0] for one in outputs]
-    squares = [(one if one.is_floating_point() else one.float()).square().mean() for one in firsts]
-    return torch.stack(squares).sum()
-
 
 _ITEM_BYTES = 4
 _FACTORY = (
@@ -76,7 +54,11 @@ class MeasuredNetwork:
         return choose_clock(self.device) if self.remote_dir is None else perf_counter
 
     def inputs(self, steps: int) -> Any:
-        """Return inputs for ``steps`` steps, time first. Raises InputError if the factory's function fails."""
+        """Return inputs for ``steps`` steps, or pieces, time first.
+
+        Raises InputError if the factory's function fails.
+        """
+        steps *= self.piece or 1
         torch.manual_seed(self.seed + 1)
         with blame_cell(f"its inputs for {steps} steps", accepted=_FACTORY):
             return self.make_inputs(steps)
@@ -99,16 +81,13 @@ class MeasuredNetwork:
         if isinstance(self.cell, torch.nn.Module):
             # Include frozen parameters.
             weights = (*self.cell.parameters(), *self.cell.buffers())
-        return byte_size((*weights, *flatten(self.state)[0], *flatten(inputs)[0]))
-
-    @property
-    def loss(self) -> Callable[[int, Any], torch.Tensor]:
-        """The loss of a step, or of a piece: a mean of squares, which takes negligible time."""
-        return _compute_loss if self.piece is None else compute_piece_loss
+        return count_bytes((*weights, *flatten(self.state)[0], *flatten(inputs)[0]))
 
 
-def _compute_loss(_: int, output: Any) -> torch.Tensor:
-    values = flatten(output)[0][0]
+def compute_loss(_: int, output: Any) -> torch.Tensor:
+    """Return the loss of a step: a mean of squares, which takes negligible time."""
+    # PyTorch's compiler takes it as a whole.
+    values: torch.Tensor = tree_leaves(output)[0]
     return (values if values.is_floating_point() else values.float()).square().mean()
 
 
@@ -119,8 +98,7 @@ def check_device(device: str) -> None:
 
 
 def _to_double(tensors: Any) -> Any:
-    leaves, structure = flatten(tensors)
-    return structure.fill([leaf.double() if leaf.is_floating_point() else leaf for leaf in leaves])
+    return map_leaves(lambda leaf: leaf.double() if leaf.is_floating_point() else leaf, tensors)
 
 
 def build_network(spec: CellSpec, *, batch: int, device: str, seed: int) -> MeasuredNetwork:
@@ -148,18 +126,7 @@ def build_network(spec: CellSpec, *, batch: int, device: str, seed: int) -> Meas
         seed=seed,
     )
     run_step(network)
-    return network if spec.compile is None else _join_steps(network, spec.compile)
-
-
-def _join_steps(network: MeasuredNetwork, steps: int) -> MeasuredNetwork:
-    """Return a network whose steps are pieces of so many steps; a chunk cell runs its steps one by one."""
-    make_inputs = network.make_inputs
-
-    def make_pieces(count: int) -> Any:
-        leaves, structure = flatten(make_inputs(count * steps))
-        return structure.fill([leaf.unflatten(0, (count, steps)) for leaf in leaves])
-
-    return replace(network, cell=PieceCell(network.cell), make_inputs=make_pieces, piece=steps)
+    return replace(network, piece=spec.compile)
 
 
 def _require_room(need: int, *, what: str, device: str) -> None:
@@ -174,14 +141,16 @@ def _require_room(need: int, *, what: str, device: str) -> None:
 
 
 def run_step(network: MeasuredNetwork) -> None:
-    """Run a step and its loss, without a tape. Raises InputError if the cell fails."""
-    leaves, structure = make_sequence(network.inputs(1), steps=1).piece(0, 1)
-    shapes = ", ".join(f"{str(leaf.dtype).removeprefix('torch.')} {tuple(leaf.shape[1:])}" for leaf in leaves)
+    """Run a step or a piece with its losses, without a tape. Raises InputError if the cell fails."""
+    inputs, state = Inputs(network.inputs(1), network.piece or 1), network.state
+    named = [(str(leaf.dtype).removeprefix("torch."), tuple(leaf.shape[1:])) for leaf in inputs.leaves]
+    shapes = ", ".join(f"{dtype} {shape}" for dtype, shape in named)
     accepted = "cell(state, x) -> (state, output), the output floats first; other inputs come from the factory"
     note = f" (inputs of a step: {shapes})"
     with blame_cell(FIRST_STEP, accepted=accepted, note=note), torch.no_grad():
-        _, output = network.cell(network.state, structure.fill([leaf[0] for leaf in leaves]))
-        network.loss(0, output)
+        for x in inputs.iterate_all():
+            state, output = network.cell(state, x)
+            compute_loss(0, output)
 
 
 def _call_factory(spec: CellSpec, *, batch: int, device: str) -> tuple[Any, Any, Any]:

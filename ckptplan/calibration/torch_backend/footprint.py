@@ -9,16 +9,16 @@ from functools import partial
 from typing import NamedTuple, Self
 
 from ckptplan.calibration.backend import CountedSizes, PilotTimes, RunCounter
-from ckptplan.calibration.torch_backend.cells import MeasuredNetwork
+from ckptplan.calibration.torch_backend.cells import MeasuredNetwork, compute_loss
 from ckptplan.calibration.torch_backend.runs import TorchProgram
 from ckptplan.errors import InputError
 from ckptplan.model.workload import Basis
 from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.schedule import Schedule
+from ckptplan.torch import measured_sizes
 from ckptplan.torch.chunk_cell import ChunkCell
-from ckptplan.torch.chunk_engine import MOST_WORKING
-from ckptplan.torch.measurement import measured_sizes
-from ckptplan.torch.trees import byte_size, flatten
+from ckptplan.torch.run.chunk_steps import MAX_WORKING
+from ckptplan.torch.state.nests import count_bytes, flatten
 from ckptplan.units import format_bytes, format_share
 
 #: Allowed deviation of a tape from a straight line, which alignment may cause.
@@ -40,7 +40,7 @@ def estimate_meters(seconds: float, *, steps: int) -> tuple[float, float]:
 #: How often single steps run, and once more if both differ: the workspace of all plans rests on two that agree.
 _SINGLE_RUNS = 2
 #: (T, chunk) of short runs whose chunks are whole pieces of a ``ChunkCell``.
-_WHOLE_PIECES = ((3 * MOST_WORKING, MOST_WORKING), (4 * MOST_WORKING, 2 * MOST_WORKING))
+_WHOLE_PIECES = ((3 * MAX_WORKING, MAX_WORKING), (4 * MAX_WORKING, 2 * MAX_WORKING))
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -62,7 +62,7 @@ class SizeRuns:
 
     def of(self, network: MeasuredNetwork) -> SizeRuns:
         """Return the runs for a network. Short chunks of a ``ChunkCell`` need less working memory."""
-        short = any(chunk % MOST_WORKING for _, chunk in self.peaks)
+        short = any(chunk % MAX_WORKING for _, chunk in self.peaks)
         return replace(self, peaks=_WHOLE_PIECES) if short and isinstance(network.cell, ChunkCell) else self
 
     def seconds(self, pilot: PilotTimes) -> Iterator[float]:
@@ -92,7 +92,7 @@ class _CountedRun(NamedTuple):
         inputs = network.inputs(schedule.steps)
         program = TorchProgram(network, schedule, inputs=inputs)
         counted, peak = program.counted(), program.peak_bytes()
-        resident = -(-(byte_size(flatten(inputs)[0]) + counted.saved_bytes) // schedule.steps)
+        resident = -(-(count_bytes(flatten(inputs)[0]) + counted.saved_bytes) // schedule.steps)
         space = peak - counted.local_bytes - resident * schedule.steps - beside
         return cls(peak=peak, resident=resident, space=max(0, space))
 
@@ -104,7 +104,7 @@ def measure(network: MeasuredNetwork, *, counter: RunCounter, runs: SizeRuns = A
     tapes = [counter.run(program.counted).local_bytes for program in bases]
     tape, once = _fit_tape(tapes, chunks=runs.chunks)
     _check_state(network)
-    state, fixed = byte_size(flatten(network.state)[0]), _fixed_bytes(network)
+    state, fixed = count_bytes(flatten(network.state)[0]), _fixed_bytes(network)
     run = partial(_CountedRun.of, network, beside=fixed - once)
     found = [counter.run(partial(run, schedule)) for schedule in runs.schedules]
     singles, several = found[:_SINGLE_RUNS], found[_SINGLE_RUNS:]
@@ -174,13 +174,13 @@ def _explain(runs: SizeRuns, *, once: int, residual: float, apart: int) -> dict[
 
 def _fixed_bytes(network: MeasuredNetwork) -> int:
     """Return the bytes of parameters and buffers."""
-    return network.bytes_before(()) - byte_size(flatten(network.state)[0])
+    return network.bytes_before(()) - count_bytes(flatten(network.state)[0])
 
 
 def _check_state(network: MeasuredNetwork) -> None:
     """Raise InputError if the size of the state changes in the first steps."""
-    sizes = measured_sizes(network.cell, network.inputs(2), network.state, network.loss)
-    first = byte_size(flatten(network.state)[0])
+    sizes = measured_sizes(network.cell, network.inputs(2), network.state, compute_loss)
+    first = count_bytes(flatten(network.state)[0])
     if sizes.state_bytes != first:
         raise InputError(
             f"its state takes {first:,} bytes before the first step and {sizes.state_bytes:,} after it, but a "

@@ -28,9 +28,9 @@ from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import READ, WRITE, Event, kind_of
-from ckptplan.torch.meters import Clock
-from ckptplan.torch.offload import time_place
-from ckptplan.torch.trees import byte_size, flatten
+from ckptplan.torch.device.meters import Clock
+from ckptplan.torch.state.nests import count_bytes, fill, flatten
+from ckptplan.torch.store.place import time_place
 
 #: Steps of the chunks of the runs that are timed first, each eight chunks long. The longest runs that are short
 #: enough are timed several times.
@@ -306,9 +306,11 @@ class TorchRounds(Rounds):
 
     def __init__(self, network: MeasuredNetwork, schedules: Sequence[Schedule], *, states: int = 1) -> None:
         self._network, self._states = network, states
-        leaves, structure = flatten(network.inputs(max((one.steps for one in schedules), default=1)))
+        leaves, nest = flatten(network.inputs(max((schedule.steps for schedule in schedules), default=1)))
         self._programs = [
-            TorchProgram(network, one, inputs=structure.fill([leaf[: one.steps] for leaf in leaves]))
+            TorchProgram(
+                network, one, inputs=fill(nest, [leaf[: one.steps * (network.piece or 1)] for leaf in leaves])
+            )
             for one in schedules
         ]
 
@@ -324,7 +326,7 @@ class TorchRounds(Rounds):
         """Return the rows of a state that goes to the folder, and of one that comes back. Raises InputError."""
         network = self._network
         assert network.remote_dir is not None  # noqa: S101 - who calls has looked
-        size = byte_size(flatten(network.state)[0])
+        size = count_bytes(flatten(network.state)[0])
         link = time_place(network.remote_dir, states=self._states, state_bytes=size, device=network.device)
         found: dict[Hashable, TimedRow] = {}
         for way, kind, seconds in ((WRITE, "save", link.rates.write), (READ, "load", link.rates.read)):

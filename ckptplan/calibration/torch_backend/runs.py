@@ -20,20 +20,18 @@ import numpy.typing as npt
 import torch
 
 from ckptplan.calibration.backend import Counted, Gradient, Program, Tick, TimedRun
-from ckptplan.calibration.torch_backend.cells import MeasuredNetwork
+from ckptplan.calibration.torch_backend.cells import MeasuredNetwork, compute_loss
 from ckptplan.errors import CkptplanError, InputError
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.actions import Action, Tier, Transfer
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.timeline import READ, WRITE, Event, Frontier, track_of
-from ckptplan.torch import Compile, PlanMismatch, bptt
-from ckptplan.torch.call import Observer
-from ckptplan.torch.compiling.steps import CompileFallback
-from ckptplan.torch.executor import Executor
-from ckptplan.torch.inputs import iterate_steps, make_sequence
-from ckptplan.torch.meters import Clock, LiveBytes, choose_clock, measure_allocated
-from ckptplan.torch.trees import byte_size, flatten
+from ckptplan.torch import Compile, CompileFallback, PlanMismatch, bptt
+from ckptplan.torch.device.meters import Clock, LiveBytes, choose_clock, measure_allocated
+from ckptplan.torch.run.executor import Executor, Observer
+from ckptplan.torch.run.inputs import Inputs
+from ckptplan.torch.state.nests import count_bytes, flatten
 
 
 class Timeline:
@@ -70,7 +68,7 @@ class Timeline:
         if self._counts:
             local = executor.stores[Tier.LOCAL].bytes + sum(tape.bytes for tape in executor.tapes)
             remote = executor.stores[Tier.REMOTE].bytes
-            self.saved_bytes = max(self.saved_bytes, executor.engine.saved_bytes)
+            self.saved_bytes = max(self.saved_bytes, executor.steps.saved_bytes)
         self.events.append(
             Event(
                 start=start,
@@ -87,6 +85,8 @@ class Timeline:
             self._tick()
 
 
+#: The pieces of the sequence for which they are compiled.
+_COMPILED_PIECES = 4
 _COMPILED = "a cell that PyTorch's compiler takes as a whole, or no compile"
 
 
@@ -97,7 +97,7 @@ def compile_pieces(network: MeasuredNetwork) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            TorchProgram(network, make_schedule("base", steps=1)).observe(lambda *_: None)
+            TorchProgram(network, make_schedule("base", steps=_COMPILED_PIECES)).observe(lambda *_: None)
         except InputError as error:
             reasons = [str(one.message) for one in caught if issubclass(one.category, CompileFallback)]
             if error.field != "compile" or not reasons:
@@ -169,7 +169,7 @@ class TorchProgram(Program):
             if event.track in (WRITE, READ)
         ]
         return Counted(
-            state_bytes=byte_size(flatten(self._network.state)[0]),
+            state_bytes=count_bytes(flatten(self._network.state)[0]),
             local_bytes=max(event.local_bytes for event in held.events),
             remote_bytes=max(event.remote_bytes for event in held.events),
             counts={
@@ -233,13 +233,15 @@ class TorchProgram(Program):
                 network.cell,
                 self._inputs,
                 network.state,
-                network.loss,
+                compute_loss,
                 plan=self._plan,
                 parameters=network.parameters,
                 observer=observer,
                 remote_dir=remote_dir,
-                # A step of the plan is a piece already. That it is compiled was said before.
-                compile=None if network.piece is None else Compile(steps=1, progress=lambda *_: None),
+                # That it is compiled was said before.
+                compile=None
+                if network.piece is None
+                else Compile(steps=network.piece, progress=lambda *_: None),
             )
         if network.piece is not None and result.piece is None:
             raise InputError(
@@ -254,12 +256,11 @@ class TorchProgram(Program):
     def _walk(self, note: Callable[[int], None] = lambda _: None) -> torch.Tensor:
         """Return the loss of a plain loop, without ckptplan; ``note`` is called with each step before it."""
         network = self._network
-        leaves, structure = make_sequence(self._inputs, steps=self._steps).piece(0, self._steps)
         state, total = network.state, torch.zeros((), device=network.device)
-        for step, x in enumerate(iterate_steps(leaves, structure)):
+        for step, x in enumerate(Inputs(self._inputs, self._steps * (self._network.piece or 1)).iterate_all()):
             note(step)
             state, output = network.cell(state, x)
-            total = total + network.loss(step, output)
+            total = total + compute_loss(step, output)
         return total
 
     def _blame_cell(self, error: Exception) -> None:

@@ -25,7 +25,7 @@ from ckptplan.calibration.torch_backend.runs import TorchProgram
 from ckptplan.model.network import ITEM_BYTES, Operations
 from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.actions import Action, Advance, Backward
-from ckptplan.torch.executor import Executor
+from ckptplan.torch.run.executor import Executor
 
 #: Steps of the chunks that are counted, and of those of a cell whose steps take long. What an action does
 #: besides its steps is the same for both sizes.

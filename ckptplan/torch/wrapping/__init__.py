@@ -1,1 +1,1 @@
-"""Turns modules that take a step, or a sequence, into modules that train within a limit of memory."""
+"""Makes modules over sequences of modules that take one time step, or many, a call."""

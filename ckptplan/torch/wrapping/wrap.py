@@ -1,21 +1,312 @@
-"""The entry point ``wrap``."""
+"""Turns modules that take a time step into modules over sequences that train under a plan."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import torch
+from torch import Tensor
 
 from ckptplan.errors import InputError, quote_value
 from ckptplan.model.plan import Plan
-from ckptplan.schedule.schedule import Schedule
+from ckptplan.schedule.schedule import Schedule, check_count
 from ckptplan.torch.adapters import NorseCell, TorchCell
 from ckptplan.torch.adapters.adapter import find_class
+from ckptplan.torch.api import check_call, read_outputs
 from ckptplan.torch.entry import as_entry
-from ckptplan.torch.wrapping.fused import FusedSequence
-from ckptplan.torch.wrapping.stateful import StatefulSequence
+from ckptplan.torch.pieces.inputs import PieceInputs, PieceLoss
+from ckptplan.torch.pieces.length import PieceRun, fit_length, run_pieces
+from ckptplan.torch.run.call import Call, read_losses
+from ckptplan.torch.run_call import Results
+from ckptplan.torch.state.nests import fill, flatten
+from ckptplan.torch.state.places import has_graph
+from ckptplan.torch.state.reach import walk
+from ckptplan.torch.wrapping.layer import LayerSequence
 from ckptplan.torch.wrapping.wrapped import Wrapped
+
+
+class StatefulSequence(Wrapped):
+    """A module that keeps its state, as a module over sequences: (T, B, ...) in, outputs stacked over time.
+
+    The state is carried on from call to call, as it would be in a loop.
+
+    Arguments are those of ``wrap``.
+    """
+
+    _reset: Callable[..., object] | None
+    _detach: bool
+    _accepted = Wrapped._accepted | {"reset", "detach"}
+
+    def __init__(
+        self,
+        net: torch.nn.Module,
+        *,
+        reset: Callable[..., object] | None = None,
+        detach: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(net, **options)
+        if reset is not None and not callable(reset):
+            raise InputError(
+                f"{quote_value(reset)} cannot be called",
+                field="reset",
+                accepted="what takes the module, as snntorch.utils.reset, SpikingJelly's functional.reset_net, "
+                "or its own method, as net.reset",
+            )
+        vars(self).update(_reset=reset, _detach=detach)
+
+    @as_entry
+    def forward(self, *inputs: Any, steps: int | None = None, **constants: Any) -> Any:
+        """Return the outputs of all time steps, stacked.
+
+        Arguments:
+            inputs: tensors of shape (T, ...), or nests of these; the module is called with their time steps.
+            steps: T, for inputs without a time axis: each step gets the same.
+            constants: keyword arguments that the module is called with in each step.
+
+        Raises InputError.
+        """
+        return read_outputs(self._run(self._begin(inputs, steps, constants)))
+
+    @as_entry
+    def bptt(
+        self,
+        *inputs: Any,
+        loss: Callable[[int, Any], Tensor] | None = None,
+        chunk_loss: Callable[[int, Any], Tensor] | None = None,
+        steps: int | None = None,
+        **constants: Any,
+    ) -> Tensor:
+        """Return the sum of a loss over the time steps, without keeping their outputs.
+
+        Arguments:
+            inputs: as for the call.
+            loss: ``loss(t, output)`` for each step.
+            chunk_loss: ``chunk_loss(start, outputs)`` for runs of steps.
+            steps: as for the call.
+            constants: as for the call.
+
+        Raises InputError.
+        """
+        losses = read_losses(loss=loss, chunk_loss=chunk_loss, final_loss=None)
+        return self._run(self._begin(inputs, steps, constants, losses=losses)).tensors[0]
+
+    def check(self, *inputs: Any, steps: int | None = None, **constants: Any) -> bool:
+        """Compare the gradients of a call with those of a plain loop, as ``ckptplan.torch.check``."""
+        return check_call(self._begin(inputs, steps, constants), self._given, self._memory)
+
+    def detach(self) -> None:
+        """Keep the numbers of the state, without their graph: the next call does not lead into this one."""
+        for place in walk({"net": self.net}).list_graph_places():
+            leaves, nest = flatten(place.get())
+            place.set(fill(nest, [leaf.detach() for leaf in leaves], fresh=False))
+
+    def _begin(self, inputs: Any, steps: int | None, constants: dict[str, Any], *, losses: Any = None) -> Call:
+        """Reset the module; return the call of a sequence."""
+        inputs = self._prepare(inputs, steps)
+        cell = StatefulCell(self.net, constants)
+        return self._make_call(cell, inputs, (), losses=losses or {}, needs_state=True)
+
+    def _prepare(self, inputs: Any, steps: int | None) -> Any:
+        """Reset the module; return the inputs of a sequence."""
+        if not inputs:
+            raise InputError("are missing", field="inputs", accepted="tensors of shape (T, ...)")
+        if self._reset is not None:
+            # ``net.reset`` knows its module; functions of libraries are given it.
+            is_own = getattr(self._reset, "__self__", None) is self.net
+            self._reset() if is_own else self._reset(self.net)
+        if self._detach:
+            self.detach()
+        if steps is not None:
+            check_count("steps", steps)
+            leaves, nest = flatten(inputs)
+            inputs = fill(nest, [leaf.expand(steps, *leaf.shape) for leaf in leaves])
+        return inputs
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return a copy; its state has the same numbers, without their graph, which cannot be copied."""
+        held = [tensor for tensor in walk({"net": self.net}).tensors if has_graph(tensor)]
+        memo |= {id(tensor): tensor.detach().clone() for tensor in held}
+        made = object.__new__(type(self))
+        memo[id(self)] = made
+        made.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return made
+
+
+class MultiStepSequence(StatefulSequence):
+    """A module that takes many time steps a call and keeps its state, as a module over sequences.
+
+    A step of the plan is a piece of the sequence, which the module takes in one call. Networks of SpikingJelly
+    in multi-step mode, of sinabs and of Rockpool are such modules.
+
+    Arguments:
+        net: the module.
+        time_dim: the axis of time in its inputs and outputs, 0 or 1.
+        piece: the time steps of a piece; None for the quickest length, or, with a plan, for pieces of equal
+            length.
+        options: other arguments of ``wrap``.
+    """
+
+    _time_dim: int
+    piece: int | None
+    #: The pieces of the last call.
+    latest: PieceRun | None
+    _accepted = StatefulSequence._accepted | {"piece"}
+
+    def __init__(
+        self, net: torch.nn.Module, *, time_dim: int = 0, piece: int | None = None, **options: Any
+    ) -> None:
+        if time_dim not in (0, 1) or isinstance(time_dim, bool):
+            raise InputError(f"is {quote_value(time_dim)}", field="time_dim", accepted="0 or 1")
+        if piece is not None:
+            check_count("piece", piece)
+        super().__init__(net, **options)
+        vars(self).update(_time_dim=time_dim, piece=piece, latest=None)
+
+    @as_entry
+    def forward(self, *inputs: Any, steps: int | None = None, **constants: Any) -> Any:
+        """Return the outputs of all time steps, as the module returns them for the whole sequence.
+
+        Arguments:
+            inputs: tensors with time as axis ``time_dim``, or nests of these.
+            steps: T, for inputs without a time axis: each step gets the same.
+            constants: keyword arguments that the module is called with for each piece.
+
+        Raises InputError.
+        """
+        results = self._run_pieces(inputs, steps, constants)
+        return fill(results.nest, [self._move(tensor) for tensor in results.tensors])
+
+    @as_entry
+    def bptt(
+        self,
+        *inputs: Any,
+        loss: Callable[[int, Any], Tensor] | None = None,
+        chunk_loss: Callable[[int, Any], Tensor] | None = None,
+        steps: int | None = None,
+        **constants: Any,
+    ) -> Tensor:
+        """Return the sum of a loss over the time steps, as ``StatefulSequence.bptt``. Raises InputError."""
+        losses = read_losses(loss=loss, chunk_loss=chunk_loss, final_loss=None)
+        return self._run_pieces(inputs, steps, constants, losses=losses).tensors[0]
+
+    def check(self, *inputs: Any, steps: int | None = None, **constants: Any) -> bool:
+        """Compare the gradients of a call with those of a plain loop over pieces."""
+        make_call, count = self._make_calls(inputs, steps, constants)
+        length = self.piece or (count if self._given is None else fit_length(self._given, count, None))
+        return check_call(make_call(length), self._given, self._memory)
+
+    def _run_pieces(self, inputs: Any, steps: int | None, constants: Any, *, losses: Any = None) -> Results:
+        make_call, count = self._make_calls(inputs, steps, constants, losses=losses)
+        done, results = run_pieces(
+            make_call,
+            count,
+            plan=self._given,
+            memory=self._memory,
+            piece=self.piece,
+            observer=self._observer,
+        )
+        if torch.is_grad_enabled():
+            vars(self).update(latest=done, plan=done.plan)
+        return results
+
+    def _make_calls(
+        self, inputs: Any, steps: int | None, constants: dict[str, Any], *, losses: Any = None
+    ) -> tuple[Callable[[int], Call], int]:
+        """Reset the module; return what makes the call with pieces of a length, and T."""
+        given = self._prepare(inputs, steps)
+        leaves, nest = flatten(given)
+        given = fill(nest, [self._move(leaf) for leaf in leaves])
+        count = PieceInputs(given, 1).steps
+        cell = MultiStepCell(self.net, constants, self._time_dim)
+
+        def make_call(length: int) -> Call:
+            pieces = [PieceLoss(loss, length, name == "loss") for name, loss in (losses or {}).items()]
+            return Call(
+                cell=cell,
+                inputs=PieceInputs(given, length),
+                state=(),
+                losses={"loss": pieces[0]} if pieces else {},
+                needs_state=True,
+                **self._options,
+            )
+
+        return make_call, count
+
+    def _move(self, tensor: Tensor) -> Tensor:
+        """Exchange the axis of time with the first axis."""
+        return tensor.transpose(0, self._time_dim)
+
+
+class MultiStepCell:
+    """A module that takes many time steps a call and keeps its state, as a cell whose steps are pieces.
+
+    Arguments:
+        net: the module.
+        constants: keyword arguments of each call.
+        time_dim: the axis of time.
+    """
+
+    def __init__(self, net: torch.nn.Module, constants: dict[str, Any], time_dim: int) -> None:
+        self.net, self.constants, self.time_dim = net, constants, time_dim
+
+    def __call__(self, state: Any, x: tuple[Any, ...]) -> tuple[Any, Any]:
+        """Take a piece."""
+        return state, self._move(self.net(*self._move(x), **self.constants))
+
+    def _move(self, value: Any) -> Any:
+        leaves, nest = flatten(value)
+        return fill(nest, [leaf.transpose(0, self.time_dim) for leaf in leaves])
+
+
+class StatefulCell:
+    """A module that keeps its state, as a cell: everything that it keeps is found and lifted into the state.
+
+    Arguments:
+        net: the module, which takes a time step.
+        constants: keyword arguments of each call.
+    """
+
+    def __init__(self, net: torch.nn.Module, constants: dict[str, Any]) -> None:
+        self.net, self.constants = net, constants
+
+    def __call__(self, state: Any, x: tuple[Any, ...]) -> tuple[Any, Any]:
+        """Take a step."""
+        return state, self.net(*x, **self.constants)
+
+
+class ExplicitSequence(Wrapped):
+    """A module ``net(x, state) -> (output, state)`` over sequences: (outputs, state) for (T, B, ...).
+
+    ``torch.nn.RNNCell``, ``GRUCell`` and ``LSTMCell`` count, too, and ``Lift`` of Norse, which already takes a
+    sequence.
+    """
+
+    def __init__(self, net: torch.nn.Module, **options: Any) -> None:
+        super().__init__(net, **options)
+        inner: Any = net.lifted_module if find_class(net, "norse", frozenset({"Lift"})) else net
+        cell = TorchCell if isinstance(inner, torch.nn.RNNCellBase) else NorseCell
+        # Not as a child: it is one already, under its own name.
+        vars(self)["_cell"] = cell(inner)
+
+    @as_entry
+    def forward(self, inputs: Any, state: Any = None) -> tuple[Any, Any]:
+        """Return the outputs of all time steps, stacked, and the final state.
+
+        Arguments:
+            inputs: a tensor of shape (T, B, ...).
+            state: the initial state; None for the one that the module makes.
+
+        Raises InputError.
+        """
+        results = self._run(self._make_call(self._cell, inputs, state))
+        return read_outputs(results), results.state
+
+    def check(self, inputs: Any, state: Any = None) -> bool:
+        """Compare the gradients of a call with those of a plain loop, as ``ckptplan.torch.check``."""
+        return check_call(self._make_call(self._cell, inputs, state), self._given, self._memory)
 
 
 def wrap(
@@ -25,6 +316,8 @@ def wrap(
     plan: Plan | Schedule | None = None,
     reset: Callable[..., object] | None = None,
     detach: bool = False,
+    multi_step: bool | None = None,
+    time_dim: int = 0,
     piece: int | None = None,
     **options: Any,
 ) -> Wrapped:
@@ -33,6 +326,8 @@ def wrap(
     - A module that keeps its state, called once for each time step (networks of snnTorch with
       ``init_hidden=True``, of SpikingJelly, your own with ``self.mem``): ``wrapped(data)`` takes data of shape
       (T, B, ...) and returns the outputs stacked over time. The state is found by running the first steps.
+    - A module that keeps its state and takes many time steps a call (``multi_step=True``; networks of
+      SpikingJelly in multi-step mode): the same call and results; pieces of the sequence run in one call.
     - ``torch.nn.LSTM``, ``GRU`` and ``RNN``: the same call and results; the layers' own kernel runs pieces of
       the sequence.
     - ``torch.nn.RNNCell``, ``GRUCell``, ``LSTMCell`` and modules of Norse, which take their state and return
@@ -49,9 +344,13 @@ def wrap(
         reset: called with ``net`` before each call, as ``snntorch.utils.reset``, or a method of ``net``;
             without it, the state is carried on from call to call.
         detach: whether a call begins without the graph of the last one: truncated backpropagation through time.
-        piece: for ``torch.nn.LSTM``, ``GRU`` and ``RNN``, the time steps of a piece; the quickest by itself.
-        options: other arguments of ``unroll``, such as ``offload``. ``compile`` compiles the steps of modules
-            that return their state, as cells; fused layers have kernels of their own.
+        multi_step: whether the module takes many time steps a call; None for modules of SpikingJelly that are
+            in multi-step mode.
+        time_dim: the axis of time in inputs and outputs of such a module, 0 or 1.
+        piece: for modules and layers that take many time steps a call, the time steps of a piece; None for the
+            quickest length.
+        options: other arguments of ``unroll``. ``compile`` has no effect on modules and layers that take many
+            time steps a call, which have kernels of their own.
 
     Raises InputError, also in calls, if no plan fits the limit.
     """
@@ -64,56 +363,45 @@ def wrap(
     if isinstance(net, Wrapped):
         raise InputError("is wrapped already", field="net", accepted="the module inside, net.net")
     shared: dict[str, Any] = {"memory": memory, "plan": plan, **options}
+    if multi_step is None:
+        multi_step = is_in_multi_step_mode(net)
     if isinstance(net, torch.nn.RNNBase) or takes_state(net):
-        for name, given in (("reset", reset is not None), ("detach", detach)):
-            if given:
+        for name, is_given in (("reset", reset is not None), ("detach", detach), ("multi_step", multi_step)):
+            if is_given:
                 raise InputError(
                     "has no meaning for a module that takes its state as an argument",
                     field=name,
                     accepted="wrapped(data, state) with the state that the next call is to begin with",
                 )
     if isinstance(net, torch.nn.RNNBase):
-        return FusedSequence(net, piece=piece, **shared)
+        return LayerSequence(net, piece=piece, **shared)
+    if multi_step:
+        return MultiStepSequence(net, reset=reset, detach=detach, time_dim=time_dim, piece=piece, **shared)
     if piece is not None:
         raise InputError(
             f"has no meaning for {type(net).__name__}, which takes one time step a call",
             field="piece",
-            accepted="torch.nn.LSTM, GRU or RNN",
+            accepted="torch.nn.LSTM, GRU or RNN, or multi_step=True",
         )
     if takes_state(net):
         return ExplicitSequence(net, **shared)
     return StatefulSequence(net, reset=reset, detach=detach, **shared)
 
 
-class ExplicitSequence(Wrapped):
-    """A module ``net(x, state) -> (output, state)`` over sequences: (outputs, state) for (T, B, ...).
+def is_in_multi_step_mode(net: torch.nn.Module) -> bool:
+    """Return whether a layer of SpikingJelly is in multi-step mode, or has no other mode."""
+    return any(
+        getattr(module, "step_mode", None) == "m" or "s" not in _list_modes(module) for module in net.modules()
+    )
 
-    ``torch.nn.RNNCell``, ``GRUCell`` and ``LSTMCell`` count, too, and ``Lift`` of Norse, which already takes a
-    sequence.
-    """
 
-    def __init__(self, net: torch.nn.Module, **options: Any) -> None:
-        super().__init__(net, **options)
-        inner: Any = net.lifted_module if find_class(net, "norse", frozenset({"Lift"})) else net
-        cell = TorchCell if isinstance(inner, torch.nn.RNNCellBase) else NorseCell
-        # Not as a child: it is one already, under its own name.
-        self.__dict__["_cell"] = cell(inner)
-
-    @as_entry
-    def forward(self, inputs: Any, state: Any = None) -> tuple[Any, Any]:
-        """Return the outputs of all time steps, stacked, and the final state.
-
-        Arguments:
-            inputs: a tensor of shape (T, B, ...).
-            state: the initial state; None for the one that the module makes.
-
-        Raises InputError, also if no plan fits the limit.
-        """
-        return self._unroll(self._cell, inputs, state)
+def _list_modes(module: Any) -> tuple[str, ...]:
+    own = getattr(module, "supported_step_mode", None)
+    return own() if callable(own) else ("s",)
 
 
 def takes_state(net: torch.nn.Module) -> bool:
     """Return whether a module takes its state and returns it, as far as its class tells."""
     if isinstance(net, torch.nn.RNNCellBase):
         return True
-    return any(one.__module__.partition(".")[0] == "norse" for one in type(net).__mro__)
+    return any(base.__module__.partition(".")[0] == "norse" for base in type(net).__mro__)

@@ -1,4 +1,4 @@
-"""The base of wrapped modules: it looks like the module inside, and runs whole sequences under a plan."""
+"""A module over sequences that stands for the module inside: the same parameters, buffers and children."""
 
 from __future__ import annotations
 
@@ -6,19 +6,26 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import torch
+from torch import Tensor
 
-from ckptplan.errors import check_arguments
+from ckptplan.errors import CkptplanError, check_arguments
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.torch.budget import read_limit, settle_plan
-from ckptplan.torch.call import Call, check_plan, read_options
-from ckptplan.torch.run import unroll_call
+from ckptplan.torch.api import check_goal, make_inputs, run_call
+from ckptplan.torch.fit.choose import read_limit
+from ckptplan.torch.run.call import Call, read_options
+from ckptplan.torch.run.executor import Observer
+from ckptplan.torch.run_call import Results
 
-#: Arguments of ``unroll`` that say how a plan is executed.
-_OPTIONS = {
-    *("parameters", "offload", "remote_dir", "replay_randomness", "verify"),
-    *("schedule", "observer", "strict", "compile"),
-}
+#: Arguments of ``unroll`` that ``wrap`` takes.
+_OPTIONS = ("compile", "offload", "parameters", "remote_dir", "replay_randomness", "strict", "verify")
+
+#: What is added to an error of the module inside.
+_NOTE = (
+    "ckptplan: the wrapped module was called once for each time step of inputs of shape {shapes}, whose first "
+    "axis is time. For inputs that are the same in each step, say how many steps there are: "
+    "net(x, steps=100). For a module that takes (state, x), use ckptplan.torch.scan or bptt."
+)
 
 
 class Wrapped(torch.nn.Module):
@@ -26,22 +33,21 @@ class Wrapped(torch.nn.Module):
 
     They are the same objects under the same names: a ``state_dict`` of one is one of the other, optimizers,
     ``.to()`` and functions that look for neurons among the children find what they would find in ``net``. All
-    other attributes are those of ``net``, too.
+    other attributes are those of ``net``, too. ``modules()`` and ``apply()`` reach ``net`` itself.
 
     Arguments:
         net: the module.
         memory: the memory that a call may take, as for ``unroll``; "auto" if there is no plan either.
         plan: a plan in place of a limit of memory, for sequences of one length.
+        observer: as for ``unroll``.
         options: other arguments of ``unroll``.
     """
 
     net: Any
     #: What the last call executed.
     plan: Plan | Schedule | None
-    #: Copies of the state that are alive besides those of the plan.
-    _held_states = 0
     #: Arguments of ``wrap`` for modules of this kind.
-    _accepted = frozenset({"memory", "plan", *_OPTIONS})
+    _accepted = frozenset({"memory", "plan", "observer", *_OPTIONS})
 
     def __init__(
         self,
@@ -49,40 +55,45 @@ class Wrapped(torch.nn.Module):
         *,
         memory: int | str | None = None,
         plan: Plan | Schedule | None = None,
+        observer: Observer | None = None,
         **options: Any,
     ) -> None:
         super().__init__()
+        check_arguments(options, self._accepted, of="wrap")
+        memory = "auto" if memory is None and plan is None else memory
+        check_goal(plan, memory)
         if memory is not None and memory != "auto":
             read_limit(memory, torch.device("cpu"))
-        if plan is not None:
-            check_plan(plan)
-        check_arguments(options, self._accepted, of="wrap")
-        self._memory = "auto" if memory is None and plan is None else memory
-        self._given, self._options = plan, read_options(plan, self._memory, **options)
-        self.plan = plan
+        compile_ = options.pop("compile", None)
+        given = {"parameters": (), "replay_randomness": True, "verify": True, **options}
+        own = {
+            "_given": plan,
+            "_memory": memory,
+            "_observer": observer,
+            "_options": read_options(plan=plan, memory=memory, compile_=compile_, **given),
+        }
+        vars(self).update(own, plan=plan)
         self._parameters, self._buffers, self._modules = net._parameters, net._buffers, net._modules
         self._non_persistent_buffers_set = net._non_persistent_buffers_set
         # Not as a child, which would put its name before all others.
         object.__setattr__(self, "net", net)
 
-    def _unroll(self, cell: Any, inputs: Any, state: Any, **more: Any) -> tuple[Any, Any]:
-        """Return the outputs and the final state of a sequence; options given here win."""
-        call = self._settle_plan(cell, inputs, state, **more)
-        found = unroll_call(call)
-        self._note(call.told)
-        return found
+    def _make_call(self, cell: Any, inputs: Any, state: Any, **more: Any) -> Call:
+        given = make_inputs(inputs, self._given, self._options["compile"])
+        return Call(cell=cell, inputs=given, state=state, **{**self._options, **more})
 
-    def _settle_plan(self, cell: Any, inputs: Any, state: Any, **more: Any) -> Call:
-        """Return the call that executes a plan for a sequence."""
-        fields = {**self._options, **more, "cell": cell, "inputs": inputs, "state": state}
-        call = settle_plan(self._given, self._memory, held_states=self._held_states, **fields)
-        self._note(call.told)
-        return call
-
-    def _note(self, plan: Plan | Schedule) -> None:
-        """Take note of what is executed; without gradients, nothing needs a plan."""
+    def _run(self, call: Call) -> Results:
+        """Run a call under the plan, or within the limit of memory."""
+        try:
+            results, executed = run_call(call, self._given, self._memory, observer=self._observer)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            if not isinstance(error, CkptplanError):
+                shapes = ", ".join(str(tuple(leaf.shape)) for leaf in call.inputs.leaves)
+                error.add_note(_NOTE.format(shapes=shapes))
+            raise
         if torch.is_grad_enabled():
-            self.plan = plan
+            vars(self)["plan"] = executed
+        return results
 
     def __getattr__(self, name: str) -> Any:
         net = self.__dict__.get("net")
@@ -125,7 +136,21 @@ class Wrapped(torch.nn.Module):
     def train(self, mode: bool = True) -> Self:
         """Set the mode of the module inside, too."""
         self.net.train(mode)
-        return super().train(mode)
+        return self
+
+    def named_modules(self, memo: Any = None, prefix: str = "", remove_duplicate: bool = True) -> Iterator[Any]:
+        """Yield this module, the module inside and its children."""
+        memo = set() if memo is None else memo
+        if self not in memo or not remove_duplicate:
+            memo.add(self)
+            yield prefix, self
+            yield from self.net.named_modules(memo, prefix, remove_duplicate)
+
+    def apply(self, fn: Callable[[torch.nn.Module], None]) -> Self:
+        """Apply a function to the children of the module inside, to this, and to this module."""
+        self.net.apply(fn)
+        fn(self)
+        return self
 
     def state_dict(self, *args: Any, **options: Any) -> Any:
         """Return the one of the module inside."""
@@ -134,11 +159,11 @@ class Wrapped(torch.nn.Module):
     def _load_from_state_dict(self, *args: Any) -> None:
         self.net._load_from_state_dict(*args)
 
-    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         # Some modules keep more than parameters and buffers in step, as the flat weights of an LSTM.
         self.net._apply(fn, recurse)
         return self
 
     def extra_repr(self) -> str:
-        """Return the limit, or the plan."""
+        """Return how the limit or the plan is given."""
         return f"memory={self._memory!r}" if self._memory is not None else "plan=..."

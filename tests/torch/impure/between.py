@@ -56,7 +56,7 @@ def changed_object() -> Job:
     return Job(cell=Held(), between=change)
 
 
-@case(BETWEEN, "an attribute that no step reads", right=True)
+@case(BETWEEN, "an attribute that no step reads")
 def changed_elsewhere() -> Job:
     cell = Weakened()
     return Job(cell=cell, between=lambda: setattr(cell, "epoch", 3))

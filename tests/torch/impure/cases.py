@@ -52,30 +52,28 @@ class Case:
     #: What it does, in words.
     what: str
     build: Callable[[], Job]
-    #: Whether it must be right: what it keeps harms no gradient, or it is replayed.
-    right: bool
 
 
 CASES: dict[str, Case] = {}
 
 
-def case(family: str, what: str, *, right: bool = False) -> Callable[[Callable[[], Job]], Callable[[], Job]]:
+def case(family: str, what: str) -> Callable[[Callable[[], Job]], Callable[[], Job]]:
     """Register a function that builds a job; its name is that of the case."""
 
     def register(build: Callable[[], Job]) -> Callable[[], Job]:
         name = getattr(build, "__name__", "")
         assert name not in CASES
-        CASES[name] = Case(family=family, what=what, build=build, right=right)
+        CASES[name] = Case(family=family, what=what, build=build)
         return build
 
     return register
 
 
-def cell_case(family: str, what: str, *, right: bool = False) -> Callable[[type], type]:
+def cell_case(family: str, what: str) -> Callable[[type], type]:
     """Register a class of cells that need no arguments."""
 
     def register(one: type) -> type:
-        CASES[one.__name__] = Case(family=family, what=what, build=lambda: Job(cell=one()), right=right)
+        CASES[one.__name__] = Case(family=family, what=what, build=lambda: Job(cell=one()))
         return one
 
     return register

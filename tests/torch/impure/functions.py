@@ -223,7 +223,7 @@ def grad_mode() -> Job:
     return _job(cell, parameters)
 
 
-@case(MODES, "detached where no graph is recorded", right=True)
+@case(MODES, "detached where no graph is recorded")
 def grad_mode_gate() -> Job:
     inner, parameters = gru()
 
@@ -247,7 +247,7 @@ def asks_for_requires_grad() -> Job:
     return _job(cell, parameters)
 
 
-@case(MODES, "enable_grad() within the cell", right=True)
+@case(MODES, "enable_grad() within the cell")
 def enables_grad() -> Job:
     inner, parameters = gru()
 
@@ -259,7 +259,7 @@ def enables_grad() -> Job:
     return _job(cell, parameters)
 
 
-@case(MODES, "an inner gradient, taken by the cell", right=True)
+@case(MODES, "an inner gradient, taken by the cell")
 def inner_gradient() -> Job:
     inner, parameters = gru()
 

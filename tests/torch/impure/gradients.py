@@ -143,7 +143,7 @@ class QueueDelay(Cell):
         return state + 0.3 * self.kept.get()
 
 
-@case(PLACES, "a count in a SimpleNamespace", right=True)
+@case(PLACES, "a count in a SimpleNamespace")
 def counted_in_namespace() -> Job:
     cell = Cell()
     cell.kept = SimpleNamespace(count=0)
@@ -172,7 +172,7 @@ class _Schedule:
         return self.value
 
 
-@cell_case(PLACES, "an iterator of one's own, which is only called", right=True)
+@cell_case(PLACES, "an iterator of one's own, which is only called")
 class CalledSchedule(Cell):
     def begin(self) -> None:
         self.kept = _Schedule()
@@ -249,7 +249,7 @@ class LazyDictionary(_Bare):
         return _spike(state, memory["factor"])
 
 
-@cell_case(LAZY, "a count of spikes", right=True)
+@cell_case(LAZY, "a count of spikes")
 class LazyCount(_Bare):
     def after(self, state: torch.Tensor) -> Any:
         if self.kept is None:

@@ -79,7 +79,7 @@ def loss_with_late_weight() -> Job:
     return _remembering("late")
 
 
-@case(LOSSES, "the difference to the first output", right=True)
+@case(LOSSES, "the difference to the first output")
 def loss_with_reference() -> Job:
     return _remembering("reference")
 
@@ -89,7 +89,7 @@ def loss_with_curriculum() -> Job:
     return _remembering("curriculum")
 
 
-@case(LOSSES, "outputs collected for a report", right=True)
+@case(LOSSES, "outputs collected for a report")
 def loss_that_records() -> Job:
     return _remembering("record")
 
@@ -126,7 +126,7 @@ def loss_in_place() -> Job:
     return Job(cell=Cell(), loss=lambda _, one: one.mul_(2.0).square().sum())
 
 
-@case(LOSSES, "a total kept in a variable of the enclosing function", right=True)
+@case(LOSSES, "a total kept in a variable of the enclosing function")
 def loss_with_total() -> Job:
     total = 0.0
 
@@ -139,7 +139,7 @@ def loss_with_total() -> Job:
     return Job(cell=Cell(), loss=loss)
 
 
-@case(LOSSES, "the activity that the cell left on itself, with its graph", right=True)
+@case(LOSSES, "the activity that the cell left on itself, with its graph")
 def loss_of_activity() -> Job:
     cell = SideList()
     return Job(cell=cell, loss=lambda _, one: one.sum() + cell.kept[-1].abs().sum())
@@ -151,7 +151,7 @@ def loss_of_earlier_activity() -> Job:
     return Job(cell=cell, loss=lambda _, one: one.sum() + cell.kept[max(0, len(cell.kept) - 2)].abs().sum())
 
 
-@case(LOSSES, "a part of the loss added to a list, with its graph", right=True)
+@case(LOSSES, "a part of the loss added to a list, with its graph")
 def loss_in_list() -> Job:
     parts: list[torch.Tensor] = []
 

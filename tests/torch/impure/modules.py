@@ -61,7 +61,7 @@ def timed(cell: Timed, **more: Any) -> Job:
     return Job(cell=cell, state=(support.job(STEPS)[1], 0), **more)
 
 
-cell_case(RECORDS, "a counter of calls", right=True)(Cell)
+cell_case(RECORDS, "a counter of calls")(Cell)
 
 
 @cell_case(KEPT, "a factor that begins to move in the fifth call")
@@ -291,7 +291,7 @@ class TrainingFlag(Cell):
         return state if self.training else 0.5 * state
 
 
-@cell_case(KEPT, "drift below rounding", right=False)
+@cell_case(KEPT, "drift below rounding")
 class TinyDrift(Cell):
     def after(self, state: torch.Tensor) -> Any:
         return state * (1 + 1e-14 * self.calls)
@@ -359,7 +359,7 @@ class ClassList(Cell):
         return state / (1 + max(self.clock[0] - 4, 0))
 
 
-@cell_case(RECORDS, "a list of sums of states", right=True)
+@cell_case(RECORDS, "a list of sums of states")
 class AppendedOnly(Cell):
     def begin(self) -> None:
         self.kept = []
@@ -369,14 +369,14 @@ class AppendedOnly(Cell):
         return state
 
 
-@cell_case(RECORDS, "the last state, with its graph", right=True)
+@cell_case(RECORDS, "the last state, with its graph")
 class LastState(Cell):
     def after(self, state: torch.Tensor) -> Any:
         self.kept = state
         return state
 
 
-@cell_case(RECORDS, "all states in a list, with their graphs", right=True)
+@cell_case(RECORDS, "all states in a list, with their graphs")
 class SideList(Cell):
     def begin(self) -> None:
         self.kept = []
@@ -386,7 +386,7 @@ class SideList(Cell):
         return state
 
 
-@cell_case(RECORDS, "a list in a dict, made by the first step", right=True)
+@cell_case(RECORDS, "a list in a dict, made by the first step")
 class Logged(Cell):
     def begin(self) -> None:
         self.kept = {}
@@ -439,7 +439,7 @@ class BoxedCache(FlaggedCache):
         return state * self.box.value
 
 
-@cell_case(CACHES, "numbers that depend on a shape", right=True)
+@cell_case(CACHES, "numbers that depend on a shape")
 class CacheByShape(Cell):
     def after(self, state: torch.Tensor) -> Any:
         if self.kept is None:
@@ -447,7 +447,7 @@ class CacheByShape(Cell):
         return state * self.kept
 
 
-@cell_case(CACHES, "the first state, as a reference", right=True)
+@cell_case(CACHES, "the first state, as a reference")
 class FirstState(Cell):
     def after(self, state: torch.Tensor) -> Any:
         if self.kept is None:

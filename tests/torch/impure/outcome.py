@@ -35,7 +35,7 @@ def plan(strategy: str) -> Any:
 
 
 def run(case: Case, strategy: str) -> Outcome:
-    """Return what becomes of a case under a strategy. Other errors than refusals are raised."""
+    """Return what becomes of a case under a strategy, by ``bptt``. Other errors than refusals are raised."""
     job = build(case)
     theirs = _take_gradients(job, None)
     job.finish()

@@ -25,56 +25,56 @@ def _drawn(draw: Callable[[], Any]) -> Job:
     return Job(cell=Noisy())
 
 
-@case(DRAWN, "random", right=True)
+@case(DRAWN, "random")
 def python_random() -> Job:
     return _drawn(random.random)
 
 
-@case(DRAWN, "random.gauss, which keeps every second number", right=True)
+@case(DRAWN, "random.gauss, which keeps every second number")
 def python_gauss() -> Job:
     return _drawn(lambda: random.gauss(1, 0.1))
 
 
-@case(DRAWN, "numpy's global generator", right=True)
+@case(DRAWN, "numpy's global generator")
 def numpy_random() -> Job:
     return _drawn(np.random.rand)
 
 
-@case(DRAWN, "numpy's global normal distribution", right=True)
+@case(DRAWN, "numpy's global normal distribution")
 def numpy_normal() -> Job:
     return _drawn(np.random.randn)
 
 
-@case(DRAWN, "PyTorch's default generator", right=True)
+@case(DRAWN, "PyTorch's default generator")
 def torch_random() -> Job:
     return _drawn(lambda: torch.rand((), dtype=torch.float64))
 
 
-@case(DRAWN, "random.Random in a closure", right=True)
+@case(DRAWN, "random.Random in a closure")
 def own_python_random() -> Job:
     generator = random.Random(1)
     return _drawn(generator.random)
 
 
-@case(DRAWN, "torch.Generator in a closure", right=True)
+@case(DRAWN, "torch.Generator in a closure")
 def own_torch_random() -> Job:
     generator = torch.Generator().manual_seed(1)
     return _drawn(lambda: torch.rand((), generator=generator, dtype=torch.float64))
 
 
-@case(DRAWN, "numpy.random.Generator in a closure", right=True)
+@case(DRAWN, "numpy.random.Generator in a closure")
 def own_numpy_random() -> Job:
     generator = np.random.default_rng(1)
     return _drawn(generator.random)
 
 
-@case(DRAWN, "numpy.random.RandomState in a list", right=True)
+@case(DRAWN, "numpy.random.RandomState in a list")
 def old_numpy_random() -> Job:
     generators = [np.random.RandomState(1)]
     return _drawn(generators[0].rand)
 
 
-@cell_case(DRAWN, "torch.Generator of the module, from the fifth call on", right=False)
+@cell_case(DRAWN, "torch.Generator of the module, from the fifth call on")
 class LateGenerator(Cell):
     def begin(self) -> None:
         self.kept = torch.Generator().manual_seed(1)
@@ -85,7 +85,7 @@ class LateGenerator(Cell):
         return state * torch.rand((), generator=self.kept, dtype=torch.float64)
 
 
-@cell_case(DRAWN, "torch.Generator of the module", right=True)
+@cell_case(DRAWN, "torch.Generator of the module")
 class OwnGenerator(Cell):
     def begin(self) -> None:
         self.kept = torch.Generator().manual_seed(1)
@@ -94,13 +94,13 @@ class OwnGenerator(Cell):
         return state * torch.rand((), generator=self.kept, dtype=torch.float64)
 
 
-@cell_case(DRAWN, "a coin that decides about a detach", right=True)
+@cell_case(DRAWN, "a coin that decides about a detach")
 class Coin(Cell):
     def after(self, state: torch.Tensor) -> Any:
         return state if random.random() < 0.5 else 0.5 * state.detach()
 
 
-@cell_case(DRAWN, "a mask made once for all steps, as in variational dropout", right=True)
+@cell_case(DRAWN, "a mask made once for all steps, as in variational dropout")
 class MaskOnce(Cell):
     def after(self, state: torch.Tensor) -> Any:
         if self.kept is None:

@@ -327,7 +327,7 @@ def checkpointed_dropout() -> Job:
     return Job(cell=Dropped())
 
 
-@case(UNSEEN, "dropout under checkpoint()", right=True)
+@case(UNSEEN, "dropout under checkpoint()")
 def preserved_dropout() -> Job:
     class Dropped(Cell):
         def after(self, state: torch.Tensor) -> Any:
@@ -353,6 +353,6 @@ def chunk_gradient_of_the_cut() -> Job:
     return Job(cell=Cell(), chunk_loss=chunk_loss)
 
 
-@case(UNSEEN, "a chunk_loss that adds up steps", right=True)
+@case(UNSEEN, "a chunk_loss that adds up steps")
 def chunk_loss_of_steps() -> Job:
     return Job(cell=Cell(), chunk_loss=lambda _, outputs: outputs.square().sum())

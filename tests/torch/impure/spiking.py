@@ -183,7 +183,7 @@ def hidden_membrane() -> Job:
     return _quiet(_HiddenMembrane())
 
 
-@case(QUIET, "spikes counted for a report", right=True)
+@case(QUIET, "spikes counted for a report")
 def counted_spikes() -> Job:
     class CountedSpikes(Spiking):
         def begin(self) -> None:

@@ -26,17 +26,17 @@ def _normed(norm: torch.nn.Module, **more: Any) -> Job:
     return Job(cell=Normed(), **more)
 
 
-@case(STATISTICS, "BatchNorm", right=True)
+@case(STATISTICS, "BatchNorm")
 def batch_norm() -> Job:
     return _normed(torch.nn.BatchNorm1d(7))
 
 
-@case(STATISTICS, "BatchNorm with a cumulative average", right=True)
+@case(STATISTICS, "BatchNorm with a cumulative average")
 def batch_norm_cumulative() -> Job:
     return _normed(torch.nn.BatchNorm1d(7, momentum=None))
 
 
-@case(STATISTICS, "BatchNorm in eval()", right=True)
+@case(STATISTICS, "BatchNorm in eval()")
 def batch_norm_eval() -> Job:
     return _normed(torch.nn.BatchNorm1d(7).eval())
 
@@ -56,7 +56,7 @@ def batch_norm_late() -> Job:
     return Job(cell=LateNorm(), state=(torch.zeros(3, 7).double(), 0))
 
 
-@case(STATISTICS, "a BatchNorm for each time step", right=True)
+@case(STATISTICS, "a BatchNorm for each time step")
 def batch_norm_through_time() -> Job:
     class ThroughTime(Cell):
         def begin(self) -> None:
@@ -70,7 +70,7 @@ def batch_norm_through_time() -> Job:
     return Job(cell=ThroughTime(), state=(torch.zeros(3, 7).double(), 0))
 
 
-@case(STATISTICS, "BatchNorm in a compiled function that is warm", right=True)
+@case(STATISTICS, "BatchNorm in a compiled function that is warm")
 def batch_norm_compiled() -> Job:
     norm = torch.nn.BatchNorm1d(7).double()
     inner = torch.nn.GRUCell(5, 7).double()
@@ -89,13 +89,13 @@ def batch_norm_compiled() -> Job:
     return Job(cell=cell, parameters=(*norm.parameters(), *inner.parameters()))
 
 
-@case(STATISTICS, "BatchNorm in the loss", right=True)
+@case(STATISTICS, "BatchNorm in the loss")
 def batch_norm_in_loss() -> Job:
     norm = torch.nn.BatchNorm1d(7).double()
     return Job(cell=Cell(), loss=lambda _, one: norm(one).square().mean(), parameters=tuple(norm.parameters()))
 
 
-@case(STATISTICS, "InstanceNorm with running statistics", right=True)
+@case(STATISTICS, "InstanceNorm with running statistics")
 def instance_norm() -> Job:
     class Instances(Cell):
         def begin(self) -> None:
@@ -158,7 +158,7 @@ def spectral_norm() -> Job:
     return Job(cell=cell)
 
 
-@case(HOOKS, "weight norm", right=True)
+@case(HOOKS, "weight norm")
 def weight_norm() -> Job:
     cell = Cell()
     parametrizations.weight_norm(cell.inner, "weight_hh")
@@ -173,7 +173,7 @@ def cached_weight_norm() -> Job:
     return Job(cell=cell, finish=cached.close)
 
 
-@case(HOOKS, "a forward hook that collects outputs", right=True)
+@case(HOOKS, "a forward hook that collects outputs")
 def collecting_hook() -> Job:
     cell, seen = Cell(), []
     cell.inner.register_forward_hook(lambda *args: seen.append(args[2].detach()))
@@ -192,7 +192,7 @@ def smoothing_hook() -> Job:
     return Job(cell=cell)
 
 
-@case(HOOKS, "a hook that clips the gradient of the new state", right=True)
+@case(HOOKS, "a hook that clips the gradient of the new state")
 def clipped_new_state() -> Job:
     class ClippedNew(Cell):
         def after(self, state: torch.Tensor) -> Any:
@@ -203,7 +203,7 @@ def clipped_new_state() -> Job:
     return Job(cell=ClippedNew())
 
 
-@case(HOOKS, "a hook that clips the gradient of the incoming state", right=True)
+@case(HOOKS, "a hook that clips the gradient of the incoming state")
 def clipped_old_state() -> Job:
     class ClippedOld(Cell):
         def forward(self, state: torch.Tensor, x: torch.Tensor) -> Any:

@@ -1,0 +1,87 @@
+"""Compares the gradients of a whole sequence under a plan with those of a plain loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ckptplan.errors import InputError
+from ckptplan.torch.checking.trial import differentiate_copy
+from ckptplan.torch.run.call import Call
+from ckptplan.torch.run.scope import Scope
+from ckptplan.torch.state.digests import find_rounding
+from ckptplan.torch.state.reach import MAX_SNAPSHOT_BYTES
+
+#: A gradient is a sum over steps, so that it differs by so many times the rounding of one tensor.
+_SUM_ROUNDING = 100
+
+
+def check_gradients(
+    call: Call,
+    scope: Scope,
+    run_plain: Callable[[Call], list[Tensor]],
+    run_planned: Callable[[Call], list[Tensor]],
+    *,
+    tolerance: float | None = None,
+) -> bool:
+    """Run a call twice, and print how far each gradient under a plan differs from that of a plain loop.
+
+    Arguments:
+        call: the call.
+        scope: what it can reach, with what the trial has shown.
+        run_plain: runs a call as a plain loop, and returns its results.
+        run_planned: runs a call under the plan.
+        tolerance: the share of its norm by which a gradient may differ; None for what its type can tell apart.
+
+    Returns True. Raises InputError for the first gradient that differs by more.
+    """
+    scope.start = scope.reach.take_snapshot(all_digests=True, copied_bytes=MAX_SNAPSHOT_BYTES)
+    with torch.enable_grad():
+        plain, names, total = differentiate_copy(call, scope, run_plain)
+        planned, _, other = differentiate_copy(call, scope, run_planned)
+    if not names:
+        raise InputError(
+            "has nothing that requires a gradient", field="cell", accepted="parameters, or inputs with one"
+        )
+    differing: tuple[str, float] | None = None
+    for name, one, two in zip(names, plain, planned, strict=True):
+        share = _find_difference(one, two)
+        reference = one if one is not None else two
+        allowed = tolerance
+        if allowed is None:
+            allowed = 0.0 if reference is None else _SUM_ROUNDING * find_rounding((reference.dtype,))
+        is_same = share <= allowed
+        print(f"{name}: {_describe(one, two, share)}{'' if is_same else '  <- differs'}")  # noqa: T201
+        if not is_same and differing is None:
+            differing = name, share
+    print(f"loss: {other:.9g}, plain loop {total:.9g}")  # noqa: T201 - it reports, as documented
+    if differing is not None:
+        name, share = differing
+        raise InputError(
+            f"the gradient of {name} under the plan differs from that of a plain loop by {share:.1g} of its "
+            "norm",
+            field="cell or loss",
+            accepted="a cell that keeps what it needs from step to step in its state or in attributes; an "
+            "issue, "
+            "with this cell, if it does",
+        )
+    return True
+
+
+def _find_difference(one: Tensor | None, two: Tensor | None) -> float:
+    """Return the norm of the difference of two gradients, as a share of the first norm."""
+    if one is None or two is None:
+        other = one if two is None else two
+        return 0.0 if other is None or not other.any() else 1.0
+    one, two = (each.to_dense() if each.layout is not torch.strided else each for each in (one, two))
+    norm = float(torch.linalg.vector_norm(one))
+    difference = float(torch.linalg.vector_norm(one - two))
+    return difference / norm if norm else difference
+
+
+def _describe(one: Tensor | None, two: Tensor | None, share: float) -> str:
+    if one is None and two is None:
+        return "no gradient in either"
+    return f"differs by {share:.1e} of its norm"

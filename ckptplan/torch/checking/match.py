@@ -1,0 +1,201 @@
+"""Compares the sizes that a plan was made for with those of the cell that it runs.
+
+The first recorded steps are counted, once for each kind of call. A plan for 256 neurons would otherwise run a
+cell of 2,560 neurons without a warning, in ten times its budget.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ckptplan.cost.case import Case
+from ckptplan.errors import InputError, PlanMismatch
+from ckptplan.model.plan import Plan
+from ckptplan.planning.playback import actions
+from ckptplan.schedule.schedule import Schedule
+from ckptplan.schedule.simulator import play
+from ckptplan.strategies.registry import all_strategies
+from ckptplan.torch.entry import count_frames
+from ckptplan.torch.run.call import Call
+from ckptplan.torch.run.context import get_tape_hooks
+from ckptplan.torch.run.executor import Executor
+from ckptplan.torch.run.steps import Tape
+from ckptplan.torch.state.reach import walk
+from ckptplan.units import format_bytes
+
+#: The share by which the bytes of a state may differ from those of the plan.
+STATE_TOLERANCE = 0.05
+#: How many times the planned bytes the tape of a step may take, and how many times its bytes may be planned.
+MOST_TAPE, MOST_PLANNED = 1.25, 2.0
+#: The first of these if a single step is recorded: what a recording holds once is then a part of its tape.
+_MOST_SINGLE = 2.0
+#: ``measured_sizes`` takes the mean of as many steps.
+_STEPS = 16
+#: Kinds of calls that are remembered.
+_MAX_KINDS = 256
+#: The message for each kind of call, None if the plan fits; and plans with the code of cells that they fit.
+_verdicts: OrderedDict[Hashable, str | None] = OrderedDict()
+_fitting: OrderedDict[Hashable, bool] = OrderedDict()
+
+
+def forget_matches() -> None:
+    """Forget which plans fit, so that each kind of call is compared again."""
+    _verdicts.clear()
+    _fitting.clear()
+
+
+class Match:
+    """Compares the first recording of a run with the plan.
+
+    Arguments:
+        call: the call.
+        plan: its plan.
+        schedule: whether other actions than those of the plan run.
+    """
+
+    def __init__(self, call: Call, plan: Plan, *, schedule: bool) -> None:
+        self._call, self._plan, self._schedule = call, plan, schedule
+        sizes = (plan.workload.state_bytes, plan.workload.tape_bytes, plan.workload.units, plan.profile.units)
+        kind, weights = call.describe_kind(), [leaf.shape for leaf in walk(call.roots).list_parameters()]
+        self._kind = sizes, plan.strategy, tuple(plan.parameters.items()), kind, tuple(weights)
+        self._sizes = sizes, kind[0]
+        self.is_known = self._kind in _verdicts
+        #: What is wrong with the plan, None if nothing is.
+        self.message = _verdicts.get(self._kind) if self.is_known or schedule else _describe_excess(plan)
+        self._refuse_strictly()
+
+        if self.is_known:
+            # The first call of the kind warned.
+            self.message = None
+
+    def _refuse_strictly(self) -> None:
+        if self._call.strict and self.message is not None:
+            raise InputError(
+                self.message, field="plan", accepted="a plan with the sizes of the cell, or strict=False"
+            )
+
+    def see(self, tape: Tape, state_bytes: int) -> None:
+        """Compare the first tape, and the bytes of the state after it. Raises InputError if ``strict``."""
+        if self.is_known:
+            return
+        self.is_known = True
+        mismatch = self._describe_mismatch(state_bytes, tape)
+        self.message = mismatch or self.message
+        _keep(_verdicts, self._kind, self.message)
+        if mismatch is None:
+            _keep(_fitting, self._sizes, True)
+        self._refuse_strictly()
+
+    def warn(self) -> None:
+        """Warn if the plan does not fit, where code outside of ckptplan and PyTorch called."""
+        if self.message is not None:
+            warnings.warn(self.message, PlanMismatch, stacklevel=count_frames())
+            self.message = None
+
+    def _describe_mismatch(self, state: int, tape: Tape) -> str | None:
+        """Return what the sizes of the plan mean for a cell of other sizes; None if they fit."""
+        plan, steps, units = self._plan, tape.stop - tape.start, self._plan.profile.units
+        planned = Case(workload=plan.workload, profile=plan.profile).spread
+        least, most = 0.0, math.inf
+        # Losses often do more at the last step, which says nothing about the others.
+        is_last = tape.stop == plan.steps
+        shown = replace(tape, terms=tape.terms[:-1]).step_bytes if is_last else tape.step_bytes
+        tolerance = MOST_TAPE if steps > 1 else _MOST_SINGLE
+        casts = any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
+        # Weights in another type are there once for all steps.
+        if steps >= _STEPS or not casts:
+            least = (shown - state) / steps / tolerance / units
+        if is_last or "final_loss" not in self._call.losses:
+            most = tape.bytes / steps * MOST_PLANNED / units
+        each, state = -(-round(shown / steps) // units), -(-state // units)
+        state_fits = abs(planned.state_bytes - state) <= max(STATE_TOLERANCE * state, 1)
+        tape_fits = least - 1 <= planned.tape_bytes <= most + 1
+        # A smaller call after a call that fitted is the last batch of an epoch.
+        is_smaller = state <= planned.state_bytes and least <= planned.tape_bytes and self._sizes in _fitting
+        if is_smaller or (state_fits and tape_fits):
+            return None
+        each = planned.tape_bytes if tape_fits else each
+        text = (
+            f"the plan is for states of {planned.state_bytes:,} B and tapes of {planned.tape_bytes:,} B a "
+            f"step, those of the cell are of {state:,} B and {each:,} B{'' if units == 1 else ', on each unit'}"
+        )
+        if not self._schedule:
+            needed = _find_peak(plan, state_bytes=max(state, 1), tape_bytes=max(each, 1))
+            text += f": it takes {format_bytes(needed)} of local memory, "
+            predicted = plan.predicted.local_peak_bytes
+            room, excess = format_bytes(predicted), format_bytes(needed - predicted)
+            more = f"{excess} more than the {room} that it was planned for"
+            less = f"and a plan for the right sizes could use the {room} to save time"
+            text += more if needed > predicted else less
+        return text + ". ckptplan.torch.measured_sizes gives the right sizes for a workload"
+
+
+class MatchedExecutor(Executor):
+    """An executor whose first recording is compared with the plan.
+
+    Arguments:
+        args, options: those of ``Executor``.
+        match: compares sizes.
+    """
+
+    def __init__(self, *args: Any, match: Match, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._match = match
+
+    def _record(self, start: int, stop: int) -> None:
+        super()._record(start, stop)
+        # What hooks packed does not show its bytes.
+        if not self._match.is_known and not get_tape_hooks():
+            leaves = self.state.read().leaves
+            # The bytes of a subclass, such as DTensor, lie elsewhere.
+            if all(type(leaf) in (torch.Tensor, torch.nn.Parameter) for leaf in leaves):
+                self._match.see(self.tapes[-1], self.state.saved_bytes)
+
+
+def make_match(call: Call, plan: Plan | Schedule, *, schedule: bool) -> Match | None:
+    """Return what compares a call with its plan; None if the plan has no sizes in bytes.
+
+    Raises InputError if the plan is known not to fit, and ``strict`` was given.
+    """
+    # No state has a single byte: the sizes are in units of a state.
+    if not isinstance(plan, Plan) or plan.workload.limited or plan.workload.state_bytes == 1:
+        return None
+    return Match(call, plan, schedule=schedule)
+
+
+def _keep(known: OrderedDict[Any, Any], key: Hashable, value: Any) -> None:
+    known[key] = value
+    while len(known) > _MAX_KINDS:
+        known.popitem(last=False)
+
+
+def _find_peak(plan: Plan, **sizes: int) -> int:
+    """Return the local bytes that a plan takes with other sizes, by the fields of its workload."""
+    case = Case(workload=plan.workload, profile=plan.profile).with_sizes(**sizes)
+    return play(actions(plan), costs=case.costs).local_peak_bytes
+
+
+def _describe_excess(plan: Plan) -> str | None:
+    """Return what a plan takes beyond its own budget if its parameters were edited, None if it does not.
+
+    Only the parameters of closed forms are looked at: decisions of a solved schedule would have to be played.
+    """
+    strategy, budget = all_strategies().get(plan.strategy), plan.goal.local_bytes
+    if budget is None or strategy is None or not strategy.is_closed_form:
+        return None
+    costs = Case(workload=plan.workload, profile=plan.profile).costs
+    needed = strategy.totals(plan.parameters, costs=costs).local_peak_bytes
+    if needed <= max(budget, plan.predicted.local_peak_bytes):
+        return None
+    return (
+        f"the plan takes {format_bytes(needed)} of local memory with {plan.parameters}, and its budget is "
+        f"{format_bytes(budget)}: its parameters are not those that it was planned with. Plan again with "
+        "ckptplan.optimize"
+    )

@@ -1,0 +1,1 @@
+"""Clocks and memory of the devices on which steps run."""

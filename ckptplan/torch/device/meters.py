@@ -1,0 +1,210 @@
+"""Measures the memory of tensors in bytes of real storages: the present amount and the peak.
+
+Allocators report what compiled graphs take, too. Times are those of the clock that fits a device.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, Self, TypeAlias
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+#: Returns seconds; only differences mean something.
+Clock: TypeAlias = Callable[[], float]
+#: Processor time is used where it is at least as fine as this, in seconds: on some systems it is not.
+_FINE = 1e-5
+
+
+def choose_clock(device: torch.device) -> Clock:
+    """Return the clock for runs on a device.
+
+    With one thread on a processor it is the processor time of this process, which other programs on the machine
+    do not lengthen; otherwise wall time.
+    """
+    fine = time.get_clock_info("process_time").resolution <= _FINE
+    alone = device.type == "cpu" and torch.get_num_threads() == 1
+    return time.process_time if alone and fine else time.perf_counter
+
+
+def name_clock(device: torch.device) -> Literal["wall time", "processor time"]:
+    """Return what ``choose_clock`` measures, as text."""
+    return "wall time" if choose_clock(device) is time.perf_counter else "processor time"
+
+
+@dataclass
+class Allocated:
+    """The bytes that were allocated at most, beyond those at the beginning."""
+
+    peak: int = 0
+
+
+class AllocatedBytes(AbstractContextManager["AllocatedBytes"]):
+    """The bytes of a CUDA device that its allocator gives inside the context, now and at most.
+
+    Kernels take memory of their own there, which ``LiveBytes`` does not see.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._before = device, 0
+        #: What was allocated in the end, once the context is left.
+        self._ended: tuple[int, int] | None = None
+
+    def __enter__(self) -> Self:
+        torch.cuda.synchronize(self._device)
+        self._before = torch.cuda.memory_allocated(self._device)
+        torch.cuda.reset_peak_memory_stats(self._device)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        torch.cuda.synchronize(self._device)
+        self._ended = self.now, self.peak
+
+    @property
+    def now(self) -> int:
+        """The present bytes."""
+        return self._ended[0] if self._ended else torch.cuda.memory_allocated(self._device) - self._before
+
+    @property
+    def peak(self) -> int:
+        """The most bytes since the context began, or since ``forget``."""
+        return self._ended[1] if self._ended else torch.cuda.max_memory_allocated(self._device) - self._before
+
+    def forget(self) -> None:
+        """Let the peak be the present bytes."""
+        torch.cuda.reset_peak_memory_stats(self._device)
+
+
+@contextmanager
+def measure_allocated(device: torch.device) -> Iterator[Allocated | AllocatedBytes]:
+    """Measure what the block allocates on a device; ``peak`` is known afterwards."""
+    if device.type == "cuda":
+        with AllocatedBytes(device) as counted:
+            yield counted
+        return
+    found = Allocated()
+    # Not torch.profiler, which writes lines of its own to standard error.
+    legacy: Any = torch.autograd
+    kind: Any = torch._C._profiler
+    settings = kind.ProfilerConfig(
+        kind.ProfilerState.CPU, False, True, False, False, False, kind._ExperimentalConfig()
+    )
+    legacy._enable_profiler_legacy(settings)
+    try:
+        yield found
+    finally:
+        records = legacy._disable_profiler_legacy()
+    #: The present bytes are not known.
+    now = 0
+    for event in (one for thread in records for one in thread if one.kind() == "memory_alloc"):
+        now += event.cpu_memory_usage()
+        found.peak = max(found.peak, now)
+
+
+class AllocatedPeak(AbstractContextManager["AllocatedPeak"]):
+    """Counts the most bytes that the block allocates, which are known afterwards."""
+
+    now = 0
+
+    def __init__(self, device: torch.device) -> None:
+        self._measuring = measure_allocated(device)
+        self._allocated: Allocated | AllocatedBytes = Allocated()
+
+    def __enter__(self) -> Self:
+        self._allocated = self._measuring.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._measuring.__exit__(*error)
+
+    @property
+    def peak(self) -> int:
+        """The most bytes."""
+        return self._allocated.peak
+
+    def forget(self) -> None:
+        """Nothing is known before the end of the block."""
+
+
+class LiveBytes(TorchDispatchMode):
+    """Counts each storage that operations create inside the context, for as long as it exists.
+
+    Storages created before are not counted. Operations take several times as long, so do not measure time
+    inside.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.now = 0
+        self.peak = 0
+        self._alive: dict[int, weakref.ref[Any]] = {}
+        self._known: dict[int, weakref.ref[Any]] = {}
+
+    def forget(self) -> None:
+        """Let the peak be the present bytes."""
+        self.peak = self.now
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run an operation and count the storages that it returns."""
+        # Storages of the arguments were created outside, unless they are already counted.
+        for value in tree_iter((args, kwargs)):
+            for storage in _list_storages(value):
+                self._meet(storage)
+        if func is torch.ops.aten.add.Tensor and _grows(args[0]):
+            # Under a mode, autograd would add to a copy.
+            func = torch.ops.aten.add_.Tensor
+            torch.autograd.graph.increment_version(args[0])
+        result = func(*args, **(kwargs or {}))
+        for value in tree_iter(result):
+            for storage in _list_storages(value):
+                self._count(storage)
+        return result
+
+    def _meet(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+        if key not in self._alive and key not in self._known:
+            self._known[key] = weakref.ref(storage, lambda _: self._known.pop(key))
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+        if key in self._alive or key in self._known:
+            return
+        # Tensors without memory stand for layouts.
+        size = 0 if storage.device.type == "meta" else storage.nbytes()
+
+        def gone(_: object) -> None:
+            self.now -= size
+            del self._alive[key]
+
+        self._alive[key] = weakref.ref(storage, gone)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+
+
+def _grows(total: object) -> bool:
+    """Return whether autograd adds to a sum that it alone holds."""
+    return torch._C._current_graph_task_id() != -1 and getattr(total, "grows_in_place", False)
+
+
+def _list_storages(value: object) -> list[torch.UntypedStorage]:
+    """Return the storages of a tensor: of a sparse one those of its parts; zeros of forward mode have none."""
+    if not isinstance(value, torch.Tensor):
+        return []
+    if value.layout is torch.sparse_coo:
+        return [part.untyped_storage() for part in (value._indices(), value._values())]
+    if value.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [part.untyped_storage() for part in (value.crow_indices(), value.col_indices(), value.values())]
+    dense = value.layout is torch.strided and not value._is_zerotensor()
+    return [value.untyped_storage()] if dense else []

@@ -1,0 +1,325 @@
+"""Runs calls within a limit of memory: measures their steps once for each kind of call, and plans each call.
+
+A first call is watched: if later steps take more than the first ones did, or keep something that the first ones
+did not, the sweep begins again under another plan. Then, and before a limit is refused, all steps run once, so
+that the limit that a refusal names is enough for every call.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from ckptplan.errors import Infeasible, InputError
+from ckptplan.execution.advice import describe_choice
+from ckptplan.model.plan import Plan
+from ckptplan.schedule.actions import Action, Backward, Record
+from ckptplan.schedule.schedule import Schedule
+from ckptplan.torch.checking.trial import TIGHT_TRIAL_STEPS, TRIAL_STEPS, run_plain_steps
+from ckptplan.torch.fit.choose import ALONE, Beside, Space, advise, choose_plan, read_limit, refuse
+from ckptplan.torch.fit.measure import Measurement, Probe, make_meter, measure
+from ckptplan.torch.fit.survey import Survey, survey
+from ckptplan.torch.fit.watch import StaleSizesError, Watch, WatchedExecutor
+from ckptplan.torch.run.call import Call
+from ckptplan.torch.run.chunk_steps import find_working, size_chunks
+from ckptplan.torch.run.executor import Executor
+from ckptplan.torch.run.steps import LateStateError
+from ckptplan.torch.run_call import (
+    Results,
+    TriedCall,
+    execute_actions,
+    find_copied_bytes,
+    is_plain_loop,
+    is_postponed,
+    limit_inputs,
+    list_actions,
+    run_plain_loop,
+    try_call,
+)
+from ckptplan.torch.state.nests import count_bytes
+from ckptplan.torch.store.place import find_links
+from ckptplan.torch.store.remote import make_remote_store
+
+_logger = logging.getLogger("ckptplan.torch")
+#: The kinds of calls whose sizes are remembered.
+_MAX_KINDS = 256
+#: By the kind of a call: what its first steps take; by kind and T, what all steps take, and how many calls ran.
+_measured: OrderedDict[Any, Measurement] = OrderedDict()
+_watched: OrderedDict[Any, tuple[Measurement, int]] = OrderedDict()
+#: The kinds of calls of which it was logged that a place off the device would help.
+_advised: OrderedDict[Any, bool] = OrderedDict()
+
+
+def forget_sizes() -> None:
+    """Forget the sizes of all calls, so that each kind of call is measured again."""
+    _measured.clear()
+    _watched.clear()
+    _advised.clear()
+
+
+def run_within(call: Call, memory: int | str, *, observer: Any = None) -> tuple[Results, Plan | Schedule]:
+    """Run a call within a limit of memory; return its results, and the plan that ran.
+
+    Arguments:
+        call: the call.
+        memory: bytes, text as "2 GiB", or "auto" for most of what the device has free.
+        observer: called with each action when it is done, and with its executor.
+
+    Without gradients, a plain loop runs. Raises InputError if no plan fits.
+    """
+    steps = call.inputs.steps
+    if not torch.is_grad_enabled():
+        read_limit(memory, call.device)
+        at_once = (Record(0, steps), Backward(0, steps))
+        return run_plain_loop(call), Schedule(steps=steps, actions=at_once)
+    limited = LimitedCall.measure(call, memory)
+    limited.choose()
+    results = limited.run(observer)
+    limited.report()
+    return results, limited.plan
+
+
+def plan_within(call: Call, memory: int | str) -> Plan:
+    """Return the plan of a call within a limit of memory. Raises InputError if no plan fits."""
+    with torch.enable_grad():
+        limited = LimitedCall.measure(call, memory)
+        limited.choose()
+    limited.report()
+    return limited.plan
+
+
+@dataclass(kw_only=True)
+class LimitedCall:
+    """A call that runs within a limit of memory.
+
+    Arguments:
+        tried: the call, whose first steps are known.
+        space: the memory of the call.
+        first: what its first steps take.
+        sizes: what all steps take, as far as it is known.
+        calls: the calls of this kind and length that ran before.
+    """
+
+    tried: TriedCall
+    space: Space
+    first: Measurement
+    sizes: Measurement
+    calls: int = 0
+    plan: Plan = field(init=False)
+    _watch: Watch | None = field(default=None, init=False)
+    _surveyed: Survey | None = field(default=None, init=False)
+
+    @classmethod
+    def measure(cls, call: Call, memory: int | str, *, beside: Beside = ALONE) -> LimitedCall:
+        """Return a call whose plan is yet to be chosen; its first steps run if no call of its kind did.
+
+        Arguments:
+            call: the call.
+            memory: the limit, as for ``run_within``.
+            beside: the memory that other sequences of the same call take.
+
+        Raises InputError.
+        """
+        limit = read_limit(memory, call.device)
+        # What a readout makes of one output is measured.
+        call = size_chunks(replace(call, run_steps=1), None)
+        limit_inputs(call)
+        probe = Probe(call)
+        tried = try_call(call, limit=limit, observer=probe)
+        if tried.scope.traits.gives_sparse:
+            raise InputError(
+                "is given for steps with sparse gradients, whose sums grow with each step without a bound",
+                field="memory",
+                accepted="dense gradients, as of Embedding(sparse=False), or a plan in place of a limit",
+            )
+        copied = tried.scope.drop_copies() if tried.is_first else 0
+        first = _measure(tried, probe, limit)
+        sizes, calls = _watched.get((tried.kind, call.inputs.steps), (first, 0))
+        space = _make_space(tried, first, limit, replace(beside, kept=beside.kept + copied))
+        return cls(tried=tried, space=space, first=first, sizes=sizes, calls=calls)
+
+    @property
+    def _steps(self) -> int:
+        return self.tried.call.inputs.steps
+
+    def choose(self) -> None:
+        """Choose the plan. Before the limit is refused, all steps show what they take. Raises InputError."""
+        try:
+            self.plan = choose_plan(self.sizes, self._steps, self.space)
+        except Infeasible as error:
+            if error.binding != "local_bytes":
+                raise
+            if self.calls or self._surveyed is not None:
+                raise self._refuse(error) from None
+        else:
+            return
+        found = self._survey()
+        # With a larger limit, the first steps may be measured in the other way.
+        tried, probe = self.tried, Probe(self.tried.call)
+        ways = [
+            measure(tried.call, tried.scope, probe, is_tight=True),
+            measure(tried.call, tried.scope),
+        ]
+        self.sizes = self.sizes.join(ways[0]).join(found.correct(ways[0].join(ways[1])))
+        # A copy of the first state is made before bytes are counted.
+        scheduled = probe.peak_bytes + count_bytes(tried.call.leaves)
+        trial = 0 if tried.call.is_closed else max(_measure_trial(tried), scheduled)
+        copied = 0 if tried.call.is_closed else tried.scope.reach.copied_bytes
+        # Later calls may find a state in places, and try their steps beside it.
+        found_there = self.sizes.state_bytes if tried.scope.lifted else 0
+        self.space = replace(self.space, tried=trial + copied + found_there + self.space.kept)
+        self.choose()
+
+    def _survey(self) -> Survey:
+        """Find what all steps take."""
+        _copy_buffers(self.tried, self.space.limit)
+        found = self._surveyed = survey(self.tried)
+        self.sizes = found.correct(self.sizes)
+        if self.tried.scope.lifted:
+            # What is put back if the call fails may be as large as the largest state.
+            more = self.sizes.state_bytes - self.first.state_bytes
+            self.space = replace(self.space, kept=self.space.kept + max(0, more))
+        return found
+
+    def _refuse(self, error: Infeasible) -> InputError:
+        leaves = self.tried.call.inputs.leaves
+        shape = tuple(leaves[0].shape) if leaves else ()
+        return refuse(error, self.sizes, self._steps, self.space, shape=shape)
+
+    def run(self, observer: Any = None) -> Results:
+        """Run the call. Raises InputError if later steps take more than the limit allows."""
+        tried = self.tried
+        # The first, second, fourth, eighth, ... call is watched, since sizes may depend on data.
+        is_watched = not self.calls & (self.calls + 1)
+        # A plain loop adds gradients of parameters out of place.
+        has_room = self.plan.predicted.local_peak_bytes + self.first.largest_bytes <= self.space.limit
+        is_plain = is_plain_loop(self.plan) and tried.call.runs_plainly
+        if is_plain and has_room and not is_watched and observer is None:
+            self._finish()
+            return run_plain_loop(tried.call)
+
+        def make_executor(call: Call, *args: Any, **options: Any) -> Executor:
+            working, _ = find_working(self.first.state_bytes, self.space.limit)
+            call, is_observed = size_chunks(call, self.plan, working), observer is not None
+            options |= {"plan": self.plan, "postpones_last": is_postponed(self.plan)}
+            options["remote"] = make_remote_store(self.plan, call.place, call.device, is_observed=is_observed)
+            if not is_watched:
+                return Executor(call, *args, **options)
+            self._watch = Watch(
+                self.sizes, self._steps, limit=self.space.limit, copies_state=tried.scope.copies_state
+            )
+            return WatchedExecutor(call, *args, watch=self._watch, **options)
+
+        results = execute_actions(
+            tried, self._list_actions, executor_type=make_executor, observer=observer, again=self._plan_again
+        )
+        self._finish()
+        return results
+
+    def _list_actions(self) -> Iterator[Action]:
+        return list_actions(self.plan)
+
+    def _plan_again(self, error: LateStateError) -> None:
+        """Make another plan after an attempt that showed more than was known.
+
+        Raises InputError if no plan fits.
+        """
+        if isinstance(error, StaleSizesError):
+            assert self._watch is not None  # noqa: S101 - it raised the error
+            if self._surveyed is None:
+                self._survey()
+            self.sizes = self._watch.correct(self.sizes)
+        else:
+            _measured.pop(self.tried.kind, None)
+            self.first = self.sizes = _measure(self.tried, None, self.space.limit)
+            self._surveyed = None
+        self.choose()
+
+    def _finish(self) -> None:
+        sizes = self.sizes if self._watch is None else self._watch.correct(self.sizes)
+        _keep(_watched, (self.tried.kind, self._steps), (sizes, self.calls + 1))
+
+    def report(self, what: str = "") -> None:
+        """Log the plan; once for a kind of calls, log what a place off the device would save, if that is much.
+
+        Arguments:
+            what: text before the plan.
+        """
+        _logger.info("%s%s", what, describe_choice(self.plan, self.space.limit))
+        if self.tried.kind not in _advised and (advice := advise(self.plan, self.sizes, self.space)):
+            _keep(_advised, self.tried.kind, True)
+            _logger.warning("%s", advice)
+
+
+def _keep(known: OrderedDict[Any, Any], key: Any, value: Any) -> None:
+    known.pop(key, None)
+    known[key] = value
+    while len(known) > _MAX_KINDS:
+        known.popitem(last=False)
+
+
+def _measure(tried: TriedCall, probe: Probe | None, limit: int) -> Measurement:
+    """Return what the first steps of a call take, measured now if no call of its kind was."""
+    known = _measured.get(tried.kind)
+    if known is not None:
+        return known
+    call, scope = tried.call, tried.scope
+    _copy_buffers(tried, limit)
+    if probe is not None and probe.has_observed:
+        found = measure(call, scope, probe)
+    else:
+        # A step at a time first, so that more steps are recorded at once only if their tapes fit.
+        found = measure(call, scope, is_tight=True)
+        if (
+            not (tried.is_first or call.is_closed)
+            and found.workspace_bytes + TRIAL_STEPS * found.tape_bytes <= limit
+        ):
+            found = measure(call, scope)
+    _keep(_measured, tried.kind, found)
+    return found
+
+
+def _copy_buffers(tried: TriedCall, limit: int) -> None:
+    """Copy what steps may write in place, if no trial of this call did, so that it can be put back."""
+    if not tried.is_first:
+        tried.scope.start = tried.scope.reach.take_snapshot(
+            all_digests=True, copied_bytes=find_copied_bytes(limit)
+        )
+
+
+def _make_space(tried: TriedCall, first: Measurement, limit: int, beside: Beside) -> Space:
+    call, steps = tried.call, tried.call.inputs.steps
+    # Numbers by which steps are recognised; more while their room grows.
+    numbers = 8 * steps if steps <= 1024 else 24 * steps
+    kept = beside.kept + numbers
+    if tried.scope.lifted:
+        # What places hold when the call begins is put back if the call fails.
+        kept += first.state_bytes
+    if call.inputs.is_made:
+        kept += min(call.inputs.cut_steps, steps) * count_bytes(call.inputs.cut(0, 1)[0])
+    outputs = steps * first.output_bytes if beside.outputs is None else beside.outputs
+    return Space(
+        limit=limit,
+        kept=kept,
+        later=beside.later + sum(leaf.nbytes for leaf in call.inputs.leaves if leaf.requires_grad),
+        working=find_working(first.state_bytes, limit)[1] if call.has_own_backward else 0,
+        outputs=0 if call.losses else outputs,
+        sequences=beside.sequences,
+        links=find_links(
+            call.place, state_bytes=first.state_bytes, steps=steps, device=call.device, local_bytes=limit
+        ),
+    )
+
+
+def _measure_trial(tried: TriedCall) -> int:
+    """Return the bytes that a plain loop takes over the steps that are tried within a tight limit."""
+    call = tried.call
+    steps = min(TIGHT_TRIAL_STEPS, call.inputs.steps)
+    with torch.enable_grad(), make_meter(call.device) as meter:
+        run_plain_steps(replace(call, inputs=call.inputs.take_first(steps)), tried.scope)
+    return meter.peak

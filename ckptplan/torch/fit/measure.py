@@ -1,0 +1,381 @@
+"""Measures what a plan needs to know of a call: bytes and seconds of its first steps, forward and backward.
+
+The steps run under the small schedule of the trial, which records one step at a time and two at once. A counter
+of bytes observes this run; another one, without the counter, is timed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ckptplan.errors import InputError
+from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
+from ckptplan.torch.checking.trial import (
+    MAX_ATTEMPTS,
+    TRIAL_STEPS,
+    differentiate_trial,
+    list_single_actions,
+    list_trial_actions,
+    run_plain_steps,
+)
+from ckptplan.torch.device.meters import AllocatedBytes, AllocatedPeak, LiveBytes
+from ckptplan.torch.run.call import Call
+from ckptplan.torch.run.executor import Executor
+from ckptplan.torch.run.outputs import StackedOutputs
+from ckptplan.torch.run.scope import Scope
+from ckptplan.torch.run.steps import LateStateError
+from ckptplan.torch.state.nests import count_bytes
+from ckptplan.torch.state.reach import MAX_SNAPSHOT_BYTES
+
+#: The steps that are measured if they are recorded one at a time.
+TIGHT_STEPS = 3
+#: No action takes less, in seconds.
+_LEAST_SECONDS = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """Sizes in bytes, as the fields of a ``Workload`` of one unit."""
+
+    state_bytes: int
+    tape_bytes: int
+    #: Outputs that a cell saves for the whole sequence, such as spikes; zero for most cells.
+    resident_bytes_per_step: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """Bytes and seconds of the steps of a call, for any number of steps.
+
+    Arguments:
+        state_bytes: the state between two steps.
+        tape_bytes: what a recorded step keeps.
+        shown_bytes: the part of it that the graph of a recorded step shows.
+        once_bytes: what a recording keeps beside the tapes of its steps, such as weights in another type.
+        output_bytes: the output of a step, if outputs are returned.
+        saved_bytes: outputs of a step that a ``ChunkCell`` keeps for the whole sequence, such as spikes.
+        workspace_bytes: what a run takes beside checkpoints, tapes and outputs: gradients of parameters, and
+            the tensors of a step.
+        parameter_bytes: gradients of the parameters, which do not grow with the batch.
+        largest_bytes: the gradient of the largest parameter.
+        steps: the first steps that were measured.
+        forward_seconds, record_seconds, backward_seconds: a step without a tape, with a tape, and its backward
+            pass.
+        chunk_seconds: what recording and reversing a run of steps takes beside its steps.
+        save_seconds, load_seconds: what it takes to save a checkpoint, and to load one.
+    """
+
+    state_bytes: int
+    tape_bytes: int
+    shown_bytes: int
+    once_bytes: int
+    output_bytes: int
+    saved_bytes: int
+    workspace_bytes: int
+    parameter_bytes: int
+    largest_bytes: int
+    steps: int
+    forward_seconds: float
+    record_seconds: float
+    backward_seconds: float
+    chunk_seconds: float
+    save_seconds: float
+    load_seconds: float
+
+    def join(self, other: Measurement) -> Measurement:
+        """Return the larger of all sizes of two measurements, with the times of this one."""
+        names = [name for name in vars(self) if name.endswith("_bytes")]
+        return replace(self, **{name: max(getattr(self, name), getattr(other, name)) for name in names})
+
+    def repeat(self, sequences: int) -> Measurement:
+        """Return the sizes of sequences that all keep their states and tapes, of which one works at a time."""
+        return replace(self, state_bytes=sequences * self.state_bytes, tape_bytes=sequences * self.tape_bytes)
+
+    def cover(self, *, workspace_bytes: int, **sizes: int) -> Measurement:
+        """Return the sizes of steps, as ``grow``, whose workspace was measured."""
+        return replace(self.grow(**sizes), workspace_bytes=max(self.workspace_bytes, workspace_bytes))
+
+    def grow(self, *, state_bytes: int, shown_bytes: int, saved_bytes: int) -> Measurement:
+        """Return the sizes of steps with a larger state, or a larger tape, by what their graphs show.
+
+        What a step works with, beside gradients of parameters, grows by the same share.
+        """
+        state = max(self.state_bytes, state_bytes)
+        tape = self.tape_bytes + max(0, shown_bytes - self.shown_bytes)
+        fixed = min(self.workspace_bytes, self.parameter_bytes + self.largest_bytes)
+        share = (state + tape) / (self.state_bytes + self.tape_bytes)
+        return replace(
+            self,
+            state_bytes=state,
+            tape_bytes=tape,
+            shown_bytes=max(self.shown_bytes, shown_bytes),
+            saved_bytes=max(self.saved_bytes, saved_bytes),
+            workspace_bytes=fixed + math.ceil(share * (self.workspace_bytes - fixed)),
+        )
+
+
+def find_saved(run: Executor) -> int:
+    """Return the bytes that a run has saved of each step for the whole sequence."""
+    return -(-run.steps.saved_bytes // max(1, run.steps.frontier))
+
+
+def make_meter(
+    device: torch.device, *, is_compiled: bool = False
+) -> AllocatedBytes | AllocatedPeak | LiveBytes:
+    """Return a counter of the bytes of tensors on a device, now and at most.
+
+    On a CPU, the present bytes are not known while compiled code runs, and count as zero.
+    """
+    if device.type == "cuda":
+        return AllocatedBytes(device)
+    return AllocatedPeak(device) if is_compiled else LiveBytes()
+
+
+class Probe:
+    """Observes the bytes of the small schedule of a trial; ``enter`` returns the counter of bytes.
+
+    Arguments:
+        call: the call whose steps run.
+    """
+
+    def __init__(self, call: Call) -> None:
+        self._make_meter = partial(make_meter, call.device, is_compiled=call.is_compiled)
+        self._begin()
+
+    @property
+    def has_observed(self) -> bool:
+        """Whether it observed a schedule."""
+        return self.steps > 0
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes that were alive."""
+        return max(self._meter.peak, *(peak for peak, _, _ in self._noted))
+
+    def _begin(self) -> None:
+        self._meter = self._make_meter()
+        self._before = 0
+        #: After each action: the most bytes that were alive, those of checkpoints, and the recorded steps.
+        self._noted: list[tuple[int, int, int]] = []
+        self._states: list[int] = [1]
+        #: The bytes of the output of a step, if outputs are returned, and of what is saved of a step.
+        self._output = self._saved = 0
+        #: Of each recording: its steps, the bytes that it added, and those that its graph shows.
+        self._tapes: list[tuple[int, int, int]] = []
+        #: The steps of the schedule, its parameters, and whether a gradient reached each.
+        self.steps = 0
+        self._parameters: Sequence[Tensor] = ()
+        self._is_reached: Sequence[bool] = ()
+
+    def enter(self) -> AbstractContextManager[Any]:
+        """Begin to observe; return the context in which bytes are counted."""
+        self._begin()
+        return self._meter
+
+    def __call__(self, action: Action, run: Executor) -> None:
+        """Note what an action took."""
+        # No reference to the run, which refers to its observer.
+        self.steps = run.call.inputs.steps
+        self._parameters, self._is_reached = run.parameters, run.steps.sums.is_reached
+        if isinstance(run.outputs, StackedOutputs) and run.outputs.stacked:
+            self._output = count_bytes(run.outputs.stacked) // self.steps
+        self._saved = max(self._saved, find_saved(run))
+        now = self._meter.now
+        if isinstance(action, Record | Advance):
+            self._states.append(run.state.saved_bytes)
+        if isinstance(action, Record):
+            self._tapes.append((action.stop - action.start, now - self._before, run.tapes[-1].step_bytes))
+        recorded = sum(tape.stop - tape.start for tape in run.tapes)
+        self._noted.append((self._meter.peak, run.stores[Tier.LOCAL].bytes, recorded))
+        self._before = now
+        self._meter.forget()
+
+    def find_sizes(self, call: Call) -> dict[str, int]:
+        """Return the sizes of the steps of a call, which were observed, as fields of ``Measurement``."""
+        steps = call.inputs.steps
+        state, output = max(self._states), self._output
+        # A loss of the final state is a part of the first recording alone.
+        tapes = self._tapes[1:] if "final_loss" in call.losses and len(self._tapes) > 1 else self._tapes
+        many, most, shown_most = max(tapes)
+        few = min(tapes)[0]
+        shortest = [tape for tape in tapes if tape[0] == few]
+        least, shown_least = (max(tape[place] for tape in shortest) for place in (1, 2))
+        tape, shown = -(-least // few), -(-shown_least // few)
+        if many > few:
+            # What a recording holds once, such as weights in another type, is no part of the tape of a step.
+            # The first step may hold a state that it makes itself, which others are given.
+            lowest, shown_lowest = (min(tape[place] for tape in shortest) for place in (1, 2))
+            tape = max((most - lowest) // (many - few), tape // 2)
+            shown = max((shown_most - shown_lowest) // (many - few), shown // 2)
+        tape = max(1, tape, shown)
+        inputs = sum(leaf.nbytes for leaf in call.inputs.leaves if leaf.requires_grad)
+        # Outputs, their gradients, and the weights of the sums whose gradients these are.
+        kept = inputs + 3 * steps * output
+        # Later steps may use the parameters that the first ones did not, one extra gradient at a time.
+        unused = (
+            parameter.nbytes
+            for parameter, is_reached in zip(self._parameters, self._is_reached, strict=True)
+            if not is_reached
+        )
+        return {
+            "state_bytes": state,
+            "tape_bytes": tape,
+            "shown_bytes": shown,
+            "once_bytes": max(0, shown_least - few * shown),
+            "output_bytes": output,
+            "saved_bytes": self._saved,
+            "workspace_bytes": max(0, self._find_workspace(tape) - kept) + max(unused, default=0),
+            "parameter_bytes": count_bytes(self._parameters),
+            "largest_bytes": max((parameter.nbytes for parameter in self._parameters), default=0),
+            "steps": steps,
+        }
+
+    def _find_workspace(self, tape: int) -> int:
+        """Return what actions took at most beside checkpoints and tapes."""
+        if isinstance(self._meter, AllocatedPeak):
+            return self._meter.peak - max(
+                checkpoints + recorded * tape for _, checkpoints, recorded in self._noted
+            )
+        # At the end there are gradients alone.
+        most, planned = self._meter.peak, 0
+        for peak, checkpoints, recorded in self._noted:
+            before, planned = planned, checkpoints + recorded * tape
+            most = max(most, peak - max(before, planned))
+        return most
+
+
+class ActionSeconds:
+    """An observer that keeps the least seconds of each kind of action and each number of steps.
+
+    Arguments:
+        device: the device on which steps run, which is waited for.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._known: dict[type[Action], dict[int, float]] = {}
+
+    def __call__(self, action: Action, run: Executor) -> None:
+        """Note the seconds of an action."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        seconds = run.clock() - run.began
+        steps = getattr(action, "stop", 1) - getattr(action, "start", 0)
+        by_steps = self._known.setdefault(type(action), {})
+        by_steps[steps] = max(min(seconds, by_steps.get(steps, seconds)), _LEAST_SECONDS)
+
+    def find_step(self, kind: type[Action]) -> float:
+        """Return the seconds of a step: what a longer run has more for each step."""
+        by_steps = self._known.get(kind, {1: _LEAST_SECONDS})
+        few, many = min(by_steps), max(by_steps)
+        mean = by_steps[many] / many
+        if few == many:
+            return mean
+        # No run is free, and no step takes less for being in a short run.
+        return min(max((by_steps[many] - by_steps[few]) / (many - few), mean / 2), mean)
+
+    def find_run(self, kind: type[Action]) -> float:
+        """Return the seconds that a run takes beside its steps."""
+        by_steps = self._known.get(kind, {1: 0.0})
+        return max(0.0, by_steps[max(by_steps)] - max(by_steps) * self.find_step(kind))
+
+
+def measure(call: Call, scope: Scope, probe: Probe | None = None, *, is_tight: bool = False) -> Measurement:
+    """Return what the first steps of a call take; everything is left as it was.
+
+    Arguments:
+        call: the call.
+        scope: what it can reach.
+        probe: what observed the trial of these steps, or is to observe them; None for a new one.
+        is_tight: whether steps are recorded one at a time, since there may be no room for two tapes.
+
+    Raises InputError if nothing requires a gradient.
+    """
+    steps = min(TIGHT_STEPS if is_tight else TRIAL_STEPS, call.inputs.steps)
+    first = replace(call, inputs=call.inputs.take_first(steps))
+    seconds = ActionSeconds(call.device)
+    with torch.enable_grad():
+        probe = Probe(call) if probe is None else probe
+        if not probe.has_observed:
+            actions = list_single_actions(steps, advances_again=True) if is_tight else list_trial_actions(steps)
+            _differentiate(first, scope, actions, probe, probe.enter)
+        names = _differentiate(first, scope, _list_timed(steps, is_tight=is_tight), seconds, nullcontext)
+    if not names:
+        raise _make_no_tape()
+    record = seconds.find_step(Record)
+    return Measurement(
+        **probe.find_sizes(first),
+        # A recorded step does all that a step without a tape does.
+        forward_seconds=min(seconds.find_step(Advance), record),
+        record_seconds=record,
+        backward_seconds=seconds.find_step(Backward),
+        chunk_seconds=seconds.find_run(Record) + seconds.find_run(Backward),
+        save_seconds=seconds.find_step(Save),
+        load_seconds=seconds.find_step(Load),
+    )
+
+
+def measure_sizes(call: Call, steps: int) -> Sizes:
+    """Return the mean sizes of the first steps, recorded at once, as fields of a ``Workload``.
+
+    Everything is left as it was. Raises InputError if nothing requires a gradient.
+    """
+    first = replace(call, inputs=call.inputs.take_first(steps))
+    scope, seen = Scope.of(first), list[tuple[int, int, int]]()
+    scope.start = scope.reach.take_snapshot(all_digests=True, copied_bytes=MAX_SNAPSHOT_BYTES)
+
+    def note(action: Action, run: Executor) -> None:
+        if isinstance(action, Record):
+            seen.append((run.state.saved_bytes, run.tapes[-1].bytes, run.steps.saved_bytes))
+
+    run_plain_steps(first, scope)
+    at_once: list[Action] = [Record(0, steps), Backward(0, steps)]
+    with torch.enable_grad():
+        names = _differentiate(first, scope, at_once, note, nullcontext)
+    if not names:
+        raise _make_no_tape()
+    state, tape, saved = seen[-1]
+    return Sizes(
+        state_bytes=state, tape_bytes=max(1, -(-tape // steps)), resident_bytes_per_step=-(-saved // steps)
+    )
+
+
+def _make_no_tape() -> InputError:
+    return InputError(
+        "has nothing that requires a gradient, so that no tape is kept",
+        field="cell",
+        accepted="a cell with parameters, parameters=[...], inputs or a state that require a gradient",
+    )
+
+
+def _differentiate(
+    call: Call, scope: Scope, actions: Sequence[Action], observer: Any, enter: Callable[[], Any]
+) -> list[str]:
+    """Run the first steps, again if they show more than was known; return the names of what has a gradient."""
+    for attempt in range(MAX_ATTEMPTS):
+        try:
+            return differentiate_trial(call, scope, actions, observer, enter)[1]
+        except LateStateError as error:
+            scope.lift_tensors([part for part in error.carrying if part.is_content])
+            if attempt == MAX_ATTEMPTS - 1:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _list_timed(steps: int, *, is_tight: bool) -> list[Action]:
+    """Return actions with few runs of steps: an advance, and recordings of one step and of two."""
+    if steps < 3:
+        return list_trial_actions(steps)
+    first: list[Action] = [Save(0, Tier.LOCAL), Advance(0, 2), Record(2, 3), Backward(2, 3)]
+    if is_tight:
+        first += [Load(0, Tier.LOCAL), Advance(0, 1), Record(1, 2), Backward(1, 2)]
+        return [*first, Load(0, Tier.LOCAL), Free(0, Tier.LOCAL), Record(0, 1), Backward(0, 1)]
+    return [*first, Load(0, Tier.LOCAL), Free(0, Tier.LOCAL), Record(0, 2), Backward(0, 2)]

@@ -1,0 +1,149 @@
+"""Watches the sizes of states and tapes while a sequence runs under a plan for a limit of memory.
+
+A state may grow, and steps may use a part of a network late. So some steps of the first sweep are recorded to
+count their bytes, and its last recording is made one step at a time. If steps take more than was planned, the
+sweep begins again under another plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ckptplan.schedule.actions import Action, Save
+from ckptplan.torch.fit.measure import Measurement, find_saved
+from ckptplan.torch.run.executor import Executor
+from ckptplan.torch.run.steps import LateStateError
+from ckptplan.units import format_bytes
+
+#: Steps of the first sweep that are recorded to count the bytes of their tapes, about evenly spread.
+_SAMPLES = 8
+#: Sizes may be larger by this share without being others.
+_SHARE = 0.02
+#: One in this many bytes of a limit is for what recordings in parts keep more than one recording does.
+_PARTS_SHARE = 100
+
+
+class StaleSizesError(LateStateError):
+    """A state or a tape is larger than was planned; the sweep begins again under another plan."""
+
+
+class Watch:
+    """Compares the sizes of states and tapes with those that a plan was made for.
+
+    Arguments:
+        planned: the sizes of the plan.
+        steps: T.
+        limit: the limit of memory, in bytes.
+        copies_state: whether steps write into the state, so that each recording begins with a copy.
+    """
+
+    def __init__(self, planned: Measurement, steps: int, *, limit: int, copies_state: bool = False) -> None:
+        self._planned, self._steps, self._limit = planned, steps, limit
+        self._once = planned.once_bytes + (planned.state_bytes if copies_state else 0)
+        #: The largest bytes of a state, of the tape of a step, and of what is saved of a step.
+        self._state = self._tape = self._saved = 0
+
+    def see_state(self, step: int, size: int) -> None:
+        """Note the bytes of the state before a step. Raises StaleSizesError."""
+        self._state = max(self._state, size)
+        self._check(size, self._planned.state_bytes, "the state", step)
+
+    def see_saved(self, step: int, size: int) -> None:
+        """Note the bytes that are saved of each step for the whole sequence. Raises StaleSizesError."""
+        self._saved = max(self._saved, size)
+        self._check(size, self._planned.saved_bytes, "what is saved", step)
+
+    def note_tape(self, start: int, stop: int, size: int) -> int:
+        """Note the bytes that the graph of recorded steps shows; return those of a step."""
+        size = -(-max(0, size - self._planned.once_bytes) // (stop - start))
+        self._tape = max(self._tape, size)
+        return size
+
+    def see_tape(self, start: int, stop: int, size: int) -> None:
+        """Note the bytes that the graph of recorded steps shows. Raises StaleSizesError."""
+        self._check(self.note_tape(start, stop, size), self._planned.shown_bytes, "the tape", start)
+
+    def cut(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yield the parts in which the last steps of a sweep are recorded: each shows whether there is room."""
+        steps, once = stop - start, self._once
+        # What a recording keeps once, each part does: all parts together take a hundredth of the limit.
+        parts = min(steps, 1 + self._limit // (_PARTS_SHARE * once)) if once else steps
+        length = -(-steps // parts)
+        for first in range(start, stop, length):
+            yield first, min(first + length, stop)
+
+    def _check(self, size: int, planned: int, what: str, step: int) -> None:
+        if size > (1 + _SHARE) * planned:
+            raise StaleSizesError(
+                f"{what} of step {step} takes {format_bytes(size)}, more than the {format_bytes(planned)} of "
+                "the first steps"
+            )
+
+    def list_samples(self, start: int, stop: int) -> Iterator[int]:
+        """Yield the steps between two that are recorded to count their bytes."""
+        # Not at equal distances, which a period may share.
+        samples = {self._steps * number // (_SAMPLES + 1) + number % 3 for number in range(1, _SAMPLES + 1)}
+        return (step for step in sorted(samples) if start <= step < stop)
+
+    def correct(self, known: Measurement) -> Measurement:
+        """Return known sizes, or those that were seen if they are larger."""
+        return known.grow(state_bytes=self._state, shown_bytes=self._tape, saved_bytes=self._saved)
+
+
+class WatchedExecutor(Executor):
+    """An executor whose first sweep is watched.
+
+    Arguments:
+        args, options: those of ``Executor``.
+        watch: compares the sizes.
+    """
+
+    def __init__(self, *args: Any, watch: Watch, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._watch = watch
+
+    def _do(self, action: Action) -> None:
+        super()._do(action)
+        if isinstance(action, Save) and not self._reverses:
+            self._watch.see_state(action.state, self.stores[action.tier].get(action.state).bytes)
+            self._watch.see_saved(action.state, find_saved(self))
+
+    def _advance(self, start: int, stop: int) -> None:
+        if self._reverses:
+            super()._advance(start, stop)
+            return
+        for step in self._watch.list_samples(max(start, self.steps.frontier), stop):
+            if step > start:
+                super()._advance(start, step)
+            self._record_sample(step)
+            start = step + 1
+        if start < stop:
+            super()._advance(start, stop)
+
+    def _record_sample(self, step: int) -> None:
+        super()._record(step, step + 1)
+        self._refuse_graphs()
+        self._see(step, step + 1)
+        self.tapes.pop()
+        if self._verifier is not None:
+            self._verifier.reach(step + 1, self.state.read())
+
+    def _record(self, start: int, stop: int) -> None:
+        if self._reverses:
+            super()._record(start, stop)
+            self._watch.note_tape(start, stop, self.tapes[-1].step_bytes)
+            return
+        for first, last in self._watch.cut(start, stop):
+            super()._record(first, last)
+            self._see(first, last)
+            if last < stop:
+                self._refuse_graphs()
+
+    def _refuse_graphs(self) -> None:
+        """Raise LateStateError if a place that is no part of the state would lead later steps into a graph."""
+        self.refuse_late(self.scope.reach.take_snapshot())
+
+    def _see(self, start: int, stop: int) -> None:
+        self._watch.see_state(stop, self.state.saved_bytes)
+        self._watch.see_tape(start, stop, self.tapes[-1].step_bytes)

@@ -1,0 +1,255 @@
+"""Runs steps in compiled pieces: functions of K time steps that PyTorch's compiler takes as a whole.
+
+Pieces begin at multiples of K. Other steps run one by one, as they are written: those that make no whole piece,
+and those of a piece whose state has another form than most states, as that of a first step.
+
+The compiler unrolls the loop over the steps of a piece. It takes the number of the first step as a variable, by
+the name of the argument; another number would be a part of what is compiled, and each piece would be compiled
+anew. ``SHIFT`` is added to the number, since the compiler treats 0 and 1 as constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+
+from ckptplan.torch.pieces.inputs import PieceLoss
+from ckptplan.torch.run.gradients import Gradient
+from ckptplan.torch.run.outputs import SummedLoss, check_scalar
+from ckptplan.torch.run.steps import Cell, Steps, Tape, check_result
+from ckptplan.torch.state.lifted import Checkpoint
+from ckptplan.torch.state.nests import Nest, fill, flatten, stack
+
+#: Added to the number of a step.
+SHIFT = 2
+#: The argument that is a variable.
+VARIABLE = "ckptplan_start"
+#: What a piece returns beside the state: the losses of its steps, their loss as a whole, or their outputs.
+Product: TypeAlias = Literal["loss", "chunk_loss", "outputs"]
+#: The pieces that run as they are written before it is known that the form of the state stays.
+_SETTLED = 2
+
+
+class NotCompiled(RuntimeError):  # noqa: N818 - what it is, not what it says
+    """Steps cannot run compiled; nothing has changed, so that they can run as they are written.
+
+    Arguments:
+        text: why, for people.
+        whatever_loss: whether pieces without the loss could not be compiled either.
+    """
+
+    def __init__(self, text: str, *, whatever_loss: bool = False) -> None:
+        super().__init__(text)
+        self.text, self.whatever_loss = text, whatever_loss
+
+
+def run_steps(
+    cell: Any, loss: Any, ckptplan_start: int, state: Any, inputs: Any, *, product: Product
+) -> tuple[Any, Any]:
+    """Return what the steps of a piece give, time first, and the state after the last one.
+
+    Arguments:
+        cell: the cell.
+        loss: the function that ``product`` names, None for outputs.
+        ckptplan_start: the number of the first step, ``SHIFT`` too large.
+        state: the state before it.
+        inputs: those of the steps, time first.
+        product: what the steps give. A loss as a whole has shape (1,).
+    """
+    outputs = []
+    for x in _iterate(inputs):
+        state, output = cell(state, x)
+        outputs.append(output)
+    start = ckptplan_start - SHIFT
+    if product == "loss":
+        return torch.stack(
+            [check_scalar(loss(start + number, output), product) for number, output in enumerate(outputs)]
+        ), state
+    stacked = _pytree.tree_map(lambda *leaves: torch.stack(leaves), *outputs)
+    if product == "chunk_loss":
+        return check_scalar(loss(start, stacked), product).reshape(1), state
+    return stacked, state
+
+
+def _iterate(inputs: Any) -> Iterator[Any]:
+    """Yield the input of each step, of a nest of tensors with time first."""
+    leaves, spec = _pytree.tree_flatten(inputs)
+    for parts in zip(*(leaf.unbind(0) for leaf in leaves), strict=True):
+        yield _pytree.tree_unflatten(parts, spec)
+
+
+class PieceCell:
+    """A cell whose step is a piece: ``cell(state, inputs) -> (state, outputs)``, with time first.
+
+    Arguments:
+        cell: the cell, whose steps run one by one.
+    """
+
+    def __init__(self, cell: Cell) -> None:
+        self.cell = cell
+
+    def __call__(self, state: Any, inputs: Any) -> tuple[Any, Any]:
+        """Take a piece."""
+        leaves, nest = flatten(inputs)
+        outputs = []
+        for parts in zip(*(leaf.unbind(0) for leaf in leaves), strict=True):
+            state, output = check_result(self.cell(state, fill(nest, parts)))
+            outputs.append(output)
+        return state, stack(outputs)
+
+
+def describe_form(state: Checkpoint) -> tuple[Any, Any]:
+    """Return the values and shapes of a state, and what else a piece is compiled for."""
+    leaves = state.leaves
+    places = {id(leaf): place for place, leaf in enumerate(leaves)}
+    shapes = [(leaf.shape, leaf.dtype, leaf.device) for leaf in leaves]
+    kinds = [(leaf.requires_grad, leaf.stride(), places[id(leaf)]) for leaf in leaves]
+    return ([nest.describe() for nest in state.nests], shapes), kinds
+
+
+@dataclass(kw_only=True, eq=False)
+class CompiledPiece:
+    """Runs K steps at a time, compiled.
+
+    Arguments:
+        length: K.
+        product: what it returns beside the state.
+        advance: runs without a tape, as ``run_steps``.
+        record: runs with one.
+        settings: sets PyTorch's compiler while they run.
+        reuses_memory: whether a run overwrites the results of the run before, as CUDA graphs do.
+    """
+
+    length: int
+    product: Product
+    advance: Callable[..., tuple[Any, Any]]
+    record: Callable[..., tuple[Any, Any]]
+    settings: Callable[[], AbstractContextManager[None]]
+    reuses_memory: bool = False
+    #: Why pieces cannot run, if it turned out that they cannot.
+    failure: NotCompiled | None = None
+    #: The values and shapes of the states after two pieces that ran as they are written.
+    shapes: list[Any] = field(default_factory=list)
+    #: By whether steps are recorded: what else states have in common for which a piece is compiled.
+    kinds: dict[bool, Any] = field(default_factory=dict)
+
+    def learn(self, state: Checkpoint, *, records: bool) -> None:
+        """Learn the form of states from the one after steps that ran as they are written."""
+        shapes, kinds = describe_form(state)
+        if len(self.shapes) < _SETTLED:
+            self.shapes.append(shapes)
+        if any(known != self.shapes[0] for known in self.shapes):
+            self.failure = NotCompiled(
+                "the state holds numbers outside of tensors, or shapes, that differ from step to step",
+                whatever_loss=True,
+            )
+        self.kinds.setdefault(records, kinds)
+
+    def fits(self, state: Checkpoint, *, records: bool) -> bool:
+        """Return whether a state has the form that the piece is compiled for."""
+        is_known = len(self.shapes) == _SETTLED and records in self.kinds
+        return is_known and describe_form(state) == (self.shapes[0], self.kinds[records])
+
+
+class CompiledSteps(Steps):
+    """The steps of a call, of which whole pieces run compiled.
+
+    Steps of the plan are time steps of a cell, or pieces of a ``PieceCell``.
+
+    Arguments:
+        args, options: those of ``Steps``.
+        piece: the compiled piece.
+    """
+
+    is_compiled = True
+
+    def __init__(self, *args: Any, piece: CompiledPiece, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._piece, self._has_pieces = piece, isinstance(self.cell, PieceCell)
+        self._step_cell = self.cell.cell if isinstance(self.cell, PieceCell) else self.cell
+        #: The steps of the plan that make a piece.
+        self._count = 1 if self._has_pieces else piece.length
+        self._loss = self._find_loss()
+
+    def _find_loss(self) -> Any:
+        """Return the loss of time steps that is part of the piece, None if none is."""
+        if not isinstance(self.outputs, SummedLoss) or self._piece.product == "outputs":
+            return None
+        loss: Any = self.outputs.loss if self.outputs.loss is not None else self.outputs.chunk_loss
+        return loss.loss if isinstance(loss, PieceLoss) else loss
+
+    def run(self, leaves: Sequence[Tensor], nest: Nest, start: int, stop: int) -> list[Tensor]:
+        cuts = list(self._cut(start, stop))
+        bounds = [self.inputs.rows(*cut) for cut in cuts]
+        # At once: a slice would give each piece a gradient as large as all inputs.
+        parts = [leaf.split([last - first for first, last in bounds]) for leaf in leaves]
+        terms: list[Tensor] = []
+        with self._piece.settings():
+            for number, cut in enumerate(cuts):
+                rows = [part[number] for part in parts]
+                compiled = self._run_piece(rows, nest, *cut)
+                terms += self._run_as_written(rows, nest, *cut) if compiled is None else compiled
+        return terms
+
+    def _cut(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yield whole pieces, and what lies between."""
+        while start < stop:
+            end = min((start // self._count + 1) * self._count, stop)
+            yield start, end
+            start = end
+
+    def _run_as_written(self, rows: Sequence[Tensor], nest: Nest, start: int, stop: int) -> list[Tensor]:
+        terms = super().run(rows, nest, start, stop)
+        # The states after the first steps are of the form that most states have.
+        self._piece.learn(self.state.read(), records=torch.is_grad_enabled())
+        return terms
+
+    def _run_piece(self, rows: Sequence[Tensor], nest: Nest, start: int, stop: int) -> list[Tensor] | None:
+        """Run the steps of a piece, as ``run``; return None if they have to run as they are written."""
+        piece, records = self._piece, torch.is_grad_enabled()
+        first, last = self.inputs.rows(start, stop)
+        is_whole = last - first == piece.length and piece.failure is None
+        if not is_whole or not piece.fits(self.state.read(), records=records):
+            return None
+        run = piece.record if records else piece.advance
+        given = fill(nest, rows if records else [leaf.detach() for leaf in rows])
+        passed = self.state.passed
+        try:
+            values, passed.value = run(
+                self._step_cell, self._loss, first + SHIFT, passed.value, given, product=piece.product
+            )
+        except NotCompiled as error:
+            piece.failure = error
+            return None
+        is_new = start >= self.frontier
+        return self._take(values, start, stop, is_new=is_new) if is_new or records else []
+
+    def _take(self, values: Any, start: int, stop: int, *, is_new: bool) -> list[Tensor]:
+        """Hand on what a piece gave; return the terms through which gradients enter."""
+        if self._piece.product != "outputs":
+            # One term for each step of the plan, or for the whole piece.
+            is_whole = self._has_pieces or self._piece.product == "chunk_loss"
+            return [values.sum()] if is_whole else list(values.unbind(0))
+        if self._has_pieces:
+            return list(self.outputs.take(start, values, is_new=is_new))
+        leaves, nest = flatten(values)
+        terms: list[Tensor] = []
+        for step, parts in enumerate(zip(*(leaf.unbind(0) for leaf in leaves), strict=True), start):
+            terms += self.outputs.take(step, fill(nest, parts), is_new=is_new)
+        if isinstance(self.outputs, SummedLoss) and self.outputs.chunk_loss is not None:
+            terms += self.outputs.flush(stop)
+        return terms
+
+    def reverse(self, tape: Tape, incoming: Sequence[Gradient]) -> None:
+        super().reverse(tape, incoming)
+        if self._piece.reuses_memory:
+            # The graph of the next chunk would overwrite them (pytorch#169545).
+            copies = (None if gradient is None else gradient.clone() for gradient in self.state_gradients)
+            self.state_gradients = list(copies)
+            self.sums.copy()

@@ -1,0 +1,140 @@
+"""Compiles a function with PyTorch's compiler, and counts how often that happens."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from types import FunctionType
+from typing import Any
+
+import torch
+import torch._dynamo.config
+import torch.compiler.config
+from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException, Unsupported, UserError
+from torch._inductor import list_mode_options
+from torch._inductor.compile_fx import compile_fx
+from torch._inductor.exc import InvalidCxxCompiler
+from torch.utils._pytree import tree_map_only
+
+from ckptplan.torch.pieces.compiled_steps import VARIABLE, NotCompiled, Product, run_steps
+
+#: Graphs of one function: more than one, if a hook, a method or a number that steps read was set anew.
+_MOST_GRAPHS = 4
+
+
+class CompiledFunction:
+    """``run_steps``, compiled when it is called, and again if it finds something else than before.
+
+    Raises NotCompiled in place of errors of the compiler, when nothing has run.
+    """
+
+    def __init__(self, *, mode: str) -> None:
+        self.graphs = 0
+        #: Whether each run writes its results where the run before had put its own: CUDA graphs do.
+        self.reuses_memory = bool(list_mode_options(mode).get("triton.cudagraphs"))
+        self._options = {
+            **list_mode_options(mode),
+            # Random numbers as PyTorch draws them: both graphs, and steps that run uncompiled, draw the same.
+            "fallback_random": True,
+        }
+        # Of its own code object: the compiler keeps what it makes with the code.
+        own = FunctionType(run_steps.__code__.replace(), run_steps.__globals__, run_steps.__name__)
+        self._run = torch.compile(own, backend=self._compile, dynamic=False, fullgraph=True)
+
+    def __call__(self, *args: Any, product: Product) -> Any:
+        try:
+            made = self._run(*args, product=product)
+        except TorchDynamoException as error:
+            raise explain_error(error) from error
+        # Checkpoints live longer than until the next run, and the state is the input of that.
+        return tree_map_only(torch.Tensor, _copy_from_graph, made) if self.reuses_memory else made
+
+    def _compile(self, graph: Any, examples: Sequence[Any]) -> Any:
+        self.graphs += 1
+        if self.graphs > _MOST_GRAPHS:
+            raise NotCompiled(
+                "pieces were compiled again and again, since a number that is to be a tensor differs"
+            )
+        return compile_fx(graph, list(examples), config_patches=self._options)
+
+
+def _copy_from_graph(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor that the next run of a CUDA graph does not overwrite; a CPU has no such graphs."""
+    return tensor.clone() if tensor.is_cuda else tensor
+
+
+@contextmanager
+def set_compiler() -> Iterator[None]:
+    """Set PyTorch's compiler as pieces need it.
+
+    Hooks are guarded, graphs are not cut where DistributedDataParallel sends gradients, since a sequence has
+    one gradient for each parameter, and the number of a step is a variable (since torch 2.8).
+    """
+    config: Any = torch.compiler.config
+    with ExitStack() as stack:
+        # The compiler looks at the gradient of each tensor that a graph is made for, also of a state that is no
+        # leaf, and uses what PyTorch deprecates.
+        stack.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
+        warnings.simplefilter("ignore", DeprecationWarning)
+        stack.enter_context(torch._dynamo.config.patch(skip_nnmodule_hook_guards=False, optimize_ddp=False))
+        if hasattr(config, "dynamic_sources"):
+            stack.enter_context(config.patch(dynamic_sources=f"L['{VARIABLE}']"))
+        yield
+
+
+#: What PyTorch says of code whose shapes or branches depend on numbers in tensors.
+_DATA = re.compile(
+    r"data.dependent|dynamic (shape|output)|Tensor\.item|_local_scalar_dense|unbacked|Dynamic shape operator",
+    re.IGNORECASE,
+)
+_PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
+
+
+def explain_error(error: BaseException) -> NotCompiled:
+    """Return what an error of the compiler means."""
+    chain = list(_list_causes(error))
+    text = str(error)
+    place = _find_place(text)
+    where = f" at {place}" if place else ""
+    known = next((one for one in chain if isinstance(one, NotCompiled)), None)
+    if known is not None:
+        return NotCompiled(known.text + where)
+    if any(isinstance(one, InvalidCxxCompiler) for one in chain) or "InvalidCxxCompiler" in text:
+        return NotCompiled(
+            "there is no C++ compiler on this machine, which PyTorch's compiler needs (install g++ or "
+            "clang, or name one in the environment variable CXX)",
+            whatever_loss=True,
+        )
+    if isinstance(error, Unsupported | UserError):
+        depends = "shapes or branches depend on numbers in tensors"
+        what = depends if _DATA.search(text) else "graph break"
+        return NotCompiled(f"{what}{where} ({_first_line(text)})")
+    if isinstance(error, BackendCompilerFailed) and chain[-1] is not error:
+        text = str(chain[-1])
+    return NotCompiled(f"PyTorch's compiler failed{where} ({_first_line(text)})")
+
+
+def _list_causes(error: BaseException | None) -> list[BaseException]:
+    found: list[BaseException] = []
+    while error is not None and error not in found:
+        found.append(error)
+        error = getattr(error, "inner_exception", None) or error.__cause__ or error.__context__
+    return found
+
+
+def _find_place(text: str) -> str:
+    """Return the innermost place of the user's code that a message names."""
+    part = text.rpartition("from user code:")[2] if "from user code:" in text else ""
+    places = [one for one in _PLACE.findall(part) if "/ckptplan/torch/" not in one[0]]
+    if not places:
+        return ""
+    file, line, function = places[-1]
+    return f"{file.replace(chr(92), '/').rpartition('/')[2]}:{line} ({function})"
+
+
+def _first_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0].rstrip(".:")[:200] if lines else "no message"

@@ -1,0 +1,117 @@
+"""Cuts sequences and losses into pieces of several time steps, which a cell takes in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ckptplan.torch.run.inputs import Inputs, detach_inputs
+from ckptplan.torch.state.nests import Nest, fill, flatten
+
+
+class PieceInputs(Inputs):
+    """The pieces of a sequence: nests of tensors of shape (K, ...); the last piece may be shorter.
+
+    A piece has the same time steps each time it runs, since kernels round otherwise, and draw other numbers, if
+    a sequence is cut otherwise.
+
+    Arguments:
+        given: tensors with time as the first axis, or a nest of these; of packed sequences, their rows (N, F).
+        length: the time steps of a piece, K.
+        batch_sizes: of packed sequences, the number of sequences that have each time step, on the CPU. The
+            input of a piece is then a pair of its rows and its batch sizes.
+        backwards: whether the last piece runs first.
+
+    Raises InputError.
+    """
+
+    joins_outputs = True
+
+    def __init__(
+        self, given: Any, length: int, *, batch_sizes: Tensor | None = None, backwards: bool = False
+    ) -> None:
+        super().__init__(given)
+        self.length, self._backwards, self._batch_sizes = length, backwards, batch_sizes
+        rows = self.leaves[0].shape[0]
+        if batch_sizes is None:
+            self._sizes: tuple[Tensor, ...] = ()
+            #: Where pieces begin along the first axis, in the order of time, and where the last one ends.
+            self._bounds = [*range(0, rows, length), rows]
+        else:
+            self._sizes = batch_sizes.split(length)
+            ends = [0, *batch_sizes.cumsum(0).tolist()]
+            self._bounds = [*ends[:-1:length], rows]
+        self.steps = len(self._bounds) - 1
+
+    def rows(self, start: int, stop: int) -> tuple[int, int]:
+        if self._backwards:
+            start, stop = len(self._bounds) - 1 - stop, len(self._bounds) - 1 - start
+        return self._bounds[start], self._bounds[stop]
+
+    def join(self, outputs: Sequence[Tensor]) -> Tensor:
+        return super().join(outputs[::-1] if self._backwards else outputs)
+
+    def iterate(self, leaves: Sequence[Tensor], nest: Nest, start: int, stop: int) -> Iterator[Any]:
+        bounds = [self.rows(step, step + 1) for step in range(start, stop)]
+        order = -1 if self._backwards else 1
+        sizes = [last - first for first, last in bounds[::order]]
+        # At once: a slice would give each piece a gradient as large as all pieces.
+        parts = [leaf.split(sizes)[::order] for leaf in leaves]
+        for step, tensors in enumerate(zip(*parts, strict=True), start):
+            piece = fill(nest, tensors)
+            yield (piece, self._sizes[::order][step]) if self._sizes else piece
+
+    def take_first(self, steps: int) -> Inputs:
+        if self._sizes:
+            # The first time steps, which all sequences have, take most.
+            leaves = [leaf[: self._bounds[steps]] for leaf in self.leaves]
+            sizes: Tensor | None = torch.cat(self._sizes[:steps])
+        else:
+            leaves, sizes = self.cut(0, steps)[0], None
+        given = fill(self.nest, detach_inputs(leaves))
+        return PieceInputs(given, self.length, batch_sizes=sizes, backwards=self._backwards)
+
+    def list_first(self) -> list[Tensor]:
+        first, last = self.rows(0, 1)
+        return [leaf[first:last] for leaf in self.leaves]
+
+
+class PieceLoss:
+    """The loss of a piece: that of its outputs together, or the sum of the losses of its time steps.
+
+    Arguments:
+        loss: ``loss(t, output)`` or ``chunk_loss(start, outputs)``.
+        length: the time steps of a piece.
+        is_of_steps: whether it is a loss of single time steps.
+    """
+
+    def __init__(self, loss: Callable[[int, Any], Tensor], length: int, is_of_steps: bool) -> None:
+        self.loss, self.length, self.is_of_steps = loss, length, is_of_steps
+
+    def __call__(self, piece: int, outputs: Any) -> Tensor:
+        """Return the loss of a piece, whose outputs have time as the first axis."""
+        start = piece * self.length
+        if not self.is_of_steps:
+            return self.loss(start, outputs)
+        leaves, nest = flatten(outputs)
+        steps = (fill(nest, parts) for parts in zip(*(leaf.unbind(0) for leaf in leaves), strict=True))
+        return torch.stack([self.loss(step, output) for step, output in enumerate(steps, start)]).sum()
+
+
+def reverse_each(sizes: Tensor) -> Tensor:
+    """Return the rows of packed sequences with each sequence reversed: its own inverse.
+
+    ``sizes`` are the numbers of sequences that have each step.
+    """
+    batch = int(sizes[0])
+    # On the device of the sizes, which is the CPU, whatever torch.set_default_device says.
+    count = partial(torch.arange, device=sizes.device)
+    lengths = (sizes.unsqueeze(1) > count(batch)).sum(0)
+    begins = sizes.cumsum(0) - sizes
+    step = torch.repeat_interleave(count(len(sizes)), sizes)
+    sequence = count(len(step)) - begins[step]
+    return begins[lengths[sequence] - 1 - step] + sequence

@@ -1,0 +1,187 @@
+"""Chooses how many time steps a piece has, and runs the pieces of a sequence."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ckptplan.errors import Infeasible, InputError
+from ckptplan.model.plan import Plan
+from ckptplan.schedule.actions import Backward, Record
+from ckptplan.schedule.schedule import Schedule
+from ckptplan.torch.fit.choose import ALONE, Beside, Space, choose_plan, read_limit
+from ckptplan.torch.fit.limited import LimitedCall
+from ckptplan.torch.fit.measure import Measurement
+from ckptplan.torch.run.call import Call
+from ckptplan.torch.run_call import Results, run_plain_loop, run_plan
+from ckptplan.units import format_things
+
+#: Lengths that are tried. Longer pieces are hardly quicker, and take more memory at a time.
+_LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)
+#: The longer of the two pieces that are measured, to estimate others, and its share of the sequence.
+_LONGEST_MEASURED, _SHARE = 32, 16
+#: Calls whose length is remembered.
+_MAX_KINDS = 256
+_chosen: OrderedDict[Any, int] = OrderedDict()
+MakeCall = Callable[[int], Call]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PieceRun:
+    """A plan whose steps are pieces of so many time steps each; the last piece may be shorter."""
+
+    plan: Plan | Schedule
+    piece: int
+
+
+def forget_lengths() -> None:
+    """Forget the lengths of pieces, so that they are measured again."""
+    _chosen.clear()
+
+
+def fit_length(plan: Plan | Schedule, steps: int, piece: int | None) -> int:
+    """Return the length of the pieces of a given plan. Raises InputError if it has another number of them."""
+    length = -(-steps // plan.steps) if piece is None else min(piece, steps)
+    count = -(-steps // length)
+    if count != plan.steps:
+        each = format_things(length if piece is not None else steps, "time step")
+        cut = f"pieces of {each} are {count:,}" if piece is not None else each
+        raise InputError(
+            f"has {format_things(plan.steps, 'step')}, and {cut}: each step of it is a piece of the sequence",
+            field="plan",
+            value=plan.steps,
+            accepted=f"a plan of {format_things(count, 'step')}, another piece, or memory='2 GiB' in its place",
+        )
+    return length
+
+
+def run_pieces(
+    make_call: MakeCall,
+    steps: int,
+    *,
+    plan: Plan | Schedule | None,
+    memory: int | str | None,
+    piece: int | None = None,
+    observer: Any = None,
+    beside: Beside = ALONE,
+) -> tuple[PieceRun, Results]:
+    """Run a sequence in pieces; return what ran, and the results.
+
+    Arguments:
+        make_call: returns the call with pieces of a length.
+        steps: the time steps of the sequence.
+        plan: a plan whose steps are pieces; None for a limit of memory.
+        memory: the limit.
+        piece: the time steps of a piece; None for the quickest length.
+        observer: called with each action when it is done, and with its executor.
+        beside: the memory that other sequences take.
+
+    Raises InputError.
+    """
+    if plan is not None:
+        length = fit_length(plan, steps, piece)
+        return PieceRun(plan=plan, piece=length), run_plan(make_call(length), plan, observer=observer)
+    assert memory is not None  # noqa: S101 - there is one of the two
+    if not torch.is_grad_enabled():
+        at_once = Schedule(steps=1, actions=(Record(0, 1), Backward(0, 1)))
+        return PieceRun(plan=at_once, piece=steps), run_plain_loop(make_call(steps))
+    lengths = _list_lengths(steps) if piece is None else [min(piece, steps)]
+    while True:
+        length, limited = choose_length(make_call, lengths, steps, memory, beside)
+        shorter = [other for other in lengths if other < length]
+        try:
+            results = limited.run(observer)
+        except InputError as error:
+            if error.field != "memory" or not shorter:
+                raise
+            # Later pieces take more than the limit allows.
+            lengths = shorter
+        else:
+            break
+    named = limited.plan.workload.model_copy(update={"name": f"call-in-pieces-of-{length}"})
+    limited.report(f"pieces of {format_things(length, 'time step')}, ")
+    return PieceRun(plan=limited.plan.model_copy(update={"workload": named}), piece=length), results
+
+
+def choose_length(
+    make_call: MakeCall, lengths: list[int], steps: int, memory: int | str, beside: Beside
+) -> tuple[int, LimitedCall]:
+    """Return the quickest of some lengths of pieces within a limit, and the call with such pieces and its plan.
+
+    Two lengths are measured, and others estimated, until the best length is a measured one. Raises InputError
+    if no plan fits.
+    """
+    first = make_call(lengths[0])
+    key = first.describe_kind(), steps, read_limit(memory, first.device), tuple(lengths), beside
+    measured: dict[int, LimitedCall] = {}
+
+    def measure(length: int) -> LimitedCall:
+        if length not in measured:
+            measured[length] = LimitedCall.measure(make_call(length), memory, beside=beside)
+        return measured[length]
+
+    length = _chosen.get(key)
+    if length is not None:
+        with suppress(InputError):
+            # Sequences of one shape may differ, as the two directions of a layer.
+            measure(length).choose()
+            return length, measured[length]
+    length = lengths[0] if len(lengths) == 1 else _search(lengths, steps, measure)
+    limited = measure(length)
+    limited.choose()
+    _chosen.pop(key, None)
+    _chosen[key] = length
+    while len(_chosen) > _MAX_KINDS:
+        _chosen.popitem(last=False)
+    return length, limited
+
+
+def _search(lengths: list[int], steps: int, measure: Callable[[int], LimitedCall]) -> int:
+    """Return the length of the quickest plan; the shortest one, which needs least, if no plan fits."""
+    long = max(2, min(_LONGEST_MEASURED, lengths[-1], max(4, steps // _SHARE)))
+    short = max(1, long // 4)
+    few, many = measure(short), measure(long)
+
+    def plan(length: int, sizes: Measurement, space: Space) -> None:
+        with suppress(Infeasible):
+            plans[length] = choose_plan(sizes, -(-steps // length), space)
+
+    plans: dict[int, Plan] = {}
+    for length in lengths:
+        plan(length, _estimate(few.sizes, many.sizes, short, long, length), few.space)
+    exact: set[int] = set()
+    while plans:
+        best = min(plans, key=lambda length: plans[length].predicted.seconds)
+        if best in exact:
+            return best
+        # Kernels allocate in blocks, so that another length may be better.
+        exact.add(best)
+        del plans[best]
+        plan(best, measure(best).sizes, measure(best).space)
+    return lengths[0]
+
+
+def _estimate(few: Measurement, many: Measurement, short: int, long: int, length: int) -> Measurement:
+    """Return what pieces of a length take: a piece takes something by itself, and the same for each step."""
+    changes: dict[str, Any] = {}
+    for name in vars(many):
+        low, high = float(getattr(few, name)), float(getattr(many, name))
+        if name in ("state_bytes", "steps", "parameter_bytes", "largest_bytes"):
+            continue
+        slope = max((high - low) / (long - short), 0.0)
+        # No part of a piece is free, whatever the line says.
+        value = max(high + slope * (length - long), high * length / long / 2)
+        changes[name] = math.ceil(value) if name.endswith("_bytes") else value
+    return replace(many, **changes)
+
+
+def _list_lengths(steps: int) -> list[int]:
+    """Return lengths from 1, each about a fifth longer, which cut a sequence evenly."""
+    counts = {-(-steps // min(steps, length)) for length in _LENGTHS}
+    return sorted({-(-steps // count) for count in counts})

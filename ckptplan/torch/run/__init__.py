@@ -1,0 +1,1 @@
+"""Executes the actions of a schedule: advances, records and reverses the steps of a call."""

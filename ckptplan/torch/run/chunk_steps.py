@@ -1,0 +1,381 @@
+"""Runs cells that run whole chunks, replay them from saved outputs, and have their own backward pass."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.modules import module as torch_module
+from torch.utils._pytree import tree_leaves
+
+from ckptplan.errors import InputError
+from ckptplan.model.plan import Plan
+from ckptplan.planning.playback import schedule_of
+from ckptplan.torch.chunk_cell import ChunkCell, ChunkGradients, SavedOutputs, make_gradients_error
+from ckptplan.torch.run.call import Call
+from ckptplan.torch.run.context import ForwardContext
+from ckptplan.torch.run.gradients import Gradient
+from ckptplan.torch.run.outputs import SummedLoss
+from ckptplan.torch.run.pages import Pages
+from ckptplan.torch.run.steps import Steps, Tape
+from ckptplan.torch.state.nests import Nest, fill, flatten, is_differentiable
+from ckptplan.torch.state.places import Place
+from ckptplan.torch.state.reach import GENERATORS
+
+#: The most steps that run at a time, and the most whose outputs and adjoints exist at a time.
+MAX_PIECE, MAX_WORKING = 64, 16
+#: The least of the latter within a limit, the states that each of more takes, and their share of the limit.
+MIN_WORKING, _WORKING_STATES, _LIMIT_SHARE = 4, 6, 16
+#: So many times more steps may run at a time within a limit: their outputs take a byte for each number.
+_PIECE_SHARE = 4
+#: The first and the last step of a part.
+_Cut = tuple[int, int]
+
+
+def find_working(state_bytes: int, limit: int) -> tuple[int, int]:
+    """Return how many steps may have outputs and adjoints at a time within a limit, and the bytes to leave.
+
+    These are beside what the fewest steps take, which is measured.
+    """
+    each = _WORKING_STATES * max(1, state_bytes)
+    more = min(MAX_WORKING - MIN_WORKING, limit // _LIMIT_SHARE // each)
+    return MIN_WORKING + more, more * each + _PIECE_SHARE * state_bytes
+
+
+def size_chunks(call: Call, plan: Plan | None, working: int = MIN_WORKING) -> Call:
+    """Return a call whose chunks run as many steps at a time as a plan has room for; few without a plan.
+
+    ``working`` steps have outputs and adjoints at a time.
+    """
+    if not call.has_own_backward:
+        return call
+    # The states of a piece become the tape or are dropped, so that a piece may be as large as a chunk.
+    chunk = 1 if plan is None else schedule_of(plan).chunk_size
+    piece = min(max(chunk, working), _PIECE_SHARE * working, MAX_PIECE)
+    return replace(call, steps_type=partial(ChunkSteps, piece=piece, working=working))
+
+
+def refuse_backward_hooks(cell: ChunkCell) -> None:
+    """Raise InputError for hooks on the backward pass of a cell, which no chunk calls."""
+    everywhere = torch_module._global_backward_hooks or torch_module._global_backward_pre_hooks
+    hooked = [
+        f"{type(cell).__name__}{'.' * bool(name)}{name}"
+        for name, one in cell.named_modules()
+        if everywhere or one._backward_hooks or one._backward_pre_hooks
+    ]
+    if hooked:
+        raise InputError(
+            f"{hooked[0]} has a hook on its backward pass{' (one of all modules)' if everywhere else ''}: "
+            "chunks have a backward pass of their own, which does not call it",
+            field="cell",
+            accepted="hooks on the parameters; or cell=lambda state, x: cell(state, x), which runs step "
+            "by step under autograd",
+        )
+
+
+class SavedLog:
+    """The saved outputs of all steps that have run, in blocks."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._blocks: list[tuple[int, SavedOutputs]] = []
+        self._pages = Pages()
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the saved outputs."""
+        return sum(saved.bytes for _, saved in self._blocks)
+
+    def add(self, start: int, stop: int, saved: SavedOutputs) -> SavedOutputs:
+        """Keep the outputs of the next steps, and return what is kept."""
+        kept = saved.moved(self._pages.keep)
+        self._starts.append(start)
+        self._blocks.append((stop, kept))
+        return kept
+
+    def find_stop(self, step: int) -> int:
+        """Return where the block of a step ends."""
+        return self._blocks[bisect_right(self._starts, step) - 1][0]
+
+    def cut(self, start: int, stop: int) -> Any:
+        """Return the outputs of steps of one block."""
+        place = bisect_right(self._starts, start) - 1
+        first, (last, saved) = self._starts[place], self._blocks[place]
+        return saved if (start, stop) == (first, last) else saved.part(start - first, stop - first)
+
+    def forget(self, step: int) -> None:
+        """Drop blocks that begin at a step or later."""
+        while self._starts and self._starts[-1] >= step:
+            self._starts.pop()
+            self._blocks.pop()
+
+
+class _ChunkPart(torch.autograd.Function):
+    """Steps that have run: their backward pass is that of the cell.
+
+    Its arguments are the steps; where the part begins and ends, with the state before it and the states after
+    each of its steps, outside of any graph; and what has gradients: the tensors of the state before,
+    parameters, and inputs, whose gradients the backward pass writes where they belong. It returns the tensors
+    of the state after the part, and a scalar that stands for its outputs.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, steps: ChunkSteps, part: tuple[_Cut, list[Tensor], list[Tensor]], *_: Any
+    ) -> tuple[Tensor, ...]:
+        """Return copies of what the steps left, which do not keep the other states alive."""
+        ctx.set_materialize_grads(False)
+        ctx.steps, (ctx.cut, ctx.begin, ctx.states) = steps, part
+        end = tuple(leaf[-1].clone() for leaf in ctx.states)
+        ctx.mark_non_differentiable(*(leaf for leaf in end if not is_differentiable(leaf)))
+        return *end, torch.zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Gradient) -> Any:
+        """Return the gradients of the state and of the parameters; those of inputs lie where they belong."""
+        begin, states, ctx.begin, ctx.states = ctx.begin, ctx.states, None, None
+        state, parameters = ctx.steps.reverse_part(ctx.cut, begin, states, gradients[:-1])
+        rest = len(ctx.needs_input_grad) - 2 - len(state) - len(parameters)
+        return None, None, *state, *parameters, *[None] * rest
+
+
+class ChunkSteps(Steps):
+    """The steps of a ``ChunkCell``, a part of a chunk at a time.
+
+    Arguments:
+        args, options: those of ``Steps``.
+        piece: the most steps that run at a time.
+        working: the most steps whose outputs and adjoints exist at a time.
+    """
+
+    losses_are_terms = False
+    has_own_backward = True
+
+    def __init__(self, *args: Any, piece: int = MAX_PIECE, working: int = MAX_WORKING, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._piece, self._working = piece, working
+        places = {id(parameter): place for place, parameter in enumerate(self.parameters)}
+        cell: Any = self.cell
+        #: Where the parameters of the cell stand among all parameters.
+        self._places = [places.get(id(parameter)) for parameter in cell.parameters()]
+        #: The random generators that steps or losses draw from.
+        self._generators = [
+            part.place.holder
+            for part in self.state.parts
+            if isinstance(part.place, Place) and isinstance(part.place.holder.owner, GENERATORS)
+        ]
+        self._own: ChunkCell = cell.for_sequence()
+        self._log = SavedLog()
+        #: The steps that have run, and what ``last`` returned for them.
+        self._ran, self._before = 0, None
+        self._incoming: Sequence[Gradient] = ()
+        self._context: ForwardContext | None = None
+        self._nest: Nest | None = None
+
+    @property
+    def saved_bytes(self) -> int:
+        return self._log.bytes
+
+    def run(self, leaves: Sequence[Tensor], nest: Nest, start: int, stop: int) -> list[Tensor]:
+        records, terms = torch.is_grad_enabled(), list[Tensor]()
+        state, shape = flatten(self.state.passed.value)
+        begin = [leaf.detach() for leaf in state]
+        for first, last in self._list_parts(start, stop):
+            inputs = fill(nest, [leaf[first - start : last - start].detach() for leaf in leaves])
+            states = self._find_states(fill(shape, begin), inputs, (first, last))
+            if not records:
+                state = begin = [leaf[-1].clone() for leaf in states]
+                continue
+            for cut in range(first, last, self._working):
+                end = min(last, cut + self._working)
+                part = [leaf[cut - first : end - first] for leaf in states]
+                made = _ChunkPart.apply(  # type: ignore[no-untyped-call]
+                    self, ((cut, end), begin, part), *state, *self.parameters, *leaves
+                )
+                state, begin = list(made[:-1]), [leaf[-1] for leaf in part]
+                terms.append(made[-1])
+        self.state.passed.value = fill(shape, state)
+        return terms
+
+    def _list_parts(self, start: int, stop: int) -> Iterator[_Cut]:
+        """Yield parts of steps that all ran before, in one block of outputs, or that are all new."""
+        while start < stop:
+            end = min(stop, start + self._piece)
+            if start < self._ran:
+                end = min(end, self._ran, self._log.find_stop(start))
+            yield start, end
+            start = end
+
+    def _find_states(self, state: Any, inputs: Any, cut: _Cut) -> list[Tensor]:
+        """Return the tensors of the states after each step, time first; new steps have their losses taken."""
+        start, stop = cut
+        with self._plain():
+            if start < self._ran:
+                return [
+                    leaf.detach()
+                    for leaf in self._flatten(self._own.replay(state, inputs, self._log.cut(*cut)))
+                ]
+            found, made = self._own.run(state, inputs, self._before)
+            states = [leaf.detach() for leaf in self._flatten(found)]
+            saved = self._log.add(start, stop, made)
+            # What it tells of the last step may lie in the memory of the outputs that are kept.
+            self._before, self._ran = self._own.last(saved), stop
+        with torch.no_grad():
+            for first in range(start, stop, self._working):
+                last = min(stop, first + self._working)
+                part = made.part(first - start, last - start)
+                drawn = [(holder, holder.read()) for holder in self._generators]
+                values = self._take(self._read_outputs(part), (first, last), is_new=True)
+                if any(holder.list_changes(before, holder.read()) for holder, before in drawn):
+                    raise InputError(
+                        f"draws random numbers, and {type(self.cell).__name__} has its losses "
+                        "computed again in the backward pass, from other random numbers",
+                        field="loss",
+                        accepted="a loss that draws none, or cell=lambda state, x: cell(state, x), which runs "
+                        "step by step under autograd",
+                    )
+                self.outputs.end_run(first, last, values, is_new=True)
+        return states
+
+    def _flatten(self, states: Any) -> list[Tensor]:
+        leaves, self._nest = flatten(states)
+        return leaves
+
+    def _read_outputs(self, saved: Any) -> Any:
+        with self._plain():
+            return self._own.dense(saved)
+
+    def _take(self, outputs: Any, cut: _Cut, *, is_new: bool) -> list[Tensor]:
+        """Return the terms of the outputs of some steps, which have time first."""
+        leaves, nest = flatten(outputs)
+        terms: list[Tensor] = []
+        for step, parts in enumerate(zip(*(leaf.unbind(0) for leaf in leaves), strict=True), cut[0]):
+            terms += self.outputs.take(step, fill(nest, parts), is_new=is_new)
+        if isinstance(self.outputs, SummedLoss) and self.outputs.chunk_loss is not None:
+            terms += self.outputs.flush(cut[1])
+        return terms
+
+    def end_run(self, start: int, stop: int, terms: Sequence[Tensor], *, is_new: bool) -> Tensor | None:
+        # Each part had its losses taken. Steps that run again are replayed from their outputs.
+        return None
+
+    def record(self, start: int, stop: int) -> Tape:
+        tape = super().record(start, stop)
+        tape.ends_are_copies = True
+        return tape
+
+    def reverse(self, tape: Tape, incoming: Sequence[Gradient]) -> None:
+        self._incoming, self._context = incoming, ForwardContext(self._device.type)
+        super().reverse(tape, incoming)
+        self._log.forget(tape.start)
+
+    def list_gradients(self, tape: Tape, incoming: Sequence[Gradient]) -> list[Gradient]:
+        # Parts ask for the gradients of their outputs themselves.
+        is_reached = any(gradient is not None for gradient in incoming)
+        return [torch.zeros(()) if is_reached else None] * len(tape.terms)
+
+    @property
+    def _device(self) -> torch.device:
+        return next(iter(self._own.parameters()), torch.empty(0)).device
+
+    @contextmanager
+    def _plain(self) -> Iterator[None]:
+        """Disable autograd and autocast."""
+        with torch.no_grad(), torch.autocast(device_type=self._device.type, enabled=False):
+            yield
+
+    def reverse_part(
+        self, cut: _Cut, begin: list[Tensor], states: list[Tensor], gradients: Sequence[Gradient]
+    ) -> tuple[list[Gradient], list[Gradient]]:
+        """Return the gradients of the state before some steps, and of the parameters; put those of inputs.
+
+        Arguments:
+            cut: the steps.
+            begin: the tensors of the state before them.
+            states: those of the states after each step, time first; they may be overwritten.
+            gradients: those of the state after the last step.
+
+        Raises InputError for what a cell may not return.
+        """
+        assert self._nest is not None  # noqa: S101 - the steps ran
+        leaves, nest = self.inputs.cut(*cut)
+        wants_inputs = any(leaf.requires_grad for leaf in leaves)
+        outputs, parameters = self._reverse_outputs(cut)
+        state, inputs = fill(self._nest, begin), fill(nest, [leaf.detach() for leaf in leaves])
+        with self._plain():
+            found = self._own.reverse(
+                state,
+                fill(self._nest, states),
+                inputs,
+                self._log.cut(*cut),
+                output_gradients=outputs,
+                state_gradients=fill(self._nest, gradients),
+                wants_inputs=wants_inputs,
+            )
+        if not isinstance(found, ChunkGradients):
+            raise make_gradients_error(self._own, f"returned {type(found).__name__}")
+        if wants_inputs:
+            parts = self._pick(found.inputs, inputs, "the inputs")
+            for whole, part in zip(self.input_gradients, parts, strict=False):
+                if whole is not None and part is not None:
+                    whole[slice(*cut)] = part
+        named = dict(self._own.named_parameters())
+        own = self._pick(found.parameters, tuple(named.values()), f"the parameters ({', '.join(named)})")
+        for place, gradient in zip(self._places, own, strict=True):
+            if place is not None and gradient is not None:
+                other = parameters[place]
+                parameters[place] = gradient if other is None else other + gradient
+        return self._pick(found.state, state, "the state"), parameters
+
+    def _reverse_outputs(self, cut: _Cut) -> tuple[Any | None, list[Gradient]]:
+        """Return the gradients of outputs and of parameters, by computing the loss of saved outputs again."""
+        if all(gradient is None for gradient in self._incoming):
+            return None, [None] * len(self.parameters)
+        assert self._context is not None  # noqa: S101 - it reverses
+        leaves, nest = flatten(self._read_outputs(self._log.cut(*cut)))
+        leaves = [leaf.detach().requires_grad_(is_differentiable(leaf)) for leaf in leaves]
+        with torch.enable_grad(), self._context.enter():
+            terms = self._take(fill(nest, leaves), cut, is_new=False)
+        given = self.outputs.list_gradients(*cut, self._incoming, len(terms))
+        pairs = zip(terms, given, strict=True)
+        live = [(term, one) for term, one in pairs if one is not None and term.requires_grad]
+        wanted = [*(leaf for leaf in leaves if leaf.requires_grad), *self.parameters]
+        if not live:
+            return None, [None] * len(self.parameters)
+        ends, ones = zip(*live, strict=True)
+        found: list[Gradient] = list(torch.autograd.grad(ends, wanted, ones, allow_unused=True))
+        own = [found.pop(0) if leaf.requires_grad else None for leaf in leaves]
+        return fill(nest, own), found
+
+    def _pick(self, given: Any, like: Any, name: str) -> list[Gradient]:
+        """Return the gradients of the tensors of a value, which are nested like it. Raises InputError."""
+        tensors = [like] if isinstance(like, Tensor) else tree_leaves(like)
+        found = (
+            [None] * len(tensors)
+            if given is None
+            else [given]
+            if isinstance(like, Tensor)
+            else tree_leaves(given)
+        )
+        if len(found) != len(tensors):
+            raise make_gradients_error(
+                self._own, f"returned {len(found)} gradients of {name}, which are {len(tensors)}"
+            )
+        pairs = [pair for pair in zip(found, tensors, strict=True) if isinstance(pair[1], Tensor)]
+        for gradient, tensor in pairs:
+            if gradient is not None and getattr(gradient, "shape", None) != tensor.shape:
+                shape = tuple(getattr(gradient, "shape", ()))
+                raise make_gradients_error(
+                    self._own,
+                    f"returned a gradient of shape {shape} for {tuple(tensor.shape)}, one of {name}",
+                )
+        return [gradient for gradient, _ in pairs]
+
+    def close(self) -> None:
+        self._log, self._before = SavedLog(), None

@@ -1,0 +1,237 @@
+"""Takes the outputs of steps: turns them into a loss at once, or stacks them over time.
+
+Outputs also keep one number of each step, by which it is recognised when it runs again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ckptplan.errors import InputError, quote_value
+from ckptplan.torch.run.inputs import Inputs
+from ckptplan.torch.state.digests import digest_rows
+from ckptplan.torch.state.nests import LEAF, Nest, flatten, is_differentiable, stack
+
+#: The outputs that a ``chunk_loss`` gets at a time. Runs are cut at multiples of it.
+RUN_STEPS = 16
+#: The steps whose numbers find room at first.
+_FIRST_NUMBERS = 1024
+
+
+class Outputs:
+    """The outputs of all steps of a plan.
+
+    ``Steps`` calls ``take`` with the output of each step, in order, and ``end_run`` after each run of steps.
+    Both know whether the steps run for the first time (``is_new``) or again.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        #: One number of each step that has run, and room for more.
+        self.numbers = torch.zeros(min(steps, _FIRST_NUMBERS), dtype=torch.float64)
+        #: The sum of the sizes of these numbers.
+        self.scale = 0.0
+
+    def keep_numbers(self, start: int, stop: int, numbers: Tensor) -> None:
+        """Keep the numbers of steps that ran for the first time."""
+        while stop > len(self.numbers):
+            self.numbers = torch.cat([self.numbers, torch.zeros_like(self.numbers)])
+        self.numbers[start:stop] = numbers
+
+    def take(self, step: int, output: Any, *, is_new: bool) -> Sequence[Tensor]:
+        """Take the output of a step; return the tensors through which gradients enter (terms)."""
+        raise NotImplementedError
+
+    def end_run(self, start: int, stop: int, terms: Sequence[Tensor], *, is_new: bool) -> Tensor | None:
+        """Keep the numbers of steps that ran for the first time; return those of steps that ran again.
+
+        Returns None where nothing can be compared.
+        """
+        raise NotImplementedError
+
+    def list_gradients(
+        self, start: int, stop: int, incoming: Sequence[Tensor | None], count: int
+    ) -> list[Tensor | None]:
+        """Return the gradients of the ``count`` terms of some steps, given the gradients of the results."""
+        raise NotImplementedError
+
+    def release(self) -> list[Tensor]:
+        """Return the results, and drop them here: the results will refer to this run."""
+        raise NotImplementedError
+
+
+class StackedOutputs(Outputs):
+    """Keeps the outputs of all steps: stacked over time, or joined if a step is a piece of time steps."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        super().__init__(inputs.steps)
+        self._inputs = inputs
+        self.stacked: list[Tensor] = []
+        self.nest: Nest = LEAF
+
+    def take(self, step: int, output: Any, *, is_new: bool) -> Sequence[Tensor]:
+        leaves, nest = ([output], LEAF) if output.__class__ is Tensor else flatten(output)
+        if not is_new:
+            return leaves
+        if not step:
+            self.nest, self._plain = nest, nest.describe()
+            joins = self._inputs.joins_outputs
+            rows = self._inputs.rows(0, self.steps)[1] if joins else self.steps
+            self.stacked = [leaf.new_empty((rows, *leaf.shape[int(joins) :])) for leaf in leaves]
+        if len(leaves) != len(self.stacked) or (nest is not LEAF and nest.describe() != self._plain):
+            raise _refuse_shape(step)
+        for whole, leaf in zip(self.stacked, leaves, strict=True):
+            row = self._select(whole, step)
+            if row.shape != leaf.shape:
+                raise _refuse_shape(step)
+            row.copy_(leaf.detach())
+        return leaves
+
+    def _select(self, whole: Tensor, step: int) -> Tensor:
+        """Return the part of a stacked tensor, or of its gradient, that belongs to a step."""
+        if not self._inputs.joins_outputs:
+            return whole[step]
+        start, stop = self._inputs.rows(step, step + 1)
+        return whole[start:stop]
+
+    def end_run(self, start: int, stop: int, terms: Sequence[Tensor], *, is_new: bool) -> Tensor | None:
+        # Results are released before steps run again.
+        count = len(self.stacked) if is_new else len(terms) // (stop - start)
+        numbers = torch.zeros(stop - start, dtype=torch.float64)
+        for place in range(count):
+            if is_new:
+                projections, norms = self._digest_stacked(self.stacked[place], start, stop)
+                self.scale += float(norms.sum())
+            else:
+                projections = self._project_terms([term.detach() for term in terms[place::count]])
+            numbers += projections
+        if is_new:
+            self.keep_numbers(start, stop, numbers)
+        return None if is_new or not count else numbers
+
+    def _digest_stacked(self, whole: Tensor, start: int, stop: int) -> tuple[Tensor, Tensor]:
+        """Return the projections and the norms of the outputs of some steps."""
+        if not self._inputs.joins_outputs:
+            return digest_rows(whole[start:stop])
+        digests = [digest_rows(self._select(whole, step).reshape(1, -1)) for step in range(start, stop)]
+        projections, norms = zip(*digests, strict=True)
+        return torch.cat(projections), torch.cat(norms)
+
+    def _project_terms(self, terms: Sequence[Tensor]) -> Tensor:
+        """Return the projections of outputs, of which a few are copied at a time."""
+        size = 1 if self._inputs.joins_outputs else RUN_STEPS
+        groups = [terms[first : first + size] for first in range(0, len(terms), size)]
+        return torch.cat([digest_rows(torch.stack(list(group)))[0] for group in groups])
+
+    def list_gradients(
+        self, start: int, stop: int, incoming: Sequence[Tensor | None], count: int
+    ) -> list[Tensor | None]:
+        return [
+            None if gradient is None else self._select(gradient, step)
+            for step in range(start, stop)
+            for gradient in incoming
+        ]
+
+    def release(self) -> list[Tensor]:
+        stacked, self.stacked = self.stacked, []
+        return stacked
+
+
+class SummedLoss(Outputs):
+    """Turns outputs into a loss, step by step or a run at a time, and adds it up.
+
+    Arguments:
+        steps: the steps of the plan.
+        loss: ``loss(t, output)`` of each step, or None.
+        chunk_loss: ``chunk_loss(start, outputs)`` of runs of steps, or None.
+        run_steps: the outputs that a ``chunk_loss`` gets at a time.
+    """
+
+    def __init__(
+        self,
+        steps: int,
+        loss: Callable[..., Any] | None,
+        chunk_loss: Callable[..., Any] | None,
+        *,
+        run_steps: int = RUN_STEPS,
+    ) -> None:
+        super().__init__(steps)
+        self.loss, self.chunk_loss, self._run_steps = loss, chunk_loss, run_steps
+        self.total: Tensor | None = None
+        self._waiting: list[Any] = []
+
+    def take(self, step: int, output: Any, *, is_new: bool) -> Sequence[Tensor]:
+        if self.loss is not None:
+            return (check_scalar(self.loss(step, output), "loss"),)
+        if self.chunk_loss is None:
+            return ()
+        self._waiting.append(output)
+        return self.flush(step + 1) if (step + 1) % self._run_steps == 0 else ()
+
+    def flush(self, stop: int) -> Sequence[Tensor]:
+        """Return the loss of the outputs that wait for a ``chunk_loss``; they end before step ``stop``."""
+        outputs, self._waiting = self._waiting, []
+        if not outputs or self.chunk_loss is None:
+            return ()
+        return (check_scalar(self.chunk_loss(stop - len(outputs), stack(outputs)), "chunk_loss"),)
+
+    def add(self, terms: Sequence[Tensor]) -> None:
+        """Add losses to the total."""
+        if terms:
+            value = torch.stack([term.detach() for term in terms]).sum()
+            self.total = value if self.total is None else self.total + value
+
+    def end_run(self, start: int, stop: int, terms: Sequence[Tensor], *, is_new: bool) -> Tensor | None:
+        if not terms:
+            return None
+        values = torch.stack([term.detach() for term in terms])
+        if is_new:
+            value = values.sum()
+            self.total = value if self.total is None else self.total + value
+        if self.loss is None:
+            return None
+        values = values.double().cpu()
+        if not is_new:
+            return values
+        self.keep_numbers(start, stop, values)
+        self.scale += float(values.abs().sum())
+        return None
+
+    def list_gradients(
+        self, start: int, stop: int, incoming: Sequence[Tensor | None], count: int
+    ) -> list[Tensor | None]:
+        # Each term is a part of one sum.
+        return [incoming[0]] * count
+
+    def release(self) -> list[Tensor]:
+        total, self.total = self.total, None
+        return [torch.zeros(()) if total is None else total]
+
+
+def _refuse_shape(step: int) -> InputError:
+    return InputError(
+        f"returned an output with another shape, or other numbers, at step {step} than at the first step",
+        field="cell",
+        accepted="outputs of the same structure and shapes at every step: they are stacked over time",
+    )
+
+
+def check_scalar(value: Any, name: str) -> Tensor:
+    """Return a loss as a scalar of at least fp32. Raises InputError if it is no single float."""
+    if value.__class__ is Tensor and value.dim() == 0 and value.dtype in (torch.float32, torch.float64):
+        return value
+    if not isinstance(value, Tensor) or value.numel() != 1 or not is_differentiable(value):
+        got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else quote_value(value)
+        raise InputError(
+            f"returned {got}",
+            field=name,
+            accepted="a tensor of one float, as .sum() or .mean() returns: the loss is their sum over time",
+        )
+    # Of a DTensor, each process would add up its part alone.
+    scalar: Tensor = (value.full_tensor() if hasattr(value, "full_tensor") else value).reshape(())
+    # Sums of many half-precision terms saturate. The graph casts the gradient of each term back.
+    return scalar.float() if scalar.dtype in (torch.float16, torch.bfloat16) else scalar

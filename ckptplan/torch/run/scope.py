@@ -1,0 +1,206 @@
+"""The scope of a call: what it can reach, and which places are parts of its state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.modules.lazy import LazyModuleMixin
+
+from ckptplan.torch.run.call import Call
+from ckptplan.torch.run.steps import StepTraits
+from ckptplan.torch.state.digests import digest
+from ckptplan.torch.state.lifted import StatePart
+from ckptplan.torch.state.nests import has_memory
+from ckptplan.torch.state.places import Place, has_graph
+from ckptplan.torch.state.reach import GENERATORS, Reach, Snapshot, walk
+
+#: The types whose values tell one kind of call from another, and the most elements of a container that count.
+_CONSTANT_TYPES = frozenset({int, float, bool, str, type(None)})
+_MAX_CONSTANTS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownTraits:
+    """What the first steps of a kind of calls showed. Places go by their names, so that no object stays alive.
+
+    Arguments:
+        lifted: the places that steps change: the fields of their ``StatePart``, by their names.
+        traits: what was observed of the steps.
+        hidden_leaves: leaves that only the graph of the first steps showed, as weak references.
+    """
+
+    lifted: Mapping[str, tuple[bool, bool, bool, bool]] = field(default_factory=dict)
+    traits: StepTraits = field(default_factory=StepTraits)
+    hidden_leaves: tuple[Any, ...] = ()
+
+
+@dataclass(kw_only=True)
+class Scope:
+    """What a call can reach, its content when the call began, and which places are parts of the state."""
+
+    reach: Reach
+    #: The content when the call began.
+    start: Snapshot
+    #: The parts of the state that are in places.
+    lifted: list[StatePart] = field(default_factory=list)
+    traits: StepTraits = field(default_factory=StepTraits)
+    hidden_leaves: tuple[Any, ...] = ()
+
+    @classmethod
+    def of(cls, call: Call) -> Scope:
+        """Return the scope of a call of which nothing is known. Lazy modules create their parameters first."""
+        reach = walk(call.roots, generators=call.replay_randomness)
+        if reach.has_lazy:
+            _create_parameters(call, reach)
+            reach = walk(call.roots, generators=call.replay_randomness)
+        return cls(reach=reach, start=reach.take_snapshot())
+
+    @property
+    def lifted_places(self) -> dict[Any, StatePart]:
+        """The parts of the state by their places."""
+        return {part.place: part for part in self.lifted}
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether steps keep anything but random generators."""
+        owners = (part.place.holder.owner for part in self.lifted if isinstance(part.place, Place))
+        return any(not isinstance(owner, GENERATORS) for owner in owners)
+
+    @property
+    def copies_state(self) -> bool:
+        """Whether steps write into the state in place, so that each recording begins with a copy."""
+        return self.traits.writes_passed or any(part.is_written for part in self.lifted)
+
+    def list_constant_places(self) -> list[Place]:
+        """Return the places that hold tensors with a graph from before the call, without lifted ones."""
+        lifted = self.lifted_places
+        return [place for place in self.reach.list_graph_places() if place not in lifted]
+
+    def drop_copies(self) -> int:
+        """Drop the copies of tensors that steps replace by others; return the bytes of those that stay.
+
+        Copies of parameters do not count. What steps replace, none of them writes in place.
+        """
+        replaced = {part.place for part in self.lifted if not (part.is_content or part.is_written)}
+        reach, copies = self.reach, self.start.copies
+        for number in list(copies):
+            places = reach.places.get(id(reach.tensors[number]))
+            if places and replaced.issuperset(places):
+                del copies[number]
+        kept = (number for number in copies if not isinstance(reach.tensors[number], torch.nn.Parameter))
+        return sum(copies[number].nbytes for number in kept)
+
+    def list_generators(self) -> list[Place]:
+        """Return the places of the random generators of PyTorch."""
+        return [Place(holder) for holder in self.reach.holders if isinstance(holder.owner, torch.Generator)]
+
+    def list_parameters(self, call: Call) -> list[Tensor]:
+        """Return the tensors whose gradients are wanted, each once, without constants."""
+        hidden = [leaf for reference in self.hidden_leaves if (leaf := reference()) is not None]
+        # A named tensor with a graph that is in a place is a constant, or a part of the state.
+        named = [
+            tensor for tensor in call.parameters if tensor.is_leaf or not self.reach.places.get(id(tensor))
+        ]
+        every = (*self.reach.list_parameters(), *named, *hidden)
+        return list({id(tensor): tensor for tensor in every if tensor.requires_grad}.values())
+
+    def recall(self, known: KnownTraits) -> None:
+        """Let the places that an earlier call of the same kind lifted be parts of the state."""
+        self.traits, self.hidden_leaves = known.traits, known.hidden_leaves
+        names = set(known.lifted)
+        places: list[Place] = []
+        for holder, content in zip(self.reach.holders, self.start.contents, strict=True):
+            keys = content if isinstance(content, dict) and not holder.is_whole else (None,)
+            places += [Place(holder, key) for key in keys if holder.describe(key) in names]
+        contents = map(self.reach.get_content, range(len(self.reach.tensors)))
+        places += [place for place in contents if place.name in names]
+        self.lifted = [StatePart(place, *known.lifted[place.name]) for place in dict.fromkeys(places)]
+
+    def lift(self, places: Sequence[Place], *, carries: bool = True) -> None:
+        """Let places be parts of the state."""
+        known = self.lifted_places
+        self.lifted += [StatePart(place, carries=carries) for place in places if place not in known]
+
+    def lift_written(self, places: Sequence[Place]) -> None:
+        """Lift places into whose tensors steps write in place with a graph: each chunk gets new tensors."""
+        known = self.lifted_places
+        self.lifted += [StatePart(place, is_written=True) for place in places if place not in known]
+
+    def lift_tensors(self, contents: Iterable[StatePart]) -> None:
+        """Lift the places of tensors whose numbers carry gradients, in place of their numbers."""
+        for part in contents:
+            self.lifted.remove(part)
+            assert isinstance(part.place, Place)  # noqa: S101 - contents are in places
+            self.lift_written(self.reach.places.get(id(part.place.holder.owner), []))
+
+    def set_traits(self, **traits: Any) -> None:
+        """Note what was observed of the steps."""
+        self.traits = replace(self.traits, **traits)
+
+    def tell(self) -> KnownTraits:
+        """Return what is known, for later calls of the same kind."""
+        lifted = {
+            part.name: (part.is_written, part.carries, part.inherits, part.is_read) for part in self.lifted
+        }
+        traits = replace(self.traits, temporary_leaves=None)
+        return KnownTraits(lifted=lifted, traits=traits, hidden_leaves=self.hidden_leaves)
+
+    def describe_constants(self, lifted: Mapping[str, Any]) -> int:
+        """Return a number for the plain values that the call can reach, without those of ``lifted`` places."""
+        reach, start = self.reach, self.start
+        values: list[Any] = [
+            (tuple(tensor.shape), tensor.requires_grad, has_graph(tensor)) for tensor in reach.tensors
+        ]
+        values += map(type, reach.modules)
+        for number, tensor in enumerate(reach.tensors):
+            # An optimizer changes what requires a gradient.
+            if tensor.numel() == 1 and has_memory(tensor) and not tensor.requires_grad:
+                places = (reach.get_content(number), *reach.places.get(id(tensor), ()))
+                if not any(place.name in lifted for place in places):
+                    values.append(start.digests.get(number) or digest(tensor))
+        for holder, content in zip(reach.holders, start.contents, strict=True):
+            if holder.is_whole and holder.describe(None) in lifted:
+                continue
+            pairs = (
+                content.items()
+                if isinstance(content, dict)
+                else enumerate(content)
+                if isinstance(content, list)
+                else ()
+            )
+            if len(content) <= _MAX_CONSTANTS if isinstance(content, dict | list) else False:
+                values += [
+                    (key, value)
+                    for key, value in pairs
+                    if value.__class__ in _CONSTANT_TYPES
+                    and (holder.is_whole or holder.describe(key) not in lifted)
+                ]
+        return hash(tuple(values))
+
+
+def _create_parameters(call: Call, reach: Reach) -> None:
+    """Take a step in which lazy modules create their parameters, whose random numbers stay drawn.
+
+    Everything else that the step changes is put back.
+    """
+    modules, before = reach.modules, [holder.read() for holder in reach.holders]
+    lazy = [module for module in modules if isinstance(module, LazyModuleMixin)]
+    kept = {id(part) for module in lazy for part in (vars(module), *vars(module).values())}
+    modes = [module.training for module in modules]
+    try:
+        for module in modules:
+            # Running statistics stay as they are.
+            module.training = False
+        with torch.no_grad():
+            call.cell(call.state, call.inputs.get_step(0))
+    finally:
+        for module, mode in zip(modules, modes, strict=True):
+            module.training = mode
+        for holder, content in zip(reach.holders, before, strict=True):
+            is_kept = id(holder.owner) in kept or isinstance(holder.owner, GENERATORS)
+            if not is_kept and holder.list_changes(content, holder.read()):
+                holder.write(content)

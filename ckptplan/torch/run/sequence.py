@@ -1,0 +1,89 @@
+"""A sequence as one operation of autograd, so that each parameter gets one whole gradient for each call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._compile import _disable_dynamo
+
+from ckptplan.torch.run.executor import Executor
+from ckptplan.torch.run.gradients import hand_over_hooks
+from ckptplan.torch.state.nests import is_differentiable
+
+
+def execute(run: Executor) -> tuple[list[Tensor], Any]:
+    """Run the first sweep of a call; return the results of its outputs, and the final state.
+
+    What steps keep in places is left there as a plain loop leaves it. Gradients flow from it through the
+    sequence.
+    """
+    inherited = [leaf for _, leaf in run.inherited]
+    arguments = (*inherited, *run.call.inputs.leaves, *run.parameters)
+    found: tuple[Tensor, ...] = PlannedSequence.apply(run, *arguments)  # type: ignore[no-untyped-call]
+    final, results = run.final, run.list_results()
+    assert final is not None  # noqa: S101 - there was a sweep
+    count = len(found) - len(results)
+    leaves = list(final.leaves)
+    for (number, _), tensor in zip(results, found[count:], strict=True):
+        leaves[number] = tensor
+    run.state.write(final, leaves)
+    # The results refer to this run, so it must not refer to them.
+    passed, run.state.passed.value, run.final = run.state.passed.value, None, None
+    return list(found[:count]), passed
+
+
+class PlannedSequence(torch.autograd.Function):
+    """The operation.
+
+    Its arguments are the run, tensors of the first state that gradients may reach, inputs, and parameters with
+    the originals of constants. Its results are those of the outputs, and the tensors of the final state.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, run: Executor, *_: Tensor) -> Any:
+        """Execute the first sweep."""
+        ctx.set_materialize_grads(False)
+        with run.explain_exhaustion():
+            run.sweep()
+        ctx.run = run
+        outputs, final = run.release_outputs(), run.list_results()
+        assert run.final is not None  # noqa: S101 - there was a sweep
+        ctx.output_count, ctx.final_count = len(outputs), len(run.final.leaves)
+        ctx.numbers = [number for number, _ in final]
+        results = (*outputs, *(leaf.detach().clone() for _, leaf in final))
+        ctx.mark_non_differentiable(*(result for result in results if not is_differentiable(result)))
+        return results
+
+    @staticmethod
+    @_disable_dynamo
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        """Execute the rest; release everything, so that autograd has the only reference to the gradients."""
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "gradients of a planned sequence have no graph of their own: create_graph=True is not supported"
+            )
+        if all(gradient is None for gradient in gradients):
+            return (None,) * len(ctx.needs_input_grad)
+        run: Executor | None = ctx.run
+        if run is None:
+            raise RuntimeError(
+                "Trying to backward through a planned sequence a second time. The first backward pass freed "
+                "its checkpoints, whatever retain_graph says. Run the forward pass again; or, if the next "
+                "sequence began with the state that this one left, detach the state or reset the network"
+            )
+        ctx.run = None
+        final: list[Tensor | None] = [None] * ctx.final_count
+        for number, gradient in zip(ctx.numbers, gradients[ctx.output_count :], strict=True):
+            final[number] = gradient
+        with run.explain_exhaustion():
+            run.reverse(gradients[: ctx.output_count], final)
+        steps = run.steps
+        found, hooks = steps.state_gradients, steps.take_first_hooks()
+        inherited = [found[number] if number < len(found) else None for number, _ in run.inherited]
+        own = [hooks[number] if number < len(hooks) else [] for number, _ in run.inherited]
+        hand_over_hooks(own, [leaf for _, leaf in run.inherited])
+        inputs, parameters = steps.input_gradients, steps.sums.release()
+        steps.state_gradients, steps.input_gradients = [], []
+        return (None, *inherited, *inputs, *parameters)

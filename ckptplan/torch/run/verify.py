@@ -1,0 +1,108 @@
+"""Checks that steps that run again reach the states, outputs and losses that they reached the first time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ckptplan.errors import InputError
+from ckptplan.torch.state.digests import digest, find_rounding
+from ckptplan.torch.state.lifted import Checkpoint
+from ckptplan.torch.state.nests import are_alike, is_differentiable
+
+#: Sums over other runs of steps differ by so many times the rounding of one.
+_SUM_ROUNDING = 10
+_CAUSE = (
+    "It depends on something outside of attributes, variables and containers, such as a file, a clock or an "
+    "iterator, "
+    "or on whether gradients are enabled"
+)
+_REMEDY = (
+    "a cell that keeps what it needs from step to step in its state or in attributes, or a plan that runs "
+    "each step "
+    "once (base); verify=False if only rounding differs"
+)
+
+
+class Verifier:
+    """Keeps a digest of each state that is reached again, and compares.
+
+    Arguments:
+        dtypes: the types in which steps may compute. The least precise one decides what rounding may cause.
+    """
+
+    def __init__(self, dtypes: Iterable[torch.dtype]) -> None:
+        self._rounding = find_rounding(dtypes)
+        #: By the number of a state: a digest of each tensor, and a description of everything else.
+        self._states: dict[int, tuple[list[tuple[float, float]], Any]] = {}
+
+    def allow(self, dtypes: Iterable[torch.dtype]) -> None:
+        """Allow for the rounding of other types, too."""
+        self._rounding = max(self._rounding, find_rounding(dtypes))
+
+    def reach(self, number: int, state: Checkpoint) -> None:
+        """Compare state ``number`` with the digest that was kept of it, or keep its digest."""
+        digests = [digest(leaf) for leaf in state.leaves]
+        # Of what steps keep in places, plain values may be times of a clock that nobody reads.
+        description = state.nests[0].describe()
+        if number not in self._states:
+            self._states[number] = digests, description
+            return
+        before, known = self._states[number]
+        if len(before) != len(digests):
+            raise _refuse(number, f"{len(digests)} tensors instead of {len(before)}")
+        for (old, scale), (new, _), (leaf, part) in zip(before, digests, state.pair(), strict=True):
+            rounding = max(self._rounding, find_rounding((leaf.dtype,))) if is_differentiable(leaf) else 0.0
+            if not (old == new or abs(old - new) <= rounding * scale):
+                share = f", by about {abs(old - new) / scale:.1g} of its norm" if scale else ""
+                raise _refuse(number, f"{part.name}{share}")
+        if not are_alike(known, description, self._rounding):
+            raise _refuse(number, "its values that are no tensors")
+
+    def forget(self, start: int, stop: int) -> None:
+        """Forget the states after steps that were reversed, which do not run again."""
+        for number in range(start + 1, stop + 1):
+            self._states.pop(number, None)
+
+    def compare_numbers(self, start: int, first: Tensor, again: Tensor, usual: float) -> None:
+        """Compare the numbers of steps with those of the first time; ``usual`` is the mean of their sizes."""
+        if torch.equal(first, again):
+            return
+        scale = torch.maximum(first.abs(), again.abs()).clamp(min=usual)
+        is_close = (first - again).abs() <= _SUM_ROUNDING * self._rounding * scale
+        is_wrong = ~(is_close | (first.isnan() & again.isnan()) | (first == again))
+        if bool(is_wrong.any()):
+            step = int(is_wrong.nonzero()[0])
+            share = float((first - again).abs()[step] / scale[step])
+            raise InputError(
+                f"the loss or the output of step {start + step} differs by {share:.1g} when the step runs "
+                "again. "
+                f"{_CAUSE}",
+                field="cell or loss",
+                accepted=_REMEDY,
+            )
+
+    def compare_total(self, first: float, again: float, scale: float) -> None:
+        """Compare the sum of all losses with that of the first time."""
+        if math.isfinite(first) and abs(first - again) > _SUM_ROUNDING * self._rounding * max(
+            scale, abs(first)
+        ):
+            raise InputError(
+                f"the sum of the losses is {again:.6g} when they are computed again, and was {first:.6g}. "
+                f"{_CAUSE}; "
+                "or the value of a chunk_loss depends on how the sequence is cut",
+                field="loss",
+                accepted=_REMEDY,
+            )
+
+
+def _refuse(number: int, what: str) -> InputError:
+    return InputError(
+        f"the state after step {number - 1} differs when its steps run again ({what}). {_CAUSE}",
+        field="cell",
+        accepted=_REMEDY,
+    )

@@ -1,0 +1,313 @@
+"""Runs calls. What their first steps show is found once for each kind of call, and remembered."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ckptplan.errors import InputError
+from ckptplan.execution.advice import MARGIN
+from ckptplan.model.plan import Plan
+from ckptplan.planning.playback import schedule_of
+from ckptplan.schedule.actions import Action, Record
+from ckptplan.schedule.schedule import Schedule
+from ckptplan.torch.checking.match import MatchedExecutor, make_match
+from ckptplan.torch.checking.trial import MAX_ATTEMPTS, TRIAL_STEPS, TrialObserver, try_steps
+from ckptplan.torch.device.memory import explain_exhaustion
+from ckptplan.torch.run.call import Call
+from ckptplan.torch.run.executor import Executor, Observer
+from ckptplan.torch.run.outputs import StackedOutputs, check_scalar
+from ckptplan.torch.run.scope import KnownTraits, Scope
+from ckptplan.torch.run.sequence import execute
+from ckptplan.torch.run.sharded import refuse_sharded
+from ckptplan.torch.run.steps import LateStateError, take_step
+from ckptplan.torch.state.lifted import detach_computed
+from ckptplan.torch.state.nests import fill, flatten, stack
+from ckptplan.torch.state.reach import MAX_SNAPSHOT_BYTES
+from ckptplan.torch.store.remote import check_room_of, make_remote_store
+
+_logger = logging.getLogger("ckptplan.torch")
+#: The field of ``estimate_basis`` with which a plan says that its last recording is postponed.
+POSTPONED = "postponed"
+#: The kinds of calls that are remembered, and the sets of constants of each.
+_MAX_KINDS, _MAX_CONSTANT_SETS = 256, 16
+#: By the kind of a call: what its latest call showed, and what each set of constants showed.
+_known: OrderedDict[Any, tuple[KnownTraits, dict[int, KnownTraits]]] = OrderedDict()
+
+
+def forget_calls() -> None:
+    """Forget what calls have shown, so that each kind of call is tried again."""
+    _known.clear()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """What a call returned.
+
+    Arguments:
+        tensors: the results of the outputs: the loss, or the stacked outputs.
+        nest: the nest of the outputs, None for a loss.
+        state: the final state, as a plain loop returns it.
+        piece: the time steps of the compiled pieces that ran, None if steps ran as they are written.
+    """
+
+    tensors: list[Tensor]
+    nest: Any
+    state: Any
+    piece: int | None = None
+
+
+@dataclass(kw_only=True)
+class TriedCall:
+    """A call whose first steps are known.
+
+    Arguments:
+        call: the call.
+        scope: what it can reach, and which places are parts of its state.
+        kind: the key of its kind.
+        is_first: whether no call of this kind has run before.
+    """
+
+    call: Call
+    scope: Scope
+    kind: Any
+    is_first: bool
+
+    @property
+    def has_gradients(self) -> bool:
+        """Whether anything requires a gradient."""
+        return self.scope.traits.has_gradients
+
+    def remember(self) -> None:
+        """Remember what the call showed, for later calls of its kind."""
+        kind, traits = self.kind[0], self.scope.tell()
+        _, sets = _known.pop(kind, (None, {}))
+        sets = dict(list(sets.items())[1 - _MAX_CONSTANT_SETS :])
+        sets[self.scope.describe_constants(traits.lifted)] = traits
+        _known[kind] = traits, sets
+        while len(_known) > _MAX_KINDS:
+            _known.popitem(last=False)
+
+
+def try_call(
+    call: Call,
+    *,
+    limit: int | None = None,
+    observer: TrialObserver | None = None,
+) -> TriedCall:
+    """Return a call with what its first steps show, or what an earlier call of its kind has shown.
+
+    Arguments:
+        call: the call.
+        limit: bytes that the trial may take, None for no limit.
+        observer: observes the small schedule of the trial.
+
+    Raises InputError.
+    """
+    refuse_sharded(call.roots.values())
+    kind, scope = call.describe_kind(), Scope.of(call)
+    latest, sets = _known.get(kind, (None, {}))
+    if latest is not None and call.verify != "always":
+        constants = scope.describe_constants(latest.lifted)
+        traits = sets.get(constants)
+        if traits is not None and all(reference() is not None for reference in traits.hidden_leaves):
+            scope.recall(traits)
+            return TriedCall(call=call, scope=scope, kind=(kind, constants), is_first=False)
+    if call.is_closed:
+        scope.lift(scope.list_generators(), carries=False)
+        constants = scope.describe_constants(scope.tell().lifted)
+        return TriedCall(call=call, scope=scope, kind=(kind, constants), is_first=False)
+    scope.start = scope.reach.take_snapshot(
+        all_digests=True, copied_bytes=find_copied_bytes(limit), copies_large=limit is None
+    )
+    plain = try_steps(call, scope, limit=limit, observer=observer)
+    if call.needs_state and not scope.keeps_state:
+        raise InputError(
+            "keeps nothing from one time step to the next: it is not recurrent, takes its state as an "
+            "argument and "
+            "returns it, or loops over time itself",
+            field="net",
+            accepted="a module that takes one time step a call and keeps its state, torch.nn.LSTM, GRU or "
+            "RNN, or a "
+            "network of Norse; for cell(state, x), ckptplan.torch.scan or unroll",
+        )
+    scope.set_traits(has_gradients=plain.has_gradients)
+    constants = scope.describe_constants(scope.tell().lifted)
+    return TriedCall(call=call, scope=scope, kind=(kind, constants), is_first=True)
+
+
+def find_copied_bytes(limit: int | None) -> int:
+    """Return the bytes of small parameters that may be copied: a part of what plans leave of a limit."""
+    return MAX_SNAPSHOT_BYTES if limit is None else max(1, min(limit // (4 * MARGIN), MAX_SNAPSHOT_BYTES))
+
+
+def limit_inputs(call: Call) -> None:
+    """Let few inputs be there at a time, if a function makes them: a limit of memory counts them."""
+    if call.inputs.is_made:
+        call.inputs.cut_steps = TRIAL_STEPS
+
+
+def list_actions(plan: Plan | Schedule) -> Iterator[Action]:
+    """Return the actions of a plan."""
+    return iter(schedule_of(plan) if isinstance(plan, Plan) else plan)
+
+
+def is_plain_loop(plan: Plan | Schedule) -> bool:
+    """Return whether a plan records all steps at once, so that a plain loop executes it."""
+    first = next(list_actions(plan), None)
+    return isinstance(first, Record) and first.stop == plan.steps
+
+
+def is_postponed(plan: Plan | Schedule) -> bool:
+    """Return whether the last steps of a plan run without a tape, and are recorded when gradients arrive."""
+    return isinstance(plan, Plan) and any(entry.field == POSTPONED for entry in plan.estimate_basis)
+
+
+def run_plan(
+    call: Call,
+    plan: Plan | Schedule,
+    *,
+    schedule: Iterable[Action] | None = None,
+    observer: Observer | None = None,
+) -> Results:
+    """Run a call under a plan. A plan that records all steps at once runs as a plain loop.
+
+    Arguments:
+        call: the call.
+        plan: the plan.
+        schedule: actions in place of those of the plan.
+        observer: called with each action when it is done, and with its executor.
+
+    Raises InputError.
+    """
+    actions = partial(list_actions, plan) if schedule is None else partial(iter, tuple(schedule))
+    match = make_match(call, plan, schedule=schedule is not None) if torch.is_grad_enabled() else None
+    is_plain = observer is None and schedule is None and is_plain_loop(plan) and call.runs_plainly
+    if not torch.is_grad_enabled() or (is_plain and (match is None or match.is_known)):
+        with explain_exhaustion(plan, call.device):
+            return run_plain_loop(call)
+    check_room_of(plan, call.place)
+
+    def make_executor(call: Call, *args: Any, **options: Any) -> Executor:
+        options["remote"] = make_remote_store(plan, call.place, call.device, is_observed=observer is not None)
+        options |= {"plan": plan, "postpones_last": schedule is None and is_postponed(plan)}
+        if match is None or match.is_known:
+            return Executor(call, *args, **options)
+        return MatchedExecutor(call, *args, match=match, **options)
+
+    limit = None
+    if isinstance(plan, Plan) and plan.workload.limited:
+        # A plan that was made for a limit of memory keeps it in the first call, too.
+        limit = plan.profile.local_bytes
+        limit_inputs(call)
+    tried = try_call(call, limit=limit)
+    results = execute_actions(tried, actions, executor_type=make_executor, observer=observer)
+    if match is not None:
+        match.warn()
+    return results
+
+
+def execute_actions(
+    tried: TriedCall,
+    actions: Callable[[], Iterator[Action]],
+    *,
+    executor_type: Callable[..., Executor] = Executor,
+    again: Callable[[LateStateError], object] | None = None,
+    attempts: int = MAX_ATTEMPTS,
+    **options: Any,
+) -> Results:
+    """Run a call under the actions of a schedule. It begins again if later steps show more than the first ones.
+
+    Arguments:
+        tried: the call.
+        actions: returns the actions, from the first one.
+        executor_type: makes what executes the actions.
+        again: called with the error before the sequence begins again.
+        attempts: how often the sequence may begin.
+        options: those of ``Executor``.
+
+    Raises InputError.
+    """
+    call, scope = tried.call, tried.scope
+    if not tried.has_gradients:
+        tried.remember()
+        return run_plain_loop(call)
+    for attempt in range(attempts):
+        run = executor_type(call, actions(), scope, **options)
+        run.when_late = tried.remember
+        try:
+            tensors, state = execute(run)
+        except LateStateError as error:
+            scope.lift_tensors([part for part in error.carrying if part.is_content])
+            if any(part.is_passed for part in error.written):
+                scope.set_traits(writes_passed=True)
+            if attempt == attempts - 1:
+                raise
+            _logger.info("%s; the sequence begins again", error.message)
+            if again is not None:
+                again(error)
+            continue
+        # From here on, nothing begins again.
+        scope.start.copies.clear()
+        scope.set_traits(temporary_leaves=None)
+        tried.remember()
+        return Results(tensors=tensors, nest=getattr(run.outputs, "nest", None), state=state)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def run_plain_loop(call: Call, *, ends: Callable[[Any, int], bool] | None = None) -> Results:
+    """Run a call as a plain loop: each step runs once, in order, and is recorded if gradients are enabled.
+
+    ``ends(state, steps)`` says after each step whether the sequence ends, if its length is not known.
+    """
+    losses, inputs = call.losses, call.inputs
+    if not losses and ends is None and not torch.is_grad_enabled():
+        return _run_without_graph(call)
+    outputs: list[Any] = []
+    terms: list[Tensor] = []
+    state = call.copy_state()
+    cell, loss, keeps = call.cell, losses.get("loss"), not losses or "chunk_loss" in losses
+    for step, x in enumerate(inputs.iterate_all()):
+        state, output = take_step(cell, state, x)
+        if loss is not None:
+            terms.append(check_scalar(loss(step, output), "loss"))
+        elif keeps:
+            outputs.append(output)
+        if ends is not None and ends(state, step + 1):
+            break
+    if losses:
+        if outputs:
+            terms.append(check_scalar(losses["chunk_loss"](0, stack(outputs)), "chunk_loss"))
+        if "final_loss" in losses:
+            terms.append(check_scalar(losses["final_loss"](state), "final_loss"))
+        total = torch.stack(terms).sum() if len(terms) > 1 else terms[0]
+        return Results(tensors=[total], nest=None, state=state)
+    if inputs.joins_outputs:
+        flat = [flatten(output) for output in outputs]
+        joined = [inputs.join(parts) for parts in zip(*(leaves for leaves, _ in flat), strict=True)]
+        return Results(tensors=joined, nest=flat[0][1], state=state)
+    tensors, nest = flatten(stack(outputs))
+    return Results(tensors=tensors, nest=nest, state=state)
+
+
+def _run_without_graph(call: Call) -> Results:
+    """Run a call whose outputs are stacked as they are made, since nothing keeps them until the end."""
+    state, outputs = call.copy_state(), call.make_outputs()
+    assert isinstance(outputs, StackedOutputs)  # noqa: S101 - there are no losses
+    leaves_graph = False
+    for step, x in enumerate(call.inputs.iterate_all()):
+        state, output = take_step(call.cell, state, x)
+        outputs.take(step, output, is_new=True)
+        if leaves_graph or not step:
+            # Steps may enable gradients by themselves; the graphs of all of them would stay alive.
+            leaves, nest = flatten(state)
+            leaves_graph = any(leaf.grad_fn is not None for leaf in leaves)
+            state = fill(nest, detach_computed(leaves)) if leaves_graph else state
+    return Results(tensors=outputs.release(), nest=outputs.nest, state=state)

@@ -1,0 +1,84 @@
+"""Digests of tensors: two numbers by which a tensor is recognised when it is computed again.
+
+The first number is a projection on a fixed random direction. If two tensors differ, their projections differ by
+about the norm of the difference, whatever their elements have in common. The second number is the norm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from ckptplan.torch.state.nests import has_memory
+
+#: The share of its norm by which rounding may change a tensor.
+_ROUNDING = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
+#: The elements of a row of weights; larger tensors are reduced row by row.
+_ROW = 2**11
+
+
+def find_rounding(dtypes: Iterable[torch.dtype]) -> float:
+    """Return the share of a norm that rounding in the least precise of some types may cause."""
+    real = (dtype.to_real() if dtype.is_complex else dtype for dtype in dtypes)
+    return max((_ROUNDING.get(dtype, 0.1) for dtype in real if dtype.is_floating_point), default=0.0)
+
+
+@lru_cache(maxsize=64)
+def make_weights(dtype: torch.dtype, device: torch.device, level: int = 0) -> Tensor:
+    """Return the weights of a row: numbers of either sign, between 0.5 and 1.5."""
+    generator = torch.Generator("cpu").manual_seed(level)
+    with torch.inference_mode(False), torch.no_grad():
+        weights = torch.rand(_ROW, dtype=torch.float64, generator=generator, device="cpu") + 0.5
+        weights *= torch.randint(2, (_ROW,), generator=generator, device="cpu") * 2 - 1
+        return weights.to(device=device, dtype=dtype)
+
+
+def repeat_weights(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return the weights of a row, repeated to as many numbers."""
+    weights = make_weights(dtype, device)
+    return weights[:count] if count <= _ROW else weights.repeat(-(-count // _ROW))[:count]
+
+
+def digest(tensor: Tensor) -> tuple[float, float]:
+    """Return the projection and the norm of a tensor; NaN and infinities count as odd numbers."""
+    if tensor.is_quantized or tensor.is_meta or not has_memory(tensor):
+        return 0.0, 0.0
+    flat = flatten_numbers(tensor)
+    projection, norm = _project(flat), float(torch.linalg.vector_norm(flat))
+    if math.isfinite(projection) and math.isfinite(norm):
+        return projection, norm
+    flat = torch.nan_to_num(flat.double(), nan=0.84147, posinf=1.41421, neginf=-1.61803)
+    return _project(flat), float(torch.linalg.vector_norm(flat))
+
+
+def digest_rows(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the projections and the norms of the rows of a tensor, one for each index of its first axis."""
+    rows = flatten_numbers(tensor).view(len(tensor), -1)
+    projections = rows.mv(repeat_weights(rows.shape[1], rows.dtype, rows.device)).double().cpu()
+    return projections, torch.linalg.vector_norm(rows, dim=1).double().cpu()
+
+
+def flatten_numbers(tensor: Tensor) -> Tensor:
+    """Return the numbers of a tensor, of a DTensor the local ones, as a vector of floats without a graph."""
+    flat = tensor.detach()
+    flat = getattr(flat, "_local_tensor", flat)
+    if flat.is_complex():
+        flat = torch.view_as_real(flat.resolve_conj())
+    if flat.dtype not in (torch.float32, torch.float64):
+        flat = flat.float() if flat.is_floating_point() else flat.double()
+    return flat.reshape(-1)
+
+
+def _project(flat: Tensor, level: int = 0) -> float:
+    weights = make_weights(flat.dtype, flat.device, level)
+    count = flat.numel()
+    if count <= _ROW:
+        return float(torch.dot(flat, weights[:count]))
+    rows = count // _ROW
+    rest = flat[rows * _ROW :]
+    sums = torch.mv(flat[: rows * _ROW].view(rows, _ROW), weights)
+    return _project(sums, level + 1) + float(torch.dot(rest, weights[: rest.numel()]))

@@ -1,0 +1,424 @@
+"""Places: where a step can keep something from one step to the next.
+
+A *holder* is an object with content of its own: the attributes of a module or an object, a variable of an
+enclosing function, the globals that a function names, a list, an array, a random generator, the numbers of a
+tensor. A *place* is a holder with one of its names. Each kind of holder knows how to read its content, how to
+compare two contents, and how to write one back.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from operator import is_
+from types import CellType, GeneratorType
+from typing import Any
+
+from torch import Tensor
+
+from ckptplan.errors import InputError
+from ckptplan.torch.state.nests import (
+    ABSENT,
+    PLAIN_TYPES,
+    TensorContent,
+    are_equal,
+    find_copy_kind,
+    is_differentiable,
+    list_leaves,
+    list_slots,
+)
+
+
+class Holder:
+    """An object with content of its own; ``name`` is how a user would write it, ``owner`` is the object."""
+
+    __slots__ = ("name", "owner")
+    #: Whether all of its content is one value, which a place without a key stands for.
+    is_whole = True
+
+    def __init__(self, name: str, owner: Any) -> None:
+        self.name, self.owner = name, owner
+
+    def read(self) -> Any:
+        """Return the present content."""
+        raise NotImplementedError
+
+    def write(self, content: Any) -> None:
+        """Write a content back."""
+        raise NotImplementedError
+
+    def list_changes(self, before: Any, after: Any) -> Iterable[Any]:
+        """Return the names whose values differ between two contents; ``(None,)`` stands for the whole."""
+        raise NotImplementedError
+
+    def get(self, key: Any) -> Any:
+        """Return the value of a name."""
+        return self.owner
+
+    def set(self, key: Any, value: Any) -> None:
+        """Set the value of a name. Containers were filled in place already."""
+
+    def describe(self, key: Any) -> str:
+        """Return a name as a user would write it."""
+        return self.name
+
+
+class NamedHolder(Holder):
+    """A holder whose content is a dict of values by their names."""
+
+    __slots__ = ()
+    is_whole = False
+
+    def write(self, content: Any) -> None:
+        for key in self.list_changes(content, self.read()):
+            self.set(key, content.get(key, ABSENT))
+
+    def list_changes(self, before: Any, after: Any) -> Iterable[Any]:
+        if (
+            len(before) == len(after)
+            and all(map(is_, before.values(), after.values()))
+            and all(map(is_, before, after))
+        ):
+            return ()
+        names = dict.fromkeys((*before, *after))
+        return [name for name in names if not _are_same(before.get(name, ABSENT), after.get(name, ABSENT))]
+
+    def get(self, key: Any) -> Any:
+        return self.read().get(key, ABSENT)
+
+    def describe(self, key: Any) -> str:
+        return f"{self.name}.{key}" if self.name else str(key)
+
+
+class AttributeHolder(NamedHolder):
+    """The names of a dict: attributes of a module or an object, or the globals that a function names.
+
+    Arguments:
+        name: how a user would write the object.
+        owner: the dict.
+        without: names that do not count.
+        only: the only names that count; None for all.
+    """
+
+    __slots__ = ("only", "without")
+
+    def __init__(self, name: str, owner: dict[str, Any], *, without: Any = (), only: Any = None) -> None:
+        super().__init__(name, owner)
+        self.without, self.only = without, only
+
+    def read(self) -> Any:
+        if self.only is not None:
+            return {key: self.owner[key] for key in self.only if key in self.owner}
+        if self.without:
+            return {key: value for key, value in self.owner.items() if key not in self.without}
+        return self.owner.copy()
+
+    def get(self, key: Any) -> Any:
+        return self.owner.get(key, ABSENT)
+
+    def set(self, key: Any, value: Any) -> None:
+        if value is ABSENT:
+            self.owner.pop(key, None)
+        else:
+            self.owner[key] = value
+
+
+class SlotHolder(NamedHolder):
+    """The attributes of an object that has slots."""
+
+    __slots__ = ()
+
+    def read(self) -> Any:
+        slots = list_slots(self.owner.__class__)
+        return {name: getattr(self.owner, name) for name in slots if hasattr(self.owner, name)}
+
+    def set(self, key: Any, value: Any) -> None:
+        if value is not ABSENT:
+            object.__setattr__(self.owner, key, value)
+        elif hasattr(self.owner, key):
+            object.__delattr__(self.owner, key)
+
+
+class ClassHolder(NamedHolder):
+    """The attributes of a class, methods included; of a class of a library, those that a function names."""
+
+    __slots__ = ("only",)
+
+    def __init__(self, name: str, owner: type, *, only: Any = None) -> None:
+        super().__init__(name, owner)
+        self.only = only
+
+    def read(self) -> Any:
+        attributes = vars(self.owner)
+        if self.only is not None:
+            return {key: attributes[key] for key in self.only if key in attributes}
+        return {key: value for key, value in attributes.items() if not key.startswith(("__", "_abc_"))}
+
+    def set(self, key: Any, value: Any) -> None:
+        if value is not ABSENT:
+            setattr(self.owner, key, value)
+        elif key in vars(self.owner):
+            delattr(self.owner, key)
+
+
+class VariableHolder(NamedHolder):
+    """A variable of an enclosing function, or a context variable."""
+
+    __slots__ = ()
+
+    def read(self) -> Any:
+        try:
+            return {None: self.owner.cell_contents if isinstance(self.owner, CellType) else self.owner.get()}
+        except (ValueError, LookupError):
+            return {}
+
+    def set(self, key: Any, value: Any) -> None:
+        if isinstance(self.owner, ContextVar):
+            if value is ABSENT:
+                raise InputError(
+                    f"gives {self.name}, a context variable, its first value, which cannot be taken away again",
+                    field="cell or loss",
+                    accepted=f"{self.name}.set(...) before the sequence",
+                )
+            self.owner.set(value)
+        elif value is not ABSENT:
+            self.owner.cell_contents = value
+        elif self.read():
+            del self.owner.cell_contents
+
+    def describe(self, key: Any) -> str:
+        return self.name
+
+
+class TupleHolder(NamedHolder):
+    """The elements of a tuple that an object holds: the defaults of a function, the arguments of a partial.
+
+    Arguments:
+        name: how a user would write the tuple.
+        owner: the object.
+        get_tuple: returns the tuple.
+        set_tuple: replaces it.
+    """
+
+    __slots__ = ("_get_tuple", "_set_tuple")
+
+    def __init__(
+        self,
+        name: str,
+        owner: Any,
+        get_tuple: Callable[[], tuple[Any, ...]],
+        set_tuple: Callable[[Any], object],
+    ) -> None:
+        super().__init__(name, owner)
+        self._get_tuple, self._set_tuple = get_tuple, set_tuple
+
+    def read(self) -> Any:
+        return dict(enumerate(self._get_tuple()))
+
+    def set(self, key: Any, value: Any) -> None:
+        elements = list(self._get_tuple())
+        elements[key] = value
+        self._set_tuple(tuple(elements))
+
+    def describe(self, key: Any) -> str:
+        return f"{self.name}[{key}]"
+
+
+class ParameterHookHolder(Holder):
+    """The hooks on a parameter."""
+
+    __slots__ = ()
+
+    def read(self) -> Any:
+        return dict(self.owner._backward_hooks or ())
+
+    def write(self, content: Any) -> None:
+        hooks = self.owner._backward_hooks
+        if hooks is not None:
+            hooks.clear()
+            hooks.update(content)
+
+    def list_changes(self, before: Any, after: Any) -> Iterable[Any]:
+        return () if before == after else (None,)
+
+    def get(self, key: Any) -> Any:
+        return self.owner._backward_hooks
+
+    def set(self, key: Any, value: Any) -> None:
+        if value is None:
+            self.write({})
+
+    def describe(self, key: Any) -> str:
+        return f"the hooks of {self.name}"
+
+
+class CacheHolder(Holder):
+    """What ``functools.lru_cache`` keeps. It is no part of the state, as equal arguments give equal results.
+
+    What the trial left there is dropped, so that random numbers are drawn as in a plain loop.
+    """
+
+    __slots__ = ()
+
+    def read(self) -> Any:
+        return self.owner.cache_info().misses
+
+    def write(self, content: Any) -> None:
+        self.owner.cache_clear()
+
+    def list_changes(self, before: Any, after: Any) -> Iterable[Any]:
+        return ()
+
+    def list_tensors(self) -> list[Tensor]:
+        """Return the differentiable tensors among the results that it keeps."""
+        kept = (list_leaves(value) for value in gc.get_referents(self.owner) if not callable(value))
+        return [leaf for leaves in kept for leaf in leaves if is_differentiable(leaf)]
+
+
+class IteratorHolder(Holder):
+    """An iterator, which cannot be set back."""
+
+    __slots__ = ()
+
+    def read(self) -> Any:
+        return _find_position(self.owner)
+
+    def write(self, content: Any) -> None:
+        raise InputError(
+            f"takes values from {self.name}, an iterator, which cannot be set back when steps run again",
+            field="cell or loss",
+            accepted="values from a list, by a number that steps keep, or a plan that runs each step once "
+            "(base)",
+        )
+
+    def list_changes(self, before: Any, after: Any) -> Iterable[Any]:
+        return () if before == after else (None,)
+
+
+def _find_position(iterator: Any, depth: int = 4) -> Any:
+    """Return a value that changes whenever the iterator moves, as far as Python shows that."""
+    if isinstance(iterator, GeneratorType):
+        frame = iterator.gi_frame
+        return None if frame is None else (frame.f_lasti, repr(frame.f_locals)[:200])
+    if depth and hasattr(type(iterator), "__next__") and not hasattr(iterator, "__dict__"):
+        try:
+            _, args, *state = iterator.__reduce__()
+        except TypeError:
+            return None
+        return tuple(_find_position(part, depth - 1) for part in args), repr(state)
+    return iterator if isinstance(iterator, int | float) else type(iterator)
+
+
+class ContainerHolder(Holder):
+    """The elements of a list, a deque or a dict."""
+
+    __slots__ = ()
+
+    def read(self) -> Any:
+        if isinstance(self.owner, dict):
+            return dict(self.owner.items())
+        return list(self.owner)
+
+    def write(self, content: Any) -> None:
+        self.owner.clear()
+        if isinstance(self.owner, dict):
+            for key, value in content.items():
+                self.owner[key] = value
+        else:
+            self.owner.extend(content)
+
+    def list_changes(self, before: Any, after: Any) -> Iterable[Any]:
+        if len(before) != len(after) or not all(map(_are_same, before, after)):
+            return (None,)
+        if isinstance(before, dict) and not all(map(_are_same, before.values(), after.values())):
+            return (None,)
+        return ()
+
+
+class CopyHolder(Holder):
+    """An array, a set or a random generator, whose content is copied."""
+
+    __slots__ = ("_kind",)
+
+    def __init__(self, name: str, owner: Any) -> None:
+        super().__init__(name, owner)
+        self._kind: Any = find_copy_kind(owner.__class__)
+
+    def read(self) -> Any:
+        return self._kind.read(self.owner)
+
+    def write(self, content: Any) -> None:
+        self._kind.write(self.owner, content)
+
+    def list_changes(self, before: Any, after: Any) -> Iterable[Any]:
+        return () if are_equal(before, after) else (None,)
+
+
+class ContentHolder(Holder):
+    """The numbers of a tensor that steps write in place."""
+
+    __slots__ = ()
+
+    def get(self, key: Any) -> Any:
+        return TensorContent(self.owner)
+
+    def describe(self, key: Any) -> str:
+        return f"the numbers of {self.name}"
+
+
+def _are_same(one: Any, other: Any) -> bool:
+    """Return whether two references are to one object, or to equal numbers or texts."""
+    if one is other:
+        return True
+    is_plain = type(one) is type(other) and isinstance(one, PLAIN_TYPES)
+    return is_plain and (one == other or one != one)  # noqa: PLR0124 - NaN differs from itself
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """A holder with one of its names; the key None stands for all of its content."""
+
+    holder: Holder
+    key: Any = None
+
+    @property
+    def name(self) -> str:
+        """How a user would write it."""
+        return self.holder.describe(self.key)
+
+    @property
+    def is_content(self) -> bool:
+        """Whether it stands for the numbers of a tensor."""
+        return isinstance(self.holder, ContentHolder)
+
+    def get(self) -> Any:
+        """Return the value."""
+        return self.holder.get(self.key)
+
+    def set(self, value: Any) -> None:
+        """Set the value, of which containers were filled already."""
+        self.holder.set(self.key, value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Place) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    @property
+    def _identity(self) -> tuple[Any, ...]:
+        return type(self.holder), id(self.holder.owner), self.key
+
+
+def join_names(places: Sequence[Place], limit: int = 3) -> str:
+    """Return the names of places as text."""
+    names = list(dict.fromkeys(place.name for place in places))
+    rest = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def has_graph(tensor: Tensor) -> bool:
+    """Return whether a tensor was computed with a graph."""
+    return tensor.requires_grad and not tensor.is_leaf

@@ -1,0 +1,1 @@
+"""Keeps checkpoints: on the device, in host memory or in files."""

@@ -1,0 +1,108 @@
+"""Off-chip memory for a call in PyTorch: the store that keeps checkpoints there, timed as a run will use it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ckptplan.storage import place as places
+from ckptplan.storage.memory import find_cached_room
+from ckptplan.storage.place import Link, OffloadPlace, Rates, count_moves, time_again, time_handoff, time_moves
+from ckptplan.storage.remote_folder import StateFiles, make_parent
+from ckptplan.torch.store.files import FileStore
+from ckptplan.torch.store.host import HostStore
+from ckptplan.torch.store.store import TensorStore
+
+#: Elements of the operation that computes beside a thread: small ones keep it waiting most.
+_SMALL = 2**12
+#: Compute loses about so many times the handoff of each message that a thread moves.
+_TURNS = 3
+
+
+def find_links(
+    place: OffloadPlace | None, *, state_bytes: int, steps: int, device: torch.device, local_bytes: int
+) -> tuple[Link, ...]:
+    """Return how the states of T ``steps``, each of so many bytes, can use a place (``storage.place``).
+
+    Arguments:
+        place: the place; nothing moves if it is None.
+        state_bytes: bytes of a state.
+        steps: T.
+        device: where the call runs.
+        local_bytes: the limit of the call.
+    """
+    if place is None:
+        return ()
+    links = places.find_links(
+        place,
+        state_bytes=state_bytes,
+        steps=steps,
+        room=find_host_room(device, local_bytes),
+        clock=partial(_time_states, device),
+        runtime=f"torch on {device.type}",
+    )
+    # A copy within host memory is compute's own work.
+    threads = place.folder is not None or device.type == "cuda"
+    return tuple(replace(link, overlaps=threads and _pays_beside(link.rates)) for link in links)
+
+
+def _pays_beside(rates: Rates) -> bool:
+    """Return whether moving a state and back takes longer than what compute loses to threads that do it."""
+    return rates.write + rates.read > 2 * _TURNS * rates.handoff
+
+
+def time_place(folder: Path | None, *, state_bytes: int, states: int, device: torch.device) -> Link:
+    """Time a folder, or host memory, now, as stores use it for so many states at once. Raises InputError."""
+    return places.time_now(
+        folder,
+        state_bytes=state_bytes,
+        states=states,
+        clock=partial(_time_states, device),
+        runtime=f"torch on {device.type}",
+    )
+
+
+def find_host_room(device: torch.device, local_bytes: int) -> int | None:
+    """Return the host memory that remote states may fill beside a call; None if the system does not tell."""
+    return find_cached_room(local_bytes if device.type == "cpu" else 0)
+
+
+def make_store(
+    place: OffloadPlace, device: torch.device, *, ahead: bool, through: bool = False
+) -> TensorStore[Any]:
+    """Return the store of remote checkpoints in a place. Raises InputError."""
+    if place.folder is None:
+        return HostStore(device, ahead=ahead)
+    folder = make_parent(place.folder, field=place.field)
+    return FileStore(StateFiles(folder, through=through, field=place.field), device, ahead=ahead)
+
+
+def _time_states(
+    device: torch.device, place: OffloadPlace, state_bytes: int, *, through: bool, most: int
+) -> Rates:
+    """Time states that go to a place and come back, of at most so many, and threads beside small operations."""
+    state = [torch.ones(state_bytes, dtype=torch.uint8, device=device)]
+
+    def move(action: Any, *given: Any) -> None:
+        action(*given)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    def time_once() -> Rates:
+        with closing(make_store(place, device, ahead=False, through=through)) as store:
+            return time_moves(
+                lambda number: move(store.keep, number, state),
+                lambda number: move(store.fetch, number),
+                count=count_moves(state_bytes, most),
+            )
+
+    rates = time_again(time_once)
+    if place.folder is None:
+        return rates
+    small = torch.ones(_SMALL)
+    return rates._replace(handoff=time_handoff(place, lambda: small.add_(1)))

@@ -1,0 +1,142 @@
+"""The interface of stores, and the store that keeps checkpoints on the device."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from ckptplan.errors import InputError
+from ckptplan.torch.state.lifted import Checkpoint
+from ckptplan.torch.state.nests import count_bytes, read_versions
+
+_Kept = TypeVar("_Kept")
+
+
+class Store(ABC):
+    """Keeps checkpoints by the numbers of their states."""
+
+    #: Whether it can fetch checkpoints ahead of time.
+    fetches_ahead = False
+
+    @property
+    @abstractmethod
+    def bytes(self) -> int:
+        """The bytes of the tensors that it keeps."""
+
+    @abstractmethod
+    def put(self, number: int, checkpoint: Checkpoint, *, together: int = 1) -> None:
+        """Keep a checkpoint, one of ``together`` that move in one message."""
+
+    @abstractmethod
+    def get(self, number: int) -> Checkpoint:
+        """Return a checkpoint on the device; it stays stored."""
+
+    @abstractmethod
+    def drop(self, number: int) -> None:
+        """Delete a checkpoint."""
+
+    def expect(self, numbers: tuple[int, ...]) -> None:  # noqa: B027 - most stores have nothing to fetch
+        """Announce the checkpoints of the next message, so that they may be fetched while steps run."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Delete all checkpoints."""
+
+
+class LocalStore(Store):
+    """Keeps checkpoints as they are."""
+
+    def __init__(self) -> None:
+        self._checkpoints: dict[int, Checkpoint] = {}
+
+    @property
+    def bytes(self) -> int:
+        return sum(checkpoint.bytes for checkpoint in self._checkpoints.values())
+
+    def __iter__(self) -> Iterator[Checkpoint]:
+        return iter(self._checkpoints.values())
+
+    def put(self, number: int, checkpoint: Checkpoint, *, together: int = 1) -> None:
+        self._checkpoints[number] = checkpoint
+
+    def get(self, number: int) -> Checkpoint:
+        return self._checkpoints[number]
+
+    def drop(self, number: int) -> None:
+        del self._checkpoints[number]
+
+    def close(self) -> None:
+        self._checkpoints.clear()
+
+
+class TensorStore(Store, Generic[_Kept]):
+    """Keeps the tensors of checkpoints elsewhere, and the rest of them here.
+
+    Subclasses say how tensors are written, read and released. A tensor that is in several places of a state
+    moves once, and is one tensor again when it comes back.
+    """
+
+    def __init__(self) -> None:
+        #: Of each state: what is kept of its tensors, and their bytes; the checkpoint without them, and which
+        #: of them stands in each place, or the tensor itself.
+        self._kept: dict[int, tuple[_Kept, int]] = {}
+        self._rests: dict[int, tuple[Checkpoint, list[int | Tensor]]] = {}
+
+    @property
+    def bytes(self) -> int:
+        return sum(size for _, size in self._kept.values())
+
+    def put(self, number: int, checkpoint: Checkpoint, *, together: int = 1) -> None:
+        # Sparse tensors stay here: buffers have no room for them.
+        unique = {id(leaf): leaf for leaf in checkpoint.leaves if leaf.layout is torch.strided}
+        order = {key: place for place, key in enumerate(unique)}
+        self.keep(number, tuple(unique.values()), together=together)
+        places = [order.get(id(leaf), leaf) for leaf in checkpoint.leaves]
+        self._rests[number] = replace(checkpoint, leaves=[], versions=[]), places
+
+    def get(self, number: int) -> Checkpoint:
+        checkpoint, places = self._rests[number]
+        found = self.fetch(number)
+        leaves = [place if isinstance(place, Tensor) else found[place] for place in places]
+        return replace(checkpoint, leaves=leaves, versions=read_versions(leaves))
+
+    def drop(self, number: int) -> None:
+        self._rests.pop(number, None)
+        self._release(number, self._kept.pop(number)[0])
+
+    def keep(self, number: int, tensors: Sequence[Tensor], *, together: int = 1) -> None:
+        """Keep the tensors of a state."""
+        kept = self._write(number, tensors, together)
+        self._kept[number] = kept, count_bytes(tensors)
+
+    def fetch(self, number: int) -> Sequence[Tensor]:
+        """Return the tensors of a state on the device."""
+        return self._read(number, self._kept[number][0])
+
+    @abstractmethod
+    def _write(self, number: int, tensors: Sequence[Tensor], together: int) -> _Kept: ...
+
+    @abstractmethod
+    def _read(self, number: int, kept: _Kept) -> Sequence[Tensor]: ...
+
+    @abstractmethod
+    def _release(self, number: int, kept: _Kept) -> None: ...
+
+    def close(self) -> None:
+        for number in tuple(self._kept):
+            self.drop(number)
+
+
+def check_unchanged(number: int, tensors: Sequence[Tensor], versions: Sequence[int]) -> None:
+    """Raise InputError if tensors were changed since their versions were read."""
+    if list(versions) != read_versions(tensors):
+        raise InputError(
+            f"state {number} was changed in place while it was written, so that steps cannot run again from it",
+            field="cell" if number else "state",
+            accepted="a cell that returns new tensors, and an initial state that is left alone",
+        )

@@ -1,0 +1,275 @@
+"""Runs ``torch.nn.LSTM``, ``GRU`` and ``RNN`` over whole sequences, piece by piece.
+
+The kernel of the layers runs each piece. Unidirectional layers run together. Bidirectional layers run one after
+another, each as two sequences, since a layer needs both directions of all time steps below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.utils.parametrize
+from torch import _VF, Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from ckptplan.errors import InputError, quote_value
+from ckptplan.schedule.schedule import check_count
+from ckptplan.torch.entry import as_entry
+from ckptplan.torch.fit.choose import Beside
+from ckptplan.torch.pieces.inputs import PieceInputs, reverse_each
+from ckptplan.torch.pieces.length import PieceRun, run_pieces
+from ckptplan.torch.run.call import Call
+from ckptplan.torch.wrapping.wrapped import Wrapped
+
+#: The hidden state of all layers, (layers, B, H) each: two tensors of an LSTM, one of other layers.
+Hidden: TypeAlias = tuple[Tensor, ...]
+_LAYERS = (torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerCell:
+    """A cell whose step is a piece of a sequence: ``cell(state, rows) -> (state, outputs)``.
+
+    Rows are of shape (K, B, F); of packed sequences, they are pairs of rows (N, F) and batch sizes. States keep
+    all B sequences, also those that have ended, or have not begun.
+
+    Arguments:
+        kernel: the name of the kernel in PyTorch: LSTM, GRU, RNN_TANH or RNN_RELU.
+        weights: the weights of each layer, in the order of PyTorch.
+        bias: whether there are biases.
+        dropout: the dropout between layers, 0 if it is not in force.
+        training: the mode of the layers.
+        backwards: whether time runs from the end to the beginning.
+    """
+
+    kernel: str
+    weights: list[list[Tensor]]
+    bias: bool
+    dropout: float
+    training: bool
+    backwards: bool = False
+
+    def __call__(self, state: Hidden, rows: Any) -> tuple[Hidden, Tensor]:
+        """Run a piece; return the state after it, and the outputs of the last layer."""
+        if isinstance(rows, Tensor):
+            outputs, after = self._run_layers(rows.flip(0) if self.backwards else rows, None, state)
+            return after, outputs.flip(0) if self.backwards else outputs
+        data, sizes = rows
+        batch, active = state[0].shape[1], int(sizes[0])
+        order = reverse_each(sizes).to(data.device) if self.backwards else None
+        given = tuple(part[:, :active] for part in state)
+        outputs, after = self._run_layers(data if order is None else data[order], sizes, given)
+        if active < batch:
+            pairs = zip(after, state, strict=True)
+            after = tuple(torch.cat((new.to(old.dtype), old[:, active:]), 1) for new, old in pairs)
+        return after, outputs if order is None else outputs[order]
+
+    def _run_layers(self, data: Tensor, sizes: Tensor | None, state: Hidden) -> tuple[Tensor, Hidden]:
+        if not self.dropout:
+            return self._call_kernel(data, sizes, state, self.weights)
+        # Kernels of some devices draw from a generator of their own, which cannot be set back. Masks that are
+        # drawn here are drawn again when steps run again.
+        ends: list[Hidden] = []
+        for number, weights in enumerate(self.weights):
+            if number:
+                data = torch.nn.functional.dropout(data, self.dropout, training=True)
+            own = tuple(part[number : number + 1] for part in state)
+            data, end = self._call_kernel(data, sizes, own, [weights])
+            ends.append(end)
+        return data, tuple(torch.cat(parts) for parts in zip(*ends, strict=True))
+
+    def _call_kernel(
+        self, data: Tensor, sizes: Tensor | None, state: Hidden, weights: Sequence[Sequence[Tensor]]
+    ) -> tuple[Tensor, Hidden]:
+        kernel = getattr(_VF, self.kernel.lower())
+        # Kernels of some devices take no views, as of the first sequences of a batch.
+        state = tuple(part.contiguous() for part in state)
+        hidden = state if self.kernel == "LSTM" else state[0]
+        flat = [weight for layer in weights for weight in layer]
+        settings = (flat, self.bias, len(weights), 0.0, self.training, False)
+        # The last argument of a sequence that is not packed is batch_first.
+        given = (data, hidden, *settings, False) if sizes is None else (data, sizes, hidden, *settings)
+        outputs, *end = kernel(*given)
+        return outputs, tuple(end)
+
+
+class LayerSequence(Wrapped):
+    """``torch.nn.LSTM``, ``GRU`` or ``RNN`` with the same call and results, trained within a limit of memory.
+
+    A step of the plan is a piece of the sequence. Without gradients, the wrapped layers run as they are.
+
+    Dropout between layers draws its masks piece by piece: other numbers than the wrapped layers draw from the
+    same seed, and the same numbers when a piece runs again.
+
+    Arguments:
+        net: the layers.
+        piece: the time steps of a piece; None for the quickest length, or, with a plan, for pieces of equal
+            length.
+        options: other arguments of ``wrap``.
+
+    Raises InputError.
+    """
+
+    piece: int | None
+    #: The pieces of the last call, for each of the sequences that it ran.
+    latest: tuple[PieceRun, ...]
+    _accepted = Wrapped._accepted | {"piece"}
+
+    def __init__(self, net: torch.nn.RNNBase, *, piece: int | None = None, **options: Any) -> None:
+        if type(net).forward not in [layers.forward for layers in _LAYERS]:
+            raise InputError(
+                f"{quote_value(type(net).__name__)} has a forward of its own, which pieces would leave out",
+                field="net",
+                accepted="torch.nn.LSTM, GRU or RNN; what else a subclass does, in a module around it",
+            )
+        if piece is not None:
+            check_count("piece", piece)
+        super().__init__(net, **options)
+        # Not attributes of the layers.
+        vars(self).update(piece=piece, latest=())
+
+    @as_entry
+    def forward(self, input: Any, hx: Any = None) -> tuple[Any, Any]:  # noqa: A002 - PyTorch's name
+        """Return the outputs and the final hidden state, as the wrapped layers do; their hooks run once.
+
+        Raises InputError, and the errors of PyTorch for wrong shapes.
+        """
+        if not isinstance(input, Tensor | PackedSequence):
+            raise InputError(
+                f"is {quote_value(type(input).__name__)}",
+                field="input",
+                accepted="a tensor or a PackedSequence",
+            )
+        net, data = self.net, input if isinstance(input, Tensor) else input.data
+        if not torch.is_grad_enabled() or not data.numel():
+            answer: tuple[Any, Any] = net(input, hx)
+            return answer
+        # The layers' own call runs hooks, and computes weights that are computed, once.
+        with torch.nn.utils.parametrize.cached():
+            net.forward = self._answer
+            try:
+                return net(input, hx)  # type: ignore[no-any-return]
+            finally:
+                del net.forward
+
+    def _answer(self, input: Any, hx: Any = None) -> tuple[Any, Any]:  # noqa: A002 - PyTorch's name
+        if isinstance(input, PackedSequence):
+            state = self._begin(input.data, int(input.batch_sizes[0]), hx, input.sorted_indices)
+            self.net.check_forward_args(input.data, self._pack(state), input.batch_sizes)
+            outputs, final = self._run_layers(input.data, state, input.batch_sizes)
+            packed = PackedSequence(outputs, input.batch_sizes, input.sorted_indices, input.unsorted_indices)
+            return packed, self.net.permute_hidden(self._pack(final), input.unsorted_indices)
+        parts = () if hx is None else hx if isinstance(hx, tuple) else (hx,)
+        if input.dim() not in (2, 3) or any(part.dim() != input.dim() for part in parts):
+            # It raises the error of PyTorch.
+            return type(self.net).forward(self.net, input, hx)  # type: ignore[no-any-return]
+        net, has_batch = self.net, input.dim() == 3
+        is_batch_first = net.batch_first and has_batch
+        data = input if has_batch else input.unsqueeze(1)
+        data = data.transpose(0, 1) if is_batch_first else data
+        if not has_batch and hx is not None:
+            hx = self._pack(tuple(part.unsqueeze(1) for part in parts))
+        state = self._begin(data, data.shape[1], hx, None)
+        net.check_forward_args(data.transpose(0, 1) if net.batch_first else data, self._pack(state), None)
+        outputs, final = self._run_layers(data, state, None)
+        if not has_batch:
+            return outputs.squeeze(1), self._pack(tuple(part.squeeze(1) for part in final))
+        return outputs.transpose(0, 1) if is_batch_first else outputs, self._pack(final)
+
+    def _begin(self, data: Tensor, batch: int, hx: Any, order: Tensor | None) -> Hidden:
+        """Return the hidden state with which a call begins."""
+        net = self.net
+        if hx is not None:
+            hx = net.permute_hidden(hx, order)
+            return tuple(hx) if isinstance(hx, tuple) else (hx,)
+        count = net.num_layers * (2 if net.bidirectional else 1)
+        sizes = [net.proj_size or net.hidden_size, *([net.hidden_size] if net.mode == "LSTM" else [])]
+        return tuple(data.new_zeros(1).expand(count, batch, size) for size in sizes)
+
+    def _pack(self, state: Hidden) -> Any:
+        return state if self.net.mode == "LSTM" else state[0]
+
+    def _run_layers(self, data: Tensor, state: Hidden, sizes: Tensor | None) -> tuple[Tensor, Hidden]:
+        """Run all layers; return the outputs of the last one, and the final states of all."""
+        net = self.net
+        vars(self)["latest"] = ()
+        weights = self._read_weights()
+        dropout = net.dropout if net.training and net.num_layers > 1 else 0.0
+        if not net.bidirectional:
+            cell = LayerCell(net.mode, weights, net.bias, dropout, net.training)
+            return self._run_cell(cell, data, state, sizes)
+        ends: list[Hidden] = []
+        for layer in range(net.num_layers):
+            if layer and dropout:
+                data = torch.nn.functional.dropout(data, dropout, training=True)
+            done = []
+            for number in (2 * layer, 2 * layer + 1):
+                cell = LayerCell(net.mode, [weights[number]], net.bias, 0.0, net.training, number % 2 == 1)
+                own = tuple(part[number : number + 1] for part in state)
+                done.append(self._run_cell(cell, data, own, sizes))
+            ends += [end for _, end in done]
+            data = torch.cat([outputs for outputs, _ in done], -1)
+        return data, tuple(torch.cat(parts) for parts in zip(*ends, strict=True))
+
+    def _read_weights(self) -> list[list[Tensor]]:
+        """Return the weights of each layer.
+
+        Raises InputError if reading a weight changes the next one: PyTorch's layer reads each several times.
+        """
+        net = self.net
+        before = [(buffer, buffer.clone()) for buffer in net.buffers()]
+        weights = [[getattr(net, name) for name in names] for names in net._all_weights]
+        moved = [(buffer, old) for buffer, old in before if not torch.equal(buffer, old)]
+        # One context is that of this call.
+        if moved and torch.nn.utils.parametrize._cache_enabled < 2:
+            for buffer, old in moved:
+                buffer.copy_(old)
+            raise InputError(
+                "has weights that change whenever they are read, as those of spectral_norm in train(), and "
+                "PyTorch reads them several times a call",
+                field="net",
+                accepted="a call within torch.nn.utils.parametrize.cached(), or net.eval()",
+            )
+        return weights
+
+    def _run_cell(
+        self, cell: LayerCell, data: Tensor, state: Hidden, sizes: Tensor | None
+    ) -> tuple[Tensor, Hidden]:
+        steps = len(data if sizes is None else sizes)
+
+        def make_call(length: int) -> Call:
+            inputs = PieceInputs(data, length, batch_sizes=sizes, backwards=cell.backwards)
+            return Call(cell=cell, inputs=inputs, state=state, is_closed=True, **self._options)
+
+        done, results = run_pieces(
+            make_call,
+            steps,
+            plan=self._given,
+            memory=self._memory,
+            piece=self.piece,
+            observer=self._observer,
+            beside=self._count_beside(cell, data),
+        )
+        vars(self).update(latest=(*self.latest, done), plan=done.plan)
+        return results.tensors[0], results.state
+
+    def _count_beside(self, cell: LayerCell, data: Tensor) -> Beside:
+        """Return the memory that the other sequences of a call take; none if layers run together."""
+        net = self.net
+        if not net.bidirectional:
+            return Beside()
+        output = 2 * data.numel() // data.shape[-1] * (net.proj_size or net.hidden_size) * data.itemsize
+        dropped = output + output // data.itemsize if net.dropout and net.training else 0
+        # A gradient from each direction, and their sum.
+        inner = 3 * output if net.num_layers > 1 else 0
+        outer = 3 * data.nbytes if data.requires_grad else 0
+        own = sum(weight.nbytes for weight in cell.weights[0])
+        return Beside(
+            sequences=2 * net.num_layers,
+            kept=(net.num_layers - 1) * (output + dropped),
+            later=sum(weight.nbytes for weight in net.parameters()) - own + max(inner, outer),
+            outputs=output,
+        )
