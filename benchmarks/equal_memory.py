@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from benchmarks.harness import DOCS, MIB, Setting, find_difference, find_ratio, main, tabulate, time_in_turn
 from ckptplan.errors import InputError
 from ckptplan.torch import scan, wrap
-from ckptplan.torch.meters import LiveBytes
+from ckptplan.torch.device.meters import LiveBytes
 
 #: Limits that are tried, as shares of what the rival takes.
 _SHARES = (0.6, 0.75, 0.9, 0.95, 0.98, 1.0, 1.03, 1.06, 1.1)

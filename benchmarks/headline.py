@@ -19,8 +19,8 @@ from benchmarks.harness import GIB, MIB, ExhaustedError, Setting, clean, main, s
 from benchmarks.variants import Job, make_job, run_checkpoint, run_plain, run_plan
 from ckptplan.errors import InputError
 from ckptplan.torch import Compile, plan_for
-from ckptplan.torch.memory import OutOfMemory
-from ckptplan.torch.meters import LiveBytes
+from ckptplan.torch.device.memory import OutOfMemory
+from ckptplan.torch.device.meters import LiveBytes
 
 Run = Callable[[], torch.Tensor]
 #: How many times longer than base's longest sequence; the most time over base, and the goal.

@@ -35,11 +35,11 @@ from ckptplan.schedule.timeline import Event, Sink
 from ckptplan.storage.place import Link, OffloadPlace
 from ckptplan.storage.remote_folder import StateFiles
 from ckptplan.torch import bptt, plan_for
-from ckptplan.torch import run as run_calls
-from ckptplan.torch.executor import Executor
-from ckptplan.torch.meters import LiveBytes
-from ckptplan.torch.offload import find_links, make_store
-from ckptplan.torch.remote_store import FileStore
+from ckptplan.torch.device.meters import LiveBytes
+from ckptplan.torch.run.executor import Executor
+from ckptplan.torch.store import remote
+from ckptplan.torch.store.files import FileStore
+from ckptplan.torch.store.place import find_links, make_store
 
 PAGE, PICTURE = DOCS / "offload.md", "pictures/offload.png"
 #: What must hold: the gain over local plans with few states, the errors, and the share that is hidden.
@@ -206,10 +206,10 @@ def _check(job: Job, steps: int, folder: Path) -> dict[str, Any]:
     limit = job.find_limit(4, steps=steps)
     at_once = Schedule(steps=steps, actions=(Record(0, steps), Backward(0, steps)))
     _, _, theirs = job.train(steps, plan=at_once)
-    remote = [0]
+    remote_bytes = [0]
 
     def observe(_: object, executor: Executor) -> None:
-        remote.append(executor.stores[Tier.REMOTE].bytes)
+        remote_bytes.append(executor.stores[Tier.REMOTE].bytes)
 
     # The first call of a kind is checked and measured, which takes some tapes of its own.
     with LiveBytes():
@@ -222,7 +222,7 @@ def _check(job: Job, steps: int, folder: Path) -> dict[str, Any]:
         "limit_bytes": limit,
         "peak_bytes": live.peak,
         "predicted_bytes": plan.predicted.local_peak_bytes,
-        "remote_bytes": max(remote),
+        "remote_bytes": max(remote_bytes),
         "predicted_remote_bytes": plan.predicted.remote_peak_bytes,
         "gradient_difference": find_difference(ours, theirs),
         "hidden": {way: _measure_hidden(job, steps, folder, through=through) for way, through in FILES.items()},
@@ -274,7 +274,7 @@ def _run_schedule(job: Job, plan: Plan, folder: Path, *, overlaps: bool, through
     schedule = dataclasses.replace(schedule_of(plan), overlaps=overlaps)
     with (
         _watch_transfers() as bars,
-        patch.object(run_calls, "make_store", partial(make_store, through=through)),
+        patch.object(remote, "make_store", partial(make_store, through=through)),
     ):
         _, seconds, _ = job.train(plan.steps, plan=schedule, remote_dir=folder)
     return seconds, bars

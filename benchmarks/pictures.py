@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import StrMethodFormatter
 
 import ckptplan
 from benchmarks.harness import DOCS, read
@@ -56,6 +58,43 @@ def _draw_timeline(found: Mapping[str, Any], ax: Axes) -> None:
     ax.grid(visible=False, axis="y")
 
 
+#: The choices of caches that are compared, with their colours, and the longest sequence.
+_CHOICES = {
+    "all": ("all: every cache stays (up to T = 4,396)", style.GREY),
+    "none": ("none: every step runs again in full", style.ORANGE),
+    "last": ("last: those of the last steps", style.BLUE),
+    "segment": ("segment: these, and each segment's", style.PURPLE),
+}
+_LONGEST = 1_000_000
+
+
+def draw_caches() -> Figure:
+    """Return the picture of time over T, a line for the closed forms with each choice of caches."""
+    lengths = [int(steps) for steps in np.geomspace(500, _LONGEST, 40)]
+
+    def find_overhead(steps: int, cache: str) -> float | None:
+        try:
+            plan = ckptplan.optimize("paper-snn", "ipu-mk2", steps=steps, strategies="closed", cache=cache)
+        except ckptplan.Infeasible:
+            return None
+        return 100 * plan.predicted.overhead
+
+    def draw(figure: Figure) -> None:
+        ax = figure.subplots()
+        for cache, (label, colour) in _CHOICES.items():
+            points = [(steps, find_overhead(steps, cache)) for steps in lengths]
+            found = [(steps, share) for steps, share in points if share is not None]
+            ax.plot(*zip(*found, strict=True), color=colour, label=label, linewidth=1.6)
+        ax.set_xscale("log")
+        ax.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        ax.set_ylim(0, 100)
+        ax.set_xlabel("time steps T")
+        ax.set_ylabel("time over plain backpropagation (%)")
+        ax.legend(loc="upper left")
+
+    return make_figure(draw, height=3.2)
+
+
 def list_results() -> dict[str, Callable[[], Any]]:
     """Return the results that the documents show, by the names of their pictures."""
     workload, profile = ckptplan.load_workload("paper-snn"), ckptplan.load_profile("ipu-mk2")
@@ -74,6 +113,7 @@ def main() -> None:
     figures = {name: make_picture(result()) for name, result in list_results().items()}
     setting = load_paper_setting()
     figures |= {f"paper-figure-{number}": draw_figure(make(setting)) for number, make in FIGURES.items()}
+    figures["cache"] = draw_caches()
     figures["offload"] = draw_offload(read("offload")["timeline"])
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name, figure in figures.items():

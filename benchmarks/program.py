@@ -18,7 +18,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from benchmarks.harness import read_status
-from ckptplan.torch.meters import LiveBytes
+from ckptplan.torch.device.meters import LiveBytes
 
 
 class _EnoughError(BaseException):

@@ -205,4 +205,4 @@ def document(results: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main("repeated_calls", run, document, about=__doc__, page=DOCS / "checks.md")
+    main("repeated_calls", run, document, about=__doc__, page=DOCS / "measured.md")

@@ -36,7 +36,7 @@ from benchmarks.harness import (
 from benchmarks.variants import Job, compute_gradients, make_job, make_plan, run_checkpoint, run_plain, run_plan
 from ckptplan import Plan
 from ckptplan.torch import Compile
-from ckptplan.torch.meters import measure_allocated
+from ckptplan.torch.device.meters import measure_allocated
 
 #: Bytes of a state and of a tape, by batch and neurons.
 SIZES = {"gru": (4, 28), "lif": (8, 8), "replay": (4, 4)}

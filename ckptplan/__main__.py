@@ -11,26 +11,27 @@ def main() -> None:
 
         run()
     except KeyboardInterrupt:
-        # While the program starts or ends: there is nothing to put in order.
+        # Ctrl-C came while the program starts or ends. There is nothing to clean up.
         os.write(2, b"interrupted\n")
         sys.exit(130)
     finally:
         import signal
 
-        # The result is complete. What Python still does is not worth a traceback.
+        # The result is complete. Ctrl-C while Python exits would only print a traceback.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        # Where Ctrl-C came while exec() ran text, as dataclasses have it do, `python -m` ends by the signal,
-        # though it was caught, unless other text has run since.
+        # If Ctrl-C came while exec() ran text, as dataclasses run it, Python remembers that until exec() runs
+        # again, and `python -m ckptplan` would end by the signal in place of exit code 130.
         exec("")  # noqa: S102
         ended = sys.exc_info()[1]
         if "jaxlib" in sys.modules and isinstance(ended, SystemExit):
-            _end_whole(ended.code)
+            _exit_without_finalizing(ended.code)
 
 
-def _end_whole(code: object) -> None:
-    """End the process without taking it apart.
+def _exit_without_finalizing(code: object) -> None:
+    """Run the exit handlers, and end the process without finalizing the interpreter.
 
-    Threads of JAX may still be at work, and crash. Its libraries report what garbage keeps as leaks.
+    Threads of JAX that still run crash while Python finalizes, and its libraries report objects that are
+    still alive as leaks.
     """
     import atexit
 

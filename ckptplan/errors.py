@@ -10,7 +10,7 @@ from ckptplan.wording import put_on_one_line
 #: A limit on a plan: a budget, the largest overhead, or the longest sequence that a strategy can solve.
 Limit: TypeAlias = Literal["local_bytes", "remote_bytes", "max_overhead", "steps"]
 #: What a suggestion changes: a limit, or another input of the job.
-Change: TypeAlias = Literal[Limit, "headroom", "batch", "neurons", "strategies", "profile"]
+Change: TypeAlias = Literal[Limit, "headroom", "batch", "neurons", "strategies", "cache", "profile"]
 
 
 class CkptplanError(Exception):

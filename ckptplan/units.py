@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from decimal import Decimal
 
 from ckptplan.errors import InputError, did_you_mean, quote_value, refuse
@@ -169,10 +171,10 @@ _WORDS = {
 
 
 def _unit_hint(unit: str, units: Mapping[str, Decimal]) -> str:
-    stem, slash, rest = unit.partition("/")
-    if stem == "KB" and f"kB{slash}{rest}" in units:
-        return f" Say 'kB{slash}{rest}' for 1,000 or 'KiB{slash}{rest}' for 1,024 bytes."
-    if stem.endswith(("bit", "bits", "bps")) or (stem.endswith("b") and rest == "s"):
+    stem, slash, per = unit.partition("/")
+    if stem == "KB" and f"kB{slash}{per}" in units:
+        return f" Say 'kB{slash}{per}' for 1,000 or 'KiB{slash}{per}' for 1,024 bytes."
+    if stem.endswith(("bit", "bits", "bps")) or (stem.endswith("b") and per == "s"):
         return f" These are bits; divide by 8 and say bytes{' per second' if 'B/s' in units else ''}."
     return (
         did_you_mean(_WORDS.get(unit.casefold().removesuffix("s"), unit), units)
@@ -187,9 +189,29 @@ def _finite(value: object, number: Decimal) -> float:
     return result
 
 
-def format_bytes(value: float, *, like: float = 0) -> str:
-    """Format a size in binary units: '609.4 KiB'; in decimal ones beside a size ``like`` '200 kB'."""
-    if _is_decimal(like):
+#: The size in whose units others are written (``sizes_like``).
+_LIKE: ContextVar[float] = ContextVar("like", default=0)
+
+
+@contextmanager
+def sizes_like(size: float | None) -> Iterator[None]:
+    """Write sizes within in units like those of a size that the user gave: in MB beside '2 MB'.
+
+    None leaves the units as they are.
+    """
+    token = _LIKE.set(_LIKE.get() if size is None else size)
+    try:
+        yield
+    finally:
+        _LIKE.reset(token)
+
+
+def format_bytes(value: float, *, like: float | None = None) -> str:
+    """Format a size in binary units: '609.4 KiB'; in decimal ones beside a size ``like`` '200 kB'.
+
+    Without ``like``, the size of ``sizes_like`` counts.
+    """
+    if are_decimal(like):
         return _scaled(value, base=1000, units=_DECIMAL)
     return _scaled(value, base=1024, units=_BINARY)
 
@@ -199,7 +221,7 @@ def format_limit(least: int, *, like: int) -> str:
 
     Units are those of a size ``like`` it. What is rounded up is less than 3 %.
     """
-    if _is_decimal(like):
+    if are_decimal(like):
         unit = 10 ** max(0, len(str(least)) - 3)
         return format_bytes(-(-least // unit) * unit, like=like)
     power = max(0, (least // 10).bit_length() - 1) // 10
@@ -208,8 +230,9 @@ def format_limit(least: int, *, like: int) -> str:
     return f"{-(-least * parts // 1024**power) / parts:.7g} {_BINARY[power]}"
 
 
-def _is_decimal(size: float) -> bool:
-    """Return whether a size was probably given in decimal units: there it takes no more digits."""
+def are_decimal(like: float | None = None) -> bool:
+    """Return whether sizes are in decimal units: ``like`` was probably given so, as it takes no more digits."""
+    size = _LIKE.get() if like is None else like
     binary = int(size)
     while binary and not binary % 1024:
         binary //= 1024

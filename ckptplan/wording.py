@@ -21,13 +21,13 @@ _CONTROLS = re.compile(
 
 def find_control(text: str) -> str | None:
     """Return the first character of a text that ``escape_controls`` replaces, None if there is none."""
-    found = _CONTROLS.search(text)
-    return None if found is None else found[0]
+    control = _CONTROLS.search(text)
+    return None if control is None else control[0]
 
 
 def escape_controls(text: str) -> str:
     r"""Return a text that only shows characters: "\x1b" in place of the one that begins a colour."""
-    return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
+    return _CONTROLS.sub(lambda control: ascii(control[0])[1:-1], text)
 
 
 def put_on_one_line(text: str) -> str:

@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 
 import ckptplan
 from ckptplan.torch import LIF, bptt, measured_sizes
-from ckptplan.torch.meters import LiveBytes
+from ckptplan.torch.device.meters import LiveBytes
 from ckptplan.units import format_bytes
 
 ROWS, STEPS_A_ROW, CLASSES = 8, 64, 10

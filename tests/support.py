@@ -37,7 +37,8 @@ from ckptplan.model.prediction import Totals
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import ACTION_TIMES, Calibration
-from ckptplan.recursion.growing import growth_ratio
+from ckptplan.paper.setting import load_paper_setting
+from ckptplan.recursion.growing import CachedGrowth, growth_ratio
 from ckptplan.report.blocks import Block
 from ckptplan.report.console import draw_blocks
 from ckptplan.search.boxes import Limits
@@ -140,26 +141,31 @@ def totals_of(answer: Answer | None) -> Totals:
     return answer.solved
 
 
-def fixed(strategy: Strategy, *, state_bytes: int, tape_bytes: int) -> dict[str, int]:
+def fixed(strategy: Strategy, *, state_bytes: int, tape_bytes: int, cache_bytes: int = 0) -> dict[str, int]:
     """The parameters that sizes alone determine."""
-    p, q = growth_ratio(state=state_bytes, tape=tape_bytes)
-    units = {"state_units": p, "tape_units": q}
-    return {name: units[name] for name in strategy.parameter_names if name in units}
+    if cache_bytes:
+        growth = CachedGrowth.of(state=state_bytes, tape=tape_bytes, cache=cache_bytes)._asdict()
+    else:
+        growth = dict(zip(("state", "tape"), growth_ratio(state=state_bytes, tape=tape_bytes), strict=True))
+    units = {f"{name}_units": size for name, size in growth.items()}
+    names = (*strategy.parameter_names, *strategy.cache_names)
+    return {name: units[name] for name in names if name in units}
 
 
 def setting_of(strategy: Strategy, numbers: Sequence[int], costs: StepCosts) -> Parameters:
     """A setting with these numbers, clamped as for execution."""
-    sizes = fixed(strategy, state_bytes=costs.state_bytes, tape_bytes=costs.tape_bytes)
+    sizes = {name: getattr(costs, name) for name in ("state_bytes", "tape_bytes", "cache_bytes")}
+    sizes = fixed(strategy, **sizes)
     free = [name for name in strategy.parameter_names if name not in sizes]
     enough = [*numbers, *[numbers[-1]] * len(free)]
     return strategy.clamp(Parameters({**dict(zip(free, enough, strict=False)), **sizes}), steps=costs.steps)
 
 
 def settings_of(
-    strategy: Strategy, steps: int, *, state_bytes: int = 1, tape_bytes: int = 1
+    strategy: Strategy, steps: int, *, state_bytes: int = 1, tape_bytes: int = 1, cache_bytes: int = 0
 ) -> Iterator[dict[str, int]]:
-    """Every legal setting of a strategy, by what its parameters mean."""
-    sizes = fixed(strategy, state_bytes=state_bytes, tape_bytes=tape_bytes)
+    """Every legal setting of a strategy, by what its parameters mean; all caches are kept."""
+    sizes = fixed(strategy, state_bytes=state_bytes, tape_bytes=tape_bytes, cache_bytes=cache_bytes)
     numbers = range(1, steps + 1)
     names = tuple(name for name in strategy.parameter_names if name not in sizes)
     if names == ():
@@ -420,7 +426,7 @@ def told(blocks: Iterable[Block], *, width: int = 160) -> str:
 
 def small_plan(strategy: str = "double", *, profile: str = "ipu-mk2", local_bytes: str = "230 kB") -> Plan:
     """A plan of 64 steps with few bytes: short enough to read, and with all kinds of actions."""
-    workload = ckptplan.load_workload("paper-snn").with_steps(64)
+    workload = load_paper_setting().workload.with_steps(64)
     return ckptplan.optimize(
         workload, ckptplan.load_profile(profile), strategies=[strategy], local_bytes=local_bytes
     )
@@ -443,7 +449,7 @@ def calibration(uncertainty: float) -> Calibration:
 def long_plan(steps: int) -> Plan:
     """A plan with as many actions as there can be: four for each step."""
     return ckptplan.optimize(
-        ckptplan.load_workload("paper-snn").with_steps(steps),
+        load_paper_setting().workload.with_steps(steps),
         ckptplan.load_profile("nvidia-h200"),
         strategies=["remote"],
         objective="memory",

@@ -25,9 +25,12 @@ from benchmarks import (
 from benchmarks.accuracy import bias
 from benchmarks.harness import put_section, read
 from ckptplan.cost import paper
+from ckptplan.model.record import Parameters
 from ckptplan.strategies.registry import all_strategies
 from tests.cost import test_paper
-from tests.support import run
+from tests.laws.test_settings import check_executed, check_played
+from tests.strategies import reference
+from tests.support import plain_costs, run
 
 ROOT = Path(__file__).parent.parent
 #: The benchmarks of accuracy: of PyTorch, and of JAX.
@@ -78,6 +81,23 @@ def test_the_gate_runs_the_test_command_of_the_readme() -> None:
     assert command in (ROOT / ".ci" / "run").read_text()
 
 
+def test_the_strategy_that_contributors_copy_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its counts are those of its schedule and of its execution, as CONTRIBUTING.md gives them."""
+    module, program, entry = re.findall(
+        r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL
+    )
+    names: dict[str, Any] = {**vars(reference)}
+    exec(compile(module, "CONTRIBUTING.md", "exec"), names)  # noqa: S102
+    exec(compile(program, "CONTRIBUTING.md", "exec"), names)  # noqa: S102
+    (strategy,) = names["STRATEGIES"]
+    monkeypatch.setitem(reference.PROGRAMS, strategy.name, names[strategy.name])
+    assert entry.strip() == f'"{strategy.name}": {strategy.name},'
+    for steps in range(1, 20):
+        for costs in (plain_costs(steps), plain_costs(steps, state_bytes=3, tape_bytes=17)):
+            check_played(strategy, Parameters(), costs)
+            check_executed(strategy, Parameters(), costs)
+
+
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder to run documented commands in, with the plan that the README writes first."""
@@ -124,8 +144,8 @@ def test_commands_of_the_documents_run(page: str, workplace: Path) -> None:
 #: Further pages whose Python is run. A compiler of C++ takes its time.
 PYTHON_PAGES = (
     *sorted({*PAGES} - {"docs/accuracy.md"}), "docs/runtime.md", "docs/cells.md", "docs/torch-plans.md",
-    "docs/checks.md", "docs/start/pytorch.md", "docs/jax.md", "docs/executor.md",
-    "docs/compiled.md", "docs/offload.md", "docs/online.md", "docs/report.md",
+    "docs/start/pytorch.md", "docs/jax.md", "docs/executor.md",
+    "docs/compiled.md", "docs/offload.md", "docs/online.md", "docs/report.md", "docs/plan-format.md",
 )  # fmt: skip
 #: Pages whose Python other tests run: tests/studies/test_docs.py and tests/examples/test_examples.py.
 RUN_ELSEWHERE = {"docs/sweep.md", "docs/sensitivity.md", "docs/lightning.md"}
@@ -190,6 +210,7 @@ def test_links_between_documents_lead_somewhere() -> None:
     for page in (
         ROOT / "README.md",
         ROOT / "CHANGELOG.md",
+        ROOT / "CONTRIBUTING.md",
         *(ROOT / "examples").rglob("README.md"),
         *sorted((ROOT / "docs").rglob("*.md")),
     ):
@@ -235,7 +256,7 @@ def test_figures_for_optimal_schedules_are_those_measured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("benchmark", "page"), [(runtime, "measured.md"), (fused, "measured.md"), (repeated_calls, "checks.md")]
+    ("benchmark", "page"), [(runtime, "measured.md"), (fused, "measured.md"), (repeated_calls, "measured.md")]
 )
 def test_sections_of_measurements_are_what_benchmarks_wrote(benchmark: Any, page: str) -> None:
     name = benchmark.__name__.removeprefix("benchmarks.")

@@ -12,11 +12,9 @@ from ckptplan.calibration.calibrate import Noisy
 from ckptplan.errors import CkptplanError, Infeasible, InputError, MissingExtra, did_you_mean, quote_value
 from ckptplan.report.sketch import TooLongToDraw
 from ckptplan.schedule.simulator import IllegalAction
-from ckptplan.torch.memory import OutOfMemory
-from ckptplan.torch.recognise import StaleFindingsError
-from ckptplan.torch.survey import StaleSizesError
-from ckptplan.torch.trial import HiddenState
-from ckptplan.torch.wrapping.slots import LateFinding
+from ckptplan.torch.device.memory import OutOfMemory
+from ckptplan.torch.fit.watch import StaleSizesError
+from ckptplan.torch.run.steps import LateStateError
 
 
 def test_all_errors_have_one_root() -> None:
@@ -73,10 +71,8 @@ ERRORS = [
     IllegalAction(3, None, "a law", "a state", source="a.csv", line=4),
     Noisy(field="forward_seconds", spread=0.2, most=0.05),
     OutOfMemory(predicted=2**20, available=None, suggestion="a smaller batch", cause="no memory"),
-    LateFinding("has a gradient", field="net"),
-    HiddenState("is hidden", field="cell"),
-    StaleFindingsError("is not known"),
-    StaleSizesError("keeps more", field="cell"),
+    LateStateError("net.h is changed by a later step"),
+    StaleSizesError("the state of step 3 takes more"),
     TooLongToDraw(100_000),
 ]
 

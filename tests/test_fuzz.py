@@ -91,7 +91,7 @@ def test_every_kind_and_every_command_is_attacked() -> None:
         ({"code": 3, "stderr": b"ckptplan: x"}, "wrong exit code"),
         ({"code": 0, "loaded": 2}, "wrong exit code"),
         ({"code": -11}, "wrong exit code"),
-        ({"cpu_seconds": 10.5}, "too slow"),
+        ({"cpu_seconds": 20.5}, "too slow"),
         ({"code": -14}, "too slow"),
         ({"memory": 501 * 2**20}, "too much memory"),
         ({"written": {"executed": b""}}, "executed"),

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import ckptplan
 from tests.installed import ROOT, extras_named, project, requirements, run_installed
+from tests.support import run
 
 README = (ROOT / "README.md").read_text()
 #: Installs a package of the index that begins with our name: a stranger's, or nobody's.
@@ -16,10 +18,21 @@ FROM_THE_INDEX = re.compile(
     r"(?:pip\w?\s+install|conda\s+install|(?:uv|poetry)\s+add)\s[^\n`&;|]*?(?<![\w./-])ckptplan|\bckptplan\["
 )
 
+#: Makes a package look absent to `importlib.metadata`.
+HIDE_NORSE = """\
+from importlib import metadata
+find = metadata.version
+def version(name):
+    if name == "norse":
+        raise metadata.PackageNotFoundError(name)
+    return find(name)
+metadata.version = version
+"""
+
 
 def sources() -> Iterator[Path]:
     """Everything that a user reads: documents, examples, benchmarks, docstrings and messages."""
-    yield from (ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "pyproject.toml")
+    yield from (ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "pyproject.toml"))
     for folder in ("docs", "examples", "benchmarks", "ckptplan", "hardware_profiles", "workloads"):
         yield from (file for file in (ROOT / folder).rglob("*") if file.suffix in {".md", ".py", ".toml"})
 
@@ -79,6 +92,32 @@ def test_every_extra_that_a_document_names_exists() -> None:
 def test_extras_refer_to_the_distribution_by_its_name() -> None:
     """`snntorch` brings torch as well: what it needs is resolved through the extra `torch`."""
     assert {"torch", "snntorch"} <= {requirement.name for requirement in requirements(["snntorch"])}
+
+
+def test_the_verbose_version_names_every_package_that_an_install_brings() -> None:
+    lines = run("--version", "--verbose").stdout.splitlines()
+    assert lines[0] == run("--version").stdout.strip()
+    assert run("--verbose", "--version").stdout.splitlines() == lines
+    named = {line.split()[0].lower() for line in lines[3:]}
+    assert named >= {requirement.name for requirement in requirements(["torch", "jax", "snntorch"])}
+
+
+def test_verbose_is_refused_without_version() -> None:
+    done = run("--verbose", "profiles", "list")
+    assert done.returncode == 2
+    assert "--verbose is only accepted with --version" in done.stderr
+
+
+def test_a_missing_package_is_named_by_the_verbose_version(tmp_path: Path) -> None:
+    program = "import sys; from ckptplan.cli.main import main; main(['--version', '--verbose'])"
+    done = run_installed(f"{HIDE_NORSE}{program}", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "norse is not installed" in done.stdout.splitlines()
+
+
+def test_the_citation_names_this_version() -> None:
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {ckptplan.__version__}\n" in citation
 
 
 def test_python_blocks_of_the_readme_run_with_what_it_installs_above_them(tmp_path: Path) -> None:

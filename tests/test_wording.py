@@ -20,7 +20,7 @@ from ckptplan.errors import CkptplanError, Infeasible, InputError
 from ckptplan.report.infeasible import format_infeasible
 from ckptplan.storage.rows import open_rows
 from ckptplan.storage.tables import Lines
-from ckptplan.torch.memory import OutOfMemory, explain_exhaustion
+from ckptplan.torch.device.memory import OutOfMemory, explain_exhaustion
 from ckptplan.wording import Argument, arguments_as
 from tests.support import run, small_plan
 

@@ -1,8 +1,10 @@
 """The application, assembled from its commands."""
 
+import os
+import platform
 import re
-from collections.abc import Mapping
-from importlib import import_module
+from collections.abc import Iterator, Mapping
+from importlib import import_module, metadata
 from inspect import getdoc
 from typing import Annotated
 
@@ -36,6 +38,11 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "workloads new": ("library", "--kind lstm --batch 8 --neurons 64 -o my-lstm.toml"),
     "schema": ("plans", "plan -o plan.schema.json"),
 }
+#: Packages whose versions ``--version --verbose`` prints: those that ckptplan imports, and networks it trains.
+PACKAGES = (
+    "jinja2", "matplotlib", "numpy", "pydantic", "rich", "scipy", "tomli-w", "typer",
+    "torch", "snntorch", "norse", "spikingjelly", "jax", "jaxlib",
+)  # fmt: skip
 #: Each group of commands: its help, and arguments to try.
 GROUPS: Mapping[str, tuple[str, str]] = {
     "": (
@@ -86,15 +93,35 @@ def _make_group(name: str, about: str, arguments: str) -> typer.Typer:
     )
 
 
-def _print_version(requested: bool) -> None:
+def _print_version(context: typer.Context, requested: bool) -> None:
     if requested:
         typer.echo(f"ckptplan {__version__}")
+        if context.params["verbose"]:
+            typer.echo("\n".join(_describe_machine()))
         raise typer.Exit
+
+
+def _describe_machine() -> Iterator[str]:
+    """Yield lines about Python, the system and the installed packages. A report of a fault needs them."""
+    yield f"Python {platform.python_version()} ({platform.python_implementation()})"
+    yield f"{platform.platform()}, {os.cpu_count()} cores"
+    for package in PACKAGES:
+        try:
+            yield f"{package} {metadata.version(package)}"
+        except metadata.PackageNotFoundError:
+            yield f"{package} is not installed"
 
 
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", "-V", callback=_print_version, help="Print the version.")
+    ] = False,
+    # Eager options are processed first, so the callback of --version can read this one.
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", is_eager=True, help="With --version: print what bug reports need."),
     ] = False,
 ) -> None:
     """Accept the options that precede a command."""
+    if verbose and not version:
+        raise typer.BadParameter("--verbose is only accepted with --version")

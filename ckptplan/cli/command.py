@@ -157,6 +157,12 @@ class Written(Read):
         if is_replaced and not os.access(Path(name).parent, os.W_OK):
             problem = f"the folder of {quote_value(name)} does not exist or is not writable"
             raise InputError(f"cannot be written: {problem}", value=name)
+        try:
+            os.lstat(name)
+        except FileNotFoundError:
+            return made
+        except OSError as reason:  # The name is too long, for example.
+            raise InputError(f"{quote_value(name)} cannot be written: {reason.strerror}", value=name) from None
         return made
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -12,6 +12,7 @@ from ckptplan.cli.options import BudgetOptions, JobOptions, LimitOptions, WishOp
 from ckptplan.cli.output import OutputOptions, PageOptions, PictureOptions, explained, publish
 from ckptplan.cli.progress import progress_bar
 from ckptplan.errors import InputError, refuse
+from ckptplan.report.views import make_view
 from ckptplan.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -24,15 +25,13 @@ def optimize(*, job: JobOptions, wishes: WishOptions, page: PageOptions, output:
     Prints a table; with -o FILE the plan is also written as JSON. With --format json or csv, only
     the plan is written.
     """
-    from ckptplan.report.plan import view_plan
-
     ranked = _rank(job, wishes)
     with explained(page.html, lambda: ranked.request.case):
         plan = ranked.best()
     # The table and the page show the other strategies; JSON and CSV do without.
-    view = view_plan(plan, cache(ranked.by_strategy), unsearched=ranked.unsearched)
+    view = make_view(plan, compared=cache(ranked.by_strategy), unsearched=ranked.unsearched)
     interrupted = "only the best plan so far, without a bound" if ranked.interrupted else None
-    publish(view, output, page, plan=plan, job=job, interrupted=interrupted)
+    publish(view, output, page, job=job, interrupted=interrupted)
 
 
 def _rank(job: JobOptions, wishes: WishOptions, *, every: bool = False) -> Ranking:
@@ -82,17 +81,14 @@ def compare(
     """
     profiles = job.load_profiles()
     if len(profiles) == 1 and not (prices or deadline or batches or picture.plot):
-        from ckptplan.report.plan import view_comparison
-
         ranked = _rank(job, wishes, every=True)
-        view = view_comparison(ranked.by_strategy(), ranked.request.case, regret=regret)
+        view = make_view(ranked.by_strategy(), regret=regret)
         interrupted = "only the strategies found so far, without a bound" if ranked.interrupted else None
         publish(view, output, picture, job=job, interrupted=interrupted)
         return
     if regret:
         problem = "compares strategies on one machine"
         raise InputError(problem, field="--regret", value=True, accepted="one --profile")
-    from ckptplan.report.machines import view_machines
     from ckptplan.studies.machines import compare_machines
 
     priced = {name: price for named in prices or () for name, price in named.items()}
@@ -108,7 +104,7 @@ def compare(
             **wishes.read(),
             progress=progress,
         )
-    publish(view_machines(comparison), output, picture, job=job)
+    publish(make_view(comparison), output, picture, job=job)
 
 
 _ABOUT_POINTS = "List the best plans within so many budgets (default: 400)."
@@ -142,8 +138,6 @@ def pareto(
     written with -o. Exits with status 3 if no plan fits the budget.
     """
     from ckptplan.planning.optimize import compare as compare_strategies
-    from ckptplan.report.front import view_front
-    from ckptplan.report.plan import view_plan
     from ckptplan.studies.pareto import pareto as find
 
     options.keep_apart({"--local-bytes": bounds.local_bytes, "--at": at})
@@ -167,12 +161,12 @@ def pareto(
             # No plan keeps the limits of remote memory or overhead. Asking for one raises the reason.
             front.at(2**62)
         plan = None if at is None else front.best
-    view = view_front(front, every=plot_all)
+    view = make_view(front, every=plot_all)
     if plan is None:
         publish(view, output, picture, job=job)
     else:
-        ranked = view_plan(plan, lambda: compare_strategies(case.workload, case.profile, **wishes))
-        publish(ranked, output, plan=plan, job=job)
+        others = cache(partial(compare_strategies, case.workload, case.profile, **wishes))
+        publish(make_view(plan, compared=others), output, job=job)
         picture.draw(view)
 
 
@@ -184,15 +178,15 @@ def largest(
     ],
     job: JobOptions,
     limits: LimitOptions,
+    deadline: Annotated[str | None, option("TIME", "Time that a batch may take, as '2 min'.")] = None,
     picture: PictureOptions,
     output: OutputOptions,
 ) -> None:
     """Find the largest T, batch or network that fits, for each strategy, with the plan at that value.
 
-    A job that fits only at twenty times the time of base is of little use: set --max-overhead. Exits 3 if
-    nothing fits at all. Ctrl-C ends the search with the largest values found so far.
+    A job that fits only at twenty times the time of base is of little use: set --max-overhead, or --deadline.
+    Exits 3 if nothing fits at all. Ctrl-C ends the search with the largest values found so far.
     """
-    from ckptplan.report.largest import view_reaches
     from ckptplan.studies.largest import largest as find
 
     given = {"T": job.steps, "batch": job.batch, "neurons": job.neurons}[quantity]
@@ -200,11 +194,12 @@ def largest(
         raise InputError(f"cannot be combined with `largest {quantity}`", field=f"--{quantity}", value=given)
     case = job.load()
     with progress_bar(f"looking for the largest {quantity}") as progress:
-        reaches = find(quantity, case.workload, case.profile, **limits.read(), progress=progress)
-    view = view_reaches(reaches, case, quantity, limits.max_overhead)
+        reaches = find(
+            quantity, case.workload, case.profile, **limits.read(), deadline=deadline, progress=progress
+        )
     is_interrupted = any(reach.interrupted for reach in reaches.values())
     interrupted = "only the largest values found so far" if is_interrupted else None
-    publish(view, output, picture, job=job, interrupted=interrupted)
+    publish(make_view(reaches), output, picture, job=job, interrupted=interrupted)
 
 
 def sensitivity(
@@ -228,7 +223,6 @@ def sensitivity(
     with the original plan: that of optimize, or PLAN. At scaled inputs, strategies are those that answer at
     once ('closed'), unless --strategies names others.
     """
-    from ckptplan.report.sensitivity import view_sensitivity
     from ckptplan.studies.sensitivity import sensitivity as vary
 
     wishes = {**budgets.read(), "model": model, "uncertainty": uncertainty}
@@ -240,9 +234,9 @@ def sensitivity(
         planned = load_plan(plan)
         with explained(picture.html, lambda: planned), progress_bar("varying the inputs") as progress:
             study = vary(plan=planned, **wishes, progress=progress)
-        publish(view_sensitivity(study), output, picture)
+        publish(make_view(study), output, picture)
         return
     with explained(picture.html, job.load), progress_bar("varying the inputs") as progress:
         case = job.load()
         study = vary(case.workload, case.profile, **wishes, progress=progress)
-    publish(view_sensitivity(study), output, picture, job=job)
+    publish(make_view(study), output, picture, job=job)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
@@ -19,9 +20,11 @@ from ckptplan.cli.measure import CellName, CellOptions, name_content, write_coun
 from ckptplan.cli.options import count, option
 from ckptplan.cli.output import FormatOption, OutputOptions, note, publish
 from ckptplan.errors import InputError
+from ckptplan.report.views import make_view
 from ckptplan.storage.files import write_text
 from ckptplan.storage.library import Shelf, list_names
-from ckptplan.units import MAX_BYTES, parse_bytes, parse_seconds
+from ckptplan.units import MAX_BYTES, parse_bytes, parse_fraction, parse_seconds
+from ckptplan.wording import Argument
 
 Kind: TypeAlias = Literal["gru", "lstm", "snn", "convlstm"]
 _WORKLOAD_HEAD = """A training job, for ckptplan (docs/workloads.md): sizes follow from the network.
@@ -51,10 +54,9 @@ def list_profiles(*, output: OutputOptions) -> None:
 
 def show_profiles(*, name: Annotated[str, _named("hardware_profiles")], output: OutputOptions) -> None:
     """Show every number of a hardware profile, with its source and grade."""
-    from ckptplan.report.inputs import view_profile
     from ckptplan.storage.toml_files import load_profile
 
-    publish(view_profile(load_profile(name)), output)
+    publish(make_view(load_profile(name)), output)
 
 
 def check_profiles(
@@ -81,10 +83,9 @@ def list_workloads(*, output: OutputOptions) -> None:
 
 def show_workloads(*, name: Annotated[str, _named("workloads")], output: OutputOptions) -> None:
     """Show every number of a workload, and how it was obtained."""
-    from ckptplan.report.inputs import view_workload
     from ckptplan.storage.toml_files import load_workload
 
-    publish(view_workload(load_workload(name)), output)
+    publish(make_view(load_workload(name)), output)
 
 
 _ABOUT_KIND = "Derive the sizes of such a network by formulas, without PyTorch: gru, lstm, snn or convlstm."
@@ -96,10 +97,27 @@ class NetworkOptions(CellOptions):
 
     cell: CellName = ""
     kind: Annotated[Kind | None, option("NAME", _ABOUT_KIND)] = None
+    nir: Annotated[str | None, option("PATH", "A network in a NIR file, as snnTorch exports.", parser=Read)] = (
+        None
+    )
     layers: Annotated[int, count("Layers of --kind, which share --neurons.")] = 1
     height: Annotated[int | None, count("Rows of the images of a convlstm.")] = None
     width: Annotated[int | None, count("Columns of the images of a convlstm.")] = None
     kernel: Annotated[int | None, count("Rows of the filters of a convlstm.")] = None
+    input_bits: Annotated[int | None, count("Bits of an input value; 1 for spikes.", most=64)] = None
+    input_storage: Annotated[
+        Literal["streamed", "generated"] | None,
+        option("NAME", "Inputs that are streamed from remote memory, or generated for each step."),
+    ] = None
+    outputs: Annotated[int | None, count("Output values per step that are kept.")] = None
+    output_bits: Annotated[int | None, count("Bits of an output value; 1 for spikes.", most=64)] = None
+    output_storage: Annotated[
+        Literal["streamed"] | None, option("NAME", "Outputs that are streamed to remote memory.")
+    ] = None
+    activity: Annotated[
+        float | None,
+        option("SHARE", "Largest share of neurons of an snn that spike in a step.", parser=parse_fraction),
+    ] = None
     dtype: Annotated[
         Literal["float64", "float32", "float16", "bfloat16"],
         option("NAME", "Type of numbers of --kind: float64, float32, float16 or bfloat16."),
@@ -131,39 +149,68 @@ def new_workloads(
     format_: FormatOption = "table",
     output: Annotated[str, option("FILE", "The workload.", parser=Written)] = "my-workload.toml",
 ) -> None:
-    """Write a workload to plan with at once: of a kind of network (--kind), or of a cell (--cell).
+    """Write a workload to plan with at once: of a kind of network, a cell, or a network in a NIR file.
 
     The sizes of a kind follow by formulas, and its times are estimated for --profile. The sizes of a cell are
     counted, and its times are the least of a few short runs. Times that are given replace both.
     ckptplan calibrate measures them. Without --kind and --cell, questions are asked on a terminal.
     """
-    options.keep_apart({"--kind": network.kind, "--cell": network.cell or None})
+    choices = {"--kind": network.kind, "--cell": network.cell or None, "--nir": network.nir}
+    for pair in combinations(choices, 2):
+        options.keep_apart({name: choices[name] for name in pair})
+    if network.cell or network.nir:
+        _refuse_fields(network, allowed=("activity",) if network.nir else ())
     given = {name: value for name, value in vars(times).items() if value is not None}
     if network.cell:
         write_counted(network, output=output, format_=format_, times=given)
         return
     from ckptplan.cost.roofline import make_workload
     from ckptplan.model.network import Network
-    from ckptplan.report.inputs import view_workload
     from ckptplan.storage.toml_files import commented_text, load_profile
 
-    chosen = network if network.kind else _ask_for_network(network)
-    fields = ("kind", "layers", "height", "width", "kernel", "dtype", "neurons", "batch", "inputs")
-    sizes = {field: getattr(chosen, field) for field in fields if getattr(chosen, field) is not None}
-    workload = make_workload(
-        Network(**sizes),
-        name=name_content(output),
-        steps=chosen.steps,
-        profile=load_profile(chosen.profile),
-        times=given,
-    )
+    chosen = network if network.kind or network.nir else _ask_for_network(network)
+    job: dict[str, Any] = {
+        "name": name_content(output),
+        "steps": chosen.steps,
+        "profile": load_profile(chosen.profile),
+        "times": given,
+    }
+    if chosen.nir:
+        from ckptplan.interop import workload_from_nir
+
+        activity = chosen.activity or 0.0
+        workload = workload_from_nir(
+            chosen.nir, batch=chosen.batch, activity=activity, dtype=chosen.dtype, **job
+        )
+    else:
+        sizes = {
+            field: getattr(chosen, field)
+            for field in Network.model_fields
+            if getattr(chosen, field, None) is not None
+        }
+        workload = make_workload(Network(**sizes), **job)
     origin = f"given for {workload.timed_on}"
     if workload.basis["forward_seconds"].kind == "estimated":
         origin = f"estimated for {workload.timed_on}, within a factor of three"
     head = _WORKLOAD_HEAD.format(times=f"{origin}.", file=Path(output).name)
     write_text(output, commented_text(workload, head=head))
     note(f"workload written to {output}; its times are {origin}")
-    publish(view_workload(workload), OutputOptions(format=format_))
+    publish(make_view(workload), OutputOptions(format=format_))
+
+
+#: Options that describe a network of a kind.
+_OF_KIND = (
+    "height", "width", "kernel", "input_bits", "input_storage", "outputs", "output_bits", "output_storage",
+    "activity",
+)  # fmt: skip
+
+
+def _refuse_fields(network: NetworkOptions, *, allowed: tuple[str, ...]) -> None:
+    """Raise InputError for an option that describes a network of a kind, beside a cell or a NIR file."""
+    for field in _OF_KIND:
+        value = getattr(network, field)
+        if value is not None and field not in allowed:
+            raise InputError("describes a network of a --kind", field=str(Argument(field)), value=value)
 
 
 def _check_terminal(field: str, problem: str, accepted: str) -> None:
@@ -257,7 +304,6 @@ def new_profiles(
     Without --local-bytes and --like, questions are asked on a terminal.
     """
     from ckptplan.model.profile import HardwareProfile, Source
-    from ckptplan.report.inputs import view_profile
     from ckptplan.storage.place import measure_folder
     from ckptplan.storage.toml_files import commented_text, load_profile
 
@@ -284,4 +330,4 @@ def new_profiles(
     head = _PROFILE_HEAD.format(file=Path(output).name)
     write_text(output, commented_text(made, head=head))
     note(f"profile written to {output}")
-    publish(view_profile(made), OutputOptions(format=format_))
+    publish(make_view(made), OutputOptions(format=format_))

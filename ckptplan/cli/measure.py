@@ -17,6 +17,7 @@ from ckptplan.cli.output import FormatName, FormatOption, OutputOptions, PageOpt
 from ckptplan.cli.plans import traced
 from ckptplan.cli.progress import progress_bar
 from ckptplan.errors import InputError
+from ckptplan.report.views import make_view
 from ckptplan.units import MAX_STEPS
 
 if TYPE_CHECKING:
@@ -109,7 +110,6 @@ def calibrate(
     name, profile_name = name_content(output), name_content(profile_out, "--profile-out")
     arguments = cell.read()
     from ckptplan.calibration.calibrate import calibrate as measure_cell
-    from ckptplan.report.calibration import view_calibration
     from ckptplan.storage.toml_files import save_job
 
     counted: list[Workload] = []
@@ -142,7 +142,7 @@ def calibrate(
     budget = calibrated.propose_budget()
     if warning := calibrated.explain_uncertainty(tolerance=tolerance, budget=budget):
         note(f"ckptplan: warning: {warning}")
-    publish(view_calibration(calibrated), OutputOptions(format=format_))
+    publish(make_view(calibrated), OutputOptions(format=format_))
     if calibrated.ended_by is not None:
         # The program ends as it does without a result, with the exit status of what ended it.
         raise calibrated.ended_by
@@ -170,7 +170,6 @@ def write_counted(
 ) -> None:
     """Count the sizes of a cell, write the workload and show it. Raises InputError."""
     from ckptplan.calibration.calibrate import count_sizes
-    from ckptplan.report.inputs import view_workload
     from ckptplan.storage.toml_files import save_workload
 
     name, arguments = name_content(output), cell.read()
@@ -178,7 +177,7 @@ def write_counted(
         workload = count_sizes(**arguments, name=name, times=times, announce=progress.say, progress=progress)
     save_workload(workload, output)
     note(f"workload written to {output}; {_describe_times(workload)}")
-    publish(view_workload(workload), OutputOptions(format=format_))
+    publish(make_view(workload), OutputOptions(format=format_))
 
 
 def _write_sizes(workload: Workload, output: str) -> None:
@@ -250,7 +249,6 @@ def validate(
     """
     from ckptplan.calibration.validate import choose_cell
     from ckptplan.calibration.validate import validate as compare_with_runs
-    from ckptplan.report.validation import view_validation
     from ckptplan.storage.plans import load_plan
 
     planned = load_plan(plan)
@@ -270,7 +268,7 @@ def validate(
             progress=progress,
             tell=lambda text: progress.say(f"ckptplan: {text}"),
         )
-    publish(view_validation(validation), output, page)
+    publish(make_view(validation), output, page)
     if trace is not None:
         from ckptplan.planning.playback import simulate
 

@@ -218,6 +218,10 @@ class BudgetOptions:
             autocompletion=complete_list(describe_strategies),
         ),
     ] = None
+    cache: Annotated[
+        Literal["all", "last", "segment", "none"] | None,
+        option("NAME", "Steps whose caches stay: all, last, segment, none (default: what is best)."),
+    ] = None
 
     def read(self) -> dict[str, Any]:
         """Return the wishes as keyword arguments of a use case, which reads texts; ``command`` included."""

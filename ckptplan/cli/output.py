@@ -93,8 +93,8 @@ class PictureOptions(PageOptions):
 
     def draw(self, view: View) -> None:
         """Write the requested picture and page of a result. Raises InputError if a file cannot be written."""
-        if self.plot is not None and view.draw is not None:
-            save_picture(self.plot, view.draw, size=self.size)
+        if self.plot is not None and (chart := view.chart()) is not None:
+            save_picture(self.plot, chart.draw, size=self.size)
         super().draw(view)
 
 
@@ -112,22 +112,20 @@ def publish(
     output: OutputOptions,
     page: PageOptions | None = None,
     *,
-    plan: Plan | None = None,
     job: JobOptions | None = None,
     interrupted: str | None = None,
 ) -> None:
     """Write a result in the chosen format, with its page and picture if the options ask for them.
 
-    If the result is a ``plan`` in the format table, the table is printed and the file gets the plan as JSON.
+    Of a plan in the format table, the table is printed and the file gets the plan as JSON.
     The table names the workload if the ``job`` does not. Raises InputError if a file cannot be written, and
     ends the command with the exit status of Infeasible if nothing fits, or as Ctrl-C does with the note
     ``interrupted``.
     """
     path = output.file or "-"
-    if plan is not None and output.format == "table" and output.file is not None:
-        from ckptplan.storage.plans import save_plan
-
-        save_plan(plan, path)
+    # A document without a kind is a plan.
+    if view.kind is None and output.format == "table" and output.file is not None:
+        FORMATS["json"].write(view, path)
         if path != "-":
             note(f"plan written to {path}")
             _write(view, replace(output, file=None), job)
@@ -185,11 +183,11 @@ def note(text: str) -> None:
     write_error(put_on_one_line(text))
 
 
-def write_page(path: str, view: View) -> None:
-    """Write the page of a result. Raises InputError if the file cannot be written."""
+def write_page(path: str, *views: View) -> None:
+    """Write a page of results. Raises InputError if the file cannot be written."""
     from ckptplan.report.html.page import render_page
 
-    write_text(path, render_page(view, command=command_line()))
+    write_text(path, render_page(*views, command=command_line()))
     if path != "-":
         note(f"page written to {path}")
 
@@ -201,12 +199,13 @@ def explained(path: str | None, load: Callable[[], Case | Plan]) -> Iterator[Non
         yield
     except Infeasible as error:
         if path is not None:
+            from ckptplan.report.blocks import Paragraph
             from ckptplan.report.fields import name_job
-            from ckptplan.report.infeasible import list_reasons
+            from ckptplan.report.infeasible import format_infeasible
 
-            job, sections = load(), [list_reasons([error])]
-            title = f"Nothing fits: {name_job(job.workload, job.profile)}"
-            write_page(path, View(kind=None, title=title, lede=error.subject, sections=lambda: sections))
+            job, reason = load(), Paragraph(format_infeasible(error), style="warning")
+            title = name_job(job.workload, job.profile)
+            write_page(path, View(kind="reasons", heading="Nothing fits", title=title, blocks=lambda: [reason]))
         raise
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,6 +18,7 @@ from ckptplan.cli.output import OutputFile, OutputOptions, PictureOptions, note,
 from ckptplan.cli.progress import progress_bar
 from ckptplan.errors import InputError, refuse
 from ckptplan.report.formats import json_text
+from ckptplan.report.views import make_view
 from ckptplan.storage.files import replace_file, write_text
 
 if TYPE_CHECKING:
@@ -74,12 +76,11 @@ def simulate(
         if slots is None:
             accepted = "the states that are held at a time, as 10"
             raise InputError("is missing", field="--slots", accepted=accepted)
-        from ckptplan.report.online import view_online
         from ckptplan.studies.online import compare_online
 
         first, last = lengths or (1, 5000)
         factors = compare_online(slots=slots, first=first, last=last)
-        publish(view_online(factors), output, PictureOptions(plot=plot, size=size))
+        publish(make_view(factors), output, PictureOptions(plot=plot, size=size))
         return
     for name, value in (("--slots", slots), ("--T", lengths), ("--plot", plot)):
         if value is not None:
@@ -114,9 +115,9 @@ def simulate(
         view = view_simulation(planned, playback, schedule=schedule)
         publish(view, output)
         if gantt:
-            from ckptplan.report.plots.schedule import draw_sketch
+            from ckptplan.report.plots import make_picture
 
-            draw = partial(draw_sketch, planned, timeline.finish(), schedule=schedule)
+            draw = partial(make_picture, planned, sketch=timeline.finish(), schedule=schedule)
             out.save_picture(gantt, draw, size=size)
     if schedule is None and not view.document()["agrees"]:
         note("ckptplan: the schedule does not cost what the plan predicts")
@@ -181,15 +182,17 @@ def report(
 
     planned = load_plan(plan)
     with out.explained(output, lambda: planned), progress_bar("planning for the report") as progress:
-        view = _view_all(planned, progress)
-    out.write_page(output, view)
+        views = _view_all(planned, progress)
+    out.write_page(output, *views)
 
 
-def _view_all(plan: Plan, progress: Progress) -> View:
-    """Return all that is known about a plan. Raises Infeasible if the plan's own goal cannot be met."""
+def _view_all(plan: Plan, progress: Progress) -> list[View]:
+    """Return all that is known about a plan: itself, the front around it, its rivals, and its inputs.
+
+    Raises Infeasible if the plan's own goal cannot be met.
+    """
     from ckptplan.planning.optimize import rank_strategies
     from ckptplan.planning.request import Request
-    from ckptplan.report.html.page import view_report
     from ckptplan.studies.pareto import pareto
     from ckptplan.studies.sensitivity import sensitivity
 
@@ -203,8 +206,15 @@ def _view_all(plan: Plan, progress: Progress) -> View:
     # Strategies that answer at once.
     limits = {**budgets, "strategies": "closed", "objective": goal.objective}
     front = pareto(plan.workload, plan.profile, **limits, progress=progress)
-    study = sensitivity(plan=plan, progress=progress)
-    return view_report(plan, ranked.by_strategy(), front=front, study=study)
+    compared = ranked.by_strategy()
+    # The page of the plan has one part for schedules, that of the front.
+    about, rivals = make_view(plan, compared=lambda: compared), make_view(compared)
+    return [
+        replace(about, plans=tuple, chart=lambda: None),
+        make_view(front, own=plan),
+        replace(rivals, plans=tuple),
+        make_view(sensitivity(plan=plan, progress=progress)),
+    ]
 
 
 def schema(

@@ -16,13 +16,14 @@ from ckptplan.cli.options import JobOptions, WishOptions, count, option
 from ckptplan.cli.output import Basis, OutputFile, OutputOptions, PictureOptions, note, publish
 from ckptplan.cli.progress import progress_bar
 from ckptplan.errors import InputError, refuse
+from ckptplan.report.views import make_view
 from ckptplan.storage.rows import RowFormat, is_stream, open_output
 from ckptplan.studies.shards import merge_parts, parse_shard
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from ckptplan.report.sweep import SweepPicture
+    from ckptplan.report.sweep import Summary
     from ckptplan.storage.tables import Row
     from ckptplan.studies.sweep import Sweep
 
@@ -95,23 +96,18 @@ def sweep(
     if shard is not None and chosen is None:
         raise InputError("writes a part of a sweep", field="--shard", accepted="-o FILE beside it, or --format")
     grid = _make_sweep(over or [], job, wishes, shard)
-    from ckptplan.report.formats import View
-    from ckptplan.report.sweep import Summary, SweepPicture, view_sweep
+    from ckptplan.report.sweep import Summary
     from ckptplan.studies.workers import connect_to_dask
 
-    is_drawn = bool(picture.plot or picture.html)
-    drawn = SweepPicture(grid) if is_drawn else None
+    summary = Summary(grid, is_drawn=bool(picture.plot or picture.html))
     with nullcontext() if engine is None else connect_to_dask(engine) as executor:
-        plan = partial(_plan_rows, grid, jobs=jobs, executor=executor, drawn=drawn)
+        plan = partial(_plan_rows, grid, jobs=jobs, executor=executor, summary=summary)
         if chosen is not None:
-            _write_rows(grid, chosen, output or "-", plan, restart=restart, is_drawn=is_drawn)
+            _write_rows(grid, chosen, output or "-", plan, restart=restart, is_drawn=summary.is_drawn)
         else:
-            table = Summary(grid)
-            plan(table.add)
-            view = View(kind="sweep", blocks=table.blocks, basis=table.list_basis)
-            publish(view, OutputOptions(basis=basis))
-    if drawn is not None:
-        picture.draw(view_sweep(drawn))
+            plan(lambda _: None)
+            publish(make_view(summary), OutputOptions(basis=basis))
+    picture.draw(make_view(summary))
 
 
 def _make_sweep(over: list[str], job: JobOptions, wishes: WishOptions, shard: tuple[int, int] | None) -> Sweep:
@@ -151,7 +147,7 @@ def _plan_rows(
     *,
     jobs: int | None,
     executor: Executor | None,
-    drawn: SweepPicture | None,
+    summary: Summary,
     done: int = 0,
     to_stdout: bool = False,
 ) -> int:
@@ -161,14 +157,13 @@ def _plan_rows(
     """
     from ckptplan.studies.sweep import iterate_rows
 
-    first = position = done if drawn is None else 0
+    first = position = 0 if summary.is_drawn else done
     if first < done:
         note(f"planning {done:,} rows of the file again, for the picture or the page")
     fitting = 0
     with progress_bar("planning", beside_output=to_stdout) as progress:
         for rows in iterate_rows(sweep, start=first, jobs=jobs, executor=executor):
-            if drawn is not None:
-                drawn.add(rows)
+            summary.add(rows)
             new = rows[max(0, done - position) :]
             append(new)
             fitting += sum(bool(row["fits"]) for row in new)

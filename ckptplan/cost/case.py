@@ -12,6 +12,9 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import ACTION_TIMES, TIMES, Workload
 from ckptplan.units import format_count
 
+#: The sizes of a workload that are those of an action.
+_SIZES = ("state_bytes", "tape_bytes", "cache_bytes")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
@@ -48,7 +51,7 @@ class Case:
             read_seconds=read,
             overlaps_compute=self.profile.overlaps_compute,
             message_seconds=self.profile.synchronisation_seconds + self.profile.latency_seconds,
-            **{name: getattr(spread, name) for name in ("state_bytes", "tape_bytes", *TIMES, *ACTION_TIMES)},
+            **{name: getattr(spread, name) for name in (*_SIZES, *TIMES, *ACTION_TIMES)},
         )
 
     @property
@@ -67,12 +70,13 @@ class Case:
             }
         else:
             weights = network.count_weight_bytes(units=units)
-            inputs = network.count_input_bytes(units=units) * job.steps
+            inputs, outputs = (size * job.steps for size in network.count_data_bytes(units=units))
             parts = {
                 "weights, gradients and optimizer" if network.trains_with_adam else "weights": weights,
                 "code and buffers": job.resident_bytes - weights,
                 "inputs of all steps": inputs,
-                "spikes of all steps": of_all_steps - inputs,
+                "outputs of all steps": outputs,
+                "spikes of all steps": of_all_steps - inputs - outputs,
             }
         parts["workspace"] = job.workspace_bytes
         return {name: parts[name] for name in sorted(parts, key=lambda name: -parts[name]) if parts[name]}

@@ -39,6 +39,7 @@ class Counts:
     local_loads: Integers = field(default_factory=_nothing)
     largest_message: Integers = field(default_factory=_nothing)
     tapes: Integers
+    caches: Integers = field(default_factory=_nothing)
     local_checkpoints: Integers = field(default_factory=_nothing)
     remote_checkpoints: Integers = field(default_factory=_nothing)
 
@@ -86,13 +87,13 @@ def price(counts: Counts, costs: StepCosts) -> Cost:
     costs, which the search uses to prune. If transfers overlap compute, the local peak includes two buffers
     (``cost/overlap.py``, which then also gives the seconds).
     """
-    # local peak = M_others + checkpoints M_s + tapes M_a (+ 2 largest_message M_s, the buffers)
+    # local peak = M_others + checkpoints M_s + tapes M_a + caches M_r (+ 2 largest_message M_s, the buffers)
     local = costs.resident_bytes + counts.local_checkpoints * costs.state_bytes
     if costs.overlaps_compute:
         local = local + 2 * counts.largest_message * costs.state_bytes
     return Cost(
         seconds=costs.serial_seconds(counts),
-        local_peak_bytes=local + counts.tapes * costs.tape_bytes,
+        local_peak_bytes=local + counts.tapes * costs.tape_bytes + counts.caches * costs.cache_bytes,
         remote_peak_bytes=counts.remote_checkpoints * costs.remote_state_bytes + np.zeros_like(counts.tapes),
     )
 

@@ -85,46 +85,55 @@ def find_efficiency(operations: Operations) -> Efficiency:
     )
 
 
-def find_ideal(operations: Operations, profile: HardwareProfile) -> tuple[float, float]:
-    """Return the least seconds of a forward and of a backward step, with starting their kernels.
+def find_ideal(operations: Operations, profile: HardwareProfile) -> dict[str, float]:
+    """Return the least seconds of steps by field, with starting their kernels.
+
+    The time of a step that runs again is among them if it does other work than a forward step.
 
     The profile has all peaks (``find_missing``).
     """
     peak = getattr(profile, name_peak(operations.dtype))
     rate, launch = profile.local_bytes_per_second, profile.launch_seconds
     assert rate is not None and launch is not None  # noqa: S101, PT018 - the caller's promise
-    forward, backward = (
-        max(flops / peak, size / rate) + kernels * launch
-        for flops, size, kernels in (
-            (operations.forward_flops, operations.forward_bytes, operations.forward_kernels),
-            (operations.backward_flops, operations.backward_bytes, operations.backward_kernels),
-        )
-    )
-    return max(_LEAST, forward), max(_LEAST, backward)
+    work = {
+        "forward_seconds": (operations.forward_flops, operations.forward_bytes, operations.forward_kernels),
+        "backward_seconds": (operations.backward_flops, operations.backward_bytes, operations.backward_kernels),
+        "recompute_seconds": (
+            operations.recompute_flops, operations.recompute_bytes, operations.forward_kernels,
+        ),
+    }  # fmt: skip
+    return {
+        name: max(_LEAST, max(flops / peak, size / rate) + kernels * launch)
+        for name, (flops, size, kernels) in work.items()
+        if flops is not None and size is not None
+    }
 
 
 def estimate_times(workload: Workload, profile: HardwareProfile) -> Workload:
     """Return the workload with the times that it is estimated to have on the profile.
 
     It is returned unchanged if its times are the profile's own, or no machine's in particular, or if a number
-    for the estimate is missing (``find_missing``): a measured time always wins. Recomputing a step, recording
-    its tape and the actions keep their shares of a forward step.
+    for the estimate is missing (``find_missing``): a measured time always wins. Recomputing a step (unless its
+    work is known), recording its tape and the actions keep their shares of a forward step.
     """
     if not belongs_elsewhere(workload, profile) or find_missing(workload, profile):
         return workload
     operations = workload.step_operations
     assert operations is not None  # noqa: S101 - nothing is missing
     efficiency = find_efficiency(operations)
-    forward, backward = (ideal / efficiency.share for ideal in find_ideal(operations, profile))
-    scale = forward / workload.forward_seconds
+    estimated = {name: ideal / efficiency.share for name, ideal in find_ideal(operations, profile).items()}
+    scale = estimated["forward_seconds"] / workload.forward_seconds
     seconds = {
         name: max(getattr(workload, name) * scale, _LEAST if name == "recompute_seconds" else 0.0)
         for name in (*TIMES, *ACTION_TIMES)
         if getattr(workload, name)
     }
-    seconds |= {"forward_seconds": forward, "backward_seconds": backward}
+    seconds |= estimated
     _check_countable(seconds, workload, profile, spread=efficiency.spread)
-    basis = {name: _explain(name, value, efficiency, profile) for name, value in seconds.items()}
+    basis = {
+        name: _explain(value, efficiency, profile, is_share=name not in estimated)
+        for name, value in seconds.items()
+    }
     return workload.retimed(seconds, basis=basis, timed_on=profile.name)
 
 
@@ -141,10 +150,10 @@ def _check_countable(
         )
 
 
-def _explain(name: str, seconds: float, efficiency: Efficiency, profile: HardwareProfile) -> Basis:
+def _explain(seconds: float, efficiency: Efficiency, profile: HardwareProfile, *, is_share: bool) -> Basis:
     low, high = seconds / efficiency.spread, seconds * efficiency.spread
     by = f"by the roofline of {profile.name}, {efficiency.why}"
-    if name not in ("forward_seconds", "backward_seconds"):
+    if is_share:
         by += "; the share of a forward step that it has on the machine that was timed"
     return Basis(
         kind="estimated",
@@ -185,8 +194,19 @@ def make_workload(
         forward_seconds=1.0,
         backward_seconds=2.0,
         recompute_seconds=1.0,
-        timed_on=_NO_MACHINE,
     )
+    return time_workload(bare, profile, times)
+
+
+def time_workload(
+    workload: Workload, profile: HardwareProfile, times: Mapping[str, float] | None = None
+) -> Workload:
+    """Return a workload whose times are unknown with those given in seconds, or else with estimated ones.
+
+    Raises InputError if ``forward_seconds`` is not among those given, or if the profile lacks a number for the
+    estimate.
+    """
+    bare = workload.replace(timed_on=_NO_MACHINE)
     seconds, basis = split_origins(complete_times(times)) if times else _estimate_starters(bare, profile)
     return bare.retimed(seconds, basis=basis, timed_on=profile.name)
 
@@ -214,7 +234,7 @@ def complete_times(given: Mapping[str, float]) -> dict[str, tuple[float, str]]:
         for field, (ratio, text) in _RATIOS.items()
     }
     return {"forward_seconds": (forward, "given")} | {
-        field: (given[field], "given") if field in given else one for field, one in follow.items()
+        field: (given[field], "given") if field in given else derived for field, derived in follow.items()
     }
 
 
@@ -243,7 +263,8 @@ def _estimate_starters(
     # More digits would pretend that an estimate is known well.
     seconds = {field: _round(getattr(timed, field)) for field in fields}
     ends = {
-        field: (_round(one / _ASSUMED_SPREAD), _round(one * _ASSUMED_SPREAD)) for field, one in seconds.items()
+        field: (_round(value / _ASSUMED_SPREAD), _round(value * _ASSUMED_SPREAD))
+        for field, value in seconds.items()
     }
     basis = {
         field: Basis(

@@ -72,7 +72,8 @@ def refuse_limit(
     later = format_limit(find_limit(infeasible.need), like=limit)
     if later != needed:
         parts = f" in a new process, where its first steps are tried; afterwards {later} are enough{parts}"
-    ways = [f"at least {needed} ({least:,} bytes)", *_name_quicker(infeasible, least=least, like=limit)]
+    ways = [f'at least memory="{needed}" ({least:,} bytes)']
+    ways += _name_quicker(infeasible, least=least, like=limit)
     # The workspace may shrink with the batch, or grow a little, as less of it lies where tapes were.
     fixed = max(request.case.workload.workspace_bytes, _GRADIENTS * gradients)
     share = (limit - fixed) / (least - fixed) if least > fixed else 0.0
@@ -80,7 +81,7 @@ def refuse_limit(
         ways.append(f"a batch of at most about {math.floor(100 * share)}% of this one")
     elif limit > max(_GRADIENTS * gradients, _LEAST_SHARE * least):
         ways.append("perhaps a much smaller batch")
-    steps = [one["value"] for one in infeasible.suggestions if one["change"] == "steps"]
+    steps = [suggestion["value"] for suggestion in infeasible.suggestions if suggestion["change"] == "steps"]
     if steps:
         share = max(steps) / request.case.workload.steps
         ways.append(f"a sequence of about {math.floor(100 * share)}% of this one (truncated BPTT)")
@@ -97,15 +98,19 @@ def refuse_limit(
 
 def _name_quicker(infeasible: Infeasible, *, least: int, like: int) -> list[str]:
     """Return the limit of a quick plan, in words, if that of the ``least`` limit is slow."""
-    plans = [one for one in infeasible.suggestions if one["change"] == "local_bytes"]
+    plans = [suggestion for suggestion in infeasible.suggestions if suggestion["change"] == "local_bytes"]
     limit, overhead = min(
-        ((find_limit(one["value"]), one["overhead"]) for one in plans if one["overhead"] <= DEAR),
+        (
+            (find_limit(suggestion["value"]), suggestion["overhead"])
+            for suggestion in plans
+            if suggestion["overhead"] <= DEAR
+        ),
         default=(0, 0.0),
     )
     if limit <= least:
         return []
-    told = f"{overhead:+.0%} time over plain backpropagation"
-    return [f"{format_limit(limit, like=like)} for a plan that takes about {told}"]
+    price = f"{overhead:+.0%} time over plain backpropagation"
+    return [f'memory="{format_limit(limit, like=like)}" for a plan that takes about {price}']
 
 
 def note_offload(plan: Plan, *, local: Plan | None, remote: Plan, place: str) -> Plan:
@@ -122,7 +127,7 @@ def note_offload(plan: Plan, *, local: Plan | None, remote: Plan, place: str) ->
 def describe_choice(plan: Plan, limit: int) -> str:
     """Return what was chosen and what it costs, in a line."""
     settings = ", ".join(f"{name} {value}" for name, value in plan.parameters.items())
-    bought = "".join(f" ({one.text})" for one in plan.estimate_basis if one.field == OFFLOAD)
+    bought = "".join(f" ({entry.text})" for entry in plan.estimate_basis if entry.field == OFFLOAD)
     return (
         f"{plan.strategy}{f' ({settings})' if settings else ''} for {format_things(plan.steps, 'step')}: "
         f"{format_bytes(plan.predicted.local_peak_bytes, like=limit)} of {format_bytes(limit, like=limit)}, "

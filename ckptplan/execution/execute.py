@@ -88,7 +88,9 @@ def execute(
     calls = {"advance": advance, "record": record, "backward": backward, **calls}
     optional = {"transfer": calls["transfer"], "expect": expect, "until": until}
     missing = {name for name, function in optional.items() if function is None}
-    check_functions(**{name: one for name, one in {**calls, **optional}.items() if name not in missing})
+    check_functions(
+        **{name: function for name, function in {**calls, **optional}.items() if name not in missing}
+    )
     source, costs, budget = _read_plan(plan, until)
     if calls["transfer"] is None and _moves_states(plan, source):
         raise InputError(
@@ -96,7 +98,7 @@ def execute(
             field="transfer",
             accepted="transfer(states, source, target)",
         )
-    if isinstance(plan, Schedule) and plan.drops_caches and not _accepts(advance, "cached"):
+    if isinstance(plan, Plan | Schedule) and plan.drops_caches and not _accepts(advance, "cached"):
         raise InputError(
             "does not take cached=, and the schedule keeps the caches of some steps only",
             field="advance",

@@ -86,7 +86,7 @@ def measure(
             times["backward"].append(clock(backward))
     finally:
         put(first)
-    forward, recorded, reversal = (max(median(found), 1e-9) for found in times.values())
+    forward, recorded, reversal = (max(median(seconds), 1e-9) for seconds in times.values())
     timed = _describe(None, f"median of {_ROUNDS} runs of the first {count} steps")
     times_of_steps = ("forward_seconds", "backward_seconds", "recompute_seconds", "record_overhead_seconds")
     basis = {

@@ -6,13 +6,17 @@ The vocabularies differ in four ways, which this translation bridges:
 - tapes ("adjoint dependencies") are stored in WORK if they are reversed at once, else in RAM until they are
   needed in WORK;
 - a Load and the Free after it become one Move; a Free alone becomes a Move to NONE;
-- it moves one state at a time, so a Transfer of n states becomes n Moves.
+- it moves one state at a time, so a Transfer of n states becomes n Moves; in the first sweep, where executors
+  only run forwards, a state that would be transferred is stored in its tier by the run after its Save.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from itertools import chain
+from math import inf
 from typing import TypeAlias
 
 from checkpoint_schedules import (
@@ -26,10 +30,12 @@ from checkpoint_schedules import (
     StorageType,
 )
 
-from ckptplan.errors import InputError
+from ckptplan.errors import InputError, refuse
+from ckptplan.execution.online import OnlineSchedule
 from ckptplan.model.plan import Plan
-from ckptplan.planning.playback import actions
+from ckptplan.planning.playback import schedule_of
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
+from ckptplan.schedule.schedule import Schedule
 
 Translated: TypeAlias = Copy | EndForward | EndReverse | Forward | Move | Reverse
 
@@ -37,17 +43,19 @@ _STORAGE = {Tier.LOCAL: StorageType.RAM, Tier.REMOTE: StorageType.DISK}
 WORK, NONE = StorageType.WORK, StorageType.NONE
 
 
-class PlannedSchedule(CheckpointSchedule):  # type: ignore[misc] # the package is untyped
-    """The schedule of a plan, for one adjoint calculation; ``max_n`` is the plan's T."""
+class AdjointSchedule(CheckpointSchedule):  # type: ignore[misc] # the package is untyped
+    """A schedule of ckptplan for one adjoint calculation."""
 
-    def __init__(self, plan: Plan) -> None:
-        actions(plan)  # raises now for a plan without a schedule
-        super().__init__(max_n=plan.steps)
-        self._plan = plan
+    def __init__(self, max_n: int | None) -> None:
+        super().__init__(max_n=max_n)
         self._exhausted = False
 
+    @abstractmethod
+    def _translate(self) -> Iterator[Translated]:
+        """Yield the actions of the other package."""
+
     def _iterator(self) -> Iterator[Translated]:
-        for action in translate_schedule(actions(self._plan), steps=self._plan.steps):
+        for action in self._translate():
             if isinstance(action, Forward):
                 self._n = action.n1
             elif isinstance(action, (Copy, Move)) and action.to_storage is WORK:
@@ -63,10 +71,21 @@ class PlannedSchedule(CheckpointSchedule):  # type: ignore[misc] # the package i
         """Whether the adjoint calculation has ended."""
         return self._exhausted
 
+
+class PlannedSchedule(AdjointSchedule):
+    """A schedule of known length; ``max_n`` is its T."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        super().__init__(max_n=schedule.steps)
+        self._schedule = schedule
+
+    def _translate(self) -> Iterator[Translated]:
+        return translate_schedule(self._schedule, steps=self._schedule.steps)
+
     @cached_property
     def _storage_types(self) -> set[StorageType]:
         types = {WORK}
-        for action in translate_schedule(actions(self._plan), steps=self._plan.steps):
+        for action in self._translate():
             if isinstance(action, Forward) and (action.write_ics or action.write_adj_deps):
                 types.add(action.storage)
             elif isinstance(action, (Copy, Move)):
@@ -78,6 +97,52 @@ class PlannedSchedule(CheckpointSchedule):  # type: ignore[misc] # the package i
         return storage_type in self._storage_types
 
 
+class UnendedSchedule(AdjointSchedule):
+    """A schedule whose sequence ends when ``finalize(n)`` is called after n steps.
+
+    Until then ``max_n`` is None. States are dropped and moved while the sequence goes on, and steps run from a
+    state as far as is needed.
+    """
+
+    def __init__(self, schedule: OnlineSchedule) -> None:
+        super().__init__(max_n=None)
+        self._online = schedule
+
+    def _translate(self) -> Iterator[Translated]:
+        ahead = self._online.actions(self._has_ended)
+        translator = _Translator(None)
+        for action in ahead:
+            if translator.ended:
+                # Nothing depends on the caller any more, so that the next action can be looked at.
+                yield from translator.translate_all(chain([action], ahead))
+                return
+            yield from translator.translate(action, None)
+            if isinstance(action, Advance) and self._has_ended(action.stop):
+                yield translator.end(action.stop)
+
+    def _has_ended(self, steps: int) -> bool:
+        return self._max_n is not None and steps >= self._max_n
+
+    def uses_storage_type(self, storage_type: StorageType) -> bool:
+        """Return whether the schedule may use this storage."""
+        types = {WORK, StorageType.RAM} | ({StorageType.DISK} if self._online.remote_slots else set())
+        return storage_type in types
+
+
+def make_schedule(given: Plan | Schedule | OnlineSchedule) -> AdjointSchedule:
+    """Return a plan or a schedule for the other package. Raises InputError."""
+    if isinstance(given, OnlineSchedule):
+        return UnendedSchedule(given)
+    if isinstance(given, Plan):
+        given = schedule_of(given)
+        iter(given)  # raises now for a plan without a schedule
+    if not isinstance(given, Schedule):
+        raise refuse(
+            given, "is no schedule", field="plan", accepted="a plan, a Schedule, or ckptplan.online(...)"
+        )
+    return PlannedSchedule(given)
+
+
 def translate_schedule(schedule: Iterable[Action], *, steps: int) -> Iterator[Translated]:
     """Translate a legal schedule, action by action.
 
@@ -85,27 +150,41 @@ def translate_schedule(schedule: Iterable[Action], *, steps: int) -> Iterator[Tr
     steps only, a Save without a run after it, a run from a state that is longer than the run that stored it,
     and a tape that is stored separately from the state before it. No strategy does any of these.
     """
-    translator = _Translator(steps)
-    ahead = iter(schedule)
-    action = next(ahead, None)
-    while action is not None:
-        if isinstance(action, Advance) and action.cached is not None:
-            raise _refuse("the caches of some steps are not kept")
-        following = next(ahead, None)
-        merged = _merge(action, following)
-        if merged is not None:
-            action = merged
-            continue
-        yield from translator.translate(action, following)
-        action = following
-    yield EndReverse()
+    return _Translator(steps).translate_all(_store_at_once(schedule, steps=steps))
+
+
+def _store_at_once(schedule: Iterable[Action], *, steps: int) -> Iterator[Action]:
+    """Yield the actions; states that the first sweep would move to remote memory are saved there at once."""
+    ahead, sweep = iter(schedule), list[Action]()
+    for action in ahead:
+        sweep.append(action)
+        if isinstance(action, Advance | Record) and action.stop == steps:
+            break
+    # All that happens to each state: it is saved in local memory, and then it moves.
+    events: dict[int, list[tuple[type, Tier]]] = {}
+    for action in sweep:
+        if isinstance(action, Save | Load | Free):
+            events.setdefault(action.state, []).append((type(action), action.tier))
+        elif isinstance(action, Transfer):
+            for state in action.states:
+                events.setdefault(state, []).append((Transfer, action.target))
+    moved = {state for state, own in events.items() if own == [(Save, Tier.LOCAL), (Transfer, Tier.REMOTE)]}
+    for action in sweep:
+        if isinstance(action, Save) and action.state in moved and action.tier is Tier.LOCAL:
+            yield Save(action.state, Tier.REMOTE)
+        elif isinstance(action, Transfer):
+            if states := tuple(state for state in action.states if state not in moved):
+                yield Transfer(states, action.source, action.target)
+        else:
+            yield action
+    yield from ahead
 
 
 def _merge(action: Action, following: Action | None) -> Advance | None:
     """Return two consecutive runs as one, since restart data reach as far as the run that stores them."""
-    if isinstance(action, Advance) and isinstance(following, Advance) and action.stop == following.start:
-        return Advance(action.start, following.stop)
-    return None
+    if not isinstance(action, Advance) or not isinstance(following, Advance) or following.cached is not None:
+        return None
+    return Advance(action.start, following.stop) if action.stop == following.start else None
 
 
 def _refuse(what: str) -> InputError:
@@ -115,20 +194,43 @@ def _refuse(what: str) -> InputError:
 class _Translator:
     """Tracks where states and tapes are, in the terms of the other package."""
 
-    def __init__(self, steps: int) -> None:
-        self.steps = self.adjoint = steps
+    def __init__(self, steps: int | None) -> None:
+        #: T, None as long as it is not known; and the first step that has been reversed.
+        self.steps = steps
+        self.adjoint: float = inf if steps is None else steps
         self.ended = False
         #: The working state, and the tiers of pending Saves, in which the next run will store it.
         self.position = 0
         self.asked: list[Tier] = []
         #: How far restart data reach: by state, and for the working state.
-        self.reaches: dict[int, int] = {}
-        self.reach = steps
+        self.reaches: dict[int, float] = {}
+        self.reach: float = self.adjoint
         #: The contents stored under (step, tier): 'state', 'tapes' or both.
         self.stored: dict[tuple[int, Tier], set[str]] = {}
         #: Recorded runs that are not in WORK, ascending: (start, stop, tier).
         self.recorded: list[tuple[int, int, Tier]] = []
         self.swallowed: Free | None = None
+
+    def translate_all(self, schedule: Iterable[Action]) -> Iterator[Translated]:
+        """Translate all actions that are left."""
+        ahead = iter(schedule)
+        action = next(ahead, None)
+        while action is not None:
+            if isinstance(action, Advance) and action.cached is not None:
+                raise _refuse("the caches of some steps are not kept (plan with cache='all')")
+            following = next(ahead, None)
+            merged = _merge(action, following)
+            if merged is not None:
+                action = merged
+                continue
+            yield from self.translate(action, following)
+            action = following
+        yield EndReverse()
+
+    def end(self, steps: int) -> EndForward:
+        """End the first sweep after so many steps."""
+        self.ended, self.steps, self.adjoint = True, steps, steps
+        return EndForward()
 
     def translate(self, action: Action, following: Action | None) -> Iterator[Translated]:
         if self.asked and not isinstance(action, (Save, Free, Transfer, Advance, Record)):
@@ -157,7 +259,8 @@ class _Translator:
         if (self.asked or (tapes and not at_once)) and (start, tier) in self.stored:
             raise _refuse(f"the tape of step {start} is stored apart from the state before it")
         if self.asked:
-            self.reaches[start] = stop
+            # In a sequence whose end is not known, no run knows how far others will go.
+            self.reaches[start] = inf if self.steps is None else stop
         storage = _STORAGE[tier] if self.asked or (tapes and not at_once) else WORK
         yield Forward(start, stop, bool(self.asked), tapes, storage)
         if self.asked:
@@ -172,8 +275,7 @@ class _Translator:
         self.asked = []
         self.position = stop
         if stop == self.steps and not self.ended:
-            self.ended = True
-            yield EndForward()
+            yield self.end(stop)
 
     def _reverse(self, action: Backward) -> Iterator[Translated]:
         stop = action.stop

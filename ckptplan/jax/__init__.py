@@ -14,6 +14,9 @@ except ImportError as error:
 
 from ckptplan.jax.api import bptt, plan_for, scan
 from ckptplan.jax.while_loop import while_loop
-from ckptplan.storage.place import Offload
 
-__all__ = ["Offload", "bptt", "plan_for", "scan", "while_loop"]
+__all__ = ["bptt", "plan_for", "scan", "while_loop"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

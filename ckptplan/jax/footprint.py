@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ckptplan.errors import PlanMismatch
-from ckptplan.jax.jaxprs import Same
+from ckptplan.jax.jaxprs import ById
 from ckptplan.jax.leaves import byte_size
 from ckptplan.jax.sums import GradientSums
 from ckptplan.jax.table import RowTable, tabulate
@@ -18,6 +18,7 @@ from ckptplan.jax.work import (
     estimate_live_bytes,
     estimate_product_seconds,
     estimate_seconds,
+    variable_bytes,
 )
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import Workload
@@ -43,9 +44,9 @@ class StepFootprint:
     seconds: dict[str, float]
 
     @property
-    def together(self) -> int:
+    def steps_per_matmul(self) -> int:
         """The steps whose products of gradients are formed at once."""
-        return self.sums.together
+        return self.sums.steps_per_matmul
 
     @property
     def tape(self) -> Tape:
@@ -75,10 +76,10 @@ class StepFootprint:
 
     def tabulate(self, plan: Plan | Schedule) -> RowTable:
         """Return the table of a plan or a schedule for such steps."""
-        return tabulate(Same(plan), self.traced.step.state, self.sums.recording.tape)
+        return tabulate(ById(plan), self.traced.step.state, self.sums.recording.tape)
 
     def predict(self, plan: Plan) -> int:
-        """Return what a program of a plan needs: buffers can hold more than what is kept at one time."""
+        """Return the bytes that a plan's program needs. Its buffers may be larger than the peak."""
         table = self.tabulate(plan)
         return plan.predicted.local_peak_bytes + table.buffer_bytes - table.held_bytes
 
@@ -89,7 +90,7 @@ class StepFootprint:
     @property
     def name(self) -> str:
         """The name of workloads of this kind; its end says of products of several steps at once."""
-        return f"jax-{self.tape}" + (f"-{self.together}" if self.together > 1 else "")
+        return f"jax-{self.tape}" + (f"-{self.steps_per_matmul}" if self.steps_per_matmul > 1 else "")
 
 
 def measure_step(traced: TracedGradient) -> tuple[StepFootprint, ...]:
@@ -97,7 +98,7 @@ def measure_step(traced: TracedGradient) -> tuple[StepFootprint, ...]:
 
     Each kind comes alone, and with products of several steps at once if there are any.
     """
-    return tuple(one for kind in TAPES for one in _measure(Recording(traced, kind)))
+    return tuple(footprint for kind in TAPES for footprint in _measure(Recording(traced, kind)))
 
 
 def _measure(recording: Recording) -> Iterator[StepFootprint]:
@@ -106,20 +107,23 @@ def _measure(recording: Recording) -> Iterator[StepFootprint]:
     constants, state = step.constants, step.state
     total = byte_size([constants[place] for place in wanted.constants])
     alone = GradientSums(recording)
-    formed = sum(byte_size([one.outvars[0].aval]) for one in alone.products)
+    formed = sum(variable_bytes(product.outvars[0]) for product in alone.products)
     running = max(estimate_live_bytes(forward), estimate_live_bytes(record))
     seconds = max(estimate_seconds(forward), _LEAST_SECONDS)
     for sums in (alone, alone.group()) if alone.products else (alone,):
-        if sums.together > 1:
+        if sums.steps_per_matmul > 1:
             # Factors are written in place. What else a step leaves may be held while products are formed.
-            kept = sums.together * sums.factor_bytes
+            kept = sums.steps_per_matmul * sums.factor_bytes
             live = formed + max(running, estimate_live_bytes(sums.each) - sums.factor_bytes)
         else:
             # Compilers may form the products of a step last, beside all of their factors.
             kept = 0
             last = formed + sums.factor_bytes + sums.added_bytes
             live = max(running, estimate_live_bytes(recording.reverse), last)
-        products = sum(estimate_product_seconds(one, together=sums.together) for one in sums.products)
+        products = sum(
+            estimate_product_seconds(product, steps_per_matmul=sums.steps_per_matmul)
+            for product in sums.products
+        )
         yield StepFootprint(
             sums=sums,
             # The sums of gradients, with the factors of a group; the state and its gradient; what a step holds;
@@ -128,7 +132,7 @@ def _measure(recording: Recording) -> Iterator[StepFootprint]:
             + kept
             + 2 * byte_size(state)
             + live
-            + max(estimate_hoisted_bytes(forward, forward.invars[: len(constants)]), sums.hoisted_bytes)
+            + max(estimate_hoisted_bytes(forward, step.fixed), sums.hoisted_bytes)
             + _SMALL_BYTES,
             seconds={
                 "forward_seconds": seconds,
@@ -149,18 +153,24 @@ def choose_footprint(
     for smaller tapes it is the kind with the smallest.
     """
     if isinstance(plan, Schedule):
-        return next(one for one in footprints if one.tape == (tape or "residuals"))
+        return next(footprint for footprint in footprints if footprint.tape == (tape or "residuals"))
     workload = plan.workload
     calibrated = None if workload.calibration is None else workload.calibration.tape
 
-    def likeness(one: StepFootprint) -> tuple[Any, ...]:
+    def likeness(footprint: StepFootprint) -> tuple[Any, ...]:
         # Products of several steps at once need the workspace that they were planned with.
-        is_grouped = calibrated is None and one.together > 1 and workload.name.endswith(f"-{one.together}")
-        return one.name == workload.name, one.tape_bytes, one.tape == calibrated, is_grouped
+        is_grouped = (
+            calibrated is None
+            and footprint.steps_per_matmul > 1
+            and workload.name.endswith(f"-{footprint.steps_per_matmul}")
+        )
+        return footprint.name == workload.name, footprint.tape_bytes, footprint.tape == calibrated, is_grouped
 
-    allowed = [one for one in footprints if tape in {None, one.tape}]
-    fitting = [one for one in allowed if one.tape_bytes <= _within(workload.tape_bytes, workload)]
-    return max(fitting, key=likeness) if fitting else min(allowed, key=lambda one: one.tape_bytes)
+    allowed = [footprint for footprint in footprints if tape in {None, footprint.tape}]
+    fitting = [
+        footprint for footprint in allowed if footprint.tape_bytes <= _within(workload.tape_bytes, workload)
+    ]
+    return max(fitting, key=likeness) if fitting else min(allowed, key=lambda footprint: footprint.tape_bytes)
 
 
 def warn_of_sizes(plan: Plan | Schedule, footprint: StepFootprint) -> None:
@@ -181,5 +191,5 @@ def warn_of_sizes(plan: Plan | Schedule, footprint: StepFootprint) -> None:
 
 
 def _within(planned: int, workload: Workload) -> float:
-    """Return the most bytes of all units that do not differ from those of one in a plan."""
+    """Return the bytes of all units up to which a counted size agrees with that of a plan."""
     return planned * (workload.units or 1) * (1 + _TOLERANCE)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from jax.extend import core
 
 from ckptplan.jax.leaves import Arrays
 
 
 def unnamed(info: core.DebugInfo) -> core.DebugInfo:
-    """Return where a jaxpr comes from, without the names of its arguments and results, which have changed."""
+    """Return where a jaxpr comes from, without the names of arguments and results, which have changed."""
     return info._replace(arg_names=None, result_paths=None)
 
 
@@ -25,15 +24,18 @@ def walk(jaxpr: core.Jaxpr) -> Iterator[core.Jaxpr]:
             yield from walk(inner)
 
 
+def variables(atoms: Iterable[Any]) -> list[Any]:
+    """Return the variables among some atoms, each once."""
+    return list(dict.fromkeys(atom for atom in atoms if not isinstance(atom, core.Literal)))
+
+
 def find_known(jaxpr: core.Jaxpr, known: Iterable[Any]) -> set[Any]:
     """Return the variables that can be computed from the known ones."""
-    found = set(known)
+    computable = set(known)
     for equation in jaxpr.eqns:
-        if not equation.effects and all(
-            isinstance(one, core.Literal) or one in found for one in equation.invars
-        ):
-            found.update(equation.outvars)
-    return found
+        if not equation.effects and computable.issuperset(variables(equation.invars)):
+            computable.update(equation.outvars)
+    return computable
 
 
 def slice_jaxpr(
@@ -41,20 +43,44 @@ def slice_jaxpr(
 ) -> core.Jaxpr:
     """Return the part of a jaxpr that computes variables from others, with or without what has effects."""
     given = set(inputs)
-    needed = {one for one in outputs if not isinstance(one, core.Literal)} - given
+    needed = set(variables(outputs)) - given
     kept: list[Any] = []
     for equation in reversed(jaxpr.eqns):
         if (effects and _has_effects(equation)) or not needed.isdisjoint(equation.outvars):
             kept.append(equation)
-            used = {one for one in equation.invars if not isinstance(one, core.Literal)}
-            needed |= used - given
+            needed |= set(variables(equation.invars)) - given
     seen = jaxpr.effects if effects else frozenset()
     return core.Jaxpr((), tuple(inputs), tuple(outputs), tuple(reversed(kept)), seen, unnamed(jaxpr.debug_info))
 
 
 def _has_effects(equation: Any) -> bool:
     """Return whether an operation does more than compute; communication over a named axis is part of that."""
-    return any(type(one).__name__ != "NamedAxisEffect" for one in equation.effects)
+    return any(type(effect).__name__ != "NamedAxisEffect" for effect in equation.effects)
+
+
+def replace_loop(
+    closed: core.ClosedJaxpr,
+    primitive: core.Primitive,
+    run: Callable[..., Sequence[Any]],
+    arguments: Sequence[Any],
+) -> list[Any]:
+    """Return the results of a traced function with ``run(params, *arguments)`` in place of its loop."""
+    jaxpr = closed.jaxpr
+    values = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *arguments), strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, core.Literal) else values[atom]
+
+    for equation in jaxpr.eqns:
+        if equation.primitive is primitive:
+            results = run(equation.params, *map(read, equation.invars))
+        else:
+            given = variables(equation.invars)
+            results = evaluate(
+                slice_jaxpr(jaxpr, equation.outvars, given, effects=False), list(map(read, given))
+            )
+        values.update(zip(equation.outvars, results, strict=True))
+    return list(map(read, jaxpr.outvars))
 
 
 def inline_calls(closed: core.ClosedJaxpr) -> tuple[core.Jaxpr, Arrays]:
@@ -67,19 +93,19 @@ def inline_calls(closed: core.ClosedJaxpr) -> tuple[core.Jaxpr, Arrays]:
 
     def add(inner: core.ClosedJaxpr, arguments: Sequence[Any]) -> list[Any]:
         """Add the operations of a jaxpr of some arguments, under new names, and return its results."""
-        held = [core.Var(one.aval) for one in inner.jaxpr.constvars]
+        held = [core.Var(variable.aval) for variable in inner.jaxpr.constvars]
         constants.update(zip(held, inner.consts, strict=True))
         names = dict(zip((*inner.jaxpr.constvars, *inner.jaxpr.invars), (*held, *arguments), strict=True))
 
-        def read(one: Any) -> Any:
-            return one if isinstance(one, core.Literal) else names[one]
+        def read(atom: Any) -> Any:
+            return atom if isinstance(atom, core.Literal) else names[atom]
 
         for equation in inner.jaxpr.eqns:
             given = list(map(read, equation.invars))
             if _is_plain_call(equation):
                 made = add(equation.params["jaxpr"], given)
             else:
-                made = [core.Var(one.aval) for one in equation.outvars]
+                made = [core.Var(variable.aval) for variable in equation.outvars]
                 operations.append(equation.replace(invars=given, outvars=made))
             names.update(zip(equation.outvars, made, strict=True))
         return list(map(read, inner.jaxpr.outvars))
@@ -94,62 +120,42 @@ def _is_plain_call(equation: Any) -> bool:
     """Return whether an operation is a call by ``jax.jit`` that asks for no sharding."""
     shardings = (*equation.params.get("in_shardings", ()), *equation.params.get("out_shardings", ()))
     return equation.primitive.name in {"jit", "pjit"} and all(
-        type(one).__name__ == "UnspecifiedValue" for one in shardings
+        type(sharding).__name__ == "UnspecifiedValue" for sharding in shardings
     )
 
 
-#: What the derivatives of an operation are, which its own results do not depend on.
-_RULES = frozenset(("jvp_jaxpr_fun", "fwd_jaxpr_thunk", "bwd"))
+def vary_constants(body: core.ClosedJaxpr, constants: Arrays) -> tuple[core.ClosedJaxpr, Arrays]:
+    """Return the body of a loop with constants that vary over devices before the loop, not in each step.
 
-
-def identify(jaxpr: core.Jaxpr) -> Hashable:
-    """Return what two jaxprs have in common only if they compute the same, derivatives aside.
-
-    Functions that they call, and arrays that they hold, are the same objects then.
+    Within ``shard_map``, the devices then add up the gradients of the constants once, after the loop. Constants
+    are the first arguments of the body.
     """
-    numbers: dict[Any, int] = {}
-
-    def name(one: Any) -> Hashable:
-        if isinstance(one, core.Literal):
-            return one.aval, np.asarray(one.val).tobytes()
-        return numbers.setdefault(one, len(numbers)), one.aval
-
-    def of(value: Any) -> Hashable:
-        if isinstance(value, core.Jaxpr):
-            return identify(value)
-        if isinstance(value, core.ClosedJaxpr):
-            return identify(value.jaxpr), tuple(map(Same, value.consts))
-        if isinstance(value, tuple | list):
-            return tuple(map(of, value))
-        try:
-            hash(value)
-        except TypeError:
-            return Same(value)
-        found: Hashable = value
-        return found
-
-    given = tuple(map(name, (*jaxpr.constvars, *jaxpr.invars)))
-    operations = tuple(
-        (
-            equation.primitive,
-            equation.ctx,
-            tuple(map(name, equation.invars)),
-            tuple((key, of(value)) for key, value in sorted(equation.params.items()) if key not in _RULES),
-            tuple(map(name, equation.outvars)),
-        )
+    jaxpr, count = body.jaxpr, len(constants)
+    known = find_known(jaxpr, jaxpr.invars[:count])
+    varied = [
+        equation.outvars[0]
         for equation in jaxpr.eqns
-    )
-    return given, operations, tuple(map(name, jaxpr.outvars))
+        if equation.primitive.name == "pvary" and not known.isdisjoint(equation.outvars)
+    ]
+    if not varied or body.consts:
+        return body, constants
+    before = slice_jaxpr(jaxpr, varied, jaxpr.invars[:count], effects=False)
+    after = slice_jaxpr(jaxpr, jaxpr.outvars, (*jaxpr.invars, *varied), effects=True)
+    used = set(variables((*(atom for equation in after.eqns for atom in equation.invars), *after.outvars)))
+    values = zip(jaxpr.invars, constants, strict=False)
+    given = {variable: value for variable, value in values if variable in used}
+    given |= zip(varied, evaluate(before, constants), strict=True)
+    return core.ClosedJaxpr(after.replace(invars=(*given, *jaxpr.invars[count:])), ()), tuple(given.values())
 
 
-class Same:
-    """An object that equals itself alone."""
+class ById:
+    """An object that equals itself alone, as a key of a cache."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and self.value is other.value
+        return isinstance(other, ById) and self.value is other.value
 
     def __hash__(self) -> int:
         return id(self.value)
@@ -157,9 +163,9 @@ class Same:
 
 def evaluate(jaxpr: core.Jaxpr, arguments: Sequence[Any]) -> Arrays:
     """Return the results of a jaxpr without constants, as arrays: plain numbers may be among them."""
-    found = core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, ()))(*arguments)
-    kinds: Any = [one.aval for one in jaxpr.outvars]
+    values = core.jaxpr_as_fun(core.ClosedJaxpr(jaxpr, ()))(*arguments)
+    kinds: Any = [atom.aval for atom in jaxpr.outvars]
     return tuple(
-        one if hasattr(one, "dtype") else jnp.asarray(one, kind.dtype)
-        for one, kind in zip(found, kinds, strict=True)
+        value if hasattr(value, "dtype") else jnp.asarray(value, kind.dtype)
+        for value, kind in zip(values, kinds, strict=True)
     )

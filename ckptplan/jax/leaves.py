@@ -1,4 +1,8 @@
-"""Leaves of trees as arrays that buffers can hold, also within ``shard_map``, and parts with a gradient."""
+"""Arrays of states, outputs and tapes: their bytes, zeros of their types, and buffers that hold many of them.
+
+A leaf is described by its abstract value, which knows its shape, its type, how a mesh shards it and, within
+``shard_map``, the axes of devices along which it varies.
+"""
 
 from __future__ import annotations
 
@@ -7,43 +11,51 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
+from jax.interpreters import ad
 
-#: What numbers of fp32 take; smaller ones are held as integers.
+#: The bytes of a number of fp32. Buffers on a CPU hold smaller floating-point numbers as integers.
 _FLOAT_BYTES = 4
-#: The arrays of a tree, side by side.
-Arrays = tuple[jax.Array, ...]
-
-
-def is_key(leaf: Any) -> bool:
-    """Return whether a leaf is an array of random keys."""
-    return bool(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
+#: Arrays side by side, or their abstract values.
+Arrays = tuple[Any, ...]
 
 
 def has_gradient(leaf: Any) -> bool:
-    """Return whether a leaf is of real or complex numbers."""
+    """Return whether a leaf consists of real or complex numbers."""
     return bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
 
 
-def widen(leaf: jax.Array) -> jax.Array:
+def differentiable(leaves: Sequence[Any]) -> tuple[int, ...]:
+    """Return the indices of the leaves that may have a gradient."""
+    return tuple(index for index, leaf in enumerate(leaves) if has_gradient(leaf))
+
+
+def pick(leaves: Sequence[Any], indices: Sequence[int]) -> Arrays:
+    """Return the leaves at some indices."""
+    return tuple(leaves[index] for index in indices)
+
+
+def fill(leaves: Sequence[Any], indices: Sequence[int], values: Sequence[Any]) -> Arrays:
+    """Return the leaves with other values at some indices."""
+    filled = list(leaves)
+    for index, value in zip(indices, values, strict=True):
+        filled[index] = value
+    return tuple(filled)
+
+
+def widen(leaf: Any) -> Any:
     """Return real numbers in fp32 at least."""
     return leaf.astype(jnp.float32) if leaf.dtype.itemsize < _FLOAT_BYTES else leaf
 
 
-def set_weak(leaf: jax.Array, *, weak: bool) -> jax.Array:
-    """Return an array whose type gives way to others, as that of a Python number, or does not."""
-    if jax.typeof(leaf).weak_type == weak:
-        return leaf
-    found: jax.Array = lax.convert_element_type_p.bind(
-        leaf, new_dtype=leaf.dtype, weak_type=weak, sharding=None
-    )
-    return found
+def set_weak(leaf: Any) -> Any:
+    """Return an array whose type gives way to other types, like the type of a Python number."""
+    return lax.convert_element_type_p.bind(leaf, new_dtype=leaf.dtype, weak_type=True, sharding=None)
 
 
-def split(leaves: Sequence[Any], *counts: int) -> tuple[tuple[Any, ...], ...]:
-    """Return parts of so many leaves, and the rest."""
-    parts: list[tuple[Any, ...]] = []
+def split(leaves: Sequence[Any], *counts: int) -> tuple[Arrays, ...]:
+    """Return groups with these numbers of leaves, and the remaining leaves."""
+    parts: list[Arrays] = []
     rest = tuple(leaves)
     for count in counts:
         parts.append(rest[:count])
@@ -51,150 +63,137 @@ def split(leaves: Sequence[Any], *counts: int) -> tuple[tuple[Any, ...], ...]:
     return (*parts, rest)
 
 
+def bytes_of(leaf: Any) -> int:
+    """Return the bytes of an array or of its abstract value, on each device if a mesh shards it explicitly."""
+    shape, sharding = leaf.shape, getattr(leaf, "sharding", None)
+    if isinstance(sharding, jax.sharding.NamedSharding) and any(sharding.spec.partitions):
+        shape = sharding.shard_shape(shape)
+    size = leaf.dtype.itemsize if hasattr(leaf, "dtype") else 0
+    for length in shape:
+        size *= length
+    return int(size)
+
+
 def byte_size(leaves: Sequence[Any]) -> int:
-    """Return the bytes of arrays or of their shapes."""
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    """Return the bytes of arrays or of their abstract values (``bytes_of``)."""
+    return sum(map(bytes_of, leaves))
 
 
-def shape_of(leaf: Any, *, skip: int = 0) -> jax.ShapeDtypeStruct:
-    """Return the shape and type of an array, and within ``shard_map`` the axes of devices it varies over.
-
-    ``skip`` axes are left out.
-    """
-    axes = _axes_of(leaf)
-    if axes is None:
-        return jax.ShapeDtypeStruct(leaf.shape[skip:], leaf.dtype)
-    everywhere = jax.sharding.NamedSharding(jax.sharding.get_abstract_mesh(), jax.sharding.PartitionSpec())
-    return jax.ShapeDtypeStruct(leaf.shape[skip:], leaf.dtype, sharding=everywhere, manual_axis_type=axes)
+def describe(leaves: Sequence[Any]) -> Arrays:
+    """Return the abstract values of arrays, none of them with a weak type."""
+    kinds = (leaf if isinstance(leaf, jax.core.ShapedArray) else jax.typeof(leaf) for leaf in leaves)
+    return tuple(leaf.update(weak_type=False) for leaf in kinds)
 
 
-def shapes_of(leaves: Sequence[Any]) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """Return the shapes and types of arrays."""
-    return tuple(map(shape_of, leaves))
+def argument_of(leaf: Any, *lead: int) -> jax.ShapeDtypeStruct:
+    """Return an argument to compile a program for: a leaf, with more axes in front of its own."""
+    mesh, sharding = leaf.sharding.mesh, None
+    if mesh.explicit_axes:
+        # Bytes are those of any devices.
+        devices = jax.make_mesh(mesh.axis_sizes, mesh.axis_names, axis_types=mesh.axis_types)
+        spec = jax.sharding.PartitionSpec(*(None for _ in lead), *leaf.sharding.spec.partitions)
+        sharding = jax.sharding.NamedSharding(devices, spec)
+    return jax.ShapeDtypeStruct((*lead, *leaf.shape), leaf.dtype, sharding=sharding)
 
 
-def _axes_of(leaf: Any) -> Any:
-    """Return what ``shard_map`` knows of an array, of its abstract value or of its shape; None for no axes."""
-    if isinstance(leaf, jax.ShapeDtypeStruct):
-        axes = leaf.manual_axis_type
+def varying_axes(leaf: Any) -> tuple[str, ...]:
+    """Return the axes of devices along which a leaf varies within ``shard_map``."""
+    kind = leaf.mat if hasattr(leaf, "mat") else jax.typeof(leaf).mat
+    return () if kind is None else tuple(sorted(kind.varying))
+
+
+def zeros_of(leaf: Any, *room: int) -> Any:
+    """Return zeros of the type of a leaf, with room for a number of them."""
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.extended):
+        zeros = lax.full(leaf.shape, 0, leaf.dtype)
+        if varying_axes(leaf):
+            zeros = lax.pcast(zeros, varying_axes(leaf), to="varying")
     else:
-        axes = leaf.mat if hasattr(leaf, "mat") else jax.typeof(leaf).mat
-    return axes if axes is not None and axes.varying else None
-
-
-def axes_of(leaf: Any) -> tuple[str, ...]:
-    """Return the axes of devices that an array varies over within ``shard_map``."""
-    axes = _axes_of(leaf)
-    return () if axes is None else tuple(sorted(axes.varying))
-
-
-def zeros_of(leaf: Any, *room: int) -> jax.Array:
-    """Return an array of zeros with room for a number of leaves, varying over devices as the leaf does."""
-    axes = _axes_of(leaf)
-    zeros = lax.full((*room, *leaf.shape), 0, leaf.dtype)
-    return zeros if axes is None else lax.pcast(zeros, tuple(axes.varying), to="varying")
+        zeros = ad.instantiate_zeros(ad.Zero(leaf.update(weak_type=False)))
+    return lax.broadcast(zeros, room) if room else zeros
 
 
 def make_zeros(leaves: Sequence[Any]) -> Arrays:
-    """Return arrays of zeros."""
+    """Return zeros of the types of leaves."""
     return tuple(map(zeros_of, leaves))
 
 
-def make_room(leaves: Sequence[Any], room: int) -> Arrays:
-    """Return arrays with room for a number of leaves, as ``put`` writes and ``release`` reads them.
+def make_room(leaves: Sequence[Any], room: int, *, as_words: bool = True) -> Arrays:
+    """Return buffers with room for a number of leaves, for ``put`` and ``release``.
 
-    Compilers for CPUs write small floating-point numbers into an array by way of a copy of it in fp32: they
-    are held as the integers of their bits.
+    Compilers for CPUs write a small floating-point number into an array by way of a copy of the whole array in
+    fp32. With ``as_words`` a buffer holds the bits of such numbers as integers, which have no derivative.
     """
-    return tuple(hold(zeros_of(leaf, room)) for leaf in leaves)
-
-
-def hold(leaf: jax.Array) -> jax.Array:
-    """Return an array as ``make_room`` holds it."""
-    small = jnp.issubdtype(leaf.dtype, jnp.floating) and leaf.dtype.itemsize < _FLOAT_BYTES
-    return to_words(leaf) if small else leaf
-
-
-def release(held: Sequence[jax.Array], leaves: Sequence[Any]) -> Arrays:
-    """Return arrays that were held, with the types of some leaves."""
-    pairs = zip(held, leaves, strict=True)
-    return tuple(one if one.dtype == leaf.dtype else from_words(one, leaf) for one, leaf in pairs)
-
-
-def take(arrays: Sequence[jax.Array], place: Any) -> Arrays:
-    """Return what is at a place of each array."""
-    return tuple(at(array, place) for array in arrays)
-
-
-def take_given(arrays: Sequence[jax.Array], place: Any) -> Arrays:
-    """Return what is at a place of each array that a loop is given, and does not change.
-
-    A compiler for CPUs would convert whole arrays of bf16 to fp32 before the loop: here it cannot tell that
-    they are the same in each round.
-    """
-    return take(*lax.optimization_barrier((tuple(arrays), place)))
-
-
-def at(array: jax.Array, place: Any) -> jax.Array:
-    """Return what is at a place of an array."""
-    found: jax.Array = lax.dynamic_index_in_dim(array, place, keepdims=False, allow_negative_indices=False)
-    return found
-
-
-def put(arrays: Sequence[jax.Array], leaves: Sequence[jax.Array], place: Any) -> Arrays:
-    """Return the arrays with other leaves at a place."""
-    return tuple(put_at(array, leaf, place) for array, leaf in zip(arrays, leaves, strict=True))
-
-
-def put_at(array: jax.Array, leaf: jax.Array, place: Any) -> jax.Array:
-    """Return an array of ``make_room`` with another leaf at a place."""
-    found: jax.Array = lax.dynamic_update_index_in_dim(
-        array, hold(leaf), place, 0, allow_negative_indices=False
+    return tuple(
+        to_words(zeros) if as_words and is_small(zeros) else zeros
+        for zeros in (zeros_of(leaf, room) for leaf in leaves)
     )
-    return found
 
 
-def choose(condition: Any, yes: Sequence[jax.Array], no: Sequence[jax.Array]) -> Arrays:
-    """Return one or the other arrays."""
-    return tuple(jnp.where(condition, one, other) for one, other in zip(yes, no, strict=True))
+def is_small(leaf: Any) -> bool:
+    """Return whether a leaf has floating-point numbers of less than 32 bits."""
+    return bool(jnp.issubdtype(leaf.dtype, jnp.floating)) and leaf.dtype.itemsize < _FLOAT_BYTES
+
+
+def to_words(leaf: Any) -> Any:
+    """Return the bits of small floating-point numbers as integers."""
+    if leaf.dtype == jnp.float4_e2m1fn:
+        return lax.bitcast_convert_type(leaf, jnp.uint4)
+    return lax.bitcast_convert_type(leaf, jnp.uint8 if leaf.dtype.itemsize == 1 else jnp.uint16)
+
+
+def release(held: Sequence[Any], leaves: Sequence[Any]) -> Arrays:
+    """Return arrays that come from buffers in the types of their leaves."""
+    pairs = zip(held, leaves, strict=True)
+    return tuple(
+        array if array.dtype == leaf.dtype else lax.bitcast_convert_type(array, leaf.dtype)
+        for array, leaf in pairs
+    )
+
+
+def take(arrays: Sequence[Any], index: Any) -> Arrays:
+    """Return what each array has at an index of its first axis."""
+    return tuple(at(array, index) for array in arrays)
+
+
+def take_given(arrays: Sequence[Any], index: Any) -> Arrays:
+    """Return what each array has at an index, of arrays that a loop is given and does not change.
+
+    A compiler for CPUs would convert whole arrays of bf16 to fp32 before the loop. The barrier hides that the
+    arrays are the same in each round.
+    """
+    return tuple(at(*lax.optimization_barrier((array, index))) for array in arrays)
+
+
+def at(array: Any, index: Any) -> Any:
+    """Return what an array has at an index of its first axis."""
+    return lax.dynamic_index_in_dim(array, index, keepdims=False, allow_negative_indices=False)
+
+
+def put(arrays: Sequence[Any], leaves: Sequence[Any], index: Any) -> Arrays:
+    """Return buffers with other leaves at an index."""
+    return tuple(put_at(array, leaf, index) for array, leaf in zip(arrays, leaves, strict=True))
+
+
+def put_at(array: Any, leaf: Any, index: Any) -> Any:
+    """Return a buffer with another leaf at an index."""
+    held = leaf if array.dtype == leaf.dtype else to_words(leaf)
+    return lax.dynamic_update_index_in_dim(array, held, index, 0, allow_negative_indices=False)
+
+
+def choose(condition: Any, yes: Sequence[Any], no: Sequence[Any]) -> Arrays:
+    """Return the first arrays if a condition holds, else the second ones."""
+    return tuple(jnp.where(condition, first, second) for first, second in zip(yes, no, strict=True))
 
 
 def run_if(condition: Any, body: Callable[[Any], Any], carry: Any) -> Any:
     """Return what a body makes of a carry if a condition holds, else the carry.
 
-    As a loop of no or one round: a condition of JAX would copy what passes through it.
+    The loop has one round or none: a condition of JAX would copy the arrays that pass through it.
     """
-    _, found = lax.while_loop(
-        lambda some: some[0], lambda some: (jnp.zeros_like(some[0]), body(some[1])), (condition, carry)
+    _, after = lax.while_loop(
+        lambda state: state[0],
+        lambda state: (jnp.zeros_like(state[0]), body(state[1])),
+        (condition, carry),
     )
-    return found
-
-
-def to_words(leaf: jax.Array) -> jax.Array:
-    """Return the bits of an array as integers of up to 32 bits, which no setting of JAX rounds on their way."""
-    if is_key(leaf):
-        leaf = jax.random.key_data(leaf)
-    if leaf.dtype == jnp.bool_:
-        return leaf.astype(jnp.uint8)
-    if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
-        leaf = jnp.stack([jnp.real(leaf), jnp.imag(leaf)])
-    return lax.bitcast_convert_type(leaf, _word(leaf))
-
-
-def from_words(words: jax.Array, like: Any) -> jax.Array:
-    """Return the array that ``to_words`` made these integers of."""
-    if is_key(like):
-        found: jax.Array = jax.random.wrap_key_data(words, impl=jax.random.key_impl(like))
-        return found
-    if like.dtype == jnp.bool_:
-        return words.astype(jnp.bool_)
-    if jnp.issubdtype(like.dtype, jnp.complexfloating):
-        parts = lax.bitcast_convert_type(words, np.real(np.zeros((), like.dtype)).dtype)
-        return lax.complex(parts[0], parts[1])
-    return lax.bitcast_convert_type(words, like.dtype)
-
-
-def _word(leaf: jax.Array) -> Any:
-    if leaf.dtype == jnp.float4_e2m1fn:
-        return jnp.uint4
-    return {1: jnp.uint8, 2: jnp.uint16}.get(leaf.dtype.itemsize, jnp.uint32)
+    return after

@@ -11,32 +11,23 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import product
 from operator import itemgetter
-from typing import Any
+from typing import Any, SupportsIndex
 
 import jax
 
 import ckptplan
-from ckptplan.errors import Infeasible, InputError
-from ckptplan.execution.advice import (
-    DEAR,
-    advise_offload,
-    describe_choice,
-    find_limit,
-    leave_margin,
-    note_offload,
-    refuse_limit,
-)
+from ckptplan.errors import Infeasible, InputError, PlanMismatch
+from ckptplan.execution.advice import DEAR, describe_choice, find_limit, leave_margin, refuse_limit
 from ckptplan.jax.footprint import StepFootprint, measure_step
-from ckptplan.jax.jaxprs import Same, identify
-from ckptplan.jax.leaves import byte_size
-from ckptplan.jax.program import Loop, count_bytes, make_loop
-from ckptplan.jax.remote import find_ways
-from ckptplan.jax.step import TracedStep
+from ckptplan.jax.leaves import byte_size, differentiable, pick
+from ckptplan.jax.primitives import Batch
+from ckptplan.jax.program import LoopProgram, count_bytes, make_program
+from ckptplan.jax.step import Step
 from ckptplan.jax.tapes import Tape, TracedGradient
 from ckptplan.model.plan import Plan
 from ckptplan.model.workload import ACTION_TIMES, TIMES, Basis, Workload
@@ -44,8 +35,7 @@ from ckptplan.planning.optimize import rank_strategies
 from ckptplan.planning.request import Request
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.search.question import find_reason
-from ckptplan.storage.place import Link, OffloadPlace, assume_link
-from ckptplan.units import format_bytes, parse_limit
+from ckptplan.units import format_bytes, format_limit, parse_limit
 
 #: Programs that are compiled to plan one loop.
 _MOST_PROGRAMS = 3
@@ -54,6 +44,8 @@ _ROOMY = 0.8
 #: A program need not be compiled if the limit has room for twice its bytes, and for so many times the estimated
 #: workspace: bf16, which compilers for CPUs copy to fp32, has taken eight times of it.
 _SURELY = 10
+#: The step number and the loss, which ``bptt`` has in its state and tapes and ``scan`` does not.
+_LOSS_BYTES = 16
 #: What a row of the table takes in addition to its steps.
 _ROW_SECONDS = 2e-6
 
@@ -73,11 +65,15 @@ def find_times(
         return {**footprint.seconds, **of_rows}, basis
     units = timed.units or 1
     state, tape = timed.state_bytes * units, timed.tape_bytes * units
-    equal = [one for one in among if (one.state_bytes, one.tape_bytes) == (state, tape)]
+    equal = [
+        candidate
+        for candidate in among
+        if max(abs(candidate.state_bytes - state), abs(candidate.tape_bytes - tape)) <= _LOSS_BYTES
+    ]
     kind = None if timed.calibration is None else timed.calibration.tape
-    measured = next((one for one in equal if one.tape == kind), equal[0] if equal else None)
+    measured = next((candidate for candidate in equal if candidate.tape == kind), equal[0] if equal else None)
     if measured is None:
-        tapes = ", ".join(format_bytes(one.tape_bytes) for one in among)
+        tapes = ", ".join(format_bytes(candidate.tape_bytes) for candidate in among)
         raise InputError(
             f"{timed.name!r} has a state of {format_bytes(state)} and tapes of {format_bytes(tape)}; this step "
             f"has {format_bytes(among[0].state_bytes)}, and tapes of {tapes}",
@@ -89,7 +85,7 @@ def find_times(
     if footprint.name == measured.name:
         return seconds, Basis(kind="measured", why=why)
     parts = "forward_seconds", "record_overhead_seconds", "backward_seconds"
-    pace = sum(seconds[one] for one in parts) / sum(measured.seconds[one] for one in parts)
+    pace = sum(seconds[name] for name in parts) / sum(measured.seconds[name] for name in parts)
     seconds |= {
         name: pace * footprint.seconds[name] for name in ("record_overhead_seconds", "backward_seconds")
     }
@@ -99,137 +95,44 @@ def find_times(
 
 #: Closed forms whose programs take what was predicted, whatever the shapes of states and tapes.
 _EXACT = ("base", "standard", "nested", "revolve")
-#: Those that keep states in remote memory.
-_REMOTE = ("remote", "hierarchical", "double", "periodic")
 _COUNTED = ("state_bytes", "tape_bytes", "resident_bytes_per_step", "resident_bytes", "workspace_bytes")
 #: The share of time that another plan has to gain to be searched.
 _GAIN = 0.01
+#: Outputs are much of a limit from this share on.
+_MUCH = 0.25
+#: A plan with more than this share of additional time is slow, and one with at most ``DEAR`` is quick.
+_SLOW = 2.0
+#: Limits that are tried to find the one from which plans are quick: each is larger by this factor.
+_FACTOR, _MOST_FACTORS = 1.25, 40
 _log = logging.getLogger("ckptplan.jax")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class LoopCall:
-    """A call of a loop: its step, its length, and what chooses how to run it once a gradient is wanted.
-
-    Calls that compute the same are equal, so that a program is compiled once for them.
+@dataclass(frozen=True, kw_only=True)
+class Ways:
+    """What chooses how a loop runs once a gradient is wanted.
 
     Arguments:
-        step: the step of the loop.
-        steps: T.
-        reverse: whether the sequence runs from its end.
         plan: a plan or a schedule; None to make one within ``memory``.
         memory: the limit in bytes or text.
         workload: a calibrated workload whose times are taken.
         tape: the kind of tape; None to choose it.
-        place: where remote states go; None for host memory, and with ``memory`` for nowhere.
     """
 
-    step: TracedStep
-    steps: int
-    reverse: bool = False
     plan: Plan | Schedule | None = None
-    memory: int | str | None = None
+    memory: SupportsIndex | str | None = None
     workload: Workload | None = None
     tape: Tape | None = None
-    place: OffloadPlace | None = None
-
-    @cached_property
-    def _key(self) -> Hashable:
-        step = self.step
-        # The same operations are another loop if other arrays of them are its state, inputs or outputs.
-        ways = Same(self.plan), self.memory, Same(self.workload), self.tape, self.place
-        return identify(step.jaxpr), step.counts, step.is_batch, self.steps, self.reverse, *ways
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, LoopCall) and self._key == other._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-
-def plan_within(call: LoopCall, traced: TracedGradient) -> CountedPlan:
-    """Return the quickest plan whose program is within the limit of a call, and the footprint that it is for.
-
-    Raises InputError if no plan fits, with a limit that is then accepted, or if the workload is of another
-    step.
-    """
-    job = Job(call=call, measured=measure_step(traced))
-
-    def count(one: CountedPlan) -> CountedPlan:
-        if jax.sharding.get_abstract_mesh().manual_axes:
-            # A part of a program within shard_map is not compiled: its bytes are the estimate.
-            return replace(one, taken=one.footprint.predict(one.plan))
-        loop = make_loop(one.plan, one.footprint, reverse=call.reverse, place=call.place)
-        return replace(one, loop=loop, taken=count_bytes(loop))
-
-    found = search(job, count)
-    _log.info("%s", describe_choice(found.plan, job.limit))
-    if call.place is None and found.plan.predicted.overhead > DEAR and (advice := job.advise(found)):
-        _log.warning("%s", advice)
-    return found
-
-
-def search(job: Job, count: Callable[[CountedPlan], CountedPlan]) -> CountedPlan:
-    """Return the quickest plan whose program is within a limit; ``count`` tells the bytes of a program.
-
-    Whatever the first programs show, the last one is that of the plan with the least need: a limit that it is
-    within is always accepted. Raises InputError if the smallest program is too large.
-    """
-    limit, footprints = job.limit, job.allowed
-    best: CountedPlan | None = None
-    least: CountedPlan | None = None
-    for _ in range(_MOST_PROGRAMS - 1):
-        try:
-            found = job.find_plan(footprints)
-        except Infeasible:
-            if best is not None or least is not None:
-                break
-            found = least = _find_smallest(job, count)
-        else:
-            if best is not None and found.seconds >= best.seconds:
-                break
-            predicted, workspace = found.plan.predicted, found.footprint.workspace_bytes
-            if 2 * predicted.local_peak_bytes + _SURELY * workspace <= limit:
-                return found
-            found = count(found)
-        if found.taken <= limit:
-            best = found
-            if found.taken >= _ROOMY * limit or found.plan.strategy == "base":
-                break
-        footprints = [one.add(found.more) for one in footprints]
-    if best is not None:
-        return best
-    least = least or _find_smallest(job, count)
-    if least.taken > limit:
-        raise job.refuse(least)
-    return replace(least, plan=least.recount())
-
-
-def _find_smallest(job: Job, count: Callable[[CountedPlan], CountedPlan]) -> CountedPlan:
-    """Return the plan with the smallest program, or the quickest within the limit.
-
-    One keeps its states on the chip, and there is one for each way to keep them elsewhere.
-    """
-    ways = (job.find_least(one) for one in (None, *job.links))
-    local, *remote = (count(one) for one in ways if one is not None)
-    within = [one for one in remote if one.taken <= job.limit]
-    found = _choose_quicker(
-        local if local.taken <= job.limit else None, min(within, key=lambda one: one.seconds, default=None)
-    )
-    return found or min((local, *remote), key=lambda one: one.taken)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CountedPlan:
-    """A plan, the footprint that it is for, and the way that its states go off the chip."""
+    """A plan with the footprint that it is for, and what compiling its program showed."""
 
     plan: Plan
     footprint: StepFootprint
-    link: Link | None = None
-    #: Its program and the bytes of that, once it was compiled to count them. With machine code, it is the one
-    #: that runs.
-    loop: Loop | None = None
-    taken: int = 0
+    #: The program, once it was compiled to count its bytes.
+    program: LoopProgram | None = None
+    compiled_bytes: int = 0
 
     @property
     def seconds(self) -> float:
@@ -237,19 +140,19 @@ class CountedPlan:
         return self.plan.predicted.seconds
 
     @property
-    def more(self) -> int:
-        """The bytes that its program takes beyond what was predicted."""
-        return self.taken - self.footprint.predict(self.plan)
+    def excess_bytes(self) -> int:
+        """The bytes that the program takes beyond what was predicted."""
+        return self.compiled_bytes - self.footprint.predict(self.plan)
 
     def recount(self) -> Plan:
         """Return the plan with the workspace that its program shows, in a budget that is as much larger."""
         plan = self.plan
-        more = max(self.more, -plan.workload.workspace_bytes)
+        excess = max(self.excess_bytes, -plan.workload.workspace_bytes)
 
-        def add(whole: Any, field: str) -> Any:
-            return whole.model_copy(update={field: getattr(whole, field) + more})
+        def add(record: Any, field: str) -> Any:
+            return record.model_copy(update={field: getattr(record, field) + excess})
 
-        peak = plan.predicted.local_peak_bytes + more
+        peak = plan.predicted.local_peak_bytes + excess
         changed = {
             "workload": add(plan.workload, "workspace_bytes"),
             "profile": add(plan.profile, "local_bytes"),
@@ -259,164 +162,236 @@ class CountedPlan:
         return plan.model_copy(update=changed)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """A call that is to be planned within its limit.
+def plan_within(job: Job) -> CountedPlan:
+    """Return the quickest plan whose program is within a limit, and the footprint that it is for.
 
-    Outputs of all steps and their gradients are part of the limit, as are the wanted gradients of parameters
-    and inputs. ``measured`` are the footprints of its step (``measure_step``).
+    Raises InputError if no plan fits, with a limit that is then accepted, or if the workload is of another
+    step.
     """
 
-    call: LoopCall
-    measured: Sequence[StepFootprint]
+    def count(choice: CountedPlan) -> CountedPlan:
+        if jax.sharding.get_abstract_mesh().manual_axes:
+            # A part of a program within shard_map is not compiled: its bytes are the estimate.
+            return replace(choice, compiled_bytes=choice.footprint.predict(choice.plan))
+        program = make_program(choice.plan, choice.footprint, reverse=job.reverse, as_words=job.as_words)
+        taken = -(-count_bytes(program, batch=job.batch) // job.batch.size)
+        taken += job.copies_outputs * job.steps * byte_size(job.step.outputs)
+        return replace(choice, program=program, compiled_bytes=taken)
 
-    @cached_property
-    def links(self) -> tuple[Link, ...]:
-        """The ways to keep states off the chip. Raises InputError if the place cannot be used."""
-        call, state = self.call, self.measured[0].state_bytes
-        return find_ways(call.place, state_bytes=state, steps=call.steps, limit=self.limit)
+    choice = search(job, count)
+    _log.info("%s", describe_choice(choice.plan, job.limit))
+    job.warn(choice)
+    return choice
+
+
+def search(job: Job, count: Callable[[CountedPlan], CountedPlan]) -> CountedPlan:
+    """Return the quickest plan whose program is within a limit; ``count`` compiles a program.
+
+    Whatever the first programs show, the last one is that of the plan with the least need: a limit that it is
+    within is always accepted. Raises InputError if the smallest program is too large.
+    """
+    limit, footprints = job.limit, job.allowed
+    best: CountedPlan | None = None
+    smallest: CountedPlan | None = None
+    for _ in range(_MOST_PROGRAMS - 1):
+        try:
+            choice = job.find_quickest(footprints)
+        except Infeasible:
+            if best is not None or smallest is not None:
+                break
+            choice = smallest = count(job.min_memory_plan())
+        else:
+            if best is not None and choice.seconds >= best.seconds:
+                break
+            predicted, workspace = choice.plan.predicted, choice.footprint.workspace_bytes
+            if 2 * predicted.local_peak_bytes + _SURELY * workspace <= limit:
+                return choice
+            choice = count(choice)
+        if choice.compiled_bytes <= limit:
+            best = choice
+            if choice.compiled_bytes >= _ROOMY * limit or choice.plan.strategy == "base":
+                break
+        footprints = [footprint.add(choice.excess_bytes) for footprint in footprints]
+    if best is not None:
+        return best
+    smallest = smallest or count(job.min_memory_plan())
+    if smallest.compiled_bytes > limit:
+        raise job.refuse(smallest)
+    return replace(smallest, plan=smallest.recount())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A loop that is to be planned within the limit of ``ways``.
+
+    Outputs of all steps and their gradients are part of the limit, as are the wanted gradients of parameters
+    and inputs.
+
+    Arguments:
+        measured: the footprints of the step (``measure_step``).
+        steps: T.
+        ways: the limit, and what else the call says.
+        reverse: whether the sequence runs from its end.
+        batch: the batch that ``jax.vmap`` makes of the gradient; the limit is of all its examples.
+        as_words: whether buffers hold small floating-point numbers as integers.
+        copies_outputs: whether the caller's program holds the outputs of all steps twice.
+    """
+
+    measured: Sequence[StepFootprint]
+    steps: int
+    ways: Ways
+    reverse: bool = False
+    batch: Batch = field(default_factory=Batch)
+    as_words: bool = True
+    copies_outputs: bool = False
+
+    @classmethod
+    def of(cls, traced: TracedGradient, **options: Any) -> Job:
+        """Return the job of a traced step; the options are the fields."""
+        return cls(measured=measure_step(traced), **options)
+
+    @property
+    def step(self) -> Step:
+        """The step."""
+        return self.measured[0].traced.step
 
     @property
     def allowed(self) -> list[StepFootprint]:
         """The footprints of the kinds of tape to choose from."""
-        return [one for one in self.measured if self.call.tape in {None, one.tape}]
+        return [footprint for footprint in self.measured if self.ways.tape in {None, footprint.tape}]
 
-    @property
+    @cached_property
     def limit(self) -> int:
-        """The limit in bytes."""
-        return parse_limit(self.call.memory, field="memory")
+        """The limit of one example in bytes."""
+        return max(1, parse_limit(self.ways.memory, field="memory") // self.batch.size)
 
-    def find_plan(self, footprints: Sequence[StepFootprint]) -> CountedPlan:
-        """Return the quickest plan within the limit; beside links, it says what they bought.
+    def find_quickest(self, footprints: Sequence[StepFootprint], *, limit: int | None = None) -> CountedPlan:
+        """Return the quickest plan within the limit.
 
-        Raises Infeasible if there is no plan, with the least need of all footprints.
+        Exact strategies come first. The others may take longer than compiling the program, so they are searched
+        for the footprint of the exact plan. Nothing is searched that can gain little on what was found. Raises
+        Infeasible if there is no plan, with the least need of all footprints.
         """
+        limit = self.limit if limit is None else limit
         reasons: list[Infeasible] = []
-        local = self._find_quickest(footprints, (None,), reasons)
-        remote = self._find_quickest(footprints, self.links, reasons)
-        found = _choose_quicker(local, remote)
-        if found is None:
-            raise min(reasons, key=lambda one: (one.binding != "local_bytes", one.need))
-        return found
-
-    def _find_quickest(
-        self,
-        footprints: Sequence[StepFootprint],
-        links: Sequence[Link | None],
-        reasons: list[Infeasible],
-        *,
-        only_exact: bool = False,
-    ) -> CountedPlan | None:
-        """Return the quickest plan that uses one of the links, None standing for none.
-
-        Regular strategies come first. The others may take longer than compiling the program, so they are
-        searched for the footprint of the regular plan. Nothing is searched that can gain little on what was
-        found. Why there is no plan is added to ``reasons``.
-        """
-        found: CountedPlan | None = None
-        bounds = [(self._bound_seconds(*pair), *pair) for pair in product(footprints, links)]
-        for exact in (True,) if only_exact else (True, False):
-            regular = found
-            for least, footprint, link in sorted(bounds, key=itemgetter(0)):
-                if found is not None and least >= (1 - _GAIN) * found.seconds:
+        choice: CountedPlan | None = None
+        bounds = [
+            (self._make_request(footprint, limit).question().least_seconds, footprint)
+            for footprint in footprints
+        ]
+        for exact in (True, False):
+            first = choice
+            for seconds, footprint in sorted(bounds, key=itemgetter(0)):
+                if choice is not None and seconds >= (1 - _GAIN) * choice.seconds:
                     break
-                if regular is not None and (footprint, link) != (regular.footprint, regular.link):
+                if first is not None and footprint is not first.footprint:
                     continue
                 try:
-                    plan = self._plan(footprint, self.limit, link=link, only_exact=exact)
+                    plan = self._plan(footprint, limit, only_exact=exact)
                 except Infeasible as error:
                     reasons.append(error)
                     continue
-                is_remote = link is None or exact or plan.predicted.remote_writes > 0
-                if is_remote and (found is None or plan.predicted.seconds < found.seconds):
-                    found = CountedPlan(plan=plan, footprint=footprint, link=link)
-        return found
+                if choice is None or plan.predicted.seconds < choice.seconds:
+                    choice = CountedPlan(plan=plan, footprint=footprint)
+        if choice is None:
+            raise min(reasons, key=lambda error: (error.binding != "local_bytes", error.need))
+        return choice
 
-    def _bound_seconds(self, footprint: StepFootprint, link: Link | None) -> float:
-        """Return a lower bound on the time of any schedule within the limit, which needs no search."""
-        return self._make_request(footprint, self.limit, link=link).question().least_seconds
+    def min_memory_plan(self) -> CountedPlan:
+        """Return the plan with the least need of all kinds of tape, whatever the limit."""
+        footprint = min(self.allowed, key=self._min_bytes)
+        need = self._min_bytes(footprint)
+        return CountedPlan(plan=self._plan(footprint, find_limit(need)), footprint=footprint)
 
-    def find_least(self, link: Link | None = None) -> CountedPlan | None:
-        """Return the plan with the least need of all kinds of tape, whatever the limit.
+    def warn(self, choice: CountedPlan) -> None:
+        """Warn of a slow plan, with the limit from which plans are quick, and of a loss that is not counted."""
+        plan, size, limit = choice.plan, self.batch.size, self.limit
+        if plan.predicted.overhead > _SLOW:
+            (first,) = (footprint for footprint in self.allowed if footprint.name == choice.footprint.name)
+            # Programs for larger limits take as much beyond the first estimate.
+            excess = plan.workload.workspace_bytes - first.workspace_bytes
+            excess += choice.excess_bytes if choice.compiled_bytes else 0
+            footprints = [footprint.add(excess) for footprint in self.allowed]
+            for power in range(1, _MOST_FACTORS):
+                try:
+                    larger = self.find_quickest(footprints, limit=int(limit * _FACTOR**power)).plan
+                except Infeasible:
+                    continue
+                if larger.predicted.overhead <= DEAR:
+                    warnings.warn(
+                        f"memory={self.ways.memory!r} is enough for a slow plan, with "
+                        f"{plan.predicted.overhead:+.0%} time over plain backpropagation. From about "
+                        f"{format_limit(int(size * limit * _FACTOR**power), like=size * limit)} on, plans take "
+                        f"{larger.predicted.overhead:+.0%}",
+                        PlanMismatch,
+                        stacklevel=2,
+                    )
+                    break
+        outputs = self.steps * byte_size(pick(self.step.outputs, differentiable(self.step.outputs)))
+        if outputs >= _MUCH * limit and plan.predicted.local_peak_bytes + outputs > limit:
+            _log.warning(
+                "memory=%s counts all outputs (%s) and their gradients. A loss that holds another array "
+                "of that size takes it beside the limit; ckptplan.jax.bptt takes the loss step by step",
+                format_bytes(size * limit, like=size * limit),
+                format_bytes(size * outputs, like=size * limit),
+            )
 
-        None if the sequence is too short to use a link, or the place too small.
-        """
-        need, chosen = min(((self._find_need(one, link), one) for one in self.allowed), key=itemgetter(0))
-        if need == math.inf:
-            return None
-        plan = self._plan(chosen, find_limit(need), link=link, only_exact=link is not None)
-        return CountedPlan(plan=plan, footprint=chosen, link=link)
-
-    def advise(self, found: CountedPlan) -> str:
-        """Return what a place off the chip would save, at an assumed rate; '' if that is little."""
-        link = assume_link(found.footprint.state_bytes, self.call.steps)
-        remote = self._find_quickest([found.footprint], [link], [], only_exact=True)
-        return advise_offload(found.plan, None if remote is None else remote.plan)
-
-    def refuse(self, least: CountedPlan) -> InputError:
+    def refuse(self, smallest: CountedPlan) -> InputError:
         """Return the error for a limit that is too small, by the smallest program that is known."""
-        footprint, traced = least.footprint.add(least.more), least.footprint.traced
-        state = format_bytes(byte_size(traced.step.state), like=self.limit)
-        step, steps = traced.step, self.call.steps
-        request = self._make_request(footprint, self.limit, link=least.link)
+        size, limit, step = self.batch.size, self.limit, self.step
+        footprint = smallest.footprint.add(smallest.excess_bytes)
+        request = self._make_request(footprint, limit)
         reason = Infeasible(
-            binding="local_bytes", need=least.taken, have=self.limit, subject="the smallest program"
+            binding="local_bytes", need=smallest.compiled_bytes, have=limit, subject="the smallest program"
         )
         try:
             rank_strategies(request, only_best=True).best()
         except Infeasible as error:
             if error.binding == "local_bytes":
                 reason = error
-                reason.need = max(least.taken, reason.need)
+                reason.need = max(smallest.compiled_bytes, reason.need)
+        reason.need *= size
         return refuse_limit(
             reason,
             request,
-            memory=self.call.memory,
-            limit=self.limit,
-            gradients=byte_size([step.constants[place] for place in traced.wanted.constants]),
-            parts=f" for {steps:,} steps with a state of {state}",
-            shape=(steps, *step.inputs[0].shape) if step.inputs else (),
+            memory=self.ways.memory,
+            limit=size * limit,
+            gradients=size * byte_size(pick(step.constants, footprint.traced.wanted.constants)),
+            parts=f" for {self.steps:,} steps with a state of "
+            f"{format_bytes(size * byte_size(step.state), like=size * limit)}",
+            shape=(self.steps, *step.inputs[0].shape) if step.inputs else (),
         )
 
-    def _find_need(self, footprint: StepFootprint, link: Link | None) -> float:
-        """Return the bytes that the exact strategies need, which all use a link if there is one."""
-        question = self._make_request(footprint, 1, link=link).question()
-        exact = question.replace(strategies=_EXACT if link is None else _REMOTE)
-        reason = find_reason(exact, subject="no limit")
+    def _min_bytes(self, footprint: StepFootprint) -> float:
+        """Return the bytes that the exact strategies need."""
+        question = self._make_request(footprint, 1).question().replace(strategies=_EXACT)
+        reason = find_reason(question, subject="no limit")
         return reason.need if reason.binding == "local_bytes" else math.inf
 
-    def _plan(
-        self, footprint: StepFootprint, limit: int, *, link: Link | None = None, only_exact: bool = False
-    ) -> Plan:
-        """Return the quickest plan; with a link, of strategies that keep states remote, too.
-
-        Raises Infeasible, without suggestions: they take longer than planning.
-        """
-        request = self._make_request(footprint, limit, link=link)
+    def _plan(self, footprint: StepFootprint, limit: int, *, only_exact: bool = False) -> Plan:
+        """Return the quickest plan. Raises Infeasible, without suggestions: they take longer than planning."""
+        request = self._make_request(footprint, limit)
         if not only_exact:
             plan = _choose(request, None)
-            if plan.strategy in (*_EXACT, *_REMOTE) or footprint.predict(plan) <= limit:
+            if plan.strategy in _EXACT or footprint.predict(plan) <= limit:
                 return plan
-        return _choose(request, _EXACT if link is None else _REMOTE)
+        return _choose(request, _EXACT)
 
-    def _make_request(self, footprint: StepFootprint, limit: int, *, link: Link | None = None) -> Request:
+    def _make_request(self, footprint: StepFootprint, limit: int) -> Request:
         counted = Basis(kind="derived", why="from the shapes of the traced step")
-        seconds, timed = find_times(footprint, self.call.workload, among=self.measured)
+        seconds, timed = find_times(footprint, self.ways.workload, among=self.measured)
         workload = ckptplan.Workload(
             name=footprint.name,
-            steps=self.call.steps,
+            steps=self.steps,
             units=1,
             state_bytes=footprint.state_bytes,
             tape_bytes=footprint.tape_bytes,
             resident_bytes_per_step=footprint.kept_bytes,
-            # A state that moves is in a message, too.
-            workspace_bytes=footprint.workspace_bytes + (0 if link is None else footprint.state_bytes),
+            workspace_bytes=footprint.workspace_bytes,
             **seconds,
             basis={**dict.fromkeys(_COUNTED, counted), **dict.fromkeys(TIMES, timed)},
         )
         profile = ckptplan.HardwareProfile(name="memory-limit", local_bytes=limit, remote_bytes=0)
-        if link is not None:
-            profile = link.make_profile(limit, overlaps=False)
         # The rest is left for what the compiler arranges in another way.
         return Request.of(workload, profile, local_bytes=leave_margin(limit), command="ckptplan.jax.plan_for")
 
@@ -426,13 +401,3 @@ def _choose(request: Request, strategies: tuple[str, ...] | None) -> Plan:
     if not ranking.answers:
         raise find_reason(ranking.question, subject="no strategy fits")
     return ranking.best()
-
-
-def _choose_quicker(local: CountedPlan | None, remote: CountedPlan | None) -> CountedPlan | None:
-    """Return the quicker one, which says what its place off the chip bought; None if there is none."""
-    if remote is None or remote.link is None:
-        return local
-    plan = None if local is None else local.plan
-    chosen = remote if local is None or remote.seconds < local.seconds else local
-    noted = note_offload(chosen.plan, local=plan, remote=remote.plan, place=remote.link.place)
-    return replace(chosen, plan=noted)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import jax
@@ -20,27 +20,32 @@ from jax import lax
 from ckptplan.jax.footprint import StepFootprint
 from ckptplan.jax.leaves import (
     Arrays,
+    argument_of,
     at,
     byte_size,
     choose,
+    differentiable,
+    is_small,
     make_room,
     make_zeros,
+    pick,
     put,
     put_at,
     release,
     run_if,
+    split,
     take_given,
+    to_words,
     widen,
 )
-from ckptplan.jax.remote import HostStates, RemoteStates, make_remote
-from ckptplan.jax.step import TracedStep, differentiable
+from ckptplan.jax.primitives import Batch
+from ckptplan.jax.remote import open_states, read_state, rehearse_host, write_state
+from ckptplan.jax.step import Step
 from ckptplan.jax.sums import GradientSums
 from ckptplan.jax.table import COLUMNS, Layout, RowTable
 from ckptplan.jax.tapes import Wanted
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.storage.memory import find_cached_room
-from ckptplan.storage.place import OffloadPlace
 
 #: What a caller's numbers and their alignment take.
 _SMALL_BYTES = 4096
@@ -85,20 +90,20 @@ class _Leaves:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Loop:
+class LoopProgram:
     """A traced step with the schedule that it runs under."""
 
     sums: GradientSums
     table: RowTable
-    #: Whether the sequence is run from its end.
+    #: Whether the sequence runs from its end.
     reverse: bool
-    #: None if the schedule keeps nothing in remote memory.
-    remote: RemoteStates | None
+    #: Whether buffers hold small floating-point numbers as integers.
+    as_words: bool
     #: Whether XLA is to know how many steps inner loops have: else a GPU waits for its host before each.
     counted: bool
 
     @property
-    def step(self) -> TracedStep:
+    def step(self) -> Step:
         """The step."""
         return self.sums.recording.traced.step
 
@@ -110,51 +115,34 @@ class Loop:
     @property
     def host_bytes(self) -> int:
         """The bytes of states in arrays in host memory."""
-        on_host = isinstance(self.remote, HostStates)
-        return self.table.remote_slots * byte_size(self.step.state) if on_host else 0
-
-    @cached_property
-    def sweep(self) -> Callable[..., Any]:
-        """The rows before the first Backward as a program, which is compiled once."""
-        return jax.jit(partial(sweep, self))
-
-    @cached_property
-    def go_back(self) -> Callable[..., Any]:
-        """The rows from the first Backward as a program, which is compiled once."""
-        return jax.jit(partial(reverse_loop, self))
+        return self.table.remote_slots * byte_size(self.step.state)
 
     def split(self, buffers: Arrays) -> tuple[Arrays, Arrays]:
-        """Return the buffers of checkpoints and tapes, and the run of remote memory after them."""
-        count = len(self.table.layout.buffers)
-        return buffers[:count], buffers[count:]
+        """Return the buffers of checkpoints and tapes, and the arrays in host memory after them."""
+        local, remote = split(buffers, len(self.table.layout.buffers))
+        return local, remote
 
-    def input_place(self, t: Any) -> Any:
+    def index_of(self, t: Any) -> Any:
         """Return where the input and the output of step t are."""
         return self.table.steps - 1 - t if self.reverse else t
 
 
-def make_loop(
-    plan: Plan | Schedule,
-    footprint: StepFootprint,
-    *,
-    reverse: bool = False,
-    place: OffloadPlace | None = None,
-) -> Loop:
+def make_program(
+    plan: Plan | Schedule, footprint: StepFootprint, *, reverse: bool = False, as_words: bool = True
+) -> LoopProgram:
     """Return a step with the schedule that it runs under.
 
     Arguments:
         plan: a plan or a schedule.
-        footprint: that of the step (``choose_footprint``).
+        footprint: the footprint of the step (``choose_footprint``).
         reverse: whether the sequence runs from its end.
-        place: where remote states go; None for host memory.
+        as_words: whether buffers hold small floating-point numbers as integers, which have no derivative.
     """
-    table, remote = footprint.tabulate(plan), None
+    table = footprint.tabulate(plan)
     if table.remote_slots:
-        room = find_cached_room(table.buffer_bytes)
-        through = room is not None and table.remote_slots * byte_size(footprint.traced.step.state) > room
-        remote = make_remote(place, through=through)
+        rehearse_host(jax.default_backend())
     counted = jax.default_backend() == "gpu"
-    return Loop(sums=footprint.sums, table=table, reverse=reverse, remote=remote, counted=counted)
+    return LoopProgram(sums=footprint.sums, table=table, reverse=reverse, as_words=as_words, counted=counted)
 
 
 def choose_block(lengths: npt.NDArray[np.int32], *, group: int = 1) -> int:
@@ -172,38 +160,35 @@ def choose_block(lengths: npt.NDArray[np.int32], *, group: int = 1) -> int:
     return int(blocks[best]) if group > 1 or 2 * rounds[best] <= rounds[0] else 1
 
 
-def run_forward(
-    step: TracedStep, constants: Arrays, state: Arrays, xs: Arrays, *, steps: int, reverse: bool
-) -> tuple[Arrays, Arrays, Arrays]:
-    """Run all steps without checkpoints, as if there were no plan."""
+def run_in_words(step: Step, constants: Arrays, state: Arrays, xs: Arrays, **options: Any) -> Arrays:
+    """Run a scan whose stacked arrays of small floating-point numbers are integers.
 
-    def body(carry: Any, given: Any) -> Any:
-        state, sums = carry
-        t, x = given
-        after, outputs, terms = step.run(constants, state, x, t)
-        return (after, _add(sums, terms)), outputs
+    On a CPU, a scan would convert such an array to fp32 and back in each step.
+    """
 
-    ts = jnp.arange(steps, dtype=jnp.int32)
-    if reverse:
-        ts = ts[::-1]
-    start = state, make_zeros(step.terms)
-    (state, sums), outputs = lax.scan(body, start, (ts, xs), reverse=reverse)
-    return state, tuple(outputs), sums
+    def body(state: Arrays, x: Arrays) -> tuple[Arrays, Arrays]:
+        after, outputs = step.run(constants, state, release(x, step.inputs))
+        return after, _as_words(outputs)
+
+    state, outputs = lax.scan(body, state, _as_words(xs), **options)
+    return *state, *release(outputs, step.outputs)
 
 
-def _add(sums: Sequence[Any], terms: Sequence[Any]) -> Arrays:
-    return tuple(one + other for one, other in zip(sums, terms, strict=True))
+def _as_words(arrays: Arrays) -> Arrays:
+    return tuple(to_words(array) if is_small(array) else array for array in arrays)
 
 
 class _Rows:
     """Rows of a table that are played in a program: states move, steps run and are recorded."""
 
-    def __init__(self, loop: Loop, rows: npt.NDArray[np.int32], constants: Arrays, xs: Arrays) -> None:
+    def __init__(
+        self, program: LoopProgram, rows: npt.NDArray[np.int32], constants: Arrays, xs: Arrays
+    ) -> None:
         self._known = dict(zip(COLUMNS, rows.T, strict=True))
         # Apart: reads of arrays of one shape are the same code, which is compiled once.
         self._columns = {name: jnp.asarray(column) for name, column in self._known.items()}
-        self._loop, self._constants, self._xs = loop, constants, xs
-        table = loop.table
+        self._program, self._constants, self._xs = program, constants, xs
+        table = program.table
         self._states = _Leaves(table.layout, table.layout.state, table.state_places)
         self._tapes = _Leaves(table.layout, table.layout.tape, table.tape_places)
         self._tape_of = jnp.asarray(table.tape_of)
@@ -218,7 +203,7 @@ class _Rows:
 
     def take_input(self, t: Any) -> Arrays:
         """Return the input of step t."""
-        return take_given(self._xs, self._loop.input_place(t))
+        return take_given(self._xs, self._program.index_of(t))
 
     def read_tape(self, buffers: Arrays, t: Any) -> Arrays:
         """Return the tape of step t."""
@@ -230,24 +215,24 @@ class _Rows:
         state: Arrays,
         buffers: Arrays,
         noted: Any = (),
-        note: Callable[..., Any] = lambda _, noted, *__: noted,
+        note: Callable[..., Any] = lambda _, noted, __: noted,
     ) -> tuple[Arrays, Arrays, Any]:
         """Return the working state, the buffers and what was noted, after all of a row but its Backward.
 
-        ``note`` keeps what a step gives beside its state: of t, what was kept before, outputs and terms.
+        ``note(t, noted, outputs)`` keeps the outputs of a step.
         """
-        step, recording = self._loop.step, self._loop.sums.recording
+        recording = self._program.sums.recording
 
         def advance(t: Any, _: int, carry: Any) -> Any:
             state, noted = carry
-            state, outputs, terms = step.run(self._constants, state, self.take_input(t), t)
-            return state, note(t, noted, outputs, terms)
+            state, outputs = recording.traced.run(self._constants, state, self.take_input(t))
+            return state, note(t, noted, outputs)
 
         def record(t: Any, _: int, carry: Any) -> Any:
             state, noted, buffers = carry
-            state, outputs, terms, tape = recording.record(self._constants, state, self.take_input(t), t)
+            state, outputs, tape = recording.record(self._constants, state, self.take_input(t))
             buffers = self._tapes.write(buffers, tape, at(self._tape_of, t))
-            return state, note(t, noted, outputs, terms), buffers
+            return state, note(t, noted, outputs), buffers
 
         state, buffers = self._load(row, state, buffers)
         state, noted = self.each(row, "advance", advance, (state, noted))
@@ -275,7 +260,7 @@ class _Rows:
             return t + sign * count, body(t, count, carry)
 
         some = start, carry
-        block = choose_block(lengths, group=group) if self._loop.counted else 1
+        block = choose_block(lengths, group=group) if self._program.counted else 1
         if block > 1 and lengths.max() >= block:
             last_whole = end - lax.rem(end - start, jnp.int32(block))
             rounds = partial(lax.fori_loop, 0, block // group, lambda _, some: run(group, some))
@@ -290,158 +275,143 @@ class _Rows:
 
     def _load(self, row: dict[str, Any], state: Arrays, buffers: Arrays) -> tuple[Arrays, Arrays]:
         """Return the working state and the buffers; without a load, the state is carried over."""
-        states = self._states
-
-        local, run = self._loop.split(buffers)
+        states, like = self._states, self._program.step.state
+        local, remote = self._program.split(buffers)
 
         def pull(local: Arrays) -> Arrays:
-            found = self._remote.read(run, row["pull_from"], states.read(local, row["pull_to"]))
-            return states.write(local, found, row["pull_to"])
-
-        def read(state: Arrays) -> Arrays:
-            return self._remote.read(run, row["remote_load"], state)
+            return states.write(local, read_state(remote, row["pull_from"], like), row["pull_to"])
 
         if self._uses("pull_from"):
-            buffers = *run_if(row["pull_from"] >= 0, pull, local), *run
+            buffers = *run_if(row["pull_from"] >= 0, pull, local), *remote
         if self._uses("load"):
             kept = states.read(buffers, jnp.maximum(row["load"], 0))
             state = choose(row["load"] >= 0, kept, state)
         if self._uses("remote_load"):
-            state = run_if(row["remote_load"] >= 0, read, state)
+            number = row["remote_load"]
+            state = run_if(number >= 0, lambda _: read_state(remote, number, like), state)
         return state, buffers
 
     def _save(self, row: dict[str, Any], state: Arrays, buffers: Arrays) -> Arrays:
         """Return the buffers, with the working state in a slot."""
-        local, run = self._loop.split(buffers)
+        local, remote = self._program.split(buffers)
+
+        def write(remote: Arrays, number: Any, read: Callable[[], Arrays]) -> Any:
+            return run_if(number >= 0, lambda held: write_state(held, read(), number), remote)
+
         if self._uses("save"):
             slot = row["save"]
             local = run_if(slot >= 0, lambda held: self._states.write(held, state, slot), local)
         if self._uses("remote_save"):
-            run = self._write(run, row["remote_save"], lambda: state)
+            remote = write(remote, row["remote_save"], lambda: state)
         if self._uses("push_from"):
-            run = self._write(run, row["push_to"], lambda: self._states.read(local, row["push_from"]))
-        return *local, *run
-
-    def _write(self, run: Arrays, place: Any, state: Callable[[], Arrays]) -> Arrays:
-        found: Arrays = run_if(place >= 0, lambda run: self._remote.write(run, place, state()), run)
-        return found
-
-    @property
-    def _remote(self) -> RemoteStates:
-        assert self._loop.remote is not None  # noqa: S101 - schedules that use it are given one
-        return self._loop.remote
+            remote = write(remote, row["push_to"], lambda: self._states.read(local, row["push_from"]))
+        return *local, *remote
 
 
-def sweep(loop: Loop, constants: Arrays, state: Arrays, xs: Arrays) -> Any:
-    """Run the rows before the first Backward: return the results, and the buffers."""
-    step, table = loop.step, loop.table
-    rows = _Rows(loop, table.forward, constants, xs)
+def sweep(program: LoopProgram, constants: Arrays, state: Arrays, xs: Arrays) -> tuple[Arrays, Arrays, Arrays]:
+    """Run the rows before the first Backward: return the final state, the outputs and the buffers."""
+    step, table, as_words = program.step, program.table, program.as_words
+    rows = _Rows(program, table.forward, constants, xs)
 
-    def note(t: Any, noted: Any, outputs: Arrays, terms: Arrays) -> Any:
-        """Keep the outputs, and add the terms of a step that runs for the first time."""
-        stacked, sums, known = noted
-        new = _add(sums, terms)
-        if table.repeats:
-            new, known = choose(t >= known, new, sums), jnp.maximum(known, t + 1)
-        return put(stacked, outputs, loop.input_place(t)), new, known
+    def note(t: Any, stacked: Arrays, outputs: Arrays) -> Arrays:
+        return put(stacked, outputs, program.index_of(t))
 
     def body(number: Any, carry: Any) -> Any:
-        state, buffers, noted = carry
-        return rows.play(rows.at(number), state, buffers, noted, note)
+        state, buffers, outputs = carry
+        return rows.play(rows.at(number), state, buffers, outputs, note)
 
-    noted = make_room(step.outputs, table.steps), make_zeros(step.terms), jnp.int32(0)
     sizes = zip(table.rooms, table.layout.buffers, strict=True)
-    local = tuple(one for room, leaf in sizes for one in make_room((leaf,), room))
-    run = () if loop.remote is None else loop.remote.open(step.state, table.remote_slots)
-    carry = state, (*local, *run), noted
-    state, buffers, (outputs, sums, _) = lax.fori_loop(0, len(rows), body, carry)
-    return (state, release(outputs, step.outputs), sums), buffers
+    local = (buffer for room, leaf in sizes for buffer in make_room((leaf,), room, as_words=as_words))
+    remote = open_states(step.state, table.remote_slots) if table.remote_slots else ()
+    carry = state, (*local, *remote), make_room(step.outputs, table.steps, as_words=as_words)
+    state, buffers, outputs = lax.fori_loop(0, len(rows), body, carry)
+    return state, release(outputs, step.outputs), buffers
 
 
-def reverse_loop(
-    loop: Loop,
+def go_back(
+    program: LoopProgram,
     constants: Arrays,
     xs: Arrays,
     buffers: Arrays,
-    gradients: tuple[Arrays, Arrays | None, Arrays],
+    gradients: tuple[Arrays, Arrays | None],
 ) -> tuple[Arrays, Arrays, Arrays]:
-    """Run the rows from the first Backward: return gradients of constants, the initial state and inputs."""
-    step, table, wanted = loop.step, loop.table, loop.wanted
-    final, stacked, sums = gradients
-    rows = _Rows(loop, table.backward, constants, xs)
-    seen = [step.inputs[place] for place in wanted.inputs]
-    none = make_zeros([step.outputs[place] for place in differentiable(step.outputs)])
+    """Run the rows from the first Backward: return gradients of constants, the initial state and inputs.
+
+    ``gradients`` are those of the final state and of the outputs, None if no output has one.
+    """
+    step, table, wanted = program.step, program.table, program.wanted
+    final, stacked = gradients
+    rows = _Rows(program, table.backward, constants, xs)
+    seen = pick(step.inputs, wanted.inputs)
+    none = make_zeros([leaf.to_ct_aval() for leaf in pick(step.outputs, differentiable(step.outputs))])
 
     def reverse_one(buffers: Arrays, t: Any, slot: Any, carry: Any) -> Any:
         gradient, totals, of_inputs = carry
-        place = loop.input_place(t)
-        incoming = gradient, none if stacked is None else take_given(stacked, place), sums
-        given = constants, rows.read_tape(buffers, t), rows.take_input(t), t, incoming
-        totals, gradient, of_input = loop.sums.reverse(totals, given, slot)
-        return gradient, totals, put(of_inputs, of_input, place)
+        index = program.index_of(t)
+        incoming = gradient, none if stacked is None else take_given(stacked, index)
+        given = constants, rows.read_tape(buffers, t), rows.take_input(t), incoming
+        totals, gradient, of_input = program.sums.reverse(totals, given, slot)
+        return gradient, totals, put(of_inputs, of_input, index)
 
     def reverse(buffers: Arrays, stop: Any, count: int, carry: Any) -> Any:
         """Reverse as many steps before ``stop``."""
-        if loop.counted:
+        if program.counted:
             run = partial(reverse_one, buffers)
             carry = lax.fori_loop(0, count, lambda slot, some: run(stop - 1 - slot, slot, some), carry)
-            join = partial(loop.sums.join, count=count)
+            join = partial(program.sums.join, count=count)
         else:
-            slot = lax.rem(stop - 1, jnp.int32(loop.sums.together))
+            slot = lax.rem(stop - 1, jnp.int32(program.sums.steps_per_matmul))
             carry = reverse_one(buffers, stop - 1, slot, carry)
-            join = partial(loop.sums.join_at, slot=slot)
+            join = partial(program.sums.join_at, slot=slot)
         gradient, totals, of_inputs = carry
         return gradient, join(totals), of_inputs
 
     def body(number: Any, carry: Any) -> Any:
-        state, buffers, found = carry
+        state, buffers, derivatives = carry
         row = rows.at(number)
         state, buffers, _ = rows.play(row, state, buffers)
-        back = partial(reverse, buffers)
-        return state, buffers, rows.each(row, "reverse", back, found, down=True, group=loop.sums.together)
+        back, group = partial(reverse, buffers), program.sums.steps_per_matmul
+        return state, buffers, rows.each(row, "reverse", back, derivatives, down=True, group=group)
 
-    found = final, loop.sums.start(), make_room(seen, table.steps)
-    carry = make_zeros(step.state), buffers, found
-    _, buffers, (gradient, totals, of_inputs) = lax.fori_loop(0, len(rows), body, carry)
-    if loop.remote is not None:
-        loop.remote.close(loop.split(buffers)[1])
-    return loop.sums.finish(totals), gradient, release(of_inputs, seen)
+    room = make_room([leaf.to_ct_aval() for leaf in seen], table.steps, as_words=program.as_words)
+    carry = make_zeros(step.state), buffers, (final, program.sums.start(as_words=program.as_words), room)
+    *_, (gradient, totals, of_inputs) = lax.fori_loop(0, len(rows), body, carry)
+    return program.sums.finish(totals), gradient, release(of_inputs, seen)
 
 
-def count_bytes(loop: Loop) -> int:
-    """Return the bytes that the program of a loop takes: temporary arrays and results.
+def count_bytes(program: LoopProgram, *, batch: Batch) -> int:
+    """Return the bytes that a program takes: temporary arrays and results.
 
     What the caller's loss holds of the outputs is not known: it is that of the mean of their squares.
     """
-    step, steps = loop.step, loop.table.steps
-    xs = tuple(jax.ShapeDtypeStruct((steps, *leaf.shape), leaf.dtype) for leaf in step.inputs)
-    lowered = jax.jit(partial(_run_both_passes, loop)).lower(step.constants, step.state, xs)
+    step, steps = program.step, program.table.steps
+    given = (
+        *map(argument_of, (*step.constants, *step.state)),
+        *(argument_of(leaf, steps) for leaf in step.inputs),
+    )
+    lowered = jax.jit(batch.spread(partial(_run_both_passes, program))).lower(*batch.enlarge(given))
     # A first state that is a constant of the program is copied; here it is an argument.
-    more = byte_size(step.state) + _SMALL_BYTES
+    more = batch.size * byte_size(step.state) + _SMALL_BYTES
     options: dict[str, str | bool] = {}
     if jax.default_backend() == "cpu":
-        has_small = any(one in lowered.as_text() for one in _SMALL_TYPES)
+        has_small = any(kind in lowered.as_text() for kind in _SMALL_TYPES)
         options = _QUICKLY if has_small else _MORE_QUICKLY
         # There, arrays in host memory are temporary arrays.
-        more -= loop.host_bytes
-    found: Any = lowered.compile(compiler_options=options).memory_analysis()
-    if step.is_batch:
-        more += steps * byte_size(step.outputs)
-    return int(found.temp_size_in_bytes + found.output_size_in_bytes + more)
+        more -= program.host_bytes
+    memory: Any = lowered.compile(compiler_options=options).memory_analysis()
+    return int(memory.temp_size_in_bytes + memory.output_size_in_bytes + more)
 
 
-def _run_both_passes(loop: Loop, constants: Arrays, state: Arrays, xs: Arrays) -> Any:
+def _run_both_passes(program: LoopProgram, *given: Any) -> Any:
     """Return a loss and the gradients: the mean square of all results, in fp32 at least."""
-    (after, outputs, sums), kept = loop.sweep(constants, state, xs)
-    outputs = tuple(outputs[place] for place in differentiable(loop.step.outputs))
-    final = tuple(after[place] for place in differentiable(loop.step.state))
+    step = program.step
+    constants, state, xs = step.split_given(given)
+    after, outputs, kept = sweep(program, constants, state, xs)
+    results = tuple(pick(leaves, differentiable(leaves)) for leaves in (after, outputs))
 
     def loss(*results: Arrays) -> Any:
-        leaves = (jnp.abs(one) for some in results for one in some if one.size)
-        return sum(jnp.mean(jnp.square(widen(one))) for one in leaves)
+        leaves = (jnp.abs(leaf) for some in results for leaf in some if leaf.size)
+        return sum(jnp.mean(jnp.square(widen(leaf))) for leaf in leaves)
 
-    value, gradients = jax.value_and_grad(loss, (0, 1, 2))(final, outputs, sums)
-    final, stacked, sums = gradients
-    # JAX sets the mesh where it traces a backward pass, and traces are kept by that: it will find this one.
-    with jax.sharding.use_abstract_mesh(jax.sharding.get_abstract_mesh()):
-        return value, loop.go_back(constants, xs, kept, (final, stacked if outputs else None, sums))
+    value, (final, stacked) = jax.value_and_grad(loss, (0, 1))(*results)
+    return value, go_back(program, constants, xs, kept, (final, stacked or None))

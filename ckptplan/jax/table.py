@@ -4,9 +4,9 @@ A row does, in this order: pull a remote state into a slot, load, advance, save,
 record, reverse. What a row leaves out costs next to nothing. Slots and tapes get their places here, so that
 the program only indexes arrays.
 
-Separate buffers, one for each leaf, are the quickest, and take the most checkpoints and the most tapes that a
-schedule ever holds. Few schedules hold both at one time. With shared buffers, one for all leaves of a shape and
-type, a place that a checkpoint leaves can hold a part of a tape.
+Separate buffers, one for each leaf, need no table of places, and take the most checkpoints and the most tapes
+that a schedule ever holds. Few schedules hold both at one time. With shared buffers, one for all leaves of a
+shape and type, a place that a checkpoint leaves can hold a part of a tape.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
-from ckptplan.jax.jaxprs import Same
-from ckptplan.jax.leaves import byte_size
+from ckptplan.jax.jaxprs import ById
+from ckptplan.jax.leaves import Arrays, byte_size
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import schedule_of
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
@@ -47,7 +47,6 @@ _PLACES = {name: place for place, name in enumerate(COLUMNS)}
 _PULL, _LOAD, _ADVANCE, _SAVE, _PUSH, _RECORD, _REVERSE = range(7)
 
 Numbers = npt.NDArray[np.int32]
-Leaves = tuple[jax.ShapeDtypeStruct, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,18 +54,18 @@ class Layout:
     """The buffers of a program, and the one that each leaf of a state and of a tape lies in."""
 
     #: The leaf that each buffer has room for a number of.
-    buffers: Leaves
+    buffers: Arrays
     state: tuple[int, ...]
     tape: tuple[int, ...]
 
     @classmethod
-    def separate(cls, state: Leaves, tape: Leaves) -> Layout:
+    def separate(cls, state: Arrays, tape: Arrays) -> Layout:
         """Return a buffer for each leaf."""
         numbers = tuple(range(len(state) + len(tape)))
         return cls(buffers=(*state, *tape), state=numbers[: len(state)], tape=numbers[len(state) :])
 
     @classmethod
-    def shared(cls, state: Leaves, tape: Leaves) -> Layout:
+    def shared(cls, state: Arrays, tape: Arrays) -> Layout:
         """Return a buffer for each shape and type."""
         kinds = tuple(dict.fromkeys((*state, *tape)))
         of_state, of_tape = (tuple(map(kinds.index, leaves)) for leaves in (state, tape))
@@ -135,8 +134,6 @@ class RowTable:
     remote_slots: int
     #: The most bytes of checkpoints and tapes that are held at one time.
     held_bytes: int
-    #: Whether a step runs twice before the first Backward.
-    repeats: bool
 
     @property
     def buffer_bytes(self) -> int:
@@ -146,13 +143,13 @@ class RowTable:
 
 
 @lru_cache(maxsize=4)
-def tabulate(plan: Same, state: Leaves, tape: Leaves) -> RowTable:
+def tabulate(plan: ById, state: Arrays, tape: Arrays) -> RowTable:
     """Return the table of a plan or a schedule."""
     schedule = schedule_of(plan.value) if isinstance(plan.value, Plan) else plan.value
     return make_table(schedule, steps=plan.value.steps, state=state, tape=tape)
 
 
-def make_table(schedule: Iterable[Action], *, steps: int, state: Leaves, tape: Leaves) -> RowTable:
+def make_table(schedule: Iterable[Action], *, steps: int, state: Arrays, tape: Arrays) -> RowTable:
     """Return the rows of a legal schedule for states and tapes with these leaves.
 
     Buffers are separate, or shared if that saves memory.
@@ -199,8 +196,6 @@ class _Writer:
             byte_size([layout.buffers[buffer] for buffer in leaves]) for leaves in (layout.state, layout.tape)
         )
         self._held = self._most = 0
-        self._frontier = 0
-        self._repeats = False
 
     def write(self, action: Action) -> None:
         match action:
@@ -208,13 +203,11 @@ class _Writer:
                 name = "load" if tier is Tier.LOCAL else "remote_load"
                 self._put(_LOAD, **{name: self._live[state, tier]})
             case Advance(start, stop):
-                self._run(start, stop)
                 self._put(_ADVANCE, advance_start=start, advance_stop=stop)
             case Save(state, tier):
                 slot = self._live[state, tier] = self._take(tier)
                 self._put(_SAVE, **{"save" if tier is Tier.LOCAL else "remote_save": slot})
             case Record(start, stop):
-                self._run(start, stop)
                 for step in range(start, stop):
                     self._tape_of[step] = self._tapes.take()
                 self._hold((stop - start) * self._tape_bytes)
@@ -255,10 +248,6 @@ class _Writer:
         else:
             self._put(_PULL, pull_from=given, pull_to=slot)
 
-    def _run(self, start: int, stop: int) -> None:
-        self._repeats |= self._rows is self.forward and start < self._frontier
-        self._frontier = max(self._frontier, stop)
-
     def _put(self, stage: int, **values: int) -> None:
         if stage <= self._stage or not self._rows:
             self._rows.append([-1] * len(COLUMNS))
@@ -278,5 +267,4 @@ class _Writer:
             tape_of=self._tape_of,
             remote_slots=self._remote.count,
             held_bytes=self._most,
-            repeats=self._repeats,
         )

@@ -19,18 +19,16 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.extend import core
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from ckptplan.errors import InputError, quote_value
-from ckptplan.jax.jaxprs import evaluate, find_known, inline_calls, slice_jaxpr, walk
-from ckptplan.jax.leaves import Arrays, shapes_of, split
-from ckptplan.jax.step import TracedStep, check_repeatable, differentiable
-from ckptplan.jax.table import Leaves
-from ckptplan.jax.work import OperationKind, bytes_of, kind_of
+from ckptplan.jax.jaxprs import evaluate, find_known, inline_calls, slice_jaxpr, variables
+from ckptplan.jax.leaves import Arrays, describe, differentiable, fill, pick, split
+from ckptplan.jax.step import Step, check_repeatable
+from ckptplan.jax.work import OperationKind, kind_of, variable_bytes
 
 Tape = Literal["residuals", "products", "states"]
 TAPES: tuple[Tape, ...] = get_args(Tape)
@@ -42,28 +40,37 @@ _ALL, _NEVER = 2**29, 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """The places of the constants and inputs whose gradients are wanted."""
+    """The indices of the constants and inputs whose gradients are wanted; a state always has its gradient."""
 
     constants: tuple[int, ...]
     inputs: tuple[int, ...]
 
+    @classmethod
+    def among(cls, step: Step, arguments: Iterable[int]) -> Wanted:
+        """Return the gradients that are wanted of flat arguments: constants, state, inputs."""
+        constants, state = len(step.constants), len(step.state)
+        chosen = tuple(arguments)
+        return cls(
+            constants=tuple(index for index in chosen if index < constants),
+            inputs=tuple(index - constants - state for index in chosen if index >= constants + state),
+        )
 
-def find_wanted(step: TracedStep, *, inputs: tuple[int, ...] = ()) -> Wanted:
+
+def find_wanted(step: Step, *, inputs: tuple[int, ...] = ()) -> Wanted:
     """Return the gradients that may be wanted: those of all constants that JAX allows.
 
-    It refuses those that a function with a ``jax.custom_vjp`` closes over: its rule has no gradient for them.
+    JAX refuses the gradient of an array that a function with a ``jax.custom_vjp`` closes over.
     """
-    places = differentiable(step.constants)
-    operations = (equation for jaxpr in walk(step.jaxpr) for equation in jaxpr.eqns)
-    if any(one.primitive.name == "custom_vjp_call" for one in operations) and not _is_allowed(step, places):
-        places = tuple(place for place in places if _is_allowed(step, (place,)))
-    return Wanted(constants=places, inputs=inputs)
+    indices = differentiable(step.constants)
+    if step.has_reverse_rules and not _is_allowed(step, indices):
+        indices = tuple(index for index in indices if _is_allowed(step, (index,)))
+    return Wanted(constants=indices, inputs=inputs)
 
 
-def _is_allowed(step: TracedStep, places: tuple[int, ...]) -> bool:
+def _is_allowed(step: Step, indices: tuple[int, ...]) -> bool:
     """Return whether JAX differentiates a step with respect to these constants."""
     try:
-        TracedGradient(step, Wanted(constants=places, inputs=()))
+        TracedGradient(step, Wanted(constants=indices, inputs=()))
     except Exception as error:
         # The type of this error is not public.
         if "with respect to a closed-over value" not in str(error):
@@ -80,52 +87,57 @@ def check_tape(tape: object) -> None:
         )
 
 
-#: Passes on the gradients that come in; what is traced after it is the backward of a step.
-_turn = core.Primitive("turn_of_a_step")
-_turn.multiple_results = True
-_turn.def_abstract_eval(lambda *kinds: kinds)
+#: Passes on the gradients that come in. What is traced after it is the backward pass of a step.
+_boundary = core.Primitive("forward_backward_boundary")
+_boundary.multiple_results = True
+_boundary.def_abstract_eval(lambda *kinds: kinds)
 
 
 class TracedGradient:
-    """A step and its backward, traced one after the other as one jaxpr."""
+    """A step and its backward pass, traced one after the other as one jaxpr."""
 
-    def __init__(self, step: TracedStep, wanted: Wanted) -> None:
+    def __init__(self, step: Step, wanted: Wanted) -> None:
         self.step, self.wanted = step, wanted
         moving, outputs = differentiable(step.state), differentiable(step.outputs)
 
-        def run(constants: Arrays, state: Arrays, x: Arrays, t: Any, incoming: Any) -> Any:
+        def run(constants: Arrays, state: Arrays, x: Arrays, incoming: Any) -> Any:
             def of_moved(some: Arrays, moved: Arrays, seen: Arrays) -> tuple[Any, Any]:
-                filled = _fill(constants, wanted.constants, some), _fill(state, moving, moved)
-                after, stacked, terms = step.run(*filled, _fill(x, wanted.inputs, seen), t)
-                return (_pick(after, moving), _pick(stacked, outputs), terms), (after, stacked)
+                filled = fill(constants, wanted.constants, some), fill(state, moving, moved)
+                after, stacked = step.run(*filled, fill(x, wanted.inputs, seen))
+                return (pick(after, moving), pick(stacked, outputs)), (*after, *stacked)
 
-            given = _pick(constants, wanted.constants), _pick(state, moving), _pick(x, wanted.inputs)
-            results, backward, whole = jax.vjp(of_moved, *given, has_aux=True)
+            given = pick(constants, wanted.constants), pick(state, moving), pick(x, wanted.inputs)
+            _, backward, whole = jax.vjp(of_moved, *given, has_aux=True)
             leaves, tree = jax.tree.flatten(incoming)
-            return *whole, results[2], backward(jax.tree.unflatten(tree, _turn.bind(*leaves)))
+            return whole, backward(jax.tree.unflatten(tree, _boundary.bind(*leaves) if leaves else leaves))
 
-        incoming = _pick(step.state, moving), _pick(step.outputs, outputs), step.terms
-        t = jax.ShapeDtypeStruct((), jnp.int32)
-        closed = jax.make_jaxpr(run)(step.constants, step.state, step.inputs, t, incoming)
+        incoming = tuple(
+            tuple(leaf.to_ct_aval() for leaf in pick(leaves, indices))
+            for leaves, indices in ((step.state, moving), (step.outputs, outputs))
+        )
+        closed = jax.make_jaxpr(run)(step.constants, step.state, step.inputs, incoming)
         # A custom derivative may call back where the step itself does not.
         check_repeatable(closed)
         #: The operations, and arrays that the derivatives hold.
         jaxpr, self.values = inline_calls(closed)
-        turn = next(place for place, one in enumerate(jaxpr.eqns) if one.primitive is _turn)
-        self.incoming = jaxpr.eqns[turn].outvars
-        #: The variables of these and of what the step is given.
+        turn = next(
+            (number for number, equation in enumerate(jaxpr.eqns) if equation.primitive is _boundary),
+            len(jaxpr.eqns),
+        )
+        self.incoming = jaxpr.eqns[turn].outvars if turn < len(jaxpr.eqns) else []
+        #: The variables of these arrays and of what the step is given.
         self.given = jaxpr.invars[: len(jaxpr.invars) - len(self.incoming)]
-        #: Those of the former and of constants; of the state; and of inputs and t.
+        #: Those of the former and of constants; of the state; and of inputs.
         counts = len(self.values) + len(step.constants), len(step.state)
         self.fixed, self.state, self.inputs = split(self.given, *counts)
-        kept = len(step.state) + len(step.outputs) + len(step.terms)
+        kept = len(step.state) + len(step.outputs)
         self.results, gradients = jaxpr.outvars[:kept], jaxpr.outvars[kept:]
-        #: The operations of the backward, and the variables of the step that they use.
+        #: The operations of the backward pass, and the variables of the step that they use.
         self.after = jaxpr.eqns[turn + 1 :]
-        made = {one for equation in self.after for one in equation.outvars} | set(self.incoming)
-        used = (one for equation in self.after for one in equation.invars)
-        self.residuals = [one for one in _variables((*used, *gradients)) if one not in made]
-        spaces = {getattr(one.aval, "memory_space", None) for one in self.residuals}
+        made = {variable for equation in self.after for variable in equation.outvars} | set(self.incoming)
+        used = (atom for equation in self.after for atom in equation.invars)
+        self.residuals = [variable for variable in variables((*used, *gradients)) if variable not in made]
+        spaces = {getattr(variable.aval, "memory_space", None) for variable in self.residuals}
         if jax.memory.Space.Host in spaces:
             raise InputError(
                 "keeps arrays in host memory for its gradient, as a loop under a plan in it or an offloading "
@@ -136,9 +148,19 @@ class TracedGradient:
         self.before = jaxpr.replace(
             invars=self.given, outvars=(*self.results, *self.residuals), eqns=jaxpr.eqns[:turn]
         )
+        #: The results of a step, by the rules of functions with a ``jax.custom_vjp``, without effects.
+        self.silent = slice_jaxpr(self.before, self.results, self.given, effects=False)
         self.whole = self.before.replace(
             invars=(*self.given, *self.incoming), outvars=gradients, eqns=(*self.before.eqns, *self.after)
         )
+
+    def run(self, constants: Arrays, state: Arrays, x: Arrays) -> tuple[Arrays, Arrays]:
+        """Return the next state and the outputs of a step, as recording the step computes them."""
+        if not self.step.has_reverse_rules:
+            return self.step.run(constants, state, x)
+        jaxpr = slice_jaxpr(self.before, self.results, self.given, effects=True)
+        after, outputs = split(evaluate(jaxpr, (*self.values, *constants, *state, *x)), len(self.step.state))
+        return after, outputs
 
 
 class Recording:
@@ -151,28 +173,27 @@ class Recording:
         self.kind, self.traced = kind, traced
         before, state, inputs = traced.before, traced.state, traced.inputs
         known = {*find_known(before, traced.fixed), *inputs}
-        tape = [one for one in traced.residuals if one not in known]
+        tape = [variable for variable in traced.residuals if variable not in known]
         if kind == "products":
             tape = _find_smallest_cut(before, state=state, residuals=tape, known=known)
         elif kind == "states":
             tape = list(state)
         given = (*traced.fixed, *tape, *inputs)
         again = slice_jaxpr(before, traced.residuals, given, effects=False)
-        #: Of constants, a tape, an input, t and incoming gradients: the gradients.
+        #: Of constants, a tape, an input and incoming gradients: the gradients.
         self.reverse = traced.whole.replace(
             invars=(*given, *traced.incoming), eqns=(*again.eqns, *traced.after)
         )
-        #: Of constants, a state, an input and t: the results of a step and its tape.
+        #: Of constants, a state and an input: the results of a step and its tape.
         self.each = slice_jaxpr(before, (*traced.results, *tape), traced.given, effects=True)
-        self.tape: Leaves = shapes_of([one.aval for one in tape])
+        self.tape = describe([variable.aval for variable in tape])
 
-    def record(
-        self, constants: Arrays, state: Arrays, x: Arrays, t: Any
-    ) -> tuple[Arrays, Arrays, Arrays, Arrays]:
-        """Return the next state, the outputs, the terms and the tape of a step."""
-        flat = evaluate(self.each, (*self.traced.values, *constants, *state, *x, t))
-        results, tape = split(flat, len(self.traced.results))
-        return *self.traced.step.split_results(results), tape
+    def record(self, constants: Arrays, state: Arrays, x: Arrays) -> tuple[Arrays, Arrays, Arrays]:
+        """Return the next state, the outputs and the tape of a step."""
+        step = self.traced.step
+        flat = evaluate(self.each, (*self.traced.values, *constants, *state, *x))
+        after, outputs, tape = split(flat, len(step.state), len(step.outputs))
+        return after, outputs, tape
 
 
 def _find_smallest_cut(
@@ -193,18 +214,20 @@ def _find_smallest_cut(
     def leave(variable: Any) -> int:
         return enter(variable) + 1
 
-    edges = {(source, enter(one)) for one in state}
+    edges = {(source, enter(variable)) for variable in state}
     for equation in jaxpr.eqns:
         costly = _is_costly(equation)
-        used = [one for one in equation.invars if not isinstance(one, core.Literal) and one not in known]
-        for made in (one for one in equation.outvars if one not in known):
-            edges |= {(source, enter(made))} if costly else {(leave(one), enter(made)) for one in used}
-    edges |= {(leave(one), sink) for one in residuals}
-    sizes = list(map(bytes_of, nodes))
+        used = [variable for variable in variables(equation.invars) if variable not in known]
+        for made in (variable for variable in equation.outvars if variable not in known):
+            edges |= (
+                {(source, enter(made))} if costly else {(leave(variable), enter(made)) for variable in used}
+            )
+    edges |= {(leave(variable), sink) for variable in residuals}
+    sizes = list(map(variable_bytes, nodes))
     unit = max(1, -(-sum(sizes) // _ALL))
     # Empty arrays cost something, too, so that a cut has no more variables than it needs.
     weights = [max(1, -(-size // unit)) for size in sizes]
-    inner = [(one, one + 1) for one in nodes.values()]
+    inner = [(node, node + 1) for node in nodes.values()]
     rows, columns = np.array([*inner, *sorted(edges)], np.int32).reshape(-1, 2).T
     capacity = np.array([*weights, *itertools.repeat(_NEVER, len(edges))], np.int32)
     count = 2 + 2 * len(nodes)
@@ -213,30 +236,14 @@ def _find_smallest_cut(
     left.eliminate_zeros()
     # Edges with capacity left, backward: from where the sink can still be reached.
     reached = set(breadth_first_order(left.T.tocsr(), sink, return_predecessors=False).tolist())
-    return [one for one, node in nodes.items() if node + 1 in reached and node not in reached]
+    return [variable for variable, node in nodes.items() if node + 1 in reached and node not in reached]
 
 
 def _is_costly(equation: Any) -> bool:
     """Return whether an operation should not run again: whatever is not known to be cheap."""
-    inner = [one for jaxpr in core.jaxprs_in_params(equation.params) for one in jaxpr.eqns]
+    inner = [operation for jaxpr in core.jaxprs_in_params(equation.params) for operation in jaxpr.eqns]
     if equation.effects or any(map(_is_costly, inner)):
         return True
     if inner:
         return equation.primitive.name not in _CALLS
     return kind_of(equation) in {None, OperationKind.KERNEL}
-
-
-def _variables(atoms: Iterable[Any]) -> list[Any]:
-    """Return the variables among some atoms, each once."""
-    return list(dict.fromkeys(one for one in atoms if not isinstance(one, core.Literal)))
-
-
-def _pick(leaves: Sequence[Any], places: Sequence[int]) -> Arrays:
-    return tuple(leaves[place] for place in places)
-
-
-def _fill(leaves: Sequence[Any], places: Sequence[int], values: Sequence[Any]) -> Arrays:
-    filled = list(leaves)
-    for place, value in zip(places, values, strict=True):
-        filled[place] = value
-    return tuple(filled)

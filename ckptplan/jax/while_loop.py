@@ -7,10 +7,11 @@ the last held state is run from, to the step before the adjoint, which is revers
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any, SupportsIndex
 
 import jax
 import jax.numpy as jnp
@@ -20,11 +21,23 @@ from jax.extend import core
 
 from ckptplan.cost.arrays import Integers
 from ckptplan.errors import InputError
-from ckptplan.execution.execute import check_functions
-from ckptplan.jax.jaxprs import evaluate, find_known, slice_jaxpr
-from ckptplan.jax.leaves import Arrays, axes_of, byte_size, make_room, put, release, take
-from ckptplan.jax.primitive import Static, guard, once, perturbed, spread, zero_or
-from ckptplan.jax.step import TracedStep, differentiable, find_collectives, trace_step
+from ckptplan.jax.jaxprs import replace_loop, vary_constants
+from ckptplan.jax.leaves import (
+    Arrays,
+    byte_size,
+    differentiable,
+    is_small,
+    make_room,
+    pick,
+    put,
+    release,
+    split,
+    take,
+    varying_axes,
+    zeros_of,
+)
+from ckptplan.jax.primitives import Batch, Loop, Passes, bind_loop
+from ckptplan.jax.step import Step, check_repeatable, find_collectives
 from ckptplan.jax.sums import GradientSums
 from ckptplan.jax.tapes import Recording, TracedGradient, Wanted
 from ckptplan.recursion.online import Snapshots
@@ -43,7 +56,7 @@ def while_loop(
     body: Callable[[Any], Any],
     state: Any,
     *,
-    memory: int | str | None = None,
+    memory: SupportsIndex | str | None = None,
     slots: int | None = None,
     max_steps: int = 10_000,
 ) -> Any:
@@ -59,76 +72,53 @@ def while_loop(
         max_steps: the steps for which the rule is tabulated, in one to four bytes each. No more states are
             held. Longer loops are right, and run steps more often.
 
-    Works under ``jit`` and ``grad``. First derivatives only. Raises InputError.
+    JAX traces the loop, with its errors; forward mode is its own. A second reverse pass is refused. Raises
+    InputError.
     """
-    check_functions(cond=cond, body=body)
     if (slots is None) == (memory is None):
         what = "is missing" if slots is None else "is given together with memory"
         raise InputError(what, field="slots", accepted="slots or memory")
     check_count("max_steps", max_steps)
-    step, constants, flat = trace_step(
-        lambda _, present, __: (body(present), (), ()), state, None, field="body", first="state"
-    )
-    # With the types of the states that follow, which those of Python numbers give way to.
-    first = jax.tree.unflatten(jax.tree.structure(state), flat)
-    test, of_test, _ = trace_step(
-        lambda _, present, __: (present, jnp.asarray(cond(present)), ()),
-        first,
-        None,
-        field="cond",
-        first="state",
-    )
-    (kind,) = test.outputs
-    if kind.shape or kind.dtype != jnp.bool_:
-        raise InputError(f"returns {kind.dtype}{list(kind.shape)}", field="cond", accepted="a single boolean")
-    apart = axes_of(kind)
-    step, constants = _vary_first(step, constants, apart)
-    _check_lengths(step.jaxpr, apart, field="body")
-    _check_lengths(test.jaxpr, apart, field="cond")
     if slots is None:
+        memory = operator.index(memory) if isinstance(memory, SupportsIndex) else memory
         parse_limit(memory, field="memory")
     else:
         check_count("slots", slots)
-    loop = _Loop(step=step, test=test, apart=apart, slots=slots, memory=memory, max_steps=max_steps)
-    final = loop.run(constants, of_test, flat)
-    found, _ = step.raise_results(final, ())
-    return found
+    with jax.disable_jit(False):
+        closed, shapes = jax.make_jaxpr(lambda state: lax.while_loop(cond, body, state), return_shape=True)(
+            state
+        )
+
+    def run(params: dict[str, Any], *arguments: Any) -> Sequence[Any]:
+        loop = While(params, slots=slots, memory=memory, max_steps=max_steps)
+        check_repeatable(params["cond_jaxpr"], field="cond")
+        check_repeatable(closed, field="body")
+        _check_lengths(loop.step.jaxpr, loop.apart, field="body")
+        _check_lengths(loop.test.jaxpr, loop.apart, field="cond")
+        of_test, constants, state = loop.split(arguments)
+        body, constants = vary_constants(params["body_jaxpr"], constants)
+        changed = {"body_jaxpr": body, "body_nconsts": len(constants)}
+        return bind_loop(replace(loop, params=params | changed), *of_test, *constants, *state)
+
+    arguments = [jnp.asarray(leaf) for leaf in jax.tree.leaves(state)]
+    results = replace_loop(closed, While.primitive, run, arguments)
+    return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
 
 #: Operations over a named axis that do not communicate.
 _SILENT = frozenset(("axis_index", "pvary"))
 
 
-def _vary_first(step: TracedStep, constants: Arrays, apart: Sequence[str]) -> tuple[TracedStep, Arrays]:
-    """Return a step with its constants, which vary over axes of devices early, where they do in a step.
-
-    What varies then is computed once, before the loop: so the devices add up its gradients once, after it.
-    """
-    jaxpr, count = step.jaxpr, len(step.constants)
-    known = find_known(jaxpr, jaxpr.invars[:count])
-    varied = [
-        equation.outvars[0]
-        for equation in jaxpr.eqns
-        if equation.primitive.name == "pvary"
-        and not known.isdisjoint(equation.outvars)
-        and not set(apart).isdisjoint(equation.params["axes"])
-    ]
-    if not varied:
-        return step, constants
-    before = slice_jaxpr(jaxpr, varied, jaxpr.invars[:count], effects=False)
-    given = jaxpr.invars[count:]
-    after = slice_jaxpr(jaxpr, jaxpr.outvars, (*jaxpr.invars, *varied), effects=True)
-    used = {one for equation in after.eqns for one in equation.invars if isinstance(one, core.Var)}
-    pairs = zip(jaxpr.invars, constants, strict=False)
-    kept = {variable: value for variable, value in pairs if variable in used or variable in after.outvars}
-    kept |= zip(varied, evaluate(before, constants), strict=True)
-    changed = step.change(after.replace(invars=(*kept, *given)), constants=len(kept))
-    return changed, tuple(kept.values())
-
-
 def _check_lengths(jaxpr: Any, apart: Sequence[str], *, field: str, what: str = "calls") -> None:
-    """Raise InputError if a jaxpr communicates over axes of devices whose loops may end apart."""
+    """Raise InputError if a jaxpr communicates over axes whose loops may end apart."""
+    manual = jax.sharding.get_abstract_mesh().manual_axes
     for name, axis in find_collectives(jaxpr):
+        if axis not in manual:
+            raise InputError(
+                f"{what} {name} over the axis {axis!r} of jax.vmap, and each example runs steps again alone",
+                field=field,
+                accepted="collectives of shard_map, or the same sum over an axis of the state",
+            )
         if axis in apart and name not in _SILENT:
             raise InputError(
                 f"{what} {name} over the axis {axis!r} of shard_map, and cond may end the loop of each of its "
@@ -139,16 +129,16 @@ def _check_lengths(jaxpr: Any, apart: Sequence[str], *, field: str, what: str = 
             )
 
 
-def _count_slots(traced: TracedGradient, memory: Any, max_steps: int) -> int:
+def _count_slots(traced: TracedGradient, memory: Any, max_steps: int, *, batch: int = 1) -> int:
     """Return how many states fit a limit beside a tape and the table of the rule.
 
     Raises InputError if there is no room for one.
     """
-    limit = parse_limit(memory, field="memory")
+    limit = parse_limit(memory, field="memory") // batch
     step = traced.step
     state = byte_size(step.state)
-    gradients = [step.constants[place] for place in traced.wanted.constants]
-    tape = byte_size([one.aval for one in traced.residuals]) + byte_size(gradients)
+    tape = byte_size([variable.aval for variable in traced.residuals])
+    tape += byte_size(pick(step.constants, traced.wanted.constants))
     each, beside = state + _ROW_BYTES, _BESIDE * state + _ROW_BYTES + tape
     # Rows are numbers of one, two or four bytes.
     for row_bytes in (1, 2, 4):
@@ -156,10 +146,10 @@ def _count_slots(traced: TracedGradient, memory: Any, max_steps: int) -> int:
         if slots < 2 ** (8 * row_bytes):
             break
     if slots < 1:
-        least = format_limit(each + beside + max_steps, like=limit)
+        least = format_limit(batch * (each + beside + max_steps), like=limit)
         raise InputError(
-            f"{format_bytes(limit, like=limit)} are too little for a held state, the tape of a step and the "
-            f"table of the rule for {max_steps:,} steps",
+            f"{format_bytes(batch * limit, like=limit)} are too little for a held state, the tape of a step "
+            f"and the table of the rule for {max_steps:,} steps",
             field="memory",
             value=memory,
             accepted=f"at least {least} ({parse_bytes(least):,} bytes), or smaller max_steps",
@@ -210,94 +200,117 @@ def _split(length: Any, free: Any) -> Any:
     return jnp.clip(jnp.where(free == 1, length - 1, left), 1, length - 1).astype(jnp.int32)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Loop:
-    """The loop over flat arrays."""
+@dataclass(frozen=True, eq=False)
+class While(Loop):
+    """A while loop that JAX has traced."""
 
-    step: TracedStep
-    test: TracedStep
-    #: The axes of devices whose loops may end apart.
-    apart: tuple[str, ...]
+    params: dict[str, Any]
     #: The states that are held at a time; None for those that fit ``memory``.
     slots: int | None
-    memory: int | str | None
+    memory: SupportsIndex | str | None
     max_steps: int
+    primitive = core.primitives.while_p
 
-    def run(self, constants: Arrays, of_test: Arrays, state: Arrays) -> Arrays:
-        """Return the final state."""
+    @cached_property
+    def step(self) -> Step:
+        """The body of the loop."""
+        body, constants = self.params["body_jaxpr"], self.params["body_nconsts"]
+        return Step(body, constants=constants, states=len(body.in_avals) - constants)
 
-        @jax.custom_vjp
-        def whole(constants: Arrays, of_test: Arrays, state: Arrays) -> Arrays:
-            def go_on(present: Arrays) -> Any:
-                return self.goes_on(of_test, present)
+    @cached_property
+    def test(self) -> Step:
+        """The condition of the loop: a step without a next state."""
+        test, constants = self.params["cond_jaxpr"], self.params["cond_nconsts"]
+        return Step(test, constants=constants, states=0)
 
-            return lax.while_loop(go_on, lambda present: self.advance(constants, present), state)
+    @property
+    def apart(self) -> tuple[str, ...]:
+        """The axes of devices whose loops may end apart."""
+        return varying_axes(self.params["cond_jaxpr"].out_avals[0])
 
-        def forward(*given: Any) -> tuple[Arrays, Any]:
-            constants, of_test, state = (tuple(one.value for one in part) for part in given)
-            wanted = Wanted(constants=perturbed(given[0], self.step.constants), inputs=())
-            traced = TracedGradient(self.step, wanted)
-            slots = self.slots or _count_slots(traced, self.memory, self.max_steps)
-            slots = min(slots, self.max_steps)
-            final, *held = once(partial(self.sweep, slots))(constants, of_test, state)
-            return final, (Static((traced, slots)), constants, held)
+    @property
+    def count(self) -> int:  # type: ignore[override]
+        return int(self.params["cond_nconsts"]) + len(self.params["body_jaxpr"].in_avals)
 
-        def backward(kept: Any, incoming: Any) -> Any:
-            static, constants, held = kept
-            some = differentiable(self.step.state)
-            gradients = tuple(zero_or(incoming[place], self.step.state[place]) for place in some)
-            of_constants, of_state = once(partial(self.reverse, *static.value))(constants, held, gradients)
-            return of_constants, tuple(None for _ in of_test), of_state
+    def split(self, arguments: Sequence[Any]) -> tuple[Arrays, Arrays, Arrays]:
+        """Return constants of the condition, constants of the body, and the state."""
+        of_test, constants, state = split(arguments, self.params["cond_nconsts"], self.params["body_nconsts"])
+        return of_test, constants, state
 
-        whole.defvjp(forward, backward, symbolic_zeros=True)
-        return whole(*(tuple(map(guard, part)) for part in (constants, of_test, state)))
+    def rebind(self, params: dict[str, Any], batched: Sequence[bool]) -> While:
+        return replace(self, params=params)
 
-    def goes_on(self, of_test: Arrays, state: Arrays) -> Any:
-        _, (found,), _ = self.test.run(of_test, state, (), jnp.int32(0))
-        return found
+    def plan(self, wanted: tuple[int, ...], *, batch: Batch, as_words: bool) -> WhilePasses:
+        constants = (index - self.params["cond_nconsts"] for index in wanted)
+        traced = TracedGradient(
+            self.step, Wanted.among(self.step, (index for index in constants if index >= 0))
+        )
+        slots = self.slots or _count_slots(traced, self.memory, self.max_steps, batch=batch.size)
+        size = None if self.memory is None else batch.size
+        sums = GradientSums(Recording(traced, "states"))
+        _check_lengths(sums.each, self.apart, field="body", what="has gradients that take")
+        return WhilePasses(
+            loop=self, wanted=wanted, sums=sums, slots=min(slots, self.max_steps), size=size, as_words=as_words
+        )
 
-    def advance(self, constants: Arrays, state: Arrays) -> Arrays:
-        return self.step.run(constants, state, (), jnp.int32(0))[0]
 
-    def sweep(self, slots: int, constants: Arrays, of_test: Arrays, state: Arrays) -> Any:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class WhilePasses(Passes):
+    """The passes of a while loop whose states are held by the rule."""
+
+    loop: While
+    wanted: tuple[int, ...]
+    sums: GradientSums
+    slots: int
+    size: int | None
+    as_words: bool
+
+    def run(self, *arguments: Any) -> Sequence[Any]:
+        traced = self.sums.recording.traced
+        if not traced.step.has_reverse_rules:
+            return self.loop.run_silently(*arguments)
+        of_test, constants, state = self.loop.split(arguments)
+        body = core.ClosedJaxpr(traced.silent, ())
+        params = self.loop.params | {"body_jaxpr": body, "body_nconsts": len(traced.fixed)}
+        results: Sequence[Any] = self.loop.primitive.bind(
+            *of_test, *traced.values, *constants, *state, **params
+        )
+        return results
+
+    @property
+    def holds_words(self) -> bool:  # type: ignore[override]
+        return self.as_words and any(map(is_small, self.loop.step.state))
+
+    def sweep(self, *arguments: Any) -> Sequence[Any]:
         """Return the final state, the held states, the step of each row, and T."""
-        rows = jnp.asarray(_tabulate(slots, self.max_steps))
-        held = make_room(state, slots + 1)
+        slots, traced = self.slots, self.sums.recording.traced
+        of_test, constants, state = self.loop.split(arguments)
+        rows = jnp.asarray(_tabulate(slots, self.loop.max_steps))
+        held = make_room(state, slots + 1, as_words=self.as_words)
         steps = jnp.full(slots + 1, _MOST, jnp.int32)
 
         def go_on(carry: Any) -> Any:
-            return self.goes_on(of_test, carry[0])
+            return self.loop.test.run(of_test, (), carry[0])[1][0]
 
         def run(carry: Any) -> Any:
             present, held, steps, t = carry
             row = jnp.where(t < len(rows), rows[jnp.minimum(t, len(rows) - 1)].astype(jnp.int32), slots)
             held, steps = put(held, present, row), steps.at[row].set(t)
-            return self.advance(constants, present), held, steps, t + 1
+            return traced.run(constants, present, ())[0], held, steps, t + 1
 
-        return lax.while_loop(go_on, run, (state, held, steps, jnp.int32(0)))
+        final, held, steps, last = lax.while_loop(go_on, run, (state, held, steps, jnp.int32(0)))
+        return [*final, *held, steps, last]
 
-    def reverse(
-        self,
-        traced: TracedGradient,
-        slots: int,
-        constants: Arrays,
-        kept: tuple[Arrays, Any, Any],
-        incoming: Arrays,
-    ) -> Any:
-        """Return the gradients of the constants and of the initial state, None for those that have none.
-
-        Arguments:
-            traced: a step and its backward.
-            slots: the states that are held at a time.
-            constants: those of the step.
-            kept: the held states, the step of each row, and T, as ``sweep`` returns them.
-            incoming: the gradients of the final state, where it has them.
-        """
-        held, steps, last = kept
-        recording = Recording(traced, "states")
-        sums_of = GradientSums(recording)
-        _check_lengths(sums_of.each, self.apart, field="body", what="has gradients that take")
-        of_constants, of_state = traced.wanted.constants, differentiable(self.step.state)
+    def go_back(self, kept: Arrays, arguments: Arrays, incoming: Sequence[Any]) -> Sequence[Any]:
+        *held, steps, last = kept
+        slots, step, sums_of = self.slots, self.loop.step, self.sums
+        traced = sums_of.recording.traced
+        of_test, constants, _ = self.loop.split(arguments)
+        moving = differentiable(step.state)
+        incoming = tuple(
+            zeros_of(leaf.to_ct_aval()) if gradient is None else gradient
+            for gradient, leaf in zip(incoming, pick(step.state, moving), strict=True)
+        )
         rows = jnp.argsort(steps[:slots]).astype(jnp.int32)
         count = jnp.sum(steps[:slots] < _MOST).astype(jnp.int32)
 
@@ -307,8 +320,8 @@ class _Loop:
             start = steps[row]
             length = adjoint - start
             ahead = jnp.where(length == 1, 0, _split(length, slots - count + 1))
-            before = release(take(held, row), self.step.state)
-            present = lax.fori_loop(0, ahead, lambda _, one: self.advance(constants, one), before)
+            before = release(take(held, row), step.state)
+            present = lax.fori_loop(0, ahead, lambda _, state: traced.run(constants, state, ())[0], before)
 
             reverses = start + ahead == adjoint - 1
             # Outside the branches, which would copy what is held.
@@ -316,8 +329,7 @@ class _Loop:
             held, steps = put(held, present, free), steps.at[free].set(start + ahead)
 
             def step_back(_: None) -> Any:
-                zero = jnp.int32(0)
-                added, before = sums_of.reverse(sums, (constants, present, zero, gradients), zero)[:2]
+                added, before = sums_of.reverse(sums, (constants, present, gradients), jnp.int32(0))[:2]
                 return count - jnp.where(ahead == 0, 1, 0), adjoint - 1, before, added
 
             def go_on(_: None) -> Any:
@@ -325,10 +337,20 @@ class _Loop:
 
             return held, steps, *lax.cond(reverses, step_back, go_on, None)
 
-        first = (
-            *(held, steps, count, last),
-            incoming,
-            sums_of.start(),
-        )
+        first = tuple(held), steps, count, last, incoming, sums_of.start()
         *_, gradients, sums = lax.while_loop(lambda carry: carry[3] > 0, run, first)
-        return spread(constants, of_constants, sums_of.finish(sums)), spread(held, of_state, gradients)
+        ahead = len(of_test), len(of_test) + len(constants)
+        by_index = dict(
+            zip(
+                (
+                    *(ahead[0] + index for index in traced.wanted.constants),
+                    *(ahead[1] + index for index in moving),
+                ),
+                (*sums_of.finish(sums), *gradients),
+                strict=True,
+            )
+        )
+        # The condition has no gradient.
+        return [
+            by_index[index] if index in by_index else jnp.zeros_like(arguments[index]) for index in self.wanted
+        ]

@@ -9,7 +9,8 @@ from typing import Any
 
 from jax.extend import core
 
-from ckptplan.jax.jaxprs import find_known, slice_jaxpr
+from ckptplan.jax.jaxprs import find_known, slice_jaxpr, variables
+from ckptplan.jax.leaves import bytes_of
 
 #: Assumed rates of one core; only the ratio of a plan's times depends on them.
 FLOPS_PER_SECOND, BYTES_PER_SECOND = 5e10, 1e10
@@ -71,7 +72,7 @@ def estimate_live_bytes(jaxpr: core.Jaxpr, *, with_results: bool = True) -> int:
     uses: Counter[Any] = Counter()
     held: set[Any] = set()
     for number, equation in enumerate(equations):
-        used = [views.get(one, one) for one in equation.invars if not isinstance(one, core.Literal)]
+        used = [views.get(variable, variable) for variable in variables(equation.invars)]
         last.update(dict.fromkeys(used, number))
         uses.update(set(used))
         if kind_of(equation) is OperationKind.VIEW and used:
@@ -79,31 +80,35 @@ def estimate_live_bytes(jaxpr: core.Jaxpr, *, with_results: bool = True) -> int:
         elif kind_of(equation) is OperationKind.KERNEL or is_random(equation):
             held.update((*used, *equation.outvars))
     held.update(
-        one for equation in equations if _is_slow(equation) for one in equation.outvars if uses[one] > 1
+        variable
+        for equation in filter(_is_slow, equations)
+        for variable in equation.outvars
+        if uses[variable] > 1
     )
-    ends = [one for one in jaxpr.outvars if with_results and not isinstance(one, core.Literal)]
-    results = {views.get(one, one) for one in ends}
+    ends = variables(jaxpr.outvars) if with_results else []
+    results = {views.get(variable, variable) for variable in ends}
     held |= results
     live: dict[Any, int] = {}
     most = 0
     for number, equation in enumerate(equations):
-        made = [one for one in equation.outvars if one in held and one not in views]
-        live.update({one: bytes_of(one) for one in made})
+        made = [variable for variable in equation.outvars if variable in held and variable not in views]
+        live.update({variable: variable_bytes(variable) for variable in made})
         inside = [
             estimate_live_bytes(inner, with_results=False) for inner in core.jaxprs_in_params(equation.params)
         ]
         if is_random(equation):
-            inside.append(_RANDOM_ARRAYS * sum(map(bytes_of, equation.outvars)))
+            inside.append(_RANDOM_ARRAYS * sum(map(variable_bytes, equation.outvars)))
         most = max(most, sum(live.values()) + max(inside, default=0))
-        for one in [one for one in live if last.get(one, number) <= number and one not in results]:
-            del live[one]
+        ended = (variable for variable in live if last.get(variable, number) <= number)
+        for variable in set(ended) - results:
+            del live[variable]
     return most
 
 
-def estimate_product_seconds(equation: Any, *, together: int) -> float:
+def estimate_product_seconds(equation: Any, *, steps_per_matmul: int) -> float:
     """Return what a product takes for each step if it is formed for some steps at once."""
-    moved = sum(map(bytes_of, equation.outvars)) / BYTES_PER_SECOND
-    return _seconds_of(equation) - moved * (1 - 1 / together)
+    moved = sum(map(variable_bytes, equation.outvars)) / BYTES_PER_SECOND
+    return _seconds_of(equation) - moved * (1 - 1 / steps_per_matmul)
 
 
 def estimate_hoisted_bytes(jaxpr: core.Jaxpr, constants: Iterable[Any]) -> int:
@@ -114,19 +119,19 @@ def estimate_hoisted_bytes(jaxpr: core.Jaxpr, constants: Iterable[Any]) -> int:
     given = set(constants)
     known = find_known(jaxpr, given)
     spread = {
-        one
+        variable
         for equation in jaxpr.eqns
         if equation.primitive.name in {"broadcast_in_dim", "iota"}
-        for one in equation.outvars
+        for variable in equation.outvars
     }
     ends = {
-        one
+        variable
         for equation in jaxpr.eqns
         if not known.issuperset(equation.outvars)
-        for one in equation.invars
-        if not isinstance(one, core.Literal)
+        for variable in equation.invars
+        if not isinstance(variable, core.Literal)
     }
-    return sum(map(bytes_of, (ends & known) - given - spread))
+    return sum(map(variable_bytes, (ends & known) - given - spread))
 
 
 def _needed(jaxpr: core.Jaxpr) -> Sequence[Any]:
@@ -145,7 +150,7 @@ def is_random(equation: Any) -> bool:
 
 
 def _is_slow(equation: Any) -> bool:
-    inner = (one for jaxpr in core.jaxprs_in_params(equation.params) for one in jaxpr.eqns)
+    inner = (equation for jaxpr in core.jaxprs_in_params(equation.params) for equation in jaxpr.eqns)
     return kind_of(equation) is OperationKind.SLOW or any(map(_is_slow, inner))
 
 
@@ -155,21 +160,20 @@ def _seconds_of(equation: Any) -> float:
         # A loop inside a step runs a number of times that only a scan says.
         rounds = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
         return float(rounds * sum(map(estimate_seconds, inner)))
-    moved = sum(map(bytes_of, equation.outvars))
+    moved = sum(map(variable_bytes, equation.outvars))
     seconds = _EACH_SECONDS + moved / BYTES_PER_SECOND
     if equation.primitive.name == "dot_general":
         (contracted, _), _ = equation.params["dimension_numbers"]
         terms = 1
         for axis in contracted:
             terms *= equation.invars[0].aval.shape[axis]
-        seconds += 2 * terms * sum(one.aval.size for one in equation.outvars) / FLOPS_PER_SECOND
+        seconds += 2 * terms * sum(variable.aval.size for variable in equation.outvars) / FLOPS_PER_SECOND
     elif equation.primitive.name == "conv_general_dilated":
         kernel = equation.invars[1].aval
-        seconds += 2 * kernel.size * sum(one.aval.size for one in equation.outvars) / FLOPS_PER_SECOND
+        seconds += 2 * kernel.size * sum(variable.aval.size for variable in equation.outvars) / FLOPS_PER_SECOND
     return seconds
 
 
-def bytes_of(variable: Any) -> int:
+def variable_bytes(variable: Any) -> int:
     """Return the bytes of a variable of a jaxpr."""
-    aval = variable.aval
-    return int(aval.size * aval.dtype.itemsize) if hasattr(aval, "dtype") else 0
+    return bytes_of(variable.aval) if hasattr(variable.aval, "dtype") else 0

@@ -187,11 +187,11 @@ _BOUNDS = {"ge": "from", "gt": "above", "le": "to", "lt": "to below"}
 def _describe_values(model: type[BaseModel], path: tuple[Any, ...]) -> str | None:
     """Return what a top-level field may be, by its type; its description if that is a table or a list."""
     field = model.model_fields.get(str(path[0])) if len(path) == 1 else None
-    told = "" if field is None else _describe_type(field.annotation, field.metadata)
-    if not told:
+    accepted_type = "" if field is None else _describe_type(field.annotation, field.metadata)
+    if not accepted_type:
         return _describe_field(model, path)
     example = next((text for end, text in _WITH_UNITS.items() if str(path[0]).endswith(end)), None)
-    return f"{told}, or text as {example!r}" if example else told
+    return f"{accepted_type}, or text as {example!r}" if example else accepted_type
 
 
 def _describe_type(kind: Any, conditions: Sequence[Any]) -> str:
@@ -199,13 +199,17 @@ def _describe_type(kind: Any, conditions: Sequence[Any]) -> str:
     if get_origin(kind) is Annotated:
         return _describe_type(kind.__origin__, [*kind.__metadata__, *conditions])
     if get_origin(kind) in (Union, UnionType):
-        told = [_describe_type(one, conditions) for one in get_args(kind) if one is not type(None)]
-        return " or ".join(told) if all(told) else ""
+        kinds = [_describe_type(member, conditions) for member in get_args(kind) if member is not type(None)]
+        return " or ".join(kinds) if all(kinds) else ""
     if get_origin(kind) is Literal:
         return ", ".join(map(str, get_args(kind)))
     if kind not in _KINDS:
         return ""
-    parts = [part for one in conditions for part in (one.metadata if isinstance(one, FieldInfo) else [one])]
+    parts = [
+        part
+        for condition in conditions
+        for part in (condition.metadata if isinstance(condition, FieldInfo) else [condition])
+    ]
     bounds = [
         f"{word} {number:{',' if number < 1e6 else '.3g'}}"
         for name, word in _BOUNDS.items()

@@ -5,12 +5,25 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 from pydantic import Field
 
 from ckptplan.model.budget import Budget
-from ckptplan.model.checked import IF_ANY, CheckedModel, FirstFault, Headroom, Limit, Name, PositiveBytes, Share
+from ckptplan.model.checked import (
+    IF_ANY,
+    IF_GIVEN,
+    CheckedModel,
+    FirstFault,
+    Headroom,
+    Limit,
+    Name,
+    PositiveBytes,
+    Share,
+)
 
 #: What to minimise; 'balanced' is the knee of the front of time and memory.
 ObjectiveName: TypeAlias = Literal["time", "memory", "balanced"]
 #: The cost model used for the choice: exact, or the paper's printed equations.
 Model: TypeAlias = Literal["exact", "paper"]
+#: The steps whose caches the first sweep keeps (docs/cache.md): all of them; the last K; the last K, while
+#: earlier segments keep theirs when they are swept again; or only those that it records.
+CacheName: TypeAlias = Literal["all", "last", "segment", "none"]
 #: How much work the search for optimal schedules may do.
 EffortName: TypeAlias = Literal["quick", "thorough"]
 
@@ -34,6 +47,9 @@ class Goal(CheckedModel):
     remote_bytes: Limit = Field(default=None, description="remote budget in all; none: unbounded")
     strategies: Annotated[tuple[Name, ...], FirstFault()] = Field(
         default=(), max_length=1000, description="the strategies that were compared"
+    )
+    cache: Annotated[CacheName | None, IF_GIVEN] = Field(
+        default=None, description="the caches that plans have to keep; none: what is best"
     )
     effort: EffortName = Field(default="quick", description="how much work the search for optimal schedules is")
 

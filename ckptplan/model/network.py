@@ -21,6 +21,7 @@ from ckptplan.model.checked import IF_GIVEN, Bytes, CheckedModel, Count, Share, 
 ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 #: The most operations, and bytes, of a step.
 MOST_OPERATIONS = 1e24
+Bits = Annotated[int, Field(ge=1, le=64, strict=True)]
 _Amount = Annotated[float, Field(ge=0, le=MOST_OPERATIONS, strict=True)]
 
 
@@ -39,6 +40,12 @@ class Operations(CheckedModel):
     backward_flops: _Amount = Field(description="floating-point operations of a backward step")
     forward_bytes: _Amount = Field(description="bytes a forward step reads and writes locally")
     backward_bytes: _Amount = Field(description="bytes a backward step reads and writes locally")
+    recompute_flops: Annotated[_Amount | None, IF_GIVEN] = Field(
+        default=None, description="of a step that runs again with its cache; none: those of a forward step"
+    )
+    recompute_bytes: Annotated[_Amount | None, IF_GIVEN] = Field(
+        default=None, description="of a step that runs again with its cache; none: those of a forward step"
+    )
     forward_kernels: _Amount = Field(default=1.0, description="kernels that a forward step starts")
     backward_kernels: _Amount = Field(default=2.0, description="kernels that a backward step starts")
     efficiency: float | None = Field(
@@ -89,19 +96,23 @@ KINDS: Mapping[str, Kind] = {
 #: The paper's network. Kernels of a layer: product, membrane, threshold.
 _PAPER = Kind(gates=1, biases=0, state_values=1, tape_values=1, kernels=3, values_per_weight=1)
 #: Bytes of one spike index (the sparse representation of Finkbeiner et al. 2024 uses uint32).
-_INDEX_BYTES = 4
+INDEX_BYTES = 4
 #: A backward step multiplies twice what a forward step multiplies once: for the state, and for the weights.
 _BACKWARD = 2
 #: Fields that only networks with a kind have, and those that only images need.
 _WITH_KIND, _OF_IMAGES = ("inputs", "height", "width", "kernel"), ("height", "width", "kernel")
+_OF_DATA = ("input_bits", "input_storage", "outputs", "output_bits", "output_storage")
+#: Steps whose inputs, or outputs, have buffers while they are streamed.
+_BUFFERED = 2
 
 
 class Network(CheckedModel):
     """A recurrent network spread evenly over the units of a machine.
 
     Without a ``kind`` the sizes follow the paper's setting: the state is one membrane value per neuron and
-    sample, eq. (3); the spikes of all steps stay stored as indices; each layer has one dense recurrent weight
-    matrix. With a kind they follow from the layers of that kind (``KINDS``).
+    sample, eq. (3); the cache of a step is its spikes, stored as indices; each layer has one dense recurrent
+    weight matrix. With a kind they follow from the layers of that kind (``KINDS``). A network of the kind 'snn'
+    with an ``activity`` has the same cache, and needs no spikes in its tape.
     Raises InputError.
     """
 
@@ -112,8 +123,15 @@ class Network(CheckedModel):
     batch: Count = Field(description="samples trained at once")
     dtype: Literal["float64", "float32", "float16", "bfloat16"] = "float32"
     activity: Share = Field(default=0.0, le=1, description="largest share of neurons that spike in one step")
+    spikes: Annotated[Literal["resident"] | None, IF_GIVEN] = Field(
+        default=None,
+        description="'resident': the spikes of all steps stay stored, as in files of version 1; none: a cache",
+    )
     state_values: Count = Field(default=1, description="state values per neuron and sample")
-    tape_values: Count = Field(default=1, description="tape values per neuron, sample and step")
+    tape_values: Count = Field(
+        default=1,
+        description="tape values per neuron, sample and step; one less of an snn whose spikes are the cache",
+    )
     other_resident_bytes: Bytes = Field(
         default=0, description="resident bytes per unit besides weights: code, buffers, optimiser"
     )
@@ -122,6 +140,23 @@ class Network(CheckedModel):
     )
     inputs: Annotated[Count | None, IF_GIVEN] = Field(
         default=None, description="input values per sample and step; of a ConvLSTM, its channels"
+    )
+    input_bits: Annotated[Bits | None, IF_GIVEN] = Field(
+        default=None, description="bits of an input value, 1 for spikes; none: those of dtype"
+    )
+    input_storage: Annotated[Literal["streamed", "generated"] | None, IF_GIVEN] = Field(
+        default=None,
+        description="'streamed': read from remote memory beside compute; 'generated': made for each step; "
+        "none: those of all steps are resident",
+    )
+    outputs: Annotated[Count | None, IF_GIVEN] = Field(
+        default=None, description="output values per sample and step that are kept; none: no output is"
+    )
+    output_bits: Annotated[Bits | None, IF_GIVEN] = Field(
+        default=None, description="bits of an output value; none: those of dtype"
+    )
+    output_storage: Annotated[Literal["streamed"] | None, IF_GIVEN] = Field(
+        default=None, description="'streamed': written to remote memory; none: those of all steps are resident"
     )
     height: Annotated[Count | None, IF_GIVEN] = Field(
         default=None, description="rows of the images of a ConvLSTM"
@@ -158,6 +193,17 @@ class Network(CheckedModel):
             if not given and field in needed:
                 accepted = type(self).model_fields[field].description
                 raise InputError(f"is missing: kind is {self.kind!r}", field=field, accepted=accepted)
+        for field in _OF_DATA:
+            source = "outputs" if field in ("output_bits", "output_storage") else "kind"
+            if getattr(self, field) is not None and getattr(self, source) is None:
+                raise InputError(f"needs the field {source}", field=field, value=getattr(self, field))
+        if self.activity and self.kind not in (None, "snn"):
+            raise InputError(
+                f"is a number of spiking networks; a {self.kind} has no spikes",
+                field="activity",
+                value=self.activity,
+                accepted="none, or the kind 'snn'",
+            )
         if self.neurons < self.least_neurons:
             raise InputError(
                 f"{self.neurons} is less than one for each of {self.layers} layers",
@@ -171,12 +217,16 @@ class Network(CheckedModel):
         """Return the byte sizes per unit by field name, each rounded up to whole bytes."""
         item = ITEM_BYTES[self.dtype]
         values = self.batch * (self.neurons / units) * self._places
-        spikes = values * self.activity * _INDEX_BYTES
+        spikes = values * self.activity * INDEX_BYTES
+        resident, cache = (spikes, 0.0) if self.spikes == "resident" else (0.0, spikes)
         return {
             "state_bytes": _round_up(values * self.state_values * item),
-            "tape_bytes": _round_up(values * self.tape_values * item),
-            "resident_bytes_per_step": _round_up(self._input_values / units * item + spikes),
-            "resident_bytes": self.count_weight_bytes(units=units) + self.other_resident_bytes,
+            "tape_bytes": _round_up(values * self._taped_values * item),
+            "cache_bytes": _round_up(cache),
+            "resident_bytes_per_step": sum(self.count_data_bytes(units=units)) + _round_up(resident),
+            "resident_bytes": self.count_weight_bytes(units=units)
+            + self.other_resident_bytes
+            + _round_up(_BUFFERED * sum(self.streamed_bytes) / units),
         }
 
     def count_weight_bytes(self, *, units: int) -> int:
@@ -184,9 +234,17 @@ class Network(CheckedModel):
         trained = self._count_weights() + self._kind.biases * self.layers * self._layer_neurons
         return _round_up(self._kind.values_per_weight * trained / units * ITEM_BYTES[self.dtype])
 
-    def count_input_bytes(self, *, units: int) -> int:
-        """Return the bytes on one unit of the inputs of one step."""
-        return _round_up(self._input_values / units * ITEM_BYTES[self.dtype])
+    @property
+    def streamed_bytes(self) -> tuple[float, float]:
+        """The bytes of the inputs that are read, and of the outputs that are written, in each step in all."""
+        inputs = self._input_bytes if self.input_storage == "streamed" else 0.0
+        return inputs, self._output_bytes if self.output_storage == "streamed" else 0.0
+
+    def count_data_bytes(self, *, units: int) -> tuple[int, int]:
+        """Return the bytes on one unit of the inputs, and of the outputs, of one step that are resident."""
+        inputs = 0.0 if self.input_storage else self._input_bytes
+        outputs = 0.0 if self.output_storage else self._output_bytes
+        return _round_up(inputs / units), _round_up(outputs / units)
 
     @property
     def trains_with_adam(self) -> bool:
@@ -197,7 +255,9 @@ class Network(CheckedModel):
         """Return the work of a step: products count two operations, elementwise work only as bytes.
 
         The paper's network multiplies only the weights of neurons that spike; a kind multiplies all weights.
-        Raises InputError if that is more than can be counted.
+        With its cache, a step of a spiking network runs again without the product of its spikes with all
+        weights: it adds the weights of neurons that spike. Raises InputError if that is more than can be
+        counted.
         """
         item = ITEM_BYTES[self.dtype]
         weights = self._count_weights() * (1.0 if self.kind else self.activity or 1.0)
@@ -210,7 +270,17 @@ class Network(CheckedModel):
                 field="network",
                 accepted="a smaller network or batch",
             )
-        moved = item * (weights + self._input_values + values * (2 * self.state_values + self.tape_values))
+        data = self._input_bytes + self._output_bytes
+        others = item * values * (2 * self.state_values + self._taped_values) + data
+        moved = item * weights + others
+        again: dict[str, Any] = {}
+        if self.kind == "snn" and self.activity:
+            from_inputs = self._kind.gates * self._layer_neurons * (self.inputs or 0)
+            used = from_inputs + self.activity * (weights - from_inputs)
+            again = {
+                "recompute_flops": float(2 * self.batch * used),
+                "recompute_bytes": float(item * used + others),
+            }
         return Operations(
             dtype=self.dtype,
             forward_flops=float(flops),
@@ -219,7 +289,14 @@ class Network(CheckedModel):
             backward_bytes=float(_BACKWARD * moved),
             forward_kernels=float(self.layers * self._kind.kernels),
             backward_kernels=float(_BACKWARD * self.layers * self._kind.kernels),
+            **again,
         )
+
+    @property
+    def _taped_values(self) -> int:
+        """The tape values per neuron: the cache of a spiking network holds its spikes, so the tape need not."""
+        caches_spikes = self.kind == "snn" and self.activity > 0 and self.spikes is None
+        return max(1, self.tape_values - 1) if caches_spikes else self.tape_values
 
     @property
     def least_neurons(self) -> int:
@@ -250,8 +327,17 @@ class Network(CheckedModel):
         return (self.height or 1) * (self.width or 1)
 
     @property
-    def _input_values(self) -> float:
-        return float(self.batch * (self.inputs or 0) * self._places)
+    def _input_bytes(self) -> float:
+        """The bytes of the inputs of one step, on all units together."""
+        return self._count_bytes(self.inputs, self.input_bits)
+
+    @property
+    def _output_bytes(self) -> float:
+        return self._count_bytes(self.outputs, self.output_bits)
+
+    def _count_bytes(self, values: int | None, bits: int | None) -> float:
+        """Return the bytes of so many values for each sample and place."""
+        return self.batch * (values or 0) * self._places * (bits or 8 * ITEM_BYTES[self.dtype]) / 8
 
 
 def _round_up(size: float) -> int:

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, WithJs
 from ckptplan.errors import InputError, refuse
 from ckptplan.model.checked import CheckedModel, FirstFault, JoinedText, Name, Steps, Text
 from ckptplan.model.display import DrawnOnFigure
-from ckptplan.model.goal import Goal
+from ckptplan.model.goal import CacheName, Goal
 from ckptplan.model.prediction import BasisEntry, Bound, Predicted
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.record import MappingRecord, Parameters
@@ -18,7 +18,7 @@ from ckptplan.units import format_bytes, format_count, format_percent, format_se
 
 KIND = "ckptplan.plan"
 #: Version of the plan format; increased when a reader of the old one would misread the new one.
-SCHEMA_VERSION: Literal[2] = 2
+SCHEMA_VERSION: Literal[3] = 3
 
 
 def _parameters(value: object) -> Parameters:
@@ -38,28 +38,54 @@ class Provenance(MappingRecord):
     date: Annotated[Text, Field(description="UTC, ISO 8601")]
 
 
+#: The integers that determine a schedule.
+ScheduleParameters = Annotated[
+    Parameters,
+    BeforeValidator(_parameters),
+    PlainSerializer(dict, return_type=dict[str, int]),
+    WithJsonSchema({"type": "object", "additionalProperties": {"type": "integer", "minimum": 1}}),
+]
+_KEPT_CACHES = (
+    "the caches that stay until they are used: of all steps, of the last cached_steps, of these and of each "
+    "segment that is swept again, or of recorded steps only"
+)
+
+
+class RegularPlan(CheckedModel):
+    """A schedule that loops with fixed strides, or a static graph, can run. Raises InputError."""
+
+    noun: ClassVar[str] = "regular plan"
+
+    strategy: Name
+    parameters: ScheduleParameters = Field(description="the integers that determine the schedule")
+    cache: CacheName = Field(default="all", description=_KEPT_CACHES)
+    predicted: Predicted
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+
 class Plan(DrawnOnFigure, CheckedModel):
     """A chosen strategy as data: JSON of kind ``ckptplan.plan``. Raises InputError."""
 
     noun: ClassVar[str] = "plan"
 
     kind: Literal["ckptplan.plan"] = "ckptplan.plan"
-    schema_version: Literal[2] = SCHEMA_VERSION
+    schema_version: Literal[3] = SCHEMA_VERSION
     strategy: Name
-    parameters: Annotated[
-        Parameters,
-        BeforeValidator(_parameters),
-        PlainSerializer(dict, return_type=dict[str, int]),
-        WithJsonSchema({"type": "object", "additionalProperties": {"type": "integer", "minimum": 1}}),
-    ] = Field(description="the integers that determine the schedule: those that the strategy has")
+    parameters: ScheduleParameters = Field(
+        description="the integers that determine the schedule: those that the strategy has"
+    )
+    cache: CacheName = Field(default="all", description=_KEPT_CACHES)
     steps: Steps
     goal: Goal = Goal()
     predicted: Predicted
     splits: Annotated[tuple[Split, ...], FirstFault()] | None = Field(
         default=None, description="decisions by part of the schedule; none where parameters say it all"
     )
-    regular: bool = Field(
-        default=True, description="whether loops with fixed strides, or a static graph, can run the schedule"
+    regular: RegularPlan | None = Field(
+        default=None,
+        description="the best plan that loops with fixed strides can run, and these loops; none where no such "
+        "plan was compared, or none fits",
     )
     bound: Bound | None = Field(default=None, description="none where nothing was proved")
     workload: Workload
@@ -84,6 +110,17 @@ class Plan(DrawnOnFigure, CheckedModel):
     def __repr__(self) -> str:
         """Return the plan in one line, without its numbers in full."""
         return f"<Plan {'; '.join(str(self).splitlines())}>"
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether loops with fixed strides, or a static graph, can run the schedule of the plan itself."""
+        own = self.strategy, self.parameters
+        return self.regular is not None and own == (self.regular.strategy, self.regular.parameters)
+
+    @property
+    def drops_caches(self) -> bool:
+        """Whether a run keeps the caches of some of its steps only."""
+        return self.cache != "all"
 
     @model_validator(mode="after")
     def _steps_are_those_of_the_workload(self) -> Self:

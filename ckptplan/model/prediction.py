@@ -60,6 +60,9 @@ class Predicted(MappingRecord):
     local_peak_bytes: Annotated[Bytes, Field(description="peak on one unit, resident and workspace included")]
     remote_peak_bytes: Annotated[Bytes, Field(description="peak of remote memory, all units together")]
     recomputed_steps: Annotated[_Events, Field(description="steps run a second or third time")]
+    recomputed_without_cache: Annotated[
+        _Events, Field(description="those of them that take as long as a first run, without a cache")
+    ] = 0
     remote_writes: Annotated[_Events, Field(description="states written to remote memory")]
     remote_reads: Annotated[_Events, Field(description="states read from remote memory")]
     messages: Annotated[_Events, Field(description="messages to and from remote memory, both ways together")]

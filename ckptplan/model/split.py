@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from ckptplan.model.checked import IF_ANY
 from ckptplan.model.record import MappingRecord
 from ckptplan.units import MAX_STEPS
 
@@ -50,13 +51,16 @@ class Choice(enum.StrEnum):
     SPLIT_RECORD = "split-record"
     #: ``count`` times: OFFLOAD the first state and SPLIT after ``length`` steps.
     SEGMENTS = "segments"
+    #: Of a LOCAL or REMOTE part: keep the caches of all its steps, each until its step is reversed.
+    KEEP = "keep"
 
 
 @dataclass(frozen=True)
 class Split(MappingRecord):
     """The first decision about every part of ``steps`` steps and ``units`` units of free local memory.
 
-    The part comes first, then what is decided.
+    The part comes first, then the decision. A part that keeps the caches of its steps is ``cached``; its units
+    include these caches.
     """
 
     where: Annotated[Where, Field(description="where the first state is kept")]
@@ -67,3 +71,6 @@ class Split(MappingRecord):
     count: Annotated[
         _Count, Field(description="number of segments, or of steps recorded on the way; 0 without any")
     ] = 0
+    cached: Annotated[
+        bool, Field(strict=True, description="whether the part keeps the caches of its steps"), IF_ANY
+    ] = False

@@ -59,12 +59,25 @@ class StepCosts(CheckedModel):
         return self
 
     @property
+    def with_resident_caches(self) -> Self:
+        """The costs if the caches of all steps stay in local memory until the end, as in the paper."""
+        if not self.cache_bytes:
+            return self
+        resident = self.resident_bytes + self.steps * self.cache_bytes
+        return self.model_copy(update={"resident_bytes": resident, "cache_bytes": 0})
+
+    @property
     def charged(self) -> Self:
         """The costs with the workspace of chunks of several steps charged to all that may have one."""
         if not self.chunk_bytes or self.steps == 1:
             return self
         resident = self.resident_bytes + self.chunk_bytes
         return self.model_copy(update={"resident_bytes": resident, "chunk_bytes": 0})
+
+    @property
+    def recorded_bytes(self) -> int:
+        """The bytes of a recorded step: its tape and its cache, M_a + M_r."""
+        return self.tape_bytes + self.cache_bytes
 
     def action_seconds(self, counts: Counted) -> Any:
         """Return what actions take in addition to their steps: advances a + chunks k + saves s + loads l."""

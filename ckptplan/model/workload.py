@@ -27,7 +27,7 @@ from ckptplan.units import MAX_BYTES, format_threads
 from ckptplan.wording import Argument
 
 #: The fields that a network description derives.
-DERIVED = ("state_bytes", "tape_bytes", "resident_bytes_per_step", "resident_bytes")
+DERIVED = ("state_bytes", "tape_bytes", "cache_bytes", "resident_bytes_per_step", "resident_bytes")
 #: Scratch memory: what every schedule needs, and what those need besides that record several steps at once.
 WORKSPACES = ("workspace_bytes", "chunk_workspace_bytes")
 #: The fields that are measured or assumed for one machine, batch and network.
@@ -151,6 +151,9 @@ class Workload(Described):
     )
     state_bytes: PositiveBytes = Field(description="M_s, one state on one unit, bytes")
     tape_bytes: PositiveBytes = Field(description="M_a, the tape of one step on one unit, bytes")
+    cache_bytes: Annotated[Bytes, IF_ANY] = Field(
+        default=0, description="M_r, what a quick second run of a step needs of its first on one unit, bytes"
+    )
     resident_bytes_per_step: Bytes = Field(
         default=0, description="kept for each step of the sequence on one unit, bytes"
     )
@@ -161,7 +164,7 @@ class Workload(Described):
     )
     forward_seconds: PositiveSeconds = Field(description="f, first forward of a step")
     backward_seconds: PositiveSeconds = Field(description="b, backward of a step")
-    recompute_seconds: PositiveSeconds = Field(description="r, recomputing a step")
+    recompute_seconds: PositiveSeconds = Field(description="r, recomputing a step with its cache")
     record_overhead_seconds: Seconds = Field(
         default=0.0, description="o, what recording the tape adds to a step"
     )
@@ -227,6 +230,10 @@ class Workload(Described):
         """Return the same job with another number of neurons. Needs a ``network``; times do not change."""
         return self._with_network("neurons", neurons)
 
+    def with_activity(self, activity: float) -> Self:
+        """Return the same job with another share of neurons that spike. Needs a ``network``."""
+        return self._with_network("activity", activity)
+
     def with_neurons_from(self, neurons: int) -> Self:
         """Return the same job with ``neurons``, or with the fewest that the network can have if that is more.
 
@@ -275,7 +282,7 @@ class Workload(Described):
             *("calibration", "basis", "network", "operations"),
         )
         numbers = {field: getattr(self, field) for field in type(self).model_fields if field not in texts}
-        for field in (*ACTION_TIMES, "chunk_workspace_bytes"):
+        for field in (*ACTION_TIMES, "chunk_workspace_bytes", "cache_bytes"):
             # What is 0 leaves the hash that the job had before there was such a cost.
             if not numbers[field]:
                 del numbers[field]
@@ -285,7 +292,7 @@ class Workload(Described):
             numbers["transfer_uncertainty"] = self.calibration.transfer_uncertainty
         return numbers
 
-    def _with_network(self, field: str, value: int) -> Self:
+    def _with_network(self, field: str, value: float) -> Self:
         if self.network is None:
             again = "" if self.cell is None else f"; calibrate it again with {Argument(field, value)}"
             raise InputError(
@@ -303,8 +310,8 @@ class Workload(Described):
         operations = self.operations
         if operations is not None:
             # Those that were counted are those of the network before: only their efficiency remains.
-            found = {name: getattr(operations, name) for name in ("efficiency", "measured_on")}
-            operations = changed.operations().replace(**found)
+            efficiency = {name: getattr(operations, name) for name in ("efficiency", "measured_on")}
+            operations = changed.operations().replace(**efficiency)
         return self.replace(
             network=changed,
             operations=operations,

@@ -13,6 +13,7 @@ from ckptplan.errors import InputError
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import Goal, Model
 from ckptplan.model.record import Parameters
+from ckptplan.model.workload import Workload
 from ckptplan.search.question import Question, find_reason
 from ckptplan.storage.toml_files import load_profile, load_workload
 from ckptplan.strategies.registry import closed_form_of
@@ -76,6 +77,10 @@ class Point:
         return f"{self.strategy.capitalize()} with {self.parameters_text} ({format_seconds(self.seconds)})"
 
 
+#: The longest sequence that is tried, far above any of the paper.
+MOST_STEPS = 2**24
+
+
 @dataclass(frozen=True, kw_only=True)
 class PaperSetting(Case):
     """A workload that describes its network, on a machine."""
@@ -93,12 +98,18 @@ class PaperSetting(Case):
         return PaperSetting(workload=workload, profile=self.profile)
 
     @property
+    def with_caches(self) -> PaperSetting:
+        """The same job with the spikes as caches, of which each plan keeps those that pay (docs/cache.md)."""
+        if self.workload.network is None:
+            raise _no_network(self.workload)
+        network = self.workload.network.replace(spikes=None)
+        return PaperSetting(workload=self.workload.replace(network=network, basis={}), profile=self.profile)
+
+    @property
     def neurons(self) -> int:
         """Neurons of the network, all layers and units together. Raises InputError without a network."""
         if self.workload.network is None:
-            raise InputError(
-                f"workload {self.workload.name!r} has no network description", field="workload.network"
-            )
+            raise _no_network(self.workload)
         return self.workload.network.neurons
 
     def question(self, *strategies: str, budget: Budget | None = None, **wishes: Any) -> Question:
@@ -144,14 +155,17 @@ class PaperSetting(Case):
         return max(0, free // max(costs.state_bytes, costs.tape_bytes))
 
 
+def _no_network(workload: Workload) -> InputError:
+    return InputError(f"workload {workload.name!r} has no network description", field="workload.network")
+
+
 def find_largest(fits: Callable[[int], bool]) -> int:
     """Return the largest number that fits, 0 if none does.
 
     ``fits`` must be monotone: if it holds for a number, it holds for every smaller one. Plans are: with
     its chunks clamped, a plan for T steps or n neurons needs no more memory for fewer.
     """
-    # The upper limit of the search is far above any length of the paper.
-    return find_last(fits, 1, 2**24)
+    return find_last(fits, 1, MOST_STEPS)
 
 
 def nearest_root(number: int) -> int:
@@ -161,5 +175,14 @@ def nearest_root(number: int) -> int:
 
 
 def load_paper_setting() -> PaperSetting:
-    """Return batch 120, 3 layers, 2 neurons a tile, fp32 on one Mk2 IPU (section IV)."""
-    return PaperSetting(workload=load_workload("paper-snn"), profile=load_profile("ipu-mk2"))
+    """Return batch 120, 3 layers, 2 neurons a tile, fp32 on one Mk2 IPU (section IV).
+
+    As in the paper, the spikes of all steps stay in local memory.
+    """
+    workload = load_workload("paper-snn")
+    assert workload.network is not None  # noqa: S101 - it is built in
+    resident = workload.network.replace(spikes="resident")
+    moved = {"resident_bytes_per_step": workload.basis["cache_bytes"]}
+    basis = {field: entry for field, entry in workload.basis.items() if field != "cache_bytes"} | moved
+    workload = workload.replace(network=resident, basis=basis)
+    return PaperSetting(workload=workload, profile=load_profile("ipu-mk2"))

@@ -43,13 +43,13 @@ _COUNTED = {
 def bound_costs(case: Case) -> tuple[StepCosts, StepCosts] | None:
     """Return the costs with all times as short, and as long, as their intervals allow; None without any."""
     calibration, costs = case.timed.calibration, case.costs
-    if calibration is None or not any(one.low is not None for one in calibration.measured.values()):
+    if calibration is None or not any(measured.low is not None for measured in calibration.measured.values()):
         return None
     sources = case.profile.sources
-    found = []
+    intervals = []
     for end in ("low", "high"):
         # What calibrations before there were intervals do not say is known.
-        given = {field: getattr(one, end) for field, one in calibration.measured.items()}
+        given = {field: getattr(measured, end) for field, measured in calibration.measured.items()}
         factors = {field: 1.0 if factor is None else factor for field, factor in given.items()}
         changed = {field: getattr(costs, field) * factors.get(field, 1.0) for field in (*TIMES, *ACTION_TIMES)}
         for way in ("write", "read"):
@@ -62,8 +62,8 @@ def bound_costs(case: Case) -> tuple[StepCosts, StepCosts] | None:
         share = None if latency is None else getattr(latency, end)
         if share is not None:
             changed["message_seconds"] = costs.message_seconds + (share - 1) * case.profile.latency_seconds
-        found.append(costs.model_copy(update=changed))
-    return found[0], found[1]
+        intervals.append(costs.model_copy(update=changed))
+    return intervals[0], intervals[1]
 
 
 def find_interval(plan: Plan) -> tuple[float, float] | None:
@@ -78,10 +78,10 @@ def find_interval(plan: Plan) -> tuple[float, float] | None:
 
 def describe_interval(plan: Plan) -> str:
     """Return the interval of a plan's seconds as text, '' without one."""
-    found = find_interval(plan)
-    if found is None:
+    interval = find_interval(plan)
+    if interval is None:
         return ""
-    low, high = map(format_seconds, found)
+    low, high = map(format_seconds, interval)
     return f"{low} to {high} within the intervals of its times"
 
 

@@ -42,6 +42,7 @@ def optimize(
     local_bytes: int | str | None = None,
     headroom: float | str | None = None,
     remote_bytes: int | str | None = None,
+    cache: str | None = None,
     effort: str = "quick",
     command: str = "ckptplan.optimize",
     progress: Progress | None = None,
@@ -61,6 +62,9 @@ def optimize(
         headroom: share of local memory to leave free, as 0.1 or '10%'; replaces the profile's. A budget that
             ``local_bytes`` names has none unless it is given here.
         remote_bytes: replaces the profile's remote memory in total, in bytes or as text.
+        cache: the steps whose caches plans keep: 'all' (implied by the strategies 'paper'), the 'last' ones,
+            these and each 'segment' while it is reversed, or 'none' but recorded ones. None takes the best
+            (docs/cache.md).
         effort: 'quick' or 'thorough', how much work the search for optimal schedules may do
             (docs/optimality.md).
         progress: called with the work done and the total work.
@@ -82,6 +86,7 @@ def optimize(
         local_bytes=local_bytes,
         headroom=headroom,
         remote_bytes=remote_bytes,
+        cache=cache,
         effort=effort,
         command=command,
         progress=progress,
@@ -101,6 +106,7 @@ def compare(
     local_bytes: int | str | None = None,
     headroom: float | str | None = None,
     remote_bytes: int | str | None = None,
+    cache: str | None = None,
     effort: str = "quick",
     command: str = "ckptplan.compare",
     progress: Progress | None = None,
@@ -123,6 +129,7 @@ def compare(
         local_bytes=local_bytes,
         headroom=headroom,
         remote_bytes=remote_bytes,
+        cache=cache,
         effort=effort,
         command=command,
         progress=progress,
@@ -220,11 +227,14 @@ class Ranking:
         return Compared({**plans, **reasons}, self.request.case)
 
     def _plan(self, answer: Answer) -> Plan:
-        note = None
+        note = regular = None
         if answer is self.answers[0]:
             note = _explain_choice(self.answers, self.question, self.request.case.timed.calibration)
+            # Regular strategies are searched before the others, so the best of their plans is here.
+            regular = next((candidate for candidate in self.answers if candidate.is_regular), None)
         notes = [] if note is None else [BasisEntry(field="search", kind="stated", text=note)]
-        plan = self.request.plan(answer, *notes, proofs=list_proofs(self.answers, self.question))
+        proofs = list_proofs(self.answers, self.question)
+        plan = self.request.plan(answer, *notes, proofs=proofs, regular=regular)
         interval = describe_interval(plan)
         if not interval or answer is not self.answers[0]:
             return plan
@@ -261,7 +271,7 @@ def _explain_choice(
     if question.goal.objective == "balanced":
         lead = "to be the better balance by too little to tell"
         return f"{better.strategy.name} is predicted {lead}; the simpler plan was taken"
-    mine, least = (one.seconds(question.costs, question.goal.model) for one in (chosen, better))
+    mine, least = (answer.seconds(question.costs, question.goal.model) for answer in (chosen, better))
     gain = 1 - least / mine if mine > 0 else 0.0
     if gain <= COUNT_ROUNDING:
         return None
@@ -305,7 +315,7 @@ def parameter_columns() -> Columns:
 
 def cost_columns() -> Columns:
     """Return the columns of an existing plan: strategy, parameters and costs."""
-    return {"strategy": "text", **parameter_columns(), **_PREDICTED_COLUMNS}
+    return {"strategy": "text", **parameter_columns(), "cache": "text", **_PREDICTED_COLUMNS}
 
 
 def plan_columns() -> Columns:
@@ -340,8 +350,9 @@ def make_cost_row(strategy: str, of: Plan | Answer, predicted: Predicted, bound:
     return {
         "strategy": strategy,
         **of.parameters,
+        "cache": of.cache,
         **{name: predicted[name] for name in _PREDICTED_COLUMNS},
-        "regular": of.regular,
+        "regular": of.is_regular,
         **(dict.fromkeys(_BOUND_COLUMNS) if bound is None else bound),
         **{f"paper_{name}": paper.get(name) for name in _PAPER_COLUMNS},
     }

@@ -53,7 +53,7 @@ def schedule_of(plan: Plan) -> Schedule:
     return Schedule(
         steps=plan.steps,
         actions=partial(actions, plan),
-        chunk_size=dict(plan.parameters).get("chunk_size", 1),
+        chunk_size=plan.parameters.get("chunk_size", plan.parameters.get("block_size", 1)),
         overlaps=plan.profile.overlaps_compute,
         local_states=max(1, plan.predicted.local_peak_bytes // max(1, plan.workload.state_bytes)),
     )

@@ -19,7 +19,7 @@ from ckptplan.cost.case import Case
 from ckptplan.errors import CkptplanError, InputError, refuse
 from ckptplan.model.checked import MOST_JOINED
 from ckptplan.model.goal import Goal
-from ckptplan.model.plan import Plan, Provenance
+from ckptplan.model.plan import Plan, Provenance, RegularPlan
 from ckptplan.model.prediction import BasisEntry, Bound
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress
@@ -29,6 +29,7 @@ from ckptplan.search.question import Question
 from ckptplan.storage.toml_files import load_profile, load_workload
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.registry import select_strategies
+from ckptplan.units import parse_duration
 from ckptplan.version import __version__
 from ckptplan.wording import escape_controls
 
@@ -55,6 +56,7 @@ class BudgetWishes(MemoryWishes, total=False):
     """The keyword arguments of every use case."""
 
     strategies: Iterable[str] | str | None
+    cache: str | None
     effort: str
 
 
@@ -81,6 +83,9 @@ def make_goal(*, unless_named: str | None = None, **wishes: Unpack[Wishes]) -> G
     chosen = select_strategies(unless_named if named is None else named)
     if named is None and wishes.get("model") == "paper":
         chosen = [strategy for strategy in chosen if strategy.printed is not None]
+    if wishes.get("cache") is None and (named == "paper" or wishes.get("model") == "paper"):
+        # The paper keeps the caches of all steps.
+        wishes["cache"] = "all"
     others: dict[str, Any] = {name: wish for name, wish in wishes.items() if name not in MEMORY_WISHES}
     return Goal(strategies=tuple(strategy.name for strategy in chosen), **others)
 
@@ -143,7 +148,7 @@ class Request:
         A goal that names no strategies asks for those that are searched by default. Raises InputError if it
         names one that is unknown.
         """
-        asked = tuple(one.name for one in select_strategies(list(plan.goal.strategies) or None))
+        asked = tuple(strategy.name for strategy in select_strategies(list(plan.goal.strategies) or None))
         return cls(
             case=Case(workload=plan.workload, profile=plan.profile),
             goal=plan.goal.model_copy(update={"strategies": asked}),
@@ -165,11 +170,13 @@ class Request:
         answer: Answer,
         *notes: BasisEntry,
         proofs: Iterable[float | None] | None = None,
+        regular: Answer | None = None,
         own_budget: bool = False,
     ) -> Plan:
         """Return an answer as a plan; ``notes`` are added to its ``estimate_basis``.
 
-        ``proofs`` are lower bounds of the time of every schedule; None is that of the answer alone.
+        ``proofs`` are lower bounds of the time of every schedule; None is that of the answer alone. ``regular``
+        is the best answer that loops with fixed strides can run, unless that is the answer itself.
         ``own_budget`` says that the local budget is the plan's own peak, as for a point of a front.
         """
         workload, profile = self.case.timed, self.case.profile
@@ -179,11 +186,12 @@ class Request:
         return Plan.model_construct(
             strategy=answer.strategy.name,
             parameters=answer.parameters,
+            cache=answer.cache,
             steps=workload.steps,
             goal=self.goal,
             predicted=predicted,
             splits=answer.splits,
-            regular=answer.regular,
+            regular=self._make_regular(answer if answer.is_regular else regular),
             bound=derive_bound([answer.least_seconds] if proofs is None else proofs, predicted.seconds),
             workload=workload,
             profile=profile,
@@ -193,6 +201,17 @@ class Request:
                 *notes,
             ),
             provenance=self.provenance,
+        )
+
+    def _make_regular(self, answer: Answer | None) -> RegularPlan | None:
+        """Return the part of a plan that describes its best regular schedule."""
+        if answer is None:
+            return None
+        return RegularPlan.model_construct(
+            strategy=answer.strategy.name,
+            parameters=answer.parameters,
+            cache=answer.cache,
+            predicted=answer.predicted(self.case.costs),
         )
 
     def resize(self, quantity: str, value: int) -> Request:
@@ -351,3 +370,15 @@ def find_resolution(workload: Workload) -> float:
     """
     calibration = workload.calibration
     return RESOLUTION if calibration is None else min(max(calibration.uncertainty, RESOLUTION), _MOST)
+
+
+def read_deadline(deadline: float | str) -> float:
+    """Return a time that may pass at most, in seconds. Raises InputError unless it is above zero."""
+    seconds: float = read_argument(
+        "deadline",
+        parse_duration,
+        deadline,
+        allows=lambda given: given > 0,
+        accepted="more than 0 s, as '45 min' or '8 h'",
+    )
+    return seconds

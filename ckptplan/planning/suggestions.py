@@ -74,7 +74,7 @@ def _choose(found: Iterable[Suggestion], *, most: float) -> list[Suggestion]:
             kept.append(one)
         if len(kept) == _MOST:
             break
-    return kept or sorted(others, key=lambda one: float(one["overhead"]))[:1]
+    return kept or sorted(others, key=lambda suggestion: float(suggestion["overhead"]))[:1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +106,9 @@ class _Remedies:
     def _list_changes(self) -> Iterator[tuple[Change, Any, Question]]:
         """Yield changes of strategies and limits: what to change, the value, and the question with it."""
         asked, goal = self.question, self.request.goal
+        free = None if goal.cache is None else asked.replace(cache=None).best()
+        if free is not None:
+            yield "cache", free.cache, asked.replace(cache=free.cache)
         every = self._list_closed_forms()
         answer = asked.replace(strategies=every).best() if set(every) - set(goal.strategies) else None
         if answer is not None:
@@ -171,10 +174,10 @@ class _Remedies:
             if most >= 1:
                 yield self._plan("steps", most, self._with_size("steps", most))
         elif holder is not None:
-            found = self._find_largest(size, getattr(holder, size), most=self.request.goal.max_overhead)
-            if found is not None and found["overhead"] > self.most_overhead:
-                yield self._find_largest(size, int(found["value"]), most=_MODERATE)
-            yield found
+            largest = self._find_largest(size, getattr(holder, size), most=self.request.goal.max_overhead)
+            if largest is not None and largest["overhead"] > self.most_overhead:
+                yield self._find_largest(size, int(largest["value"]), most=_MODERATE)
+            yield largest
 
     def _find_largest(self, size: _Size, present: int, *, most: float | None) -> Suggestion | None:
         """Bisect for the largest value that fits within an overhead of ``most``; the present value does not.
@@ -216,9 +219,9 @@ class _Remedies:
             except InputError:
                 continue
             there = self.question.replace(costs=costs, local_bytes=budget, headroom=headroom)
-            found = self._plan("profile", other.name, there) if budget >= 1 else None
-            if found is not None:
-                yield found
+            planned = self._plan("profile", other.name, there) if budget >= 1 else None
+            if planned is not None:
+                yield planned
                 return
 
     def _plan(self, change: Change, value: Any, question: Question) -> Suggestion | None:

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ckptplan.report.formats import View
+from typing import Any
 
 #: The characters of a line in a notebook.
 _WIDTH = 100
@@ -18,11 +13,14 @@ def show_as_html(result: Any) -> str | None:
     from html import escape
 
     from ckptplan.report.console import draw_blocks
+    from ckptplan.report.views import has_view, make_view
+    from ckptplan.units import sizes_like
 
-    view = _find_view(result)
-    if view is None:
+    if not has_view(result):
         return None
-    lines = "\n".join(line.plain.rstrip() for line in draw_blocks(view.blocks(), width=_WIDTH))
+    view = make_view(result)
+    with sizes_like(view.memory):
+        lines = "\n".join(line.plain for line in draw_blocks(view.list_blocks(), width=_WIDTH))
     table = f'<pre style="line-height: normal; overflow-x: auto">{escape(lines)}</pre>'
     return table + _draw(result) if hasattr(result, "plot") else table
 
@@ -44,31 +42,3 @@ def _draw(result: Any) -> str:
     return (
         f'<img alt="Picture of the result above" style="max-width: 100%" src="data:image/png;base64,{image}">'
     )
-
-
-def _find_view(result: Any) -> View | None:
-    """Return the view of a result, None for what has none."""
-    from ckptplan.calibration.validation import Validation
-    from ckptplan.model.plan import Plan
-    from ckptplan.planning.optimize import Compared
-    from ckptplan.report.front import view_front
-    from ckptplan.report.largest import view_reaches
-    from ckptplan.report.machines import view_machines
-    from ckptplan.report.plan import view_comparison, view_plan
-    from ckptplan.report.sensitivity import view_sensitivity
-    from ckptplan.report.validation import view_validation
-    from ckptplan.studies.largest import LargestValues
-    from ckptplan.studies.machines import MachineComparison
-    from ckptplan.studies.pareto import ParetoFront
-    from ckptplan.studies.sensitivity import Sensitivity
-
-    views: dict[type, Callable[[Any], View]] = {
-        Compared: lambda compared: view_comparison(compared, compared.case),
-        LargestValues: lambda values: view_reaches(values, values.case, values.quantity),
-        MachineComparison: view_machines,
-        ParetoFront: view_front,
-        Plan: lambda plan: view_plan(plan, lambda: {plan.strategy: plan}),
-        Sensitivity: view_sensitivity,
-        Validation: view_validation,
-    }
-    return views[type(result)](result) if type(result) in views else None

@@ -1,18 +1,12 @@
-"""What a result says to people: headings, paragraphs and tables, which a console and a page render alike.
-
-A page has charts and schedules besides, in sections.
-"""
+"""What a result says to people: headings, paragraphs and tables, which a console and a page render alike."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from ckptplan.report.numbers import align_numbers, has_unit
-
-if TYPE_CHECKING:
-    from ckptplan.model.plan import Plan
 
 #: How a text stands out: its meaning, not its look.
 Style: TypeAlias = Literal["", "strong", "faint", "best", "good", "bad", "warning", "caution"]
@@ -20,11 +14,12 @@ Style: TypeAlias = Literal["", "strong", "faint", "best", "good", "bad", "warnin
 
 @dataclass(frozen=True)
 class Field:
-    """A quantity of records, and the column of a table that shows it.
+    """A quantity of items, and the column of a table that shows it.
 
-    ``name`` is its key in records, documents and rows; the unit at its end says how numbers are written.
-    ``title`` heads the column in place of the name. A table that is too wide drops columns: the highest
-    ``priority`` first, those of priority 0 never. ``wraps`` allows cells of several lines, for long texts.
+    ``name`` is its key in documents and rows; the unit at its end says how numbers are written. A table shows
+    what ``show`` returns for an item, by default the item's member or attribute of this name. ``title`` heads
+    the column in place of the name. A table that is too wide drops columns: the highest ``priority`` first,
+    those of priority 0 never. ``wraps`` allows cells of several lines, for long texts.
     """
 
     name: str
@@ -32,10 +27,19 @@ class Field:
     priority: int = 0
     right: bool = False
     wraps: bool = False
+    show: Callable[[Any], Content] | None = field(default=None, compare=False)
 
     def ranked(self, priority: int) -> Field:
         """Return the same field with another priority."""
         return replace(self, priority=priority)
+
+    def make_cell(self, item: Any) -> Cell:
+        """Return the value that the column shows for an item."""
+        if self.show is not None:
+            content = self.show(item)
+        else:
+            content = item.get(self.name) if isinstance(item, Mapping) else getattr(item, self.name)
+        return content if isinstance(content, Cell) else Cell(content)
 
     @property
     def heading(self) -> str:
@@ -56,8 +60,8 @@ class Cell:
     style: Style = ""
 
 
-#: Names of fields and their values; absent and None are empty cells.
-Record: TypeAlias = Mapping[str, Any]
+#: The value of a cell; None leaves the cell empty.
+Content: TypeAlias = str | float | Cell | None
 
 
 @dataclass(frozen=True)
@@ -92,10 +96,18 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
 
     @classmethod
-    def of(cls, fields: Iterable[Field], records: Iterable[Record]) -> Table:
-        """Return the table that shows fields of records."""
-        fields = tuple(fields)
-        rows = (tuple(_as_cell(record.get(field.name)) for field in fields) for record in records)
+    def of(
+        cls, fields: Iterable[Field], items: Iterable[Any], *, style: Callable[[Any], Style] = lambda _: ""
+    ) -> Table:
+        """Return the table that shows fields of items; a name that an item lacks is an empty cell.
+
+        ``style`` returns how the line of an item stands out.
+        """
+        fields, rows = tuple(fields), []
+        for item in items:
+            cells = tuple(field.make_cell(item) for field in fields)
+            look = style(item)
+            rows.append(tuple(replace(cell, style=look) for cell in cells) if look else cells)
         return cls(fields, tuple(rows))
 
     @property
@@ -116,58 +128,16 @@ class Table:
 Block: TypeAlias = Heading | Paragraph | Table
 
 
-@dataclass(frozen=True)
-class Chart:
-    """A picture of a page, with a caption; ``draw`` returns the figure when the page is rendered."""
-
-    kind: ClassVar[str] = "chart"
-    name: str
-    title: str
-    caption: str
-    draw: Callable[[], Any]
-
-
-@dataclass(frozen=True)
-class Section:
-    """A part of a page, with a heading of its own: blocks and charts."""
-
-    name: str
-    title: str
-    blocks: Iterable[object]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Schedules:
-    """The part of a page where a reader chooses a plan by its name and sees its schedule.
-
-    ``own`` is the plan that the page is about, listed before all others and drawn more finely; ``first`` is the
-    place of the plan that is shown at first.
-    """
-
-    title: str = "The chosen plan"
-    own: Plan | None = None
-    plans: Sequence[tuple[str, Plan]] = ()
-    first: int = 0
-
-
-def _as_cell(content: str | float | Cell | None) -> Cell:
-    return content if isinstance(content, Cell) else Cell(content)
-
-
 def _write(field: Field, values: Sequence[str | float | None]) -> list[str]:
     numbers = [value for value in values if isinstance(value, (int, float))]
     written = iter(align_numbers(field.name, numbers))
     return [next(written) if isinstance(value, (int, float)) else value or "" for value in values]
 
 
-def make_facts(facts: Mapping[str, str | float | Cell | None], style: Style = "") -> Table:
+def make_facts(facts: Mapping[str, Content], style: Style = "") -> Table:
     """Return a table of names, in a style, with a text for each; names without a text are left out."""
-    fields = (Field("fact", title=""), Field("text", title="", wraps=True))
-    return Table.of(
-        fields, ({"fact": Cell(name, style=style), "text": text} for name, text in facts.items() if text)
+    fields = (
+        Field("fact", title="", show=lambda fact: Cell(fact[0], style)),
+        Field("text", title="", wraps=True, show=lambda fact: fact[1]),
     )
-
-
-def make_faint(record: Record) -> Record:
-    """Return a record whose cells are faint."""
-    return {name: Cell(_as_cell(content).value, style="faint") for name, content in record.items()}
+    return Table.of(fields, (fact for fact in facts.items() if fact[1]))

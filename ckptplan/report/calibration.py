@@ -8,16 +8,22 @@ from typing import Any
 from ckptplan.calibration.calibrate import Calibrated
 from ckptplan.model.profile import NUMBERS, Source
 from ckptplan.model.workload import ACTION_TIMES, WORKSPACES, Calibration, Measured
-from ckptplan.report.blocks import Block, Field, Paragraph, Record, Table
+from ckptplan.report.blocks import Block, Field, Paragraph, Table
 from ckptplan.report.formats import View
 from ckptplan.report.numbers import format_field
 from ckptplan.units import format_share
 from ckptplan.wording import Argument
 
+
+def _show_interval(row: Mapping[str, Any]) -> str | None:
+    field, low, high = row["field"], row["low"], row["high"]
+    return None if low is None else f"{format_field(field, low)} to {format_field(field, high)}"
+
+
 _FIELDS = (
-    Field("field", title=""),
-    Field("measured", right=True),
-    Field("interval", title="", right=True, priority=1),
+    Field("field", ""),
+    Field("measured", right=True, show=lambda row: format_field(row["field"], row["value"])),
+    Field("interval", "", right=True, priority=1, show=_show_interval),
 )
 #: Fields of the workload, of the profile and of the operations of a step that are measured.
 _WORKLOAD = (
@@ -41,6 +47,8 @@ def view_calibration(calibrated: Calibrated) -> View:
     rows = list(_list_rows(calibrated))
     return View(
         kind="calibration",
+        heading="Calibration",
+        title=f"{calibrated.workload.cell}, batch {calibrated.workload.batch}",
         blocks=lambda: _describe(calibrated, rows),
         document=lambda: _make_document(calibrated),
         rows=lambda: rows,
@@ -50,10 +58,9 @@ def view_calibration(calibrated: Calibrated) -> View:
 def _describe(calibrated: Calibrated, rows: Sequence[Mapping[str, Any]]) -> Iterator[Block]:
     """Yield sizes, times with their spread and fit, transfers, and how far to trust them."""
     calibration = _calibration_of(calibrated)
-    yield Paragraph("", head=f"{calibrated.workload.cell}, batch {calibrated.workload.batch}")
     where = f"on {calibration.machine}, {calibration.threads_text}, {calibration.framework}"
     yield Paragraph(f"{where}, {calibration.clock}")
-    yield Table.of(_FIELDS, map(_make_record, rows))
+    yield Table.of(_FIELDS, rows)
     # More than all of a time is no error bar.
     uncertainty = Argument("uncertainty", f"{min(calibration.uncertainty, 1) * 100:.2g}%")
     yield Paragraph(
@@ -62,13 +69,6 @@ def _describe(calibrated: Calibrated, rows: Sequence[Mapping[str, Any]]) -> Iter
         f"{format_share(calibration.transfer_uncertainty)}: the farthest end of their intervals. "
         f"Error bars of a decision: ckptplan sensitivity with both files and {uncertainty}"
     )
-
-
-def _make_record(row: Mapping[str, Any]) -> Record:
-    """Return a number as the table shows it."""
-    field, low, high = row["field"], row["low"], row["high"]
-    interval = "" if low is None else f"{format_field(field, low)} to {format_field(field, high)}"
-    return {"field": field, "measured": format_field(field, row["value"]), "interval": interval}
 
 
 def _list_rows(calibrated: Calibrated) -> Iterator[dict[str, Any]]:

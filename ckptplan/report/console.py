@@ -1,17 +1,15 @@
 """Prints blocks on a console: tables drop columns until they fit, and a line below names the dropped ones.
 
-No word and no number is broken. What other people wrote does not act on a terminal, and is no markup.
+No word and no number is broken: a word that is wider than its column sticks out. What other people wrote does
+not act on a terminal, and is no markup.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from textwrap import wrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal
 
-from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.measure import Measurement
 from rich.table import Table as RichTable
@@ -30,11 +28,10 @@ _STYLES: dict[Style, str] = {
     "warning": "bold yellow",
     "caution": "yellow",
 }
-#: A long text gets at least this width before columns are dropped. No column is dropped for words that are
-#: longer than _LONGEST, such as addresses: they stick out.
-_COMFORTABLE, _LONGEST = 20, 24
-#: A width that no line has.
-_UNLIMITED = 1_000_000
+#: A long text gets at least this width before columns are dropped.
+_COMFORTABLE = 20
+#: A console as wide as no line is, which measures texts and breaks their lines.
+_CONSOLE = Console(width=1_000_000, force_jupyter=False)
 #: Indent of what follows a heading, and space between columns.
 _INDENT, _GAP = 2, 2
 #: What stands for characters that a console without Unicode lacks.
@@ -43,6 +40,11 @@ _PLAIN = str.maketrans({"\u2588": "#", "\u00b2": "2", "\u2264": "<="})
 #: text has stands in its place.
 _BESIDE_NUMBER = re.compile(r"(?<=\d) (?=\S)|(?<=[\w=]) (?=\d)|(?<=\w) (?== )")
 _UNBROKEN = "\ufdd0"
+#: A longer word, as a link, sticks out of its column where the table has no room. While lines are broken, the
+#: characters beyond this are tags, which take no width and which no text has.
+_LONG_WORD = 24
+_TAGS = {number: 0xE0000 + number for number in range(0x21, 0x7F)}
+_UNTAGGED = {tag: number for number, tag in _TAGS.items()}
 
 
 def draw_blocks(blocks: Iterable[Block], *, width: int, unicode: bool = True) -> Iterator[Text]:
@@ -70,15 +72,14 @@ def print_blocks(blocks: Iterable[Block], console: Console | None = None) -> Non
 
 def _break_lines(part: RenderableType, *, width: int, unicode: bool) -> Iterator[Text]:
     """Yield the lines of a text or table, without space at their ends."""
-    console = Console(width=_UNLIMITED, force_jupyter=False)
     if isinstance(part, RichTable):
         # Its columns have the widths that they need, even if the console is narrower.
-        width = max(width, Measurement.get(console, console.options, part).minimum)
-    options = console.options.update(width=max(width, 1))
-    for segments in console.render_lines(part, options, pad=False):
+        width = max(width, Measurement.get(_CONSOLE, _CONSOLE.options, part).minimum)
+    options = _CONSOLE.options.update(width=max(width, 1))
+    for segments in _CONSOLE.render_lines(part, options, pad=False):
         line = Text()
         for text, style, _ in segments:
-            shown = text.replace(_UNBROKEN, " ")
+            shown = text.replace(_UNBROKEN, " ").translate(_UNTAGGED)
             line.append(shown if unicode else shown.translate(_PLAIN), style)
         line.rstrip()
         yield line
@@ -101,89 +102,69 @@ def _make_text(text: str, style: Style = "") -> Text:
     return Text(unbroken, style=_STYLES[style], overflow="fold")
 
 
-@dataclass(frozen=True)
-class _Column:
-    field: Field
-    title: Text
-    cells: Sequence[Text]
-
-    @cached_property
-    def natural(self) -> int:
-        """The width at which nothing is wrapped."""
-        return max(map(_measure, (self.title, *self.cells)))
-
-    @cached_property
-    def least(self) -> int:
-        """The width below which a word or a number would be broken, or a long text squeezed."""
-        title = _measure_word(self.title)
-        if self.field.wraps:
-            longest_word = max(map(_measure_word, self.cells), default=0)
-            return max(title, min(longest_word, _LONGEST), min(self.natural, _COMFORTABLE))
-        return max(title, *map(_measure, self.cells), 0)
-
-
 def _draw_table(table: Table, *, width: int) -> Iterator[RenderableType]:
     """Yield a table without the columns that have no room, and a line that names these."""
-    rows = [
-        [_make_text(text, cell.style) for text, cell in zip(texts, row, strict=True)]
-        for texts, row in zip(table.texts, table.rows, strict=True)
-    ]
-    columns = [
-        _Column(field, _make_text(field.heading, "strong"), [row[place] for row in rows])
-        for place, field in enumerate(table.fields)
-    ]
+    texts, columns = table.texts, {}
+    for place, field in enumerate(table.fields):
+        lines = zip(texts, table.rows, strict=True)
+        cells = [_make_text(line[place], row[place].style) for line, row in lines]
+        columns[field] = [_make_text(field.heading, "strong"), *cells]
+    widths = _measure_all(columns)
+    if _add_widths(each.minimum for each in widths.values()) > width:
+        columns = {field: [_shorten_words(text) for text in texts] for field, texts in columns.items()}
+        widths = _measure_all(columns)
     kept = list(columns)
-    for column in sorted(columns, key=lambda column: column.field.priority, reverse=True):
-        if _sum_widths(kept) <= width or not column.field.priority:
+    for field in sorted(columns, key=lambda field: field.priority, reverse=True):
+        if not field.priority or _add_widths(widths[column].minimum for column in kept) <= width:
             break
-        kept.remove(column)
+        kept.remove(field)
+    spare = max(0, width - _add_widths(widths[column].minimum for column in kept))
+    share = min(1.0, spare / max(1, sum(widths[column].span for column in kept)))
     drawn = RichTable(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), show_header=bool(table.headings))
-    wrapped = []
-    for column, size in zip(kept, _widen(kept, spare=width - _sum_widths(kept)), strict=True):
-        cells = [_wrap(text, size) for text in column.cells] if column.field.wraps else column.cells
-        drawn.add_column(
-            column.title,
-            width=max(size, *map(_measure, cells), 0),
-            justify="right" if column.field.is_flush_right else "left",
-        )
-        wrapped.append(cells)
-    for row in zip(*wrapped, strict=True):
-        drawn.add_row(*row)
+    for field in kept:
+        size = widths[field].minimum + int(share * widths[field].span)
+        side: Literal["left", "right"] = "right" if field.is_flush_right else "left"
+        drawn.add_column(columns[field][0], width=size, justify=side)
+    for line in zip(*(columns[field][1:] for field in kept), strict=True):
+        drawn.add_row(*line)
     yield drawn
     if len(kept) < len(columns):
-        names = ", ".join(column.field.heading or column.field.name for column in columns if column not in kept)
-        every = f"{_sum_widths(columns)} columns or {Argument('format', 'csv')} show all."
+        names = ", ".join(field.heading or field.name for field in columns if field not in kept)
+        every = _add_widths(width.minimum for width in widths.values())
         yield _make_text("")
-        yield _make_text(f"Left out in {width} columns: {names}; {every}", "faint")
+        hint = f"{every} columns or {Argument('format', 'csv')} show all."
+        yield _make_text(f"Left out in {width} columns: {names}; {hint}", "faint")
 
 
-def _sum_widths(columns: Sequence[_Column]) -> int:
-    return sum(column.least for column in columns) + _GAP * (len(columns) - 1)
+def _shorten_words(text: Text) -> Text:
+    """Return a text in which no word takes more than the width of a long one; a longer one has its own line."""
+    shorter = re.sub(
+        rf" ?(?<!\S)(\S{{{_LONG_WORD}}})(\S+) ?",
+        lambda word: f"\n{word[1]}{word[2].translate(_TAGS)}\n",
+        text.plain,
+    )
+    return Text(shorter.strip("\n"), style=text.style, overflow=text.overflow)
 
 
-def _widen(columns: Sequence[_Column], *, spare: int) -> list[int]:
-    """Return widths with the spare room given to the columns that need it most."""
-    widths = [column.least for column in columns]
-    lacks = [column.natural - column.least for column in columns]
-    for _ in range(min(spare, sum(lacks))):
-        place = lacks.index(max(lacks))
-        widths[place] += 1
-        lacks[place] -= 1
-    return widths
+def _measure_all(columns: Mapping[Field, Sequence[Text]]) -> dict[Field, Measurement]:
+    return {field: _measure(texts, wraps=field.wraps) for field, texts in columns.items()}
 
 
-def _wrap(text: Text, size: int) -> Text:
-    """Return a text with line ends between words, so that its lines have a size unless a word is longer."""
-    paragraphs = text.plain.split("\n")
-    lines = (wrap(line, max(size, 1), break_long_words=False, break_on_hyphens=False) for line in paragraphs)
-    return Text("\n".join(line for found in lines for line in found or [""]), style=text.style)
+def _measure(texts: Sequence[Text], *, wraps: bool) -> Measurement:
+    """Return the width at which no word of a column is broken, and that at which no line is.
+
+    The first text is the heading, whose words may stand below each other.
+    """
+    heading, *cells = (Measurement.get(_CONSOLE, _CONSOLE.options, text) for text in texts)
+    natural = max((cell.maximum for cell in cells), default=0)
+    if not wraps:
+        least = max(heading.minimum, natural)
+        return Measurement(least, max(least, heading.maximum))
+    longest_word = max((cell.minimum for cell in cells), default=0)
+    least = max(heading.minimum, longest_word, min(natural, _COMFORTABLE))
+    return Measurement(least, max(least, natural, heading.maximum))
 
 
-def _measure(text: Text) -> int:
-    """Return the width of the longest line of a text."""
-    return max(map(cell_len, text.plain.split("\n")))
-
-
-def _measure_word(text: Text) -> int:
-    """Return the width of the longest part of a text that is not broken."""
-    return max(map(cell_len, text.plain.split()), default=0)
+def _add_widths(widths: Iterable[int]) -> int:
+    widths = list(widths)
+    return sum(widths) + _GAP * (len(widths) - 1)

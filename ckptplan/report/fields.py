@@ -12,20 +12,29 @@ from ckptplan import units
 from ckptplan.cost.case import Case
 from ckptplan.errors import Infeasible
 from ckptplan.model.budget import find_memory
-from ckptplan.model.plan import Plan
+from ckptplan.model.plan import Plan, RegularPlan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.planning.intervals import describe_interval
 from ckptplan.planning.optimize import DETAIL_COLUMNS, INTERVAL, JOB_COLUMNS, cost_columns, make_cost_row
-from ckptplan.report.blocks import Block, Field, Heading, Paragraph, Record, Table
+from ckptplan.report.blocks import Block, Field, Heading, Paragraph, Table
+from ckptplan.report.infeasible import format_reason
 from ckptplan.storage.plans import plan_document
-from ckptplan.strategies.protocol import Strategy
+from ckptplan.strategies.protocol import CACHED_STEPS, Strategy
 from ckptplan.strategies.registry import all_parameters
 from ckptplan.wording import Argument
 
+
+def _show_parameters(row: Mapping[str, Any]) -> str:
+    """Return the parameters in a row, or why nothing fits."""
+    if row.get("binding") is not None:
+        return format_reason(row["binding"], row["need"])
+    return str(row["parameters"]) if "parameters" in row else format_cells(row)
+
+
 #: Fields of a plan.
 STRATEGY = Field("strategy")
-PARAMETERS = Field("parameters", priority=1, wraps=True)
+PARAMETERS = Field("parameters", priority=1, wraps=True, show=_show_parameters)
 TIME = Field("seconds", "time")
 OVER_BASE = Field("overhead", "over base")
 LOCAL = Field("local_peak_bytes", "local")
@@ -47,13 +56,7 @@ PROVED = 1e-9
 _FULL = 0.95
 #: The bytes of a workload that stay in local memory, or are scratch.
 _BESIDE_SCHEDULE = ("resident_bytes", "resident_bytes_per_step", "workspace_bytes")
-#: What fills the local memory: a part, its size, its share of the budget, and the share as a bar.
-_MEMORY = (
-    Field("part", title=""),
-    Field("size", title="", right=True),
-    Field("budget_share", title=""),
-    Field("bar", title="", priority=1),
-)
+#: The length of a bar as long as the budget.
 _BAR = 24
 
 
@@ -68,9 +71,12 @@ def make_job_row(workload: Workload, profile: HardwareProfile) -> dict[str, Any]
 
 
 def make_plan_row(plan: Plan) -> dict[str, Any]:
-    """Return the cells of a plan's columns; parameters that its strategy lacks are left out."""
+    """Return the cells of a plan's columns, and its parameters as a text.
+
+    Parameters that its strategy lacks are left out.
+    """
     costs = make_cost_row(plan.strategy, plan, plan.predicted, plan.bound)
-    return {**make_job_row(plan.workload, plan.profile), **costs}
+    return {**make_job_row(plan.workload, plan.profile), **costs, "parameters": format_parameters(plan)}
 
 
 def make_result_row(result: Plan | Infeasible) -> dict[str, Any]:
@@ -100,27 +106,59 @@ def identify_job(workload: Workload, profile: HardwareProfile) -> dict[str, Any]
 
 
 def name_job(workload: Workload, profile: HardwareProfile) -> str:
-    """Return 'paper-snn on ipu-mk2, T = 4,096'."""
-    return f"{workload.name} on {profile.name}, T = {units.format_count(workload.steps)}"
+    """Return 'paper-snn on ipu-mk2, T = 4,096 time steps'."""
+    return f"{workload.name} on {profile.name}, T = {units.format_count(workload.steps)} time steps"
 
 
-def make_title(workload: Workload, profile: HardwareProfile) -> Paragraph:
-    """Return the workload, the profile and the number of steps."""
-    steps = units.format_count(workload.steps)
-    return Paragraph(f", T = {steps} time steps", head=f"{workload.name} on {profile.name}")
+def find_budget(plan: Plan) -> int:
+    """Return the local memory in bytes that a plan had to keep."""
+    return plan.goal.local_bytes or plan.profile.local_budget_bytes
 
 
-def name_plan(plan: Plan) -> str:
+def find_limits(results: Iterable[Plan | Infeasible | None], profile: HardwareProfile) -> tuple[int, float]:
+    """Return the local memory in bytes that results had to keep, and the headroom that it leaves."""
+    for result in results:
+        if isinstance(result, Plan):
+            return find_budget(result), result.goal.headroom
+        if result is not None and result.binding == "local_bytes":
+            return int(result.have), result.headroom
+    return profile.local_budget_bytes, profile.headroom
+
+
+def find_memory_of(plan: Plan) -> int:
+    """Return the local memory in bytes from which the headroom of a plan was taken."""
+    return find_memory(find_budget(plan), plan.goal.headroom, machine=plan.profile.local_bytes)
+
+
+def _warn_of_streams(plan: Plan) -> Iterator[Paragraph]:
+    """Yield a warning if the inputs or outputs that are streamed take longer than the steps beside them."""
+    network, profile, workload = plan.workload.network, plan.profile, plan.workload
+    if network is None:
+        return
+    # A step that runs again needs its inputs again.
+    step = min(workload.forward_seconds, workload.recompute_seconds)
+    rates = (profile.read_bytes_per_second, profile.write_bytes_per_second)
+    for name, size, rate in zip(("inputs", "outputs"), network.streamed_bytes, rates, strict=True):
+        if size > rate * step:
+            yield Paragraph(
+                f"the {name} of a step take {units.format_seconds(size / rate)} to or from remote memory, and "
+                f"a step {units.format_seconds(step)}: times of plans do not count how long steps wait",
+                head="warning: ",
+                style="warning",
+            )
+
+
+def name_plan(plan: Plan | RegularPlan) -> str:
     """Return 'standard  chunk_size 16': a strategy and its parameters."""
     return f"{plan.strategy}  {format_parameters(plan)}".rstrip()
 
 
-def format_parameters(plan: Plan) -> str:
+def format_parameters(plan: Plan | RegularPlan) -> str:
     """Return 'chunk_size 16, remote_chunk_size 256', or the number of decisions of a solved schedule."""
-    if plan.splits is not None:
-        chunk = plan.parameters["chunk_size"]
+    if isinstance(plan, Plan) and plan.splits is not None:
+        block = plan.parameters["block_size"]
         decisions = units.format_things(len(plan.splits), "decision")
-        return f"chunk_size {chunk}, {decisions}" if chunk > 1 else decisions
+        return f"block_size {block}, {decisions}" if block > 1 else decisions
     return format_cells(plan.parameters)
 
 
@@ -130,14 +168,9 @@ def format_cells(row: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {row[name]}" for name in given)
 
 
-def make_plan_record(plan: Plan) -> dict[str, Any]:
-    """Return a plan's row with its parameters as a text."""
-    return {**make_plan_row(plan), "parameters": format_parameters(plan)}
-
-
-def describe_plan(plan: Plan) -> list[tuple[str, str]]:
+def describe_plan(plan: Plan, facts: Sequence[Field] = FACTS) -> list[tuple[str, str]]:
     """Return the facts of a plan, each with its title, as pages show them where a plan is pointed at."""
-    table = Table.of(FACTS, [make_plan_record(plan)])
+    table = Table.of(facts, [make_plan_row(plan)])
     return list(zip(table.headings, table.texts[0], strict=True))
 
 
@@ -173,19 +206,27 @@ def note_closed_forms(compared: Iterable[Strategy]) -> Iterator[str]:
         yield f"only closed forms are compared, which answer at once; {more} adds optimal and others, slowly"
 
 
+def describe_cache(plan: Plan) -> str:
+    """Return which steps keep their caches, and what the others cost; '' if steps have no caches."""
+    workload, full = plan.workload, plan.predicted.recomputed_without_cache
+    if not workload.cache_bytes:
+        return ""
+    what = "spikes" if workload.network is not None and workload.network.activity else "caches"
+    if plan.cache == "all":
+        return f"the {what} of all steps stay until the steps are reversed"
+    cached = plan.parameters.get(CACHED_STEPS)
+    kept = "" if cached is None else f"{what} of the last {units.format_count(cached)} steps stay; "
+    full_time, replay_time = map(units.format_seconds, (workload.forward_seconds, workload.recompute_seconds))
+    runs = f"{units.format_things(full, 'step')} {'is' if full == 1 else 'are'} recomputed in full"
+    return f"{kept}{runs} ({full_time} instead of {replay_time} each)"
+
+
 def describe_headroom(profile: HardwareProfile, *, budget: int | None, headroom: float) -> str:
     """Return what a local budget was taken from, as '74.51 GiB less 10 % headroom'; '' without headroom."""
     if not headroom or budget is None:
         return ""
     memory = find_memory(budget, headroom, machine=profile.local_bytes)
     return f"{units.format_bytes(memory)} less {units.format_share(headroom)} headroom"
-
-
-def list_budget(profile: HardwareProfile, *, budget: int | None, headroom: float) -> Iterator[Paragraph]:
-    """Yield the local budget if it has a headroom, where no other line of a result says so."""
-    if (taken := describe_headroom(profile, budget=budget, headroom=headroom)) and budget is not None:
-        where = " per unit" if profile.units > 1 else ""
-        yield Paragraph(f"local budget: {units.format_bytes(budget)}{where}, {taken}", style="faint")
 
 
 def describe_resident(case: Case, budget: int) -> str:
@@ -206,20 +247,23 @@ def list_memory(case: Case, *, budget: int, headroom: float, plan: Plan | None =
     yield Heading(f"Local memory{where}: {units.format_bytes(budget)}{f', {taken}' if taken else ''}")
     parts = case.resident_parts
     resident = sum(parts.values())
+    scheduled = "checkpoints, tapes and caches" if case.costs.cache_bytes else "checkpoints and tapes"
     if plan is not None:
         peak = plan.predicted.local_peak_bytes
-        parts |= {"checkpoints and tapes of the plan": peak - resident, "free": budget - peak}
+        parts |= {f"{scheduled} of the plan": peak - resident, "free": budget - peak}
     elif resident <= budget:
-        parts["left for checkpoints and tapes"] = budget - resident
+        parts[f"left for {scheduled}"] = budget - resident
     else:
         parts["missing"] = resident - budget
-    yield Table.of(_MEMORY, (_make_memory_record(*part, budget) for part in parts.items()))
-
-
-def _make_memory_record(part: str, size: int, budget: int) -> Record:
-    share = size / budget
-    bar = "\u2588" * min(_BAR, round(_BAR * share))
-    return {"part": part, "size": units.format_bytes(size), "budget_share": share, "bar": bar}
+    yield Table.of(
+        (
+            Field("part", "", wraps=True, show=lambda part: part[0]),
+            Field("size", "", right=True, show=lambda part: units.format_bytes(part[1])),
+            Field("budget_share", "", show=lambda part: part[1] / budget),
+            Field("bar", "", 1, show=lambda part: "\u2588" * min(_BAR, round(_BAR * part[1] / budget))),
+        ),
+        parts.items(),
+    )
 
 
 def list_warnings(plan: Plan) -> Iterator[Paragraph]:
@@ -230,6 +274,14 @@ def list_warnings(plan: Plan) -> Iterator[Paragraph]:
     chosen = "; ".join(entry.text for entry in plan.estimate_basis if entry.field == INTERVAL)
     if interval := chosen or describe_interval(plan):
         yield Paragraph(f"time of {name_plan(plan)}: {interval}")
+    network = plan.workload.network
+    if network is not None and network.spikes == "resident":
+        yield Paragraph(
+            "the spikes of all steps stay in local memory, as the workload file has schema_version = 1; with "
+            "schema_version = 2 the plan decides which of them stay (docs/cache.md)",
+            style="faint",
+        )
+    yield from _warn_of_streams(plan)
     share = plan.predicted.local_peak_bytes / plan.profile.local_bytes
     if share > _FULL and not any(getattr(plan.workload, field) for field in _BESIDE_SCHEDULE):
         yield Paragraph(

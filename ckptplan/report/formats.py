@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from ckptplan.storage.files import replace_file
 from ckptplan.storage.tables import Row, csv_pieces
+from ckptplan.units import sizes_like
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+    from ckptplan.model.plan import Plan
     from ckptplan.model.prediction import BasisEntry
-    from ckptplan.report.blocks import Block, Schedules, Section
-    from ckptplan.report.picture import Size
+    from ckptplan.report.blocks import Block
+    from ckptplan.report.picture import Chart
 
 #: The width of plain text that no terminal limits. 80, what rich assumes off a terminal, wraps paths and
 #: sources needlessly.
@@ -35,7 +35,12 @@ class View:
 
     #: Names the document, as in ``ckptplan.comparison``; None for one that names itself, as a plan does.
     kind: str | None
-    #: What people read.
+    #: The title that console, page and picture print, as 'Plan: gru on ipu-mk2'.
+    heading: str = ""
+    title: str = ""
+    #: The local memory of the job in bytes, as the user gave it: people read sizes in units like it.
+    memory: float = 0
+    #: The blocks below the title.
     blocks: Callable[[], Iterable[Block]] = tuple
     #: All of it as nested JSON data, in SI base units. A part may be a function without arguments, called when
     #: the part is written, so that long parts are not all in memory at once.
@@ -47,12 +52,30 @@ class View:
     basis: Callable[[], Sequence[BasisEntry]] = tuple
     #: That nothing fits, as 'no strategy fits'; commands then exit with the code for that.
     unmet: str = ""
-    #: What its page is about, in a title and a line, and the parts of the page besides the basis.
-    title: str = ""
-    lede: str = ""
-    sections: Callable[[], Iterable[Section | Schedules]] = tuple
-    #: Returns its picture in a size; None for a result without a picture.
-    draw: Callable[[Size], Figure] | None = None
+    #: Its picture, None if it has none.
+    chart: Callable[[], Chart | None] = lambda: None
+    #: The plans whose schedules its page shows, by label.
+    plans: Callable[[], Sequence[ShownPlan]] = tuple
+
+    def list_blocks(self) -> Iterator[Block]:
+        """Yield the title and the blocks below it."""
+        from ckptplan.report.blocks import Paragraph
+
+        if self.title:
+            yield Paragraph(self.title, head=f"{self.heading}: ")
+        yield from self.blocks()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownPlan:
+    """A plan whose schedule a page shows when a reader chooses it.
+
+    The ``first`` one is shown before, and drawn more finely than the others.
+    """
+
+    label: str
+    plan: Plan
+    first: bool = False
 
 
 class Column(list[Any]):
@@ -70,13 +93,14 @@ class Format:
 
     def write(self, view: View, path: str) -> None:
         """Write a result to a file, '-' for standard output. Raises InputError if it cannot be written."""
-        if self is TEXT and path == "-" and sys.stdout.isatty():
-            from ckptplan.report.console import print_blocks
+        with sizes_like(view.memory):
+            if self is TEXT and path == "-" and sys.stdout.isatty():
+                from ckptplan.report.console import print_blocks
 
-            print_blocks(view.blocks())
-            return
-        with replace_file(path) as file:
-            file.writelines(self.render(view))
+                print_blocks(view.list_blocks())
+                return
+            with replace_file(path) as file:
+                file.writelines(self.render(view))
 
 
 def _render_text(view: View) -> Iterator[str]:
@@ -84,7 +108,7 @@ def _render_text(view: View) -> Iterator[str]:
     from ckptplan.report.console import draw_blocks
 
     encoding = (sys.stdout.encoding or "utf-8").lower()
-    lines = draw_blocks(view.blocks(), width=_find_width(), unicode=encoding.startswith("utf"))
+    lines = draw_blocks(view.list_blocks(), width=_find_width(), unicode=encoding.startswith("utf"))
     text = "".join(f"{line.plain.rstrip()}\n" for line in lines)
     yield text.encode(encoding, errors="replace").decode(encoding)
 
@@ -103,7 +127,7 @@ FORMATS: dict[str, Format] = {
 def format_of_file(path: str) -> Format | None:
     """Return the format that a file's name asks for, None if it asks for none."""
     suffix = Path(path).suffix.lower()
-    return next((one for one in FORMATS.values() if suffix and one.suffix == suffix), None)
+    return next((format_ for format_ in FORMATS.values() if suffix and format_.suffix == suffix), None)
 
 
 def _find_width() -> int:

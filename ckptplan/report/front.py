@@ -4,28 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ckptplan.cost.case import Case
+from ckptplan.model.budget import find_memory
 from ckptplan.model.plan import Plan
 from ckptplan.planning.optimize import JOB_COLUMNS, parameter_columns
 from ckptplan.report import fields
-from ckptplan.report.blocks import Block, Cell, Chart, Field, Paragraph, Record, Schedules, Section, Table
-from ckptplan.report.formats import Column, View
+from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Table
+from ckptplan.report.formats import Column, ShownPlan, View
 from ckptplan.report.infeasible import format_infeasible, format_need
-from ckptplan.report.picture import PAGE, Size
+from ckptplan.report.picture import Chart
 from ckptplan.search.trace_solved import spread_places
 from ckptplan.storage.tables import Blocks, Columns
 from ckptplan.strategies.registry import all_parameters
 from ckptplan.studies.pareto import MOST_EXACT, ParetoFront
-from ckptplan.units import format_bytes, format_count, format_seconds, format_share, format_things
+from ckptplan.units import format_bytes, format_seconds, format_share, format_things
 from ckptplan.wording import Argument
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 #: Rows of the table, evenly spaced in the logarithm of the memory besides the resident bytes.
 _RUNGS = 10
@@ -37,6 +35,10 @@ _COSTS: Columns = {
     "overhead": "number",
     "least_seconds": "number",
 }
+_CAPTION = (
+    "Each line is the least time of a strategy within each amount of local memory, over {} of plain "
+    "backpropagation. Dots are plans: choose one to see its schedule below."
+)
 #: Points written at a time.
 _BLOCK = 10_000
 #: Points of a front whose schedules a page draws, beside the best plan and the knee.
@@ -45,16 +47,20 @@ _POINTS = 3
 _SHOWN = 1.0
 
 
-def view_front(front: ParetoFront, *, every: bool = False) -> View:
+def view_front(front: ParetoFront, *, every: bool = False, own: Plan | None = None) -> View:
     """Return the front of all strategies and that of each; points are written as a stream.
 
     Its basis is that of the quickest plan. Rows are the points of each strategy's front, ``on_front`` if no
-    strategy beats them. Its picture and its page have the colours of ``every`` strategy if wanted.
+    strategy beats them. Its picture has the colours of ``every`` strategy if wanted. The page of a plan, its
+    ``own``, has one schedule beside it: that of the best plan of the front, if it differs.
     """
     columns: Columns = {**JOB_COLUMNS, "strategy": "text", **parameter_columns(), **_COSTS, "on_front": "truth"}
     lack = front.lacks(front.budget_bytes)
     return View(
         kind="front",
+        heading="Memory and time",
+        title=fields.name_job(front.workload, front.profile),
+        memory=find_memory(front.budget_bytes, front.headroom, machine=front.profile.local_bytes),
         unmet="" if lack is None else f"no plan keeps the budget: {format_need(lack)}",
         blocks=lambda: _describe_front(front),
         document=lambda: {
@@ -69,24 +75,28 @@ def view_front(front: ParetoFront, *, every: bool = False) -> View:
             "best_within_budget": front.place_within(front.budget_bytes),
             "knee": front.knee_place,
             "front": lambda: _list_columns(front),
-            "strategies": {name: partial(_list_columns, one) for name, one in front.by_strategy.items()},
+            "strategies": {name: partial(_list_columns, curve) for name, curve in front.by_strategy.items()},
         },
         rows=lambda: Blocks(columns=columns, blocks=_generate_blocks(front)),
         basis=lambda: front[len(front) - 1].estimate_basis if len(front) else (),
-        title=f"Memory and time: {fields.name_job(front.workload, front.profile)}",
-        lede=f"Plans that no other plan beats in both; the budget is {format_bytes(front.budget_bytes)}.",
-        sections=lambda: list_sections(front, every=every),
-        draw=lambda size: _draw(front, size, every=every),
+        chart=lambda: (
+            Chart(
+                drawing="front",
+                result=front,
+                title="Local memory and time",
+                caption=_CAPTION.format(format_seconds(front.base_seconds)),
+                options={"every": every},
+                has_dots=True,
+            )
+            if len(front)
+            else None
+        ),
+        plans=lambda: _choose_plans(front, own),
     )
 
 
-def list_sections(
-    front: ParetoFront, *, own: Plan | None = None, every: bool = False
-) -> Iterator[Section | Schedules]:
-    """Yield the chart of a front, the plans of its points, and its numbers.
-
-    The page of a plan, ``own``, has one schedule beside it: that of the best plan of the front, if it differs.
-    """
+def _choose_plans(front: ParetoFront, own: Plan | None) -> list[ShownPlan]:
+    """Return the plans whose schedules a page shows: points of the front, or ``own`` and the best one."""
     marks, best = mark_points(front), front.place_within(front.budget_bytes)
     if own is None:
         places = _choose_places(front)
@@ -96,19 +106,12 @@ def list_sections(
     for place in places:
         label = f"{front.strategies[place]} in {format_bytes(int(front.local_peak_bytes[place]))}"
         label += f" ({marks[place]})" if place in marks else ""
-        plans.append((label, front[place]))
-    shown = [plan for _, plan in plans] if own is None else [own, *(plan for _, plan in plans)]
-    if len(front) and shown:
-        dots = f"Dots are {format_count(len(shown))} plans: choose one to see its schedule below."
-        caption = (
-            "Each line is the least time of a strategy within each amount of local memory, over "
-            f"{format_seconds(front.base_seconds)} of plain backpropagation. "
-            f"{dots if len(shown) > 1 else 'The dot is the plan whose schedule is below.'}"
-        )
-        draw = partial(_draw, front, every=every, plans=shown)
-        yield Section("front", "Memory and time", [Chart("front", "Local memory and time", caption, draw)])
-    yield Schedules(own=own, plans=plans, first=0 if own or best is None else places.index(best))
-    yield Section("front-numbers", "The front in numbers", _describe_front(front))
+        is_first = own is None and place == (places[0] if best is None else best)
+        plans.append(ShownPlan(label=label, plan=front[place], first=is_first))
+    if own is not None:
+        label = f"{own.strategy}, the plan of this page"
+        plans.insert(0, ShownPlan(label=label, plan=own, first=True))
+    return plans
 
 
 def _choose_places(front: ParetoFront) -> list[int]:
@@ -125,24 +128,16 @@ def _is_same(plan: Plan, other: Plan) -> bool:
     return (plan.strategy, plan.parameters) == (other.strategy, other.parameters)
 
 
-def _draw(front: ParetoFront, size: Size = PAGE, *, every: bool = False, plans: Sequence[Plan] = ()) -> Figure:
-    """Return the picture of a front; ``plans`` are dots of a page that lead to their schedules."""
-    from ckptplan.report.plots.front import make_front
-
-    return make_front(front, size, every=every, plans=plans)
-
-
 def _describe_front(front: ParetoFront) -> Iterator[Block]:
     """Yield plans from the least memory to the least time, then a line for each strategy."""
-    yield fields.make_title(front.workload, front.profile)
     if not len(front):
         reason = front.lacks(front.budget_bytes)
         yield Paragraph("no plan" if reason is None else format_infeasible(reason))
         return
     explained = _explain_best(front)
     others = "no other" if front.exact else "no other listed"
-    found = f"{format_things(len(front), 'plan')} that {others} beats in local memory and time"
-    yield Paragraph(f"{found}; strategies compared: {len(front.by_strategy)}")
+    listed = f"{format_things(len(front), 'plan')} that {others} beats in local memory and time"
+    yield Paragraph(f"{listed}; strategies compared: {len(front.by_strategy)}")
     yield _make_table(front, label="quickest" if explained else "best")
     yield _make_strategies_table(front)
     case = Case(workload=front.workload, profile=front.profile)
@@ -167,10 +162,14 @@ def _list_notes(front: ParetoFront) -> Iterator[str]:
     if front.at_budgets:
         gain = format_share(float(front.may_gain.max(initial=0.0)))
         more = (
-            f"{Argument('exact', True)} lists all" if front.workload.steps <= MOST_EXACT else "more points tell"
+            f"{Argument('exact', True)} lists all"
+            if front.workload.steps <= MOST_EXACT and not front.varies_caches
+            else "more points tell"
         )
         yield f"each is the best within a budget; between two, a plan may be faster by up to {gain}: {more}"
-    open_ended = {name for name, one in front.by_strategy.items() if not one.exact and not one.proves_bounds}
+    open_ended = {
+        name for name, curve in front.by_strategy.items() if not curve.exact and not curve.proves_bounds
+    }
     if open_ended and not front.resolution and not front.at_budgets:
         yield f"{', '.join(sorted(open_ended))}: solved for some budgets; between them more plans exist"
     if not len(front.bounds.seconds):
@@ -188,6 +187,7 @@ def _list_notes(front: ParetoFront) -> Iterator[str]:
 
 
 def _make_table(front: ParetoFront, *, label: str) -> Table:
+    """Return plans from the least memory to the least time, with the marks of some of them."""
     labels = mark_points(front, label=label)
     columns = (
         fields.LOCAL,
@@ -198,13 +198,9 @@ def _make_table(front: ParetoFront, *, label: str) -> Table:
         Field("mark", title="", wraps=True),
     )
     places = sorted({*spread_places(front.schedule_bytes, _RUNGS).tolist(), *labels})
-    return Table.of(
-        columns,
-        (
-            {**fields.make_plan_record(front[place]), "mark": Cell(labels.get(place), style="strong")}
-            for place in places
-        ),
-    )
+    marks = [Cell(labels.get(place), style="strong") for place in places]
+    rows = [fields.make_plan_row(front[place]) for place in places]
+    return Table.of(columns, ({**row, "mark": mark} for row, mark in zip(rows, marks, strict=True)))
 
 
 def mark_points(front: ParetoFront, *, label: str = "quickest") -> dict[int, str]:
@@ -230,6 +226,24 @@ def _explain_best(front: ParetoFront) -> str:
 
 
 def _make_strategies_table(front: ParetoFront) -> Table:
+    """Return the least memory of each strategy, its time within the budget, and its share of the front."""
+    rows = []
+    for name, curve in front.by_strategy.items():
+        row = {
+            "strategy": name,
+            "plans": len(curve),
+            "least_bytes": int(curve.local_peak_bytes[0]),
+            "least_overhead": float(curve.overhead[0]),
+            "seconds": "does not fit",
+            "best of all": len(front.places_of(name)) or "none",
+        }
+        if (place := curve.place_within(front.budget_bytes)) is not None:
+            row |= {"seconds": float(curve.seconds[place]), "overhead": float(curve.overhead[place])}
+        elif curve.resolution and curve.lacks(front.budget_bytes) is None:
+            # Plans that fit may be left out for a listed one that needs a little more memory.
+            predicted = curve.at(front.budget_bytes).predicted
+            row |= {"seconds": predicted.seconds, "overhead": predicted.overhead}
+        rows.append(row)
     columns = (
         fields.STRATEGY,
         Field("plans", right=True, priority=1),
@@ -239,28 +253,7 @@ def _make_strategies_table(front: ParetoFront) -> Table:
         fields.OVER_BASE,
         Field("best of all", right=True, priority=2),
     )
-    return Table.of(columns, (_make_strategy_record(name, front) for name in front.by_strategy))
-
-
-def _make_strategy_record(name: str, front: ParetoFront) -> Record:
-    """Return the least memory of a strategy, its least time within the budget, and its share of the front."""
-    one, budget = front.by_strategy[name], front.budget_bytes
-    record = {
-        "strategy": name,
-        "plans": len(one),
-        "least_bytes": int(one.local_peak_bytes[0]),
-        "least_overhead": float(one.overhead[0]),
-        "seconds": "does not fit",
-        "best of all": len(front.places_of(name)) or "none",
-    }
-    place = one.place_within(budget)
-    if place is not None:
-        record |= {"seconds": float(one.seconds[place]), "overhead": float(one.overhead[place])}
-    elif one.resolution and one.lacks(budget) is None:
-        # Plans that fit may be left out for a listed one that needs a little more memory.
-        predicted = one.at(budget).predicted
-        record |= {"seconds": predicted.seconds, "overhead": predicted.overhead}
-    return record
+    return Table.of(columns, rows)
 
 
 def _list_columns(front: ParetoFront) -> dict[str, Callable[[], Column]]:
@@ -282,11 +275,11 @@ def _make_columns(front: ParetoFront) -> dict[str, npt.NDArray[Any]]:
 
 def _generate_blocks(front: ParetoFront) -> Iterator[Sequence[Sequence[Any]]]:
     job = (front.workload.name, front.profile.name, front.workload.steps)
-    for name, one in front.by_strategy.items():
-        on_front = np.full(len(one), fill_value=False)
+    for name, curve in front.by_strategy.items():
+        on_front = np.full(len(curve), fill_value=False)
         on_front[front.places_of(name)] = True
-        points = {**_make_columns(one), "on_front": on_front}
-        for start in range(0, len(one), _BLOCK):
+        points = {**_make_columns(curve), "on_front": on_front}
+        for start in range(0, len(curve), _BLOCK):
             cells = {column: values[start : start + _BLOCK].tolist() for column, values in points.items()}
             for parameter in all_parameters():
                 # Parameters that a strategy lacks are 0 in a column and absent in a row.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final, Literal
 
 from ckptplan.errors import Infeasible, Limit
 from ckptplan.model.budget import add_headroom
-from ckptplan.report.blocks import Paragraph, Section
 from ckptplan.units import format_bytes, format_percent, format_share, format_things
 from ckptplan.wording import Argument
 
@@ -32,6 +32,15 @@ class LimitWords:
         if self.short is not format_bytes:
             return self.short(value)
         return f"{format_bytes(value, like=have)} ({format_things(int(value), 'byte')})"
+
+
+#: The limit on the time of a batch that ``largest`` has besides.
+DEADLINE: Final = "deadline"
+
+
+def name_limit(limit: Limit | Literal["deadline"]) -> str:
+    """Return what a limit is called, as in "the next breaks: remote memory"."""
+    return "the deadline" if limit == DEADLINE else LIMITS[limit].name
 
 
 #: How each limit is written.
@@ -80,18 +89,18 @@ def format_infeasible(error: Infeasible) -> str:
     lines += _describe_stays(error)
     if error.suggestions:
         lines.append("any one of these changes makes a plan possible (each was planned):")
-        changes = [str(Argument(one["change"], one["value"])) for one in error.suggestions]
+        changes = [str(Argument(suggestion["change"], suggestion["value"])) for suggestion in error.suggestions]
         width = max(map(len, changes))
         lines += [
-            f"  {change:<{width}}  {one['strategy']}, {format_percent(one['overhead'])} time over base"
-            for change, one in zip(changes, error.suggestions, strict=True)
+            f"  {change:<{width}}  {plan['strategy']}, {format_percent(plan['overhead'])} time over base"
+            for change, plan in zip(changes, error.suggestions, strict=True)
         ]
     return "\n".join(lines)
 
 
 def _tell_slow(error: Infeasible) -> str:
     """Return why more is suggested than is needed at least, '' if it is not."""
-    sizes = [one["value"] for one in error.suggestions if one["change"] == "local_bytes"]
+    sizes = [suggestion["value"] for suggestion in error.suggestions if suggestion["change"] == "local_bytes"]
     slow = error.binding == "local_bytes" and not error.headroom and sizes and min(sizes) > error.need
     return ", but such plans are too slow to use" if slow else ""
 
@@ -107,12 +116,6 @@ def _describe_stays(error: Infeasible) -> list[str]:
     if total > error.have:
         lines.append("  this alone does not fit: only a smaller job or more memory helps")
     return lines
-
-
-def list_reasons(results: Iterable[object]) -> Section:
-    """Return the part of a page that says why each of some results does not fit."""
-    reasons = [format_infeasible(result) for result in results if isinstance(result, Infeasible)]
-    return Section("reasons", "Why nothing fits", [Paragraph(text, style="warning") for text in reasons])
 
 
 def format_reason(binding: Limit, need: float) -> str:

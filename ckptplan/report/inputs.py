@@ -9,7 +9,7 @@ from ckptplan.cost.roofline import list_missing_peaks
 from ckptplan.model.checked import ModelPart
 from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile
 from ckptplan.model.workload import Measured, Workload
-from ckptplan.report.blocks import Block, Field, Paragraph, Table, make_facts
+from ckptplan.report.blocks import Block, Field, Paragraph, Table
 from ckptplan.report.formats import View
 from ckptplan.report.numbers import format_field
 from ckptplan.units import format_seconds
@@ -20,10 +20,10 @@ _PROFILES = (
     Field("units", right=True, priority=1),
     Field("local_bytes", "local each"),
     Field("headroom", priority=4),
-    Field("remote_bytes", "remote"),
+    Field("remote_bytes", "remote", show=lambda row: _or_unbounded(row["remote_bytes"])),
     Field("write_bytes_per_second", "write", priority=2),
     Field("read_bytes_per_second", "read", priority=3),
-    Field("assumed", priority=5),
+    Field("assumed", priority=5, right=True, show=lambda row: len(row["assumed"])),
 )
 _WORKLOADS = (
     Field("name"),
@@ -58,16 +58,12 @@ def _view_rows(kind: str, member: str, rows: Sequence[Mapping[str, Any]], *shown
 def view_profiles(profiles: Sequence[HardwareProfile]) -> View:
     """Return a list of profiles."""
     rows = _list_models(profiles)
-    records = (
-        {
-            **row,
-            "remote_bytes": "unbounded" if row["remote_bytes"] is None else row["remote_bytes"],
-            "assumed": f"{len(row['assumed'])} of {len(profile.sources)}",
-        }
-        for row, profile in zip(rows, profiles, strict=True)
-    )
     hint = "Every number with its source, or the assumption made: ckptplan profiles show NAME"
-    return _view_rows("profiles", "profiles", rows, Table.of(_PROFILES, records), Paragraph(hint))
+    return _view_rows("profiles", "profiles", rows, Table.of(_PROFILES, rows), Paragraph(hint))
+
+
+def _or_unbounded(size: int | None) -> int | str:
+    return "unbounded" if size is None else size
 
 
 def view_workloads(workloads: Sequence[Workload]) -> View:
@@ -79,47 +75,62 @@ def view_workloads(workloads: Sequence[Workload]) -> View:
 
 def view_profile(profile: HardwareProfile) -> View:
     """Return every number of a profile with its grade and its source."""
-    rows: list[dict[str, Any]] = []
-    facts = {}
-    for name in NUMBERS:
-        value, source = getattr(profile, name), profile.sources.get(name)
-        rows.append({"number": name, "value": value, **(source.model_dump() if source else {})})
-        if source is not None:
-            why = "; ".join(filter(None, (source.assumption, source.source, source.note)))
-            facts[name] = f"{format_field(name, value)}, grade {source.grade}: {why}"
-        elif value is not None:
-            facts[name] = f"{format_field(name, value)}, stated without a source"
+    sources = {name: profile.sources.get(name) for name in NUMBERS}
+    rows = [
+        {"number": name, "value": getattr(profile, name), **(source.model_dump() if source else {})}
+        for name, source in sources.items()
+    ]
+    known = [row for row in rows if row["value"] is not None or "grade" in row]
+    fields = Field("number", ""), Field("text", "", wraps=True, show=_describe_number)
     grades = ", ".join(f"{grade} {meaning}" for grade, meaning in GRADES.items())
     return View(
         kind="profile",
-        blocks=lambda: (_make_title(profile), make_facts(facts), Paragraph(f"Grades: {grades}")),
+        heading="Profile",
+        title=_name_model(profile),
+        memory=profile.local_bytes,
+        blocks=lambda: (Table.of(fields, known), Paragraph(f"Grades: {grades}")),
         document=lambda: {"profile": {**_dump(profile), "headroom": profile.headroom}},
         rows=lambda: rows,
     )
+
+
+def _describe_number(row: Mapping[str, Any]) -> str:
+    """Return a number of a profile with its grade and its source."""
+    value = format_field(row["number"], row["value"])
+    if "grade" not in row:
+        return f"{value}, stated without a source"
+    why = "; ".join(filter(None, (row["assumption"], row["source"], row["note"])))
+    return f"{value}, grade {row['grade']}: {why}"
 
 
 def view_workload(workload: Workload) -> View:
     """Return every number of a workload with its basis."""
     measured = {} if workload.calibration is None else workload.calibration.measured
     rows: list[dict[str, Any]] = []
-    facts = {}
     unused = dict(workload.basis)
     for name, value in sorted(_list_parts(workload), key=lambda part: "." in part[0]):
         row = {"field": name, "value": value}
-        facts[name] = format_field(name, value)
         # The basis of a table stands at its first number.
         basis = unused.pop(name.partition(".")[0], None)
         if basis is not None:
             interval = _describe_interval(value, measured[name]) if name in measured else ""
             row |= {"basis": basis.kind, "why": f"{interval}{basis.why}"}
-            facts[name] += f", {basis.kind}: {row['why']}"
         rows.append(row)
+    fields = Field("field", ""), Field("text", "", wraps=True, show=_describe_field)
     return View(
         kind="workload",
-        blocks=lambda: (_make_title(workload), make_facts(facts)),
+        heading="Workload",
+        title=_name_model(workload),
+        blocks=lambda: (Table.of(fields, rows),),
         document=lambda: {"workload": _dump(workload)},
         rows=lambda: rows,
     )
+
+
+def _describe_field(row: Mapping[str, Any]) -> str:
+    """Return a number of a workload with its basis."""
+    value = format_field(row["field"], row["value"])
+    return f"{value}, {row['basis']}: {row['why']}" if "basis" in row else value
 
 
 def _list_parts(model: ModelPart, within: str = "") -> Iterator[tuple[str, object]]:
@@ -168,8 +179,8 @@ def _summarize_check(row: Mapping[str, Any]) -> str:
     )
 
 
-def _make_title(model: HardwareProfile | Workload) -> Paragraph:
-    return Paragraph(f": {model.description}" if model.description else "", head=model.name)
+def _name_model(model: HardwareProfile | Workload) -> str:
+    return f"{model.name}, {model.description}" if model.description else model.name
 
 
 def _dump(model: HardwareProfile | Workload) -> dict[str, Any]:

@@ -11,6 +11,18 @@ _SIMILAR = 1000.0
 #: Numbers in a shared unit are smaller than this one, so that they have at most six digits before the point.
 _LARGE = 1e6
 
+
+def format_price(price: float) -> str:
+    """Return a price with two digits after the point, more for a small one: '12.40', '0.0031'."""
+    return f"{price:,.2f}" if price >= 0.1 or price == 0 else f"{price:.2g}"
+
+
+def format_energy(joules: float) -> str:
+    """Return an energy in joules, or in kilowatt-hours from a tenth of one."""
+    value, unit = (joules / 3.6e6, "kWh") if joules >= 3.6e5 else (joules, "J")
+    return f"{float(f'{value:.3g}'):,g} {unit}"
+
+
 #: How a number is written, by the end of its field's name; the first ending that fits counts.
 _FORMATS: dict[str, Callable[[float], str]] = {
     "headroom": units.format_share,
@@ -27,6 +39,8 @@ _FORMATS: dict[str, Callable[[float], str]] = {
     "seconds": units.format_seconds,
     "flops": units.format_flops,
     "watts": "{:g} W".format,
+    "run_price": format_price,
+    "joules": format_energy,
 }
 #: Reads the texts of a format again, for the formats whose numbers can share a unit.
 _PARSERS: dict[Callable[[float], str], Callable[[str], float]] = {

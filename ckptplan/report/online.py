@@ -9,7 +9,7 @@ import numpy as np
 
 from ckptplan.report.blocks import Block, Field, Paragraph, Table
 from ckptplan.report.formats import View
-from ckptplan.report.picture import draw_later
+from ckptplan.report.picture import Chart
 from ckptplan.studies.online import OnlineFactors
 
 #: Lengths that the table shows, evenly in powers.
@@ -33,9 +33,11 @@ def view_online(factors: OnlineFactors) -> View:
         for values in zip(*columns, strict=True):
             yield dict(zip(names, values, strict=True))
 
-    draw = draw_later(factors)
     return View(
         kind="online",
+        heading="Unknown T",
+        title=f"{factors.slots} slots and a tape of a state's size, T = {factors.steps[0]:,} to "
+        f"{factors.steps[-1]:,}",
         blocks=lambda: _describe_factors(factors, list(list_rows())),
         document=lambda: {
             "slots": factors.slots,
@@ -46,13 +48,12 @@ def view_online(factors: OnlineFactors) -> View:
             "points": list(list_rows()),
         },
         rows=list_rows,
-        draw=draw,
+        chart=lambda: Chart(drawing="online", result=factors, title="What it costs not to know T", caption=""),
     )
 
 
 def _describe_factors(factors: OnlineFactors, rows: list[dict[str, Any]]) -> Iterator[Block]:
     first, last = rows[0]["steps"], rows[-1]["steps"]
-    yield Paragraph(f"online, {factors.slots} slots and a tape of a state's size, T = {first:,} to {last:,}")
     places = np.unique(np.geomspace(first, last, _SHOWN).round().astype(int)) - first
     yield Table.of(_FIELDS, (rows[place] for place in places.tolist()))
     over = factors.over_optimum

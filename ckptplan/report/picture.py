@@ -1,12 +1,12 @@
-"""Sizes and file formats of pictures, without what draws them."""
+"""Pictures of results, their sizes and file formats; importing the module loads no drawing code."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ckptplan.errors import InputError
 
@@ -51,12 +51,25 @@ def picture_format(path: str) -> str:
     return suffix
 
 
-def draw_later(result: Any) -> Callable[..., Figure]:
-    """Return a function that draws a result in a size. It imports matplotlib when it is called."""
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """A picture of a result, with a title and a caption on a page; matplotlib is imported when it is drawn.
 
-    def draw(size: Size = PAGE) -> Figure:
+    ``drawing`` is how ``report.plots`` draws the result; it takes the ``options``. If the chart
+    ``has_dots``, these are the plans whose schedules a page shows.
+    """
+
+    kind: ClassVar[str] = "chart"
+    drawing: str
+    result: Any
+    title: str
+    caption: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    has_dots: bool = False
+
+    def draw(self, size: Size = PAGE) -> Figure:
+        """Return the picture in a size."""
         # By name, as the drawing functions import the modules that describe results in words.
-        figure: Figure = import_module("ckptplan.report.plots").make_picture(result, size)
+        plots = import_module("ckptplan.report.plots")
+        figure: Figure = plots.make_picture(self.result, size, drawing=self.drawing, **self.options)
         return figure
-
-    return draw

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from ckptplan.cost.case import Case
 from ckptplan.cost.roofline import belongs_elsewhere
 from ckptplan.errors import Infeasible
+from ckptplan.model.budget import find_memory
 from ckptplan.model.goal import Goal
-from ckptplan.model.plan import Plan
+from ckptplan.model.plan import Plan, RegularPlan
 from ckptplan.model.prediction import Bound
 from ckptplan.model.workload import was_resized
-from ckptplan.planning.optimize import DETAIL_COLUMNS, JOB_COLUMNS, REASON_COLUMNS, cost_columns
+from ckptplan.planning.optimize import (
+    DETAIL_COLUMNS,
+    JOB_COLUMNS,
+    REASON_COLUMNS,
+    Compared,
+    cost_columns,
+)
 from ckptplan.planning.playback import group_same_schedules, list_same_schedules
 from ckptplan.planning.request import find_resolution
 from ckptplan.report import blocks, fields
-from ckptplan.report.formats import View
-from ckptplan.report.infeasible import format_reason, list_reasons
+from ckptplan.report.formats import ShownPlan, View
+from ckptplan.report.picture import Chart
 from ckptplan.storage.plans import plan_document
 from ckptplan.storage.tables import Rows
 from ckptplan.strategies.registry import strategy_of
@@ -30,9 +37,6 @@ from ckptplan.units import (
     format_things,
 )
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 Results: TypeAlias = Mapping[str, Plan | Infeasible]
 
 _REGRETS = (
@@ -41,31 +45,23 @@ _REGRETS = (
 )
 
 
-def view_plan(plan: Plan, compared: Callable[[], Results], *, unsearched: Sequence[str] = ()) -> View:
-    """Return a plan; people see it among the results of other strategies.
+def view_plan(plan: Plan, *, compared: Callable[[], Results] = dict, unsearched: Sequence[str] = ()) -> View:
+    """Return a plan; people see it among the results of other strategies, if they are ``compared``.
 
     Strategies that were not searched, as none can be quicker, are named below the table.
     """
-
-    def list_sections() -> Iterator[blocks.Section | blocks.Schedules]:
-        yield blocks.Section("plan", "The plan", view.blocks())
-        yield blocks.Schedules(title="Schedule and memory", own=plan)
-        plans = [result for result in compared().values() if isinstance(result, Plan)]
-        yield blocks.Section("strategies", "Strategies", [chart_comparison(plans)] if len(plans) > 1 else [])
-
-    costs = dict(fields.describe_plan(plan))
-    view = View(
+    return View(
         kind=None,
+        heading="Plan",
+        title=fields.name_job(plan.workload, plan.profile),
+        memory=fields.find_memory_of(plan),
         blocks=lambda: _describe_plan(plan, compared(), unsearched),
         document=lambda: plan_document(plan),
         rows=lambda: Rows(columns=fields.list_plan_columns(), rows=[fields.make_plan_row(plan)]),
         basis=lambda: plan.estimate_basis,
-        title=f"{plan.strategy}: {fields.name_job(plan.workload, plan.profile)}",
-        lede=f"{costs['time']} a batch, {costs['over base']} over plain backpropagation, "
-        f"with {costs['local memory']} of local memory.",
-        sections=list_sections,
+        chart=lambda: chart_strategies(list_plans(compared())),
+        plans=lambda: [ShownPlan(label=f"{plan.strategy}, the plan of this page", plan=plan, first=True)],
     )
-    return view
 
 
 def _describe_plan(plan: Plan, compared: Results, unsearched: Sequence[str]) -> Iterator[blocks.Block]:
@@ -75,9 +71,8 @@ def _describe_plan(plan: Plan, compared: Results, unsearched: Sequence[str]) -> 
         **{name: result for name, result in compared.items() if name != plan.strategy},
     }
     case = Case(workload=plan.workload, profile=plan.profile)
-    yield fields.make_title(plan.workload, plan.profile)
-    yield blocks.make_facts(_list_facts(plan, results))
-    budget = plan.goal.local_bytes or plan.profile.local_budget_bytes
+    yield blocks.make_facts(_list_facts(plan, list_plans(results)))
+    budget = fields.find_budget(plan)
     yield from fields.list_memory(case, budget=budget, headroom=plan.goal.headroom, plan=plan)
     yield from fields.list_warnings(plan)
     yield from _compare_strategies(results)
@@ -89,13 +84,14 @@ def _describe_plan(plan: Plan, compared: Results, unsearched: Sequence[str]) -> 
         yield blocks.Paragraph(text, style="faint")
 
 
-def view_comparison(results: Results, case: Case, *, regret: bool = False) -> View:
+def view_comparison(results: Compared, *, regret: bool = False) -> View:
     """Return the best plan of each strategy, or why it has none.
 
     ``regret`` shows each time over the optimum.
     """
-    best = find_best(results)
-    plans = [result for result in results.values() if isinstance(result, Plan)]
+    plans, case = list_plans(results), results.case
+    budget, headroom = fields.find_limits(results.values(), case.profile)
+    best = plans[0] if plans else None
     job = fields.make_job_row(case.workload, case.profile)
 
     def make_document() -> dict[str, Any]:
@@ -109,21 +105,13 @@ def view_comparison(results: Results, case: Case, *, regret: bool = False) -> Vi
         }
         return {**fields.identify_job(case.workload, case.profile), "strategies": each}
 
-    def list_sections() -> Iterator[blocks.Section | blocks.Schedules]:
-        if best is None:
-            yield list_reasons(results.values())
-        # One of each schedule: strategies that have the same one would be the same bar.
-        distinct = [group[0] for group in group_same_schedules(plans)]
-        charts = [chart_comparison(distinct)] if plans else []
-        yield blocks.Section("strategies", "Strategies", [*charts, *view.blocks()])
-        yield blocks.Schedules(
-            plans=[(f"{plan.strategy}{' (best)' if plan is best else ''}", plan) for plan in plans]
-        )
-
-    view = View(
+    return View(
         kind="comparison",
+        heading="Strategies",
+        title=fields.name_job(case.workload, case.profile),
+        memory=find_memory(budget, headroom, machine=case.profile.local_bytes),
         unmet="no strategy fits" if best is None else "",
-        blocks=lambda: _describe_comparison(results, case, best, regret=regret),
+        blocks=lambda: _describe_comparison(results, regret=regret),
         document=make_document,
         rows=lambda: Rows(
             columns=(*JOB_COLUMNS, *cost_columns(), *REASON_COLUMNS, *DETAIL_COLUMNS),
@@ -132,33 +120,27 @@ def view_comparison(results: Results, case: Case, *, regret: bool = False) -> Vi
             ],
         ),
         basis=lambda: () if best is None else best.estimate_basis,
-        title=f"Strategies: {fields.name_job(case.workload, case.profile)}",
-        lede="No strategy fits." if best is None else "The best plan of each strategy.",
-        sections=list_sections,
+        # One of each schedule: strategies that have the same one would be the same line.
+        chart=lambda: chart_strategies([group[0] for group in group_same_schedules(plans)]),
+        plans=lambda: [ShownPlan(label=plan.strategy, plan=plan, first=plan is best) for plan in plans],
     )
-    return view
 
 
-def _describe_comparison(
-    results: Results, case: Case, best: Plan | None, *, regret: bool
-) -> Iterator[blocks.Block]:
+def _describe_comparison(results: Compared, *, regret: bool) -> Iterator[blocks.Block]:
     """Yield a line for each schedule, and what every schedule needs of the memory."""
-    yield fields.make_title(case.workload, case.profile)
     yield from _compare_strategies(results, regret=regret)
-    if best is None:
-        budget, headroom = case.profile.local_budget_bytes, case.profile.headroom
-    else:
-        budget, headroom = best.goal.local_bytes or case.profile.local_budget_bytes, best.goal.headroom
-        if regret:
-            yield blocks.Paragraph(_explain_regret(best))
-    yield from fields.list_memory(case, budget=budget, headroom=headroom)
-    if best is not None:
-        yield from fields.list_warnings(best)
+    best = list_plans(results)[:1]
+    if regret:
+        yield from (blocks.Paragraph(_explain_regret(plan)) for plan in best)
+    budget, headroom = fields.find_limits(results.values(), results.case.profile)
+    yield from fields.list_memory(results.case, budget=budget, headroom=headroom)
+    for plan in best:
+        yield from fields.list_warnings(plan)
 
 
-def find_best(results: Results) -> Plan | None:
-    """Return the first plan of some results, None if nothing fits."""
-    return next((result for result in results.values() if isinstance(result, Plan)), None)
+def list_plans(results: Results) -> list[Plan]:
+    """Return the plans among results, the best one first."""
+    return [result for result in results.values() if isinstance(result, Plan)]
 
 
 def _compare_strategies(results: Results, *, regret: bool = False) -> Iterator[blocks.Block]:
@@ -166,31 +148,26 @@ def _compare_strategies(results: Results, *, regret: bool = False) -> Iterator[b
 
     Of several strategies with the same schedule, the simplest has the line; a note below lists the others.
     """
-    best = find_best(results)
-    records: list[blocks.Record] = []
-    same: list[list[str]] = []
-    plans = [result for result in results.values() if isinstance(result, Plan)]
-    for group in group_same_schedules(plans):
-        ordered = sorted(group, key=lambda plan: strategy_of(plan.strategy).simplicity)
-        same.append([plan.strategy for plan in ordered])
-        simplest = ordered[0]
-        records.append(
-            {
-                **fields.make_plan_record(simplest),
-                **_find_regrets(simplest),
-                "strategy": blocks.Cell(simplest.strategy, style="best" if simplest is best else ""),
-                "over_best": _compare_with_best(simplest, best),
-            }
-        )
-    for name, result in results.items():
-        if isinstance(result, Infeasible):
-            reason = format_reason(result.binding, result.need)
-            records.append(blocks.make_faint({"strategy": name, "parameters": reason}))
+    plans = list_plans(results)
+    best = plans[0] if plans else None
+    groups = [
+        sorted(group, key=lambda plan: strategy_of(plan.strategy).simplicity)
+        for group in group_same_schedules(plans)
+    ]
+    rows = [
+        {**fields.make_plan_row(plan), **_find_regrets(plan), "over_best": _compare_with_best(plan, best)}
+        for plan, *_ in groups
+    ]
+    rows += [
+        {"strategy": name, **fields.make_result_row(result)}
+        for name, result in results.items()
+        if isinstance(result, Infeasible)
+    ]
     by_memory = best is not None and best.goal.objective == "memory"
     over_best = blocks.Field("over_best", "memory over best" if by_memory else "over best", 4)
     columns = (*fields.PLAN, *(_REGRETS if regret else (over_best,)))
-    yield blocks.Table.of(columns, records)
-    yield from fields.note_same_schedules(same)
+    yield blocks.Table.of(columns, rows, style=_choose_style)
+    yield from fields.note_same_schedules([plan.strategy for plan in group] for group in groups)
     if best is not None:
         if best.goal.objective == "balanced":
             yield blocks.Paragraph("best is the knee of time and memory", style="faint")
@@ -198,6 +175,13 @@ def _compare_strategies(results: Results, *, regret: bool = False) -> Iterator[b
         if alike:
             text = f"better than {best.strategy} by too little to tell: {alike}"
             yield blocks.Paragraph(text, style="faint")
+
+
+def _choose_style(row: Mapping[str, Any]) -> blocks.Style:
+    """Return how the line of a strategy stands out."""
+    if "binding" in row:
+        return "faint"
+    return "best" if row["over_best"] == "best" else ""
 
 
 def _compare_with_best(plan: Plan, best: Plan | None) -> float | str:
@@ -241,16 +225,17 @@ def _describe_distance(bound: Bound) -> str:
     return f"within {format_percent(bound.gap / (1 - bound.gap))[1:]} of"
 
 
-def _list_facts(plan: Plan, results: Results) -> dict[str, str | blocks.Cell]:
-    """Return what a plan is and costs; a fact without anything to say has an empty text."""
+def _list_facts(plan: Plan, plans: Sequence[Plan]) -> dict[str, blocks.Content]:
+    """Return what a plan is and costs beside others; a fact without anything to say has an empty text."""
     predicted, goal, paper = plan.predicted, plan.goal, plan.predicted.paper
-    used, budget = predicted.local_peak_bytes, goal.local_bytes or plan.profile.local_budget_bytes
+    used, budget = predicted.local_peak_bytes, fields.find_budget(plan)
     limit = "unbounded" if goal.remote_bytes is None else f"of {format_bytes(goal.remote_bytes)}"
     return {
         "strategy": blocks.Cell(fields.name_plan(plan), style="best"),
         "proof": _describe_proof(plan),
-        **_list_rivals(plan, results),
+        **_list_rivals(plan, plans),
         "chosen for": _describe_wish(plan.goal),
+        "cache": fields.describe_cache(plan),
         "time": _describe_time(plan),
         "local memory": f"{format_bytes(used)} of {format_bytes(budget)}"
         f"{' per unit' if plan.profile.units > 1 else ''}, {format_share(used / budget)}",
@@ -290,25 +275,30 @@ def _describe_wish(goal: Goal) -> str:
     return ", ".join(text for text, is_asked in wishes.items() if is_asked)
 
 
-def _list_rivals(plan: Plan, results: Results) -> dict[str, str]:
+def _list_rivals(plan: Plan, plans: Sequence[Plan]) -> dict[str, str]:
     """Return what the best regular plan and the paper's best would cost, where they are not this one."""
-    plans = [result for result in results.values() if isinstance(result, Plan)]
-    regular = next((other for other in plans if other.regular), None)
+    regular = plan.regular
     paper = next((other for other in plans if other.predicted.paper is not None), None)
     rivals = {}
-    if not plan.regular:
+    if not plan.is_regular:
         rivals["schedule"] = "irregular: it needs a loop over its list of actions"
         if regular is not None:
-            also = ", the best of the paper's" if paper is regular else ""
+            also = ", the best of the paper's" if _is_same(paper, regular) else ""
             rivals["best regular"] = f"{_describe_price(regular, plan)}{also}"
     if plan.goal.objective == "balanced" or any(fields.passed_over(other, plan) for other in plans):
         rivals["choice"] = fields.explain_choice(plan)
-    if paper is not None and paper is not plan and (plan.regular or paper is not regular):
+    if paper is not None and paper is not plan and (plan.is_regular or not _is_same(paper, regular)):
         rivals["paper's best"] = _describe_price(paper, plan)
     return rivals
 
 
-def _describe_price(other: Plan, plan: Plan) -> str:
+def _is_same(one: Plan | None, other: RegularPlan | None) -> bool:
+    if one is None or other is None:
+        return False
+    return (one.strategy, one.parameters) == (other.strategy, other.parameters)
+
+
+def _describe_price(other: Plan | RegularPlan, plan: Plan) -> str:
     slower = other.predicted.seconds / plan.predicted.seconds - 1 if plan.predicted.seconds else 0.0
     return (
         f"{fields.name_plan(other)}: {format_seconds(other.predicted.seconds)}, {format_percent(slower)} time"
@@ -324,13 +314,9 @@ def _describe_time(plan: Plan) -> str:
     return f"{cost}; step times carried over, not rescaled" if was_resized(plan.workload) else cost
 
 
-def chart_comparison(plans: Sequence[Plan]) -> blocks.Chart:
-    """Return the chart of the plans that fit, in their order."""
-
-    def draw() -> Figure:
-        from ckptplan.report.plots.strategies import make_strategies
-
-        return make_strategies(plans)
-
+def chart_strategies(plans: Sequence[Plan]) -> Chart | None:
+    """Return the chart of plans of several strategies in their order, None if there is no plan."""
     caption = "The best plan of each strategy; the plan to run comes first."
-    return blocks.Chart("comparison", "Strategies", caption, draw)
+    if not plans:
+        return None
+    return Chart(drawing="strategies", result=plans, title="Strategies side by side", caption=caption)

@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ckptplan.cost.case import Case
 from ckptplan.planning.optimize import parameter_columns
 from ckptplan.report import blocks
 from ckptplan.report.basis import list_basis
-from ckptplan.report.fields import format_cells, identify_job, list_budget, make_title, name_job
+from ckptplan.report.fields import format_cells, identify_job, list_memory, name_job
 from ckptplan.report.formats import View
-from ckptplan.report.picture import draw_later
+from ckptplan.report.picture import Chart
 from ckptplan.storage.tables import Row, Rows
 from ckptplan.studies.axes import Axis, Value
 from ckptplan.studies.sensitivity import FACTORS, BreakEven, ErrorBars, Influence, Replanned, Sensitivity
@@ -31,53 +32,54 @@ _TAIL = ("seconds", "change", "kept_seconds", "kept_change", "kept_fits", "below
 _FIELDS = (
     blocks.Field("input"),
     blocks.Field("value", right=True, priority=1),
-    *(blocks.Field(f"x {one:g}", right=True, priority=2 if one in FACTORS[1:-1] else 0) for one in FACTORS),
+    *(
+        blocks.Field(f"x {factor:g}", right=True, priority=2 if factor in FACTORS[1:-1] else 0)
+        for factor in FACTORS
+    ),
 )
 
 
 def view_sensitivity(study: Sensitivity) -> View:
     """Return the effect of each input on the best plan."""
-    draw = draw_later(study)
-    about = (
-        "Each panel varies one input by itself. Solid lines: the job is planned again. Dashed lines: the plan "
-        f"of now is kept, {study.best.strategy} in {format_seconds(study.best.seconds)}."
-    )
+    best, profile = study.best, study.profile
     return View(
         kind="sensitivity",
+        heading="Sensitivity",
+        title=name_job(study.workload, profile),
+        memory=profile.local_bytes,
         blocks=lambda: _describe_study(study),
         document=lambda: _make_document(study),
         rows=lambda: Rows(
             columns=(*_HEAD, *parameter_columns(), *_TAIL), rows=_generate_rows(_make_document(study), study)
         ),
         # Before any is varied.
-        basis=lambda: list_basis(study.workload, study.profile, study.goal),
-        title=f"Sensitivity: {name_job(study.workload, study.profile)}",
-        lede="What each input does to the time of the best plan.",
-        sections=lambda: [
-            blocks.Section(
-                "inputs",
-                "What the inputs do",
-                [blocks.Chart("sensitivity", "Time over each input", about, draw), *_describe_study(study)],
-            )
-        ],
-        draw=draw,
+        basis=lambda: list_basis(study.workload, profile, study.goal),
+        chart=lambda: Chart(
+            drawing="sensitivity",
+            result=study,
+            title="Time over each input",
+            caption="Each panel varies one input by itself. Solid lines: the job is planned again. Dashed "
+            f"lines: the plan of now is kept, {best.strategy} in {format_seconds(best.seconds)}.",
+        ),
     )
 
 
 def _describe_study(study: Sensitivity) -> Iterator[blocks.Block]:
     """Yield the plan, the effect of each input, where another strategy is better, and the error bars."""
     best, profile = study.best, study.profile
-    yield make_title(study.workload, profile)
     cost = f"  {format_cells(best.parameters)}: {format_seconds(best.seconds)}"
     yield blocks.Paragraph(cost, head=f"best: {best.strategy}", style="best")
-    yield from list_budget(profile, budget=profile.local_budget_bytes, headroom=profile.headroom)
+    case = Case(workload=study.workload, profile=profile)
+    yield from list_memory(case, budget=profile.local_budget_bytes, headroom=profile.headroom)
     if study.left_out:
         yield blocks.Paragraph(_describe_left_out(study), style="faint")
     yield blocks.Heading("Change of the time if the job is planned again with an input at a factor")
     yield blocks.Table.of(_FIELDS, _list_effects(study, _write_replanned, outside="n/a"))
-    idle_inputs = [one for one in study.influences if one.no_effect]
+    idle_inputs = [influence for influence in study.influences if influence.no_effect]
     if idle_inputs:
-        names = ", ".join(f"{one.name} ({format_values(one.axis, one.values)})" for one in idle_inputs)
+        names = ", ".join(
+            f"{influence.name} ({format_values(influence.axis, influence.values)})" for influence in idle_inputs
+        )
         yield blocks.Paragraph(f"no effect: {names}", style="faint")
     if idle := _describe_transfers(study):
         yield blocks.Paragraph(idle)
@@ -96,8 +98,8 @@ def _describe_left_out(study: Sensitivity) -> str:
     names, reasons = ", ".join(study.left_out), "; ".join(dict.fromkeys(study.left_out.values()))
     if compared is None:
         worth = "none of the others fits"
-    elif (more := compared.seconds / best.seconds - 1) > _SAME:
-        longer = f"{format_percent(more)[1:]} longer than this plan"
+    elif (dearer := compared.seconds / best.seconds - 1) > _SAME:
+        longer = f"{format_percent(dearer)[1:]} longer than this plan"
         worth = f"the best of the others, {compared.strategy}, takes {longer}"
     else:
         worth = "no other strategy is worth more than this plan"
@@ -117,7 +119,7 @@ def _make_document(study: Sensitivity) -> dict[str, Any]:
         "left_out": dict(study.left_out),
         "best": vars(study.best),
         "best_compared": study.best_compared and vars(study.best_compared),
-        "inputs": [_make_input_document(one) for one in study.influences],
+        "inputs": [_make_input_document(influence) for influence in study.influences],
         "uncertainty": None if bars is None else {**vars(bars), "better": dict(bars.better)},
     }
 
@@ -126,10 +128,10 @@ def _describe_transfers(study: Sensitivity) -> str:
     """Return why quicker transfers change nothing, '' if they do."""
     quicker = [
         point
-        for one in study.influences
-        if one.name in _TRANSFERS
-        for point in one.points
-        if (point.factor > 1) == (one.name == "bandwidth")
+        for influence in study.influences
+        if influence.name in _TRANSFERS
+        for point in influence.points
+        if (point.factor > 1) == (influence.name == "bandwidth")
     ]
     if any(point.change is None or abs(point.change) >= _SAME for point in quicker):
         return ""
@@ -140,16 +142,16 @@ def _describe_transfers(study: Sensitivity) -> str:
 
 def _list_effects(
     study: Sensitivity, write: Callable[[Replanned], str], *, outside: str
-) -> Iterator[blocks.Record]:
+) -> Iterator[dict[str, str]]:
     """Yield what ``write`` says of each point, for the inputs where it says anything.
 
     Factors beyond the values that files may have are ``outside``.
     """
-    for one in sort_by_effect(study):
-        texts = {point.factor: write(point) for point in one.points}
+    for influence in sort_by_effect(study):
+        texts = {point.factor: write(point) for point in influence.points}
         if any(texts.values()):
             cells = {f"x {factor:g}": texts.get(factor, outside) for factor in FACTORS}
-            yield {"input": one.name, "value": format_values(one.axis, one.values), **cells}
+            yield {"input": influence.name, "value": format_values(influence.axis, influence.values), **cells}
 
 
 def sort_by_effect(study: Sensitivity) -> list[Influence]:
@@ -159,7 +161,7 @@ def sort_by_effect(study: Sensitivity) -> list[Influence]:
         times = [point.best.seconds if point.best else math.inf for point in influence.points]
         return min(times, default=0.0) - max(times, default=0.0)
 
-    return sorted((one for one in study.influences if one.no_effect is None), key=span)
+    return sorted((influence for influence in study.influences if influence.no_effect is None), key=span)
 
 
 def _write_replanned(point: Replanned) -> str:
@@ -185,14 +187,14 @@ def format_values(axis: Axis, values: Sequence[Value]) -> str:
 
 def _list_break_evens(influences: Sequence[Influence]) -> Iterator[blocks.Block]:
     """Yield where the best strategy changes, that nearest to the present value first to stay."""
-    records: list[blocks.Record] = []
-    for one in influences:
-        nearest = sorted(one.break_evens, key=lambda each: abs(math.log(each.factor)))[:_MOST_BREAK_EVENS]
+    records: list[dict[str, str]] = []
+    for influence in influences:
+        nearest = sorted(influence.break_evens, key=lambda each: abs(math.log(each.factor)))[:_MOST_BREAK_EVENS]
         for each in sorted(nearest, key=lambda each: each.factor):
-            records.append({"input": one.name, "change": _format_break_even(one.axis, each)})
-        if more := len(one.break_evens) - len(nearest):
-            text = f"{more} more, farther away: {Argument('format', 'json')}"
-            records.append(blocks.make_faint({"input": one.name, "change": text}))
+            records.append({"input": influence.name, "change": _format_break_even(influence.axis, each)})
+        if further := len(influence.break_evens) - len(nearest):
+            text = f"{further} more, farther away: {Argument('format', 'json')}"
+            records.append({"input": influence.name, "change": text})
     if not records:
         yield blocks.Paragraph("The same strategy is the best one from a quarter to four times each input.")
         return
@@ -204,10 +206,10 @@ def _list_break_evens(influences: Sequence[Influence]) -> Iterator[blocks.Block]
 
 def _list_ends(influences: Sequence[Influence]) -> Iterator[blocks.Block]:
     """Yield the inputs that were not varied as far as others, since files may not have values far beyond."""
-    for one in influences:
-        low, high = one.scanned
+    for influence in influences:
+        low, high = influence.scanned
         if (low, high) != Influence.scanned:
-            text = f"{one.name}: changes were searched for from x {low:.3g} to x {high:.3g} only"
+            text = f"{influence.name}: changes were searched for from x {low:.3g} to x {high:.3g} only"
             yield blocks.Paragraph(f"{text}, near the end of what files may have", style="faint")
 
 
@@ -244,7 +246,7 @@ def _make_input_document(influence: Influence) -> dict[str, Any]:
         "fields": influence.axis.sets,
         "values": influence.values,
         "no_effect": influence.no_effect,
-        "points": [{**vars(one), "best": one.best and vars(one.best)} for one in influence.points],
+        "points": [{**vars(point), "best": point.best and vars(point.best)} for point in influence.points],
         "break_evens": [vars(each) for each in influence.break_evens],
     }
 
@@ -285,12 +287,12 @@ def select_influences(study: Sensitivity) -> tuple[list[Influence], list[Influen
     """Return the inputs that change the time or what fits, the largest effect first, and the others."""
     ranked = sort_by_effect(study)
     large = [
-        one
-        for one in ranked
-        if max(map(abs, list_changes(one)), default=0.0) >= TRIFLE
-        or any(point.best is None for point in one.points)
+        influence
+        for influence in ranked
+        if max(map(abs, list_changes(influence)), default=0.0) >= TRIFLE
+        or any(point.best is None for point in influence.points)
     ]
-    return large, [one for one in ranked if one not in large]
+    return large, [influence for influence in ranked if influence not in large]
 
 
 def list_changes(influence: Influence) -> list[float]:

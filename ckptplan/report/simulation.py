@@ -9,7 +9,7 @@ from typing import Any
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import identify_plan
 from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Table
-from ckptplan.report.fields import make_title, name_plan
+from ckptplan.report.fields import find_memory_of, name_job, name_plan
 from ckptplan.report.formats import View
 from ckptplan.report.numbers import format_field
 from ckptplan.schedule.simulator import Trace
@@ -17,13 +17,6 @@ from ckptplan.units import format_count, format_percent, format_seconds
 
 #: Seconds may differ by this share, and by one rounding per action: a clock adds, a closed form multiplies.
 TOLERANCE, ROUNDING = 1e-9, 2.0**-53
-
-_FIELDS = (
-    Field("quantity", title=""),
-    Field("predicted", right=True),
-    Field("simulated", right=True),
-    Field("difference"),
-)
 
 
 def view_simulation(plan: Plan, trace: Trace, *, schedule: str | None = None) -> View:
@@ -39,14 +32,16 @@ def view_simulation(plan: Plan, trace: Trace, *, schedule: str | None = None) ->
     }
     actions = f"{format_count(trace.actions)} actions, every law kept"
     shown: list[Block] = [
-        make_title(plan.workload, plan.profile),
         Paragraph(f"schedule  {schedule or name_plan(plan)}: {actions}"),
-        Table.of(_FIELDS, map(_make_record, rows)),
+        Table.of(_FIELDS, rows),
     ]
     if trace.stall_seconds:
         shown.append(Paragraph(f"compute waits {format_seconds(trace.stall_seconds)} for transfers"))
     return View(
         kind="simulation",
+        heading="Simulation",
+        title=name_job(plan.workload, plan.profile),
+        memory=find_memory_of(plan),
         blocks=lambda: shown,
         document=lambda: document,
         rows=lambda: rows,
@@ -71,14 +66,19 @@ def _compare(plan: Plan, trace: Trace) -> list[dict[str, Any]]:
     ]
 
 
-def _make_record(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a quantity as the table shows it."""
+def _show_difference(row: dict[str, Any]) -> Cell:
+    """Return how far the simulation is above or below the prediction."""
+    if row["agrees"]:
+        return Cell("equal", "good")
     quantity, predicted, simulated = row["quantity"], row["predicted"], row["simulated"]
-    more = f"{'+' if simulated > predicted else '-'}{format_field(quantity, abs(simulated - predicted))}"
+    difference = f"{'+' if simulated > predicted else '-'}{format_field(quantity, abs(simulated - predicted))}"
     share = f" ({format_percent(simulated / predicted - 1)})" if predicted else ""
-    return {
-        "quantity": quantity,
-        "predicted": format_field(quantity, predicted),
-        "simulated": format_field(quantity, simulated),
-        "difference": Cell("equal", "good") if row["agrees"] else Cell(f"{more}{share}", "caution"),
-    }
+    return Cell(f"{difference}{share}", "caution")
+
+
+_FIELDS = (
+    Field("quantity", ""),
+    Field("predicted", right=True, show=lambda row: format_field(row["quantity"], row["predicted"])),
+    Field("simulated", right=True, show=lambda row: format_field(row["quantity"], row["simulated"])),
+    Field("difference", show=_show_difference),
+)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -15,10 +16,9 @@ from ckptplan.errors import InputError
 from ckptplan.model.prediction import BasisEntry
 from ckptplan.report import fields
 from ckptplan.report.basis import list_basis
-from ckptplan.report.blocks import Block, Chart, Field, Paragraph, Section, Table, make_faint
+from ckptplan.report.blocks import Block, Field, Paragraph, Table
 from ckptplan.report.formats import View
-from ckptplan.report.infeasible import format_reason
-from ckptplan.report.picture import draw_later
+from ckptplan.report.picture import Chart
 from ckptplan.studies.axes import Axis, Value
 from ckptplan.studies.sweep import Sweep, SweepResult
 from ckptplan.units import format_bytes, format_count, format_percent, format_share
@@ -29,49 +29,56 @@ MOST_ROWS, _MOST_IN_TABLE = 40, 1_000
 
 
 class Summary:
-    """Collects rows (``add``): keeps the first ones, counts all."""
+    """Collects rows (``add``): keeps the first ones, counts all; a picture takes all of them.
 
-    def __init__(self, sweep: Sweep, *, most_rows: int = MOST_ROWS) -> None:
+    Raises InputError for a sweep that no picture shows if it ``is_drawn``.
+    """
+
+    def __init__(self, sweep: Sweep, *, is_drawn: bool = False) -> None:
+        if is_drawn:
+            check_drawn(sweep)
         self.sweep = sweep
-        self.most_rows = most_rows
+        self.result = SweepResult(sweep) if is_drawn else None
         self.shown: list[Mapping[str, Any]] = []
         self.best: Counter[str] = Counter()
-        self.count = 0
 
-    def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    @property
+    def is_drawn(self) -> bool:
+        """Whether a picture or a page will show the sweep."""
+        return self.result is not None
+
+    def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Take some rows."""
-        for row in rows:
-            self.count += 1
-            self.best[row["strategy"] or "nothing fits"] += 1
-            if len(self.shown) < self.most_rows:
-                self.shown.append(row)
+        if self.result is not None:
+            self.result.add(rows)
+        self.best.update(row["strategy"] or "nothing fits" for row in rows)
+        most = MOST_ROWS if self.result is None else _MOST_IN_TABLE
+        self.shown += rows[: most - len(self.shown)]
 
     def blocks(self) -> Iterator[Block]:
         """Yield the rows kept, the number left out, and how often each strategy is best."""
-        sweep = self.sweep
+        sweep, count = self.sweep, self.best.total()
         # A single workload or profile is named in the title, several have a column.
-        several = {name: len(getattr(sweep, f"{name}s")) > 1 for name in ("workload", "profile")}
-        single = [getattr(sweep, f"{name}s")[0].name for name, column in several.items() if not column]
-        if single:
-            yield Paragraph("", head=" on ".join(single))
-        jobs = [Field(name) for name, column in several.items() if column]
-        axes = [Field(axis.column, axis.name, right=True) for axis in sweep.grid.axes]
-        yield Table.of((*jobs, *axes, *fields.PLAN), map(self._make_record, self.shown))
-        if self.count > len(self.shown):
-            more = f"{format_count(self.count - len(self.shown))} more rows"
-            yield Paragraph(f"{more}; {Argument('output', 'FILE.csv')} (or .jsonl, .parquet) writes all")
+        jobs = [Field(name) for name in ("workload", "profile") if len(getattr(sweep, f"{name}s")) > 1]
+        axes = [
+            Field(axis.column, axis.name, right=True, show=partial(_show_value, axis))
+            for axis in sweep.grid.axes
+        ]
+        yield Table.of(
+            (*jobs, *axes, *fields.PLAN), self.shown, style=lambda row: "" if row["fits"] else "faint"
+        )
+        if count > len(self.shown):
+            hidden = f"{format_count(count - len(self.shown))} more rows"
+            yield Paragraph(f"{hidden}; {Argument('output', 'FILE.csv')} (or .jsonl, .parquet) writes all")
         shares = ", ".join(f"{name} {format_count(count)}" for name, count in self.best.most_common())
-        yield Paragraph(f"best of {format_count(self.count)}: {shares}")
+        yield Paragraph(f"best of {format_count(count)}: {shares}")
         if sweep.left_out:
             names, reasons = ", ".join(sweep.left_out), "; ".join(dict.fromkeys(sweep.left_out.values()))
-            more = f"{Argument('strategies', 'all')} compares every strategy, slowly"
-            yield Paragraph(f"closed forms are compared, without {names}: {reasons}; {more}", style="faint")
-        yield from self._list_headrooms()
-
-    def _list_headrooms(self) -> Iterator[Block]:
-        """Yield what is taken off the local memories of an axis, which a command's option does not lose."""
-        if any(axis.name == "local-bytes" for axis in self.sweep.grid.axes):
-            for profile in self.sweep.profiles:
+            hidden = f"{Argument('strategies', 'all')} compares every strategy, slowly"
+            yield Paragraph(f"closed forms are compared, without {names}: {reasons}; {hidden}", style="faint")
+        if any(axis.name == "local-bytes" for axis in sweep.grid.axes):
+            # What is taken off the memories of an axis, and not off a command's option.
+            for profile in sweep.profiles:
                 if profile.headroom:
                     less = f"{format_share(profile.headroom)} headroom of {profile.name}"
                     yield Paragraph(f"local-bytes: plans leave {less} free", style="faint")
@@ -79,16 +86,12 @@ class Summary:
     def list_basis(self) -> tuple[BasisEntry, ...]:
         """Return the inputs of all jobs of the sweep, each once, as they are before the grid changes them."""
         jobs = product(self.sweep.workloads, self.sweep.profiles)
-        found = (entry for job in jobs for entry in list_basis(*job, self.sweep.goal))
-        return tuple({(entry.field, entry.text): entry for entry in found}.values())
+        entries = (entry for job in jobs for entry in list_basis(*job, self.sweep.goal))
+        return tuple({(entry.field, entry.text): entry for entry in entries}.values())
 
-    def _make_record(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a row with its parameters as a text, or with the reason why nothing fits in their place."""
-        shown = {axis.column: axis.kind.show(row[axis.column]) for axis in self.sweep.grid.axes}
-        if row["fits"]:
-            return {**row, **shown, "parameters": fields.format_cells(row)}
-        reason = {"strategy": "none", "parameters": format_reason(row["binding"], row["need"])}
-        return {**row, **shown, **make_faint(reason)}
+
+def _show_value(axis: Axis, row: Mapping[str, Any]) -> str:
+    return axis.kind.show(row[axis.column])
 
 
 #: More workloads and profiles, or points, than a picture can show.
@@ -161,7 +164,7 @@ def list_planes(result: SweepResult) -> list[Plane]:
     shape = (len(jobs), *(len(values) for _, values in list_varied(sweep)))
     values, best = (np.array(column).reshape(shape) for column in (result.values, result.best))
     several = len(sweep.workloads) > 1, len(sweep.profiles) > 1
-    names = [[one.name for one, differs in zip(job, several, strict=True) if differs] for job in jobs]
+    names = [[part.name for part, differs in zip(job, several, strict=True) if differs] for job in jobs]
     return [
         Plane(name=" on ".join(name), values=values[place], best=best[place])
         for place, name in enumerate(names)
@@ -173,8 +176,10 @@ def describe_point(result: SweepResult, plane: Plane, place: Sequence[int]) -> s
     varied = zip(list_varied(result.sweep), place, strict=True)
     inputs = [f"{axis.name}: {axis.kind.show(values[index])}" for (axis, values), index in varied]
     best, show = plane.best[tuple(place)], format_percent if result.quantity == "overhead" else format_bytes
-    found = f"{result.names[best]}: {show(float(plane.values[tuple(place)]))}" if best >= 0 else "nothing fits"
-    return "\n".join([*filter(None, [plane.name]), *inputs, found])
+    best_text = (
+        f"{result.names[best]}: {show(float(plane.values[tuple(place)]))}" if best >= 0 else "nothing fits"
+    )
+    return "\n".join([*filter(None, [plane.name]), *inputs, best_text])
 
 
 def find_limits(result: SweepResult) -> tuple[float, float, bool]:
@@ -197,40 +202,24 @@ def title_sweep(sweep: Sweep) -> tuple[str, str]:
         lengths = dict.fromkeys(format_count(workload.steps) for workload in sweep.workloads)
         fixed.insert(0, f"T = {' and '.join(lengths)}")
     workloads, profiles = (
-        ", ".join(dict.fromkeys(one.name for one in several)) for several in (sweep.workloads, sweep.profiles)
+        ", ".join(dict.fromkeys(part.name for part in several)) for several in (sweep.workloads, sweep.profiles)
     )
     return f"{what} by {names}", ", ".join([f"{workloads} on {profiles}", *fixed])
 
 
-class SweepPicture(Summary):
-    """Collects all rows of a sweep (``add``) for a picture and a page. Raises InputError without a picture."""
-
-    def __init__(self, sweep: Sweep) -> None:
-        check_drawn(sweep)
-        super().__init__(sweep, most_rows=_MOST_IN_TABLE)
-        self.result = SweepResult(sweep)
-
-    def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Take the next rows."""
-        rows = list(rows)
-        self.result.add(rows)
-        super().add(rows)
-
-
-def view_sweep(picture: SweepPicture) -> View:
-    """Return the picture and the page of a sweep, all of whose rows were added: lines or maps, and a table."""
-    what, job = title_sweep(picture.sweep)
-
-    draw = draw_later(picture.result)
+def view_sweep(summary: Summary) -> View:
+    """Return a sweep whose rows were added: a table of the first ones, and lines or maps of all."""
+    what, job = title_sweep(summary.sweep)
     caption = "Where nothing fits, the picture is hatched; names are those of the best strategies."
+    result = summary.result
     return View(
         kind="sweep",
-        basis=picture.list_basis,
-        title=f"Sweep: {job}",
-        lede=f"{what}.",
-        sections=lambda: (
-            Section("sweep", "The best plans", [Chart("sweep", what, caption, draw)]),
-            Section("numbers", "Numbers", picture.blocks()),
+        heading="Sweep",
+        title=job,
+        memory=summary.sweep.profiles[0].local_bytes,
+        blocks=summary.blocks,
+        basis=summary.list_basis,
+        chart=lambda: (
+            None if result is None else Chart(drawing="sweep", result=result, title=what, caption=caption)
         ),
-        draw=draw,
     )

@@ -10,8 +10,8 @@ from ckptplan import units
 from ckptplan.calibration.validation import FACTOR, REGRET, Regret, Row, Unit, Validation, Verdict
 from ckptplan.planning.playback import identify_plan
 from ckptplan.report import fields
-from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Record, Schedules, Section, Table, make_facts
-from ckptplan.report.formats import View
+from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Table, make_facts
+from ckptplan.report.formats import ShownPlan, View
 from ckptplan.wording import Argument
 
 #: How a verdict stands out, and how it is called in a table, shorter than in JSON so that it fits 80 columns.
@@ -55,12 +55,10 @@ def view_validation(validation: Validation) -> View:
         document=lambda: _make_document(validation),
         rows=lambda: _list_rows(validation),
         basis=lambda: plan.estimate_basis,
-        title=f"Predicted and measured: {fields.name_job(plan.workload, plan.profile)}",
-        lede=f"{plan.strategy} with {validation.cell}, on {validation.environment.machine}.",
-        sections=lambda: (
-            Section("numbers", "Predicted and measured", _describe(validation)),
-            Schedules(own=plan, title="The schedule as it was predicted"),
-        ),
+        heading="Predicted and measured",
+        title=fields.name_job(plan.workload, plan.profile),
+        memory=fields.find_memory_of(plan),
+        plans=lambda: [ShownPlan(label=f"{plan.strategy} as it was predicted", plan=plan, first=True)],
     )
 
 
@@ -68,7 +66,6 @@ def _describe(validation: Validation) -> Iterator[Block]:
     """Yield each quantity with its verdict, the regret, and what limits the comparison."""
     plan, here = validation.plan, validation.environment
     rounds = f"; {here.clock}, {validation.repeats} rounds in turn" if validation.repeats else ""
-    yield fields.make_title(plan.workload, plan.profile)
     yield make_facts(
         {
             "plan": fields.name_plan(plan),
@@ -92,7 +89,7 @@ def _describe(validation: Validation) -> Iterator[Block]:
     yield _conclude(validation)
 
 
-def _make_record(row: Row) -> Record:
+def _make_record(row: Row) -> dict[str, str | Cell | None]:
     """Return a quantity, or the time of a contender, as the table shows it."""
     form = units.format_percent if row.in_points else _FORMS[row.unit]
     unit = "pt" if row.in_points else "%"
@@ -135,7 +132,7 @@ def _compare_contenders(regret: Regret) -> Iterator[Block]:
             for contender in ordered
         ),
     )
-    yield from fields.note_same_schedules((one.strategy, *one.same) for one in ordered)
+    yield from fields.note_same_schedules((contender.strategy, *contender.same) for contender in ordered)
 
 
 def _conclude(validation: Validation) -> Paragraph:

@@ -142,6 +142,8 @@ class _Machine:
         self.frontier = 0
         #: The steps whose tapes, and whose caches, are in local memory.
         self.tapes, self.caches = StepSet(), StepSet()
+        #: Whether caches are counted: until a run drops one, each step that has run and waits has its cache.
+        self.counts_caches = bool(costs.cache_bytes)
         #: State -> the time at which it is there; one in transit arrives later.
         self.local: dict[int, float] = {}
         self.remote: dict[int, float] = {}
@@ -198,7 +200,8 @@ class _Machine:
             self.costs = self.costs.replace(steps=max(1, self.frontier))
         if stop != self.adjoint:
             raise _BrokenLaw(f"steps are reversed in order: the next one is {self.adjoint - 1}")
-        for name, stored in (("tape", self.tapes), ("cache", self.caches)):
+        kinds = {"tape": self.tapes, "cache": self.caches} if self.counts_caches else {"tape": self.tapes}
+        for name, stored in kinds.items():
             missing = stored.find_last_missing(start, stop)
             if missing is not None:
                 raise _BrokenLaw(f"a backward finds every {name}: that of step {missing} is missing")
@@ -219,8 +222,15 @@ class _Machine:
         if not start <= keep <= stop:
             raise _BrokenLaw("a run keeps caches of its own steps only")
         recomputed = max(0, min(stop, self.frontier) - start)
+        if start < keep and not self.counts_caches:
+            self.counts_caches = True
+            waiting = int(min(self.frontier, self.adjoint))
+            if waiting:
+                self.caches.add(0, waiting)
         if recomputed:
-            without_cache = recomputed - self.caches.count(start, start + recomputed)
+            without_cache = 0
+            if self.counts_caches:
+                without_cache = recomputed - self.caches.count(start, start + recomputed)
             self.recomputed_steps += recomputed
             self.recomputed_without_cache += without_cache
             self.now += (recomputed - without_cache) * costs.recompute_seconds
@@ -228,10 +238,11 @@ class _Machine:
         if stop > self.frontier:
             self.frontier = stop
             self.now += (stop - start - recomputed) * costs.forward_seconds
-        if start < keep:
-            self.caches.remove(start, keep)
-        if keep < stop:
-            self.caches.add(keep, stop)
+        if self.counts_caches:
+            if start < keep:
+                self.caches.remove(start, keep)
+            if keep < stop:
+                self.caches.add(keep, stop)
         self.position = stop
 
     # Checkpoints

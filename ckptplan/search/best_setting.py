@@ -25,12 +25,14 @@ from ckptplan.search.boxes import (
     Mask,
     choose_sides,
     cut_all_sides,
+    is_below,
     join_boxes,
     list_corners,
     list_points,
 )
 from ckptplan.search.objective import Key, Rival
 from ckptplan.strategies.answer import Answer
+from ckptplan.strategies.protocol import CACHED_STEPS
 
 #: Boxes are cut into more than two parts as long as there are no more parts than this.
 _FEW_BOXES = 512
@@ -57,7 +59,7 @@ def find_best_setting(problem: BoxProblem, *, rival: Rival | None = None) -> Ans
     best = beaten = rival
     if beaten is not None:
         keys, useful = problem.bound(boxes)
-        if not np.any(useful & _is_below(keys, beaten)):
+        if not np.any(useful & is_below(keys, beaten)):
             return None
     if boxes.volume() > _FEW_POINTS:
         boxes = _peel(boxes)
@@ -65,16 +67,16 @@ def find_best_setting(problem: BoxProblem, *, rival: Rival | None = None) -> Ans
     cut, least = 0, float("inf")
     while True:
         few = boxes.volume() <= _FEW_POINTS
-        found = _find_best_point(list_points(boxes) if few else list_corners(boxes), problem)
-        best = min((one for one in (best, found) if one is not None), default=None)
+        point = _find_best_point(list_points(boxes) if few else list_corners(boxes), problem)
+        best = min((candidate for candidate in (best, point) if candidate is not None), default=None)
         if not few:
             waiting = _queue(waiting, *_cut(boxes, problem, best))
             cut += boxes.count()
         if waiting is None:
             break
-        rest, keys = waiting
+        remaining, keys = waiting
         # Drop every box with bound(B) >= cost(x*).
-        alive = _is_below(keys, best)
+        alive = is_below(keys, best)
         if best is not None and cut > _EXACT_BOXES:
             near = alive & (keys[0] >= best[0] - _allow(cut) * abs(best[0]))
             least = min(least, float(np.min(keys[0][near].astype(np.float64), initial=np.inf)))
@@ -84,9 +86,9 @@ def find_best_setting(problem: BoxProblem, *, rival: Rival | None = None) -> Ans
             chosen = chosen[np.argpartition(keys[0][chosen], _AT_ONCE)[:_AT_ONCE]]
         if not len(chosen):
             break
-        boxes = rest.take(chosen)
+        boxes = remaining.take(chosen)
         alive[chosen] = False
-        waiting = (rest.take(alive), tuple(column[alive] for column in keys))
+        waiting = (remaining.take(alive), tuple(column[alive] for column in keys))
     return None if best is None or best is beaten else _make_answer(best, least, problem)
 
 
@@ -118,38 +120,33 @@ _NOTHING_MOVES = {"write_seconds": 0.0, "read_seconds": 0.0, "message_seconds": 
 def _make_answer(best: tuple[float, ...], least: float, problem: BoxProblem) -> Answer:
     """Return a best point as an answer; ``least`` is the least bound that was dropped unproved."""
     strategy, costs = problem.strategy, problem.costs
-    split = len(best) - len(strategy.parameter_names)
+    names = tuple(strategy.ranges(costs=costs, budget=problem.limits.budget))
+    split = len(best) - len(names)
     gap = (best[0] - least) / abs(best[0]) if least < best[0] else 0.0
-    parameters = Parameters(dict(zip(strategy.parameter_names, map(int, best[split:]), strict=True)))
+    parameters = _find_parameters(dict(zip(names, map(int, best[split:]), strict=True)), problem)
     tie = f"thousands of settings tie; this one is proved within {gap:.1g} of the best"
     return Answer(
         strategy=strategy,
         parameters=parameters,
         solved_at=costs,
-        regular=strategy.regular(parameters, steps=costs.steps),
         key=best[:split],
         notes=(tie,) if gap else (),
         gap=gap,
     )
 
 
-def _is_below(keys: Key, best: tuple[float, ...] | None) -> Mask:
-    """Return where bound(B) < cost(x*), compared lexicographically: boxes that may hold a better point."""
-    below: Mask = np.zeros(len(keys[0]), dtype=bool)
-    if best is None:
-        return ~below
-    equal = ~below
-    for column, value in zip(keys, best, strict=False):
-        below |= equal & (column < value)
-        equal &= column == value
-    return below
+def _find_parameters(setting: dict[str, int], problem: BoxProblem) -> Parameters:
+    """Return the parameters of a setting, with K of its best plan if not all caches are kept."""
+    point = Boxes.points({name: np.array([value]) for name, value in setting.items()})
+    cached = {CACHED_STEPS: problem.find_cached(point)} if problem.costs.cache_bytes else {}
+    return problem.strategy.clamp(Parameters({**setting, **cached}), steps=problem.costs.steps)
 
 
 def _queue(waiting: tuple[Boxes, Key] | None, boxes: Boxes, keys: Key) -> tuple[Boxes, Key]:
     if waiting is None:
         return boxes, keys
-    rest, old = waiting
-    return join_boxes([rest, boxes]), tuple(np.concatenate(pair) for pair in zip(old, keys, strict=True))
+    remaining, old = waiting
+    return join_boxes([remaining, boxes]), tuple(np.concatenate(pair) for pair in zip(old, keys, strict=True))
 
 
 def _find_best_point(points: Boxes, problem: BoxProblem) -> tuple[float, ...] | None:
@@ -178,9 +175,9 @@ def _peel(boxes: Boxes) -> Boxes:
     for name in boxes.low:
         low, high = boxes.low[name], boxes.high[name]
         wide = low < high
-        rest = Boxes(low=boxes.low, high={**boxes.high, name: np.maximum(low, high - 1)})
+        others = Boxes(low=boxes.low, high={**boxes.high, name: np.maximum(low, high - 1)})
         last = Boxes(low={**boxes.low, name: high}, high=boxes.high)
-        boxes = join_boxes([rest, last.take(wide)])
+        boxes = join_boxes([others, last.take(wide)])
     return boxes
 
 
@@ -189,5 +186,5 @@ def _cut(boxes: Boxes, problem: BoxProblem, best: tuple[float, ...] | None) -> t
     # Bounding a few boxes takes as long as bounding hundreds.
     parts = cut_all_sides(boxes, parts=max(2, min(32, _FEW_BOXES // boxes.count())))
     keys, useful = problem.bound(parts)
-    places = choose_sides(boxes, parts, useful & _is_below(keys, best))
+    places = choose_sides(boxes, parts, useful & is_below(keys, best))
     return parts.take(places), tuple(column[places] for column in keys)

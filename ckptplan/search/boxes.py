@@ -6,6 +6,7 @@ use it: for the best setting (``search/best_setting.py``) and for the front (``s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import inf
@@ -17,11 +18,11 @@ import numpy.typing as npt
 from ckptplan.cost.arrays import SUM_ROUNDING
 from ckptplan.cost.exact import Cost, overhead
 from ckptplan.model.budget import Budget
-from ckptplan.model.goal import Model
+from ckptplan.model.goal import CacheName, Model
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.search.objective import Key, Objective
-from ckptplan.strategies.closed_form import ClosedForm, Ranges
-from ckptplan.strategies.protocol import Columns
+from ckptplan.search.objective import Key, Knee, Objective, least_memory
+from ckptplan.strategies.closed_form import CacheRule, ClosedForm, Ranges
+from ckptplan.strategies.protocol import CACHED_STEPS, Columns
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
@@ -62,6 +63,10 @@ class Boxes:
     def count(self) -> int:
         """Return the number of boxes."""
         return len(next(iter(self.low.values()), ()))
+
+    def with_columns(self, *, low: Columns, high: Columns) -> Boxes:
+        """Return the boxes with further sides."""
+        return Boxes(low={**self.low, **low}, high={**self.high, **high})
 
     def volumes(self) -> npt.NDArray[np.float64]:
         """Return the number of points in each box, as floats since they can exceed 2**63; shape (n,)."""
@@ -176,6 +181,11 @@ class Limits:
         limit = inf if self.max_overhead is None else self.max_overhead
         return limit + SUM_ROUNDING * (1 + limit)
 
+    @property
+    def most_seconds(self) -> float:
+        """The longest time that is allowed; infinite without a limit."""
+        return inf if self.max_overhead is None else self.base_seconds * (1 + self.most_overhead)
+
     def keeps(self, cost: Cost) -> Mask:
         """Return a mask of the settings that exceed no limit, shape (n,)."""
         keeps = cost.within(self.budget)
@@ -193,12 +203,78 @@ class BoxProblem:
     model: Model = "exact"
     objective: Objective
     limits: Limits
+    #: The caches that plans have to keep; None leaves the choice to the search.
+    cache: CacheName | None = None
 
     def bound(self, boxes: Boxes) -> tuple[Key, Mask]:
         """Return the keys of boxes, which end in their low ends, and a mask of those that may hold a plan."""
-        cost = self.strategy.evaluate(low=boxes.low, high=boxes.high, costs=self.costs, model=self.model)
+        choices = (self._bound_costs(choice) for choice in self.choose_caches(boxes))
+        keys, useful = next(choices)
+        for others, fits in choices:
+            is_better = fits & (~useful | is_below(others, keys))
+            keys = tuple(np.where(is_better, new, old) for new, old in zip(others, keys, strict=True))
+            useful |= fits
+        return (*keys, *boxes.low.values()), useful
+
+    def choose_caches(self, boxes: Boxes) -> list[Boxes]:
+        """Return the boxes with K among their sides, the least and the largest that a plan may have.
+
+        For a knee there are two: it lies at one end of the range of K, as the sum of both axes is concave along
+        this range (memory is linear in K, and time is the logarithm of a linear function).
+        """
+        first = self.objective.first
+        ends = (False, True) if first == Knee.first else (first == least_memory.first,)
+        local_bytes = self.limits.budget.local_bytes
+        return [self.keep_caches(boxes, local_bytes=local_bytes, fewest=end) for end in ends]
+
+    def keep_caches(self, boxes: Boxes, *, local_bytes: Any, fewest: bool = False) -> Boxes:
+        """Return boxes with K among their sides, if steps have caches.
+
+        K is the most that fits ``local_bytes``, of all boxes or of each; with ``fewest``, the least that is
+        allowed.
+        """
+        if not self.costs.cache_bytes or self.model == "paper":
+            return boxes
+        rule = CacheRule(
+            local_bytes=local_bytes,
+            choice=self.cache,
+            keeps_fewest=fewest,
+            most_seconds=self.limits.most_seconds,
+        )
+        ends = self.strategy.count_cached(low=boxes.low, high=boxes.high, costs=self.costs, rule=rule)
+        low, high = ({CACHED_STEPS: end} for end in ends)
+        return boxes.with_columns(low=low, high=high)
+
+    def find_cached(self, point: Boxes) -> int:
+        """Return K of the best plan at a point, T if it keeps all caches."""
+        choices = [choice for choice in self.choose_caches(point) if CACHED_STEPS in choice.low]
+        if not choices:
+            return self.costs.steps
+        ranked = []
+        for choice in choices:
+            keys, useful = self._bound_costs(choice)
+            ranked.append((not useful[0], *(column[0] for column in keys), int(choice.low[CACHED_STEPS][0])))
+        return int(min(ranked)[-1])
+
+    def _bound_costs(self, boxes: Boxes) -> tuple[Key, Mask]:
+        """Return keys without low ends, and which boxes may hold a plan; K is one of the sides."""
+        strategy = self.strategy
+        cost = strategy.evaluate(low=boxes.low, high=boxes.high, costs=self.costs, model=self.model)
         useful = self.limits.keeps(cost)
-        admitted = self.strategy.admits(low=boxes.low, high=boxes.high, steps=self.costs.steps)
-        if admitted is not None:
-            useful &= admitted
-        return (*self.objective(cost), *boxes.low.values()), useful
+        admitted = strategy.admits(low=boxes.low, high=boxes.high, steps=self.costs.steps)
+        return self.objective(cost), useful if admitted is None else useful & admitted
+
+
+def is_below(keys: Key, best: Sequence[Any] | None) -> Mask:
+    """Return where keys are below a key, or below those of the same places, compared lexicographically.
+
+    Further columns of either do not count; every key is below None.
+    """
+    below: Mask = np.zeros(len(keys[0]), dtype=bool)
+    if best is None:
+        return ~below
+    equal = ~below
+    for column, value in zip(keys, best, strict=False):
+        below |= equal & (column < value)
+        equal &= column == value
+    return below

@@ -125,7 +125,7 @@ class Question:
         by_time = Preference(objective=least_time, resolution=self.resolution)
         if self.goal.objective != "time" or not self.resolution or not self._is_unbeatable(champion, by_time):
             return ()
-        later = (one for one in self.strategies if one.simplicity > champion.strategy.simplicity)
+        later = (strategy for strategy in self.strategies if strategy.simplicity > champion.strategy.simplicity)
         if champion.key[0] <= self.least_seconds * (1 + SUM_ROUNDING):
             return tuple(later)
         return tuple(strategy for strategy in later if not strategy.is_closed_form)
@@ -133,7 +133,7 @@ class Question:
     @cached_property
     def least_seconds(self) -> float:
         """A lower bound on the seconds of any schedule within the budget, which needs no search."""
-        return max(one.bound_seconds(self.costs, self.budget) for one in all_strategies().values())
+        return max(strategy.bound_seconds(self.costs, self.budget) for strategy in all_strategies().values())
 
     def best(self) -> Answer | None:
         """Return the answer to choose, None if nothing fits.
@@ -175,32 +175,60 @@ class Question:
             quickest = self.replace(objective="time")
             return quickest._find_first(Preference(objective=least_time)) is not None
         closed = self.replace(strategies=_name_closed_forms(self.strategies))
-        smallest = closed._find_first(Preference(objective=least_memory))
-        return smallest is not None or any(
-            one.has_schedule(dataclasses.replace(self.task(least_time), costs=self._least_costs(one)))
-            for one in self._solved_strategies
+        # Chunks that grow by caches may be smallest with any number of them, and fit if the most that fit do.
+        growing = [
+            strategy.name
+            for strategy in closed.strategies
+            if isinstance(strategy, ClosedForm) and strategy.grows_by_caches
+        ]
+        by_time = self.replace(strategies=tuple(growing)) if self.costs.cache_bytes else None
+        return (
+            closed._find_first(Preference(objective=least_memory)) is not None
+            or (by_time is not None and by_time._find_first(Preference(objective=least_time)) is not None)
+            or self._solves()
         )
 
-    def task(self, objective: Objective, *, front: bool = False, progress: Progress | None = None) -> Task:
+    def _solves(self) -> bool:
+        """Return whether a solved strategy has a schedule within the memory."""
+        return any(
+            strategy.has_schedule(
+                dataclasses.replace(self.task(strategy, least_time), costs=self._least_costs(strategy))
+            )
+            for strategy in self._solved_strategies
+        )
+
+    def task(
+        self,
+        strategy: Solved,
+        objective: Objective,
+        *,
+        front: bool = False,
+        progress: Progress | None = None,
+    ) -> Task:
         """Return what a solved strategy is asked for; with ``front``, less memory may be preferred to time.
 
         The workspace of chunks of several steps is charged to all schedules, but those of ``Task.single``.
         """
         limits = self.limits
+        costs = self.costs if self.releases_caches(strategy) else self.costs.with_resident_caches
 
         def choose(cost: Cost) -> int | None:
             return find_least(objective(cost), limits.keeps(cost))
 
         return Task(
-            costs=self.costs.charged,
+            costs=costs.charged,
             budget=self.budget,
             choose=choose,
             effort=self.goal.effort,
             front=front,
             progress=progress,
-            single=self.costs if self.costs.chunk_bytes else None,
+            single=costs if costs.chunk_bytes else None,
             resolution=self.resolution,
         )
+
+    def releases_caches(self, strategy: Solved) -> bool:
+        """Return whether a solved strategy decides about caches; otherwise all count until the end."""
+        return not self.costs.cache_bytes or (strategy.knows_caches and self.goal.cache != "all")
 
     def may_fit(self) -> bool:
         """Return whether the local memory reaches the minimum that solved strategies need."""
@@ -209,11 +237,14 @@ class Question:
     @property
     def least_solvable_bytes(self) -> int:
         """The least local memory at which any strategy has a schedule, if all are solved ones, else 0."""
-        return min((one.least_local_bytes(self._least_costs(one)) for one in self.all_solved), default=0)
+        return min(
+            (strategy.least_local_bytes(self._least_costs(strategy)) for strategy in self.all_solved), default=0
+        )
 
     def _least_costs(self, strategy: Solved) -> StepCosts:
         """Return the costs at which a strategy has a schedule if it has one at all, of single steps maybe."""
-        return self.costs if strategy.records_one_by_one else self.costs.charged
+        costs = strategy.costs_of(self.costs)
+        return costs if strategy.records_one_by_one else costs.charged
 
     def least_remote_bytes(self) -> int | None:
         """Return the remote memory needed within the other limits, None if no amount is enough."""
@@ -272,8 +303,8 @@ class Question:
             return range(most % step, most + 1, step)
         sizes, free = (costs.state_bytes, costs.tape_bytes), most - costs.resident_bytes
         states, tapes = (free // size for size in sizes)
-        if states * tapes > _MOST_SUMS:
-            step = max(gcd(*sizes, costs.chunk_bytes), min(sizes) // 64)
+        if costs.cache_bytes or states * tapes > _MOST_SUMS:
+            step = max(gcd(*sizes, costs.cache_bytes, costs.chunk_bytes), min(sizes) // 64)
             return range(most % step, most + 1, step)
         sums = np.add.outer(np.arange(states + 1) * sizes[0], np.arange(1, tapes + 1) * sizes[1]).ravel()
         every = np.unique(np.concatenate([sums, sums + costs.chunk_bytes, [free]]))
@@ -288,7 +319,7 @@ class Question:
         small = closed._find_first(Preference(objective=least_memory))
         fast = closed._find_first(Preference(objective=least_time))
         charged = self.costs.charged
-        high = charged.resident_bytes + charged.steps * charged.tape_bytes
+        high = charged.resident_bytes + charged.steps * charged.recorded_bytes
         ends = [strategy.least_local_bytes(self._least_costs(strategy)) for strategy in self._solved_strategies]
         if small is not None and fast is not None:
             high = int(fast.key[1])
@@ -316,7 +347,9 @@ class Question:
             return least_time
         if self.goal.objective == "memory":
             return least_memory
-        fast, small = (self._find_first(Preference(objective=one)) for one in (least_time, least_memory))
+        fast, small = (
+            self._find_first(Preference(objective=objective)) for objective in (least_time, least_memory)
+        )
         if fast is None or small is None:
             return least_time
         knee = Knee(
@@ -337,8 +370,8 @@ class Question:
         def stops(champion: Answer, _: Strategy) -> bool:
             return self._is_unbeatable(champion, preference)
 
-        found = self._rank_by(preference, stops=stops, find_rival=partial(_choose_rival, preference, rival))
-        return next(iter(found), None)
+        answers = self._rank_by(preference, stops=stops, find_rival=partial(_choose_rival, preference, rival))
+        return next(iter(answers), None)
 
     def _rank_by(
         self,
@@ -356,7 +389,7 @@ class Question:
         answers: list[Answer] = []
         champion: Answer | None = None
         stages = StagedProgress(self.progress, stages=len(self._solved_strategies))
-        for strategy in sorted(self.strategies, key=lambda one: one.simplicity):
+        for strategy in sorted(self.strategies, key=lambda strategy: strategy.simplicity):
             if champion is not None and stops(champion, strategy):
                 break
             if not strategy.is_closed_form:
@@ -405,6 +438,8 @@ class Question:
         progress: Progress | None,
     ) -> Answer | None:
         """Return the best answer of one strategy, None if nothing fits or no closed form beats ``rival``."""
+        if not strategy.allows(self.goal.cache):
+            return None
         if isinstance(strategy, ClosedForm):
             return self._search(strategy, objective, rival=rival)
         if not isinstance(strategy, Solved):
@@ -418,6 +453,7 @@ class Question:
             limits=self.limits,
             objective=objective,
             model=self.goal.model,
+            cache=self.goal.cache,
         )
         return find_setting(problem, rival=rival)
 
@@ -425,12 +461,17 @@ class Question:
         if self.goal.model == "paper":
             raise no_equation(strategy.name)
         # The schedules of smaller budgets are of no use if time comes first, and is all that is asked for.
-        task = self.task(objective, front=objective.first != least_time.first, progress=progress)
+        task = self.task(strategy, objective, front=objective.first != least_time.first, progress=progress)
         task = dataclasses.replace(task, alone=not task.front and self.goal.objective == "time")
-        found = strategy.solve(task)
-        if found is None:
+        solved = strategy.solve(task)
+        if solved is None:
             return None
-        answer = found.at(self.costs)
+        answer = solved.at(self.costs)
+        if self.costs.cache_bytes and self.goal.cache not in (None, answer.cache):
+            return None
+        if not self.releases_caches(strategy):
+            # A bound that counts all caches until the end does not hold for schedules that release them.
+            answer = dataclasses.replace(answer, least_seconds=None, proved=False)
         cost = answer.cost(self.costs)
         key = tuple(column[0].item() for column in objective(cost))
         return dataclasses.replace(answer, key=key) if self.limits.keeps(cost)[0] else None
@@ -484,7 +525,9 @@ def find_reason(question: Question, *, subject: str) -> Infeasible:
         return explain(binding=exceeded[0], need=exceeded[1], have=exceeded[2])
     # There are no such schedules: the sequence is too long.
     asked = question.replace(max_overhead=None)
-    longest = max((one.most_steps(asked.task(least_time)) for one in asked.all_solved), default=0)
+    longest = max(
+        (strategy.most_steps(asked.task(strategy, least_time)) for strategy in asked.all_solved), default=0
+    )
     steps = question.costs.steps
     return explain(binding="steps", need=min(longest, steps - 1), have=steps)
 

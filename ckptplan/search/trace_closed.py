@@ -11,6 +11,8 @@ the front; nothing was rounded or sampled. Tests compare it with brute force (te
 
 A front at given budgets holds the fastest setting within each of them, and of equally fast ones the smallest.
 Memory is then counted in these budgets: least(m) is the least time within the first of them that is no less.
+If steps have caches, the number of the budget is a further side of each box: within a budget, a setting keeps
+as many caches as fit (``ClosedForm.count_cached``).
 """
 
 from __future__ import annotations
@@ -27,12 +29,14 @@ import numpy.typing as npt
 from ckptplan.cost.arrays import SUM_ROUNDING, Integers, spread_out
 from ckptplan.cost.exact import price
 from ckptplan.cost.overlap import least_overlapped_seconds
+from ckptplan.model.goal import CacheName
 from ckptplan.model.prediction import COUNTS
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.search.boxes import (
     Boxes,
     BoxProblem,
     Limits,
+    Mask,
     choose_sides,
     cut_all_sides,
     cut_into_singles,
@@ -41,13 +45,17 @@ from ckptplan.search.boxes import (
 )
 from ckptplan.search.objective import Key, least_memory
 from ckptplan.strategies.closed_form import ClosedForm
-from ckptplan.strategies.protocol import Columns
+from ckptplan.strategies.protocol import CACHED_STEPS, Columns
 
 #: Up to this many points of a strategy, and of a box, are evaluated instead of cut.
 _FEW_POINTS, _LEAF = 65_536, 48
 #: A box of up to this many chunk sizes is bounded for each of them.
 _ROWS = 64
+#: Boxes are cut into more than two parts, up to so many, as long as there are no more parts than this.
+_AT_ONCE, _MOST_PARTS = 4_096, 16
 _CHUNK = "chunk_size"
+#: The side of boxes that is the number of a budget, from 1.
+_BUDGET = "budget"
 #: With more boxes at a time than this, the search begins again with a coarse resolution, or a coarser one.
 _MOST_BOXES, COARSE, _COARSER = 400_000, 0.001, 4
 #: So it does if it has to evaluate more points than this, which takes some ten seconds.
@@ -95,6 +103,7 @@ def trace_front(
     limits: Limits,
     resolution: float = 0.0,
     budgets: Integers | None = None,
+    cache: CacheName | None = None,
 ) -> Front:
     """Return the front of ``strategy`` within ``limits``; it is empty if nothing fits.
 
@@ -106,14 +115,19 @@ def trace_front(
     needs more than (1 - resolution) of the memory and of the time of a listed point. A front that is too fine
     is returned with a resolution of 0.001, or of 4, 16, 64 times as much if that is too fine, too.
     """
-    names = strategy.parameter_names
-    start = Boxes.whole(strategy.ranges(costs=costs, budget=limits.budget))
+    ranges = dict(strategy.ranges(costs=costs, budget=limits.budget))
+    numbered = budgets if costs.cache_bytes and strategy.varies_caches(cache) else None
+    if numbered is not None:
+        ranges[_BUDGET] = (1, len(numbered))
+    names, start = tuple(ranges), Boxes.whole(ranges)
     problem = _FrontProblem(
         strategy=strategy,
         costs=costs,
         objective=least_memory,
         limits=limits,
+        cache=cache,
         resolution=resolution,
+        budgets=numbered,
     )
     if start is None:
         return _make_front(names, _empty_key(len(names)))
@@ -124,7 +138,17 @@ def trace_front(
             break
         except _TooFine:
             problem = replace(problem, resolution=max(COARSE, _COARSER * problem.resolution))
-    return _make_front(names, seen.front() or _empty_key(len(names)), resolution=problem.resolution)
+    front = _make_front(names, seen.front() or _empty_key(len(names)), resolution=problem.resolution)
+    return front if numbered is None else _name_caches(front, problem)
+
+
+def _name_caches(front: Front, problem: _FrontProblem) -> Front:
+    """Return a front whose points have K in place of the number of their budget."""
+    points = Boxes.points({name: column for name, column in front.parameters.items() if name != _BUDGET})
+    if not len(front):
+        return replace(front, parameters=points.low)
+    plans = problem.keep_caches(points, local_bytes=front.local_peak_bytes)
+    return replace(front, parameters=plans.low)
 
 
 class _TooFine(Exception):  # noqa: N818 - a signal, not an error
@@ -175,11 +199,33 @@ class _FrontProblem(BoxProblem):
     """A front to find; its keys are local bytes, seconds, remote bytes, then the parameters."""
 
     resolution: float
+    #: The local bytes of each budget, ascending, if the number of the budget is a side of the boxes.
+    budgets: Integers | None
 
     @property
     def trades_steps_for_tapes(self) -> bool:
         """Whether each chunk size of a box can be bounded separately (``_bound_gains_by_row``)."""
-        return _CHUNK in self.strategy.parameter_names
+        return _CHUNK in self.strategy.parameter_names and self.budgets is None
+
+    def bound(self, boxes: Boxes) -> tuple[Key, Mask]:
+        """Return keys and mask as ``BoxProblem.bound``. A plan belongs to the smallest budget it fits."""
+        if self.budgets is None:
+            return super().bound(boxes)
+        first, last = boxes.low[_BUDGET], boxes.high[_BUDGET]
+        settings = Boxes(
+            low={name: column for name, column in boxes.low.items() if name != _BUDGET},
+            high={name: column for name, column in boxes.high.items() if name != _BUDGET},
+        )
+        plans = self.keep_caches(settings, local_bytes=self.budgets[last - 1])
+        # Of several budgets, the smallest may hold the least number of caches.
+        fewest = self.strategy.least_cached(settings.low, steps=self.costs.steps)
+        least = np.where(first < last, np.minimum(fewest, plans.low[CACHED_STEPS]), plans.low[CACHED_STEPS])
+        plans = plans.with_columns(low={CACHED_STEPS: least}, high={})
+        (local, *others), useful = self._bound_costs(plans)
+        below = np.where(first > 1, self.budgets[first - 2], -1)
+        is_point = np.logical_and.reduce([boxes.low[name] == boxes.high[name] for name in boxes.low])
+        useful = useful & (local <= self.budgets[last - 1]) & (~is_point | (local > below))
+        return (np.maximum(local, below + 1), *others, *boxes.low.values()), useful
 
     def relax(self, keys: Key) -> Key:
         """Return bounds raised by the resolution: a point above them need not be listed."""
@@ -255,7 +301,9 @@ def _cut(boxes: Boxes, problem: _FrontProblem, seen: SeenPoints) -> Boxes:
 
     Some wide boxes are close to the front, but not their parts: the side is that with the smaller total gain.
     """
-    parts = cut_all_sides(boxes)
+    # Counting caches takes about as long for thousands of boxes as for one.
+    few = 1 if problem.budgets is None else _AT_ONCE // boxes.count()
+    parts = cut_all_sides(boxes, parts=max(2, min(_MOST_PARTS, few)))
     return parts.take(choose_sides(boxes, parts, _bound_gains(parts, problem, seen)))
 
 
@@ -322,7 +370,8 @@ class SeenPoints:
 
     def __init__(self, *, costs: StepCosts, budgets: Integers | None = None) -> None:
         most = costs.steps * costs.tape_bytes + costs.chunk_bytes
-        self.resident_bytes = costs.resident_bytes
+        # Without budgets, all caches are kept.
+        self.resident_bytes = costs.with_resident_caches.resident_bytes
         self.budgets = budgets
         # Overlapped times are summed in several orders: a difference by rounding alone is not a gain.
         self.share = 1 - SUM_ROUNDING if costs.overlaps_compute else 1.0

@@ -55,8 +55,8 @@ class LowerBounds:
             return np.zeros(len(local_bytes))
         places = np.searchsorted(self.local_bytes, local_bytes, side="left")
         beyond = places == len(self.seconds)
-        found: npt.NDArray[np.float64] = np.where(beyond, 0.0, self.seconds[np.where(beyond, 0, places)])
-        return found
+        least: npt.NDArray[np.float64] = np.where(beyond, 0.0, self.seconds[np.where(beyond, 0, places)])
+        return least
 
 
 NO_BOUNDS = LowerBounds(local_bytes=np.zeros(0, dtype=np.int64), seconds=np.zeros(0))
@@ -90,9 +90,9 @@ def trace_solved_front(
     costs = question.costs
     levels = costs.steps * costs.tape_bytes // math.gcd(costs.state_bytes, costs.tape_bytes)
     search = _Search(question=question, strategy=strategy, known=known, budgets=budgets)
-    answers, bounds, complete = search.list_all()
-    if not complete:
-        answers += search.walk() if levels <= _EVERY else search.spread()
+    answers, bounds, most = search.list_all()
+    if most:
+        answers += search.walk() if levels <= _EVERY else search.spread(most)
     front, kept = _arrange(answers, costs=costs, names=strategy.parameter_names)
     return StrategyFront(
         strategy=strategy,
@@ -111,30 +111,34 @@ class _Search:
     #: The local bytes for which schedules are wanted, ascending; None for all.
     budgets: Integers | None
 
-    def list_all(self) -> tuple[list[Answer], LowerBounds, bool]:
-        """Return the answers and bounds that the strategy lists, and whether they are those of all budgets."""
+    def list_all(self) -> tuple[list[Answer], LowerBounds, float]:
+        """Return the answers and bounds that the strategy lists, and up to which budget others are missing.
+
+        Schedules with little local memory may need more remote memory than there is.
+        """
         question, rungs = self.question.replace(local_bytes=None), list[Rung]()
         task = dataclasses.replace(
-            question.task(least_time),
+            question.task(self.strategy, least_time),
             progress=lambda done, total: self._report(len(rungs) + done / max(1, total)),
         )
         budgets = None if self.budgets is None else self.budgets.tolist()
         listed = self.strategy.list_rungs(task, is_beaten=self._is_beaten, budgets=budgets)
         if listed is None:
-            return [], NO_BOUNDS, False
-        answers, complete = list[Answer](), True
+            return [], NO_BOUNDS, math.inf
+        answers, most = list[Answer](), 0
         for rung in listed:
             rungs.append(rung)
             self._report(len(rungs))
-            for found in rung.answers:
-                answer = found.at(question.costs)
+            for listed_answer in rung.answers:
+                answer = listed_answer.at(question.costs)
                 cost = answer.cost(question.costs)
                 if question.limits.keeps(cost)[0]:
                     key = tuple(column[0].item() for column in least_time(cost))
                     answers.append(dataclasses.replace(answer, key=key))
                 elif not cost.within(question.budget)[0]:
-                    complete = False
-        return answers, _bound_rungs(rungs), complete
+                    most = max(most, int(cost.local_peak_bytes[0]))
+        bounds = _bound_rungs(rungs) if question.releases_caches(self.strategy) else NO_BOUNDS
+        return answers, bounds, most
 
     def _report(self, rungs: float) -> None:
         """Report that so many rungs are done; how many follow is not known."""
@@ -148,9 +152,12 @@ class _Search:
             yield answer
             budget = answer.totals(self.question.costs).local_peak_bytes - 1
 
-    def spread(self) -> Iterator[Answer]:
-        """Solve some budgets, the largest first."""
-        budgets = sorted(self._choose_budgets(), reverse=True)
+    def spread(self, most: float) -> Iterator[Answer]:
+        """Solve some budgets up to ``most`` bytes, the largest first, and that of the question."""
+        own = self.question.goal.local_bytes
+        budgets = sorted(
+            (budget for budget in self._choose_budgets() if budget <= most or budget == own), reverse=True
+        )
         for place, budget in enumerate(budgets):
             answer = self._solve(budget)
             if answer is not None:
@@ -191,7 +198,7 @@ class _Search:
 def _most_useful_bytes(question: Question) -> int:
     """Return the memory that plain backpropagation needs; more memory never helps."""
     costs = question.costs.charged
-    return costs.resident_bytes + costs.steps * costs.tape_bytes
+    return costs.resident_bytes + costs.steps * costs.recorded_bytes
 
 
 def spread_places(memory: Integers, most: int) -> Integers:
@@ -209,8 +216,8 @@ def _is_proved(front: Front, bounds: LowerBounds) -> bool:
     if not len(front) or not len(bounds.seconds):
         return False
     places = np.searchsorted(front.local_peak_bytes, bounds.local_bytes, side="right") - 1
-    found = np.where(places < 0, np.inf, front.seconds[np.maximum(places, 0)])
-    return bool((found <= bounds.seconds * (1 + COUNT_ROUNDING)).all())
+    reached = np.where(places < 0, np.inf, front.seconds[np.maximum(places, 0)])
+    return bool((reached <= bounds.seconds * (1 + COUNT_ROUNDING)).all())
 
 
 def _arrange(

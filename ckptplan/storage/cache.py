@@ -81,8 +81,8 @@ def _is_private(path: Path) -> bool:
     """
     if not hasattr(os, "getuid"):
         return True
-    found, others = (path.stat(), path.parent.stat()), stat.S_IWGRP | stat.S_IWOTH
-    return all(one.st_uid in (os.getuid(), 0) and not one.st_mode & others for one in found)
+    stats, others = (path.stat(), path.parent.stat()), stat.S_IWGRP | stat.S_IWOTH
+    return all(status.st_uid in (os.getuid(), 0) and not status.st_mode & others for status in stats)
 
 
 def _digest(text: str) -> str:

@@ -88,12 +88,12 @@ def _require_stdin() -> TextIO:
 def resolve(path: str | Path) -> Path:
     """Return the absolute path without symbolic links. Raises OSError if they go round in a circle."""
     try:
-        found = Path(path).resolve()
+        place = Path(path).resolve()
     except RuntimeError:  # of Python before 3.13
-        found = Path(path)
-    if found.is_symlink():
+        place = Path(path)
+    if place.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
-    return found
+    return place
 
 
 def parse_toml(text: str, *, source: str) -> dict[str, Any]:

@@ -362,11 +362,11 @@ _known: dict[str, tuple[Rates, float]] = {}
 
 def _recall(key: str) -> Rates | None:
     """Return what was timed within a day; the same in all calls of a process, whatever others time."""
-    found = _known.get(key) or _read_rates(key)
-    if found is None or not 0 <= time.time() - found[1] < _DAY:
+    rates = _known.get(key) or _read_rates(key)
+    if rates is None or not 0 <= time.time() - rates[1] < _DAY:
         return None
-    _known[key] = found
-    return found[0]
+    _known[key] = rates
+    return rates[0]
 
 
 def _keep(key: str, rates: Rates) -> None:
@@ -384,5 +384,5 @@ def _read_rates(key: str) -> tuple[Rates, float] | None:
     except (TypeError, ValueError):
         # Another version wrote it.
         return None
-    usable = all(0 < one < math.inf for one in rates[:2]) and 0 <= rates.handoff < math.inf
+    usable = all(0 < rate < math.inf for rate in rates[:2]) and 0 <= rates.handoff < math.inf
     return (rates, known[1]) if usable else None

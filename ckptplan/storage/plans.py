@@ -6,26 +6,56 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ckptplan.errors import InputError, did_you_mean, refuse
-from ckptplan.model.plan import SCHEMA_VERSION, Plan
+from ckptplan.model.goal import CacheName
+from ckptplan.model.plan import SCHEMA_VERSION, Plan, RegularPlan
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.storage.files import MOST_CHARACTERS, parse_json, read_text, write_text
 from ckptplan.storage.schedules import KIND as SCHEDULE
-from ckptplan.storage.versions import check_kind, explain_kind
+from ckptplan.storage.schedules import nest_fields
+from ckptplan.storage.versions import check_kind, explain_kind, keep_spikes_resident
 from ckptplan.strategies.closed_form import SIZE_NAMES, ClosedForm
-from ckptplan.strategies.registry import all_strategies, reader_of
+from ckptplan.strategies.registry import all_strategies, reader_of, strategy_of
 
 #: The most characters of a plan that holds the decisions of a solved schedule.
 _MOST_CHARACTERS = 16 * 2**20
+#: The most states that a message in the loops of a plan lists.
+_MOST_LISTED = 1_000
 #: The most members of a plan besides its decisions; each that is wrong becomes an error of its own.
 _MOST_MEMBERS = 10_000
 _Part = TypeVar("_Part", HardwareProfile, Workload)
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
-    """Return a plan as JSON data in SI base units, with the hashes of workload and profile."""
+    """Return a plan as JSON data in SI base units, with the hashes of workload and profile.
+
+    The best regular plan has the loops of its schedule.
+    """
     parts = {"workload": plan.workload.document(), "profile": plan.profile.document()}
-    return {**plan.model_dump(mode="json"), **parts}
+    document = {**plan.model_dump(mode="json"), **parts}
+    if plan.regular is not None and has_loops(plan.regular):
+        document["regular"] = {**document["regular"], "loops": _write_loops(plan.regular, steps=plan.steps)}
+    return document
+
+
+def has_loops(plan: RegularPlan) -> bool:
+    """Return whether files have the loops of a regular plan: a message of them lists all its states."""
+    return plan.parameters.get("nb_local", 1) <= _MOST_LISTED
+
+
+def _write_loops(plan: RegularPlan, *, steps: int) -> list[dict[str, Any]]:
+    """Return the loops of a regular schedule as JSON data."""
+    strategy = _find_regular(plan, steps=steps)
+    return nest_fields(strategy.loops(plan.parameters, steps=steps))
+
+
+def _find_regular(plan: RegularPlan, *, steps: int) -> ClosedForm:
+    """Return the strategy of a regular plan. Raises InputError if loops cannot run its schedule."""
+    strategy = strategy_of(plan.strategy)
+    strategy.check(plan.parameters, steps=steps)
+    if not isinstance(strategy, ClosedForm) or not strategy.is_regular(plan.parameters, steps=steps):
+        raise InputError(f"loops with fixed strides cannot run this {plan.strategy}", field="parameters")
+    return strategy
 
 
 def plan_text(plan: Plan) -> str:
@@ -43,7 +73,7 @@ def save_plan(plan: Plan, path: str | Path) -> None:
 
 
 def load_plan(path: str | Path) -> Plan:
-    """Return a plan from a JSON file; '-' is standard input. Schema version 1 is converted to version 2.
+    """Return a plan from a JSON file; '-' is standard input. Earlier versions of the schema are converted.
 
     Raises InputError if the file is not a plan, if it has another schema version, an unknown strategy or wrong
     parameters, and if its profile or workload was edited: the predictions no longer belong to the numbers.
@@ -60,27 +90,74 @@ def load_plan(path: str | Path) -> Plan:
     _check_size(document, source=source)
     if version == 1:
         document = _convert_version_1(document)
+    if version < SCHEMA_VERSION:
+        document = _convert_version_2(document)
     document = _convert_adopted(document)
+    if isinstance(document.get("regular"), bool):
+        document = _convert_regular(document)
     try:
+        loops = _take_loops(document)
         parts = {
             "profile": _load_part(document, "profile", HardwareProfile),
             "workload": _load_part(document, "workload", Workload),
         }
         plan = Plan(**{**document, **parts})
-        reader_of(plan.strategy, plan.splits).check(plan.parameters, steps=plan.steps, splits=plan.splits)
+        strategy = reader_of(plan.strategy, plan.splits)
+        strategy.check(plan.parameters, steps=plan.steps, splits=plan.splits)
+        _check_cache(plan, strategy.name_cache(plan.parameters, splits=plan.splits))
+        _check_regular(plan, loops)
         return plan
     except InputError as error:
         raise error.inside(source=source) from None
+
+
+def _check_cache(plan: Plan | RegularPlan, expected: CacheName) -> None:
+    """Raise InputError unless a plan says which caches its parameters and decisions keep."""
+    if plan.cache != expected:
+        raise InputError(
+            f"is {plan.cache!r}, but the parameters of {plan.strategy} keep {expected!r}",
+            field="cache",
+            value=plan.cache,
+            accepted=repr(expected),
+        )
+
+
+def _take_loops(document: dict[str, Any]) -> object:
+    """Take the loops of the regular plan out of a document, and return them; None if there are none."""
+    regular = document.get("regular")
+    if not isinstance(regular, dict):
+        return None
+    document["regular"] = {name: value for name, value in regular.items() if name != "loops"}
+    return regular.get("loops")
+
+
+def _check_regular(plan: Plan, loops: object) -> None:
+    """Raise InputError unless the regular plan has a schedule of loops, and ``loops``, if given, are these."""
+    if plan.regular is None:
+        return
+    try:
+        strategy = _find_regular(plan.regular, steps=plan.steps)
+        _check_cache(plan.regular, strategy.name_cache(plan.regular.parameters))
+    except InputError as error:
+        raise error.inside(prefix="regular") from None
+    if loops is None:
+        return
+    if not has_loops(plan.regular) or loops != _write_loops(plan.regular, steps=plan.steps):
+        raise InputError(
+            "are not those of the strategy and its parameters",
+            field="regular.loops",
+            accepted="the loops that ckptplan wrote; make a new plan",
+        )
 
 
 def _check_size(document: dict[str, Any], *, source: str) -> None:
     """Raise InputError if a plan is too large for what it holds besides its decisions."""
     import json
 
-    rest = json.dumps({name: value for name, value in document.items() if name != "splits"})
-    if len(rest) > MOST_CHARACTERS:
+    small = json.dumps({name: value for name, value in document.items() if name != "splits"})
+    if len(small) > MOST_CHARACTERS:
         raise InputError("is too large", source=source, accepted="plans up to 1 MiB, besides their decisions")
-    if rest.count(",") > _MOST_MEMBERS:
+    if small.count(",") > _MOST_MEMBERS:
         raise InputError(
             f"has more than {_MOST_MEMBERS:,} members besides its decisions",
             source=source,
@@ -93,13 +170,43 @@ def _convert_version_1(document: dict[str, Any]) -> dict[str, Any]:
 
     Version 1 called the segment length of ``nested`` ``remote_chunk_size``, though nothing in it is remote.
     """
-    document = {**document, "schema_version": SCHEMA_VERSION}
+    document = dict(document)
     if document.get("strategy") == "nested":
         parameters = document.get("parameters")
         if isinstance(parameters, dict) and tuple(parameters) == ("chunk_size", "remote_chunk_size"):
             chunk, segment = parameters.values()
             document["parameters"] = {"chunk_size": chunk, "segment_size": segment}
     return document
+
+
+def _convert_version_2(document: dict[str, Any]) -> dict[str, Any]:
+    """Convert a plan of version 2 to version 3.
+
+    Spikes of all steps stayed resident in version 2, and the blocks of solved schedules were called chunks.
+    """
+    workload, parameters = document.get("workload"), document.get("parameters")
+    if isinstance(workload, dict):
+        document = {**document, "workload": keep_spikes_resident(workload)}
+    if document.get("splits") and isinstance(parameters, dict):
+        document = {**document, "parameters": _rename_blocks(parameters)}
+    return {**document, "schema_version": SCHEMA_VERSION}
+
+
+def _rename_blocks(parameters: dict[str, Any]) -> dict[str, Any]:
+    return {"block_size" if name == "chunk_size" else name: size for name, size in parameters.items()}
+
+
+def _convert_regular(document: dict[str, Any]) -> dict[str, Any]:
+    """Convert ``regular`` of earlier programs, which said whether the plan itself is regular.
+
+    Decisions that a plan lists have no loops.
+    """
+    if document.get("splits") and isinstance(document.get("parameters"), dict):
+        document = {**document, "parameters": _rename_blocks(document["parameters"])}
+    names = ("strategy", "parameters", "cache", "predicted")
+    own = {name: document[name] for name in names if name in document}
+    has_loops = document.get("regular") is True and not document.get("splits")
+    return {**document, "regular": own if has_loops else None}
 
 
 def _convert_adopted(document: dict[str, Any]) -> dict[str, Any]:

@@ -194,8 +194,8 @@ def _examine(
 def _strip_zeros(line: bytes, file: IO[bytes]) -> bytes:
     """Return a last line without the zeros that some file systems append after a power failure."""
     text = line.rstrip(b"\0")
-    while text != line and (more := file.read(_MOST_BYTES)):
-        if more.strip(b"\0"):
+    while text != line and (part := file.read(_MOST_BYTES)):
+        if part.strip(b"\0"):
             return line
     return text
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Literal, TextIO, get_args
 
 from ckptplan.errors import InputError, did_you_mean, quote_value, refuse
-from ckptplan.schedule.actions import Action, Tier
+from ckptplan.schedule.actions import Action, Tier, Transfer
+from ckptplan.schedule.loops import Loop, Nest
 from ckptplan.storage.files import open_text, parse_json
 from ckptplan.storage.versions import check_kind
 from ckptplan.units import MAX_STEPS
@@ -76,7 +77,25 @@ def action_fields(action: Action) -> dict[str, Any]:
     """Return an action as JSON data: ``{"action": "save", "state": 0, "tier": "remote"}``."""
     name = type(action).__name__.lower()
     fields = {field: getattr(action, field) for field in NAMES[name]}
+    if isinstance(action, Transfer):
+        fields["states"] = list(action.states)
     return {"action": name, **{field: value for field, value in fields.items() if value is not None}}
+
+
+def nest_fields(nest: Nest) -> list[dict[str, Any]]:
+    """Return a nest of loops as JSON data; steps and states in a loop count from its offset."""
+    return [
+        {
+            "action": "loop",
+            "start": item.start,
+            "stop": item.stop,
+            "stride": item.stride,
+            "body": nest_fields(item.body),
+        }
+        if isinstance(item, Loop)
+        else action_fields(item)
+        for item in nest
+    ]
 
 
 def _csv_lines(actions: Iterable[Action]) -> Iterator[str]:
@@ -84,7 +103,10 @@ def _csv_lines(actions: Iterable[Action]) -> Iterator[str]:
     for action in actions:
         fields = action_fields(action)
         values = (fields.get(column, "") for column in _COLUMNS)
-        yield ",".join(" ".join(map(str, one)) if isinstance(one, tuple) else str(one) for one in values) + "\n"
+        yield (
+            ",".join(" ".join(map(str, value)) if isinstance(value, list) else str(value) for value in values)
+            + "\n"
+        )
 
 
 def load_schedule(path: str | Path, *, steps: int | None = None) -> Iterator[Action]:

@@ -33,7 +33,29 @@ def _plan() -> dict[str, Any]:
         definition["properties"]["hash"] = {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"}
         definition["required"] = [*definition["required"], "hash"]
     schema["required"] = [*schema["required"], "kind", "schema_version"]
+    schema["$defs"].update(_loops())
+    loops = {"type": "array", "items": {"$ref": "#/$defs/Loops"}, "description": "the loops of the schedule"}
+    schema["$defs"]["RegularPlan"]["properties"]["loops"] = loops
     return schema
+
+
+def _loops() -> dict[str, Any]:
+    """Return definitions of what stands in loops: actions and further loops."""
+    whole = {"type": "integer"}
+    loop = {
+        "title": "loop",
+        "description": "Do the body at each offset of range(start, stop, stride); steps and states in it count "
+        "from this offset.",
+        "type": "object",
+        "properties": {
+            "action": {"const": "loop"},
+            **dict.fromkeys(("start", "stop", "stride"), whole),
+            "body": {"type": "array", "items": {"$ref": "#/$defs/Loops"}, "minItems": 1},
+        },
+        "required": ["action", "start", "stop", "stride", "body"],
+        "additionalProperties": False,
+    }
+    return {"Loops": {"oneOf": [loop, *(_action(name, kind) for name, kind in ACTIONS.items())]}}
 
 
 def _profile() -> dict[str, Any]:

@@ -20,7 +20,7 @@ from ckptplan.model.profile import GRADES, NUMBERS, HardwareProfile, Source
 from ckptplan.model.workload import DERIVED, Workload
 from ckptplan.storage.files import parse_toml, read_text, replace_file, write_text
 from ckptplan.storage.library import locate
-from ckptplan.storage.versions import WRITTEN, Kind, drop_version, explain_kind
+from ckptplan.storage.versions import WRITTEN, Kind, drop_version, explain_kind, keep_spikes_resident
 
 #: The keys of a number with its source.
 _KEYS = ("value", *Source.model_fields)
@@ -46,11 +46,17 @@ def load_workload(name_or_path: str | Path) -> Workload:
     return _load(path, lambda numbers: Workload(**numbers), name_or_path, "workload")
 
 
+def _convert(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a document of an earlier version as one of the present version."""
+    return keep_spikes_resident(document) if document.get("schema_version") == 1 else document
+
+
 def _load(path: Path, make: Callable[[dict[str, Any]], _Model], given: str | Path, kind: Kind) -> _Model:
     source = str(given)
     text = read_text(path)
     try:
-        return make(drop_version(parse_toml(text, source=source), kind=kind, source=source))
+        document = _convert(parse_toml(text, source=source))
+        return make(drop_version(document, kind=kind, source=source))
     except InputError as error:
         raise explain_kind(text, wanted=kind, source=source) or error.inside(source=source) from None
 

@@ -15,7 +15,7 @@ from ckptplan.wording import Argument
 #: Formats with a version: files that are read and written, and results, which are only written.
 Kind: TypeAlias = Literal["plan", "profile", "result", "schedule", "workload"]
 #: The version that this program writes.
-WRITTEN: Mapping[Kind, int] = {"plan": PLAN_VERSION, "profile": 1, "result": 1, "schedule": 1, "workload": 1}
+WRITTEN: Mapping[Kind, int] = {"plan": PLAN_VERSION, "profile": 1, "result": 1, "schedule": 1, "workload": 2}
 #: The oldest version that this program reads; it also reads all later ones up to its own.
 _OLDEST = 1
 
@@ -24,6 +24,14 @@ def drop_version(document: dict[str, Any], *, kind: Kind, source: str) -> dict[s
     """Check and remove the schema_version of a document, which may lack it. Raises InputError."""
     check_version(document.get("schema_version", WRITTEN[kind]), kind=kind, source=source)
     return {key: value for key, value in document.items() if key != "schema_version"}
+
+
+def keep_spikes_resident(workload: dict[str, Any]) -> dict[str, Any]:
+    """Return a workload of version 1 as one of version 2: the spikes of its network stay until the end."""
+    network = workload.get("network")
+    if not isinstance(network, dict) or not network.get("activity"):
+        return workload
+    return {**workload, "network": {"spikes": "resident", **network}}
 
 
 def check_kind(document: dict[str, Any], *, kind: Kind, source: str) -> int:
@@ -43,16 +51,16 @@ def explain_kind(text: str, *, wanted: Kind, source: str) -> InputError | None:
 
     It is for texts that were refused: which field is wrong says little then.
     """
-    found = _find_kind(text, source=source)
-    if found in (None, wanted):
+    kind = _find_kind(text, source=source)
+    if kind in (None, wanted):
         return None
-    if found in ("workload", "profile"):
-        how = f"pass it as {Argument(found)}"
+    if kind in ("workload", "profile"):
+        how = f"pass it as {Argument(kind)}"
         if wanted == "plan":
             how = "`ckptplan optimize` makes a plan with it"
     else:
-        how = "it holds its workload and its profile" if found == "plan" else "it is none of the inputs here"
-    return InputError(f"this is a {found}: {how}", source=source, accepted=f"a {wanted}")
+        how = "it holds its workload and its profile" if kind == "plan" else "it is none of the inputs here"
+    return InputError(f"this is a {kind}: {how}", source=source, accepted=f"a {wanted}")
 
 
 def _find_kind(text: str, *, source: str) -> str | None:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from ckptplan.cost import paper
 from ckptplan.cost.exact import Cost, cost_of, overhead
-from ckptplan.model.goal import Model
+from ckptplan.model.goal import CacheName, Model
 from ckptplan.model.prediction import STATED, PaperPrediction, Predicted, Totals
 from ckptplan.model.record import Parameters
 from ckptplan.model.split import Split
@@ -21,17 +21,15 @@ class Answer:
     """The best setting or schedule of one strategy, at the costs ``solved_at``.
 
     ``key`` holds the objective's numbers, by which answers are ranked, the most important first; it is empty
-    until the answer is ranked. A ``regular`` schedule can be run by loops with fixed strides, or by a static
-    graph. ``least_seconds`` is a proven lower bound on the seconds of any schedule within the budget, None if
-    there is none. ``notes`` say what the search could not prove. ``proved`` says that no legal schedule within
-    the limits is better by the objective. ``gap`` is 0 unless another setting of a closed form could be better,
-    by at most this share of the key's first entry.
+    until the answer is ranked. ``least_seconds`` is a proven lower bound on the seconds of any schedule within
+    the budget, None if there is none. ``notes`` say what the search could not prove. ``proved`` says that no
+    legal schedule within the limits is better by the objective. ``gap`` is 0 unless another setting of a closed
+    form could be better, by at most this share of the key's first entry.
     """
 
     strategy: Strategy
     parameters: Parameters
     solved_at: StepCosts
-    regular: bool
     #: The decisions, as a tree or as a plan has them, and their cost; None if the parameters determine both.
     schedule: Tree | tuple[Split, ...] | None = None
     solved: Totals | None = None
@@ -46,14 +44,27 @@ class Answer:
         """The decisions of the schedule, which are written when they are asked for; None if it has none."""
         return write_splits(self.schedule) if isinstance(self.schedule, Tree) else self.schedule
 
+    @property
+    def is_regular(self) -> bool:
+        """Whether loops with fixed strides, or a static graph, can run the schedule."""
+        return self.strategy.is_regular(self.parameters, steps=self.solved_at.steps)
+
+    @property
+    def cache(self) -> CacheName:
+        """Which caches the schedule keeps."""
+        return self.strategy.name_cache(self.parameters, splits=self.splits)
+
     def settle(self) -> None:
         """Let go of the table behind the tree, once all schedules that share it have their cost."""
         if isinstance(self.schedule, Tree):
             self.schedule.settle()
 
     def at(self, costs: StepCosts) -> Answer:
-        """Return the answer at the costs that ``charged`` ones are of: single steps need less workspace."""
-        if self.solved is None or not costs.chunk_bytes or self.solved_at is costs:
+        """Return the answer at the costs that ``charged`` ones are of: single steps need less workspace.
+
+        The costs that it was solved at may also count the caches as resident bytes.
+        """
+        if self.solved is None or self.solved_at is costs:
             return self
         spared = costs.chunk_bytes if self.solved.chunks == costs.steps else 0
         solved = replace(self.solved, local_peak_bytes=self.solved.local_peak_bytes - spared)
@@ -88,7 +99,8 @@ class Answer:
         )
 
     def _evaluate_paper(self, costs: StepCosts) -> PaperPrediction | None:
-        if self.strategy.printed is None:
+        if self.strategy.printed is None or self.cache != "all":
+            # The paper keeps the caches of all steps.
             return None
         cost = self.cost(costs, "paper")
         seconds = float(cost.seconds[0])

@@ -35,8 +35,8 @@ class Memorising(Solved):
 
     def find(self, task: Task) -> list[Family]:
         _, _, units = _convert_to_units(task.costs, task.budget)
-        found = self._tabulate(task, units) if units <= most_units(task.costs.steps) else []
-        return [as_family(found, task.costs)]
+        candidates = self._tabulate(task, units) if units <= most_units(task.costs.steps) else []
+        return [as_family(candidates, task.costs)]
 
     def list_rungs(
         self, task: Task, *, is_beaten: IsBeaten, budgets: Sequence[int] | None = None
@@ -75,8 +75,8 @@ class Memorising(Solved):
             progress=task.progress,
         )
         tree = grow_tree(Part(Where.UNSTORED, costs.steps, units), table.decide, sizes=sizes)
-        found = list_improving(table.first_row(), tree, unit=unit)
-        return [replace(one, extra=one.extra * scale) for one in found]
+        candidates = list_improving(table.first_row(), tree, unit=unit)
+        return [replace(candidate, extra=candidate.extra * scale) for candidate in candidates]
 
     def has_schedule(self, task: Task) -> bool:
         costs, budget = task.costs, task.budget

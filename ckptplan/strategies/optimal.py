@@ -14,15 +14,18 @@ from typing import TypeVar
 
 import numpy as np
 
-from ckptplan.cost.arrays import SUM_ROUNDING, ceil_div
+from ckptplan.cost.arrays import SUM_ROUNDING
 from ckptplan.cost.exact import Cost, Counts, price
 from ckptplan.model.budget import Budget
+from ckptplan.model.goal import CacheName
+from ckptplan.model.record import Parameters
 from ckptplan.model.split import Choice, Where
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.pricing import MOST_PLAYED, is_played, least_seconds_of, memory_variants
 from ckptplan.recursion.problem import Family, Prices, Problem, SolvedProblem, as_family, choose_within
-from ckptplan.recursion.tree import Decision, Part, Tree, UnitSizes, grow_tree, record_one_by_one
+from ckptplan.recursion.tree import CACHE_UNITS, Decision, Part, Tree, UnitSizes, grow_tree, record_one_by_one
 from ckptplan.strategies.answer import Answer
+from ckptplan.strategies.protocol import Splits
 from ckptplan.strategies.solved import IsBeaten, Rung, Solved, Task
 
 #: The longest sequence: a plan holds two decisions for each step.
@@ -36,8 +39,13 @@ def find_reread(costs: StepCosts, budget: Budget) -> Family:
     Nothing if transfers overlap compute, where their buffers take more than a local checkpoint does.
     """
     steps = costs.steps
+    # One cache at a time is held, that of the tape.
+    recorded = costs.model_copy(update={"tape_bytes": costs.recorded_bytes, "cache_bytes": 0})
+    sizes = UnitSizes(1, 1, min(costs.cache_bytes, 1))
+    again = np.array([steps * (steps - 1) // 2])
     counts = Counts(
-        recomputed_steps=np.array([steps * (steps - 1) // 2]),
+        recomputed_steps=again,
+        recomputed_without_cache=again if costs.cache_bytes else 0 * again,
         remote_writes=_ONE,
         remote_reads=np.array([steps - 1]),
         messages=np.array([steps]),
@@ -47,12 +55,11 @@ def find_reread(costs: StepCosts, budget: Budget) -> Family:
         tapes=_ONE,
         remote_checkpoints=_ONE,
     )
-    cost = price(counts, costs)
+    cost = price(counts, recorded)
     fits = cost.within(budget) & (not costs.overlaps_compute and 1 < steps <= _MOST_STEPS)
     return Family(
         cost=cost.take(fits),
-        regular=np.zeros(int(fits[0]), np.bool_),
-        build=lambda _: grow_tree(Part(Where.UNSTORED, steps, 1), _decide, sizes=UnitSizes(1, 1)),
+        build=lambda _: grow_tree(Part(Where.UNSTORED, steps, 1), _decide, sizes=sizes),
     )
 
 
@@ -87,6 +94,18 @@ class Optimal(Solved):
     rank = 20
     beside_closed_forms = True
     records_one_by_one = True
+    knows_caches = True
+    cache_names = (CACHE_UNITS,)
+    cache_choices = ("all", "segment", "none")
+
+    def name_cache(self, parameters: Parameters, *, splits: Splits = None) -> CacheName:
+        if CACHE_UNITS not in parameters:
+            return "all"
+        kept = [split.steps for split in splits or () if split.choice is Choice.KEEP]
+        if not kept:
+            return "none"
+        # The first decision is about the whole sequence.
+        return "all" if splits and max(kept) == splits[0].steps else "segment"
 
     def find(self, task: Task) -> list[Family]:
         return [find_reread(task.costs, task.budget)]
@@ -102,7 +121,7 @@ class Optimal(Solved):
         by_time = not task.front
         if alone < (together.totals(costs).seconds if by_time and together is not None else inf):
             single = self._solve_one_by_one(task, costs)
-        both = [one for one in (together, single) if one is not None]
+        both = [answer for answer in (together, single) if answer is not None]
         best = replace(task, costs=costs).best_of(both)
         if best is None:
             return None
@@ -137,10 +156,10 @@ class Optimal(Solved):
             if full or (not task.front and quickest):
                 return replace(best, least_seconds=least_seconds, proved=True)
         # Ahead of those that may cost the same: the front lists this one.
-        fitting = [*(one for one in self._charge_messages(task, whole) if _fits(task, one)), *fitting]
+        fitting = [*(answer for answer in self._charge_messages(task, whole) if _fits(task, answer)), *fitting]
         fitting += self._find_alternatives(task, built, without_remote=False not in solved)
-        found = task.best_of(fitting)
-        return None if found is None else replace(found, least_seconds=least_seconds)
+        chosen = task.best_of(fitting)
+        return None if chosen is None else replace(chosen, least_seconds=least_seconds)
 
     def _bound_alone(self, costs: StepCosts, budget: Budget) -> float:
         """Return a lower bound on the seconds of schedules that record each step by itself.
@@ -157,18 +176,18 @@ class Optimal(Solved):
         def choose(cost: Cost) -> int | None:
             return task.choose(replace(cost, seconds=cost.seconds + beside))
 
-        found = self._optimise(replace(task, costs=alike, choose=choose))
-        answer = None if found is None else self._take_apart(found, costs)
-        if found is None or answer is None:
+        quickest = self._optimise(replace(task, costs=alike, choose=choose))
+        answer = None if quickest is None else self._take_apart(quickest, costs)
+        if quickest is None or answer is None:
             return None
-        least = None if found.least_seconds is None else found.least_seconds + beside
-        return replace(answer, least_seconds=least, proved=found.proved)
+        least = None if quickest.least_seconds is None else quickest.least_seconds + beside
+        return replace(answer, least_seconds=least, proved=quickest.proved)
 
-    def _take_apart(self, found: Answer, costs: StepCosts) -> Answer | None:
+    def _take_apart(self, answer: Answer, costs: StepCosts) -> Answer | None:
         """Return a schedule that records each step by itself; None if its decisions are about longer chunks."""
-        if not isinstance(found.schedule, Tree) or found.schedule.chunk > 1:
+        if not isinstance(answer.schedule, Tree) or answer.schedule.chunk > 1:
             return None
-        return self.answer_with(record_one_by_one(found.schedule), costs=costs, notes=found.notes)
+        return self.answer_with(record_one_by_one(answer.schedule), costs=costs, notes=answer.notes)
 
     def _build(self, task: Task, solved: SolvedProblem) -> Answer | None:
         """Return the best schedule, however much remote memory it needs."""
@@ -183,7 +202,11 @@ class Optimal(Solved):
 
     def _build_each(self, task: Task, solved: Mapping[bool, SolvedProblem]) -> list[Answer]:
         """Return the best schedule of each solution that has one."""
-        return [answer for answer in (self._build(task, one) for one in solved.values()) if answer is not None]
+        return [
+            answer
+            for answer in (self._build(task, solution) for solution in solved.values())
+            if answer is not None
+        ]
 
     def _find_alternatives(self, task: Task, built: list[Answer], *, without_remote: bool) -> Iterator[Answer]:
         """Yield other legal schedules: that of the least memory, and some that need less remote memory.
@@ -254,7 +277,7 @@ class Optimal(Solved):
             is_beaten=lambda local_bytes, seconds: is_beaten(local_bytes, seconds + beside),
             budgets=budgets,
         ):
-            apart = (self._take_apart(found, costs) for found in rung.answers)
+            apart = (self._take_apart(answer, costs) for answer in rung.answers)
             yield _settle(
                 Rung(
                     answers=[answer for answer in apart if answer is not None],
@@ -348,6 +371,14 @@ class Optimal(Solved):
             return False
         if super().has_schedule(task):
             return True
+        problem = _make_problem(costs, budget, remote=False, effort=task.effort)
+        if (
+            problem.cache_bytes
+            and problem.is_affordable
+            and problem.units >= problem.sizes.state + problem.sizes.tape
+        ):
+            # With a local checkpoint, a table holds a schedule that records one step at a time.
+            return True
         # Remote states that are read several times may need less remote memory; only solving shows it.
         solved = _solve_variants(task)
         built = self._build_each(task, solved)
@@ -420,12 +451,11 @@ def _list_bounds_by_memory(costs: StepCosts, budgets: Sequence[int] | None) -> I
     if budgets is None:
         tapes = np.arange(1, costs.steps + 1, -(-costs.steps // _LEVELS))
         # The budgets that hold so many tapes and not the next ones.
-        tops = np.append(tapes[1:] * costs.tape_bytes - 1, costs.steps * costs.tape_bytes)
+        tops = np.append(tapes[1:] * costs.recorded_bytes - 1, costs.steps * costs.recorded_bytes)
     else:
         tops = np.array(budgets) - costs.resident_bytes
-        tops = tops[tops >= costs.tape_bytes]
-        tapes = np.minimum(tops // costs.tape_bytes, costs.steps)
-    extra = (costs.steps - tapes) * costs.recompute_seconds + ceil_div(costs.steps, tapes) * costs.chunk_seconds
+        tops = tops[tops >= costs.recorded_bytes]
+    extra = _make_problem(costs, Budget(), remote=False).list_bounds_by_memory(tops)
     yield from zip((costs.resident_bytes + tops).tolist(), (costs.sweep_seconds + extra).tolist(), strict=True)
 
 
@@ -451,14 +481,17 @@ def _ignores_messages(costs: StepCosts) -> bool:
 def _make_problem(
     costs: StepCosts, budget: Budget, *, remote: bool, messages: bool = False, effort: str = "quick"
 ) -> Problem:
-    message = 0.0 if _ignores_messages(costs) and not messages else costs.message_seconds
+    # Without caches, the value is a bound for all schedules, too.
+    ignored = _ignores_messages(costs) and not messages and not costs.cache_bytes
+    message = 0.0 if ignored else costs.message_seconds
     buffers = 2 * costs.state_bytes if costs.overlaps_compute and remote else 0
     free = None if budget.local_bytes is None else budget.local_bytes - costs.resident_bytes - buffers
     return Problem(
         steps=costs.steps,
         free_bytes=None if free is None else max(0, free),
         state_bytes=costs.state_bytes,
-        tape_bytes=costs.tape_bytes,
+        tape_bytes=costs.recorded_bytes,
+        cache_bytes=costs.cache_bytes,
         prices=Prices.of(costs, remote=remote, message=message),
         least_write=inf if not remote else 0.0 if costs.overlaps_compute else costs.write_seconds,
         least_read=inf if not remote else 0.0 if costs.overlaps_compute else costs.read_seconds,

@@ -14,7 +14,7 @@ from ckptplan.cost.arrays import Integers
 from ckptplan.cost.exact import Cost, cost_of
 from ckptplan.errors import InputError
 from ckptplan.model.budget import Budget
-from ckptplan.model.goal import Model
+from ckptplan.model.goal import CacheName, Model
 from ckptplan.model.prediction import Totals
 from ckptplan.model.record import Parameters
 from ckptplan.model.split import Split
@@ -23,6 +23,8 @@ from ckptplan.schedule.actions import Action
 
 #: Parameter name -> one value per box (or point), int64 arrays of shape (n,).
 Columns: TypeAlias = Mapping[str, Integers]
+#: The parameter K: of how many steps, the last ones, the first sweep keeps the caches; all if it is left out.
+CACHED_STEPS = "cached_steps"
 #: A plan's decisions, for strategies that need them besides parameters.
 Splits: TypeAlias = Sequence[Split] | None
 
@@ -41,6 +43,10 @@ class Strategy(ABC):
     rank: ClassVar[int]
     #: Names of the integers that determine the schedule, in the order that breaks ties.
     parameter_names: ClassVar[tuple[str, ...]]
+    #: Names of further integers of plans for jobs with caches, in order.
+    cache_names: ClassVar[tuple[str, ...]] = ()
+    #: The caches that its schedules may keep.
+    cache_choices: ClassVar[tuple[CacheName, ...]] = ("all",)
     #: Whether a few parameters determine the schedule, so that its cost is a formula.
     is_closed_form: ClassVar[bool]
     #: Whether naming it selects the closed forms, too: some of their schedules are not among its own.
@@ -68,6 +74,10 @@ class Strategy(ABC):
         """
         return not self.is_closed_form, not self.always_regular, self.moves_states, self.rank
 
+    def is_regular(self, parameters: Parameters, *, steps: int) -> bool:
+        """Return whether loops with fixed strides, or a static graph, can run the schedule."""
+        return self.always_regular
+
     @abstractmethod
     def actions(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> Iterator[Action]:
         """Yield the actions of a clamped setting's schedule."""
@@ -85,6 +95,14 @@ class Strategy(ABC):
     def bound_seconds(self, costs: StepCosts, budget: Budget) -> float:
         """Return a lower bound on the seconds of any schedule within the budget, which needs no search."""
         return costs.sweep_seconds
+
+    def allows(self, choice: CacheName | None) -> bool:
+        """Return whether the strategy has schedules that keep the caches that a caller asks for."""
+        return choice is None or choice in self.cache_choices
+
+    def name_cache(self, parameters: Parameters, *, splits: Splits = None) -> CacheName:
+        """Return which caches a schedule keeps."""
+        return "all"
 
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
         """Return the setting that is executed: a chunk is at most as long as the sequence."""
@@ -106,8 +124,12 @@ class Strategy(ABC):
             )
 
     def check_names(self, parameters: Parameters) -> None:
-        """Raise InputError unless the parameters have the strategy's parameter names, in order."""
-        if tuple(parameters) != self.parameter_names:
+        """Raise InputError unless the parameters have the strategy's parameter names, in order.
+
+        Those of ``cache_names`` may follow.
+        """
+        further = [name for name in self.cache_names if name in parameters]
+        if tuple(parameters) != (*self.parameter_names, *further):
             raise InputError(
                 f"{self.name} takes {', '.join(self.parameter_names) or 'no parameters'}",
                 field="parameters",

@@ -39,7 +39,8 @@ def all_strategies() -> Mapping[str, Strategy]:
 def all_parameters() -> tuple[str, ...]:
     """Return the names of all parameters of all strategies, in the order of the strategies."""
     strategies = all_strategies().values()
-    return tuple(dict.fromkeys(name for strategy in strategies for name in strategy.parameter_names))
+    names = (name for strategy in strategies for name in strategy.parameter_names)
+    return tuple(dict.fromkeys([*names, *(name for each in strategies for name in each.cache_names)]))
 
 
 def strategy_of(name: str) -> Strategy:
@@ -66,7 +67,7 @@ def closed_form_of(name: str) -> ClosedForm:
     """Return the closed form called ``name``. Raises InputError if the strategy is not a closed form."""
     strategy = strategy_of(name)
     if not isinstance(strategy, ClosedForm):
-        known = ", ".join(name for name, one in all_strategies().items() if one.is_closed_form)
+        known = ", ".join(name for name, strategy in all_strategies().items() if strategy.is_closed_form)
         raise InputError(f"{name} has no closed form", field="strategy", value=name, accepted=known)
     return strategy
 

@@ -38,7 +38,8 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import revolve
-from ckptplan.schedule.actions import Action
+from ckptplan.schedule.actions import Action, Tier
+from ckptplan.schedule.loops import Nest, cut_evenly, reverse_chunks, reverse_segments
 from ckptplan.strategies.closed_form import ClosedForm, Ranges, count_room
 from ckptplan.strategies.protocol import Columns, Splits
 
@@ -81,11 +82,11 @@ class RemoteRevolve(ClosedForm):
         """Return the fewest and the most segments in each box."""
 
     def counts(self, *, low: Columns, high: Columns, steps: int) -> Counts:
-        one = np.ones_like(high["nb_local"])
-        chunk, slots = high.get("chunk_size", one), high["nb_local"]
+        ones = np.ones_like(high["nb_local"])
+        chunk, slots = high.get("chunk_size", ones), high["nb_local"]
         fewest, most = self.count_segments(low, high, steps=steps)
         chunks = ceil_div(steps, chunk)
-        again, saves, held = 0 * one, 0 * one, self.least_held(low, high, steps=steps)
+        again, saves, held = 0 * ones, 0 * ones, self.least_held(low, high, steps=steps)
         is_point = np.logical_and.reduce([low[name] == high[name] for name in self.parameter_names])
         if not is_point.all():
             bounds = (column[~is_point] for column in (chunk, slots, np.minimum(most, chunks - 1)))
@@ -107,7 +108,7 @@ class RemoteRevolve(ClosedForm):
             local_saves=saves,
             local_loads=np.maximum(0, chunks - 1 - most),
             largest_message=np.minimum(fewest, 1),
-            tapes=low.get("chunk_size", one),
+            tapes=low.get("chunk_size", ones),
             local_checkpoints=held,
             remote_checkpoints=fewest,
         )
@@ -191,10 +192,13 @@ class DiskRevolve(RemoteRevolve):
     def count_segments(self, low: Columns, high: Columns, *, steps: int) -> tuple[Integers, Integers]:
         return low["nb_parts"] - 1, high["nb_parts"] - 1
 
-    def regular(self, parameters: Parameters, *, steps: int) -> bool:
+    def is_regular(self, parameters: Parameters, *, steps: int) -> bool:
         # With a segment for each step it equals Remote, with a slot for each step Standard.
         slots, parts = parameters["nb_local"], parameters["nb_parts"]
         return parts == steps or (parts == 1 and steps <= slots + 1)
+
+    def loops(self, parameters: Parameters, *, steps: int) -> Nest:
+        return _loop_evenly(steps, chunk=1, segment=1 if parameters["nb_parts"] > 1 else steps)
 
     def admits(self, *, low: Columns, high: Columns, steps: int) -> npt.NDArray[np.bool_]:
         # More slots than a part can use cost nothing and save nothing: ties go to fewer slots.
@@ -252,8 +256,21 @@ class Periodic(RemoteRevolve):
         number = np.stack([np.minimum(segments, 1), np.maximum(segments - 1, 0)])
         return Parts(chunk, slots, number, np.stack([length, steps - segments * length, length]))
 
-    def regular(self, parameters: Parameters, *, steps: int) -> bool:
+    def is_regular(self, parameters: Parameters, *, steps: int) -> bool:
         return parameters["period"] <= parameters["nb_local"] + 1
+
+    def loops(self, parameters: Parameters, *, steps: int) -> Nest:
+        chunk = parameters["chunk_size"]
+        return _loop_evenly(steps, chunk=chunk, segment=parameters["period"] * chunk)
+
+
+def _loop_evenly(steps: int, *, chunk: int, segment: int) -> Nest:
+    """Return the loops of remote segments, in each of which every chunk but the last has a local checkpoint."""
+
+    def reverse(length: int, _: bool) -> Nest:
+        return reverse_chunks(*cut_evenly(length, chunk))
+
+    return reverse_segments(steps, segment, tier=Tier.REMOTE, reverse=reverse)
 
 
 STRATEGIES = (DiskRevolve(), Periodic())

@@ -12,6 +12,7 @@ from ckptplan.cost.exact import Counts
 from ckptplan.model.record import Parameters
 from ckptplan.recursion import revolve
 from ckptplan.schedule.actions import Action
+from ckptplan.schedule.loops import Nest, cut_evenly, reverse_chunks
 from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Columns, Splits
 
@@ -54,9 +55,12 @@ class Revolve(ClosedForm):
         admitted: npt.NDArray[np.bool_] = (again < revolve.MOST) & useful
         return admitted
 
-    def regular(self, parameters: Parameters, *, steps: int) -> bool:
+    def is_regular(self, parameters: Parameters, *, steps: int) -> bool:
         # With a checkpoint before each chunk, it equals Standard.
         return steps <= parameters["chunk_size"] * (parameters["nb_local"] + 1)
+
+    def loops(self, parameters: Parameters, *, steps: int) -> Nest:
+        return reverse_chunks(*cut_evenly(steps, parameters["chunk_size"]))
 
     def actions(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> Iterator[Action]:
         chunk, slots = parameters["chunk_size"], parameters["nb_local"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,14 +12,27 @@ from ckptplan.cost import paper
 from ckptplan.cost.arrays import Integers, ceil_div
 from ckptplan.cost.exact import Cost, Counts
 from ckptplan.cost.overlap import Transfers, TransferTiming
+from ckptplan.errors import InputError
 from ckptplan.model.budget import Budget
+from ckptplan.model.goal import CacheName
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import growing
-from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
-from ckptplan.schedule.segments import cut_range, reverse_between, reverse_in_segments, reverse_locally
-from ckptplan.strategies.closed_form import ClosedForm, Ranges, count_room
-from ckptplan.strategies.protocol import Columns, Splits
+from ckptplan.recursion.growing import CachedGrowth
+from ckptplan.recursion.tree import CACHE_UNITS
+from ckptplan.schedule.actions import Tier
+from ckptplan.schedule.loops import (
+    Nest,
+    Run,
+    cut_evenly,
+    group_chunks,
+    keep_last,
+    reverse_batches,
+    reverse_chunks,
+    reverse_segments,
+)
+from ckptplan.strategies.closed_form import SIZE_NAMES, ClosedForm, Ranges, count_room
+from ckptplan.strategies.protocol import CACHED_STEPS, Columns, Splits
 
 
 class Base(ClosedForm):
@@ -31,6 +44,8 @@ class Base(ClosedForm):
     name = "base"
     rank = 0
     parameter_names = ()
+    # Its caches are part of the tapes, whatever is asked for.
+    cache_choices = ("all", "last", "segment", "none")
 
     @staticmethod
     def printed(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
@@ -46,8 +61,11 @@ class Base(ClosedForm):
             recomputed_steps=np.zeros(1, dtype=np.int64), chunks=np.array([1]), tapes=np.array([steps])
         )
 
-    def actions(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> Iterator[Action]:
-        return reverse_locally(0, steps, steps)
+    def least_cached(self, point: Columns, *, steps: int) -> Integers:
+        return np.full(1, steps, dtype=np.int64)
+
+    def loops(self, parameters: Parameters, *, steps: int) -> Nest:
+        return reverse_chunks((), steps)
 
 
 class Segmented(ClosedForm):
@@ -60,6 +78,8 @@ class Segmented(ClosedForm):
     """
 
     segment: ClassVar[str] = "segment_size"
+    cache_choices: ClassVar[tuple[CacheName, ...]] = ("all", "last", "none")
+    cache_names: ClassVar[tuple[str, ...]] = (CACHED_STEPS,)
 
     @property
     def has_two_levels(self) -> bool:
@@ -87,7 +107,7 @@ class Segmented(ClosedForm):
         It is T - c for a single segment, where rc = L0 = T, and for c = rc, and never below T - c. States that
         move in batches (``batch_of``) are saved locally first, and the last of them stay there.
         """
-        undivided = self.count_chunks(np.full_like(high["chunk_size"], steps), point=high)
+        undivided = self.count_undivided(high, steps=steps)
         chunks, recomputed = undivided, steps - high["chunk_size"]
         none = np.zeros(1, dtype=np.int64)
         # Checkpoints of segments, and of chunks inside the longest segment.
@@ -144,6 +164,10 @@ class Segmented(ClosedForm):
             saves = np.maximum(outer + (within - 1) + between + in_first, ceil_div(undivided, 2) - 1)
         return chunks, recomputed, outer, within - 1, saves
 
+    def count_undivided(self, point: Columns, *, steps: int) -> Integers:
+        """Return the number of chunks without segments, or a lower bound."""
+        return self.count_chunks(np.full_like(point["chunk_size"], steps), point=point)
+
     def count_chunks(self, length: Integers, *, point: Columns) -> Integers:
         """Return the number of chunks in segments of these lengths."""
         chunks: Integers = ceil_div(length, point["chunk_size"])
@@ -184,11 +208,29 @@ class Segmented(ClosedForm):
         return low["chunk_size"] <= high[self.segment] if self.has_two_levels else None
 
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
-        # c <= T and c <= rc <= T.
-        clamped = super().clamp(parameters, steps=steps)
-        if not self.has_two_levels:
-            return clamped
-        return Parameters({**clamped, self.segment: max(clamped["chunk_size"], clamped[self.segment])})
+        # c <= T and c <= rc <= T, and K is at least c or rc.
+        clamped = dict(super().clamp(parameters, steps=steps))
+        longest = clamped["chunk_size"]
+        if self.has_two_levels:
+            longest = clamped[self.segment] = max(longest, clamped[self.segment])
+        if clamped.get(CACHED_STEPS, steps) < longest:
+            clamped[CACHED_STEPS] = longest
+        return super().clamp(Parameters(clamped), steps=steps)
+
+    def name_cache(self, parameters: Parameters, *, splits: Splits = None) -> CacheName:
+        cached = parameters.get(CACHED_STEPS)
+        if cached is None:
+            return "all"
+        if self.has_two_levels:
+            return "segment"
+        return "none" if cached == parameters["chunk_size"] else "last"
+
+    def least_cached(self, point: Columns, *, steps: int) -> Integers:
+        longest = point["chunk_size"]
+        if self.has_two_levels:
+            longest = np.maximum(longest, point[self.segment])
+        least: Integers = np.minimum(longest, steps)
+        return least
 
     def transfers(self, point: Columns, *, costs: StepCosts) -> TransferTiming:
         """Return when transfers are due if each segment's first state is written once and read once.
@@ -200,6 +242,8 @@ class Segmented(ClosedForm):
             gap     = q (rc f + a)
             turn    = y f + a + v (rc f + a) + rc z + (rc - c) r + u(rc) + v (rc (o + b) + g(rc) r + u(rc))
             between = q (rc (o + b) + g(rc) r + u(rc))
+
+        Each step of a segment whose cache the first sweep does not keep adds f - r to the reversal.
         """
         chunk, segment = point["chunk_size"], point[self.segment]
         batch, kept = self.batch_of(point)
@@ -222,8 +266,19 @@ class Segmented(ClosedForm):
         reversal = segment * backward + again + actions + back
         first_gap = batch * segment + np.where(first_states == 1, first - segment, 0)
         turn = (np.where(moved == 1, first, segment) + kept * segment) * forward + (a + kept * forth)
+        # Steps before ``stop`` have no cache, and each adds f - r to the reversal of its segment.
+        stop = costs.steps - point.get(CACHED_STEPS, np.full_like(chunk, costs.steps))
+        gained = costs.forward_seconds - costs.recompute_seconds
+        # Segments up to this step are reversed between two reads, those of a message at a time.
+        moved_steps, lot = costs.steps - (1 + kept) * segment, batch * segment
+        turn = turn + gained * np.clip(stop - moved_steps, 0, kept * segment)
+        second = np.maximum(0, stop - (moved_steps - np.maximum(0, messages - 1) * lot))
+        later = np.maximum(0, second - lot)
         # The first message is ragged. The one that was written last is read first.
         has_first, others = (messages > 1).astype(np.int64), np.maximum(messages - 2, 0)
+        # Of the other messages, those of which all steps lack caches, and one of which some do.
+        whole = np.minimum(others, later // lot)
+        partly = np.minimum(others - whole, 1)
         return TransferTiming(
             writes=(
                 Transfers(has_first, first_states, first_gap * forward + batch * forth),
@@ -235,8 +290,10 @@ class Segmented(ClosedForm):
                 turn + last + kept * reversal,
             ),
             reads=(
-                Transfers(others, batch, batch * reversal),
-                Transfers(has_first, first_states, batch * reversal),
+                Transfers(whole, batch, batch * reversal + gained * lot),
+                Transfers(partly, batch, batch * reversal + gained * (later - whole * lot)),
+                Transfers(others - whole - partly, batch, batch * reversal),
+                Transfers(has_first, first_states, batch * reversal + gained * np.minimum(second, lot)),
             ),
         )
 
@@ -254,16 +311,24 @@ class Segmented(ClosedForm):
             return point["nb_local"], point["nb_local"]
         return np.ones(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
 
-    def actions(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> Iterator[Action]:
-        def reverse(start: int, end: int, held: bool) -> Iterator[Action]:
-            return reverse_between(start, end, self.list_ends(start, end, parameters), held=held)
+    def loops(self, parameters: Parameters, *, steps: int) -> Nest:
+        return keep_last(
+            self.reverse_all(parameters, steps), steps=steps, cached=parameters.get(CACHED_STEPS, steps)
+        )
+
+    def reverse_all(self, parameters: Parameters, steps: int) -> Nest:
+        """Return the loops of a schedule that keeps all caches."""
+
+        def reverse(length: int, held: bool) -> Nest:
+            runs, last = self.cut(length, parameters)
+            return reverse_chunks(runs, last, held=held)
 
         tier = Tier.REMOTE if self.moves_states else Tier.LOCAL
-        return reverse_in_segments(steps, parameters.get(self.segment, steps), tier=tier, reverse=reverse)
+        return reverse_segments(steps, parameters.get(self.segment, steps), tier=tier, reverse=reverse)
 
-    def list_ends(self, start: int, end: int, parameters: Parameters) -> Sequence[int]:
-        """Return the ends of all chunks of a segment except the last, ascending."""
-        return cut_range(start, end, parameters["chunk_size"])
+    def cut(self, length: int, parameters: Parameters) -> tuple[tuple[Run, ...], int]:
+        """Return the chunks of a segment before the last one, and the length of this one."""
+        return cut_evenly(length, parameters["chunk_size"])
 
 
 class Standard(Segmented):
@@ -331,29 +396,8 @@ class Hierarchical(Segmented):
         useful: npt.NDArray[np.bool_] = low["nb_local"] <= most_checkpoints
         return useful
 
-    def actions(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> Iterator[Action]:
-        chunk, slots = parameters["chunk_size"], parameters["nb_local"]
-        ends = cut_range(0, steps, chunk)
-        starts = [max(0, end - chunk) for end in ends]
-        away = max(0, len(ends) - slots)
-        # Batch b holds the checkpoints from number batches[b] - slots (or 0) to batches[b]; ragged first.
-        batches = range(away - (ceil_div(away, slots) - 1) * slots, away + 1, slots) if away else range(0)
-        for number, (start, end) in enumerate(zip(starts, ends, strict=True), start=1):
-            yield Save(start, Tier.LOCAL)
-            if number in batches:
-                yield Transfer(tuple(starts[max(0, number - slots) : number]), Tier.LOCAL, Tier.REMOTE)
-            yield Advance(start, end)
-        last = ends[-1] if ends else 0
-        yield Record(last, steps)
-        yield Backward(last, steps)
-        for number in range(len(ends), 0, -1):
-            if number in batches:
-                yield Transfer(tuple(starts[max(0, number - slots) : number]), Tier.REMOTE, Tier.LOCAL)
-            start, end = starts[number - 1], ends[number - 1]
-            yield Load(start, Tier.LOCAL)
-            yield Free(start, Tier.LOCAL)
-            yield Record(start, end)
-            yield Backward(start, end)
+    def reverse_all(self, parameters: Parameters, steps: int) -> Nest:
+        return reverse_batches(steps, parameters["chunk_size"], slots=parameters["nb_local"])
 
 
 class Double(Segmented):
@@ -365,6 +409,7 @@ class Double(Segmented):
     name = "double"
     rank = 4
     parameter_names = ("chunk_size", "remote_chunk_size")
+    cache_choices = ("all", "segment")
     segment = "remote_chunk_size"
     moves_states = True
 
@@ -390,34 +435,60 @@ class Nested(Segmented):
     name = "nested"
     rank = 5
     parameter_names = ("chunk_size", "segment_size")
+    cache_choices = ("all", "segment")
 
 
 class Growing(Segmented):
     """Standard with chunks that grow towards the start: equal recomputation, less memory.
 
-    The last chunk has ``chunk_size`` steps, the j-th before it floor(j state_units / tape_units) more.
+    The last chunk has ``chunk_size`` steps, the j-th before it floor(j state_units / tape_units) more. If steps
+    have caches of ``cache_units``, chunks also grow by the caches that are released (``recursion/growing.py``).
     """
 
     name = "growing"
     rank = 6
     parameter_names: ClassVar[tuple[str, ...]] = ("chunk_size", "state_units", "tape_units")
+    cache_names = (CACHE_UNITS, CACHED_STEPS)
     always_regular = False
 
     def ranges(self, *, costs: StepCosts, budget: Budget) -> Ranges:
-        p, q = growing.growth_ratio(state=costs.state_bytes, tape=costs.tape_bytes)
-        return {**super().ranges(costs=costs, budget=budget), "state_units": (p, p), "tape_units": (q, q)}
+        if costs.cache_bytes:
+            growth = CachedGrowth.of(
+                state=costs.state_bytes, tape=costs.tape_bytes, cache=costs.cache_bytes
+            )._asdict()
+        else:
+            p, q = growing.growth_ratio(state=costs.state_bytes, tape=costs.tape_bytes)
+            growth = {"state": p, "tape": q}
+        sizes = {f"{name}_units": (units, units) for name, units in growth.items()}
+        return {**super().ranges(costs=costs, budget=budget), **sizes}
 
     def count_chunks(self, length: Integers, *, point: Columns) -> Integers:
-        return growing.count_chunks(
-            length, chunk=point["chunk_size"], p=point["state_units"], q=point["tape_units"]
-        )
+        sizes = [point[name] for name in SIZE_NAMES if name in point]
+        if len(sizes) < len(SIZE_NAMES):
+            return growing.count_chunks(length, chunk=point["chunk_size"], p=sizes[0], q=sizes[1])
+        growth = CachedGrowth(*(int(size[0]) for size in sizes))
+        return growth.count_chunks(length, chunk=point["chunk_size"], cached=self.cached_within(length, point))
 
-    def regular(self, parameters: Parameters, *, steps: int) -> bool:
+    def cached_within(self, length: Any, point: Mapping[str, Any]) -> Any:
+        """Return how many of the last steps of segments have their caches when these are run a last time."""
+        return point.get(CACHED_STEPS, length)
+
+    def check_names(self, parameters: Parameters) -> None:
+        super().check_names(parameters)
+        if CACHED_STEPS in parameters and CACHE_UNITS not in parameters:
+            raise InputError("is missing: chunks grow by the caches that are released", field=CACHE_UNITS)
+
+    def is_regular(self, parameters: Parameters, *, steps: int) -> bool:
         return parameters["chunk_size"] >= parameters.get(self.segment, steps)
 
-    def list_ends(self, start: int, end: int, parameters: Parameters) -> Sequence[int]:
-        chunk, p, q = (parameters[name] for name in Growing.parameter_names)
-        return growing.list_chunk_ends(start, end, chunk=chunk, p=p, q=q)
+    def cut(self, length: int, parameters: Parameters) -> tuple[tuple[Run, ...], int]:
+        chunk, *sizes = (parameters[name] for name in ("chunk_size", *SIZE_NAMES) if name in parameters)
+        if len(sizes) < len(SIZE_NAMES):
+            ends = growing.list_chunk_ends(length, chunk=chunk, p=sizes[0], q=sizes[1])
+        else:
+            cached = self.cached_within(length, parameters)
+            ends = CachedGrowth(*sizes).list_chunk_ends(length, chunk=chunk, cached=cached)
+        return group_chunks(ends, length)
 
 
 class DoubleGrowing(Growing):
@@ -429,8 +500,19 @@ class DoubleGrowing(Growing):
     name = "double-growing"
     rank = 7
     parameter_names = ("chunk_size", "remote_chunk_size", "state_units", "tape_units")
+    cache_choices = ("all", "segment")
     segment = "remote_chunk_size"
     moves_states = True
+
+    def count_undivided(self, point: Columns, *, steps: int) -> Integers:
+        # Chunks that grow by caches take long to count, and their number only matters for costs of actions.
+        if CACHE_UNITS in point:
+            return np.ones_like(point["chunk_size"])
+        return super().count_undivided(point, steps=steps)
+
+    def cached_within(self, length: Any, point: Mapping[str, Any]) -> Any:
+        # K is at least the length of a segment, and a segment that is swept again keeps all its caches.
+        return length
 
 
 STRATEGIES = (Base(), Standard(), Remote(), Hierarchical(), Double(), Nested(), Growing(), DoubleGrowing())

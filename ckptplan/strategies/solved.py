@@ -83,9 +83,11 @@ class Rung:
 class Solved(Strategy):
     """A strategy that finds its schedule by itself."""
 
-    parameter_names = ("chunk_size", "state_units", "tape_units", "local_units")
+    parameter_names = ("block_size", "state_units", "tape_units", "local_units")
     is_closed_form = False
     always_regular = False
+    #: Whether its schedules may drop caches and release them; otherwise all caches count until the end.
+    knows_caches = False
     #: Whether it searches schedules that record each step by itself at costs of their own (``Task.single``).
     records_one_by_one = False
 
@@ -99,10 +101,10 @@ class Solved(Strategy):
 
     def least_local_bytes(self, costs: StepCosts) -> int:
         """Return the least local memory in bytes with which any schedule exists, whatever the other limits."""
-        least = costs.tape_bytes
+        least = costs.recorded_bytes
         if costs.overlaps_compute:
             # Transfers would need two buffers; one local slot, or all tapes, need less.
-            least = min(least + costs.state_bytes, costs.steps * costs.tape_bytes)
+            least = min(least + costs.state_bytes, costs.steps * costs.recorded_bytes)
         return costs.resident_bytes + least
 
     def list_rungs(
@@ -136,7 +138,11 @@ class Solved(Strategy):
         return bisect_left(range(1, task.costs.steps + 1), True, key=lacks)
 
     def totals(self, parameters: Parameters, *, costs: StepCosts, splits: Splits = None) -> Totals:
-        return price_tree(read_tree(parameters, splits or (), steps=costs.steps), costs=costs)
+        return price_tree(read_tree(parameters, splits or (), steps=costs.steps), costs=self.costs_of(costs))
+
+    def costs_of(self, costs: StepCosts) -> StepCosts:
+        """Return the costs that the strategy counts with."""
+        return costs if self.knows_caches else costs.with_resident_caches
 
     def check(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> None:
         super().check(parameters, steps=steps)
@@ -145,15 +151,12 @@ class Solved(Strategy):
     def actions(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> Iterator[Action]:
         return read_tree(parameters, splits or (), steps=steps).actions()
 
-    def answer_with(
-        self, tree: Tree, *, costs: StepCosts, regular: bool = False, notes: tuple[str, ...] = ()
-    ) -> Answer:
+    def answer_with(self, tree: Tree, *, costs: StepCosts, notes: tuple[str, ...] = ()) -> Answer:
         """Return a schedule with its cost."""
         return Answer(
             strategy=self,
             parameters=write_parameters(tree),
             solved_at=costs,
-            regular=regular,
             schedule=tree,
             solved=price_tree(tree, costs=costs),
             notes=notes,
@@ -164,24 +167,35 @@ class Solved(Strategy):
     ) -> Answer | None:
         """Build and return the schedule that is chosen by the costs known before, None if none is acceptable.
 
-        If it exceeds a limit once it is built, as messages add to its cost, faster ones are tried.
+        If it exceeds a limit once it is built, as messages add to its cost, faster ones are tried. If none
+        keeps the limits by the costs known before, the fastest within the budget is tried: a ragged first block
+        costs less than was known.
         """
         cost = join_costs([family.cost for family in families])
         starts = np.cumsum([0, *map(len, families)])
+
+        def build(best: int) -> Answer:
+            which = int(np.searchsorted(starts, best, side="right")) - 1
+            tree = families[which].build(best - int(starts[which]))
+            return self.answer_with(tree, costs=task.costs, notes=notes)
+
         places = np.arange(len(cost.seconds))
+        place = task.choose(cost) if len(places) else None
+        if place is None:
+            within = np.flatnonzero(cost.within(task.budget))
+            if not len(within):
+                return None
+            answer = build(int(within[np.argmin(cost.seconds[within])]))
+            return answer if task.choose(answer.cost(task.costs)) is not None else None
         for _ in range(_TRIES):
-            place = task.choose(cost.take(places)) if len(places) else None
             if place is None:
                 return None
             best = int(places[place])
-            which = int(np.searchsorted(starts, best, side="right")) - 1
-            family, index = families[which], best - int(starts[which])
-            answer = self.answer_with(
-                family.build(index), costs=task.costs, regular=bool(family.regular[index]), notes=notes
-            )
+            answer = build(best)
             places = places[cost.seconds[places] < cost.seconds[best]]
             if not len(places) or task.choose(answer.cost(task.costs)) is not None:
                 return answer
+            place = task.choose(cost.take(places))
         return None
 
 

@@ -65,6 +65,7 @@ def _show_limit(value: int | None) -> str:
 COUNT = AxisKind(read=_read_count, show=units.format_count, whole=True)
 BYTES = AxisKind(read=units.parse_bytes, show=units.format_bytes, whole=True)
 LIMIT = AxisKind(read=units.parse_optional_bytes, show=_show_limit, whole=True)
+SHARE = AxisKind(read=units.parse_fraction, show=units.format_share)
 HEADROOM = AxisKind(read=units.parse_headroom, show=units.format_share)
 RATE = AxisKind(read=units.parse_rate, show=units.format_rate)
 SECONDS = AxisKind(read=units.parse_seconds, show=units.format_seconds)
@@ -157,6 +158,7 @@ _AXES = (
     # The sizes are derived again. (Their own axes can still replace them.)
     _make_axis("batch", COUNT, "network.batch"),
     _make_axis("neurons", COUNT, "network.neurons"),
+    _make_axis("activity", SHARE, "network.activity"),
     _make_axis("local-bytes", BYTES, "profile.local_bytes"),
     _make_axis("headroom", HEADROOM, "profile.headroom"),
     _make_axis("remote-bytes", LIMIT, "profile.remote_bytes"),
@@ -267,7 +269,7 @@ class Grid:
 
     def describe(self, point: Sequence[Value]) -> str:
         """Return a point as text: 'T = 4,096, batch = 60'."""
-        shown = (f"{axis.name} = {axis.kind.show(one)}" for axis, one in zip(self.axes, point, strict=True))
+        shown = (f"{axis.name} = {axis.kind.show(value)}" for axis, value in zip(self.axes, point, strict=True))
         return ", ".join(shown)
 
 
@@ -319,7 +321,7 @@ def read_values(axis: Axis, given: object) -> Sequence[Value]:
 
 
 def _read_list(axis: Axis, given: Iterable[object]) -> list[Value]:
-    values = [_read(axis, one) for one in given]
+    values = [_read(axis, value) for value in given]
     if not values:
         raise InputError("has no values", accepted=_ACCEPTED)
     if len(set(values)) < len(values):
@@ -349,7 +351,7 @@ def _read_range(axis: Axis, text: str) -> Sequence[Value]:
         first, step = int(start), int(each)
         return range(first, first + step * len(_count_places((stop - start) / each, text)), step)
     if adds:
-        found = (start + each * i for i in _count_places((stop - start) / each, text))
+        values = (start + each * i for i in _count_places((stop - start) / each, text))
     elif start <= 0 or stop / start > _MOST_SPAN:
         accepted = f"a START above zero, and a STOP up to {_MOST_SPAN:g} times as much"
         raise refuse(text, "has ends too far apart", accepted=accepted)
@@ -357,8 +359,8 @@ def _read_range(axis: Axis, text: str) -> Sequence[Value]:
         ratio = stop / start
         last = each - 1 if how == "n" else math.log(ratio) / math.log(each)
         places = _count_places(last, text)
-        found = (start * (ratio ** (i / last) if how == "n" else each**i) for i in places)
-    tidy = (_tidy(value, stop) for value in found)
+        values = (start * (ratio ** (i / last) if how == "n" else each**i) for i in places)
+    tidy = (_tidy(value, stop) for value in values)
     # Rounding may make neighbours equal.
     return tuple(value for value, _ in groupby(map(round, tidy) if axis.kind.whole else tidy))
 

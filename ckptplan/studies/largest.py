@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, isqrt, log
 from types import MappingProxyType
+from typing import Literal
 
 import numpy as np
 
@@ -23,7 +24,8 @@ from ckptplan.errors import Infeasible, InputError, Limit, did_you_mean
 from ckptplan.model.display import DrawnOnAxes
 from ckptplan.model.plan import Plan
 from ckptplan.model.progress import Progress, StagedProgress
-from ckptplan.planning.request import AnyProfile, AnyWorkload, Request, list_left_out
+from ckptplan.planning.request import AnyProfile, AnyWorkload, Request, list_left_out, read_deadline
+from ckptplan.search.boxes import Limits
 from ckptplan.search.question import Question, find_reason
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.protocol import Strategy
@@ -51,15 +53,15 @@ class Reach:
 
     ``plan`` is the best plan at ``value``, None if not even 1 fits; ``infeasible`` is then the reason.
     ``bound_by`` is the limit that the next value exceeds: ``local_bytes``, ``remote_bytes``, ``max_overhead``,
-    or ``steps`` if the strategy cannot be solved for longer sequences. It is None if ``value`` is the largest
-    considered. ``proved`` says that no larger value fits; otherwise none was found. ``interrupted`` says that
-    the search was not completed: ``value`` is then the largest found so far, or 0.
+    ``deadline``, or ``steps`` if the strategy cannot be solved for longer sequences. It is None if ``value`` is
+    the largest considered. ``proved`` says that no larger value fits; otherwise none was found.
+    ``interrupted`` says that the search was not completed: ``value`` is then the largest found so far, or 0.
     """
 
     strategy: str
     value: int
     plan: Plan | None
-    bound_by: Limit | None
+    bound_by: Limit | Literal["deadline"] | None
     proved: bool
     infeasible: Infeasible | None = None
     interrupted: bool = False
@@ -74,6 +76,7 @@ class LargestValues(DrawnOnAxes, Mapping[str, Reach]):
         reaches: the result of each strategy.
         left_out: the strategies that ``optimize`` compares, and that were not searched with; each has the
             reason.
+        deadline: the seconds that a batch may take at most; None is no limit.
     """
 
     def __init__(
@@ -82,8 +85,10 @@ class LargestValues(DrawnOnAxes, Mapping[str, Reach]):
         case: Case,
         reaches: Iterable[Reach],
         left_out: Mapping[str, str] = MappingProxyType({}),
+        deadline: float | None = None,
     ) -> None:
         self.quantity = quantity
+        self.deadline = deadline
         self.case = case
         self.left_out = dict(left_out)
         ranked = sorted(reaches, key=lambda reach: -reach.value)
@@ -115,7 +120,9 @@ def largest(
     local_bytes: int | str | None = None,
     headroom: float | str | None = None,
     remote_bytes: int | str | None = None,
+    cache: str | None = None,
     effort: str = "quick",
+    deadline: float | str | None = None,
     progress: Progress | None = None,
     executor: Executor | None = None,
     command: str = "ckptplan.largest",
@@ -132,6 +139,7 @@ def largest(
             (docs/trade-offs.md).
         max_overhead, local_bytes, headroom, remote_bytes, effort: as in ``optimize``. Without a limit on the
             overhead, plans may be very slow.
+        deadline: time that a batch may take at most, in seconds or with a unit, as '2 min'.
         progress: called with the work done and the total work.
         executor: searches with all strategies side by side, as in ``sweep``.
         command: recorded in the provenance of the plans.
@@ -155,26 +163,28 @@ def largest(
         local_bytes=local_bytes,
         headroom=headroom,
         remote_bytes=remote_bytes,
+        cache=cache,
         effort=effort,
         command=command,
     )
     stages = StagedProgress(progress, stages=len(request.goal.strategies))
     watched = dataclasses.replace(request, progress=None if progress is None else stages.report_solve)
-    searches = _make_searches(SizedQuestions(quantity=quantity, request=watched), stages)
+    longest = None if deadline is None else read_deadline(deadline)
+    searches = _make_searches(SizedQuestions(quantity=quantity, request=watched, deadline=longest), stages)
     reaches: list[Reach] = []
     # Without an executor, each is searched for when it is asked for.
-    found = map_in_order(ReachSearch.reach, searches, executor=executor)
+    results = map_in_order(ReachSearch.reach, searches, executor=executor)
     try:
         for place, search in enumerate(searches):
             stages.begin(place, search.strategy.name)
-            reaches.append(next(found))
+            reaches.append(next(results))
     except KeyboardInterrupt:
         reaches += [search.so_far() for search in searches[len(reaches) :]]
         if all(reach.plan is None for reach in reaches):
             raise
     stages.end()
     left_out = list_left_out(strategies, request.goal)
-    return LargestValues(quantity, request.case, reaches, left_out)
+    return LargestValues(quantity, request.case, reaches, left_out, longest)
 
 
 def find_longest(request: Request) -> tuple[int, str]:
@@ -199,14 +209,24 @@ class SizedQuestions:
 
     quantity: str
     request: Request
+    #: The seconds that a batch may take at most; None is no limit.
+    deadline: float | None = None
     _asked: dict[int, Question] = field(default_factory=dict, repr=False)
 
     def ask(self, value: int) -> Question:
         """Return the question at a value. Raises InputError if its bytes cannot be counted exactly."""
         question = self._asked.get(value)
         if question is None:
-            question = self._asked[value] = self._make_question(value)
+            question = self._asked[value] = self._limit_time(self._make_question(value))
         return question
+
+    def _limit_time(self, question: Question) -> Question:
+        """Return a question whose plans keep the deadline; without effect if base itself is later."""
+        if self.deadline is None:
+            return question
+        allowed = max(0.0, overhead(self.deadline, question.base_seconds))
+        given = question.goal.max_overhead
+        return question.replace(max_overhead=allowed if given is None else min(allowed, given))
 
     def _make_question(self, value: int) -> Question:
         if self.quantity != "T":
@@ -224,15 +244,15 @@ class SizedQuestions:
 
     @cached_property
     def most(self) -> int:
-        """The largest value whose bytes can be counted exactly."""
+        """The largest value whose bytes can be counted exactly, and for which base keeps the deadline."""
         self.ask(1)  # raises if the quantity cannot be changed
 
         def is_countable(value: int) -> bool:
             try:
-                self.ask(value)
+                base = self.ask(value).base_seconds
             except InputError:
                 return False
-            return True
+            return self.deadline is None or base <= self.deadline
 
         return find_last(is_countable, 1, QUANTITIES[self.quantity][1])
 
@@ -272,14 +292,22 @@ class ReachSearch(ABC):
 
     def reach(self) -> Reach:
         """Run the search and return its result."""
-        most = self.questions.most
+        questions, most = self.questions, self.questions.most
         proved = self.find(most)
         self.progress.report_share(_FOUND, next_share=1.0)
-        found = dataclasses.replace(self.so_far(), proved=proved, interrupted=False)
-        if found.value == most:
-            return found
-        missing = find_reason(self._ask(found.value + 1), subject=f"{self.strategy.name} does not fit")
-        return dataclasses.replace(found, bound_by=missing.binding, infeasible=None if found.value else missing)
+        result = dataclasses.replace(self.so_far(), proved=proved, interrupted=False)
+        if result.value == most:
+            ends_in_time = most < QUANTITIES[questions.quantity][1] and questions.deadline is not None
+            return dataclasses.replace(result, bound_by="deadline" if ends_in_time else None)
+        missing = find_reason(self._ask(result.value + 1), subject=f"{self.strategy.name} does not fit")
+        # The question has the tighter of both limits on the time.
+        given = questions.request.goal.max_overhead
+        is_late = missing.binding == "max_overhead" and self._ask(result.value + 1).goal.max_overhead != given
+        return dataclasses.replace(
+            result,
+            bound_by="deadline" if is_late else missing.binding,
+            infeasible=None if result.value else missing,
+        )
 
     def so_far(self) -> Reach:
         """Return the largest value found before an interruption."""
@@ -345,17 +373,27 @@ class ClosedFormReachSearch(ReachSearch):
 
     def _is_hopeless(self, low: int, high: int, added: float) -> bool:
         """Return whether no value from low to high fits, at the lowest of which some seconds are added."""
-        if added == inf or self.questions.request.goal.max_overhead is None:
+        if added == inf or not self._limits_time:
             return added == inf
         return added > self._allow_seconds(low, high) * (1 + SUM_ROUNDING)
 
     def _allow_seconds(self, low: int, high: int) -> float:
         """Return the most seconds that may be added at the lowest of some values for any of them to fit."""
         question = self.questions.ask(high)
-        longest = question.base_seconds
-        allowed = longest * question.limits.most_overhead
+        longest, least = question.base_seconds, self.questions.ask(low).base_seconds
+        share, deadline = self.questions.request.goal.max_overhead, self.questions.deadline
+        allowed = (
+            inf if share is None else longest * Limits(budget=question.budget, max_overhead=share).most_overhead
+        )
+        if deadline is not None:
+            allowed = min(allowed, deadline - least)
         # Compute may grow faster than transfers that it hides: then only the total time is monotone.
-        return allowed + (longest - self.questions.ask(low).base_seconds) * question.costs.overlaps_compute
+        return allowed + (longest - least) * question.costs.overlaps_compute
+
+    @property
+    def _limits_time(self) -> bool:
+        questions = self.questions
+        return questions.request.goal.max_overhead is not None or questions.deadline is not None
 
     def _add_seconds(self, value: int, high: int) -> float:
         """Return the least seconds added to base's time within the memory; infinite if nothing fits.
@@ -363,7 +401,7 @@ class ClosedFormReachSearch(ReachSearch):
         They may be infinite, too, if they are more than any value up to ``high`` allows.
         """
         question = self._ask(value).replace(max_overhead=None)
-        if self.questions.request.goal.max_overhead is None:
+        if not self._limits_time:
             if not question.fits():
                 return inf
             self.fitting = max(self.fitting, value)
@@ -390,7 +428,7 @@ class SolvedReachSearch(ReachSearch):
             return True
         high = find_last_of_many(self._may_fit, 1, last, spread=_SPREAD, beyond=_TRIED_CHEAPLY)
         if high > 0:
-            alone = self.questions.request.goal.max_overhead is None
+            alone = self.questions.request.goal.max_overhead is None and self.questions.deadline is None
             self.progress.report_share(_CHEAP, next_share=_FOUND if alone else 2 * _CHEAP)
             if not self._fits(high):
                 self._look_below(high)
@@ -404,7 +442,7 @@ class SolvedReachSearch(ReachSearch):
         while high - low > 1:
             middle = first if low == 0 and low < first < high else choose_middle(low, high)
             left = (log(high - low), log(max(middle - low, high - middle)))
-            share, next_share = (_FOUND - (_FOUND - begun) * one / most for one in left)
+            share, next_share = (_FOUND - (_FOUND - begun) * width / most for width in left)
             self.progress.report_share(share, next_share=next_share)
             if self._fits(middle):
                 low = middle

@@ -20,12 +20,13 @@ from ckptplan.planning.request import (
     BudgetWishes,
     Request,
     read_argument,
+    read_deadline,
     read_workload,
 )
 from ckptplan.planning.suggestions import name_reason
 from ckptplan.studies.largest import find_longest
 from ckptplan.studies.sweep import list_several
-from ckptplan.units import format_duration, format_things, parse_duration, parse_fraction
+from ckptplan.units import format_duration, format_things, parse_fraction
 
 #: Where the step times of a workload on a machine come from: they are this machine's own; the workload names
 #: no machine; a roofline; or another machine, so that they say nothing about this one.
@@ -157,6 +158,7 @@ def compare_machines(
     local_bytes: int | str | None = None,
     headroom: float | str | None = None,
     remote_bytes: int | str | None = None,
+    cache: str | None = None,
     effort: str = "quick",
     command: str = "ckptplan.compare_machines",
     progress: Progress | None = None,
@@ -184,15 +186,7 @@ def compare_machines(
     whole: object = batches
     if isinstance(whole, bool) or not isinstance(whole, int) or whole < 1:
         raise refuse(batches, "is out of range", field="batches", accepted="a whole number from 1")
-    within = None
-    if deadline is not None:
-        within = read_argument(
-            "deadline",
-            parse_duration,
-            deadline,
-            allows=lambda seconds: seconds > 0,
-            accepted="more than 0 s, as '45 min' or '8 h'",
-        )
+    within = None if deadline is None else read_deadline(deadline)
     if max_overhead is None:
         limit = REACH_OVERHEAD
     else:
@@ -202,6 +196,7 @@ def compare_machines(
         local_bytes=local_bytes,
         headroom=headroom,
         remote_bytes=remote_bytes,
+        cache=cache,
         effort=effort,
     )
     stages = StagedProgress(progress, stages=len(machines))

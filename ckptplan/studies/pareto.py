@@ -54,15 +54,15 @@ def trace_fronts(
     An executor finds the fronts of those that are solved.
     """
     fronts: dict[Strategy, StrategyFront] = {
-        one: _trace_closed_form(one, question, resolution=resolution, budgets=budgets)
-        for one in question.strategies
-        if isinstance(one, ClosedForm)
+        strategy: _trace_closed_form(strategy, question, resolution=resolution, budgets=budgets)
+        for strategy in question.strategies
+        if isinstance(strategy, ClosedForm)
     }
-    known = merge_fronts(one.front for one in fronts.values())[0] if fronts else None
-    solved = [one for one in question.strategies if one not in fronts]
+    known = merge_fronts(front.front for front in fronts.values())[0] if fronts else None
+    solved = [strategy for strategy in question.strategies if strategy not in fronts]
     stages = StagedProgress(question.progress, stages=len(solved))
     watched = question.replace(progress=None if question.progress is None else stages.report_solve)
-    found = map_in_order(
+    traced = map_in_order(
         partial(trace_solved_front, known=known, budgets=budgets),
         map(watched.for_strategy, solved),
         executor=executor,
@@ -70,7 +70,7 @@ def trace_fronts(
     )
     for strategy in solved:
         stages.begin_next(strategy.name)
-        fronts[strategy] = next(found)
+        fronts[strategy] = next(traced)
     return [fronts[strategy] for strategy in question.strategies]
 
 
@@ -81,10 +81,17 @@ def _trace_closed_form(
     limits = dataclasses.replace(
         question.limits, budget=Budget(local_bytes=most, remote_bytes=question.goal.remote_bytes)
     )
-    front = trace_front(strategy, costs=question.costs, limits=limits, resolution=resolution, budgets=budgets)
+    front = trace_front(
+        strategy,
+        costs=question.costs,
+        limits=limits,
+        resolution=resolution,
+        budgets=budgets,
+        cache=question.goal.cache,
+    )
     # Fronts may have millions of points.
     front = dataclasses.replace(
-        front, parameters={name: _shorten(one) for name, one in front.parameters.items()}
+        front, parameters={name: _shorten(column) for name, column in front.parameters.items()}
     )
     return StrategyFront(
         strategy=strategy,
@@ -101,13 +108,13 @@ def _shorten(column: Integers) -> Integers:
 
 
 def _answer_closed_form(strategy: ClosedForm, columns: Columns, costs: StepCosts, index: int) -> Answer:
-    parameters = Parameters({name: int(column[index]) for name, column in columns.items()})
+    setting = Parameters({name: int(column[index]) for name, column in columns.items()})
+    parameters = strategy.clamp(setting, steps=costs.steps)
     key = least_time(strategy.cost(parameters, costs=costs))
     return Answer(
         strategy=strategy,
         parameters=parameters,
         solved_at=costs,
-        regular=strategy.regular(parameters, steps=costs.steps),
         key=tuple(column[0].item() for column in key),
     )
 
@@ -127,6 +134,8 @@ def _pick_columns(sources: Sequence[Columns], origins: Integers, *, names: Itera
 
 #: Points of a front unless others are asked for, and the most.
 POINTS, _MOST_POINTS = 400, 10_000
+#: The points if steps have caches, whose number is a parameter of each plan.
+POINTS_WITH_CACHES = 100
 #: Up to this many steps, every point of a front may be listed: more would need too much memory.
 MOST_EXACT = 100_000
 #: The finest resolution of longer sequences.
@@ -147,6 +156,7 @@ def pareto(
     local_bytes: int | str | None = None,
     headroom: float | str | None = None,
     remote_bytes: int | str | None = None,
+    cache: str | None = None,
     effort: str = "quick",
     progress: Progress | None = None,
     executor: Executor | None = None,
@@ -160,9 +170,9 @@ def pareto(
         workload: the training job, or its name, or the path of its file.
         profile: the hardware, or its name, or the path of its file.
         steps: T, in place of that of the workload.
-        points: the most points, 400 unless another number is given: the best plans within budgets that are
-            evenly spaced in the logarithm of the memory besides the resident bytes, within the local budget,
-            and at both ends. Between two of them the plan of the lower one is valid.
+        points: the most points, 400 unless another number is given (100 if steps have caches): the best plans
+            within budgets that are evenly spaced in the logarithm of the memory besides the resident bytes,
+            within the local budget, and at both ends. Between two of them the plan of the lower one is valid.
         exact: lists every point of the front in place of some, for up to 100,000 steps.
         resolution: lists the points that differ by this share in memory or time, 0.01 or '1%'; 0 as ``exact``.
         objective: what ``best`` is chosen for within the budget: 'time', 'memory', or 'balanced' for the knee.
@@ -188,6 +198,7 @@ def pareto(
         local_bytes=local_bytes,
         headroom=headroom,
         remote_bytes=remote_bytes,
+        cache=cache,
         effort=effort,
         command=command,
         progress=progress,
@@ -197,18 +208,29 @@ def pareto(
         raise InputError(f"{names} exclude each other", accepted="one of them")
     question, budgets, fineness = request.question(), None, 0.0
     if exact or resolution is not None:
+        if _varies_caches(question):
+            raise InputError(
+                "cannot list every plan: steps have caches, and each number of caches gives another plan",
+                field="exact" if exact else "resolution",
+                accepted=f"{Argument('points')}, or {Argument('cache', 'all')}",
+            )
         fineness = _read_resolution(
             0.0 if resolution is None else resolution, steps=request.case.workload.steps
         )
     else:
-        budgets = _choose_budgets(question, most=_read_points(points))
+        budgets = _choose_budgets(question, most=_read_points(points, question))
     fronts = trace_fronts(question, resolution=fineness, budgets=budgets, executor=executor)
     return ParetoFront(request, tuple(fronts), resolution=fineness, budgets=budgets)
 
 
-def _read_points(wanted: object) -> int:
+def _varies_caches(question: Question) -> bool:
+    """Return whether plans may keep the caches of some steps only."""
+    return bool(question.costs.cache_bytes) and question.goal.cache != "all"
+
+
+def _read_points(wanted: object, question: Question) -> int:
     if wanted is None:
-        return POINTS
+        return POINTS_WITH_CACHES if _varies_caches(question) else POINTS
     if isinstance(wanted, bool) or not isinstance(wanted, int) or not 2 <= wanted <= _MOST_POINTS:
         raise refuse(wanted, "is not a number of points", field="points", accepted=f"2 to {_MOST_POINTS:,}")
     return wanted
@@ -219,7 +241,7 @@ def _choose_budgets(question: Question, *, most: int) -> Integers | None:
     costs = question.costs
     resident = costs.resident_bytes
     unit = math.gcd(costs.state_bytes, costs.tape_bytes, costs.chunk_bytes)
-    if costs.steps * costs.tape_bytes + costs.chunk_bytes <= most * unit:
+    if not _varies_caches(question) and costs.steps * costs.tape_bytes + costs.chunk_bytes <= most * unit:
         return None
     low, high = question.find_local_ends()
     own = question.goal.local_bytes
@@ -255,10 +277,10 @@ class ParetoFront(DrawnOnAxes, Sequence[Plan]):
     ) -> None:
         # Its goal names all strategies that were compared, those of other fronts included.
         self._request = request
-        self._question = request.question().replace(strategies=tuple(one.strategy.name for one in fronts))
+        self._question = request.question().replace(strategies=tuple(front.strategy.name for front in fronts))
         self._fronts = fronts
         self._plans: dict[ObjectiveName, Plan] = {}
-        self._together, self._origins = merge_fronts(one.front for one in fronts)
+        self._together, self._origins = merge_fronts(front.front for front in fronts)
         self._budgets = budgets
         if budgets is not None:
             # Several strategies may have a plan between two budgets.
@@ -266,9 +288,11 @@ class ParetoFront(DrawnOnAxes, Sequence[Plan]):
             places = places[places >= 0]
             self._together, self._origins = self._together.take(places), self._origins[:, places]
         #: What no schedule can be faster than; without budgets unless ``optimal`` is compared.
-        self.bounds: LowerBounds = bounds or next((one.bounds for one in fronts if len(one.bounds)), NO_BOUNDS)
+        self.bounds: LowerBounds = bounds or next(
+            (front.bounds for front in fronts if len(front.bounds)), NO_BOUNDS
+        )
         #: 0 unless points are left out by a share in which they may differ from those that are listed.
-        self.resolution = max([resolution, *(one.front.resolution for one in fronts)])
+        self.resolution = max([resolution, *(front.front.resolution for front in fronts)])
 
     def __len__(self) -> int:
         return len(self._together)
@@ -360,45 +384,45 @@ class ParetoFront(DrawnOnAxes, Sequence[Plan]):
     @cached_property
     def strategies(self) -> tuple[str, ...]:
         """The strategy of each point."""
-        names = [one.strategy.name for one in self._fronts]
+        names = [front.strategy.name for front in self._fronts]
         return tuple(names[which] for which in self._origins[0].tolist())
 
     @property
     def parameters(self) -> Mapping[str, Integers]:
         """Parameter name -> column of shape (n,), 0 where a point's strategy lacks the parameter."""
-        sources = [one.front.parameters for one in self._fronts]
+        sources = [front.front.parameters for front in self._fronts]
         return _pick_columns(sources, self._origins, names=dict.fromkeys(chain.from_iterable(sources)))
 
     @cached_property
     def by_strategy(self) -> Mapping[str, ParetoFront]:
         """The front of each strategy that fits at all, by name."""
         return {
-            one.strategy.name: ParetoFront(
+            front.strategy.name: ParetoFront(
                 self._request,
-                (one,),
-                resolution=one.front.resolution,
+                (front,),
+                resolution=front.front.resolution,
                 budgets=self._budgets,
                 bounds=self.bounds,
             )
-            for one in self._fronts
-            if len(one.front)
+            for front in self._fronts
+            if len(front.front)
         }
 
     def places_of(self, strategy: str) -> Integers:
         """Return the indices of the points of a strategy's own front that are on this front."""
-        which = [one.strategy.name for one in self._fronts].index(strategy)
+        which = [front.strategy.name for front in self._fronts].index(strategy)
         places: Integers = self._origins[1][self._origins[0] == which]
         return places
 
     @property
     def exact(self) -> bool:
         """Whether every point of every strategy's front is included."""
-        return all(one.exact for one in self._fronts)
+        return all(front.exact for front in self._fronts)
 
     @property
     def proves_bounds(self) -> bool:
         """Whether one of the strategies proves what no schedule can be faster than."""
-        return any(len(one.bounds) for one in self._fronts)
+        return any(len(front.bounds) for front in self._fronts)
 
     @property
     def at_budgets(self) -> bool:
@@ -417,6 +441,11 @@ class ParetoFront(DrawnOnAxes, Sequence[Plan]):
         unit = math.gcd(self._question.costs.state_bytes, self._question.costs.tape_bytes)
         between = np.append(np.diff(self.local_peak_bytes), 0) > unit
         return np.where(between, gain, 0.0)
+
+    @property
+    def varies_caches(self) -> bool:
+        """Whether plans may keep the caches of some steps only, so that not every plan can be listed."""
+        return _varies_caches(self._question)
 
     @property
     def told_apart(self) -> float:

@@ -149,12 +149,12 @@ def compute_error_bars(
     """
     contenders = question.replace(strategies=_select_contenders(question, share))
     varied = _vary_times(question.costs, profile, share=share, samples=samples, seed=seed)
-    found = map_in_order(partial(_compare_at, question=contenders, kept=kept), varied, executor=executor)
+    comparisons = map_in_order(partial(_compare_at, question=contenders, kept=kept), varied, executor=executor)
     ours, best = np.empty(samples), np.empty(samples)
     better: Counter[str] = Counter()
     for sample in range(samples):
         on_sample(sample)
-        ours[sample], best[sample], chosen = next(found)
+        ours[sample], best[sample], chosen = next(comparisons)
         if chosen is not None:
             better[chosen] += 1
     return ErrorBars(
@@ -229,7 +229,7 @@ def _vary_times(
 #: Inputs that are listed only if they are not zero.
 _OPTIONAL = tuple(
     name.replace("_", "-")
-    for name in ("resident_bytes", "resident_bytes_per_step", "workspace_bytes", *ACTION_TIMES)
+    for name in ("cache_bytes", "resident_bytes", "resident_bytes_per_step", "workspace_bytes", *ACTION_TIMES)
 )
 #: The inputs that are varied, as axes of a sweep.
 INPUTS = (
@@ -368,6 +368,7 @@ def sensitivity(
     local_bytes: int | str | None = None,
     headroom: float | str | None = None,
     remote_bytes: int | str | None = None,
+    cache: str | None = None,
     effort: str | None = None,
     uncertainty: float | str | None = None,
     progress: Progress | None = None,
@@ -414,6 +415,7 @@ def sensitivity(
             "steps": steps,
             "model": model,
             "strategies": strategies,
+            "cache": cache,
             "effort": effort,
             **memory,
         }
@@ -498,7 +500,6 @@ def _make_answer(plan: Plan, question: Question) -> Answer:
         strategy=strategy_of(plan.strategy),
         parameters=plan.parameters,
         solved_at=question.costs,
-        regular=plan.regular,
         schedule=plan.splits,
     )
     solved = None if plan.splits is None else answer.totals(question.costs)

@@ -42,8 +42,8 @@ class Shard:
         return max(1, min(_MOST_ROWS, self.total // (_BLOCKS * self.count)))
 
     def __len__(self) -> int:
-        rounds, rest = divmod(self.total, self.block * self.count)
-        return rounds * self.block + min(self.block, max(0, rest - (self.number - 1) * self.block))
+        rounds, left = divmod(self.total, self.block * self.count)
+        return rounds * self.block + min(self.block, max(0, left - (self.number - 1) * self.block))
 
     def row(self, place: int) -> int:
         """Return which row of the sweep one of this part is."""

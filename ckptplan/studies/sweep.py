@@ -394,6 +394,7 @@ def sweep(
     local_bytes: int | str | None = None,
     headroom: float | str | None = None,
     remote_bytes: int | str | None = None,
+    cache: str | None = None,
     effort: str = "quick",
     jobs: int | None = 1,
     executor: Executor | None = None,
@@ -425,6 +426,7 @@ def sweep(
         local_bytes=local_bytes,
         headroom=headroom,
         remote_bytes=remote_bytes,
+        cache=cache,
         effort=effort,
     )
     return SweepResult(prepared, iterate_rows(prepared, jobs=jobs, executor=executor))

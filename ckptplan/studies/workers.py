@@ -77,8 +77,8 @@ def count_workers(executor: Executor) -> int:
         # Dask's. Its workers come and go; without any, tasks wait for the first.
         return max(1, _count_threads(client))
     # mpi4py's; the standard library's and loky's.
-    found = getattr(executor, "num_workers", None) or getattr(executor, "_max_workers", None)
-    return found if isinstance(found, int) else count_cores()
+    count = getattr(executor, "num_workers", None) or getattr(executor, "_max_workers", None)
+    return count if isinstance(count, int) else count_cores()
 
 
 def _count_threads(client: Any) -> int:
@@ -126,7 +126,7 @@ def map_in_order(
             for tries in range(1, _TRIES + 1):
                 _wait_for(future, executor)
                 try:
-                    found = future.result()
+                    result = future.result()
                     break
                 except Exception as error:
                     # Each executor has its own errors.
@@ -136,9 +136,9 @@ def map_in_order(
                             f"{type(error).__name__}: {error}"
                         ) from error
                 future = _submit(executor, work, item)
-            if isinstance(found, CkptplanError):
-                raise found
-            yield found
+            if isinstance(result, CkptplanError):
+                raise result
+            yield result
     finally:
         for _, future in waiting:
             future.cancel()

@@ -5,7 +5,9 @@ where nnx keeps running statistics and random numbers, as those of dropout; a ce
 copy of a rest that a step closes over: every step would draw the same numbers, by ``jax.lax.scan``, too.
 """
 
+import statistics
 import sys
+import time
 from functools import partial
 
 import jax
@@ -78,6 +80,16 @@ def compile_gradient(memory, network, carry):
     return run, found.temp_size_in_bytes + found.output_size_in_bytes
 
 
+def milliseconds(run, *arguments):
+    """Return the median time of five calls."""
+    seconds = []
+    for _ in range(5):
+        began = time.perf_counter()
+        jax.block_until_ready(run(*arguments))
+        seconds.append(time.perf_counter() - began)
+    return f"{1000 * statistics.median(seconds):.0f} ms"
+
+
 @jax.jit
 def difference(ours, theirs):
     """Return the largest difference of gradients, as a share of the largest entry of each array."""
@@ -94,7 +106,8 @@ def update(params, moments, gradient):
 
 def main():
     print(f"{STEPS} steps, batch {BATCH}, {UNITS} units; memory={MEMORY!r}")
-    print("cell               jax.lax.scan  under a plan  gradients differ by  first and last loss")
+    head = "cell                        jax.lax.scan           under a plan"
+    print(f"{head}  gradients differ by  first and last loss")
     for cell in (nnx.SimpleCell, nnx.GRUCell, nnx.OptimizedLSTMCell):
         rngs = nnx.Rngs(0)
         network = Network(cell, rngs)
@@ -105,13 +118,17 @@ def main():
         moments, losses = ADAM.init(params), []
         batch = batch_of(jax.random.key(1))
         differ = difference(planned(params, rest, *batch)[1], plain(params, rest, *batch)[1])
+        times = [milliseconds(run, params, rest, *batch) for run in (plain, planned)]
         for number in range(TRAINED):
             (loss, rest), gradient = planned(params, rest, *batch_of(jax.random.key(number)))
             params, moments = update(params, moments, gradient)
             losses.append(float(loss))
-        sizes = f"{format_bytes(plain_bytes):>12}  {format_bytes(planned_bytes):>12}"
+        costs = [
+            f"{format_bytes(size):>12} {taken:>8}"
+            for size, taken in zip((plain_bytes, planned_bytes), times, strict=True)
+        ]
         learned = f"{losses[0]:.3f} -> {losses[-1]:.3f}"
-        print(f"{cell.__name__:17}  {sizes}  {differ:19.1g}  {learned}", flush=True)
+        print(f"{cell.__name__:17} {costs[0]}  {costs[1]}  {differ:19.1g}  {learned}", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@
 flax.nnx: parameters are split off, and the states of all layers are a list that steps hand on.
 """
 
+import statistics
 import sys
+import time
 
 import jax
 import jax.numpy as jnp
@@ -72,6 +74,16 @@ def compile_gradient(run, network):
     return compiled, found.temp_size_in_bytes + found.output_size_in_bytes
 
 
+def milliseconds(run, *arguments):
+    """Return the median time of five calls."""
+    seconds = []
+    for _ in range(5):
+        began = time.perf_counter()
+        jax.block_until_ready(run(*arguments))
+        seconds.append(time.perf_counter() - began)
+    return f"{1000 * statistics.median(seconds):.0f} ms"
+
+
 @jax.jit
 def difference(ours, theirs):
     """Return the largest difference of gradients, as a share of the largest entry of each array."""
@@ -88,7 +100,8 @@ def update(params, moments, gradient):
 
 def main():
     print(f"{STEPS} steps, batch {BATCH}, layers of {UNITS} neurons; memory={MEMORY!r}")
-    print("first layer   spyx.nn.run  under a plan  gradients differ by  first and last loss")
+    head = "first layer             spyx.nn.run           under a plan"
+    print(f"{head}  gradients differ by  first and last loss")
     for neurons in (spyx.nn.LIF, spyx.nn.RLIF, spyx.nn.ALIF, spyx.nn.CuBaLIF):
         network = network_of(neurons)
         plain, plain_bytes = compile_gradient(spyx.nn.run, network)
@@ -97,13 +110,17 @@ def main():
         moments, losses = ADAM.init(params), []
         batch = batch_of(jax.random.key(1))
         differ = difference(planned(params, *batch)[1], plain(params, *batch)[1])
+        times = [milliseconds(run, params, *batch) for run in (plain, planned)]
         for number in range(TRAINED):
             loss, gradient = planned(params, *batch_of(jax.random.key(number)))
             params, moments = update(params, moments, gradient)
             losses.append(float(loss))
-        sizes = f"{format_bytes(plain_bytes):>11}  {format_bytes(planned_bytes):>12}"
+        costs = [
+            f"{format_bytes(size):>12} {taken:>8}"
+            for size, taken in zip((plain_bytes, planned_bytes), times, strict=True)
+        ]
         learned = f"{losses[0]:.3f} -> {losses[-1]:.3f}"
-        print(f"{neurons.__name__:12}  {sizes}  {differ:19.1g}  {learned}", flush=True)
+        print(f"{neurons.__name__:12} {costs[0]}  {costs[1]}  {differ:19.1g}  {learned}", flush=True)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ import numpy as np
 from ckptplan.cost.arrays import ceil_div
 from ckptplan.cost.exact import Counts
 from ckptplan.model.record import Parameters
-from ckptplan.schedule.segments import reverse_locally
+from ckptplan.schedule.loops import cut_evenly, reverse_chunks
 from ckptplan.strategies.closed_form import ClosedForm
 
 
@@ -63,8 +63,8 @@ class Even(ClosedForm):
     def clamp(self, parameters, *, steps):
         return Parameters(nb_chunks=min(parameters["nb_chunks"], steps))
 
-    def actions(self, parameters, *, steps, splits=None):
-        return reverse_locally(0, steps, -(-steps // parameters["nb_chunks"]))
+    def loops(self, parameters, *, steps):
+        return reverse_chunks(*cut_evenly(steps, -(-steps // parameters["nb_chunks"])))
 
 
 STRATEGIES = (Even(),)
@@ -129,7 +129,7 @@ def even_rows(text: str) -> list[dict[str, Any]]:
 
 def test_every_command_takes_up_a_new_strategy_and_its_parameter(tmp_path: Path) -> None:
     program = started_by(NEW_STRATEGY, tmp_path, strategy=STRATEGY)
-    job = "--local-bytes 240kB --strategies"
+    job = "--local-bytes 240kB --cache all --strategies"
     #: A command whose table shows the parameter of the first row, and how many rows it has at least.
     commands = {
         f"optimize --T 64 {job} even": 1,

@@ -53,7 +53,7 @@ def test_the_plan_is_as_in_the_golden_file() -> None:
 
 
 def test_the_message_that_the_documents_show_is_printed_where_nothing_fits() -> None:
-    done = run("optimize", "--local-bytes", "500 KiB")
+    done = run("optimize", "--local-bytes", "500 KiB", "--cache", "all")
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr == (GOLDEN / "infeasible.txt").read_text()
 
@@ -137,11 +137,11 @@ def test_a_bound_of_times_is_no_proof_of_anything_else(objective: str) -> None:
 
 def test_regular_plans_are_told_apart() -> None:
     document = as_json("optimize", "--strategies", "regular")
-    assert (document["regular"], document["bound"]) == (True, None)
+    assert (document["regular"]["parameters"], document["bound"]) == (document["parameters"], None)
     assert document["goal"]["strategies"] == ["base", "standard", "remote", "hierarchical", "double", "nested"]
     document = as_json("optimize")
-    assert document["regular"] is False
-    assert document["bound"]["gap"] == pytest.approx(0.0, abs=1e-12)
+    assert document["regular"]["parameters"] != document["parameters"]
+    assert document["bound"]["gap"] == pytest.approx(0.0041, abs=1e-4)
 
 
 def test_regret_is_the_time_over_the_least_that_is_possible() -> None:
@@ -177,7 +177,7 @@ def test_a_distance_from_the_least_time_is_a_share_of_the_least_time(tmp_path: P
 
 def test_an_interruption_leaves_the_best_plan_so_far() -> None:
     """Sent while the optimum is looked for."""
-    job = ("--T", "30000", "--effort", "thorough", "--local-bytes", "3.3 MB", "--format", "json")
+    job = ("--T", "30000", "--effort", "thorough", "--local-bytes", "600 kB", "--format", "json")
     status, output, shown = run_on_terminal("optimize", *job, interrupt_at=r"\(optimal\)")
     assert status == 130
     assert re.search(r"only the best plan so far, without a bound\s+interrupted", shown)
@@ -189,7 +189,7 @@ def test_an_interruption_leaves_the_best_plan_so_far() -> None:
 # Which strategy is chosen, and why another is not
 
 #: Growing is predicted 0.016 % quicker than standard.
-CLOSE = ("--T", "300", "--local-bytes", "290 kB", "--strategies", "standard,growing")
+CLOSE = ("--T", "300", "--local-bytes", "300 kB", "--strategies", "standard,growing")
 REASON = "growing is predicted 0.016 % quicker, which no calibration can tell; the simpler plan was taken"
 
 

@@ -33,13 +33,15 @@ optimize --local-bytes '595.9 KiB' | 2 | --local-bytes | 610201
 optimize --remote-bytes -1 | 2 | --remote-bytes | -1
 optimize --max-overhead inf | 2 | --max-overhead | 'inf'
 optimize --max-overhead 10 | 2 | --max-overhead | '10' | 1000% | '10%'
+largest T --deadline '0 s' | 2 | --deadline | '0 s' | more than 0 s
+largest T --deadline soon | 2 | --deadline | 'soon'
 largest batch --max-overhead 10 | 2 | --max-overhead | '10' | 1000% | '10%'
 optimize --headroom=100% | 2 | --headroom | '100%' | from 0 to below 1, as 0.1 or '10%'
 optimize --headroom=-1 | 2 | --headroom | '-1' | from 0 to below 1
 optimize --headroom=10 | 2 | --headroom | '10' | from 0 to below 1
 optimize --headroom=much | 2 | --headroom | 'much' | from 0 to below 1
 pareto --at '300 KB' | 2 | --at | '300 KB' | 'KB'
-pareto --resolution 2 | 2 | --resolution | '2' | 200%
+pareto --cache all --resolution 2 | 2 | --resolution | '2' | 200%
 sensitivity --uncertainty 10 | 2 | --uncertainty | '10' | 1000% | '10%'
 sensitivity --uncertainty foo | 2 | --uncertainty | 'foo' | share
 sensitivity --uncertainty 0 | 2 | --uncertainty | '0' | above 0 and up to 1
@@ -109,6 +111,8 @@ simulate --online | 2 | --slots | missing
 simulate --online --slots 3 --gantt x.png | 2 | --gantt | --online
 simulate - --schedule - | 2 | --schedule | standard input
 workloads new | 2 | --kind
+workloads new --kind gru --nir net.nir | 2 | --kind | --nir
+workloads new --cell gru --nir net.nir | 2 | --cell | --nir
 workloads new --kind gru --cell gru | 2 | --kind | --cell
 workloads new --kind convlstm | 2 | --height
 workloads new --kind gru --profile cpu-nvme | 2 | --profile | --forward-seconds
@@ -135,6 +139,7 @@ compare --html '' | 2 | --html | empty name
 optimize --html no/p.html | 2 | --html | 'no/p.html' | does not exist
 report plan.json -o no/p.html | 2 | --output | 'no/p.html' | does not exist
 pareto --html . | 2 | --html | '.' | folder
+optimize --html NINES | 2 | --html | cannot be written: File name too long
 optimize --html - | 2 | --html | standard output carries the result
 report plan.json -o plan.json | 2 | --output | would be lost
 pareto --html same -o same | 2 | --output | --html
@@ -148,7 +153,7 @@ sensitivity --plot no/t.png | 2 | --plot | 'no/t.png' | does not exist
 sensitivity --plot folder.png | 2 | --plot | 'folder.png' | folder
 sweep --over T=1,2 -o . --format csv | 2 | --output | '.' | folder
 paper --pictures plan.json | 2 | --pictures | a folder
-schema plan -o plan.json/page | 2 | plan.json/page | cannot be written
+schema plan -o plan.json/page | 2 | --output | 'plan.json/page' cannot be written: Not a directory
 pareto --plot - | 2 | --plot | a file
 simulate plan.json --trace - | 2 | --trace | a file
 simulate plan.json --trace - -o x | 2 | --trace | a file
@@ -224,15 +229,15 @@ sweep --over T=64,65,66,67 -o words.csv | 2 | words.csv | --restart
 sweep --over T=64,65,66,67 -o bracket.jsonl | 2 | bracket.jsonl | --restart
 sweep --over T=64,65,66,67 -o bytes.parquet | 2 | bytes.parquet | --restart
 # Nothing fits: what is needed, what there is, and options that help
-optimize --T 64 --strategies double --local-bytes 200kB | 3 | | 223,104 bytes | 200,000 bytes | --local-bytes
-optimize --strategies remote --remote-bytes 1kB --T 64 --local-bytes 230kB | 3 | | 9,891,840 bytes | 1,000 bytes
+optimize --T 64 --strategies double --local-bytes 200kB | 3 | | 217,056 bytes | 200,000 bytes | --local-bytes
+optimize --strategies remote --remote-bytes 1kB --T 64 --local-bytes 230kB | 3 | | 5,652,480 bytes | 1,000 bytes
 optimize --T 64 --strategies disk-revolve --max-overhead 0 | 3 | | +4.9 % | 0 % | --max-overhead
-optimize --local-bytes '500 KiB' | 3 | | 610,176 bytes | 512,000 bytes | --local-bytes | --batch
-optimize --T 128 --max-overhead 1% --local-bytes 240kB | 3 | | --max-overhead 7.2% | --local-bytes 328128
-optimize --remote-bytes 0 --strategies double | 3 | | --remote-bytes 21196800
-optimize --strategies base | 3 | | --strategies revolve
+optimize --local-bytes 200kB | 3 | | 217,056 bytes | 200,000 bytes | --local-bytes
+optimize --T 128 --max-overhead 1% --local-bytes 240kB | 3 | | --max-overhead 5.4% | --local-bytes 328128
+optimize --remote-bytes 0 --strategies double | 3 | | --remote-bytes 1413120
+optimize --strategies base | 3 | | --strategies growing
 optimize --model paper --max-overhead 4% --local-bytes '1 GB' --strategies standard | 3 | | +5.0 %
-optimize --T 256 --strategies bptt-msm --local-bytes 225400 | 3 | | 242,496 bytes | --local-bytes 244416
+optimize --T 256 --strategies bptt-msm --local-bytes 225400 | 3 | | 242,496 bytes | --local-bytes 242496
 optimize --T 20000 --strategies bptt-msm --local-bytes 4MB | 3 | | 2,573 | 20,000 steps | --strategies standard
 optimize --workload ./full.toml --profile ./tenth.toml | 3 | | 90,000 bytes | 100 kB | 10 % | --headroom 0
 sensitivity --local-bytes '200 KiB' | 3 | | 204,800 bytes | --local-bytes

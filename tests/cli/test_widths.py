@@ -86,8 +86,9 @@ def is_kept(blocks: Blocks) -> None:
         left = re.sub(r"Left out in (?:.|\n)*?show\s+all\.", "", shown)
         assert words_of(left) <= words, (width, words_of(left) - words)
         for line in shown.splitlines():
+            has_long_word = max(map(len, line.split()), default=0) > LONG_WORD
             # Numbers stay with their units and signs, as in '1472 x 624 KiB = 897.0 MiB,'.
-            is_one_piece = max(map(len, line.split()), default=0) > LONG_WORD or len(line.strip()) <= 32
+            is_one_piece = has_long_word or len(line.strip()) <= 32
             assert len(line) <= width or is_one_piece, (width, line)
 
 

@@ -7,7 +7,7 @@ import pytest
 import ckptplan
 from ckptplan import HardwareProfile, Infeasible, InputError, Workload
 from ckptplan.cost.case import Case
-from ckptplan.cost.roofline import find_missing
+from ckptplan.cost.roofline import find_ideal, find_missing
 from ckptplan.model.network import Operations
 from ckptplan.model.workload import Basis
 from ckptplan.storage.plans import load_plan, save_plan
@@ -22,6 +22,13 @@ OPERATIONS = Operations(
     forward_kernels=2.0,
     backward_kernels=4.0,
 )
+
+
+def test_a_step_that_runs_again_with_less_work_takes_less_time() -> None:
+    """With its cache: 60 operations in place of 600, and 20 bytes."""
+    cached = OPERATIONS.model_copy(update={"recompute_flops": 60.0, "recompute_bytes": 20.0})
+    assert find_ideal(OPERATIONS, machine()) == {"forward_seconds": 8.0, "backward_seconds": 24.0}
+    assert find_ideal(cached, machine())["recompute_seconds"] == 3.0
 
 
 def machine(**changes: Any) -> HardwareProfile:

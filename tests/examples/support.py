@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 #: Adapters of libraries of JAX; they need no PyTorch.
-JAX_CELLS = [EXAMPLES / "adapters" / f"{name}_cells.py" for name in ("flax", "spyx")]
+JAX_CELLS = [EXAMPLES / "adapters" / f"{name}_cells.py" for name in ("equinox", "flax", "spyx")]
 
 
 def python(*arguments: str | Path, seconds: float = 120, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:

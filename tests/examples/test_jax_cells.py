@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.support import JAX_CELLS, python
+from tests.examples.support import EXAMPLES, JAX_CELLS, python
 
 SIZE = r"([\d.]+ [KM]iB)"
-ROW = re.compile(rf"^(\w+) +{SIZE} +{SIZE} +([\d.e-]+) +([\d.]+) -> ([\d.]+)$", re.M)
+TIME = r"\d+ ms"
+ROW = re.compile(rf"^(\w+) +{SIZE} +{TIME} +{SIZE} +{TIME} +([\d.e-]+) +([\d.]+) -> ([\d.]+)$", re.M)
 CELLS = {
+    "equinox_cells.py": ["GRUCell", "LSTMCell"],
     "flax_cells.py": ["SimpleCell", "GRUCell", "OptimizedLSTMCell"],
     "spyx_cells.py": ["LIF", "RLIF", "ALIF", "CuBaLIF"],
 }
@@ -59,3 +61,14 @@ def test_a_missing_package_is_named(file: Path) -> None:
     done = python("-c", script)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"{missing} is not installed; install it with: pip install {missing}\n"
+
+
+def test_a_layer_by_hand_takes_less_memory_under_smaller_limits() -> None:
+    done = python(EXAMPLES / "spiking_layer_jax.py", seconds=300)
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = re.findall(rf"^([\w.]+(?: [KM]iB)?) +{SIZE} +{TIME} +([\d.e-]+)$", done.stdout, re.M)
+    assert rows[0][0] == "jax.lax.scan"
+    assert len(rows) == 4
+    for limit, peak, differ in rows[1:]:
+        assert size(peak) <= size(limit) < size(rows[0][1])
+        assert float(differ) <= 1e-5

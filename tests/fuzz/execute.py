@@ -22,7 +22,7 @@ from typing import Any, NoReturn, TextIO
 from tests.fuzz.case import Case, Outcome
 
 #: Seconds of processor time and of the clock after which a case is ended; both are more than it may take.
-CPU_LIMIT, CLOCK_LIMIT = 20, 60
+CPU_LIMIT, CLOCK_LIMIT = 30, 60
 #: Bytes of addresses beyond what this process has, and of a file that is written.
 _ADDRESSES, _FILE = 4 * 2**30, 2**28
 _HOME = Path(__file__).parent.parent.parent

@@ -26,7 +26,7 @@ def main() -> None:
     """Write all golden files."""
     (HERE / "optimize.txt").write_text(run(*MAIN_JOB).stdout)
     (HERE / "plan.json").write_text(run(*MAIN_JOB, "--format", "json", SOURCE_DATE_EPOCH="1700000000").stdout)
-    (HERE / "infeasible.txt").write_text(run("optimize", "--local-bytes", "500 KiB").stderr)
+    (HERE / "infeasible.txt").write_text(run("optimize", "--local-bytes", "500 KiB", "--cache", "all").stderr)
     with tempfile.TemporaryDirectory() as folder:
         plan = Path(folder) / "plan.json"
         ckptplan.save_plan(small_plan(), plan)

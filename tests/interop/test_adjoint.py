@@ -52,8 +52,10 @@ def slope(time: int, state: float) -> float:
 class Executor:
     """Data of a step: restart data (state, steps they reach over) and adjoint data (step -> state)."""
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: int, *, bounded: bool = True) -> None:
         self.steps = steps
+        #: Whether restart data lead as far as the run that stored them, and no further.
+        self.bounded = bounded
         self.reversed = 0
         self.gradient = 1.0
         self.started = self.ended = self.finished = False
@@ -75,9 +77,8 @@ class Executor:
         start, state = self.forward
         assert action.n0 == start < action.n1 <= self.steps - self.reversed
         if self.reach is not None:
-            # Restart data lead as far as the run that stored them, and no further.
-            assert action.n0 in self.reach
-            assert action.n1 <= self.reach.stop
+            assert action.n0 in self.reach or not self.bounded
+            assert action.n1 <= self.reach.stop or not self.bounded
         restart = (state, range(action.n0, action.n1)) if action.write_ics else None
         tapes = {}
         for time in action:
@@ -167,7 +168,11 @@ def test_every_strategy_is_executed_by_that_packages_rules(
     costs = plain_costs(steps, tape_bytes=1, state_bytes=1000)
     parameters = setting_of(strategy, (first, second), costs)
     trace = play(strategy.actions(parameters, steps=steps), costs=costs)
-    executor = executed(translate_schedule(strategy.actions(parameters, steps=steps), steps=steps), steps)
+    actions = list(translate_schedule(strategy.actions(parameters, steps=steps), steps=steps))
+    # Executors that record while they run forwards take nothing else meanwhile.
+    sweep = actions[: next(place for place, action in enumerate(actions) if isinstance(action, EndForward))]
+    assert {type(action) for action in sweep} == {Forward}
+    executor = executed(actions, steps)
     assert executor.most[RAM] == trace.local_peak_bytes // 1000
     assert executor.most[DISK] == trace.remote_peak_bytes // 1000
 
@@ -271,6 +276,33 @@ def test_a_plan_is_a_schedule_of_that_package(name: str, local_bytes: str, stora
     assert executor.gradient == plain_gradient(64)
     assert schedule.is_exhausted
     assert list(schedule) == []
+
+
+def test_a_schedule_of_actions_is_accepted_as_its_plan_is() -> None:
+    plan = small_plan("double", local_bytes="230 kB")
+    schedule = ckptplan.Schedule(steps=plan.steps, actions=tuple(ckptplan.actions(plan)))
+    assert list(map(str, to_checkpoint_schedule(schedule))) == list(map(str, to_checkpoint_schedule(plan)))
+
+
+@given(steps=st.integers(1, 120), slots=st.integers(1, 8), remote=st.integers(0, 5))
+def test_a_sequence_of_unknown_length_ends_when_it_is_finalized(steps: int, slots: int, remote: int) -> None:
+    schedule = to_checkpoint_schedule(ckptplan.online(slots=slots, remote_slots=remote))
+    assert schedule.max_n is None
+    executor = Executor(steps, bounded=False)
+    for action in schedule:
+        executor.take(action)
+        if isinstance(action, Forward) and action.n1 == steps and schedule.max_n is None:
+            schedule.finalize(steps)
+    assert executor.finished
+    assert executor.gradient == plain_gradient(steps)
+    assert executor.most[DISK] <= remote
+    assert schedule.is_exhausted
+    assert schedule.uses_storage_type(DISK) == (remote > 0)
+
+
+def test_what_is_no_schedule_is_refused() -> None:
+    with pytest.raises(InputError, match="accepted: a plan, a Schedule"):
+        to_checkpoint_schedule("plan.json")  # type: ignore[arg-type]
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

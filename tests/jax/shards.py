@@ -1,12 +1,13 @@
-"""Prints the largest difference of gradients under ``shard_map``, on the devices that there are.
+"""Prints how gradients on several devices differ from those of ``jax.lax.scan``.
 
-python -m tests.jax.shards checked|unchecked
+python -m tests.jax.shards checked|unchecked|meshes
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -36,13 +37,57 @@ def loss(scan: Callable[..., Any], given: Any, *, checked: bool) -> Any:
     return jax.shard_map(shard, mesh=mesh, in_specs=parts, out_specs=SPEC(), check_vma=checked)(*given)
 
 
+def sharded_loss(scan: Callable[..., Any], weights: Any, bias: Any, state: Any, xs: Any) -> Any:
+    """A loss of a cell without communication of its own, which uses each of its weights once."""
+    final, hs = scan(lambda h, x: (jnp.tanh(h @ weights + x + bias), h), state, xs)
+    return jnp.sum(final) + jnp.sum(hs**2)
+
+
+def twice_loss(scan: Callable[..., Any], weights: Any, bias: Any, state: Any, xs: Any) -> Any:
+    """A loss of a cell that uses its weights twice."""
+    final, hs = scan(
+        lambda h, x: (jnp.tanh(jnp.sin(h @ weights + x) @ weights + bias * weights[0]), h), state, xs
+    )
+    return jnp.sum(final) + jnp.sum(hs**2)
+
+
+def compare_meshes(limit: int) -> None:
+    """Print for each kind of mesh: the error, the share of a limit, and reductions within loops."""
+    random = np.random.default_rng(0)
+    given = [jnp.asarray(random.standard_normal(shape)) for shape in ((16, 16), (16,), (8, 16), (STEPS, 8, 16))]
+    specs = SPEC(), SPEC(), SPEC("devices"), SPEC(None, "devices")
+    for kind in ("explicit", "auto", "shard_map", "twice"):
+        loss_of = twice_loss if kind == "twice" else sharded_loss
+        theirs = jax.grad(partial(loss_of, jax.lax.scan), (0, 1, 2, 3))(*given)
+        axis = jax.sharding.AxisType.Explicit if kind == "explicit" else jax.sharding.AxisType.Auto
+        mesh = jax.make_mesh((jax.device_count(),), ("devices",), axis_types=(axis,))
+
+        run: Any = partial(loss_of, limited(limit))
+        if kind in {"shard_map", "twice"}:
+            shard: Any = lambda *given, run=run: jax.lax.psum(run(*given), "devices")  # noqa: E731
+            run = jax.shard_map(shard, mesh=mesh, in_specs=specs, out_specs=SPEC())
+        with jax.set_mesh(mesh):
+            shardings = (jax.sharding.NamedSharding(mesh, spec) for spec in specs)
+            placed = [jax.device_put(one, sharding) for one, sharding in zip(given, shardings, strict=True)]
+            program = jax.jit(jax.grad(run, (0, 1, 2, 3))).lower(*placed).compile()
+            found = jax.tree.map(np.asarray, program(*placed))
+        memory: Any = program.memory_analysis()
+        share = (memory.temp_size_in_bytes + memory.output_size_in_bytes) / limit
+        parts = program.as_text().split("\n\n")  # type: ignore[union-attr]
+        inside = sum(part.count(" all-reduce(") for part in parts if "ENTRY" not in part)
+        sys.stdout.write(f"{kind} {difference(found, theirs)} {share} {inside}\n")
+
+
 def main() -> None:
     """Compare each kind of tape, under a schedule and under a limit."""
     if jax.device_count() < 2:
         sys.exit("there is one device")
+    if sys.argv[1] == "meshes":
+        compare_meshes(90_000)
+        return
     checked = sys.argv[1] == "checked"
     random = np.random.default_rng(0)
-    given = [jnp.asarray(random.standard_normal(shape)) for shape in ((4, 4), (6, 4), (STEPS, 6, 4))]
+    given = [jnp.asarray(random.standard_normal(shape)) for shape in ((4, 4), (8, 4), (STEPS, 8, 4))]
     theirs = jax.grad(lambda given: loss(jax.lax.scan, given, checked=True))(given)
     scans = [[under(standard(), tape=tape), limited("1 MB", tape=tape)] for tape in TAPES]
 

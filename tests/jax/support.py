@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +14,10 @@ import numpy as np
 
 import ckptplan
 import ckptplan.jax
+from ckptplan.jax.leaves import differentiable
+from ckptplan.jax.limit import Ways
+from ckptplan.jax.planned_scan import trace_scan
+from ckptplan.jax.tapes import TracedGradient, Wanted
 from ckptplan.planning.playback import make_schedule
 
 STEPS = 20
@@ -57,9 +64,24 @@ def limited(memory: int | str, **more: Any) -> Callable[..., Any]:
     return lambda f, init, xs=None, **given: ckptplan.jax.scan(f, init, xs, memory=memory, **given, **more)
 
 
+def run_python(*arguments: str, devices: int = 2) -> str:
+    """Return what a program of Python prints on a number of devices."""
+    environment = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def difference(ours: Any, theirs: Any) -> float:
     """The largest difference, as a share of the largest entry of each leaf."""
     pairs = zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True)
     return max(
         float(jnp.abs(one - other).max() / jnp.maximum(jnp.abs(other).max(), 1e-30)) for one, other in pairs
     )
+
+
+def trace_gradient(cell: Callable[..., Any], state: Any, xs: Any) -> TracedGradient:
+    """A step and its backward pass, with the gradients of all that the cell closes over."""
+    step = trace_scan(cell, state, xs, Ways())[0].step
+    return TracedGradient(step, Wanted(constants=differentiable(step.constants), inputs=()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,12 +15,9 @@ import pytest
 import ckptplan.jax
 from ckptplan import InputError
 from ckptplan.jax.footprint import measure_step
-from ckptplan.jax.limit import Job, LoopCall, search
-from ckptplan.jax.primitive import _remember
-from ckptplan.jax.step import trace_step
-from ckptplan.jax.tapes import TracedGradient, find_wanted
+from ckptplan.jax.limit import Job, Ways, search
 from tests.jax import programs
-from tests.jax.support import limited
+from tests.jax.support import limited, trace_gradient
 from tests.support import calibration
 
 STEPS = 100
@@ -86,12 +82,6 @@ def test_gradients_are_those_of_scan(name: str) -> None:
         largest = np.abs(np.asarray(other, np.float32)).max()
         # Numbers of bf16 have eight bits.
         assert difference <= (0.05 if "bf16" in name else 1e-4) * largest
-
-
-def test_a_limit_is_of_the_whole_batch() -> None:
-    """Sixteen examples under ``vmap`` need what one step with a batch of sixteen needs, within a tenth."""
-    batch, together = (find_least(programs.make(name, STEPS)) for name in ("a batch of vmap", "GRU"))
-    assert abs(batch - together) <= 0.1 * together
 
 
 def test_inputs_that_a_program_has_as_constants_take_no_more_than_as_arguments() -> None:
@@ -196,46 +186,20 @@ def test_calibrated_times_are_taken_for_each_kind_of_tape_and_near_the_least_lim
         assert bytes_of(compile_within(state, xs, limit)) <= TOLERANCE * limit
 
 
-def test_the_plan_that_is_returned_is_one_whose_program_was_counted() -> None:
-    """Whatever bytes the programs have, also where a limit's last digit is worth several states."""
-    weights, state, xs = jnp.ones((100, 100)), jnp.zeros(8), jnp.ones((STEPS, 8))
-    step, _, _ = trace_step(lambda _, h, x: (jnp.tanh(h * x * weights.sum()), (), ()), state, xs)
-    footprints = measure_step(TracedGradient(step, find_wanted(step)))
-    random = np.random.default_rng(5)
-    ended = 0
-    call = LoopCall(step=step, steps=STEPS, memory=1)
-    smallest = Job(measured=footprints, call=call).find_least()
-    assert smallest is not None
-    least = smallest.plan.predicted.local_peak_bytes
-    for limit in random.integers(int(1.02 * least), int(1.3 * least), 60).tolist():
-        counted: list[Any] = []
-
-        def count(one: Any, limit: int = limit, counted: list[Any] = counted) -> Any:
-            counted.append((one.plan.strategy, one.plan.parameters, one.plan.splits))
-            # A little too much, but for the last program.
-            share = random.uniform(1, 1.01) if len(counted) < 3 else random.uniform(0.9, 1)
-            return replace(one, taken=int(limit * share) + 1)
-
-        with suppress(InputError):
-            found = search(Job(measured=footprints, call=replace(call, memory=limit)), count).plan
-            ended += 1
-            assert (found.strategy, found.parameters, found.splits) in counted
-    assert ended > 10
-
-
 def test_a_limit_that_is_surely_large_enough_compiles_no_program() -> None:
     """Nor does it choose another plan than the quickest one; closer ones are looked at."""
-    step, _, _ = trace_step(lambda _, h, x: (jnp.tanh(h * x), (), ()), jnp.zeros(8), jnp.ones((STEPS, 8)))
-    footprints = measure_step(TracedGradient(step, find_wanted(step)))
+    footprints = measure_step(
+        trace_gradient(lambda h, x: (jnp.tanh(h * x), None), jnp.zeros(8), jnp.ones((STEPS, 8)))
+    )
     counted: list[int] = []
 
     def count(one: Any) -> Any:
         counted.append(1)
-        return replace(one, taken=int(one.plan.predicted.local_peak_bytes))
+        return replace(one, compiled_bytes=int(one.plan.predicted.local_peak_bytes))
 
     for limit, programs_compiled in (("1 GB", 0), (STEPS * footprints[0].tape_bytes + 20_000, 1)):
         counted.clear()
-        found = search(Job(measured=footprints, call=LoopCall(step=step, steps=STEPS, memory=limit)), count)
+        found = search(Job(measured=footprints, steps=STEPS, ways=Ways(memory=limit)), count)
         assert found.plan.strategy == "base"
         assert len(counted) == programs_compiled
 
@@ -243,32 +207,9 @@ def test_a_limit_that_is_surely_large_enough_compiles_no_program() -> None:
 @pytest.mark.parametrize(("share", "told"), [(1.0, True), (3.0, False)])
 def test_a_loss_that_may_pass_the_limit_is_told_of(share: float, told: bool, caplog: Any) -> None:
     """Where outputs are much of the limit, and it has no room for one more array of all of them."""
-    # Of a length of its own: equal calls are planned once, and told of once.
-    case = programs.make("GRU", STEPS - 1)
+    case = programs.make("GRU", STEPS)
     limit = int(share * find_least(case))
     compiled(case, limited(limit))
     found = [one.message for one in caplog.records if one.name == "ckptplan.jax"]
     assert len(found) == told
     assert all("ckptplan.jax.bptt takes the loss step by step" in one for one in found)
-
-
-def test_a_loop_whose_rules_hold_arrays_is_not_kept() -> None:
-    """They may belong to a trace that ended, or be large."""
-    factor = jnp.full(4, 0.5)
-
-    @jax.custom_jvp
-    def act(x: Any) -> Any:
-        return jnp.tanh(x)
-
-    act.defjvp(lambda x, dx: (jnp.tanh(x[0]), factor * dx[0]))
-
-    def loss(state: Any, cell: Any) -> Any:
-        return ckptplan.jax.scan(lambda h, x: (cell(h + x), None), state, jnp.ones((7, 4)), memory="1 MB")[
-            0
-        ].sum()
-
-    before = _remember.cache_info().misses
-    jax.grad(loss)(jnp.ones(4), act)
-    assert _remember.cache_info().misses == before
-    jax.grad(loss)(jnp.ones(4), jnp.tanh)
-    assert _remember.cache_info().misses > before

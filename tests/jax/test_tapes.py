@@ -12,8 +12,8 @@ import pytest
 import ckptplan
 from ckptplan.jax import plan_for
 from ckptplan.jax.footprint import StepFootprint, choose_footprint, measure_step
-from ckptplan.jax.step import differentiable, trace_step
-from ckptplan.jax.tapes import Recording, TracedGradient, Wanted
+from ckptplan.jax.tapes import Recording
+from tests.jax.support import trace_gradient
 from tests.support import calibration
 
 BATCH, NEURONS = 4, 8
@@ -66,9 +66,8 @@ def zeros() -> Any:
 
 
 def footprints(cell: Callable[..., Any], state: Any) -> dict[str, StepFootprint]:
-    step, _, _ = trace_step(lambda _, state, x: (*cell(state, x), ()), state, jnp.zeros((3, BATCH, NEURONS)))
-    wanted = Wanted(constants=differentiable(step.constants), inputs=())
-    return {one.tape: one for one in measure_step(TracedGradient(step, wanted)) if one.together == 1}
+    traced = trace_gradient(cell, state, jnp.zeros((3, BATCH, NEURONS)))
+    return {one.tape: one for one in measure_step(traced) if one.steps_per_matmul == 1}
 
 
 @pytest.mark.parametrize(
@@ -88,9 +87,8 @@ def test_a_tape_of_products_keeps_the_smallest_cut(cell: Any, state: Any, leaves
 
 def count_operations(cell: Cell, state: Any, kind: Any, name: str) -> int:
     """The number of operations of a name in the reverse of a step."""
-    step, _, _ = trace_step(lambda _, state, x: (*cell(state, x), ()), state, jnp.zeros((3, BATCH, NEURONS)))
-    wanted = Wanted(constants=differentiable(step.constants), inputs=())
-    return str(Recording(TracedGradient(step, wanted), kind).reverse).count(name)
+    traced = trace_gradient(cell, state, jnp.zeros((3, BATCH, NEURONS)))
+    return str(Recording(traced, kind).reverse).count(name)
 
 
 def test_a_cell_under_jit_has_the_tapes_of_the_cell() -> None:

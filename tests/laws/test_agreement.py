@@ -11,6 +11,7 @@ from ckptplan.cost.case import Case
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import ObjectiveName
 from ckptplan.model.workload import ACTION_TIMES
+from ckptplan.paper.setting import load_paper_setting
 from ckptplan.studies.axes import find_axis
 from ckptplan.studies.machines import compare_machines
 from tests.support import CLOSED, ask, calibration, plain_costs, seconds
@@ -146,7 +147,7 @@ def test_machines_have_the_plan_of_optimize_and_the_length_of_largest(
     names: list[str], steps: int, objective: ObjectiveName, budget: int | None
 ) -> None:
     """Also where their times are estimated or carried over."""
-    workload = ckptplan.load_workload("paper-snn").with_steps(steps)
+    workload = load_paper_setting().workload.with_steps(steps)
     profiles = [ckptplan.load_profile(name) for name in names]
     chosen = ["base", "standard", "double"]
     found = compare_machines(workload, profiles, strategies=chosen, objective=objective, local_bytes=budget)
@@ -182,7 +183,7 @@ def test_the_plans_of_a_study_are_those_of_optimize(
 ) -> None:
     """The plan that it begins with, and that of each value of an input."""
     known = None if uncertainty is None else calibration(uncertainty)
-    workload = ckptplan.load_workload("paper-snn").with_steps(steps)
+    workload = load_paper_setting().workload.with_steps(steps)
     job = ckptplan.Workload(**{**dict(workload), "calibration": known})
     machine = ckptplan.load_profile("ipu-mk2")
     plan = ckptplan.optimize(job, machine, strategies=names)

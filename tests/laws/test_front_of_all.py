@@ -12,6 +12,7 @@ import ckptplan
 from ckptplan import ParetoFront
 from ckptplan.cost.case import Case
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.paper.setting import load_paper_setting
 from ckptplan.recursion import problem as problems
 from ckptplan.search.question import Question
 from ckptplan.search.trace_solved import StrategyFront
@@ -93,7 +94,8 @@ LEFT_OUT = [
 def test_no_budget_is_left_out_above_256_levels_of_memory(
     workload: str, profile: str, steps: int, missing: tuple[int, ...]
 ) -> None:
-    job = ckptplan.load_workload(workload).with_steps(steps)
+    paper = load_paper_setting().workload
+    job = (paper if workload == paper.name else ckptplan.load_workload(workload)).with_steps(steps)
     machine = ckptplan.load_profile(profile)
     front = ckptplan.pareto(job, machine, strategies=["optimal"], exact=True)
     costs = Case(workload=job, profile=machine).costs
@@ -106,7 +108,7 @@ def test_no_budget_is_left_out_above_256_levels_of_memory(
 
 
 def fronts_of(names: str) -> ParetoFront:
-    job = ckptplan.load_workload("paper-snn").with_steps(512)
+    job = load_paper_setting().workload.with_steps(512)
     return ckptplan.pareto(job, ckptplan.load_profile("ipu-mk2"), strategies=names, exact=True)
 
 

@@ -16,6 +16,7 @@ from ckptplan.errors import CkptplanError
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import ObjectiveName
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.paper.setting import load_paper_setting
 from ckptplan.recursion import pricing, solver
 from ckptplan.recursion import problem as problems
 from ckptplan.recursion.problem import Prices, Problem, SolvedProblem
@@ -116,7 +117,7 @@ def test_a_bound_above_a_plan_is_never_told_as_a_proof(monkeypatch: pytest.Monke
 
     monkeypatch.setattr("ckptplan.recursion.solver.solve", wrongly)
     with pytest.raises(CkptplanError, match="please report it"):
-        ckptplan.optimize(ckptplan.load_workload("paper-snn"), ckptplan.load_profile("ipu-mk2"))
+        ckptplan.optimize(load_paper_setting().workload, ckptplan.load_profile("ipu-mk2"))
 
 
 @given(costs=step_costs(steps=lengths), local=st.integers(0, 40_000), remote=st.integers(0, 40_000))
@@ -246,7 +247,7 @@ def test_what_has_no_schedule_has_a_reason(
 
 def test_the_optimum_of_the_papers_job_saves_no_state_in_vain() -> None:
     """T = 4,096: 21 of its 238 saves were freed at once. What it costs is what it was with them."""
-    workload = ckptplan.load_workload("paper-snn").with_steps(4096)
+    workload = load_paper_setting().workload.with_steps(4096)
     plan = ckptplan.optimize(workload, ckptplan.load_profile("ipu-mk2"), strategies=["optimal"])
     schedule = list(ckptplan.actions(plan))
     assert not [pair for pair in pairwise(schedule) if is_vain(*pair)]

@@ -174,7 +174,7 @@ def check_reach(question: Question, ranked: list[Answer]) -> None:
     for strategy in question.strategies:
         if strategy.name in SOLVED:
             solved = SOLVED[strategy.name]
-            assert solved.has_schedule(question.task(least_time)) == (solved.name in names)
+            assert solved.has_schedule(question.task(solved, least_time)) == (solved.name in names)
             if solved.name in names and local is not None:
                 assert solved.least_local_bytes(question.costs) <= local
 

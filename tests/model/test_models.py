@@ -158,14 +158,14 @@ def test_a_network_derives_the_sizes() -> None:
     """3 samples x 4 neurons a unit x 4 B; spikes 12 x 0.1 x 4 B rounded up; weights 4 x (8/2) x 4 B."""
     workload = network_workload()
     assert (workload.state_bytes, workload.tape_bytes) == (48, 48)
-    assert workload.resident_bytes_per_step == 5
+    assert (workload.cache_bytes, workload.resident_bytes_per_step) == (5, 0)
     assert workload.resident_bytes == 64 + 1000
     assert workload.batch == 3
 
 
 def test_binary_fractions_are_not_rounded_up() -> None:
     sizes = Network(neurons=2944, layers=3, batch=120, activity=0.1).sizes(units=1472)
-    assert sizes["resident_bytes_per_step"] == 96
+    assert sizes["cache_bytes"] == 96
 
 
 def test_batch_and_neurons_can_be_varied() -> None:

@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+import ckptplan
 from ckptplan import InputError, Workload
 from ckptplan.model.network import Network
+from ckptplan.report.views import make_view
 
 BATCH, INPUTS, HIDDEN = 4, 16, 32
 
@@ -57,6 +59,87 @@ CELLS: dict[str, Any] = {
         (tensor(BATCH, HIDDEN, 8, 8), tensor(BATCH, HIDDEN, 8, 8)),
     ),
 }
+
+
+def test_spikes_of_a_network_with_an_activity_are_its_cache() -> None:
+    """Two layers of 16 neurons, 4 samples: a quarter of 128 neurons spike in a step."""
+    plain, active = (network(kind="snn", layers=2, **more) for more in ({}, {"activity": 0.25}))
+    before, after = plain.sizes(units=1), active.sizes(units=1)
+    assert (before["cache_bytes"], after["cache_bytes"]) == (0, BATCH * HIDDEN * 0.25 * 4)
+    assert before["tape_bytes"] == 2 * after["tape_bytes"] == 2 * BATCH * HIDDEN * 4
+    assert before["state_bytes"] == after["state_bytes"]
+    # Inputs to the first layer, and three matrices of 16 x 16 that multiply spikes.
+    inputs, others = INPUTS * 16, 3 * 16 * 16
+    work = active.operations()
+    assert work.forward_flops == plain.operations().forward_flops == 2 * BATCH * (inputs + others)
+    assert work.recompute_flops == 2 * BATCH * (inputs + others / 4)
+    assert plain.operations().recompute_flops is None
+    assert work.recompute_bytes is not None
+    assert work.forward_bytes - work.recompute_bytes == 4 * 0.75 * others
+
+
+@pytest.mark.parametrize(
+    ("changes", "each_step", "buffers"),
+    [
+        ({}, 64 * BATCH, 0),
+        ({"input_bits": 1}, 2 * BATCH, 0),
+        ({"dtype": "float16"}, 32 * BATCH, 0),
+        ({"dtype": "float16", "input_bits": 64}, 128 * BATCH, 0),
+        ({"input_storage": "generated"}, 0, 0),
+        ({"input_storage": "streamed"}, 0, 2 * 64 * BATCH),
+        ({"outputs": 5}, (64 + 20) * BATCH, 0),
+        ({"outputs": 5, "output_bits": 8}, (64 + 5) * BATCH, 0),
+        ({"outputs": 5, "output_storage": "streamed"}, 64 * BATCH, 2 * 20 * BATCH),
+        ({"input_bits": 1, "input_storage": "streamed", "outputs": 5}, 20 * BATCH, 2 * 2 * BATCH),
+    ],
+)
+def test_inputs_and_outputs_take_what_is_kept_of_them(
+    changes: dict[str, Any], each_step: int, buffers: int
+) -> None:
+    """16 inputs of 32 bits, of 4 samples; streams have buffers for two steps."""
+    described = network(**changes)
+    sizes = described.sizes(units=1)
+    assert sizes["resident_bytes_per_step"] == sum(described.count_data_bytes(units=1)) == each_step
+    assert sizes["resident_bytes"] == described.count_weight_bytes(units=1) + buffers
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"input_bits": 0}, "input_bits"),
+        ({"input_bits": 65}, "input_bits"),
+        ({"input_storage": "remote"}, "input_storage"),
+        ({"output_bits": 8}, "output_bits: needs the field outputs"),
+        ({"kind": None, "inputs": None, "input_bits": 8}, "input_bits: needs the field kind"),
+    ],
+)
+def test_what_inputs_and_outputs_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        network(**changes)
+
+
+def test_streams_that_steps_wait_for_are_warned_of() -> None:
+    """64 kB a step at 1 GB/s take 64 us."""
+    job = ckptplan.load_workload("gru").replace_numbers(
+        network=network(inputs=4096, input_storage="streamed"), forward_seconds=60e-6
+    )
+    for rate, warned in (("1 GB/s", True), ("2 GB/s", False)):
+        machine = ckptplan.load_profile("ipu-mk2").replace_numbers(read_bytes_per_second=rate)
+        plan = ckptplan.optimize(job.replace(timed_on=None), machine, steps=64)
+        told = " ".join(str(block) for block in make_view(plan).blocks())
+        assert ("the inputs of a step take 65.54 us to or from remote memory" in told) == warned
+
+
+def test_an_activity_that_changes_moves_the_spikes_between_tape_and_cache() -> None:
+    job = ckptplan.load_workload("snn-shd")
+    silent = job.with_activity(0.0)
+    assert (silent.tape_bytes, silent.cache_bytes) == (2 * job.tape_bytes, 0)
+    assert silent.with_activity(0.042).tape_bytes == job.tape_bytes
+
+
+def test_a_network_without_spikes_has_no_activity() -> None:
+    with pytest.raises(InputError, match="activity: is a number of spiking networks; a gru has no spikes"):
+        network(activity=0.1)
 
 
 @pytest.mark.parametrize("kind", CELLS)

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ckptplan
-from ckptplan.report.blocks import Paragraph, Schedules, Section, Table
+from ckptplan.report.blocks import Paragraph, Table
 from ckptplan.report.formats import View
-from ckptplan.report.front import list_sections, view_front
+from ckptplan.report.front import view_front
 from ckptplan.report.html.page import render_page
 from tests.support import run, small_plan
 
@@ -42,7 +42,7 @@ def test_a_page_refers_to_itself_alone_and_holds_the_plan(tmp_path: Path) -> Non
 
 
 def test_tables_of_a_page_are_the_tables_that_the_command_prints() -> None:
-    front = ckptplan.pareto(WORKLOAD.with_steps(64), PROFILE, local_bytes="230 kB")
+    front = ckptplan.pareto(WORKLOAD.with_steps(64), PROFILE, local_bytes="225 KiB")
     view = view_front(front)
     page = render_page(view)
     tables = [block for block in view.blocks() if isinstance(block, Table)]
@@ -62,7 +62,7 @@ def test_validate_writes_a_page_of_what_it_measured(tmp_path: Path) -> None:
     done = run(*command, "--html", "page.html", cwd=tmp_path)
     assert done.returncode in (0, 4), done.stderr
     page = (tmp_path / "page.html").read_text()
-    assert '<h2 id="numbers-title">Predicted and measured</h2>' in page
+    assert '<h2 id="validation-title">Predicted and measured</h2>' in page
     assert page.count("<svg") == 1
 
 
@@ -78,11 +78,10 @@ def test_a_page_replaces_the_file_behind_a_link_whole(tmp_path: Path) -> None:
 @given(text=st.text())
 def test_any_text_is_text_in_a_page(text: str) -> None:
     """In elements and attributes; lone surrogates, which no file can hold, as escapes."""
-    section = Section("a", "b", [Paragraph(text)])
-    page = render_page(View(kind=None, title=text, lede=text, sections=lambda: [section]))
+    page = render_page(View(kind=None, heading=text, title=text, blocks=lambda: [Paragraph(text)]))
     page.encode()
     assert page.count("<script") == 1
-    assert page.count("<p") == 3
+    assert page.count("<p") == 2
 
 
 def test_pages_of_long_sequences_are_small(tmp_path: Path) -> None:
@@ -104,10 +103,9 @@ def test_the_page_of_a_plan_has_the_best_plan_of_the_front_beside_it_if_that_is_
     front = ckptplan.pareto(workload, PROFILE, local_bytes="230 kB", strategies="closed")
     remote = ckptplan.optimize(workload, PROFILE, local_bytes="230 kB", strategies=["remote"])
     for own, beside in ((remote, [front.best.strategy]), (front.best, [])):
-        sections = list(list_sections(front, own=own))
-        [schedules] = [section for section in sections if isinstance(section, Schedules)]
-        assert schedules.own is own
-        assert [plan.strategy for _, plan in schedules.plans] == beside
+        first, *others = view_front(front, own=own).plans()
+        assert first.plan is own
+        assert [shown.plan.strategy for shown in others] == beside
 
 
 @pytest.mark.parametrize(("events", "message"), [(5, "too long to be drawn"), (10**6, "actions in")])
@@ -120,4 +118,4 @@ def test_a_page_says_how_much_of_a_schedule_it_draws(
 
     monkeypatch.setattr(page, "_WHOLE", Detail(actions=events))
     plan = small_plan()
-    assert message in render_page(view_plan(plan, lambda: {plan.strategy: plan}))
+    assert message in render_page(view_plan(plan))

@@ -27,13 +27,14 @@ COMMANDS = {
     "front.html": f"pareto {SHORT} --html front.html",
     "machines.html": "compare --T 64 --profile ipu-mk2,nvidia-h200 --html machines.html",
     "inputs.html": f"sensitivity {SHORT} --html inputs.html",
-    "lines.html": "sweep --jobs 1 --over T=64,4096,8192 --profile ipu-mk2,ipu-mk1 --html lines.html",
-    "map.html": "sweep --jobs 1 --over T=64,8192 --over batch=30,60,90 --html map.html",
+    "lines.html": "sweep --jobs 1 --over T=64,4096,8192 --profile ipu-mk2,ipu-mk1 --cache all "
+    "--html lines.html",
+    "map.html": "sweep --jobs 1 --over T=64,8192 --over batch=30,60,90 --cache all --html map.html",
     # A sweep that nothing fits is a result, not an error.
-    "nowhere.html": "sweep --jobs 1 --over T=1000000,2000000 --html nowhere.html",
+    "nowhere.html": "sweep --jobs 1 --over T=1000000,2000000 --cache all --html nowhere.html",
 }
 #: What pages say, besides their pictures.
-WORDS = {"lines.html": ("ipu-mk2", "base", "revolve", "nothing fits"), "nowhere.html": ("nothing fits",)}
+WORDS = {"lines.html": ("ipu-mk2", "base", "double-growing", "nothing fits"), "nowhere.html": ("nothing fits",)}
 #: Pages of strangers' files.
 HOSTILE_COMMANDS = {
     "hostile.html": "report hostile.json -o hostile.html",
@@ -189,7 +190,8 @@ def test_every_plan_can_be_chosen_by_keys(pages: Path, browser: Browser) -> None
 def test_a_cell_of_a_sweep_tells_its_plan_or_why_nothing_fits(pages: Path, browser: Browser) -> None:
     browser.open(pages / "map.html")
     workload, profile = ckptplan.load_workload("paper-snn"), ckptplan.load_profile("ipu-mk2")
-    rows = list(ckptplan.sweep({"T": [64, 8192], "batch": [30, 60, 90]}, workloads=workload, profiles=profile))
+    grid = {"T": [64, 8192], "batch": [30, 60, 90]}
+    rows = list(ckptplan.sweep(grid, workloads=workload, profiles=profile, cache="all"))
     texts = browser.run("return [...document.querySelectorAll('.tips title')].map((one) => one.textContent)")
     assert len(texts) == len(rows) == 6
     for row in rows:

@@ -8,6 +8,7 @@ from typing import Any
 
 import ckptplan
 from ckptplan import HardwareProfile, Plan, Workload
+from ckptplan.paper.setting import load_paper_setting
 from ckptplan.studies.pareto import ParetoFront
 
 JETSON = ckptplan.load_profile("nvidia-jetson-orin-nano")
@@ -26,7 +27,7 @@ class Job:
 
 
 def _paper(steps: int, **wishes: Any) -> Job:
-    workload = ckptplan.load_workload("paper-snn").with_steps(steps)
+    workload = load_paper_setting().workload.with_steps(steps)
     return Job(workload=workload, profile=ckptplan.load_profile("ipu-mk2"), wishes=wishes)
 
 

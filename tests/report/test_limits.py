@@ -15,10 +15,10 @@ from tests.support import run
 
 #: Limit -> options with which it is in the way, and what a table says.
 LIMITS: dict[str, tuple[str, str]] = {
-    "local_bytes": ("64 --strategies double --local-bytes 200kB", "does not fit: needs 217.9 KiB"),
+    "local_bytes": ("64 --strategies double --local-bytes 200kB", "does not fit: needs 217.1 kB"),
     "remote_bytes": (
-        "64 --strategies remote --remote-bytes 1kB --local-bytes 230kB",
-        "needs 9.434 MiB of remote memory",
+        "64 --strategies remote --remote-bytes 1kB --local-bytes 225KiB",
+        "needs 5.391 MiB of remote memory",
     ),
     "max_overhead": ("64 --strategies disk-revolve --max-overhead 0", "too slow: +4.9 % at best"),
     "steps": ("20000 --strategies bptt-msm --local-bytes 4MB", "too long: about 2,573 steps at most"),
@@ -44,7 +44,10 @@ def test_comparisons_and_sweeps_have_the_same_reason_as_the_message(limit: str) 
 @pytest.mark.parametrize(
     ("options", "limits"),
     [
-        ("--strategies remote,base --max-overhead 60%", {"remote": "max_overhead", "base": "local_bytes"}),
+        (
+            "--strategies remote,base --max-overhead 60% --cache all",
+            {"remote": "max_overhead", "base": "local_bytes"},
+        ),
         (
             "--strategies remote,standard --remote-bytes 1MB",
             {"standard": "local_bytes", "remote": "remote_bytes"},
@@ -53,3 +56,9 @@ def test_comparisons_and_sweeps_have_the_same_reason_as_the_message(limit: str) 
 )
 def test_the_largest_value_of_each_strategy_names_what_bounds_it(options: str, limits: dict[str, str]) -> None:
     assert {row["strategy"]: row["bound_by"] for row in rows_of(f"largest T {options}")} == limits
+
+
+def test_a_quantity_without_a_limit_is_said_to_have_none() -> None:
+    """Caches of the last steps, and states in remote memory without an end."""
+    printed = run("largest", "T", "--strategies", "remote,standard", "--remote-bytes", "1000000 TB").stdout
+    assert "no sequence is too long for remote: even 1,000,000,000,000 time steps" in " ".join(printed.split())

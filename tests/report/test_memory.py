@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import ckptplan
 from ckptplan.cost.case import Case
 from ckptplan.report.blocks import Table
 from ckptplan.report.fields import list_memory
+from ckptplan.report.plots.figures import render
 
 #: Its inputs fill a third of 2 GiB.
 DIGITS = ckptplan.load_workload("snn-shd")
@@ -32,5 +35,23 @@ def test_the_parts_of_a_plan_fill_its_budget() -> None:
 
 
 def test_without_a_plan_the_rest_is_left_for_one_or_missing() -> None:
-    assert list_shares(DIGITS, 2**31)["left for checkpoints and tapes"] == pytest.approx(0.66, abs=0.01)
+    assert list_shares(DIGITS, 2**31)["left for checkpoints, tapes and caches"] == pytest.approx(0.66, abs=0.01)
     assert list_shares(DIGITS, 2**29)["missing"] == pytest.approx(0.35, abs=0.01)
+
+
+@pytest.mark.parametrize(("memory", "unit", "other"), [("800 kB", "kB", "KiB"), ("624 KiB", "KiB", "kB")])
+def test_people_read_sizes_in_the_units_of_the_memory_that_they_gave(
+    memory: str, unit: str, other: str
+) -> None:
+    """In tables and in pictures, also in those that are saved later."""
+    wishes: Any = {"steps": 1024, "local_bytes": memory, "strategies": "closed"}
+    plan = ckptplan.optimize("paper-snn", "ipu-mk2", **wishes)
+    table = str(plan._repr_html_()).partition("</pre>")[0]
+    assert f"{memory} per unit" in table
+    assert other not in table
+    ax = ckptplan.pareto("paper-snn", "ipu-mk2", **wishes).plot()
+    render(ax.get_figure(root=True), "png", dots=50)
+    words = [ax.get_xlabel(), *(label.get_text() for label in (*ax.get_xticklabels(), *ax.texts))]
+    assert f"budget: {memory}" in " ".join(words)
+    assert any(word.endswith(f" {unit}") for word in words)
+    assert not [word for word in words if other in word]

@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 import ckptplan
 from ckptplan.report.picture import SIZES
 from ckptplan.report.plots import figures, make_picture, style
-from ckptplan.report.plots.front import make_front
 from ckptplan.report.sketch import Detail, sketch_schedule
+from ckptplan.report.views import find_memory
 from ckptplan.schedule.timeline import Event
 from ckptplan.units import format_bytes, format_percent
 from tests.report.jobs import front_of, jobs, plan_of
@@ -33,7 +33,7 @@ DRAWN = [*((name, "column") for name in jobs()), *((name, size) for name in SOME
 def check_title(figure: Figure, name: str) -> None:
     """The title has the workload, the profile and T, also where a long name is broken."""
     job = jobs()[name]
-    told = f"{job.workload.name} on {job.profile.name}, T = {job.workload.steps:,}"
+    told = f"{job.workload.name} on {job.profile.name}, T = {job.workload.steps:,} time steps"
     assert told.replace(" ", "") in "".join(list_words(figure)).replace(" ", "").replace("\n", "")
 
 
@@ -41,13 +41,14 @@ def check_title(figure: Figure, name: str) -> None:
 @pytest.mark.parametrize(("name", "size"), DRAWN)
 def test_a_front_shows_the_best_plan_the_budget_and_the_papers_strategies(name: str, size: str) -> None:
     front = front_of(name)
-    figure = make_front(front, SIZES[size])
+    figure = make_picture(front, SIZES[size])
     assert_legible(figure)
     check_title(figure, name)
     [ax], words, best = figure.axes, list_words(figure), front.best.predicted
     for label in ("best of all", *(one for one in PAPER if one in front.by_strategy)):
         assert words.count(label) == 1
-    assert any(format_bytes(front.budget_bytes) in word for word in words if "budget" in word)
+    budget = format_bytes(front.budget_bytes, like=find_memory(front))
+    assert any(budget in word for word in words if "budget" in word)
     [marker] = [word for word in words if word.startswith(f"{front.best.strategy}\n")]
     assert format_percent(best.overhead) in marker
     assert find_crossings(ax, marker) == []
@@ -55,7 +56,8 @@ def test_a_front_shows_the_best_plan_the_budget_and_the_papers_strategies(name: 
     assert left <= max(1, best.local_peak_bytes - front.resident_bytes) <= right
     assert bottom <= best.overhead <= top <= max(1.0, 1.5 * best.overhead)
     assert ax.get_xscale() == "log"
-    assert not front.resident_bytes or format_bytes(front.resident_bytes) in ax.get_xlabel()
+    resident = format_bytes(front.resident_bytes, like=find_memory(front))
+    assert not front.resident_bytes or resident in ax.get_xlabel()
 
 
 def test_labels_of_lines_touch_no_line() -> None:
@@ -66,7 +68,7 @@ def test_labels_of_lines_touch_no_line() -> None:
 
 
 def test_every_strategy_has_a_label_if_wanted() -> None:
-    assert set(front_of("ours").by_strategy) <= set(list_words(make_front(front_of("ours"), every=True)))
+    assert set(front_of("ours").by_strategy) <= set(list_words(make_picture(front_of("ours"), every=True)))
 
 
 def test_the_knee_is_marked_only_with_the_balanced_objective() -> None:
@@ -100,9 +102,9 @@ def test_a_schedule_names_its_plan(name: str, strategy: str | None, size: str) -
     steps, *memories = figure.axes
     assert steps.get_ylim()[0] > plan.steps > 0 >= steps.get_ylim()[1]
     assert len(memories) == (2 if plan.predicted.remote_peak_bytes else 1)
-    assert all(f"peak {format_bytes(size)}" in ax.get_title(loc="left") for ax, size in zip(
-        memories, (plan.predicted.local_peak_bytes, plan.predicted.remote_peak_bytes), strict=False
-    ))  # fmt: skip
+    peaks = (plan.predicted.local_peak_bytes, plan.predicted.remote_peak_bytes)
+    for ax, peak in zip(memories, peaks, strict=False):
+        assert f"peak {format_bytes(peak, like=find_memory(plan))}" in ax.get_title(loc="left")
 
 
 def test_the_legend_of_a_schedule_has_what_happens() -> None:

@@ -195,3 +195,24 @@ def test_a_caller_is_told_which_caches_to_keep() -> None:
     assert runs == [(0, 2, 1)]
     with pytest.raises(InputError, match="advance: does not take cached="):
         ckptplan.execute(HALF, advance=advance_all, **calls)
+
+
+def test_a_plan_says_which_caches_to_keep_and_is_executed_at_its_cost() -> None:
+    plan = ckptplan.optimize("paper-snn", "ipu-mk2", steps=60, local_bytes="233 kB", strategies="standard")
+    cached = plan.parameters["cached_steps"]
+    assert plan.cache == "last"
+    assert plan.predicted.recomputed_without_cache == 60 - cached
+    kept: set[int] = set()
+
+    def advance(start: int, stop: int, cached: int | None = None) -> None:
+        kept.difference_update(range(start, stop))
+        kept.update(range(start if cached is None else stop - cached, stop))
+
+    calls: dict[str, Any] = dict.fromkeys(("record", "backward", "save", "load", "free"), lambda *_: None)
+    trace = ckptplan.execute(plan, advance=advance, **calls)
+    assert trace.recomputed_without_cache == plan.predicted.recomputed_without_cache
+    assert trace.local_peak_bytes == plan.predicted.local_peak_bytes
+    # The last chunk is recorded in the first sweep.
+    assert sorted(kept) == list(range(60 - cached, 60 - plan.parameters["chunk_size"]))
+    with pytest.raises(InputError, match="advance: does not take cached="):
+        ckptplan.execute(plan, advance=lambda _start, _stop: None, **calls)

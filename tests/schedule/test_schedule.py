@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Any
 
 import pytest
 
 from ckptplan import InputError, Schedule
-from ckptplan.schedule.actions import Action, Advance, Backward, Record, Save, Tier
-from ckptplan.schedule.segments import reverse_in_segments
+from ckptplan.schedule.actions import Action, Backward, Record
 from ckptplan.units import MAX_STEPS
 
 ACTIONS: list[Action] = [Record(0, 4), Backward(0, 4)]
@@ -41,9 +39,3 @@ def test_what_a_schedule_does_not_accept_is_named(change: dict[str, Any], messag
     given: dict[str, Any] = {"steps": 4, "actions": ACTIONS, **change}
     with pytest.raises(InputError, match=message):
         Schedule(**given)
-
-
-def test_a_schedule_of_billions_of_segments_begins_at_once() -> None:
-    """Nothing is listed: the longest sequences that fit a machine are compared by their first actions."""
-    begun = reverse_in_segments(10**12, 2, tier=Tier.REMOTE, reverse=lambda *_: iter(()))
-    assert list(islice(begun, 2)) == [Save(0, Tier.REMOTE), Advance(0, 2)]

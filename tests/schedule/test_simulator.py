@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import ckptplan
 from ckptplan import IllegalAction, InputError
 from ckptplan.model.record import Parameters
+from ckptplan.paper.setting import load_paper_setting
 from ckptplan.schedule.actions import (
     Action,
     Advance,
@@ -21,7 +22,6 @@ from ckptplan.schedule.actions import (
     Tier,
     Transfer,
 )
-from ckptplan.schedule.segments import cut_range, reverse_locally
 from ckptplan.schedule.simulator import Trace, play
 from ckptplan.schedule.timeline import Event
 from tests.schedule.fuzz import random_schedule
@@ -145,17 +145,10 @@ def test_the_timeline_is_complete_and_without_gaps(name: str, overlaps: bool) ->
     assert stalls == pytest.approx(trace.stall_seconds)
 
 
-def test_cuts_put_the_ragged_chunk_first() -> None:
-    assert list(cut_range(0, 10, 4)) == [2, 6]
-    assert list(cut_range(0, 8, 4)) == [4]
-    assert list(cut_range(3, 7, 4)) == list(cut_range(3, 7, 9)) == []
-    assert list(reverse_locally(2, 4, 5)) == [Record(2, 4), Backward(2, 4)]
-
-
 def test_a_plan_is_played_at_its_predicted_cost() -> None:
     for profile in ("ipu-mk2", "nvidia-h200"):
         plan = ckptplan.optimize(
-            ckptplan.load_workload("paper-snn"), ckptplan.load_profile(profile), max_overhead="5000%"
+            load_paper_setting().workload, ckptplan.load_profile(profile), max_overhead="5000%"
         )
         trace = ckptplan.simulate(plan)
         assert trace.seconds == pytest.approx(plan.predicted.seconds, rel=1e-9)
@@ -165,7 +158,7 @@ def test_a_plan_is_played_at_its_predicted_cost() -> None:
 
 def test_another_schedule_is_played_at_the_costs_and_limits_of_a_plan() -> None:
     plan = ckptplan.optimize(
-        ckptplan.load_workload("paper-snn"), ckptplan.load_profile("ipu-mk2"), strategies="paper"
+        load_paper_setting().workload, ckptplan.load_profile("ipu-mk2"), strategies="paper"
     )
     with pytest.raises(IllegalAction, match="needed of a local budget of 638,976"):
         ckptplan.simulate(plan, schedule=[Record(0, 4096), Backward(0, 4096)])
@@ -174,9 +167,7 @@ def test_another_schedule_is_played_at_the_costs_and_limits_of_a_plan() -> None:
 
 def test_a_plan_by_the_printed_equations_may_need_more_than_they_say() -> None:
     """They are played without limits, since they are another model of the memory."""
-    plan = ckptplan.optimize(
-        ckptplan.load_workload("paper-snn"), ckptplan.load_profile("ipu-mk2"), model="paper"
-    )
+    plan = ckptplan.optimize(load_paper_setting().workload, ckptplan.load_profile("ipu-mk2"), model="paper")
     assert ckptplan.simulate(plan).local_peak_bytes <= plan.predicted.local_peak_bytes
 
 

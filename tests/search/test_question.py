@@ -8,6 +8,7 @@ import ckptplan
 from ckptplan.errors import Infeasible
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import ObjectiveName
+from ckptplan.paper.setting import load_paper_setting
 from ckptplan.search.best_setting import cached_best_setting
 from ckptplan.search.objective import Least, least_memory, least_time
 from ckptplan.search.question import find_reason
@@ -66,7 +67,7 @@ def test_what_is_quicker_is_searched_once(share: float) -> None:
 
 
 def test_a_plan_that_is_made_twice_is_searched_once() -> None:
-    workload, profile = ckptplan.load_workload("paper-snn"), ckptplan.load_profile("ipu-mk2")
+    workload, profile = load_paper_setting().workload, ckptplan.load_profile("ipu-mk2")
     names = ["standard", "nested", "revolve", "remote"]
     assert_remembered(lambda: ckptplan.optimize(workload, profile, strategies=names))
 
@@ -87,7 +88,7 @@ def test_objectives_are_values() -> None:
 
 def test_progress_never_falls_while_several_strategies_are_solved() -> None:
     reported: list[tuple[int, int]] = []
-    workload, profile = ckptplan.load_workload("paper-snn").with_steps(600), ckptplan.load_profile("ipu-mk2")
+    workload, profile = load_paper_setting().workload.with_steps(600), ckptplan.load_profile("ipu-mk2")
     ckptplan.optimize(
         workload,
         profile,

@@ -103,7 +103,7 @@ def test_plans_match_the_schema(steps: int) -> None:
 def test_paper_snn_has_the_numbers_of_the_paper() -> None:
     workload = ckptplan.load_workload("paper-snn")
     assert (workload.state_bytes, workload.tape_bytes) == (960, 960)
-    assert (workload.resident_bytes_per_step, workload.resident_bytes) == (96, 216_000)
+    assert (workload.cache_bytes, workload.resident_bytes_per_step, workload.resident_bytes) == (96, 0, 216_000)
     assert workload.steps == 4096
     kinds = {field: basis.kind for field, basis in workload.basis.items()}
     assert {kind for field, kind in kinds.items() if field.endswith("_seconds")} == {"assumed"}

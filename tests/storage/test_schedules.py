@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import ckptplan
 from ckptplan import IllegalAction, InputError, Plan
 from ckptplan.model.record import Parameters
+from ckptplan.paper.setting import load_paper_setting
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.storage.schedules import ACTIONS, ScheduleFormat, load_schedule, schedule_lines
 from ckptplan.storage.schemas import file_schema
@@ -248,7 +249,7 @@ def test_every_action_has_a_name_in_files() -> None:
 def test_long_messages_go_out_and_come_back(name: str, tmp_path: Path) -> None:
     """Far more characters than Python's own reader of CSV takes in one cell."""
     plan = ckptplan.optimize(
-        ckptplan.load_workload("paper-snn").with_steps(100_000),
+        load_paper_setting().workload.with_steps(100_000),
         ckptplan.load_profile("ipu-mk2"),
         strategies=["hierarchical"],
         local_bytes="100 MB",

@@ -22,22 +22,35 @@ names = pytest.mark.parametrize("name", sorted(PARAMETERS))
 
 
 @names
-def test_a_plan_of_version_1_is_read_as_one_of_version_2(name: str, tmp_path: Path) -> None:
+def test_a_plan_of_version_1_is_read_as_one_of_version_3(name: str, tmp_path: Path) -> None:
     plan = ckptplan.load_plan(HERE / f"{name}.json")
-    assert (plan.schema_version, plan.strategy, dict(plan.parameters)) == (2, name, PARAMETERS[name])
+    assert (plan.schema_version, plan.strategy, dict(plan.parameters)) == (3, name, PARAMETERS[name])
     ckptplan.save_plan(plan, tmp_path / "plan.json")
-    assert json.loads((tmp_path / "plan.json").read_text())["schema_version"] == 2
+    assert json.loads((tmp_path / "plan.json").read_text())["schema_version"] == 3
     assert ckptplan.load_plan(tmp_path / "plan.json") == plan
 
 
 @names
 def test_it_says_what_it_said(name: str) -> None:
-    """All but the version and the name."""
+    """All but the version and the name; all caches are kept, and spikes stay resident."""
     document = json.loads((HERE / f"{name}.json").read_text())
     assert document["schema_version"] == 1
     assert list(document["parameters"].values()) == list(PARAMETERS[name].values())
-    translated = {**document, "schema_version": 2, "parameters": PARAMETERS[name]}
-    assert plan_document(ckptplan.load_plan(HERE / f"{name}.json")) == translated
+    translated = {
+        **document,
+        "schema_version": 3,
+        "parameters": PARAMETERS[name],
+        "cache": "all",
+        "predicted": {**document["predicted"], "recomputed_without_cache": 0},
+    }
+    network = document["workload"]["network"]
+    if network is not None and network["activity"]:
+        translated["workload"] = {**document["workload"], "network": {**network, "spikes": "resident"}}
+    plan = ckptplan.load_plan(HERE / f"{name}.json")
+    assert plan.is_regular == translated.pop("regular")
+    document = plan_document(plan)
+    del document["regular"]
+    assert document == translated
 
 
 @names
@@ -68,26 +81,40 @@ def test_parameters_that_no_version_had_are_refused(
         ckptplan.load_plan(path)
 
 
-@pytest.mark.parametrize("version", [0, 3, "1", None])
+@pytest.mark.parametrize("version", [0, 4, "1", None])
 def test_other_versions_are_refused_with_those_that_are_read(version: object, tmp_path: Path) -> None:
     document = json.loads((HERE / "nested.json").read_text())
     path = tmp_path / "plan.json"
     path.write_text(json.dumps({**document, "schema_version": version}))
     with pytest.raises(InputError, match="this ckptplan does not read version") as caught:
         ckptplan.load_plan(path)
-    assert (caught.value.field, caught.value.accepted) == ("schema_version", "1 or 2")
+    assert (caught.value.field, caught.value.accepted) == ("schema_version", "1 or 2 or 3")
 
 
-def test_version_1_of_profiles_workloads_and_schedules_has_no_successor(tmp_path: Path) -> None:
+def test_version_1_of_profiles_and_schedules_has_no_successor(tmp_path: Path) -> None:
     """What did not change keeps its version: older programs still read it."""
     ckptplan.save_schedule(ckptplan.load_plan(HERE / "nested.json"), tmp_path / "schedule.jsonl")
     head = json.loads((tmp_path / "schedule.jsonl").read_text().splitlines()[0])
     assert head["schema_version"] == 1
     assert head["parameters"] == PARAMETERS["nested"]
     ckptplan.save_profile(ckptplan.load_profile("ipu-mk2"), tmp_path / "profile.toml")
-    ckptplan.save_workload(ckptplan.load_workload("paper-snn"), tmp_path / "workload.toml")
-    for name in ("profile", "workload"):
-        assert "schema_version = 1\n" in (tmp_path / f"{name}.toml").read_text()
+    assert "schema_version = 1\n" in (tmp_path / "profile.toml").read_text()
+
+
+def test_a_workload_of_version_1_keeps_the_spikes_of_all_steps(tmp_path: Path) -> None:
+    workload = ckptplan.load_workload("paper-snn")
+    ckptplan.save_workload(workload, tmp_path / "workload.toml")
+    text = (tmp_path / "workload.toml").read_text()
+    assert "schema_version = 2\n" in text
+    earlier = text.replace("schema_version = 2", "schema_version = 1").replace(
+        "[basis.cache_bytes]", "[basis.resident_bytes_per_step]"
+    )
+    (tmp_path / "workload.toml").write_text(earlier)
+    before = ckptplan.load_workload(tmp_path / "workload.toml")
+    assert (before.cache_bytes, before.resident_bytes_per_step) == (0, 96)
+    assert (workload.cache_bytes, workload.resident_bytes_per_step) == (96, 0)
+    ckptplan.save_workload(before, tmp_path / "workload.toml")
+    assert ckptplan.load_workload(tmp_path / "workload.toml") == before
 
 
 @pytest.mark.parametrize("path", DECIDED, ids=lambda path: path.stem)

@@ -64,7 +64,7 @@ def test_more_slots_than_checkpoints_change_nothing() -> None:
 def test_schedules_of_equal_chunks_are_regular(
     name: str, setting: dict[str, int], steps: int, regular: bool
 ) -> None:
-    assert CLOSED[name].regular(Parameters(setting), steps=steps) == regular
+    assert CLOSED[name].is_regular(Parameters(setting), steps=steps) == regular
 
 
 def test_settings_of_revolve_whose_steps_cannot_be_counted_are_excluded() -> None:

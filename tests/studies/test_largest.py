@@ -1,19 +1,21 @@
 """``ckptplan.largest``: the largest T, batch and network that fit, and no larger one does."""
 
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import ckptplan
-from ckptplan import Infeasible, InputError, Workload
+from ckptplan import Infeasible, InputError, Workload, units
 from ckptplan.model.network import Network
+from ckptplan.paper.setting import load_paper_setting
 from ckptplan.planning.request import Request
 from ckptplan.search.question import find_reason
 from tests.support import CLOSED
 
-PAPER = ckptplan.load_workload("paper-snn")
+PAPER = load_paper_setting().workload
 IPU = ckptplan.load_profile("ipu-mk2")
 H200 = ckptplan.load_profile("nvidia-h200")
 
@@ -100,7 +102,8 @@ def test_the_largest_batch_and_network(quantity: str, name: str, overhead: float
     change = workload.with_batch if quantity == "batch" else workload.with_neurons
     assert reach.plan is not None
     assert reach.plan.workload == change(reach.value)
-    assert not any(fits(change(reach.value + more), name, max_overhead=overhead) for more in range(1, 100))
+    beyond = range(1, 2 if overhead is None else 100)
+    assert not any(fits(change(reach.value + more), name, max_overhead=overhead) for more in beyond)
     assert reach.bound_by == ("max_overhead" if overhead is not None and name == "double" else "local_bytes")
 
 
@@ -117,6 +120,41 @@ def test_a_larger_network_may_need_less_where_chunks_grow_with_the_sizes(batch: 
     assert fits(workload.with_neurons(reach.value), "growing", local_bytes=local)
     beyond = range(reach.value + 1, reach.value + 100)
     assert not any(fits(workload.with_neurons(more), "growing", local_bytes=local) for more in beyond)
+
+
+@pytest.mark.parametrize("overhead", [None, "25%"])
+@pytest.mark.parametrize("deadline", ["1 us", "5 ms", "40 ms"])
+def test_the_largest_value_within_a_deadline_is_the_last_one_whose_plan_keeps_it(
+    deadline: str, overhead: str | None
+) -> None:
+    """Within limits on the memory, on the overhead, and on the time of a batch."""
+    ask: dict[str, Any] = {"max_overhead": overhead, "strategies": "closed"}
+    reaches = ckptplan.largest("T", "paper-snn", "ipu-mk2", deadline=deadline, **ask)
+    seconds = units.parse_seconds(deadline)
+    assert reaches.deadline == seconds
+    for name, reach in reaches.items():
+        assert reach.proved
+        plan = reach.plan
+        assert (plan is None) == (reach.value == 0)
+        if plan is not None:
+            assert plan.predicted.seconds <= seconds * (1 + 1e-9)
+        try:
+            further = ckptplan.optimize(
+                "paper-snn", "ipu-mk2", steps=reach.value + 1, strategies=name, max_overhead=overhead
+            )
+        except Infeasible:
+            assert reach.bound_by != "deadline"
+        else:
+            assert reach.bound_by == "deadline"
+            assert further.predicted.seconds > seconds
+
+
+def test_a_sequence_fits_if_its_chunks_do_with_any_number_of_caches() -> None:
+    """Growing chunks are fewer with more caches, which may need less memory than the fewest."""
+    longest = ckptplan.largest("T", "paper-snn", "ipu-mk2", strategies="growing")["growing"]
+    assert longest.value == 88_240
+    assert longest.plan is not None
+    assert longest.plan.parameters.cached_steps > longest.plan.parameters.chunk_size
 
 
 def test_what_bounds_nothing_is_told() -> None:

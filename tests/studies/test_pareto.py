@@ -8,10 +8,11 @@ import pytest
 
 import ckptplan
 from ckptplan import Infeasible, InputError, ParetoFront, Plan
+from ckptplan.paper.setting import load_paper_setting
 from ckptplan.planning.request import RESOLUTION
 from ckptplan.recursion import problem as problems
 
-WORKLOAD = ckptplan.load_workload("paper-snn").with_steps(64)
+WORKLOAD = load_paper_setting().workload.with_steps(64)
 IPU = ckptplan.load_profile("ipu-mk2")
 
 

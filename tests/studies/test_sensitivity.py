@@ -9,6 +9,7 @@ import ckptplan
 from ckptplan.cost.case import Case
 from ckptplan.errors import InputError
 from ckptplan.model.budget import Budget
+from ckptplan.paper.setting import load_paper_setting
 from ckptplan.planning.request import RESOLUTION, Request
 from ckptplan.report.formats import TEXT
 from ckptplan.report.sensitivity import view_sensitivity
@@ -28,7 +29,7 @@ from ckptplan.studies.sensitivity import (
 )
 from tests.support import ask
 
-SNN = ckptplan.load_workload("paper-snn")
+SNN = load_paper_setting().workload
 IPU = ckptplan.load_profile("ipu-mk2")
 
 
@@ -51,7 +52,7 @@ def planned(name: str, factor: float, **wishes: Any) -> ckptplan.Plan | None:
 
 
 def test_every_input_is_varied_by_every_factor(study: Sensitivity) -> None:
-    zero = ("workspace", "advance", "chunk", "save", "load")
+    zero = ("cache", "workspace", "advance", "chunk", "save", "load")
     expected = [name for name in INPUTS if not name.startswith(zero)]
     assert [influence.name for influence in study.influences] == expected
     for one in study.influences:

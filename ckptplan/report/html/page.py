@@ -7,94 +7,110 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Any, ClassVar
 
-from ckptplan.cost.case import Case
 from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
-from ckptplan.model.prediction import BasisEntry
 from ckptplan.report.basis import explain_basis
-from ckptplan.report.blocks import Block, Chart, Field, Schedules, Section, Table
-from ckptplan.report.fields import FACTS, make_plan_record
-from ckptplan.report.formats import View
-from ckptplan.report.front import list_sections
-from ckptplan.report.plan import Results, view_comparison, view_plan
-from ckptplan.report.sensitivity import view_sensitivity
+from ckptplan.report.blocks import Block, Field, Heading, Paragraph, Table
+from ckptplan.report.fields import FACTS, describe_plan
+from ckptplan.report.formats import ShownPlan, View
+from ckptplan.report.picture import Chart
 from ckptplan.report.sketch import Detail, Sketch, TooLongToDraw, sketch_schedule
 from ckptplan.schedule.simulator import IllegalAction
 from ckptplan.storage.plans import plan_text
-from ckptplan.studies.pareto import ParetoFront
-from ckptplan.studies.sensitivity import Sensitivity
-from ckptplan.units import format_count, format_seconds
+from ckptplan.units import format_count, format_seconds, sizes_like
 from ckptplan.version import __version__
 from ckptplan.wording import escape_controls
 
+#: The facts of a plan that a page prints beside the schedule.
+_FACTS = (*FACTS, Field("recomputed_steps", "steps run again"))
+#: Actions that are read for the schedules of all plans together, and characters of all their files.
+_ACTIONS, _CHARACTERS = 200_000, 40_000
+#: How finely the plan that is shown at first is drawn, and each of the others.
+_WHOLE, _ONE_OF_MANY = Detail(), Detail(bars=150, intervals=60, actions=50_000)
+
 
 @dataclass(frozen=True, kw_only=True)
-class ShownPlan:
-    """A plan that can be chosen on a page: its facts, its schedule or why there is none, and its file."""
+class Section:
+    """A part of a page, with a heading of its own: blocks, charts and plans to choose."""
 
-    kind: ClassVar[str] = "plan"
-    label: str
-    facts: Sequence[tuple[str, str]]
-    #: The SVG of the schedule, '' if it is left out, and what it shows or why it is left out.
-    svg: str
-    caption: str
-    #: The file as a link that needs no server, '' if it is left out for its size.
-    link: str
-    #: Whether it is shown at first.
-    first: bool = False
+    name: str
+    title: str
+    blocks: Sequence[Block | Chart | ShownPlans]
 
 
 @dataclass(frozen=True)
 class ShownPlans:
-    """The plans of a page, and a table to choose one of them."""
+    """The plans of a page: the label of each, its facts, schedule and file, and which is shown at first.
+
+    ``svg`` is '' for a schedule that is left out, which the caption then explains; ``link`` is '' for a file
+    that is left out for its size.
+    """
 
     kind: ClassVar[str] = "plans"
-    plans: Sequence[ShownPlan]
+    plans: Sequence[dict[str, Any]]
 
 
-def render_page(view: View, *, command: str = "") -> str:
-    """Return a result as HTML; ``command`` is what made it."""
+def render_page(*views: View, command: str = "") -> str:
+    """Return results as one HTML page named after the first result; ``command`` is the command that made it."""
     script = _asset("page.js")
-    parts = (one if isinstance(one, Section) else _show_schedules(one) for one in view.sections())
-    basis = explain_basis(tuple(dict.fromkeys(view.basis())))
-    sections = _drop_repeated([*parts, Section("basis", "Estimate basis", basis)])
-    return str(
-        _template().render(
-            title=view.title,
-            lede=view.lede,
-            sections=sections,
-            command=command,
-            version=__version__,
-            style=_as_is(_asset("page.css")),
-            script=_as_is(script),
-            policy=_make_policy(script),
-            draw=_draw_chart,
+    with sizes_like(views[0].memory):
+        sections = [_make_section(view) for view in views]
+        basis = tuple(dict.fromkeys(entry for view in views for entry in view.basis()))
+        sections.append(Section(name="basis", title="Estimate basis", blocks=[*explain_basis(basis)]))
+        return str(
+            _template().render(
+                title=f"{views[0].heading}: {views[0].title}",
+                sections=_drop_repeated(sections),
+                command=command,
+                version=__version__,
+                style=_as_is(_asset("page.css")),
+                script=_as_is(script),
+                policy=_make_policy(script),
+                draw=_draw_chart,
+            )
         )
-    )
+
+
+def _make_section(view: View) -> Section:
+    """Return the picture of a result, the schedules of its plans, and its text."""
+    blocks, plans, chart = list[Block | Chart | ShownPlans](), view.plans(), view.chart()
+    if chart is not None:
+        dots = {"plans": [shown.plan for shown in plans]} if chart.has_dots else {}
+        blocks.append(replace(chart, options={**chart.options, **dots}))
+    if plans:
+        blocks.append(_show_plans(plans))
+    return Section(name=view.kind or "plan", title=view.heading, blocks=[*blocks, *view.blocks()])
 
 
 def _draw_chart(chart: Chart) -> Any:
     from ckptplan.report.plots.svg import make_page_svg
 
-    return _as_is(make_page_svg(chart.draw(), chart.name))
+    return _as_is(make_page_svg(chart.draw(), chart.drawing))
 
 
 def _drop_repeated(sections: Sequence[Section]) -> list[Section]:
     """Return sections with every table and text once, where it comes last, and without empty ones."""
     later: set[Block] = set()
-    kept = []
+    kept: list[Section] = []
     for section in reversed(sections):
-        blocks = tuple(one for one in section.blocks if not isinstance(one, Block) or one not in later)
-        later |= {one for one in blocks if isinstance(one, Block)}
+        blocks: list[Block | Chart | ShownPlans] = []
+        is_kept = False
+        for block in reversed(section.blocks):
+            # A heading stays with what follows it.
+            if not isinstance(block, Heading):
+                is_kept = not isinstance(block, Table | Paragraph) or block not in later
+            if is_kept:
+                blocks.insert(0, block)
+        later |= {block for block in blocks if isinstance(block, Table | Paragraph)}
         if blocks:
-            kept.append(replace(section, blocks=blocks))
-    return kept[::-1]
+            kept.insert(0, replace(section, blocks=blocks))
+    return kept
 
 
 def _make_policy(script: str) -> str:
@@ -132,70 +148,36 @@ def _template() -> Any:
     return environment.from_string(_asset("page.html.j2"))
 
 
-#: What a page says of a plan beside its schedule.
-_FACTS = (*FACTS, Field("recomputed_steps", "steps run again"))
-#: Actions that are read for the schedules of all plans together, and characters of all their files.
-_ACTIONS, _CHARACTERS = 200_000, 40_000
-#: How finely the plan of a page is drawn, and each of the others.
-_WHOLE, _ONE_OF_MANY = Detail(), Detail(bars=150, intervals=60, actions=50_000)
-
-
-def view_report(plan: Plan, compared: Results, *, front: ParetoFront, study: Sensitivity | None) -> View:
-    """Return all that is known about a plan: the front around it, its rivals, and what its inputs do to it."""
-    about = view_plan(plan, lambda: compared)
-    rivals = view_comparison(compared, Case(workload=plan.workload, profile=plan.profile))
-    inputs = None if study is None else view_sensitivity(study)
-
-    def list_parts() -> Iterator[Section | Schedules]:
-        yield Section("plan", "The plan", about.blocks())
-        yield from list_sections(front, own=plan)
-        yield from (one for one in rivals.sections() if isinstance(one, Section))
-        yield from () if inputs is None else inputs.sections()
-
-    def list_basis() -> Sequence[BasisEntry]:
-        return (*about.basis(), *(() if inputs is None else inputs.basis()))
-
-    return replace(about, sections=list_parts, basis=list_basis)
-
-
-def _show_schedules(chosen: Schedules) -> Section:
+def _show_plans(plans: Sequence[ShownPlan]) -> ShownPlans:
     """Return plans for a page; a plan whose schedule or file is too long for the page says so."""
-    actions, characters = _ACTIONS, _CHARACTERS
-    own = [] if chosen.own is None else [(f"{chosen.own.strategy}, the plan of this report", chosen.own)]
-    shown: list[ShownPlan] = []
-    for place, (label, plan) in enumerate((*own, *chosen.plans)):
-        is_own = place < len(own)
-        detail = _WHOLE if is_own else replace(_ONE_OF_MANY, actions=min(_ONE_OF_MANY.actions, actions))
-        svg, caption, read = _draw_schedule(plan, f"schedule-{place}", detail)
-        actions -= 0 if is_own else read
-        table, content = Table.of(_FACTS, [make_plan_record(plan)]), plan_text(plan)
-        link = ""
+    actions, characters, made = _ACTIONS, _CHARACTERS, []
+    for place, shown in enumerate(plans):
+        detail = _WHOLE if shown.first else replace(_ONE_OF_MANY, actions=min(_ONE_OF_MANY.actions, actions))
+        svg, caption, read = _draw_schedule(shown.plan, f"schedule-{place}", detail)
+        actions -= 0 if shown.first else read
+        content, link = plan_text(shown.plan), ""
         if len(content) <= characters:
             characters -= len(content)
             link = f"data:application/json;base64,{base64.b64encode(content.encode()).decode('ascii')}"
-        facts = [(name, text or "none") for name, text in zip(table.headings, table.texts[0], strict=True)]
-        first = place == chosen.first
-        shown.append(ShownPlan(label=label, facts=facts, svg=svg, caption=caption, link=link, first=first))
-    return Section("schedule", chosen.title, [ShownPlans(shown)] if shown else [])
+        facts = [(name, text or "none") for name, text in describe_plan(shown.plan, _FACTS)]
+        about = {"label": shown.label, "facts": facts, "first": shown.first}
+        made.append({**about, "svg": svg, "caption": caption, "link": link})
+    return ShownPlans(made)
 
 
 def _draw_schedule(plan: Plan, name: str, detail: Detail) -> tuple[str, str, int]:
     """Return the schedule of a plan as SVG, what it shows or why there is none, and the actions read for it."""
-    from ckptplan.report.plots.schedule import draw_sketch
+    from ckptplan.report.plots import make_picture
     from ckptplan.report.plots.svg import make_page_svg
 
     try:
         sketch = sketch_schedule(plan, detail=detail)
     except TooLongToDraw as error:
-        read = (
-            f"its first {format_count(error.most)} actions were" if error.most else "none of its actions were"
-        )
-        return "", f"The schedule is too long to be drawn here: {read} read.", error.most
-    except IllegalAction as error:
-        return "", f"The schedule breaks a law: {error}", 0
-    except InputError as error:
+        return "", f"The schedule is too long to be drawn here: {error.message}.", error.most
+    except (IllegalAction, InputError) as error:
         return "", f"There is no schedule: {error}", 0
-    return _as_is(make_page_svg(draw_sketch(plan, sketch), name)), _describe_sketch(sketch), sketch.actions
+    svg = _as_is(make_page_svg(make_picture(plan, sketch=sketch), name))
+    return svg, _describe_sketch(sketch), sketch.actions
 
 
 def _describe_sketch(sketch: Sketch) -> str:

@@ -1,28 +1,22 @@
-"""Figures and their files: new ones in a size, those of the caller, tooltips, and PNG, SVG and PDF."""
+"""Makes figures of a given size or draws into those of the caller, and writes PNG, SVG and PDF files."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from io import BytesIO, StringIO
+from io import BytesIO
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from ckptplan.report.picture import PAGE, Size, picture_format
+from ckptplan.report.plots import svg
 from ckptplan.report.plots.style import LINE_WIDTH, use_style
 from ckptplan.storage.files import write_bytes
 
 #: Dots an inch of pictures in notebooks.
 SCREEN_DOTS = 100
-#: Points of a picture that have a tooltip.
-MOST_TOOLTIPS = 400
-#: In the link of a point: where its text begins, and ends of lines of the text, which a link may not hold.
-_TEXT, _NEWLINE = "\N{SYMBOL FOR START OF TEXT}", "\N{SYMBOL FOR NEWLINE}"
-_POINT = re.compile(f'<a xlink:href="([^"{_TEXT}]*){_TEXT}([^"]*)"[^>]*>(.*?)</a>', re.DOTALL)
 
 
 class ShownAxes(Axes):
@@ -41,10 +35,13 @@ class ShownFigure(Figure):
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """How a kind of result is drawn: on one pair of axes, or in a figure where it has several panels."""
+    """How a kind of result is drawn: on one pair of axes, or in a figure where it has several panels.
 
-    on_axes: Callable[[Any, Axes], None] | None = None
-    in_figure: Callable[[Any, Figure], None] | None = None
+    Both functions take the result, the target, and options as keyword arguments.
+    """
+
+    on_axes: Callable[..., None] | None = None
+    in_figure: Callable[..., None] | None = None
     #: Inches on a page.
     height: Callable[[Any, Size], float] = lambda result, size: 3.6  # noqa: ARG005
 
@@ -65,45 +62,12 @@ def save_figure(figure: Figure, path: str) -> None:
     write_bytes(path, render(figure, picture_format(path)))
 
 
-def add_tooltips(
-    ax: Axes, x: Sequence[float], y: Sequence[float], texts: Sequence[str], *, links: Sequence[str] = ()
-) -> None:
-    """Add a point for each text, which SVG files and pages show where the pointer is.
-
-    With ``links``, as ``#plan-3``, the points are dots that lead there; without, they cannot be seen.
-    """
-    lines = (text.replace("\n", _NEWLINE) for text in texts)
-    urls = [f"{link}{_TEXT}{text}" for link, text in zip(links or [""] * len(texts), lines, strict=True)]
-    look: dict[str, Any] = {"color": "none", "s": 60}
-    if links:
-        look = {"facecolor": "white", "edgecolor": "black", "s": 26}
-    ax.autoscale(enable=False)
-    ax.scatter(x, y, urls=urls, zorder=7, gid="tips", **look)
-
-
 def render(figure: Any, form: str, *, dots: float | None = None) -> bytes:
     """Return the bytes of a picture, the same ones for the same figure; ``dots`` an inch of a PNG."""
     if form == "svg":
-        return render_svg(figure).encode()
+        return svg.render_svg(figure).encode()
     file = BytesIO()
     with use_style():
         metadata = {"CreationDate": None} if form == "pdf" else None
         figure.savefig(file, format=form, dpi=dots or "figure", metadata=metadata)
     return file.getvalue()
-
-
-def render_svg(figure: Any) -> str:
-    """Return a picture as SVG with native tooltips."""
-    file, dots = StringIO(), figure.dpi
-    with use_style():
-        # ``savefig`` draws twice: once for the layout, and again for the file.
-        FigureCanvasSVG(figure).print_svg(file, metadata={"Date": None})  # type: ignore[no-untyped-call]
-    figure.dpi = dots
-    return _POINT.sub(_write_tooltip, file.getvalue())
-
-
-def _write_tooltip(found: re.Match[str]) -> str:
-    """Return a point with a native tooltip, within a link if it has one."""
-    link, text, point = found.groups()
-    title = f"<title>{text.replace(_NEWLINE, chr(10))}</title>{point}"
-    return f'<a xlink:href="{link}">{title}</a>' if link else f"<g>{title}</g>"

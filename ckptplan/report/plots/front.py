@@ -11,17 +11,16 @@ from typing import Any
 import numpy as np
 from matplotlib import rcParams
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ckptplan.cost.case import Case
 from ckptplan.cost.exact import overhead
 from ckptplan.model.plan import Plan
 from ckptplan.report.fields import describe_plan, describe_resident, name_job
-from ckptplan.report.picture import PAGE, Size
 from ckptplan.report.plots import style
-from ckptplan.report.plots.figures import Drawing, add_tooltips, make_figure
+from ckptplan.report.plots.figures import Drawing
 from ckptplan.report.plots.labels import Labels
+from ckptplan.report.plots.svg import add_tooltips
 from ckptplan.search.trace_solved import spread_places
 from ckptplan.studies.pareto import ParetoFront
 from ckptplan.units import format_bytes, format_percent, format_seconds
@@ -32,24 +31,11 @@ _MOST_POINTS = 400
 _VISIBLE = 0.02
 
 
-def make_front(
-    front: ParetoFront, size: Size = PAGE, *, every: bool = False, plans: Sequence[Plan] = ()
-) -> Figure:
-    """Return the picture of a front; ``plans`` are dots of a page that lead to their schedules."""
-
-    def draw(figure: Figure) -> None:
-        ax = figure.add_subplot()
-        draw_front(front, ax, every=every)
-        _add_plans(front, ax, plans)
-
-    return make_figure(draw, size)
-
-
-def draw_front(front: ParetoFront, ax: Axes, *, every: bool = False) -> None:
+def draw_front(front: ParetoFront, ax: Axes, *, every: bool = False, plans: Sequence[Plan] = ()) -> None:
     """Draw the front of all strategies over those of each, the budget, and the best plan within it.
 
-    ``every`` strategy has a colour and a label if wanted, not only the paper's. Raises Infeasible for an empty
-    front.
+    ``every`` strategy has a colour and a label if wanted, not only the paper's. ``plans`` are dots of a page
+    that lead to their schedules. Raises Infeasible for an empty front.
     """
     if not len(front) and (reason := front.lacks(front.budget_bytes)) is not None:
         raise reason
@@ -69,7 +55,7 @@ def draw_front(front: ParetoFront, ax: Axes, *, every: bool = False) -> None:
     grey = {"color": style.GREY, "linewidth": 0.5 * wide}
     lines = {
         name: _draw_curve(front.by_strategy[name], ax, looks.get(name, grey))
-        for name in sorted(front.by_strategy, key=lambda one: [*order, one].index(one))
+        for name in sorted(front.by_strategy, key=lambda each: [*order, each].index(each))
     }
     # Below the curves in colour, so that they show which of them is the best one.
     best = _draw_curve(front, ax, {"color": "black", "linewidth": 2.8 * wide, "zorder": 2.5})
@@ -80,16 +66,18 @@ def draw_front(front: ParetoFront, ax: Axes, *, every: bool = False) -> None:
     labels.label_line(best, "best of all", fontweight="bold")
     for name in coloured:
         labels.label_line(lines[name], name)
+    if len(plans) > 1:
+        _add_plans(front, ax, plans)
 
 
 def _set_axes(front: ParetoFront, ax: Axes) -> None:
     """Set the scales: memory beside what every schedule needs; time up to +100 %, or above the best plan."""
     memory, place = front.schedule_bytes, front.place_within(front.budget_bytes)
-    slowest = max(float(one.overhead.max()) for one in front.by_strategy.values())
+    slowest = max(float(curve.overhead.max()) for curve in front.by_strategy.values())
     best = float(front.overhead.min() if place is None else front.overhead[place])
     top = max(0.02, min(1.1 * slowest, max(1.0, 1.3 * best)))
     least = float(memory[np.flatnonzero(front.overhead <= top)[0]])
-    most = max(float(one.schedule_bytes.max()) for one in front.by_strategy.values())
+    most = max(float(curve.schedule_bytes.max()) for curve in front.by_strategy.values())
     free = min(max(front.budget_bytes - front.resident_bytes, least / 16), 16 * most)
     room = 0.06 * np.log(max(least, most, free) / min(least, free)) + 0.1
     ax.set_xscale("log", base=2)
@@ -168,11 +156,10 @@ def _mark_best(front: ParetoFront, ax: Axes, labels: Labels) -> None:
 
 def _add_plans(front: ParetoFront, ax: Axes, plans: Sequence[Plan]) -> None:
     """Add dots with tooltips that lead to plans of the page, numbered in their order."""
-    if plans:
-        memory = [max(1, plan.predicted.local_peak_bytes - front.resident_bytes) for plan in plans]
-        texts = ["\n".join(f"{title}: {text}" for title, text in describe_plan(plan)) for plan in plans]
-        links = [f"#plan-{place}" for place in range(len(plans))]
-        add_tooltips(ax, memory, [plan.predicted.overhead for plan in plans], texts, links=links)
+    memory = [max(1, plan.predicted.local_peak_bytes - front.resident_bytes) for plan in plans]
+    texts = ["\n".join(f"{title}: {text}" for title, text in describe_plan(plan)) for plan in plans]
+    links = [f"#plan-{place}" for place in range(len(plans))]
+    add_tooltips(ax, memory, [plan.predicted.overhead for plan in plans], texts, links=links)
 
 
-DRAWING = Drawing(on_axes=draw_front)
+DRAWINGS = {"front": Drawing(on_axes=draw_front)}

@@ -16,6 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.lines import Line2D
 from matplotlib.text import Annotation, Text
 from matplotlib.transforms import Bbox
+from scipy.ndimage import maximum_filter
 
 from ckptplan.report.plots.style import find_figure, lay_out
 from ckptplan.wording import escape_controls
@@ -95,7 +96,7 @@ class Labels:
         self._taken[x0 : x1 + 1, y0 : y1 + 1] += 1
 
     def _trace(self, line: Line2D) -> _Squares:
-        """Return which squares a line passes through, shape (width, height)."""
+        """Return which squares a line covers, shape (width, height)."""
         squares = np.zeros(self._shape)
         with np.errstate(invalid="ignore"):
             corners = line.get_transform().transform_path(line.get_path()).vertices
@@ -109,7 +110,8 @@ class Labels:
         x, y = (corners[start] + share[:, None] * np.diff(corners, axis=0)[start]).astype(int).T
         inside = (x >= 0) & (y >= 0) & (x < self._shape[0]) & (y < self._shape[1])
         squares[x[inside], y[inside]] = 1
-        return squares
+        covered: _Squares = maximum_filter(squares, size=max(1, round(line.get_linewidth())))
+        return covered
 
 
 def _accumulate(squares: _Squares) -> _Squares:

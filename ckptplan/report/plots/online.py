@@ -37,4 +37,4 @@ def draw_online(factors: OnlineFactors, ax: Axes) -> None:
         labels.label_line(line, name)
 
 
-DRAWING = Drawing(on_axes=draw_online, height=lambda *_: 3.0)
+DRAWINGS = {"online": Drawing(on_axes=draw_online, height=lambda *_: 3.0)}

@@ -14,14 +14,11 @@ from matplotlib.figure import Figure
 from ckptplan.cost.case import Case
 from ckptplan.model.plan import Plan
 from ckptplan.report.fields import describe_resident, format_parameters, name_job
-from ckptplan.report.picture import PAGE, Size
 from ckptplan.report.plots import style
-from ckptplan.report.plots.figures import Drawing, make_figure
+from ckptplan.report.plots.figures import Drawing
 from ckptplan.report.sketch import FINE, Sketch, sketch_schedule
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
 
-#: The height of a picture in inches on a page.
-_HEIGHT = 4.4
 #: Label and colour of each kind of action, in the order of the legend.
 _KINDS: Mapping[str, tuple[str, str]] = {
     "forward": ("first run", style.GREEN),
@@ -113,11 +110,4 @@ def _draw_memory(plan: Plan, held: npt.NDArray[np.float64], ax: Axes, *, unit: f
     style.set_bytes_axis(ax.yaxis, most=3)
 
 
-def draw_sketch(plan: Plan, sketch: Sketch, size: Size = PAGE, *, schedule: str | None = None) -> Figure:
-    """Return the picture of a timeline of a plan, or of another ``schedule`` at the costs of the plan."""
-    return make_figure(
-        lambda figure: draw_schedule(plan, figure, sketch=sketch, schedule=schedule), size, height=_HEIGHT
-    )
-
-
-DRAWING = Drawing(in_figure=draw_schedule, height=lambda *_: _HEIGHT)
+DRAWINGS = {"schedule": Drawing(in_figure=draw_schedule, height=lambda *_: 4.4)}

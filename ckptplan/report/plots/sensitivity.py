@@ -16,7 +16,8 @@ from matplotlib.ticker import MaxNLocator
 from ckptplan.report.fields import name_job
 from ckptplan.report.picture import PAGE, Size
 from ckptplan.report.plots import style
-from ckptplan.report.plots.figures import Drawing, add_tooltips
+from ckptplan.report.plots.figures import Drawing
+from ckptplan.report.plots.svg import add_tooltips
 from ckptplan.report.sensitivity import TRIFLE, format_values, list_changes, select_influences
 from ckptplan.studies.sensitivity import FACTORS, Influence, Sensitivity
 from ckptplan.units import format_percent, format_seconds
@@ -58,7 +59,7 @@ def draw_sensitivity(study: Sensitivity, figure: Figure) -> None:
     title = style.wrap_lines(figure, head, name_job(study.workload, study.profile))
     figure.suptitle(title, x=0.01, ha="left", size="medium", weight="bold")
     figure.supylabel("change of the time", size="medium")
-    few = f"changes under {100 * TRIFLE:g} %: {', '.join(one.name for one in trifles)}"
+    few = f"changes under {100 * TRIFLE:g} %: {', '.join(influence.name for influence in trifles)}"
     _add_legend(figure, influences, style.wrap_lines(figure, few) if trifles else "")
 
 
@@ -113,9 +114,9 @@ def _draw_influence(influence: Influence, ax: Axes) -> None:
 def _list_break_evens(influence: Influence) -> list[tuple[bool, float, str | None]]:
     """Return whether changes lie below the present value, their factors, and the strategies beyond them."""
     return [
-        (one.factor < 1, one.factor, one.below if one.factor < 1 else one.above)
-        for one in influence.break_evens
-        if _LEAST < one.factor < _MOST
+        (change.factor < 1, change.factor, change.below if change.factor < 1 else change.above)
+        for change in influence.break_evens
+        if _LEAST < change.factor < _MOST
     ]
 
 
@@ -130,4 +131,4 @@ def _find_height(study: Sensitivity, size: Size) -> float:
     return 1.2 + 1.45 * max(1, ceil(len(select_influences(study)[0]) / _count_columns(size.width)))
 
 
-DRAWING = Drawing(in_figure=draw_sensitivity, height=_find_height)
+DRAWINGS = {"sensitivity": Drawing(in_figure=draw_sensitivity, height=_find_height)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from math import ceil, log2
 from typing import Any
 
@@ -20,9 +21,9 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
-from matplotlib.ticker import FuncFormatter, LogLocator, MultipleLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, MultipleLocator, NullFormatter
 
-from ckptplan.units import format_bytes
+from ckptplan.units import are_decimal, format_bytes
 from ckptplan.wording import escape_controls
 
 #: Okabe and Ito's colours (jfly.uni-koeln.de/color).
@@ -63,9 +64,9 @@ _STYLE: dict[str, Any] = {
 
 
 @contextmanager
-def use_style(**more: Any) -> Iterator[None]:
+def use_style(**changes: Any) -> Iterator[None]:
     """Apply the style of the package, with ``more`` settings, where the user has none of their own."""
-    wanted = {**_STYLE, **more}
+    wanted = {**_STYLE, **changes}
     settings: Any = mpl.rcParams
     defaults: Any = mpl.rcParamsDefault
     own = {name: value for name, value in wanted.items() if settings[name] == defaults[name]}
@@ -141,13 +142,21 @@ def format_axis(axis: Axis, form: Callable[[float], str]) -> None:
 
 
 def set_bytes_axis(axis: Axis, *, most: int = 6) -> None:
-    """Label an axis of bytes at powers of two, or at multiples of one; its limits are set before."""
+    """Label an axis of bytes at powers of two, or at multiples of one; its limits are set before.
+
+    In decimal units, labels stand at round numbers.
+    """
     low, high = sorted(axis.get_view_interval())
-    if axis.get_scale() == "log" and high > 4 * low:
+    is_log = axis.get_scale() == "log" and high > 4 * low
+    if are_decimal():
+        parts = (1, 2, 5) if high < 100 * low else (1,)
+        axis.set_major_locator(LogLocator(subs=parts, numticks=most) if is_log else MaxNLocator(most))
+    elif is_log:
         axis.set_major_locator(LogLocator(base=2.0 ** max(1, ceil(log2(high / low) / most))))
     else:
         axis.set_major_locator(MultipleLocator(2.0 ** max(0, ceil(log2((high - low) / most)))))
-    format_axis(axis, format_bytes)
+    # Texts are made when the figure is saved.
+    format_axis(axis, partial(format_bytes, like=1000 if are_decimal() else 0))
 
 
 def set_share_axis(axis: Axis) -> None:

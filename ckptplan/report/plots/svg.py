@@ -1,102 +1,116 @@
-"""Figures as SVG within a page: native tooltips, and lines and words in the colours of the page."""
+"""Figures as SVG with native tooltips: as files, and within a page, in the colours of the page."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from io import StringIO
+from typing import Any
 from xml.etree import ElementTree
 
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 
-from ckptplan.report.plots.figures import render_svg
+from ckptplan.report.plots.style import use_style
 
-#: Numbers of coordinates, of which a tenth of a point is enough, and commands of a path with their numbers.
-_NUMBER, _COMMAND = re.compile(r"-?\d+\.\d+"), re.compile(r"([A-Za-z])([^A-Za-z]*)")
-#: What names a part of the picture: ``url(#part)`` and ``href="#part"``.
-_REFERENCE = re.compile(r"(?:(?<=url\()|(?<=href=\")|^)#([^)\"]+)")
-#: The list of families in which matplotlib looks for a font.
-_FONT = re.compile(r"'DejaVu Sans'[^;]*")
-_LEFT_TO_PAGE = re.compile(r"(?:stroke-line(?:cap|join): \w+|text-anchor: start)(?:; )?|(?<=;) ")
-#: A rotation by nothing, which matplotlib writes for level texts.
-_LEVEL = re.compile(r"rotate\(-?0(?:\.0)? [^)]*\)")
+_SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
+#: In the link of a point: where its text begins, and ends of lines of the text, which a link may not hold.
+_TEXT, _NEWLINE = "\N{SYMBOL FOR START OF TEXT}", "\N{SYMBOL FOR NEWLINE}"
+#: Points of a picture that have a tooltip.
+MOST_TOOLTIPS = 400
 #: The group of points with tooltips.
 _TIPS = "tips"
-#: Parts that say nothing within a page.
-_LEFT_OUT = ("metadata", "style")
-#: What takes a colour of the page, in ``style`` and other attributes.
-_THEMED = (("stroke: #000000", "stroke: currentColor"), ("fill: #ffffff", "fill: Canvas"))
+#: Numbers of coordinates, of which a tenth of a point is enough, and the space around commands of a path.
+_NUMBER, _AROUND_COMMAND = re.compile(r"-?\d+\.\d+"), re.compile(r"\s*([A-Za-z])\s*")
+#: References to a part of the picture: ``url(#part)`` and ``href="#part"``.
+_REFERENCE = re.compile(r"(?:(?<=url\()|^)#([^)\"]+)")
+#: Otherwise files say when they were made, and by which version.
+_NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+#: Changes of ``style`` within a page, which has its own colours and font.
+_THEMED = {"stroke: #000000": "stroke: currentColor", "fill: #ffffff": "fill: Canvas"}
+_FONT = re.compile(r"'DejaVu Sans'[^;]*")
 
 
-def make_page_svg(figure: Figure, name: str) -> str:
+def add_tooltips(
+    ax: Axes, x: Sequence[float], y: Sequence[float], texts: Sequence[str], *, links: Sequence[str] = ()
+) -> None:
+    """Add a point for each text, which SVG files and pages show where the pointer is.
+
+    With ``links``, as ``#plan-3``, the points are dots that lead there; without, they cannot be seen.
+    """
+    lines = (text.replace("\n", _NEWLINE) for text in texts)
+    urls = [f"{link}{_TEXT}{text}" for link, text in zip(links or [""] * len(texts), lines, strict=True)]
+    look: dict[str, Any] = {"color": "none", "s": 60}
+    if links:
+        look = {"facecolor": "white", "edgecolor": "black", "s": 26}
+    ax.autoscale(enable=False)
+    ax.scatter(x, y, urls=urls, zorder=7, gid=_TIPS, **look)
+
+
+def render_svg(figure: Any) -> str:
+    """Return a picture as the text of a file."""
+    ElementTree.register_namespace("", _SVG)
+    ElementTree.register_namespace("xlink", _XLINK)
+    return ElementTree.tostring(_make_tree(figure), encoding="unicode", xml_declaration=True)
+
+
+def make_page_svg(figure: Any, name: str) -> str:
     """Return a figure as an SVG element for a page; ``name`` makes its identifiers unique there."""
     for ax in figure.axes:
         ax.patch.set_visible(False)
     figure.patch.set_visible(False)
-    text = render_svg(figure)
-    used = set(_REFERENCE.findall(text))
-    root = ElementTree.fromstring(text)  # noqa: S314 - matplotlib wrote it just now
+    root = _make_tree(figure)
     for element in list(root.iter()):
-        _adapt(element, name, used)
-    _flatten(root)
+        _adapt(element, name)
     for attribute in ("width", "height", "version"):
         root.attrib.pop(attribute, None)
     root.attrib |= {"fill": "currentColor", "aria-hidden": "true", "focusable": "false"}
     return ElementTree.tostring(root, encoding="unicode")
 
 
-def _flatten(element: ElementTree.Element) -> None:
-    """Leave out parts that say nothing, and replace groups without attributes by what they hold."""
-    children = list(element)
-    for child in children:
-        element.remove(child)
-        _flatten(child)
-        if child.tag == "g" and not child.attrib and child.find("title") is None:
-            element.extend(child)
-        elif child.tag not in _LEFT_OUT and (len(child) or child.tag != "defs"):
-            element.append(child)
+def _make_tree(figure: Any) -> ElementTree.Element:
+    """Return a picture as elements, with a title in each point that has a tooltip."""
+    file, dots = StringIO(), figure.dpi
+    with use_style():
+        # ``savefig`` draws twice: once for the layout, and again for the file.
+        FigureCanvasSVG(figure).print_svg(file, metadata=_NO_METADATA)  # type: ignore[no-untyped-call]
+    figure.dpi = dots
+    root = ElementTree.fromstring(file.getvalue())  # noqa: S314 - matplotlib wrote it just now
+    for point in root.iter(f"{{{_SVG}}}a"):
+        link, _, text = point.attrib.pop(f"{{{_XLINK}}}href").partition(_TEXT)
+        point.attrib.clear()
+        if link:
+            point.set(f"{{{_XLINK}}}href", link)
+        else:
+            point.tag = f"{{{_SVG}}}g"
+        title = ElementTree.Element(f"{{{_SVG}}}title")
+        title.text = text.replace(_NEWLINE, "\n")
+        point.insert(0, title)
+    return root
 
 
-def _adapt(element: ElementTree.Element, name: str, used: set[str]) -> None:
-    """Change one element in place: its names, its colours, its numbers, and its tooltip."""
+def _adapt(element: ElementTree.Element, name: str) -> None:
+    """Change one element for a page: its names, its colours, and its numbers."""
     element.tag = str(element.tag).rpartition("}")[2]
     given = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
     own = given.pop("id", "")
     if own == _TIPS:
         given["class"] = _TIPS
-    elif own in used:
+    elif own and element.tag != "g":
+        # Nothing refers to a group.
         given["id"] = f"{name}-{own}"
-    for key, value in given.items():
-        given[key] = value if element.tag == "a" else _REFERENCE.sub(rf"#{name}-\1", value)
     if "style" in given:
-        for plain, themed in _THEMED:
+        for plain, themed in _THEMED.items():
             given["style"] = given["style"].replace(plain, themed)
-        # Joins and ends of lines are those of the style sheet of the page.
-        given["style"] = _LEFT_TO_PAGE.sub("", _FONT.sub("sans-serif", given["style"])).replace(": ", ":")
-    for key in ("x", "y", "transform"):
-        if key in given:
-            given[key] = _NUMBER.sub(lambda found: f"{float(found[0]):.1f}", given[key])
-    given["transform"] = _LEVEL.sub("", given.get("transform", "")).strip()
-    if "d" in given:
-        given["d"] = _shorten_path(given["d"])
+        given["style"] = _FONT.sub("sans-serif", given["style"]).replace("; ", ";").replace(": ", ":")
+    for key, value in given.items():
+        if element.tag != "a" and key != "id":
+            given[key] = _REFERENCE.sub(rf"#{name}-\1", value)
+        if key in ("x", "y", "transform", "d"):
+            rounded = _NUMBER.sub(lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), given[key])
+            given[key] = _AROUND_COMMAND.sub(r"\1", rounded) if key == "d" else rounded
     element.attrib.clear()
-    element.attrib.update({key: value for key, value in given.items() if value})
+    element.attrib.update(given)
     element.tail = None
     if element.tag not in ("text", "tspan", "title"):
         element.text = None
-
-
-def _shorten_path(path: str) -> str:
-    """Return a path to a tenth of a point, with short commands for level and upright lines."""
-    parts: list[str] = []
-    x = y = ""
-    for command, numbers in _COMMAND.findall(path):
-        places = [f"{float(number):.1f}".removesuffix(".0") for number in numbers.split()]
-        if command == "L" and places == [x, y]:
-            continue
-        if command == "L" and places[1] == y:
-            parts.append(f"H{places[0]}")
-        elif command == "L" and places[0] == x:
-            parts.append(f"V{places[1]}")
-        else:
-            parts.append(command + " ".join(places))
-        x, y = places[-2:] or ("", "")
-    return "".join(parts)

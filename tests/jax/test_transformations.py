@@ -1,0 +1,148 @@
+"""Under every transformation of JAX, a scan under a plan has the values and derivatives of ``jax.lax.scan``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ckptplan import InputError
+from tests.jax.support import STEPS, difference, limited, run_python, standard, under
+
+#: Arrays of numpy, which are in double precision whatever JAX is told when this module is imported.
+RANDOM = np.random.default_rng(0)
+WEIGHTS, START, XS = RANDOM.normal(size=(4, 4)) / 2, np.zeros((2, 4)), RANDOM.normal(size=(STEPS, 2, 4))
+STARTS = np.stack([START, START + 1])
+
+
+def loss(scan: Any, weights: Any, start: Any = START, xs: Any = XS) -> Any:
+    final, outputs = scan(lambda h, x: (jnp.tanh(h @ weights + x), jnp.sin(h)), start, xs)
+    return jnp.sum(outputs**2) + jnp.sum(final)
+
+
+def of_mean(scan: Any, start: Any) -> Any:
+    """A loss whose steps take the mean over the examples of ``jax.vmap``."""
+    step = lambda h, x: (jnp.tanh(h @ WEIGHTS + x - jax.lax.pmean(h, "i")), h)  # noqa: E731
+    return jnp.sum(scan(step, start, XS)[1] ** 2)
+
+
+@jax.custom_vjp
+def steep(x: Any) -> Any:
+    return jnp.sin(x)
+
+
+steep.defvjp(lambda x: (jnp.sin(x), x), lambda x, gradient: (2 * gradient * jnp.cos(x),))
+
+
+def in_cond(scan: Any, weights: Any) -> Any:
+    return jax.lax.cond(weights[0, 0] > -9, lambda one: loss(scan, one), jnp.sum, weights)
+
+
+def in_scan(scan: Any, weights: Any) -> Any:
+    step = lambda total, _: (total + loss(scan, weights * (1 + total / 1e3)), None)  # noqa: E731
+    return jax.lax.scan(step, 0.0, None, 2)[0]
+
+
+def with_zero_tangents(scan: Any, weights: Any) -> Any:
+    numbers = jnp.arange(STEPS), np.zeros(STEPS, jax.dtypes.float0)
+    run = lambda one, count: scan(lambda h, n: (h @ one * n / 9, None), START + 1, count)[0]  # noqa: E731
+    return jax.jvp(run, (weights, numbers[0]), (weights, numbers[1]))
+
+
+def backward_passes(scan: Any, weights: Any) -> Any:
+    """Two calls of one backward pass, and backward passes that leave ``jax.vmap``."""
+    _, backward = jax.vjp(lambda one: loss(scan, one), weights)
+    many = jax.vmap(lambda start: jax.vjp(lambda one: loss(scan, one, start), weights)[1])(STARTS)
+    return backward(1.0), backward(2.0), jax.vmap(lambda one: one(1.0))(many)
+
+
+USES: dict[str, Callable[[Any, Any], Any]] = {
+    "value": loss,
+    "grad of jit": lambda scan, w: jax.grad(jax.jit(lambda one: loss(scan, one)))(w),
+    "jvp": lambda scan, w: jax.jvp(lambda one: loss(scan, one), (w,), (w,)),
+    "linearize": lambda scan, w: jax.linearize(lambda one: loss(scan, one), w)[1](w),
+    "jacfwd": lambda scan, w: jax.jacfwd(lambda one: loss(scan, w, one))(START),
+    "jacrev": lambda scan, w: jax.jacrev(lambda one: scan(lambda h, x: (h @ w + x, None), one, XS)[0])(START),
+    "jvp of grad": lambda scan, w: jax.jvp(jax.grad(lambda one: loss(scan, one)), (w,), (w,)),
+    "jvp of grad of a rule in a step": lambda scan, w: jax.jvp(
+        jax.grad(lambda one: jnp.sum(scan(lambda h, x: (steep(h @ one + x), h), START, XS)[1] ** 2)),
+        (w,),
+        (w,),
+    ),
+    "grad of jvp": lambda scan, w: jax.grad(
+        lambda one: jax.jvp(lambda other: loss(scan, other), (one,), (w,))[1]
+    )(w),
+    "hessian": lambda scan, w: jax.hessian(lambda one: loss(scan, w + one))(jnp.ones(4)),
+    "jvp of jvp": lambda scan, w: jax.jvp(
+        lambda one: jax.jvp(lambda other: loss(scan, other), (one,), (w,)), (w,), (w,)
+    ),
+    "vmap of grad": lambda scan, w: jax.vmap(
+        jax.grad(lambda one, start: loss(scan, one, start), (0, 1)), (None, 0)
+    )(w, STARTS),
+    "vmap of vmap of grad": lambda scan, w: jax.vmap(
+        jax.vmap(jax.grad(lambda one, start: loss(scan, one, start)), (None, 0)), (0, None), 1
+    )(jnp.stack([w, 2 * w]), STARTS),
+    "jvp of vmap of grad": lambda scan, w: jax.jvp(
+        jax.vmap(jax.grad(lambda start: loss(scan, w, start))), (STARTS,), (STARTS,)
+    ),
+    "grad of vmap of jvp": lambda scan, w: jax.grad(
+        lambda one: jnp.sum(
+            jax.vmap(lambda start: jax.jvp(lambda other: loss(scan, other, start), (one,), (w,))[1])(STARTS)
+        )
+    )(w),
+    "means over a batch": lambda scan, _: jax.grad(
+        lambda starts: jnp.sum(jax.vmap(lambda one: of_mean(scan, one), axis_name="i")(starts))
+    )(STARTS),
+    "means over a batch of grad": lambda scan, _: jax.vmap(
+        jax.grad(lambda one: of_mean(scan, one)), axis_name="i"
+    )(STARTS),
+    "cond": lambda scan, w: jax.grad(lambda one: in_cond(scan, one))(w),
+    "scan": lambda scan, w: jax.grad(lambda one: in_scan(scan, one))(w),
+    "checkpoint": lambda scan, w: jax.grad(jax.checkpoint(lambda one: loss(scan, one)))(w),
+    "scan in scan": lambda scan, w: jax.grad(
+        lambda one: jnp.sum(scan(lambda h, x: (h * 0.9 + loss(scan, one) * x, None), START, XS)[0])
+    )(w),
+    "float0": with_zero_tangents,
+    "backward passes": backward_passes,
+}
+WAYS = {"plan": under(standard()), "memory": limited("1 MB")}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("use", USES)
+def test_values_and_derivatives_are_those_of_scan(use: str, way: str) -> None:
+    ours, theirs = (
+        jax.jit(lambda weights, scan=scan: USES[use](scan, weights))(WEIGHTS)
+        for scan in (WAYS[way], jax.lax.scan)
+    )
+    assert difference(ours, theirs) <= 1e-12
+
+
+def test_forward_mode_of_gradients_in_half_precision_is_right_or_refused() -> None:
+    """Buffers hold such numbers as integers unless forward mode is seen when the gradient is traced."""
+    half = [one.astype(jnp.bfloat16) for one in (WEIGHTS, START, XS)]
+
+    def gradient(scan: Any) -> Any:
+        return jax.grad(lambda one: loss(scan, one, *half[1:]).astype(jnp.float32))
+
+    ours, theirs = (jax.jvp(gradient(scan), half[:1], half[:1])[1] for scan in (WAYS["plan"], jax.lax.scan))
+    assert difference(ours.astype(jnp.float32), theirs.astype(jnp.float32)) <= 0.1
+    with pytest.raises(InputError, match="forward mode of a gradient in half precision"):
+        jax.jvp(jax.jit(gradient(WAYS["plan"])), half[:1], half[:1])
+
+
+@pytest.mark.parametrize("devices", [2, 4])
+def test_meshes_of_several_devices(devices: int) -> None:
+    """Gradients, bytes on each device, and the places where weights' gradients are reduced."""
+    printed = run_python("-m", "tests.jax.shards", "meshes", devices=devices)
+    found = {line.split()[0]: line.split()[1:] for line in printed.splitlines()}
+    assert found.keys() == {"explicit", "auto", "shard_map", "twice"}
+    for error, share, _ in found.values():
+        assert float(error) <= 1e-10
+        assert float(share) <= 1
+    # All steps reduce once, after the loop, where the axes of arrays are known when a step is traced.
+    assert [found[kind][2] for kind in ("explicit", "shard_map", "twice")] == ["0"] * 3
