@@ -162,7 +162,8 @@ def blame_cell(what: str, *, accepted: str, note: str = "") -> Iterator[None]:
     except CkptplanError:
         raise
     except Exception as error:
-        text = f"{what} raised {type(error).__name__}: {error}{note}"
+        said = " ".join(str(error).split())
+        text = f"{what} raised {type(error).__name__}: {said}{note}"
         raise InputError(text, field="cell", accepted=accepted) from error
 
 

@@ -28,6 +28,7 @@ from ckptplan.calibration.torch_backend.rounds import TorchExtent
 from ckptplan.calibration.torch_backend.runs import TorchProgram
 from ckptplan.model.workload import ACTION_TIMES, TIMES, Workload
 from ckptplan.planning.playback import make_schedule
+from ckptplan.torch.run.chunk_steps import MAX_WORKING
 
 BATCH, NEURONS = 4, 16
 STATE = BATCH * NEURONS * 4
@@ -82,12 +83,13 @@ def test_sizes_are_counted_to_the_byte(name: str, states: int, tapes: int, weigh
 
 @pytest.mark.parametrize("name", ["gru", "lif"])
 def test_predicted_peaks_are_those_of_live_tensors(name: str) -> None:
-    """Of plans that the calibration did not see: within 5 %, for a network as small as this one."""
+    """Of plans that the calibration did not see: within 5 %, for a network as small as this one.
+
+    Chunks of ``LIF`` that are shorter than what it works with at a time need less than predicted.
+    """
     one = network(name)
-    # What a process makes once, to compare states, is none of a program's.
-    TorchProgram(one, make_schedule("standard", steps=90, chunk_size=10)).peak_bytes()
     found = sizes_of(name)
-    for steps, chunk in ((90, 10), (200, 50)):
+    for steps, chunk in ((90, 10), (90, 30), (200, 50)):
         program = TorchProgram(one, make_schedule("standard", steps=steps, chunk_size=chunk))
         predicted = (
             program.counted().local_bytes
@@ -96,7 +98,10 @@ def test_predicted_peaks_are_those_of_live_tensors(name: str) -> None:
             + found.resident_bytes
             + found.resident_bytes_per_step * steps
         )
-        assert program.peak_bytes() == pytest.approx(predicted, rel=0.05)
+        peak = program.peak_bytes()
+        assert peak <= 1.05 * predicted
+        if name == "gru" or chunk >= MAX_WORKING:
+            assert peak == pytest.approx(predicted, rel=0.05)
 
 
 def test_remote_checkpoints_are_not_local_memory() -> None:

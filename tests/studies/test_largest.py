@@ -18,6 +18,8 @@ from tests.support import CLOSED
 PAPER = load_paper_setting().workload
 IPU = ckptplan.load_profile("ipu-mk2")
 H200 = ckptplan.load_profile("nvidia-h200")
+#: An overhead at the limit may be above it by the last bits of two sums.
+ROUNDING = 1e-12
 
 
 def fits(workload: Workload, strategy: str, **wishes: object) -> bool:
@@ -88,7 +90,7 @@ def test_no_larger_sequence_fits(
     assert reach.proved
     if reach.plan is not None:
         assert reach.plan.steps == expected
-        assert reach.plan.predicted.overhead <= (float("inf") if overhead is None else overhead)
+        assert reach.plan.predicted.overhead <= (float("inf") if overhead is None else overhead + ROUNDING)
 
 
 @pytest.mark.parametrize(

@@ -230,13 +230,8 @@ def build_jax_network(spec: CellSpec, *, batch: int, seed: int) -> JaxNetwork:
 
 
 def _check_step(network: JaxNetwork) -> None:
-    """Trace a step and its loss. Raises InputError if the cell fails."""
-
-    def run(parameters: Any, state: Any, xs: Any) -> Any:
-        _, output = network.step(parameters, state, jax.tree.map(lambda leaf: leaf[0], xs))
-        return network.loss(0, output)
-
+    """Trace a sequence of one step by ``jax.lax.scan``, with its loss. Raises InputError if the cell fails."""
     xs = network.inputs(1)
     shapes = ", ".join(f"{leaf.dtype}{list(leaf.shape[1:])}" for leaf in jax.tree.leaves(xs))
     with blame_cell(FIRST_STEP, accepted=_FACTORY, note=f" (inputs of a step: {shapes})"):
-        jax.eval_shape(run, network.parameters, network.state, xs)
+        jax.eval_shape(network.plain(), network.parameters, network.state, xs)
