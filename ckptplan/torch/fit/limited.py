@@ -211,7 +211,11 @@ class LimitedCall:
             if not is_watched:
                 return Executor(call, *args, **options)
             self._watch = Watch(
-                self.sizes, self._steps, limit=self.space.limit, copies_state=tried.scope.copies_state
+                self.sizes,
+                self._steps,
+                limit=self.space.limit,
+                copies_state=tried.scope.copies_state,
+                is_first=not self.calls,
             )
             return WatchedExecutor(call, *args, watch=self._watch, **options)
 

@@ -20,6 +20,8 @@ from ckptplan.units import format_bytes
 _SAMPLES = 8
 #: Sizes may be larger by this share without being others.
 _SHARE = 0.02
+#: Into so many parts the last recording is cut in later calls.
+_LATER_PARTS = 64
 #: One in this many bytes of a limit is for what recordings in parts keep more than one recording does.
 _PARTS_SHARE = 100
 
@@ -36,10 +38,14 @@ class Watch:
         steps: T.
         limit: the limit of memory, in bytes.
         copies_state: whether steps write into the state, so that each recording begins with a copy.
+        is_first: whether no call of this kind ran before, so that each recorded step is seen.
     """
 
-    def __init__(self, planned: Measurement, steps: int, *, limit: int, copies_state: bool = False) -> None:
+    def __init__(
+        self, planned: Measurement, steps: int, *, limit: int, copies_state: bool = False, is_first: bool = True
+    ) -> None:
         self._planned, self._steps, self._limit = planned, steps, limit
+        self._most_parts = steps if is_first else _LATER_PARTS
         self._once = planned.once_bytes + (planned.state_bytes if copies_state else 0)
         #: The largest bytes of a state, of the tape of a step, and of what is saved of a step.
         self._state = self._tape = self._saved = 0
@@ -68,7 +74,8 @@ class Watch:
         """Yield the parts in which the last steps of a sweep are recorded: each shows whether there is room."""
         steps, once = stop - start, self._once
         # What a recording keeps once, each part does: all parts together take a hundredth of the limit.
-        parts = min(steps, 1 + self._limit // (_PARTS_SHARE * once)) if once else steps
+        parts = min(steps, self._most_parts)
+        parts = min(parts, 1 + self._limit // (_PARTS_SHARE * once)) if once else parts
         length = -(-steps // parts)
         for first in range(start, stop, length):
             yield first, min(first + length, stop)

@@ -57,6 +57,9 @@ class GradientSums:
             found = torch.autograd.grad(root, targets, allow_unused=True)
         self._sums = list(found[len(wanted) :])
         for place, total in enumerate(self._sums):
+            if total is not None:
+                # Nobody else adds in place to a sum that the caller gets.
+                vars(total).pop("grows_in_place", None)
             if total is not None and not self.is_reached[place]:
                 start, version = zeros.get(place, (None, 0))
                 is_start = start is not None and total is start()
