@@ -400,12 +400,6 @@ def run_call(
         options: dict[str, Any] = {"schedule": schedule, "observer": observer}
         return run_compiled(call, plan, memory, length=length, **options)
     if plan is not None:
-        if call.has_own_backward and schedule is None and plan.drops_caches:
-            raise InputError(
-                f"keeps the caches of some steps only, and {type(call.cell).__name__} keeps those of all",
-                field="plan",
-                accepted="a plan with cache='all', or Advance(start, stop) without cached=",
-            )
         return run_plan(call, plan, schedule=schedule, observer=observer), plan
     assert memory is not None  # noqa: S101 - it was checked
     return run_within(call, memory, observer=observer)

@@ -50,6 +50,10 @@ class ChunkCell(torch.nn.Module, ABC):
     each kind of call; a difference beyond rounding raises InputError.
     """
 
+    #: Whether ``run`` needs no ``before``, since the state tells all. Then plans may drop the saved outputs of
+    #: steps, which run in full again (docs/cache.md).
+    runs_from_state = False
+
     def for_sequence(self) -> ChunkCell:
         """Return the cell that runs one sequence: itself, or a copy that keeps what parameters determine.
 
@@ -61,7 +65,8 @@ class ChunkCell(torch.nn.Module, ABC):
     def run(self, state: Any, inputs: Any, before: Any | None) -> tuple[Any, Any]:
         """Run steps for the first time; return the state after each step, and the outputs to save.
 
-        ``before`` is what ``last`` returned for the preceding steps, None at the first step.
+        ``before`` is what ``last`` returned for the preceding steps, None at the first step; with
+        ``runs_from_state``, it may be None at any step.
         """
 
     @abstractmethod

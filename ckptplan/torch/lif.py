@@ -37,8 +37,8 @@ class LIFBefore(NamedTuple):
 class LIFOutputs:
     """Spikes of some steps and of the step before, and the inputs of these steps if they are spikes."""
 
-    #: Of the step before, in the memory of its own outputs; None at the first step of all, whose state tells.
-    first: Spikes | None
+    #: Of the step before.
+    first: Spikes
     spikes: Spikes
     inputs: Spikes | None
     #: The spikes as booleans, as long as few of them are at hand: losses need them next. They are never saved.
@@ -47,7 +47,7 @@ class LIFOutputs:
     @property
     def bytes(self) -> int:
         """The bytes of the tensors."""
-        return self.spikes.bytes + (0 if self.inputs is None else self.inputs.bytes)
+        return self.first.bytes + self.spikes.bytes + (0 if self.inputs is None else self.inputs.bytes)
 
     def part(self, start: int, stop: int) -> LIFOutputs:
         """Return the outputs of steps start..stop-1, counted from the first step here."""
@@ -57,9 +57,9 @@ class LIFOutputs:
         return LIFOutputs(first, self.spikes.part(start, stop), inputs, fired)
 
     def moved(self, keep: Callable[[torch.Tensor], torch.Tensor]) -> LIFOutputs:
-        """Return the same outputs with each tensor of their own replaced by what ``keep`` returns for it."""
+        """Return the same outputs with each tensor replaced by what ``keep`` returns for it."""
         inputs = None if self.inputs is None else self.inputs.moved(keep)
-        return LIFOutputs(self.first, self.spikes.moved(keep), inputs)
+        return LIFOutputs(self.first.moved(keep), self.spikes.moved(keep), inputs)
 
 
 class LIF(ChunkCell):
@@ -80,6 +80,8 @@ class LIF(ChunkCell):
         dtype: the type of the parameters.
     """
 
+    #: The spikes of the step before are those of the state.
+    runs_from_state = True
     #: What ``_feedback`` returns, in the copy that runs a sequence.
     _kept_feedback: torch.Tensor | None = None
 
@@ -162,12 +164,12 @@ class LIF(ChunkCell):
             torch.gt(membranes, self.threshold, out=fires)
             spikes.copy_(fires)
         came = Spikes.pack(inputs) if self.spiking_inputs else None
-        first = None if before is None else before.spikes
+        first = Spikes.pack(start.unsqueeze(0)) if before is None else before.spikes
         return states, LIFOutputs(first, Spikes.pack(fired), came, fired if len(inputs) < _FEW_STEPS else None)
 
     def replay(self, state: torch.Tensor, inputs: torch.Tensor, outputs: LIFOutputs) -> torch.Tensor:
         """Return the membranes, from one sparse product for the feedback of all steps, and the leak."""
-        states = self._read(state, outputs).product(self._feedback())
+        states = self._read(outputs).product(self._feedback())
         if outputs.inputs is None:
             self._rows(states).addmm_(inputs.reshape(-1, self.inputs), self.weight.t())
         else:
@@ -192,12 +194,9 @@ class LIF(ChunkCell):
             return outputs.fired.to(self.weight.dtype)
         return outputs.spikes.dense(self.weight.dtype)
 
-    def _read(self, state: torch.Tensor, outputs: LIFOutputs) -> Spikes:
+    def _read(self, outputs: LIFOutputs) -> Spikes:
         """Return the spikes that each step reads: those of the step before."""
-        first = outputs.first
-        if first is None:
-            first = Spikes.pack((state > self.threshold).unsqueeze(0))
-        steps = outputs.spikes.steps
+        first, steps = outputs.first, outputs.spikes.steps
         return first if steps == 1 else first.join(outputs.spikes.part(0, steps - 1))
 
     def reverse(
@@ -222,7 +221,7 @@ class LIF(ChunkCell):
         if bias is not None and bias.requires_grad:
             parts.append((bias, flat.sum(0)))
         if self.recurrent_weight is not None and self.recurrent_weight.requires_grad:
-            read = self._read(state, outputs).dense(states.dtype)
+            read = self._read(outputs).dense(states.dtype)
             parts.append((self.recurrent_weight, flat.t() @ self._rows(read)))
         gradients: dict[int, torch.Tensor] = {}
         for one, part in parts:

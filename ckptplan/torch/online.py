@@ -208,7 +208,7 @@ class _LimitedOnline:
         self._sizes = seen.grow(
             state_bytes=2 * seen.state_bytes - first.state_bytes,
             shown_bytes=2 * seen.shown_bytes - first.shown_bytes,
-            saved_bytes=seen.saved_bytes,
+            cache_bytes=seen.cache_bytes,
         )
         self.schedule = self._fit()
 
@@ -324,11 +324,11 @@ class OnlineExecutor(Executor):
                 return
             self._do(action)
 
-    def _advance(self, start: int, stop: int) -> None:
+    def _advance(self, start: int, stop: int, cached: int | None) -> None:
         if self._has_ended or stop > self._short_steps or len(self.tapes) < start:
             if not self._has_ended:
                 self.tapes.clear()
-            super()._advance(start, stop)
+            super()._advance(start, stop, cached)
         else:
             self._record(start, stop)
             if self._verifier is not None:

@@ -22,6 +22,7 @@ from ckptplan.torch.checking.match import MatchedExecutor, make_match
 from ckptplan.torch.checking.trial import MAX_ATTEMPTS, TRIAL_STEPS, TrialObserver, try_steps
 from ckptplan.torch.device.memory import explain_exhaustion
 from ckptplan.torch.run.call import Call
+from ckptplan.torch.run.chunk_steps import MAX_PIECE, cut_chunks, find_working, size_chunks
 from ckptplan.torch.run.executor import Executor, Observer
 from ckptplan.torch.run.outputs import StackedOutputs, check_scalar
 from ckptplan.torch.run.scope import KnownTraits, Scope
@@ -29,13 +30,15 @@ from ckptplan.torch.run.sequence import execute
 from ckptplan.torch.run.sharded import refuse_sharded
 from ckptplan.torch.run.steps import LateStateError, take_step
 from ckptplan.torch.state.lifted import detach_computed
-from ckptplan.torch.state.nests import fill, flatten, stack
+from ckptplan.torch.state.nests import count_bytes, fill, flatten, stack
 from ckptplan.torch.state.reach import MAX_SNAPSHOT_BYTES
 from ckptplan.torch.store.remote import check_room_of, make_remote_store
 
 _logger = logging.getLogger("ckptplan.torch")
 #: The field of ``estimate_basis`` with which a plan says that its last recording is postponed.
 POSTPONED = "postponed"
+#: The share of a limit that inputs may take which a function makes for several steps at once.
+_INPUTS_SHARE = 16
 #: The kinds of calls that are remembered, and the sets of constants of each.
 _MAX_KINDS, _MAX_CONSTANT_SETS = 256, 16
 #: By the kind of a call: what its latest call showed, and what each set of constants showed.
@@ -148,10 +151,12 @@ def find_copied_bytes(limit: int | None) -> int:
     return MAX_SNAPSHOT_BYTES if limit is None else max(1, min(limit // (4 * MARGIN), MAX_SNAPSHOT_BYTES))
 
 
-def limit_inputs(call: Call) -> None:
+def limit_inputs(call: Call, limit: int) -> None:
     """Let few inputs be there at a time, if a function makes them: a limit of memory counts them."""
     if call.inputs.is_made:
-        call.inputs.cut_steps = TRIAL_STEPS
+        room = limit // _INPUTS_SHARE // max(1, count_bytes(call.inputs.cut(0, 1)[0]))
+        most = MAX_PIECE if call.has_own_backward else TRIAL_STEPS
+        call.inputs.cut_steps = max(TRIAL_STEPS, min(room, most))
 
 
 def list_actions(plan: Plan | Schedule) -> Iterator[Action]:
@@ -188,6 +193,7 @@ def run_plan(
     Raises InputError.
     """
     actions = partial(list_actions, plan) if schedule is None else partial(iter, tuple(schedule))
+    call = cut_chunks(call, actions())
     match = make_match(call, plan, schedule=schedule is not None) if torch.is_grad_enabled() else None
     is_plain = observer is None and schedule is None and is_plain_loop(plan) and call.runs_plainly
     if not torch.is_grad_enabled() or (is_plain and (match is None or match.is_known)):
@@ -206,7 +212,8 @@ def run_plan(
     if isinstance(plan, Plan) and plan.workload.limited:
         # A plan that was made for a limit of memory keeps it in the first call, too.
         limit = plan.profile.local_bytes
-        limit_inputs(call)
+        limit_inputs(call, limit)
+        call = size_chunks(call, plan, find_working(plan.workload.state_bytes, limit)[0])
     tried = try_call(call, limit=limit)
     results = execute_actions(tried, actions, executor_type=make_executor, observer=observer)
     if match is not None:

@@ -116,25 +116,19 @@ def test_a_schedule_may_be_a_list_or_a_function_and_runs_as_often_as_wanted() ->
             assert_close(found, expected, relative=1e-12)
 
 
-def test_caches_of_some_steps_only_are_dropped_by_ordinary_cells_and_refused_by_lif() -> None:
-    """The tapes of ordinary cells hold everything, so that they keep no caches."""
+def test_ordinary_cells_keep_no_caches() -> None:
+    """Their tapes hold everything."""
     actions = [replace(one, cached=0) if isinstance(one, Advance) else one for one in over_the_frontier()]
     schedule = Schedule(steps=STEPS, actions=actions)
     cell, parameters = gru()
     expected, _ = executed(cell, parameters, plan_of(STEPS, "base", states=200))
     found, _ = executed(cell, parameters, schedule)
     assert_close(found, expected, relative=1e-12)
-    inputs, _ = job(STEPS)
-    layer = LIF(inputs.shape[-1], 3).double()
-    with pytest.raises(
-        InputError, match="plan: keeps the caches of some steps only, and LIF keeps those of all"
-    ):
-        unroll(layer, inputs, layer.initial_state(*inputs.shape[1:-1]), plan=schedule)
 
 
 @pytest.mark.filterwarnings("ignore::ckptplan.errors.PlanMismatch")
 @pytest.mark.parametrize("strategy", ["standard", "remote", "nested", "double", "growing", "optimal"])
-def test_plans_that_drop_caches_run_in_ordinary_cells_and_are_refused_by_lif(strategy: str) -> None:
+def test_plans_that_drop_caches_run_in_ordinary_cells(strategy: str) -> None:
     # With the least memory, the fewest caches are kept.
     plan = ckptplan.optimize("paper-snn", "ipu-mk2", steps=STEPS, strategies=[strategy], objective="memory")
     assert plan.predicted.recomputed_without_cache > 0
@@ -142,10 +136,6 @@ def test_plans_that_drop_caches_run_in_ordinary_cells_and_are_refused_by_lif(str
     expected, _ = executed(cell, parameters, plan_of(STEPS, "base", states=200))
     found, _ = executed(cell, parameters, plan)
     assert_close(found, expected, relative=1e-12)
-    inputs, _ = job(STEPS)
-    layer = LIF(inputs.shape[-1], 3).double()
-    with pytest.raises(InputError, match="plan: keeps the caches of some steps only"):
-        unroll(layer, inputs, layer.initial_state(*inputs.shape[1:-1]), plan=plan)
 
 
 def test_unroll_takes_a_schedule_too() -> None:

@@ -20,7 +20,7 @@ from ckptplan.model.workload import Basis
 from ckptplan.planning.optimize import rank_strategies
 from ckptplan.planning.playback import schedule_of
 from ckptplan.planning.request import Request
-from ckptplan.schedule.actions import Backward, Free, Record, Save, Tier, Transfer
+from ckptplan.schedule.actions import Advance, Backward, Free, Record, Save, Tier, Transfer
 from ckptplan.storage.memory import round_down
 from ckptplan.storage.place import Link, assume_link
 from ckptplan.torch.device.memory import available_bytes
@@ -75,6 +75,7 @@ class Space:
         kept: the bytes that are there all the time.
         later: the bytes that are there in the backward pass, as gradients of inputs.
         working: the bytes that steps may work with beside what was measured.
+        keeps_caches: whether the caches of all steps have to stay.
         outputs: the bytes of the outputs that are returned; 0 if the call returns a loss.
         tried: the bytes that the trial of a first call takes; 0 in later calls.
         sequences: the sequences whose states and tapes are there together.
@@ -85,6 +86,7 @@ class Space:
     kept: int = 0
     later: int = 0
     working: int = 0
+    keeps_caches: bool = False
     outputs: int = 0
     tried: int = 0
     sequences: int = 1
@@ -104,7 +106,7 @@ class Space:
         if not self.outputs:
             return 0
         # There are the states before and after the last steps, too. The first state is the caller's.
-        sizes, states, recorded = plan.workload, 2, 0
+        sizes, states, recorded, cached = plan.workload, 2, 0, 0
         for action in takewhile(lambda action: not isinstance(action, Backward), schedule_of(plan)):
             match action:
                 case Save(number, Tier.LOCAL):
@@ -113,11 +115,13 @@ class Space:
                     states -= number > 0
                 case Transfer(moved, Tier.LOCAL, _):
                     states -= sum(number > 0 for number in moved)
+                case Advance(start, stop, kept):
+                    cached += stop - start if kept is None else kept
                 case Record(start, stop):
                     recorded += stop - start
+                    cached += stop - start
         tapes = 0 if is_postponed(plan) else recorded
-        saved = plan.steps * sizes.resident_bytes_per_step - self.resident
-        made = saved + self.kept + MADE_OF_OUTPUTS * self.outputs
+        made = cached * sizes.cache_bytes + self.kept + MADE_OF_OUTPUTS * self.outputs
         return made + states * sizes.state_bytes + tapes * sizes.tape_bytes - self.limit
 
 
@@ -215,7 +219,7 @@ def _list_sweep(plan: Plan) -> list[Any]:
 
 def _postpone(plan: Plan, steps: int, measurement: Measurement) -> Plan:
     """Return a plan whose last recording is postponed, which runs so many steps once more."""
-    more = steps * measurement.forward_seconds + measurement.save_seconds + measurement.load_seconds
+    more = steps * measurement.replay_seconds + measurement.save_seconds + measurement.load_seconds
     predicted = plan.predicted
     seconds = predicted.seconds + more
     postponed = replace(
@@ -223,7 +227,7 @@ def _postpone(plan: Plan, steps: int, measurement: Measurement) -> Plan:
         seconds=seconds,
         overhead=(1 + predicted.overhead) * seconds / predicted.seconds - 1,
         recomputed_steps=predicted.recomputed_steps + steps,
-        recomputed_without_cache=predicted.recomputed_without_cache + steps,
+        recomputed_without_cache=predicted.recomputed_without_cache + steps * (not measurement.cache_bytes),
     )
     note = BasisEntry(
         field=POSTPONED,
@@ -311,7 +315,8 @@ def _make_request(
     counted: dict[str, Any] = {
         "state_bytes": measurement.state_bytes,
         "tape_bytes": measurement.tape_bytes,
-        "resident_bytes_per_step": -(-space.resident // steps) + measurement.saved_bytes,
+        "resident_bytes_per_step": -(-space.resident // steps),
+        "cache_bytes": measurement.cache_bytes,
         # The first state, or a state that was read singly, is no checkpoint, and alive until it was used.
         "workspace_bytes": measurement.workspace_bytes
         + space.working
@@ -319,8 +324,8 @@ def _make_request(
     }
     timed: dict[str, Any] = {
         "forward_seconds": measurement.forward_seconds,
-        "recompute_seconds": measurement.forward_seconds,
-        "record_overhead_seconds": max(0.0, measurement.record_seconds - measurement.forward_seconds),
+        "recompute_seconds": measurement.replay_seconds,
+        "record_overhead_seconds": max(0.0, measurement.record_seconds - measurement.replay_seconds),
         "backward_seconds": measurement.backward_seconds,
         "chunk_seconds": measurement.chunk_seconds,
         "save_seconds": measurement.save_seconds,
@@ -349,5 +354,6 @@ def _make_request(
         # The rest is for what is not tensors of the cell: numbers by which steps are recognised, generators.
         local_bytes=leave_margin(space.limit) - less,
         strategies=strategies if link is None else _BATCH_STRATEGIES if batches else _REMOTE_STRATEGIES,
+        cache="all" if space.keeps_caches else None,
         command="ckptplan.torch.plan_for",
     )

@@ -22,11 +22,11 @@ from ckptplan.schedule.actions import Action, Backward, Record
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.checking.trial import TIGHT_TRIAL_STEPS, TRIAL_STEPS, run_plain_steps
 from ckptplan.torch.fit.choose import ALONE, Beside, Space, advise, choose_plan, read_limit, refuse
-from ckptplan.torch.fit.measure import Measurement, Probe, make_meter, measure
+from ckptplan.torch.fit.measure import Measurement, Probe, make_meter, measure, time_steps
 from ckptplan.torch.fit.survey import Survey, survey
 from ckptplan.torch.fit.watch import StaleSizesError, Watch, WatchedExecutor
 from ckptplan.torch.run.call import Call
-from ckptplan.torch.run.chunk_steps import find_working, size_chunks
+from ckptplan.torch.run.chunk_steps import cut_chunks, find_working, size_chunks
 from ckptplan.torch.run.executor import Executor
 from ckptplan.torch.run.steps import LateStateError
 from ckptplan.torch.run_call import (
@@ -46,6 +46,8 @@ from ckptplan.torch.store.place import find_links
 from ckptplan.torch.store.remote import make_remote_store
 
 _logger = logging.getLogger("ckptplan.torch")
+#: The steps with caches that are timed.
+_TIMED_STEPS = 32
 #: The kinds of calls whose sizes are remembered.
 _MAX_KINDS = 256
 #: By the kind of a call: what its first steps take; by kind and T, what all steps take, and how many calls ran.
@@ -128,7 +130,7 @@ class LimitedCall:
         limit = read_limit(memory, call.device)
         # What a readout makes of one output is measured.
         call = size_chunks(replace(call, run_steps=1), None)
-        limit_inputs(call)
+        limit_inputs(call, limit)
         probe = Probe(call)
         tried = try_call(call, limit=limit, observer=probe)
         if tried.scope.traits.gives_sparse:
@@ -206,6 +208,7 @@ class LimitedCall:
         def make_executor(call: Call, *args: Any, **options: Any) -> Executor:
             working, _ = find_working(self.first.state_bytes, self.space.limit)
             call, is_observed = size_chunks(call, self.plan, working), observer is not None
+            call = cut_chunks(call, self._list_actions())
             options |= {"plan": self.plan, "postpones_last": is_postponed(self.plan)}
             options["remote"] = make_remote_store(self.plan, call.place, call.device, is_observed=is_observed)
             if not is_watched:
@@ -284,8 +287,22 @@ def _measure(tried: TriedCall, probe: Probe | None, limit: int) -> Measurement:
             and found.workspace_bytes + TRIAL_STEPS * found.tape_bytes <= limit
         ):
             found = measure(call, scope)
+        if call.has_own_backward:
+            found = _time_caches(tried, found, limit)
     _keep(_measured, tried.kind, found)
     return found
+
+
+def _time_caches(tried: TriedCall, found: Measurement, limit: int) -> Measurement:
+    """Return a measurement with the times of as many steps at once as have room, up to a few."""
+    room = (limit - found.workspace_bytes) // (2 * (found.tape_bytes + found.cache_bytes))
+    steps = min(tried.call.inputs.steps, _TIMED_STEPS, room)
+    if steps <= found.steps:
+        return found
+    working, _ = find_working(found.state_bytes, limit)
+    call = size_chunks(tried.call, None, working)
+    first = replace(call, inputs=call.inputs.take_first(steps))
+    return replace(found, **time_steps(first, tried.scope))
 
 
 def _copy_buffers(tried: TriedCall, limit: int) -> None:
@@ -299,7 +316,7 @@ def _copy_buffers(tried: TriedCall, limit: int) -> None:
 def _make_space(tried: TriedCall, first: Measurement, limit: int, beside: Beside) -> Space:
     call, steps = tried.call, tried.call.inputs.steps
     # Numbers by which steps are recognised; more while their room grows.
-    numbers = 8 * steps if steps <= 1024 else 24 * steps
+    numbers = 0 if call.has_own_backward else 8 * steps if steps <= 1024 else 24 * steps
     kept = beside.kept + numbers
     if tried.scope.lifted:
         # What places hold when the call begins is put back if the call fails.
@@ -312,6 +329,7 @@ def _make_space(tried: TriedCall, first: Measurement, limit: int, beside: Beside
         kept=kept,
         later=beside.later + sum(leaf.nbytes for leaf in call.inputs.leaves if leaf.requires_grad),
         working=find_working(first.state_bytes, limit)[1] if call.has_own_backward else 0,
+        keeps_caches=call.has_own_backward and not getattr(call.cell, "runs_from_state", False),
         outputs=0 if call.losses else outputs,
         sequences=beside.sequences,
         links=find_links(

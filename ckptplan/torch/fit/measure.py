@@ -37,6 +37,8 @@ from ckptplan.torch.state.reach import MAX_SNAPSHOT_BYTES
 
 #: The steps that are measured if they are recorded one at a time.
 TIGHT_STEPS = 3
+#: How often steps with caches are timed: which caches stay rests on the difference of two times.
+_CACHE_RUNS = 3
 #: No action takes less, in seconds.
 _LEAST_SECONDS = 1e-9
 
@@ -61,14 +63,15 @@ class Measurement:
         shown_bytes: the part of it that the graph of a recorded step shows.
         once_bytes: what a recording keeps beside the tapes of its steps, such as weights in another type.
         output_bytes: the output of a step, if outputs are returned.
-        saved_bytes: outputs of a step that a ``ChunkCell`` keeps for the whole sequence, such as spikes.
+        cache_bytes: the cache of a step: the outputs from which a ``ChunkCell`` replays it, such as spikes.
         workspace_bytes: what a run takes beside checkpoints, tapes and outputs: gradients of parameters, and
             the tensors of a step.
         parameter_bytes: gradients of the parameters, which do not grow with the batch.
         largest_bytes: the gradient of the largest parameter.
         steps: the first steps that were measured.
-        forward_seconds, record_seconds, backward_seconds: a step without a tape, with a tape, and its backward
-            pass.
+        forward_seconds, replay_seconds: a step without a tape in full, and from its cache.
+        record_seconds: a step with a tape, from its cache if it has one.
+        backward_seconds: its backward pass.
         chunk_seconds: what recording and reversing a run of steps takes beside its steps.
         save_seconds, load_seconds: what it takes to save a checkpoint, and to load one.
     """
@@ -78,12 +81,13 @@ class Measurement:
     shown_bytes: int
     once_bytes: int
     output_bytes: int
-    saved_bytes: int
+    cache_bytes: int
     workspace_bytes: int
     parameter_bytes: int
     largest_bytes: int
     steps: int
     forward_seconds: float
+    replay_seconds: float
     record_seconds: float
     backward_seconds: float
     chunk_seconds: float
@@ -103,7 +107,7 @@ class Measurement:
         """Return the sizes of steps, as ``grow``, whose workspace was measured."""
         return replace(self.grow(**sizes), workspace_bytes=max(self.workspace_bytes, workspace_bytes))
 
-    def grow(self, *, state_bytes: int, shown_bytes: int, saved_bytes: int) -> Measurement:
+    def grow(self, *, state_bytes: int, shown_bytes: int, cache_bytes: int) -> Measurement:
         """Return the sizes of steps with a larger state, or a larger tape, by what their graphs show.
 
         What a step works with, beside gradients of parameters, grows by the same share.
@@ -117,14 +121,9 @@ class Measurement:
             state_bytes=state,
             tape_bytes=tape,
             shown_bytes=max(self.shown_bytes, shown_bytes),
-            saved_bytes=max(self.saved_bytes, saved_bytes),
+            cache_bytes=max(self.cache_bytes, cache_bytes),
             workspace_bytes=fixed + math.ceil(share * (self.workspace_bytes - fixed)),
         )
-
-
-def find_saved(run: Executor) -> int:
-    """Return the bytes that a run has saved of each step for the whole sequence."""
-    return -(-run.steps.saved_bytes // max(1, run.steps.frontier))
 
 
 def make_meter(
@@ -187,7 +186,7 @@ class Probe:
         self._parameters, self._is_reached = run.parameters, run.steps.sums.is_reached
         if isinstance(run.outputs, StackedOutputs) and run.outputs.stacked:
             self._output = count_bytes(run.outputs.stacked) // self.steps
-        self._saved = max(self._saved, find_saved(run))
+        self._saved = max(self._saved, run.steps.cache_bytes)
         now = self._meter.now
         if isinstance(action, Record | Advance):
             self._states.append(run.state.saved_bytes)
@@ -215,6 +214,9 @@ class Probe:
             lowest, shown_lowest = (min(tape[place] for tape in shortest) for place in (1, 2))
             tape = max((most - lowest) // (many - few), tape // 2)
             shown = max((shown_most - shown_lowest) // (many - few), shown // 2)
+        if call.has_own_backward:
+            # A recording leaves a copy of the state after it, too.
+            tape = shown + (count_bytes(call.inputs.cut(0, 1)[0]) if call.inputs.is_made else 0)
         tape = max(1, tape, shown)
         inputs = sum(leaf.nbytes for leaf in call.inputs.leaves if leaf.requires_grad)
         # Outputs, their gradients, and the weights of the sums whose gradients these are.
@@ -231,7 +233,7 @@ class Probe:
             "shown_bytes": shown,
             "once_bytes": max(0, shown_least - few * shown),
             "output_bytes": output,
-            "saved_bytes": self._saved,
+            "cache_bytes": self._saved,
             "workspace_bytes": max(0, self._find_workspace(tape) - kept) + max(unused, default=0),
             "parameter_bytes": count_bytes(self._parameters),
             "largest_bytes": max((parameter.nbytes for parameter in self._parameters), default=0),
@@ -257,24 +259,34 @@ class ActionSeconds:
 
     Arguments:
         device: the device on which steps run, which is waited for.
+        from_frontier: whether runs of steps that never ran before are of a kind of their own.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._known: dict[type[Action], dict[int, float]] = {}
+    def __init__(self, device: torch.device, *, from_frontier: bool = False) -> None:
+        self._device, self._from_frontier = device, from_frontier
+        self._frontier = 0
+        #: By the kind of an action, and whether its steps ran before: the least seconds by the number of steps.
+        self._known: dict[tuple[type[Action], bool], dict[int, float]] = {}
 
     def __call__(self, action: Action, run: Executor) -> None:
         """Note the seconds of an action."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         seconds = run.clock() - run.began
-        steps = getattr(action, "stop", 1) - getattr(action, "start", 0)
-        by_steps = self._known.setdefault(type(action), {})
+        stop = getattr(action, "stop", 1)
+        steps = stop - getattr(action, "start", 0)
+        if isinstance(action, Save) and not action.state:
+            # A schedule begins.
+            self._frontier = 0
+        is_again = not self._from_frontier or stop <= self._frontier
+        if isinstance(action, Advance | Record):
+            self._frontier = max(self._frontier, stop)
+        by_steps = self._known.setdefault((type(action), is_again), {})
         by_steps[steps] = max(min(seconds, by_steps.get(steps, seconds)), _LEAST_SECONDS)
 
-    def find_step(self, kind: type[Action]) -> float:
+    def find_step(self, kind: type[Action], *, is_again: bool = True) -> float:
         """Return the seconds of a step: what a longer run has more for each step."""
-        by_steps = self._known.get(kind, {1: _LEAST_SECONDS})
+        by_steps = self._known.get((kind, is_again), {1: _LEAST_SECONDS})
         few, many = min(by_steps), max(by_steps)
         mean = by_steps[many] / many
         if few == many:
@@ -284,7 +296,7 @@ class ActionSeconds:
 
     def find_run(self, kind: type[Action]) -> float:
         """Return the seconds that a run takes beside its steps."""
-        by_steps = self._known.get(kind, {1: 0.0})
+        by_steps = self._known.get((kind, True), {1: 0.0})
         return max(0.0, by_steps[max(by_steps)] - max(by_steps) * self.find_step(kind))
 
 
@@ -301,26 +313,42 @@ def measure(call: Call, scope: Scope, probe: Probe | None = None, *, is_tight: b
     """
     steps = min(TIGHT_STEPS if is_tight else TRIAL_STEPS, call.inputs.steps)
     first = replace(call, inputs=call.inputs.take_first(steps))
-    seconds = ActionSeconds(call.device)
     with torch.enable_grad():
         probe = Probe(call) if probe is None else probe
         if not probe.has_observed:
             actions = list_single_actions(steps, advances_again=True) if is_tight else list_trial_actions(steps)
             _differentiate(first, scope, actions, probe, probe.enter)
-        names = _differentiate(first, scope, _list_timed(steps, is_tight=is_tight), seconds, nullcontext)
+        seconds = time_steps(first, scope, is_tight=is_tight)
+    return Measurement(**probe.find_sizes(first), **seconds)
+
+
+def time_steps(call: Call, scope: Scope, *, is_tight: bool = False) -> dict[str, Any]:
+    """Return the seconds of all steps of a short call, as fields of ``Measurement``.
+
+    Steps with caches are timed in full and from their caches. Raises InputError if nothing requires a gradient.
+    """
+    steps, has_caches = call.inputs.steps, call.has_own_backward
+    seconds = ActionSeconds(call.device, from_frontier=has_caches)
+    actions = _list_timed_replays(steps) if has_caches else _list_timed(steps, is_tight=is_tight)
+    with torch.enable_grad():
+        for _ in range(_CACHE_RUNS if has_caches else 1):
+            names = _differentiate(call, scope, actions, seconds, nullcontext)
     if not names:
         raise _make_no_tape()
     record = seconds.find_step(Record)
-    return Measurement(
-        **probe.find_sizes(first),
-        # A recorded step does all that a step without a tape does.
-        forward_seconds=min(seconds.find_step(Advance), record),
-        record_seconds=record,
-        backward_seconds=seconds.find_step(Backward),
-        chunk_seconds=seconds.find_run(Record) + seconds.find_run(Backward),
-        save_seconds=seconds.find_step(Save),
-        load_seconds=seconds.find_step(Load),
-    )
+    # A recorded step does all that a step without a tape does.
+    replay = forward = min(seconds.find_step(Advance), record)
+    if has_caches:
+        forward = max(replay, seconds.find_step(Advance, is_again=False))
+    return {
+        "forward_seconds": forward,
+        "replay_seconds": replay,
+        "record_seconds": record,
+        "backward_seconds": seconds.find_step(Backward),
+        "chunk_seconds": seconds.find_run(Record) + seconds.find_run(Backward),
+        "save_seconds": seconds.find_step(Save),
+        "load_seconds": seconds.find_step(Load),
+    }
 
 
 def measure_sizes(call: Call, steps: int) -> Sizes:
@@ -368,6 +396,16 @@ def _differentiate(
             if attempt == MAX_ATTEMPTS - 1:
                 raise
     raise AssertionError("the last attempt returns or raises")
+
+
+def _list_timed_replays(steps: int) -> list[Action]:
+    """Return actions in which most steps run in full, are replayed, and are recorded from their caches."""
+    if steps < 2:
+        return list_trial_actions(steps)
+    last = steps - 1
+    first: list[Action] = [Save(0, Tier.LOCAL), Advance(0, last), Record(last, steps), Backward(last, steps)]
+    first += [Load(0, Tier.LOCAL), Advance(0, last), Load(0, Tier.LOCAL), Free(0, Tier.LOCAL)]
+    return [*first, Record(0, last), Backward(0, last)]
 
 
 def _list_timed(steps: int, *, is_tight: bool) -> list[Action]:

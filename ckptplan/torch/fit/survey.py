@@ -1,7 +1,8 @@
 """Finds what all steps of a sequence take, before a limit is refused, or if later steps take more than planned.
 
 Each step is recorded alone, so that this takes no more memory than one step. The step with the largest tape is
-then reversed under a counter of bytes.
+then reversed under a counter of bytes. Of a cell whose tape is its states, only the caches may grow: its steps
+run once, without tapes.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Any
 
 import torch
 
-from ckptplan.schedule.actions import Action, Record
+from ckptplan.schedule.actions import Action, Advance, Record
 from ckptplan.torch.checking.trial import MAX_ATTEMPTS
-from ckptplan.torch.fit.measure import Measurement, find_saved, make_meter
+from ckptplan.torch.fit.measure import Measurement, make_meter
 from ckptplan.torch.run.executor import Executor
 from ckptplan.torch.run.outputs import StackedOutputs
 from ckptplan.torch.run.steps import LateStateError
@@ -28,7 +29,7 @@ class Survey:
 
     state_bytes: int
     shown_bytes: int
-    saved_bytes: int
+    cache_bytes: int
     workspace_bytes: int
 
     def correct(self, first: Measurement) -> Measurement:
@@ -43,8 +44,11 @@ def survey(tried: TriedCall) -> Survey:
     each of a few attempts.
     """
     call, scope = tried.call, tried.scope
+    steps = call.inputs.steps
     for attempt in range(MAX_ATTEMPTS):
-        run = _SurveyExecutor(call, _list_records(call.inputs.steps), scope)
+        run = _SurveyExecutor(
+            call, iter([Advance(0, steps, 0)]) if call.has_own_backward else _list_records(steps), scope
+        )
         try:
             with torch.no_grad():
                 run.sweep()
@@ -70,8 +74,13 @@ class _SurveyExecutor(Executor):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._state_bytes = self._tape_bytes = self._saved_bytes = 0
+        self._state_bytes = self._tape_bytes = self._cache_bytes = 0
         self._largest: tuple[int, Checkpoint] | None = None
+
+    def _advance(self, start: int, stop: int, cached: int | None) -> None:
+        self._largest = (start, self.state.save())
+        super()._advance(start, stop, cached)
+        self._cache_bytes, self._state_bytes = self.steps.cache_bytes, self.state.saved_bytes
 
     def _record(self, start: int, stop: int) -> None:
         begin = self.state.save()
@@ -79,7 +88,7 @@ class _SurveyExecutor(Executor):
         # A place that is no part of the state would lead later steps into the graph of this step.
         self.refuse_late(self.scope.reach.take_snapshot())
         size = self.tapes.pop().step_bytes
-        self._saved_bytes = max(self._saved_bytes, find_saved(self))
+        self._cache_bytes = max(self._cache_bytes, self.steps.cache_bytes)
         self._state_bytes = max(self._state_bytes, begin.bytes, self.state.saved_bytes)
         if self._largest is None or size > self._tape_bytes:
             self._tape_bytes, self._largest = size, (start, begin)
@@ -96,7 +105,7 @@ class _SurveyExecutor(Executor):
         return Survey(
             state_bytes=self._state_bytes,
             shown_bytes=self._tape_bytes,
-            saved_bytes=self._saved_bytes,
+            cache_bytes=self._cache_bytes,
             workspace_bytes=worked,
         )
 

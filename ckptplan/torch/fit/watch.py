@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ckptplan.schedule.actions import Action, Save
-from ckptplan.torch.fit.measure import Measurement, find_saved
+from ckptplan.torch.fit.measure import Measurement
 from ckptplan.torch.run.executor import Executor
 from ckptplan.torch.run.steps import LateStateError
 from ckptplan.units import format_bytes
@@ -47,18 +47,18 @@ class Watch:
         self._planned, self._steps, self._limit = planned, steps, limit
         self._most_parts = steps if is_first else _LATER_PARTS
         self._once = planned.once_bytes + (planned.state_bytes if copies_state else 0)
-        #: The largest bytes of a state, of the tape of a step, and of what is saved of a step.
-        self._state = self._tape = self._saved = 0
+        #: The largest bytes of a state, of the tape of a step, and of its cache.
+        self._state = self._tape = self._cache = 0
 
     def see_state(self, step: int, size: int) -> None:
         """Note the bytes of the state before a step. Raises StaleSizesError."""
         self._state = max(self._state, size)
         self._check(size, self._planned.state_bytes, "the state", step)
 
-    def see_saved(self, step: int, size: int) -> None:
-        """Note the bytes that are saved of each step for the whole sequence. Raises StaleSizesError."""
-        self._saved = max(self._saved, size)
-        self._check(size, self._planned.saved_bytes, "what is saved", step)
+    def see_cache(self, step: int, size: int) -> None:
+        """Note the bytes of the cache of a step. Raises StaleSizesError."""
+        self._cache = max(self._cache, size)
+        self._check(size, self._planned.cache_bytes, "the cache", step)
 
     def note_tape(self, start: int, stop: int, size: int) -> int:
         """Note the bytes that the graph of recorded steps shows; return those of a step."""
@@ -95,7 +95,7 @@ class Watch:
 
     def correct(self, known: Measurement) -> Measurement:
         """Return known sizes, or those that were seen if they are larger."""
-        return known.grow(state_bytes=self._state, shown_bytes=self._tape, saved_bytes=self._saved)
+        return known.grow(state_bytes=self._state, shown_bytes=self._tape, cache_bytes=self._cache)
 
 
 class WatchedExecutor(Executor):
@@ -112,21 +112,28 @@ class WatchedExecutor(Executor):
 
     def _do(self, action: Action) -> None:
         super()._do(action)
-        if isinstance(action, Save) and not self._reverses:
-            self._watch.see_state(action.state, self.stores[action.tier].get(action.state).bytes)
-            self._watch.see_saved(action.state, find_saved(self))
-
-    def _advance(self, start: int, stop: int) -> None:
         if self._reverses:
-            super()._advance(start, stop)
+            return
+        if isinstance(action, Save):
+            self._watch.see_state(action.state, self.stores[action.tier].get(action.state).bytes)
+        self._watch.see_cache(self.steps.frontier, self.steps.cache_bytes)
+
+    def _advance(self, start: int, stop: int, cached: int | None) -> None:
+        if self._is_known:
+            super()._advance(start, stop, cached)
             return
         for step in self._watch.list_samples(max(start, self.steps.frontier), stop):
             if step > start:
-                super()._advance(start, step)
+                super()._advance(start, step, None)
             self._record_sample(step)
             start = step + 1
         if start < stop:
-            super()._advance(start, stop)
+            super()._advance(start, stop, None)
+
+    @property
+    def _is_known(self) -> bool:
+        """Whether tapes need not be seen: in the backward pass, and of cells whose tape is their states."""
+        return self._reverses or self.call.has_own_backward
 
     def _record_sample(self, step: int) -> None:
         super()._record(step, step + 1)
@@ -137,7 +144,7 @@ class WatchedExecutor(Executor):
             self._verifier.reach(step + 1, self.state.read())
 
     def _record(self, start: int, stop: int) -> None:
-        if self._reverses:
+        if self._is_known:
             super()._record(start, stop)
             self._watch.note_tape(start, stop, self.tapes[-1].step_bytes)
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -17,21 +17,22 @@ from torch.utils._pytree import tree_leaves
 from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import schedule_of
-from ckptplan.torch.chunk_cell import ChunkCell, ChunkGradients, SavedOutputs, make_gradients_error
+from ckptplan.schedule.actions import Action, Advance
+from ckptplan.torch.chunk_cell import ChunkCell, ChunkGradients, make_gradients_error
+from ckptplan.torch.run.caches import CacheLog, find_cuts
 from ckptplan.torch.run.call import Call
 from ckptplan.torch.run.context import ForwardContext
 from ckptplan.torch.run.gradients import Gradient
 from ckptplan.torch.run.outputs import SummedLoss
-from ckptplan.torch.run.pages import Pages
 from ckptplan.torch.run.steps import Steps, Tape
-from ckptplan.torch.state.nests import Nest, fill, flatten, is_differentiable
+from ckptplan.torch.state.nests import Nest, fill, flatten, is_differentiable, map_leaves
 from ckptplan.torch.state.places import Place
 from ckptplan.torch.state.reach import GENERATORS
 
 #: The most steps that run at a time, and the most whose outputs and adjoints exist at a time.
 MAX_PIECE, MAX_WORKING = 64, 16
-#: The least of the latter within a limit, the states that each of more takes, and their share of the limit.
-MIN_WORKING, _WORKING_STATES, _LIMIT_SHARE = 4, 6, 16
+#: Within a limit, the states that each of the latter takes beside the first, and their share of the limit.
+_WORKING_STATES, _LIMIT_SHARE = 6, 8
 #: So many times more steps may run at a time within a limit: their outputs take a byte for each number.
 _PIECE_SHARE = 4
 #: The first and the last step of a part.
@@ -41,24 +42,44 @@ _Cut = tuple[int, int]
 def find_working(state_bytes: int, limit: int) -> tuple[int, int]:
     """Return how many steps may have outputs and adjoints at a time within a limit, and the bytes to leave.
 
-    These are beside what the fewest steps take, which is measured.
+    These are beside what a single step takes, which is measured.
     """
     each = _WORKING_STATES * max(1, state_bytes)
-    more = min(MAX_WORKING - MIN_WORKING, limit // _LIMIT_SHARE // each)
-    return MIN_WORKING + more, more * each + _PIECE_SHARE * state_bytes
+    more = min(MAX_WORKING - 1, limit // _LIMIT_SHARE // each)
+    return 1 + more, more * each + _PIECE_SHARE * state_bytes
 
 
-def size_chunks(call: Call, plan: Plan | None, working: int = MIN_WORKING) -> Call:
-    """Return a call whose chunks run as many steps at a time as a plan has room for; few without a plan.
+def size_chunks(call: Call, plan: Plan | None, working: int = 1) -> Call:
+    """Return a call whose chunks run as many steps at a time as a plan has room for.
 
     ``working`` steps have outputs and adjoints at a time.
     """
     if not call.has_own_backward:
         return call
-    # The states of a piece become the tape or are dropped, so that a piece may be as large as a chunk.
+    # The states of a piece become the tape or are dropped, so that a piece may be as large as a chunk. A few
+    # find room where outputs and adjoints are not there yet.
     chunk = 1 if plan is None else schedule_of(plan).chunk_size
-    piece = min(max(chunk, working), _PIECE_SHARE * working, MAX_PIECE)
-    return replace(call, steps_type=partial(ChunkSteps, piece=piece, working=working))
+    piece = min(max(chunk, working, _PIECE_SHARE), _PIECE_SHARE * working, MAX_PIECE)
+    return replace(call, steps_type=partial(call.steps_type, piece=piece, working=working))
+
+
+def cut_chunks(call: Call, actions: Iterable[Action]) -> Call:
+    """Return a call whose steps run in full in the same parts each time, under actions that drop caches.
+
+    Raises InputError if its cell needs the caches of all steps.
+    """
+    if not call.has_own_backward:
+        return call
+    listed = list(actions)
+    if not any(isinstance(action, Advance) and action.cached is not None for action in listed):
+        return call
+    if not getattr(call.cell, "runs_from_state", False):
+        raise InputError(
+            f"keeps the caches of some steps only, and {type(call.cell).__name__} keeps those of all",
+            field="plan",
+            accepted="a plan with cache='all', or a ChunkCell with runs_from_state = True",
+        )
+    return replace(call, steps_type=partial(call.steps_type, cuts=find_cuts(listed)))
 
 
 def refuse_backward_hooks(cell: ChunkCell) -> None:
@@ -79,43 +100,6 @@ def refuse_backward_hooks(cell: ChunkCell) -> None:
         )
 
 
-class SavedLog:
-    """The saved outputs of all steps that have run, in blocks."""
-
-    def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._blocks: list[tuple[int, SavedOutputs]] = []
-        self._pages = Pages()
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of the saved outputs."""
-        return sum(saved.bytes for _, saved in self._blocks)
-
-    def add(self, start: int, stop: int, saved: SavedOutputs) -> SavedOutputs:
-        """Keep the outputs of the next steps, and return what is kept."""
-        kept = saved.moved(self._pages.keep)
-        self._starts.append(start)
-        self._blocks.append((stop, kept))
-        return kept
-
-    def find_stop(self, step: int) -> int:
-        """Return where the block of a step ends."""
-        return self._blocks[bisect_right(self._starts, step) - 1][0]
-
-    def cut(self, start: int, stop: int) -> Any:
-        """Return the outputs of steps of one block."""
-        place = bisect_right(self._starts, start) - 1
-        first, (last, saved) = self._starts[place], self._blocks[place]
-        return saved if (start, stop) == (first, last) else saved.part(start - first, stop - first)
-
-    def forget(self, step: int) -> None:
-        """Drop blocks that begin at a step or later."""
-        while self._starts and self._starts[-1] >= step:
-            self._starts.pop()
-            self._blocks.pop()
-
-
 class _ChunkPart(torch.autograd.Function):
     """Steps that have run: their backward pass is that of the cell.
 
@@ -129,10 +113,11 @@ class _ChunkPart(torch.autograd.Function):
     def forward(
         ctx: Any, steps: ChunkSteps, part: tuple[_Cut, list[Tensor], list[Tensor]], *_: Any
     ) -> tuple[Tensor, ...]:
-        """Return copies of what the steps left, which do not keep the other states alive."""
+        """Return what the steps left, in the memory of the states."""
         ctx.set_materialize_grads(False)
         ctx.steps, (ctx.cut, ctx.begin, ctx.states) = steps, part
-        end = tuple(leaf[-1].clone() for leaf in ctx.states)
+        # No views, which would have the versions of the states: the backward pass overwrites these.
+        end = tuple(leaf.new_empty(0).set_(leaf[-1]) for leaf in ctx.states)
         ctx.mark_non_differentiable(*(leaf for leaf in end if not is_differentiable(leaf)))
         return *end, torch.zeros(())
 
@@ -152,14 +137,24 @@ class ChunkSteps(Steps):
         args, options: those of ``Steps``.
         piece: the most steps that run at a time.
         working: the most steps whose outputs and adjoints exist at a time.
+        cuts: steps at which runs in full are cut, so that steps that run in full again do so in the same parts.
     """
 
     losses_are_terms = False
     has_own_backward = True
 
-    def __init__(self, *args: Any, piece: int = MAX_PIECE, working: int = MAX_WORKING, **options: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        piece: int = MAX_PIECE,
+        working: int = MAX_WORKING,
+        cuts: Sequence[int] = (),
+        **options: Any,
+    ) -> None:
         super().__init__(*args, **options)
-        self._piece, self._working = piece, working
+        if self.inputs.is_made:
+            piece = min(piece, self.inputs.cut_steps)
+        self._piece, self._working, self._cuts = piece, working, cuts
         places = {id(parameter): place for place, parameter in enumerate(self.parameters)}
         cell: Any = self.cell
         #: Where the parameters of the cell stand among all parameters.
@@ -171,9 +166,17 @@ class ChunkSteps(Steps):
             if isinstance(part.place, Place) and isinstance(part.place.holder.owner, GENERATORS)
         ]
         self._own: ChunkCell = cell.for_sequence()
-        self._log = SavedLog()
-        #: The steps that have run, and what ``last`` returned for them.
-        self._ran, self._before = 0, None
+        # Steps that run again are replayed, or run in full from the same state.
+        self.outputs.drop_numbers()
+        self._log = CacheLog()
+        #: The steps that have run.
+        self._ran = 0
+        #: The step after the last run in full, and what ``last`` returned for that run.
+        self._before: tuple[int, Any] = (0, None)
+        #: Whether the caches of the steps that run stay.
+        self._keeps = True
+        #: Of the caches that were dropped: the most bytes of a step, on average over a part.
+        self._dropped_bytes = 0
         self._incoming: Sequence[Gradient] = ()
         self._context: ForwardContext | None = None
         self._nest: Nest | None = None
@@ -181,6 +184,37 @@ class ChunkSteps(Steps):
     @property
     def saved_bytes(self) -> int:
         return self._log.bytes
+
+    @property
+    def cached_steps(self) -> int:
+        """The number of steps whose caches are kept now."""
+        return self._log.steps
+
+    @property
+    def cache_bytes(self) -> int:
+        return max(self._dropped_bytes, -(-self._log.bytes // max(1, self._log.steps)))
+
+    def advance(self, start: int, stop: int, cached: int | None = None) -> None:
+        keep = start if cached is None else stop - cached
+        if start < keep:
+            self._keeps = False
+            try:
+                super().advance(start, keep)
+            finally:
+                self._keeps = True
+            self._log.drop(start, keep)
+        if keep < stop:
+            super().advance(keep, stop)
+
+    def _find_end(self, start: int, stop: int) -> int:
+        # Steps that are recorded run in the same parts.
+        parts = max(1, self.inputs.cut_steps // self._piece)
+        return min(self._find_cut(start, stop), start + parts * self._piece)
+
+    def _find_cut(self, step: int, stop: int) -> int:
+        """Return the next step at which runs in full are cut."""
+        following = bisect_right(self._cuts, step)
+        return min([stop, *self._cuts[following : following + 1]])
 
     def run(self, leaves: Sequence[Tensor], nest: Nest, start: int, stop: int) -> list[Tensor]:
         records, terms = torch.is_grad_enabled(), list[Tensor]()
@@ -204,28 +238,44 @@ class ChunkSteps(Steps):
         return terms
 
     def _list_parts(self, start: int, stop: int) -> Iterator[_Cut]:
-        """Yield parts of steps that all ran before, in one block of outputs, or that are all new."""
+        """Yield parts of steps that are replayed from one block of caches, or that run in full together."""
         while start < stop:
-            end = min(stop, start + self._piece)
-            if start < self._ran:
-                end = min(end, self._ran, self._log.find_stop(start))
-            yield start, end
-            start = end
+            is_cached, end = self._log.find(start)
+            last = min(stop, start + self._piece, stop if end is None else end)
+            if not is_cached:
+                last = self._find_cut(start, last)
+                last = min(last, self._ran) if start < self._ran else last
+            yield start, last
+            start = last
 
     def _find_states(self, state: Any, inputs: Any, cut: _Cut) -> list[Tensor]:
         """Return the tensors of the states after each step, time first; new steps have their losses taken."""
         start, stop = cut
         with self._plain():
-            if start < self._ran:
+            if self._log.find(start)[0]:
                 return [
                     leaf.detach()
                     for leaf in self._flatten(self._own.replay(state, inputs, self._log.cut(*cut)))
                 ]
-            found, made = self._own.run(state, inputs, self._before)
+            end, before = self._before
+            found, made = self._own.run(state, inputs, before if end == start else None)
             states = [leaf.detach() for leaf in self._flatten(found)]
-            saved = self._log.add(start, stop, made)
+            saved = made
+            if self._keeps:
+                saved = self._log.add(start, stop, made)
+            elif stop - start >= self._working:
+                # The step before counts much in a shorter part.
+                self._dropped_bytes = max(self._dropped_bytes, -(-made.bytes // (stop - start)))
             # What it tells of the last step may lie in the memory of the outputs that are kept.
-            self._before, self._ran = self._own.last(saved), stop
+            self._before = stop, self._own.last(saved)
+        if start >= self._ran:
+            self._ran = stop
+            self._take_losses(made, cut)
+        return states
+
+    def _take_losses(self, made: Any, cut: _Cut) -> None:
+        """Take the losses of new steps. Raises InputError if they draw random numbers."""
+        start, stop = cut
         with torch.no_grad():
             for first in range(start, stop, self._working):
                 last = min(stop, first + self._working)
@@ -241,7 +291,6 @@ class ChunkSteps(Steps):
                         "step by step under autograd",
                     )
                 self.outputs.end_run(first, last, values, is_new=True)
-        return states
 
     def _flatten(self, states: Any) -> list[Tensor]:
         leaves, self._nest = flatten(states)
@@ -267,7 +316,8 @@ class ChunkSteps(Steps):
 
     def record(self, start: int, stop: int) -> Tape:
         tape = super().record(start, stop)
-        tape.ends_are_copies = True
+        # The working state may outlive the states of the tape.
+        self.state.passed.value = map_leaves(torch.clone, self.state.passed.value)
         return tape
 
     def reverse(self, tape: Tape, incoming: Sequence[Gradient]) -> None:
@@ -378,4 +428,4 @@ class ChunkSteps(Steps):
         return [gradient for gradient, _ in pairs]
 
     def close(self) -> None:
-        self._log, self._before = SavedLog(), None
+        self._log, self._before = CacheLog(), (0, None)

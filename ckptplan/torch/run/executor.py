@@ -393,8 +393,8 @@ class Executor:
 
     def _execute(self, action: Action) -> None:
         match action:
-            case Advance(start, stop):
-                self._advance(start, stop)
+            case Advance(start, stop, cached):
+                self._advance(start, stop, cached)
             case Record(start, stop):
                 self._record(start, stop)
             case Backward(start, stop):
@@ -413,9 +413,9 @@ class Executor:
                     self.stores[target].put(number, self.stores[source].get(number), together=len(numbers))
                     self.stores[source].drop(number)
 
-    def _advance(self, start: int, stop: int) -> None:
+    def _advance(self, start: int, stop: int, cached: int | None) -> None:
         with self.context.cast_again():
-            self.steps.advance(start, stop)
+            self.steps.advance(start, stop, cached)
         if self._verifier is not None:
             self._verifier.reach(stop, self.state.read())
 

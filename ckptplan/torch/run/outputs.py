@@ -35,9 +35,17 @@ class Outputs:
         self.numbers = torch.zeros(min(steps, _FIRST_NUMBERS), dtype=torch.float64)
         #: The sum of the sizes of these numbers.
         self.scale = 0.0
+        #: Whether numbers are kept: not if steps that run again cannot be compared by them.
+        self.keeps_numbers = True
+
+    def drop_numbers(self) -> None:
+        """Keep no numbers of steps."""
+        self.keeps_numbers, self.numbers = False, self.numbers[:0].clone()
 
     def keep_numbers(self, start: int, stop: int, numbers: Tensor) -> None:
         """Keep the numbers of steps that ran for the first time."""
+        if not self.keeps_numbers:
+            return
         while stop > len(self.numbers):
             self.numbers = torch.cat([self.numbers, torch.zeros_like(self.numbers)])
         self.numbers[start:stop] = numbers

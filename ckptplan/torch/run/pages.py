@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-#: The bytes of the first page, and of the largest: they double.
-_FIRST, _LARGEST = 2**12, 2**18
+#: The bytes of the smallest page and of the largest; a page is this share of what is kept already.
+_SMALLEST, _LARGEST, _SHARE = 2**12, 2**18, 8
 _ALIGNMENT = 16
 
 
@@ -19,16 +19,17 @@ class Pages:
 
     def __init__(self) -> None:
         self._page: torch.Tensor | None = None
-        self._used, self._size = 0, _FIRST
+        self._used = 0
 
-    def keep(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a copy of a tensor in a page."""
+    def keep(self, tensor: torch.Tensor, kept_bytes: int) -> torch.Tensor:
+        """Return a copy of a tensor in a page; ``kept_bytes`` are kept already."""
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
             return tensor.clone()
         size = tensor.nbytes
         if self._page is None or self._used + size > len(self._page):
-            self._page = torch.empty(max(size, self._size), dtype=torch.uint8, device=tensor.device)
-            self._used, self._size = 0, min(2 * self._size, _LARGEST)
+            usual = min(max(kept_bytes // _SHARE, _SMALLEST), _LARGEST)
+            self._page = torch.empty(max(size, usual), dtype=torch.uint8, device=tensor.device)
+            self._used = 0
         place = self._page[self._used : self._used + size]
         self._used += -(-size // _ALIGNMENT) * _ALIGNMENT
         return place.view(tensor.dtype).view(tensor.shape).copy_(tensor)

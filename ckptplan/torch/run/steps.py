@@ -3,7 +3,7 @@
 This is the interface between a schedule and what a step is. An ``Executor`` walks the actions of a schedule and
 calls three functions with ranges of steps:
 
-- ``advance(start, stop)`` runs steps from the working state, without a tape;
+- ``advance(start, stop, cached)`` runs steps from the working state, without a tape;
 - ``record(start, stop)`` runs steps from the working state with a tape, and returns the tape;
 - ``reverse(tape, incoming)`` backpropagates through a tape: it takes the gradients of the state at its end from
   ``state_gradients``, and leaves those of the state at its beginning there.
@@ -111,8 +111,6 @@ class Tape:
     terms: list[Tensor]
     final_terms: list[Tensor]
     numbers: Tensor | None = field(default=None)
-    #: Whether the state after the steps is a copy, which no graph keeps.
-    ends_are_copies: bool = False
     has_hooks: bool = False
 
     def list_outputs(self) -> list[Tensor]:
@@ -132,8 +130,7 @@ class Tape:
     def _count_bytes(self, outputs: list[Tensor]) -> int:
         # The value of a loss is a number, which is added up.
         values = (term for term in self.terms if term.untyped_storage().nbytes() == term.itemsize)
-        copies = self.ends if self.ends_are_copies else []
-        own = (*self.roots, *self.given, *self.inputs, *find_leaves(outputs), *values, *copies)
+        own = (*self.roots, *self.given, *self.inputs, *find_leaves(outputs), *values)
         without = {_get_storage(tensor) for tensor in own if tensor is not None}
         kept = {
             _get_storage(tensor): tensor.untyped_storage().nbytes()
@@ -222,8 +219,11 @@ class Steps:
         #: Whether steps leave a graph behind though no gradient is enabled, as by ``torch.enable_grad``.
         self._leaves_graph = False
 
-    def advance(self, start: int, stop: int) -> None:
-        """Run steps without a tape; steps that need a graph have one each, which is dropped at once."""
+    def advance(self, start: int, stop: int, cached: int | None = None) -> None:
+        """Run steps without a tape; steps that need a graph have one each, which is dropped at once.
+
+        The caches of the last ``cached`` steps stay, None for all; most steps have no caches.
+        """
         if self._traits.needs_graph:
             for step in range(start, stop):
                 self.record(step, step + 1)
@@ -231,13 +231,17 @@ class Steps:
         with torch.no_grad():
             while start < stop:
                 # A run has steps that all ran before, or none.
-                end = min(stop, start + self.inputs.cut_steps, self.frontier if start < self.frontier else stop)
+                end = min(self._find_end(start, stop), self.frontier if start < self.frontier else stop)
                 leaves, nest = self.inputs.cut(start, end)
                 terms = self.run(leaves, nest, start, end)
                 if start >= self.frontier:
                     self.end_run(start, end, terms, is_new=True)
                     self.frontier = end
                 start = end
+
+    def _find_end(self, start: int, stop: int) -> int:
+        """Return where a run without a tape ends at the latest: so many inputs are there at a time."""
+        return min(stop, start + self.inputs.cut_steps)
 
     def record(self, start: int, stop: int) -> Tape:
         """Run steps with a tape. Afterwards the working state is outside of any graph.
@@ -404,7 +408,12 @@ class Steps:
 
     @property
     def saved_bytes(self) -> int:
-        """The bytes of outputs that are kept for the whole sequence."""
+        """The bytes of the caches that are kept now."""
+        return 0
+
+    @property
+    def cache_bytes(self) -> int:
+        """The bytes of the cache of a step: the mean of those that are kept, or more if others took more."""
         return 0
 
     def take_first_hooks(self) -> list[list[Any]]:

@@ -1,0 +1,108 @@
+"""The caches of the steps of a ``ChunkCell``: its saved outputs, in blocks of steps.
+
+A plan decides which caches stay (docs/cache.md). A step whose cache is there is replayed from it; another one
+runs in full again. Sums over blocks of other lengths round in other ways, so a step runs in full in the same
+block each time: ``find_cuts`` returns where the runs of a schedule are cut.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+
+from ckptplan.schedule.actions import Action, Advance, Backward, Record
+from ckptplan.schedule.step_set import StepSet
+from ckptplan.torch.chunk_cell import SavedOutputs
+from ckptplan.torch.run.pages import Pages
+
+
+def find_cuts(actions: Iterable[Action]) -> Sequence[int]:
+    """Return the steps at which any run in full begins or ends, in ascending order, given all actions."""
+    cuts: set[int] = set()
+    cached = StepSet()
+    for action in actions:
+        if isinstance(action, Backward):
+            cached.remove(action.start, action.stop)
+        elif isinstance(action, Advance | Record):
+            start, stop = action.start, action.stop
+            if cached.count(start, stop) < stop - start:
+                cuts |= {start, stop, *_list_ends(cached, start, stop)}
+            keep = find_kept(action)
+            if start < keep:
+                cached.remove(start, keep)
+            if keep < stop:
+                cuts.add(keep)
+                cached.add(keep, stop)
+    return array("q", sorted(cuts))
+
+
+def _list_ends(cached: StepSet, start: int, stop: int) -> Iterator[int]:
+    return (end for part in cached for end in part if start < end < stop)
+
+
+def find_kept(action: Advance | Record) -> int:
+    """Return the first step whose cache stays after a run; all later ones of the run have theirs, too."""
+    cached = getattr(action, "cached", None)
+    return action.start if cached is None else action.stop - cached
+
+
+class CacheLog:
+    """The caches that are there, in blocks of consecutive steps; blocks may be missing between others."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._blocks: list[tuple[int, SavedOutputs]] = []
+        self._pages = Pages()
+        #: The number of steps whose caches are there, and their bytes.
+        self.steps = self.bytes = 0
+
+    def add(self, start: int, stop: int, saved: SavedOutputs) -> SavedOutputs:
+        """Keep the caches of steps that have none here, and return what is kept."""
+        kept = saved.moved(partial(self._pages.keep, kept_bytes=self.bytes))
+        self._insert(bisect_left(self._starts, start), start, stop, kept)
+        return kept
+
+    def _insert(self, place: int, start: int, stop: int, saved: SavedOutputs) -> None:
+        self._starts.insert(place, start)
+        self._blocks.insert(place, (stop, saved))
+        self.steps += stop - start
+        self.bytes += saved.bytes
+
+    def _pop(self, place: int) -> tuple[int, int, SavedOutputs]:
+        start, (stop, saved) = self._starts.pop(place), self._blocks.pop(place)
+        self.steps -= stop - start
+        self.bytes -= saved.bytes
+        return start, stop, saved
+
+    def find(self, step: int) -> tuple[bool, int | None]:
+        """Return whether the cache of a step is there, and where the block or the gap of the step ends.
+
+        None stands for a gap without an end.
+        """
+        place = bisect_right(self._starts, step)
+        if place and step < self._blocks[place - 1][0]:
+            return True, self._blocks[place - 1][0]
+        return False, self._starts[place] if place < len(self._starts) else None
+
+    def cut(self, start: int, stop: int) -> SavedOutputs:
+        """Return the caches of steps of one block."""
+        place = bisect_right(self._starts, start) - 1
+        first, (last, saved) = self._starts[place], self._blocks[place]
+        return saved if (start, stop) == (first, last) else saved.part(start - first, stop - first)
+
+    def drop(self, start: int, stop: int) -> None:
+        """Drop the caches of some steps."""
+        place = max(0, bisect_right(self._starts, start) - 1)
+        while place < len(self._starts) and self._starts[place] < stop:
+            first, last, saved = self._pop(place)
+            for low, high in ((first, min(last, start)), (max(first, stop), last)):
+                if low < high:
+                    self._insert(place, low, high, saved.part(low - first, high - first))
+                    place += 1
+
+    def forget(self, step: int) -> None:
+        """Drop blocks that begin at a step or later."""
+        while self._starts and self._starts[-1] >= step:
+            self._pop(-1)
