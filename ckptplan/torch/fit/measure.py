@@ -7,7 +7,7 @@ of bytes observes this run; another one, without the counter, is timed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ckptplan.errors import InputError
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
+from ckptplan.schedule.timeline import Event
 from ckptplan.torch.checking.trial import (
     MAX_ATTEMPTS,
     TRIAL_STEPS,
@@ -32,6 +33,7 @@ from ckptplan.torch.run.executor import Executor
 from ckptplan.torch.run.outputs import StackedOutputs
 from ckptplan.torch.run.scope import Scope
 from ckptplan.torch.run.steps import LateStateError
+from ckptplan.torch.run.timeline import Timeline
 from ckptplan.torch.state.nests import count_bytes
 from ckptplan.torch.state.reach import MAX_SNAPSHOT_BYTES
 
@@ -253,24 +255,16 @@ class Probe:
 
 
 class ActionSeconds:
-    """An observer that keeps the least seconds of each kind of action and each number of steps.
+    """The least seconds of each kind of action and each number of steps in a timeline."""
 
-    Arguments:
-        device: the device on which steps run, which is waited for.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, events: Iterable[Event]) -> None:
         self._known: dict[type[Action], dict[int, float]] = {}
-
-    def __call__(self, action: Action, run: Executor) -> None:
-        """Note the seconds of an action."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        seconds = run.clock() - run.began
-        steps = getattr(action, "stop", 1) - getattr(action, "start", 0)
-        by_steps = self._known.setdefault(type(action), {})
-        by_steps[steps] = max(min(seconds, by_steps.get(steps, seconds)), _LEAST_SECONDS)
+        for event in events:
+            action = event.action
+            steps = getattr(action, "stop", 1) - getattr(action, "start", 0)
+            by_steps = self._known.setdefault(type(action), {})
+            seconds = event.end - event.start
+            by_steps[steps] = max(min(seconds, by_steps.get(steps, seconds)), _LEAST_SECONDS)
 
     def find_step(self, kind: type[Action]) -> float:
         """Return the seconds of a step: what a longer run has more for each step."""
@@ -301,15 +295,16 @@ def measure(call: Call, scope: Scope, probe: Probe | None = None, *, is_tight: b
     """
     steps = min(TIGHT_STEPS if is_tight else TRIAL_STEPS, call.inputs.steps)
     first = replace(call, inputs=call.inputs.take_first(steps))
-    seconds = ActionSeconds(call.device)
+    timeline = Timeline(call.device, counts_bytes=False)
     with torch.enable_grad():
         probe = Probe(call) if probe is None else probe
         if not probe.has_observed:
             actions = list_single_actions(steps, advances_again=True) if is_tight else list_trial_actions(steps)
             _differentiate(first, scope, actions, probe, probe.enter)
-        names = _differentiate(first, scope, _list_timed(steps, is_tight=is_tight), seconds, nullcontext)
+        names = _differentiate(first, scope, _list_timed(steps, is_tight=is_tight), timeline, nullcontext)
     if not names:
         raise _make_no_tape()
+    seconds = ActionSeconds(timeline.events)
     record = seconds.find_step(Record)
     return Measurement(
         **probe.find_sizes(first),

@@ -1,0 +1,94 @@
+"""Makes the cells of JAX that are built in: steps with their parameters and their initial states."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+#: Of the leaky neurons: what a membrane keeps from step to step, and the steepness of the surrogate gradient.
+_DECAY, _STEEPNESS = 0.9, 10.0
+#: Scale of the weights of leaky neurons, with which some percent of them fire at a time.
+_LIF_SCALE = 2.3
+
+
+@jax.custom_jvp
+def _spike(x: Any) -> Any:
+    return (x > 0).astype(x.dtype)
+
+
+@_spike.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    (x,), (tangent,) = primals, tangents
+    return _spike(x), tangent / (1 + _STEEPNESS * jnp.abs(x)) ** 2
+
+
+def _lif(weights: Any, state: Any, x: Any) -> Any:
+    membrane, spikes = state
+    current = x @ weights["input"] + spikes @ weights["hidden"] + weights["bias"]
+    membrane = _DECAY * membrane + current - jax.lax.stop_gradient(spikes)
+    spikes = _spike(membrane - 1)
+    return (membrane, spikes), spikes
+
+
+def _rnn(weights: Any, h: Any, x: Any) -> Any:
+    h = jnp.tanh(x @ weights["input"] + h @ weights["hidden"] + weights["bias"])
+    return h, h
+
+
+def _gru(weights: Any, h: Any, x: Any) -> Any:
+    of_input = jnp.split(x @ weights["input"] + weights["bias"], 3, -1)
+    of_hidden = jnp.split(h @ weights["hidden"] + weights["hidden_bias"], 3, -1)
+    reset, update = (jax.nn.sigmoid(of_input[gate] + of_hidden[gate]) for gate in (0, 1))
+    new = jnp.tanh(of_input[2] + reset * of_hidden[2])
+    h = new + update * (h - new)
+    return h, h
+
+
+def _lstm(weights: Any, state: Any, x: Any) -> Any:
+    h, c = state
+    gates = jnp.split(x @ weights["input"] + h @ weights["hidden"] + weights["bias"], 4, -1)
+    let_in, forget, out = (jax.nn.sigmoid(gates[gate]) for gate in (0, 1, 3))
+    c = forget * c + let_in * jnp.tanh(gates[2])
+    h = out * jnp.tanh(c)
+    return (h, c), h
+
+
+def _make(
+    step: Callable[..., Any],
+    *,
+    gates: int,
+    states: int,
+    scale: float = 1.0,
+    biases: tuple[str, ...] = ("bias",),
+) -> Callable[..., Any]:
+    """Return a factory with the weights of PyTorch's defaults, scaled."""
+
+    def make(*, batch: int, inputs: int, neurons: int, seed: int) -> Any:
+        random = np.random.default_rng(seed)
+        bound = 1 / math.sqrt(neurons)
+
+        def uniform(*shape: int, factor: float = 1.0) -> Any:
+            return jnp.asarray(factor * random.uniform(-bound, bound, shape), jnp.float32)
+
+        weights = {
+            "input": uniform(inputs, gates * neurons, factor=scale),
+            "hidden": uniform(neurons, gates * neurons),
+            **{name: uniform(gates * neurons) for name in biases},
+        }
+        zeros = jnp.zeros((batch, neurons))
+        return step, weights, (zeros,) * states if states > 1 else zeros
+
+    return make
+
+
+BUILT_IN_CELLS = {
+    "gru": _make(_gru, gates=3, states=1, biases=("bias", "hidden_bias")),
+    "lif": _make(_lif, gates=1, states=2, scale=_LIF_SCALE),
+    "lstm": _make(_lstm, gates=4, states=2),
+    "rnn": _make(_rnn, gates=1, states=1),
+}
