@@ -23,11 +23,11 @@ import ckptplan
 from benchmarks.harness import DOCS, MIB, Setting, main, table, tabulate
 from ckptplan import Plan
 from ckptplan.calibration.calibrate import calibrate
-from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.estimate import Estimate
 from ckptplan.calibration.runtimes import build_network, open_backend
 from ckptplan.calibration.validation import Verdict, byte_rows
 from ckptplan.execution.backend import Backend, Program
+from ckptplan.model.cell_spec import CellSpec
 from ckptplan.planning.playback import group_same_schedules, make_schedule
 
 #: Networks, without kinds of tapes; 64 inputs as in docs/measured.md.

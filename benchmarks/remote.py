@@ -18,9 +18,9 @@ import ckptplan
 from benchmarks.harness import MIB, Setting, main, show, tabulate, time_in_turn
 from ckptplan import Plan
 from ckptplan.calibration.calibrate import Calibrated, calibrate
-from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.torch_cells import build_torch_network
+from ckptplan.model.cell_spec import CellSpec
 from ckptplan.torch.backend import TorchProgram
+from ckptplan.torch.cells import build_torch_network
 
 TRACE, TRACED_STEPS = "gpu-remote-trace.json", 192
 ROUNDS, SIZES = 7, (2**16, MIB, 16 * MIB, 256 * MIB)

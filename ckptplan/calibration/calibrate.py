@@ -10,13 +10,13 @@ from math import inf
 from typing import Any, ClassVar
 
 from ckptplan.calibration.bench import LEAST_ROUNDS, Bench
-from ckptplan.calibration.cell_spec import Announce, CellSpec
 from ckptplan.calibration.files import MeasuredCell, make_counted
 from ckptplan.calibration.fit import Fit, Round
 from ckptplan.calibration.runtimes import build_network, open_backend, open_bench
 from ckptplan.cost.roofline import complete_times
 from ckptplan.errors import CkptplanError, InputError
 from ckptplan.execution.backend import Pace, measure_rounds
+from ckptplan.model.cell_spec import Announce, CellSpec
 from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.progress import Progress
 from ckptplan.model.workload import Workload

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.estimate import Estimate
 from ckptplan.calibration.fit import STEPS, Times, state_rate
 from ckptplan.cost.roofline import find_ideal, split_origins
 from ckptplan.execution.backend import CountedSizes, Environment, Roofline
+from ckptplan.model.cell_spec import CellSpec
 from ckptplan.model.profile import HardwareProfile, Source
 from ckptplan.model.workload import ACTION_TIMES, TIMES, Basis, Calibration, Measured, Workload
 from ckptplan.schedule.timeline import READ, WRITE

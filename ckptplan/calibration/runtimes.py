@@ -8,9 +8,9 @@ from importlib import import_module
 from typing import Any
 
 from ckptplan.calibration.bench import Bench
-from ckptplan.calibration.cell_spec import Announce, CellSpec
 from ckptplan.errors import InputError
 from ckptplan.execution.backend import Backend, Pace
+from ckptplan.model.cell_spec import Announce, CellSpec
 from ckptplan.storage.remote_folder import make_parent
 from ckptplan.studies.workers import count_cores
 
@@ -75,10 +75,10 @@ def build_network(
         announce: called with a line if the cell is compiled.
     """
     if spec.runtime == "jax":
-        from ckptplan.calibration.jax_cells import build_jax_network
+        from ckptplan.jax.cells import build_jax_network
 
         return build_jax_network(spec, batch=batch, seed=seed)
-    from ckptplan.calibration.torch_cells import build_torch_network
+    from ckptplan.torch.cells import build_torch_network
 
     return build_torch_network(
         spec,

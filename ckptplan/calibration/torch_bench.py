@@ -36,7 +36,7 @@ class Extent:
 
 #: All of it; and less, for a quick calibration, or if a step takes so many seconds.
 FULL = Extent(chunks=(1, 4, 16, 64, 192), between=8, size_runs=ALL_RUNS)
-FEW = Extent(chunks=(1, 4, 8), between=2, size_runs=FEW_RUNS)
+FEW = Extent(chunks=(1, 4, 16), between=2, size_runs=FEW_RUNS)
 _LONG_SECONDS = 4e-3
 #: The least number of steps of a schedule: single steps are timed several times in each round.
 _SINGLE_STEPS = 32

@@ -14,7 +14,6 @@ from pydantic import Field
 
 import ckptplan
 from ckptplan.calibration.calibrate import RunCounter
-from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.fit import Fit
 from ckptplan.calibration.runtimes import build_network, open_backend, open_bench
 from ckptplan.calibration.validation import (
@@ -34,6 +33,7 @@ from ckptplan.calibration.validation import (
 )
 from ckptplan.errors import CkptplanError, InputError
 from ckptplan.execution.backend import Backend, Environment, Gradient, Pace, Program, Report, measure_rounds
+from ckptplan.model.cell_spec import CellSpec
 from ckptplan.model.checked import CheckedModel
 from ckptplan.model.plan import Plan
 from ckptplan.model.progress import Progress

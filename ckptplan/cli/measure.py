@@ -61,7 +61,7 @@ class CellOptions:
 
     def read(self) -> dict[str, Any]:
         """Return keyword arguments to measure or count the cell. Raises InputError that names the option."""
-        from ckptplan.calibration.cell_spec import CellSpec
+        from ckptplan.model.cell_spec import CellSpec
 
         given = {field.name: getattr(self, field.name) for field in fields(CellOptions)}
         of_cell = {field: given.pop(field) for field in ("inputs", "neurons", "compile")}

@@ -14,9 +14,9 @@ import pytest
 import ckptplan
 from ckptplan import InputError, Plan
 from ckptplan.calibration.calibrate import Calibrated, calibrate, count_sizes
-from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.validate import validate
 from ckptplan.calibration.validation import Row, Validation, Verdict
+from ckptplan.model.cell_spec import CellSpec
 from ckptplan.model.workload import ACTION_TIMES, TIMES, Workload
 from ckptplan.report.formats import json_text
 from ckptplan.report.validation import view_validation

@@ -50,8 +50,8 @@ except OutOfMemory as error:
 CALIBRATION = """
 import resource, torch
 from ckptplan.torch import footprint
-from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.torch_cells import build_torch_network
+from ckptplan.model.cell_spec import CellSpec
+from ckptplan.torch.cells import build_torch_network
 from ckptplan.torch.device.memory import OutOfMemory
 
 torch.set_num_threads(1)

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from ckptplan.calibration.calibrate import calibrate
-from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.torch_cells import build_torch_network, compile_pieces
 from ckptplan.errors import InputError
+from ckptplan.model.cell_spec import CellSpec
 from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.backend import TorchNetwork, TorchProgram
+from ckptplan.torch.cells import build_torch_network, compile_pieces
 from ckptplan.torch.footprint import FEW_RUNS, measure_bytes
 from tests.torch.support import assert_close
 
@@ -105,5 +105,5 @@ def test_a_cell_that_cannot_be_compiled_is_refused_with_the_reason(network: Torc
         make_inputs=lambda count: torch.zeros(count, 3, 4),
         parameters=tuple(broken.parameters()),
     )
-    with pytest.raises(InputError, match=r"is 2, but .*graph break at test_pieces.py"):
+    with pytest.raises(InputError, match=r"is 2, but .*graph break at test_measured_pieces.py"):
         compile_pieces(theirs)

@@ -7,9 +7,9 @@ import torch
 
 import ckptplan
 from ckptplan import InputError
-from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.runtimes import open_backend
-from ckptplan.calibration.torch_cells import build_torch_network as build_network
+from ckptplan.model.cell_spec import CellSpec
+from ckptplan.torch.cells import build_torch_network as build_network
 from ckptplan.torch.state.nests import count_bytes, flatten
 
 FACTORIES = """

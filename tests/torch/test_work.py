@@ -7,12 +7,12 @@ import torch
 
 import ckptplan
 from ckptplan.calibration.calibrate import Calibrated, calibrate
-from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.torch_cells import build_torch_network
 from ckptplan.cost.case import Case
 from ckptplan.cost.roofline import find_ideal
 from ckptplan.execution.backend import Pace
+from ckptplan.model.cell_spec import CellSpec
 from ckptplan.torch.backend import TorchNetwork
+from ckptplan.torch.cells import build_torch_network
 from ckptplan.torch.work import WorkCounter, count_work
 
 BATCH, INPUTS, NEURONS = 4, 8, 16
