@@ -93,6 +93,6 @@ def estimate_rounds(seconds: Sequence[Sequence[float]]) -> list[Estimate]:
             pace = np.percentile(taken[:, seen] / alike[seen], 25, axis=1)
     level = Estimate.of(pace)
     return [
-        Estimate(low=level.low * one.low, value=level.value * one.value, high=level.high * one.high)
-        for one in (Estimate.of(column) for column in (taken / pace[:, None]).T)
+        Estimate(low=level.low * time.low, value=level.value * time.value, high=level.high * time.high)
+        for time in (Estimate.of(column) for column in (taken / pace[:, None]).T)
     ]

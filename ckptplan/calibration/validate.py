@@ -276,15 +276,16 @@ class _Comparison:
             batch = min(self.batch, _SHRUNK_BATCH)
             if self.rounds or (spec, batch) == (self.spec, self.batch):
                 raise
-            before, self.spec, self.batch, self.is_shrunk = (self.spec, self.batch), spec, batch, True
+            before = f"{self.spec} with batch {self.batch}"
+            self.spec, self.batch, self.is_shrunk = spec, batch, True
             self._prepare_cell(regret=regret, max_seconds=max_seconds)
             self.notes.append(
-                "the cell was shrunk from {} with batch {} to ".format(*before)
-                + f"{spec} with batch {batch}, so that it ends in time and fits; its schedule is the plan's. "
-                "Bytes that depend on the width are not judged"
+                f"the cell was shrunk from {before} to {spec} with batch {batch}, so that it ends in time and "
+                "fits; its schedule is the plan's. Bytes that depend on the width are not judged"
             )
 
     def _prepare_cell(self, *, regret: bool, max_seconds: float) -> None:
+        """Build the network of the present cell. Raises InputError if its runs do not fit, or take too long."""
         self.network = build_network(self.backend, self.spec, batch=self.batch, seed=self.seed)
         self._choose_plans(regret=regret)
         self._estimate(max_seconds)
@@ -442,14 +443,14 @@ class _Comparison:
         try:
             with self.network.in_double() as network:
                 inputs = network.inputs(steps)
-                expected, found = (
+                expected, own = (
                     self.backend.program(network, plan, inputs=inputs, steps=steps).gradients()
                     for plan in (self.reference, self.plan)
                 )
         except (CkptplanError, RuntimeError, TypeError) as error:
             self.notes.append(f"{difference}, and the cell does not run in double precision: {error}")
             return single
-        row = gradient_row(expected, found, plain=self.plain)
+        row = gradient_row(expected, own, plain=self.plain)
         if row.verdict is Verdict.OFF:
             return single
         why = explain_difference(plain)

@@ -253,7 +253,7 @@ def _count_held_once(plan: Plan, beyond: int) -> int:
     return once * min(max(1, round(beyond / once)), most)
 
 
-def gradient_row(expected: Sequence[Gradient], found: Sequence[Gradient], *, plain: bool) -> Row:
+def gradient_row(expected: Sequence[Gradient], measured: Sequence[Gradient], *, plain: bool) -> Row:
     """Return the difference of gradients, relative to the largest gradient of the same parameter.
 
     Sums are formed in another order, so at least half of the digits of the type must agree. The row is that of
@@ -261,7 +261,7 @@ def gradient_row(expected: Sequence[Gradient], found: Sequence[Gradient], *, pla
     alone, and agreement proves nothing.
     """
     worst, limit = 0.0, 1.0
-    for (wanted, rounding), (given, _) in zip(expected, found, strict=True):
+    for (wanted, rounding), (given, _) in zip(expected, measured, strict=True):
         scale, difference = float(np.abs(wanted).max()), float(np.abs(wanted - given).max())
         share = difference / scale if scale else difference
         share = math.inf if math.isnan(share) else share
@@ -334,7 +334,7 @@ class Prediction:
         return Estimate(low=low, value=seconds.value, high=high)
 
 
-def machine_rows(plan: Plan, found: Times, *, state_bytes: int) -> list[Row]:
+def machine_rows(plan: Plan, times: Times, *, state_bytes: int) -> list[Row]:
     """Return rows of bandwidths and messages, measured again: a plan that moves little tests them little.
 
     ``state_bytes`` are those that a transfer moves, which the plan may predict wrongly.
@@ -343,11 +343,11 @@ def machine_rows(plan: Plan, found: Times, *, state_bytes: int) -> list[Row]:
     rows = []
     for way, planned in ((WRITE, costs.write_seconds), (READ, costs.read_seconds)):
         if planned:
-            rate, measured = costs.remote_state_bytes / planned, state_rate(found, way, state_bytes=state_bytes)
+            rate, measured = costs.remote_state_bytes / planned, state_rate(times, way, state_bytes=state_bytes)
             row = Row.judged(f"{way} bandwidth", predicted=rate, measured=measured, tolerance=FACTOR - 1)
             rows.append(replace(row, unit="bytes per second"))
         if message := planned + costs.message_seconds:
-            seconds, name = found["message_seconds"] + found[f"{way}_seconds"], f"{way} of one state"
+            seconds, name = times["message_seconds"] + times[f"{way}_seconds"], f"{way} of one state"
             rows.append(Row.judged(name, predicted=message, measured=seconds, tolerance=FACTOR - 1))
     return rows
 
@@ -389,7 +389,7 @@ def base_rows(
         allowed: how far times, and the time added to base's, may be off.
     """
     mine, theirs = Prediction.of(plan).total, Prediction.of(base).total
-    ratios = Estimate.of_ratios(one / other for one, other in zip(seconds, bases, strict=True))
+    ratios = Estimate.of_ratios(own / other for own, other in zip(seconds, bases, strict=True))
     added = Estimate(
         low=mine.low / theirs.high - 1, value=plan.predicted.overhead, high=mine.high / theirs.low - 1
     )
@@ -430,7 +430,7 @@ class Contender:
                 measured=Estimate.of(seconds),
                 tolerance=tolerance,
             ),
-            same=tuple(one.strategy for one in same),
+            same=tuple(other.strategy for other in same),
         )
 
 
@@ -448,7 +448,7 @@ class Regret:
     @property
     def best(self) -> Contender:
         """The plan over which the chosen one takes longest, in the middle of the rounds; maybe itself."""
-        return max(self.contenders, key=lambda one: self._compare(one).value)
+        return max(self.contenders, key=lambda contender: self._compare(contender).value)
 
     @property
     def row(self) -> Row:
@@ -463,13 +463,13 @@ class Regret:
 
     def _compare(self, other: Contender) -> Estimate:
         return Estimate.of_ratios(
-            one / theirs for one, theirs in zip(self.own.seconds, other.seconds, strict=True)
+            own / theirs for own, theirs in zip(self.own.seconds, other.seconds, strict=True)
         )
 
     @property
     def rows(self) -> tuple[Row, ...]:
         """All that is judged here. The chosen plan's own time is a row of the validation."""
-        return (*(one.row for one in self.contenders[1:]), self.row)
+        return (*(contender.row for contender in self.contenders[1:]), self.row)
 
 
 @dataclass(frozen=True, kw_only=True)
