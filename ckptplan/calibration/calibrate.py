@@ -26,6 +26,8 @@ from ckptplan.wording import Argument
 
 #: Times of a quick calibration are not known better than this, whatever its rounds say.
 _QUICK_UNCERTAINTY = 0.1
+#: A limit that is proposed is so many times the estimate, which may be off.
+_SPARE = 1.5
 
 
 class Noisy(CkptplanError):  # noqa: N818 - what the machine is
@@ -271,7 +273,7 @@ def _check_seconds(bench: Bench, rounds: int, *, max_seconds: float | None, quic
         ways.append(f"{Argument('quick', True)} ({format_wait(quick.seconds(LEAST_ROUNDS))})")
     if rounds and bench.size_seconds <= limit:
         ways.append(f"sizes without times ({Argument('bytes_only', True)})")
-    ways += ["a smaller batch or fewer neurons", str(Argument("max_seconds", _round_up(seconds)))]
+    ways += ["a smaller batch or fewer neurons", str(Argument("max_seconds", _round_up(_SPARE * seconds)))]
     raise InputError(
         f"measuring this cell takes {bench.describe(rounds)}; the limit is {limit:g} s",
         field="max_seconds",
