@@ -16,17 +16,18 @@ import gc
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import ckptplan
 from benchmarks.harness import DOCS, MIB, Setting, main, table, tabulate
 from ckptplan import Plan
-from ckptplan.calibration.backend import Backend, Program
-from ckptplan.calibration.calibrate import calibrate, open_backend
-from ckptplan.calibration.cell_spec import CellSpec
+from ckptplan.calibration.calibrate import calibrate
 from ckptplan.calibration.estimate import Estimate
+from ckptplan.calibration.runtimes import build_network, open_backend
 from ckptplan.calibration.validation import Verdict, byte_rows
+from ckptplan.execution.backend import Backend, Program
+from ckptplan.model.cell_spec import CellSpec
 from ckptplan.planning.playback import group_same_schedules, make_schedule
 
 #: Networks, without kinds of tapes; 64 inputs as in docs/measured.md.
@@ -54,9 +55,13 @@ class Reference:
     def __init__(self, backend: Backend, network: Any) -> None:
         plan = make_schedule("base", steps=REFERENCE_STEPS)
         inputs = network.inputs(REFERENCE_STEPS)
-        self.measure = backend.program(network, plan, inputs=inputs, steps=REFERENCE_STEPS).seconds
+        self._program = backend.program(network, plan, inputs=inputs, steps=REFERENCE_STEPS)
         self._calibrated: list[float] = []
         self.measure()
+
+    def measure(self) -> float:
+        """Return the seconds of a run."""
+        return self._program.time().seconds
 
     def add(self, *_: object) -> None:
         """Measure during the calibration."""
@@ -85,7 +90,7 @@ class Measured:
         spec = CellSpec.parse(cell)
         self.backend = open_backend(spec, device=setting.device, thread_count=1, tape=tape)
         batch = setting.pick(4, 32, 256)
-        self.network = self.backend.build(spec, batch=batch, seed=0)
+        self.network = build_network(self.backend, spec, batch=batch, seed=0)
         self.reference = Reference(self.backend, self.network)
         self.found = calibrate(
             spec,
@@ -125,7 +130,7 @@ class Measured:
         groups = group_same_schedules([*plans, *bases])
         inputs = self.network.inputs(steps)
         programs = [self.backend.program(self.network, plan, inputs=inputs, steps=steps) for plan, *_ in groups]
-        taken = self._run_in_turn([one.seconds for one in programs])
+        taken = self._run_in_turn(programs)
         for (plan, *same), program, times in zip(groups, programs, taken, strict=True):
             paced = [seconds / self.reference.pace(before, after) for before, seconds, after in times]
             sample = Estimate.of_ratios(paced)
@@ -154,19 +159,19 @@ class Measured:
         told = f"{self.label}, T = {steps:,}, budget {share:.0%}: {len(self.points)} plans so far"
         print(told, file=sys.stderr, flush=True)
 
-    def _run_in_turn(self, jobs: Sequence[Callable[[], float]]) -> list[list[tuple[float, float, float]]]:
-        """Return, for each job and each round, its seconds between those of the reference.
+    def _run_in_turn(self, programs: Sequence[Program]) -> list[list[tuple[float, float, float]]]:
+        """Return, for each program and each round, its seconds between those of the reference.
 
         A round more comes first, which warms up.
         """
-        found: list[list[tuple[float, float, float]]] = [[] for _ in jobs]
+        found: list[list[tuple[float, float, float]]] = [[] for _ in programs]
         gc.collect()
         gc.freeze()
         try:
             for number in range(self.setting.pick(1, 4, 2) + 1):
                 before = self.reference.measure()
-                for job, times in zip(jobs, found, strict=True):
-                    taken = job()
+                for program, times in zip(programs, found, strict=True):
+                    taken = program.time().seconds
                     after = self.reference.measure()
                     if number:
                         times.append((before, taken, after))
@@ -178,7 +183,7 @@ class Measured:
 
 def counts_are_equal(plan: Plan, program: Program) -> bool:
     """Return whether checkpoints and tapes, counted in real storages, equal the prediction."""
-    rows = byte_rows(plan, program.counted(), peak_bytes=0, memory_tolerance=0.0)
+    rows = byte_rows(plan, program.count(), peak_bytes=0, memory_tolerance=0.0)
     counted = ("checkpoints and tapes", "remote peak")
     return all(row.verdict is Verdict.OK for row in rows if row.quantity in counted)
 

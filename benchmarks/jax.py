@@ -42,8 +42,8 @@ from benchmarks.harness import (
     table,
     time_in_turn,
 )
-from ckptplan.calibration.jax_backend.programs import settle
 from ckptplan.jax import bptt, plan_for
+from ckptplan.jax.backend import settle
 from ckptplan.model.plan import Plan
 from ckptplan.strategies.registry import all_strategies
 

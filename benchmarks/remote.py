@@ -18,9 +18,9 @@ import ckptplan
 from benchmarks.harness import MIB, Setting, main, show, tabulate, time_in_turn
 from ckptplan import Plan
 from ckptplan.calibration.calibrate import Calibrated, calibrate
-from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.torch_backend.cells import build_network
-from ckptplan.calibration.torch_backend.runs import TorchProgram
+from ckptplan.model.cell_spec import CellSpec
+from ckptplan.torch.backend import TorchProgram
+from ckptplan.torch.cells import build_torch_network
 
 TRACE, TRACED_STEPS = "gpu-remote-trace.json", 192
 ROUNDS, SIZES = 7, (2**16, MIB, 16 * MIB, 256 * MIB)
@@ -41,7 +41,7 @@ def run(setting: Setting) -> dict[str, Any]:
     )
     batch, steps = setting.pick(4, 32, 256), setting.pick(48, 1024, 1024)
     calibrated = calibrate(spec, batch=batch, steps=steps, device=setting.device, quick=True)
-    network = build_network(spec, batch=batch, device=setting.device, seed=0)
+    network = build_torch_network(spec, batch=batch, device=setting.device, seed=0)
     budget = _find_budget(calibrated, steps, share=0.3)
     plans = {
         name: ckptplan.optimize(calibrated.workload, calibrated.profile, strategies=[name], local_bytes=budget)
@@ -99,7 +99,7 @@ def _compare(plans: dict[str, Plan], network: Any, setting: Setting, steps: int)
     times: dict[str, list[float]] = {name: [] for name in plans}
     for number in range(setting.pick(2, 6, 6)):
         for name, plan in plans.items():
-            seconds = TorchProgram(network, plan, inputs=inputs).seconds()
+            seconds = TorchProgram(network, plan, inputs=inputs).time().seconds
             if number:
                 times[name].append(seconds)
     return [
@@ -125,10 +125,10 @@ def _trace(calibrated: Calibrated, network: Any, path: Path) -> dict[str, Any]:
         local_bytes=_find_budget(calibrated, TRACED_STEPS, share=0.3),
     )
     inputs = network.inputs(TRACED_STEPS)
-    TorchProgram(network, plan, inputs=inputs).seconds()
+    TorchProgram(network, plan, inputs=inputs).time()
     # Of the processor, events would make a file of a hundred megabytes.
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
-        TorchProgram(network, plan, inputs=inputs).seconds()
+        TorchProgram(network, plan, inputs=inputs).time()
     profiler.export_chrome_trace(str(path))
     events = json.loads(path.read_text())["traceEvents"]
     kernels = [_interval(one) for one in events if one.get("cat") == "kernel"]
@@ -180,7 +180,7 @@ def _run_longest(calibrated: Calibrated, network: Any, setting: Setting, budget:
     plan = ckptplan.optimize(
         work.with_steps(steps), calibrated.profile, strategies=["remote"], local_bytes=budget
     )
-    seconds = TorchProgram(network, plan).seconds()
+    seconds = TorchProgram(network, plan).time().seconds
     return {
         "local_budget_bytes": budget,
         "predicted": predicted,

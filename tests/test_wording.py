@@ -13,10 +13,10 @@ from typer.main import get_command
 
 import ckptplan
 from ckptplan.calibration.calibrate import Noisy
-from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.cli.app import make_app
 from ckptplan.cli.command import as_option, option_of
 from ckptplan.errors import CkptplanError, Infeasible, InputError
+from ckptplan.model.cell_spec import CellSpec
 from ckptplan.report.infeasible import format_infeasible
 from ckptplan.storage.rows import open_rows
 from ckptplan.storage.tables import Lines

@@ -67,6 +67,10 @@ class Estimate:
         """The ends of the interval over the number; 1 if it is 0."""
         return (self.low / self.value, self.high / self.value) if self.value else (1.0, 1.0)
 
+    def scaled(self, factor: float) -> Self:
+        """Return a multiple of the number, with its interval."""
+        return type(self)(low=factor * self.low, value=factor * self.value, high=factor * self.high)
+
     def widened(self, low: float, high: float) -> Self:
         """Return the same number with an interval that also has these factors of it."""
         return type(self)(
@@ -89,6 +93,6 @@ def estimate_rounds(seconds: Sequence[Sequence[float]]) -> list[Estimate]:
             pace = np.percentile(taken[:, seen] / alike[seen], 25, axis=1)
     level = Estimate.of(pace)
     return [
-        Estimate(low=level.low * one.low, value=level.value * one.value, high=level.high * one.high)
-        for one in (Estimate.of(column) for column in (taken / pace[:, None]).T)
+        Estimate(low=level.low * time.low, value=level.value * time.value, high=level.high * time.high)
+        for time in (Estimate.of(column) for column in (taken / pace[:, None]).T)
     ]

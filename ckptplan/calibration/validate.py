@@ -6,25 +6,16 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from statistics import median
 from typing import Annotated, Any
 
 from pydantic import Field
 
 import ckptplan
-from ckptplan.calibration.backend import (
-    Backend,
-    Environment,
-    Gradient,
-    PilotTimes,
-    Program,
-    RunCounter,
-    TimedRun,
-)
-from ckptplan.calibration.calibrate import open_backend
-from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.host import KEEPS_MEMORY
+from ckptplan.calibration.calibrate import RunCounter
+from ckptplan.calibration.fit import Fit
+from ckptplan.calibration.runtimes import build_network, open_backend, open_bench
 from ckptplan.calibration.validation import (
     Contender,
     Regret,
@@ -37,10 +28,12 @@ from ckptplan.calibration.validation import (
     explain_difference,
     gradient_row,
     machine_rows,
-    note_meter,
+    shrunk_rows,
     time_rows,
 )
 from ckptplan.errors import CkptplanError, InputError
+from ckptplan.execution.backend import Backend, Environment, Gradient, Pace, Program, Report, measure_rounds
+from ckptplan.model.cell_spec import CellSpec
 from ckptplan.model.checked import CheckedModel
 from ckptplan.model.plan import Plan
 from ckptplan.model.progress import Progress
@@ -54,9 +47,6 @@ from ckptplan.wording import Argument
 
 #: The seconds that a validation may take by default: if times are compared, and if they are not.
 _MOST_TIMED, _MOST_SECONDS = 600.0, 60.0
-#: What takes so many times too long by calibrated times, or by those of the first steps, is refused at once:
-#: the machine may be quicker by now, and later steps may take a fifth of the first ones.
-_DOUBT = 10.0
 #: A limit that is proposed is so many times the estimate, which may be off.
 _SPARE = 1.5
 #: The share of available memory that a run may be predicted to need.
@@ -67,6 +57,8 @@ _MESSAGE_ROUNDS, _MESSAGE_STEPS = 3, 400
 _LEAST_SHOWN = 1e-3
 #: Steps of a chunk of the schedule that plain BPTT is replaced by if it does not fit.
 _CHUNK = 48
+#: The most neurons and samples of a cell that is shrunk.
+_SHRUNK_NEURONS, _SHRUNK_BATCH = 32, 2
 
 
 def validate(
@@ -89,9 +81,10 @@ def validate(
 ) -> Validation:
     """Execute base and ``plan`` with the cell of its workload, on the same weights and data, and compare.
 
-    Times are compared only if the workload was calibrated on this machine; otherwise nothing is timed.
-    Checkpoints, tapes and counts must equal the predictions. Ctrl-C returns what was compared so far, and
-    raises KeyboardInterrupt if that is nothing.
+    Times are compared only if the workload was calibrated on this machine; otherwise nothing is timed, and a
+    cell that would take too long, or does not fit, is shrunk: it has fewer neurons and samples, and the same
+    schedule. Checkpoints, tapes and counts must equal the predictions. Ctrl-C returns what was compared so
+    far, and raises KeyboardInterrupt if that is nothing.
 
     Arguments:
         plan: the plan to validate.
@@ -109,7 +102,7 @@ def validate(
         regret: whether to run the best plan of each strategy, too.
         max_seconds: the seconds that all runs may take, as estimated from a few steps that run first; None
             means 60 if times are not compared, and otherwise 600.
-        progress: called with the milliseconds done and their estimated total.
+        progress: called with the number of runs done and the number of all runs.
         tell: called with a line of text, before the runs: why times are not compared, and how long they take.
 
     Raises InputError.
@@ -131,7 +124,6 @@ def validate(
         device=device or (calibration.device if calibration else "cpu"),
         thread_count=thread_count or (calibration.threads if calibration else None),
         remote_dir=remote_dir,
-        states=max(1, plan.predicted.remote_peak_bytes // (workload.state_bytes * plan.profile.units)),
     )
     tell = tell or (lambda _: None)
     with backend.prepare():
@@ -143,30 +135,33 @@ def validate(
             tell(f"times cannot be compared here: {reason}. Only counts, bytes and gradients are judged")
         if max_seconds is None:
             max_seconds = _MOST_TIMED if reason is None else _MOST_SECONDS
-        found = _Comparison(
+        comparison = _Comparison(
             plan=plan,
             backend=backend,
-            environment=environment,
-            network=backend.build(spec, batch=workload.batch, seed=calibration.seed if calibration else 0),
+            spec=spec,
+            batch=workload.batch,
+            seed=calibration.seed if calibration else 0,
             rounds=repeats if reason is None else 0,
             tolerances=tolerances,
         )
-        found.choose_plans(regret=regret)
-        found.estimate(max_seconds=max_seconds)
-        tell(f"{len(found.seconds)} runs, {format_wait(sum(found.seconds))} in all")
-        found.measure(progress)
+        comparison.prepare(regret=regret, max_seconds=max_seconds)
+        if comparison.is_shrunk:
+            tell(comparison.notes[-1])
+        tell(f"{len(comparison.seconds)} runs, {format_wait(sum(comparison.seconds))} in all")
+        comparison.measure(progress)
     return Validation(
         plan=plan,
-        cell=str(spec),
+        cell=str(comparison.spec),
+        batch=comparison.batch,
         environment=environment,
-        repeats=found.rounds_done,
+        repeats=comparison.rounds_done,
         tolerances=tolerances,
         not_comparable=reason,
-        rows=tuple(found.rows),
-        notes=tuple(found.notes),
-        regret=found.regret,
-        timeline=tuple(found.timeline),
-        interrupted=found.interrupted,
+        rows=tuple(comparison.rows),
+        notes=tuple(comparison.notes),
+        regret=comparison.regret,
+        timeline=tuple(comparison.timeline),
+        interrupted=comparison.interrupted,
     )
 
 
@@ -233,7 +228,7 @@ def _find_rivals(plan: Plan) -> list[list[Plan]]:
         remote_bytes="unbounded" if goal.remote_bytes is None else goal.remote_bytes,
         effort=goal.effort,
     )
-    return group_same_schedules([plan, *(one for one in compared.values() if isinstance(one, Plan))])
+    return group_same_schedules([plan, *(best for best in compared.values() if isinstance(best, Plan))])
 
 
 @dataclass(kw_only=True)
@@ -245,11 +240,16 @@ class _Comparison:
 
     plan: Plan
     backend: Backend
-    environment: Environment
-    network: Any
+    #: The cell and its batch, which may be shrunk.
+    spec: CellSpec
+    batch: int
+    seed: int
     #: Rounds in which times are measured; 0 if they are not compared.
     rounds: int
     tolerances: Tolerances
+    network: Any = field(init=False)
+    pace: Pace = field(init=False)
+    is_shrunk: bool = False
     #: The plan of base, None if it does not fit here; with regret, the plan itself and its rivals.
     base: Plan | None = None
     rivals: list[list[Plan]] = field(default_factory=list)
@@ -264,13 +264,41 @@ class _Comparison:
     rounds_done: int = 0
     interrupted: bool = False
 
-    def choose_plans(self, *, regret: bool) -> None:
+    def prepare(self, *, regret: bool, max_seconds: float) -> None:
+        """Build the network, choose the plans that run, and estimate their seconds.
+
+        If times are not compared, a cell that does not fit is shrunk. Raises InputError if it still does not.
+        """
+        try:
+            self._prepare_cell(regret=regret, max_seconds=max_seconds)
+        except InputError:
+            spec = replace(self.spec, neurons=min(self.spec.neurons, _SHRUNK_NEURONS))
+            batch = min(self.batch, _SHRUNK_BATCH)
+            if self.rounds or (spec, batch) == (self.spec, self.batch):
+                raise
+            before = f"{self.spec} with batch {self.batch}"
+            self.spec, self.batch, self.is_shrunk = spec, batch, True
+            self._prepare_cell(regret=regret, max_seconds=max_seconds)
+            self.notes.append(
+                f"the cell was shrunk from {before} to {spec} with batch {batch}, so that it ends in time and "
+                "fits; its schedule is the plan's. Bytes that depend on the width are not judged"
+            )
+
+    def _prepare_cell(self, *, regret: bool, max_seconds: float) -> None:
+        """Build the network of the present cell. Raises InputError if its runs do not fit, or take too long."""
+        self.network = build_network(self.backend, self.spec, batch=self.batch, seed=self.seed)
+        self._choose_plans(regret=regret)
+        self._estimate(max_seconds)
+
+    def _choose_plans(self, *, regret: bool) -> None:
         """Choose base and the rivals that fit in free memory. Raises InputError if the plan does not."""
         plan, free = self.plan, self.backend.free_bytes()
         present = format_bytes(free or 0)
+        # A state grows with the neurons and the batch, and so does a tape.
+        share = (self.spec.neurons * self.batch) / (_neurons_of(plan, self.spec) * (plan.workload.batch or 1))
 
-        def fits(one: Plan, times: int = 1) -> bool:
-            return free is None or times * _need(one) <= _SHARE * free
+        def fits(candidate: Plan, times: float = 1.0) -> bool:
+            return free is None or times * share * _need(candidate) <= _SHARE * free
 
         if not fits(plan):
             raise InputError(
@@ -281,7 +309,7 @@ class _Comparison:
         base = ckptplan.optimize(plan.workload, plan.profile, strategies=["base"], local_bytes=2**60)
         self.plain = fits(base, self.backend.plain_factor(self.network))
         if not self.rounds:
-            self.notes += ["the regret was not measured, as no time was"] if regret else []
+            self.notes = ["the regret was not measured, as no time was"] if regret else []
             return
         self._note_differences()
         if fits(base):
@@ -290,20 +318,17 @@ class _Comparison:
             need = format_bytes(_need(base))
             self.notes.append(f"base needs {need}, but only {present} are free here: it was not run")
         if regret:
-            self.rivals = [one for one in _find_rivals(plan) if fits(one[0])]
+            self.rivals = [same for same in _find_rivals(plan) if fits(same[0])]
 
     def _note_differences(self) -> None:
         """Note how this process differs from the one that calibrated, where that may move times."""
-        calibration, here = self.plan.workload.calibration, self.environment
-        if calibration is None:
-            return
-        found = []
-        if calibration.clock != here.clock:
-            found.append(f"calibrated in {calibration.clock}, measured here in {here.clock}")
-        if calibration.framework != here.framework:
-            found.append(f"calibrated with {calibration.framework}, measured here with {here.framework}")
-        if found:
-            self.notes.append(f"{'; '.join(found)}: times may differ for that alone; calibrate again")
+        here, then = self.backend.environment, self.plan.workload.calibration
+        for before, now in () if then is None else ((then.clock, here.clock), (then.framework, here.framework)):
+            if before != now:
+                self.notes.append(
+                    f"calibrated with {before}, measured here with {now}: times may differ for that alone; "
+                    "calibrate again"
+                )
 
     @property
     def timed(self) -> list[Plan]:
@@ -317,25 +342,29 @@ class _Comparison:
         steps = self.plan.steps
         return None if self.plain else make_schedule("standard", steps=steps, chunk_size=min(_CHUNK, steps))
 
-    def estimate(self, *, max_seconds: float) -> None:
+    def _estimate(self, max_seconds: float) -> None:
         """Estimate the seconds of each run. Raises InputError if they are more than ``max_seconds``."""
+        workload, steps = self.plan.workload, self.plan.steps
         if self.rounds:
-            self._list_seconds(PilotTimes.of(self.plan.workload), max_seconds=max_seconds, doubt=_DOUBT)
-        for pilot in self.backend.pilot(self.network, most=self.plan.steps):
-            self._list_seconds(pilot, max_seconds=max_seconds, doubt=_DOUBT)
-        self._list_seconds(pilot, max_seconds=max_seconds)
-
-    def _list_seconds(self, pilot: PilotTimes, *, max_seconds: float, doubt: float = 1.0) -> None:
-        """Estimate them by the times of steps, which may be ``doubt`` times as long as they are."""
-        steps = self.plan.steps
-        own, reference = pilot.run(self.plan), self.reference
-        expected = steps * pilot.step_seconds if reference is None else pilot.run(reference)
-        counted, peak = self.backend.meter_seconds(own, steps=steps)
-        self.seconds = [counted + pilot.compile_seconds, peak, expected + pilot.compile_seconds, own]
+            # Calibrated here: nothing has to run for the estimate.
+            seconds = workload.forward_seconds + workload.record_overhead_seconds + workload.backward_seconds
+            pace = Pace(step_seconds=seconds)
+        else:
+            pace = self.backend.time_steps(self.network, most=steps)
+        self.pace = pace
+        own, reference = pace.run(self.plan), self.reference
+        expected = steps * pace.step_seconds if reference is None else pace.run(reference)
+        # Of a shrunk cell, the peak is not measured.
+        peak = [] if self.is_shrunk else [pace.count(self.plan)]
+        self.seconds = [own, *peak, expected, own]
+        self.seconds = [seconds + pace.compile_seconds for seconds in self.seconds]
         if self.rounds:
-            self.seconds += self._estimate_times(pilot)
+            others = [pace.run(plan) for plan in self.timed[1:]]
+            if self.spec.runtime == "torch":
+                self.seconds += [_MESSAGE_STEPS * pace.step_seconds] * _MESSAGE_ROUNDS
+            self.seconds += [*[own, *others, own] * self.rounds, own, *others]
         total = sum(self.seconds)
-        if total <= doubt * max_seconds:
+        if total <= max_seconds:
             return
         fewer = max(1, int(steps * max_seconds / total))
         raise InputError(
@@ -347,15 +376,6 @@ class _Comparison:
             f"may be off), or a plan for at most {round_down(fewer, digits=1):,} steps, a smaller batch or a "
             "smaller network",
         )
-
-    def _estimate_times(self, pilot: PilotTimes) -> list[float]:
-        own, *others = (pilot.run(one) for one in self.timed)
-        first = [pilot.compile_seconds + one for one in (own, *others)]
-        if pilot.compile_seconds:
-            # Neither messages nor actions of compiled programs are timed.
-            return [*first, *[own, *others] * self.rounds]
-        messages = [_MESSAGE_STEPS * pilot.step_seconds] * _MESSAGE_ROUNDS
-        return [*messages, *first, *[own, *others, own] * self.rounds]
 
     @cached_property
     def _inputs(self) -> Any:
@@ -370,7 +390,7 @@ class _Comparison:
 
     def measure(self, progress: Progress | None) -> None:
         """Measure and compare. Raises KeyboardInterrupt if nothing was compared before Ctrl-C."""
-        counter = RunCounter(self.seconds, progress=progress)
+        counter = RunCounter(len(self.seconds), progress)
         try:
             self._compare_sizes(counter)
             self._compare_gradients(counter)
@@ -381,33 +401,33 @@ class _Comparison:
             if not self.rows:
                 raise
             self.interrupted = True
-        counter.end()
-
-    @cached_property
-    def _actions(self) -> int:
-        """The number of actions of the plan."""
-        return sum(1 for _ in ckptplan.actions(self.plan))
 
     def _compare_sizes(self, counter: RunCounter) -> None:
         """Compare bytes and counts, and keep the events of a run, with the bytes held after each action."""
-        counted = counter.run(lambda: self._own.counted(counter.within(self._actions)))
-        peak = counter.run(lambda: self._own.peak_bytes(counter.within(self._actions)))
+        counted = self._own.count()
+        counter()
+        self.timeline, self._state_bytes = counted.events, counted.state_bytes
+        if self.is_shrunk:
+            self.rows += shrunk_rows(self.plan, counted)
+            return
+        peak = self._own.peak_bytes()
+        counter()
         calibration = self.plan.workload.calibration
         self.rows += byte_rows(
             self.plan,
             counted,
             peak_bytes=peak,
             memory_tolerance=self.tolerances.memory_tolerance,
-            calibrated=calibration is not None and self.environment.runs_as(calibration),
+            calibrated=calibration is not None and self.backend.environment.runs_as(calibration),
         )
         if self.rows[0].verdict is Verdict.OFF:
             self.notes.append("the states differ in size: the plan was made for another cell or batch size")
-        self.timeline, self._state_bytes = counted.events, counted.state_bytes
 
     def _compare_gradients(self, counter: RunCounter) -> None:
-        expected = counter.run(self._program(self.reference).gradients)
-        found = counter.run(lambda: self._own.gradients(counter.within(self._actions)))
-        row = gradient_row(expected, found, plain=self.plain)
+        expected = self._program(self.reference).gradients()
+        counter()
+        row = gradient_row(expected, self._own.gradients(), plain=self.plain)
+        counter()
         self.rows.append(self._compare_in_double(row, expected) if row.verdict is Verdict.OFF else row)
 
     def _compare_in_double(self, single: Row, plain: Sequence[Gradient]) -> Row:
@@ -416,88 +436,106 @@ class _Comparison:
         Whether a neuron at its threshold fires may depend on rounding, and then all that follows it does. In
         double precision that is next to impossible.
         """
-        told, steps = f"in single precision the gradients differ by {single.measured:.3g}", self.plan.steps
+        difference, steps = (
+            f"in single precision the gradients differ by {single.measured:.3g}",
+            self.plan.steps,
+        )
         try:
             with self.network.in_double() as network:
                 inputs = network.inputs(steps)
-                expected, found = (
-                    self.backend.program(network, one, inputs=inputs, steps=steps).gradients()
-                    for one in (self.reference, self.plan)
+                expected, own = (
+                    self.backend.program(network, plan, inputs=inputs, steps=steps).gradients()
+                    for plan in (self.reference, self.plan)
                 )
         except (CkptplanError, RuntimeError, TypeError) as error:
-            self.notes.append(f"{told}, and the cell does not run in double precision: {error}")
+            self.notes.append(f"{difference}, and the cell does not run in double precision: {error}")
             return single
-        row = gradient_row(expected, found, plain=self.plain)
+        row = gradient_row(expected, own, plain=self.plain)
         if row.verdict is Verdict.OFF:
             return single
         why = explain_difference(plain)
-        self.notes.append(f"{told}, and in double precision they agree, which is shown: {why}")
+        self.notes.append(f"{difference}, and in double precision they agree, which is shown: {why}")
         return row
 
     def _compare_messages(self, counter: RunCounter) -> None:
-        found = self.backend.messages(self.network, counter, rounds=_MESSAGE_ROUNDS)
-        if found is not None:
-            self.rows += machine_rows(self.plan, found, state_bytes=self._state_bytes)
+        """Time messages alone again; programs of JAX move states themselves."""
+        if self.spec.runtime == "jax":
+            return
+        states = max(1, self.plan.predicted.remote_peak_bytes // self._state_bytes)
+        bench = open_bench(self.backend, self.spec, self.network, self.pace, times_steps=False, states=states)
+        rounds = []
+        for reports in measure_rounds(bench.start(), rounds=_MESSAGE_ROUNDS):
+            rounds.append(bench.read(reports))
+            counter()
+        self.rows += machine_rows(self.plan, Fit(rounds).times, state_bytes=self._state_bytes)
 
     def _compare_times(self, counter: RunCounter) -> None:
-        """Run all plans in turn; what is measured counts only if the round is completed."""
+        """Run all plans in turn after a round that warms up; rounds that are not complete do not count."""
         programs = [self._own, *map(self._program, self.timed[1:])]
-        rounds: list[list[float]] = []
-        timed: list[TimedRun] = []
+        runs = [program.time for program in programs]
+        rounds: list[list[Report]] = []
         try:
-            for number in range(self.rounds + 1):
-                taken = [counter.run(program.seconds) for program in programs]
-                if number:
-                    run = self._own.timed()
-                    if run is not None:
-                        timed.append(run)
-                        counter.count()
-                    rounds.append(taken)
+            for _ in measure_rounds(runs, rounds=1, count=counter):
+                pass
+            last = partial(self._own.time, by_action=True)
+            for reports in measure_rounds([*runs, last], rounds=self.rounds, count=counter):
+                rounds.append(reports)
         except KeyboardInterrupt:
             self.interrupted = True
         self.rounds_done = len(rounds)
         if rounds:
-            self._judge_times(list(zip(*rounds, strict=True)), timed)
-            self._show_new_memory(programs)
+            *plans, timed = zip(*rounds, strict=True)
+            self._judge_times(plans, timed)
 
-    def _judge_times(self, seconds: Sequence[tuple[float, ...]], timed: Sequence[TimedRun]) -> None:
-        own, taken = seconds[0], dict(zip((one.strategy for one in self.timed), seconds, strict=True))
+    def _judge_times(self, plans: Sequence[Sequence[Report]], timed: Sequence[Report]) -> None:
+        """Compare the rounds of each plan, and those of the plan whose actions were ``timed`` one by one."""
+        seconds = [tuple(report.seconds for report in reports) for reports in plans]
+        own, taken = seconds[0], dict(zip((plan.strategy for plan in self.timed), seconds, strict=True))
+        timed = timed if timed[0].events else ()
         self.rows += time_rows(self.plan, timed, own, tolerance=self.tolerances.tolerance)
         if self.base is not None:
             self.rows += base_rows(self.plan, self.base, own, taken["base"], allowed=self.tolerances)
         if self.rivals:
-            tolerance = self.tolerances.tolerance
             times = (own, *(taken[first.strategy] for first, *_ in self.rivals[1:]))
-            judged = zip(self.rivals, times, strict=True)
-            found = (Contender.of(plans, rounds, tolerance=tolerance) for plans, rounds in judged)
-            self.regret = Regret(contenders=tuple(found))
+            self.regret = Regret(
+                contenders=tuple(
+                    Contender.of(same, rounds, tolerance=self.tolerances.tolerance)
+                    for same, rounds in zip(self.rivals, times, strict=True)
+                )
+            )
         if timed:
-            self._explain_times(timed, own)
+            # The timeline is that of a middle run, with the bytes of the run in which they were counted.
+            middle = sorted(timed, key=lambda report: report.seconds)[len(timed) // 2]
+            self.timeline = [
+                replace(event, local_bytes=counted.local_bytes, remote_bytes=counted.remote_bytes)
+                for event, counted in zip(middle.events, self.timeline, strict=True)
+            ]
+        self._show_new_memory(plans)
 
-    def _show_new_memory(self, programs: Sequence[Program]) -> None:
+    def _show_new_memory(self, plans: Sequence[Sequence[Report]]) -> None:
         """Show what the plan and base take besides, if each run of theirs is given new memory."""
         longer = {
-            plan.strategy: median(program.new_memory)
-            for plan, program in zip(self.timed, programs, strict=True)
-            if plan in (self.plan, self.base) and program.new_memory
+            plan.strategy: median(report.new_memory for report in reports)
+            for plan, reports in zip(self.timed, plans, strict=True)
+            if plan in (self.plan, self.base)
         }
-        shown = ", ".join(f"{name} {format_seconds(one)}" for name, one in longer.items() if one > _LEAST_SHOWN)
+        shown = ", ".join(
+            f"{name} {format_seconds(seconds)}" for name, seconds in longer.items() if seconds > _LEAST_SHOWN
+        )
         if shown:
+            from ckptplan.jax.new_memory import KEEPS_MEMORY
+
             self.notes.append(
                 "times are those of runs in memory that the process had before. Here the first touch of new "
                 f"memory took longer in each run ({shown}), as in a training loop without {KEEPS_MEMORY} "
                 "in its environment"
             )
 
-    def _explain_times(self, timed: Sequence[TimedRun], seconds: Sequence[float]) -> None:
-        """Keep the timeline of a middle run, and note what explains the rows of times."""
-        middle = sorted(timed, key=lambda one: one.events[-1].end)[len(timed) // 2]
-        self.timeline = [
-            replace(one, local_bytes=other.local_bytes, remote_bytes=other.remote_bytes)
-            for one, other in zip(middle.events, self.timeline, strict=True)
-        ]
-        note = note_meter(timed, seconds)
-        self.notes += [] if note is None else [note]
+
+def _neurons_of(plan: Plan, spec: CellSpec) -> int:
+    """Return the neurons of a plan's cell, as far as it has a network; else those of the cell that runs."""
+    network = plan.workload.network
+    return spec.neurons if network is None or network.neurons is None else network.neurons
 
 
 def _need(plan: Plan) -> int:

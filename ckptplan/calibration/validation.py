@@ -1,13 +1,14 @@
-"""Compares predictions and measurements, each quantity with a verdict: the result of a validation.
+"""Compares predictions and measurements: one rule gives each quantity its verdict (``Row.judged``).
 
-They are bytes, counts, gradients, and times of actions and whole runs.
+The quantities are bytes, counts, gradients, and times of actions and whole runs.
 """
 
 from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, Self
 
@@ -15,18 +16,18 @@ import numpy as np
 from pydantic import Field
 
 import ckptplan
-from ckptplan.calibration.backend import Counted, Environment, Gradient, TimedRun
 from ckptplan.calibration.estimate import Estimate
-from ckptplan.calibration.fit import Times, seconds_by_kind, state_rate
+from ckptplan.calibration.fit import Times, state_rate
 from ckptplan.cost.case import Case
+from ckptplan.execution.backend import Counted, Environment, Gradient, Report
 from ckptplan.model.checked import CheckedModel
 from ckptplan.model.display import Displayed
 from ckptplan.model.plan import Plan
+from ckptplan.model.step_costs import StepCosts
 from ckptplan.planning.intervals import bound_costs
 from ckptplan.schedule.actions import Backward, Record
 from ckptplan.schedule.simulator import play
-from ckptplan.schedule.timeline import READ, WRITE, Event
-from ckptplan.units import format_seconds, format_share
+from ckptplan.schedule.timeline import READ, WRITE, Event, kind_of
 
 #: A part of a run below this share of it is shown but not judged.
 SMALL = 0.005
@@ -46,7 +47,6 @@ class Verdict(enum.StrEnum):
     SMALL = "too small to judge"
     OTHER_MACHINE = "not comparable"
     UNCHECKED = "not against plain BPTT"
-    NOT_MODELLED = "not in the model"
 
 
 _Share = Annotated[float, Field(strict=True, ge=0, description="a share, as 0.1")]
@@ -92,55 +92,45 @@ class Row:
         return self.predicted / self.measured - 1 if self.predicted and self.measured else None
 
     @classmethod
-    def exact(cls, quantity: str, *, predicted: float, measured: float, unit: Unit, slack: float = 0.0) -> Self:
-        """Return the row of a counted quantity, which must be equal up to the share ``slack``."""
-        agrees = abs(predicted - measured) <= slack * measured
-        return cls(
-            quantity=quantity,
-            unit=unit,
-            predicted=predicted,
-            measured=measured,
-            allowed=slack,
-            verdict=Verdict.OK if agrees else Verdict.OFF,
-        )
-
-    @classmethod
     def judged(
         cls,
         quantity: str,
         *,
-        predicted: Estimate,
-        measured: Estimate,
+        predicted: Estimate | float,
+        measured: Estimate | float,
         tolerance: float,
         unit: Unit = "seconds",
     ) -> Self:
-        """Return the row of a measured quantity, by the joint interval of prediction and measurement.
+        """Return the row of a quantity, by the joint interval of prediction and measurement.
 
         Two numbers are as far apart as the larger is above the smaller: as a share of it, or in points if the
-        unit is a share. It is off if all of both intervals are farther apart than the tolerance, and ok if the
-        measurement alone shows that it is not. Else it is too noisy to judge.
+        unit is a share. The quantity is off if all of both intervals are farther apart than the tolerance, and
+        ok if the measurement alone shows that it is not. Else it is too noisy to judge.
 
         Arguments:
             quantity: the name of the quantity.
-            predicted: the prediction, with the interval that the calibration's times allow.
-            measured: the measurement, with the interval of its rounds.
+            predicted: the prediction; an ``Estimate`` has the interval that the calibration's times allow.
+            measured: the measurement; an ``Estimate`` has the interval of its rounds, and a number was counted.
             tolerance: how far it may be off.
             unit: the unit; a 'share' is judged in points.
         """
-        points = unit == "share"
-        lower, upper = sorted((predicted, measured), key=lambda one: one.value)
+        points, is_counted = unit == "share", not isinstance(measured, Estimate)
+        known, seen = (
+            value if isinstance(value, Estimate) else Estimate.exactly(value) for value in (predicted, measured)
+        )
+        lower, upper = sorted((known, seen), key=lambda estimate: estimate.value)
         gap = _distance(lower.value, upper.value, points=points)
-        own = (measured.high - measured.low) / 2 if points else measured.spread
-        allowed = tolerance + gap - _distance(lower.high, upper.low, points=points)
+        own = (seen.high - seen.low) / 2 if points else seen.spread
+        hidden = gap - _distance(lower.high, upper.low, points=points) if math.isfinite(gap) else 0.0
         settled = own <= tolerance and gap <= tolerance + own
         return cls(
             quantity=quantity,
             unit=unit,
-            predicted=predicted.value,
-            measured=measured.value,
-            verdict=Verdict.OFF if gap > allowed else Verdict.OK if settled else Verdict.NOISY,
-            allowed=allowed,
-            noise=own,
+            predicted=known.value,
+            measured=seen.value,
+            verdict=Verdict.OFF if gap > tolerance + hidden else Verdict.OK if settled else Verdict.NOISY,
+            allowed=tolerance + hidden,
+            noise=None if is_counted else own,
             in_points=points,
         )
 
@@ -154,6 +144,7 @@ def _distance(lower: float, upper: float, *, points: bool) -> float:
     return upper - lower if points else max(upper, _LEAST) / max(lower, _LEAST) - 1
 
 
+_KEPT = "checkpoints and tapes"
 #: Field of ``Predicted`` -> name.
 _COUNTS = {
     "recomputed_steps": "steps run again",
@@ -169,44 +160,81 @@ def byte_rows(
     """Return rows of sizes, counts and the peak, for serial execution of the actions.
 
     Buffers of transfers that overlap compute, workspace, and the caches that a cell keeps by itself are left
-    out: they are no checkpoints. The peak is not judged unless the workload was ``calibrated`` with what runs
-    it here.
+    out: they are no checkpoints. The peak is not judged unless the workload was ``calibrated`` with the runtime
+    that runs it here.
     """
     units = plan.profile.units
-    costs = Case(workload=plan.workload, profile=plan.profile).costs.model_copy(
-        update={"overlaps_compute": False, "chunk_bytes": 0, "cache_bytes": 0}
-    )
+    costs = _serial_costs(plan)
     trace = play(ckptplan.actions(plan), costs=costs, budget=None)
     # A unit's share of a state, or of a tape, is rounded up to whole bytes.
     slack = 0.0 if units == 1 else 1 / min(costs.state_bytes, costs.tape_bytes)
     kept = (trace.local_peak_bytes - costs.resident_bytes) * units
     kept += _count_held_once(plan, counted.local_bytes - kept)
-    sizes = (
-        ("state", costs.state_bytes * units, counted.state_bytes),
-        ("checkpoints and tapes", kept, counted.local_bytes),
-        ("remote peak", trace.remote_peak_bytes, counted.remote_bytes),
-    )
-    peak = Row.exact(
+    peak = Row.judged(
         "local peak",
         predicted=plan.predicted.local_peak_bytes * units,
         measured=peak_bytes,
         unit="bytes",
-        slack=memory_tolerance,
+        tolerance=memory_tolerance,
     )
     if not calibrated:
         # The resident bytes of another machine do not apply here.
         peak = replace(peak, verdict=Verdict.OTHER_MACHINE, allowed=None)
-    return [
-        *(
-            Row.exact(name, predicted=predicted, measured=measured, unit="bytes", slack=slack)
-            for name, predicted, measured in sizes
-        ),
-        *(
-            Row.exact(_COUNTS[name], predicted=plan.predicted[name], measured=count, unit="count")
-            for name, count in counted.counts.items()
-        ),
-        peak,
+    sizes = (
+        ("state", costs.state_bytes * units, counted.state_bytes),
+        (_KEPT, kept, counted.local_bytes),
+        ("remote peak", trace.remote_peak_bytes, counted.remote_bytes),
+    )
+    rows = [
+        Row.judged(name, predicted=predicted, measured=measured, unit="bytes", tolerance=slack)
+        for name, predicted, measured in sizes
     ]
+    return [*rows, *_count_rows(plan, counted), peak]
+
+
+def _count_rows(plan: Plan, counted: Counted) -> list[Row]:
+    """Return rows of the steps that ran again, and of the states and messages that moved."""
+    return [
+        Row.judged(_COUNTS[name], predicted=plan.predicted[name], measured=count, unit="count", tolerance=0.0)
+        for name, count in counted.counts.items()
+    ]
+
+
+def shrunk_rows(plan: Plan, counted: Counted) -> list[Row]:
+    """Return the rows that do not depend on the width of the cell, which has other sizes than the plan's.
+
+    Checkpoints and tapes are those of the plan's schedule with a state and a tape of the cell that ran: the
+    first recording shows the tape. A compiled program shows none.
+    """
+    rows = _count_rows(plan, counted)
+    before = 0
+    for event in counted.events:
+        if isinstance(event.action, Record):
+            steps = event.action.stop - event.action.start
+            sizes = {
+                "state_bytes": counted.state_bytes,
+                "remote_state_bytes": counted.state_bytes,
+                "tape_bytes": (event.local_bytes - before) // steps,
+                "resident_bytes": 0,
+            }
+            costs = _serial_costs(plan).model_copy(update=sizes)
+            kept = play(ckptplan.actions(plan), costs=costs, budget=None).local_peak_bytes
+            row = Row.judged(
+                "checkpoints and tapes",
+                predicted=kept,
+                measured=counted.local_bytes,
+                unit="bytes",
+                tolerance=0.0,
+            )
+            return [row, *rows]
+        before = event.local_bytes
+    return rows
+
+
+def _serial_costs(plan: Plan) -> StepCosts:
+    return Case(workload=plan.workload, profile=plan.profile).costs.model_copy(
+        update={"overlaps_compute": False, "chunk_bytes": 0, "cache_bytes": 0}
+    )
 
 
 def _count_held_once(plan: Plan, beyond: int) -> int:
@@ -225,41 +253,46 @@ def _count_held_once(plan: Plan, beyond: int) -> int:
     return once * min(max(1, round(beyond / once)), most)
 
 
-def gradient_row(expected: Sequence[Gradient], found: Sequence[Gradient], *, plain: bool) -> Row:
-    """Return the largest difference of gradients, relative to the largest gradient of the same parameter.
+def gradient_row(expected: Sequence[Gradient], measured: Sequence[Gradient], *, plain: bool) -> Row:
+    """Return the difference of gradients, relative to the largest gradient of the same parameter.
 
-    Sums are formed in another order, so at least half of the digits of the type must agree. Without ``plain``,
-    the expected gradients are not from the framework alone, and agreement proves nothing.
+    Sums are formed in another order, so at least half of the digits of the type must agree. The row is that of
+    the parameter that is farthest off. Without ``plain``, the expected gradients are not from the framework
+    alone, and agreement proves nothing.
     """
-    shares = [0.0]
-    agree = True
-    for (one, rounding), (other, _) in zip(expected, found, strict=True):
-        scale, difference = float(np.abs(one).max()), float(np.abs(one - other).max())
+    worst, limit = 0.0, 1.0
+    for (wanted, rounding), (given, _) in zip(expected, measured, strict=True):
+        scale, difference = float(np.abs(wanted).max()), float(np.abs(wanted - given).max())
         share = difference / scale if scale else difference
-        shares.append(share)
-        agree &= share <= rounding**0.5
-    worst = math.inf if any(map(math.isnan, shares)) else max(shares)
-    verdict = Verdict.OK if agree and worst < math.inf else Verdict.OFF
-    if not plain and verdict is Verdict.OK:
-        verdict = Verdict.UNCHECKED
-    return Row(quantity="gradient difference", unit="share", predicted=0.0, measured=worst, verdict=verdict)
+        share = math.inf if math.isnan(share) else share
+        if share / rounding**0.5 >= worst / limit:
+            worst, limit = share, rounding**0.5
+    row = Row.judged("gradient difference", predicted=0.0, measured=worst, tolerance=limit, unit="share")
+    verdict = row.verdict if plain or row.verdict is Verdict.OFF else Verdict.UNCHECKED
+    return replace(row, verdict=verdict, allowed=None, in_points=False)
 
 
 def explain_difference(expected: Sequence[Gradient]) -> str:
     """Return why gradients are not those expected in single precision, if they are in double precision."""
-    if all(np.isfinite(one).all() for one, _ in expected):
+    if all(np.isfinite(gradient).all() for gradient, _ in expected):
         return "rounding decided whether a neuron at its threshold fires"
     return "in single precision, those of plain backpropagation are not finite either"
 
 
-#: Kinds of actions on steps and on remote memory, whose time every plan predicts.
-_KINDS = ("forward", "recompute", "record", "backward", WRITE, READ)
-#: Kinds of actions on local memory -> the names of their rows.
-_LOCAL = {"save": "save locally", "load": "load locally"}
-#: Local saves and loads below this share of a run are not judged: each takes microseconds, which vary.
-_SMALL_LOCALLY = 0.02
-#: Timing the actions one by one lengthens a run; above this share of it, a note says so.
-_METER = 0.01
+#: Kind of an action -> the row that it is part of; other actions take next to no time.
+_ROW_OF_KIND = {
+    **dict.fromkeys(("forward", "recompute", "record"), "forward"),
+    **{kind: kind for kind in ("backward", WRITE, READ)},
+}
+
+
+def _sum_kinds(events: Iterable[Event]) -> dict[str, float]:
+    """Return the seconds of the actions of each row."""
+    seconds: dict[str, float] = defaultdict(float)
+    for event in events:
+        if row := _ROW_OF_KIND.get(kind_of(event)):
+            seconds[row] += event.end - event.start
+    return dict(seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,7 +313,7 @@ class Prediction:
         for costs in (low, case.costs, high):
             events: list[Event] = []
             seconds = play(ckptplan.actions(plan), costs=costs, budget=None, sink=events.append).seconds
-            played.append((seconds, seconds_by_kind(events)))
+            played.append((seconds, _sum_kinds(events)))
         totals, kinds = zip(*played, strict=True)
         chunks = sum(isinstance(event.action, Record) for event in events)
         return cls(
@@ -294,13 +327,14 @@ class Prediction:
 
     def kind(self, kind: str) -> Estimate:
         """Return the seconds of a kind of actions, of which the plan may have none."""
-        found = self.kinds.get(kind, Estimate.exactly(0.0))
-        if kind not in ("record", "backward"):
-            return found
-        return Estimate(low=max(0.0, found.low - self.shared), value=found.value, high=found.high + self.shared)
+        seconds = self.kinds.get(kind, Estimate.exactly(0.0))
+        if kind not in ("forward", "backward"):
+            return seconds
+        low, high = max(0.0, seconds.low - self.shared), seconds.high + self.shared
+        return Estimate(low=low, value=seconds.value, high=high)
 
 
-def machine_rows(plan: Plan, found: Times, *, state_bytes: int) -> list[Row]:
+def machine_rows(plan: Plan, times: Times, *, state_bytes: int) -> list[Row]:
     """Return rows of bandwidths and messages, measured again: a plan that moves little tests them little.
 
     ``state_bytes`` are those that a transfer moves, which the plan may predict wrongly.
@@ -309,31 +343,17 @@ def machine_rows(plan: Plan, found: Times, *, state_bytes: int) -> list[Row]:
     rows = []
     for way, planned in ((WRITE, costs.write_seconds), (READ, costs.read_seconds)):
         if planned:
-            rows.append(
-                Row.judged(
-                    f"{way} bandwidth",
-                    predicted=Estimate.exactly(costs.remote_state_bytes / planned),
-                    measured=state_rate(found, way, state_bytes=state_bytes),
-                    tolerance=FACTOR - 1,
-                    unit="bytes per second",
-                )
-            )
-        if planned + costs.message_seconds:
-            rows.append(
-                Row.judged(
-                    f"{way} of one state",
-                    predicted=Estimate.exactly(costs.message_seconds + planned),
-                    measured=found["message_seconds"] + found[f"{way}_seconds"],
-                    tolerance=FACTOR - 1,
-                )
-            )
+            rate, measured = costs.remote_state_bytes / planned, state_rate(times, way, state_bytes=state_bytes)
+            row = Row.judged(f"{way} bandwidth", predicted=rate, measured=measured, tolerance=FACTOR - 1)
+            rows.append(replace(row, unit="bytes per second"))
+        if message := planned + costs.message_seconds:
+            seconds, name = times["message_seconds"] + times[f"{way}_seconds"], f"{way} of one state"
+            rows.append(Row.judged(name, predicted=message, measured=seconds, tolerance=FACTOR - 1))
     return rows
 
 
-def time_rows(
-    plan: Plan, timed: Sequence[TimedRun], seconds: Sequence[float], *, tolerance: float
-) -> list[Row]:
-    """Return rows of each kind of action, if they were timed, of what is not modelled, and of the whole run.
+def time_rows(plan: Plan, timed: Sequence[Report], seconds: Sequence[float], *, tolerance: float) -> list[Row]:
+    """Return rows of forward, backward, written and read, if actions were timed, and of the whole run.
 
     Arguments:
         plan: the plan.
@@ -341,54 +361,16 @@ def time_rows(
         seconds: those of runs without any meter.
         tolerance: the share by which times may be off.
     """
-    predicted, total = Prediction.of(plan), Estimate.of(seconds)
-    whole = Row.judged("total", predicted=predicted.total, measured=total, tolerance=tolerance)
-    if not timed:
-        return [whole]
-    measured = [seconds_by_kind(one.events) for one in timed]
+    prediction, total = Prediction.of(plan), Estimate.of(seconds)
+    kinds = [_sum_kinds(report.events) for report in timed]
     rows = []
-    for kind in (*_KINDS, *_LOCAL):
-        if kind in predicted.kinds or kind in measured[0]:
-            mine, theirs = predicted.kind(kind), Estimate.of(one.get(kind, 0.0) for one in measured)
-            least = (_SMALL_LOCALLY if kind in _LOCAL else SMALL) * total.value
-            row = Row.judged(_LOCAL.get(kind, kind), predicted=mine, measured=theirs, tolerance=tolerance)
-            small = max(mine.value, theirs.value) < least
+    for kind in dict.fromkeys(_ROW_OF_KIND.values()) if timed else ():
+        if kind in prediction.kinds or kind in kinds[0]:
+            mine, theirs = prediction.kind(kind), Estimate.of(run.get(kind, 0.0) for run in kinds)
+            row = Row.judged(kind, predicted=mine, measured=theirs, tolerance=tolerance)
+            small = max(mine.value, theirs.value) < SMALL * total.value
             rows.append(replace(row, verdict=Verdict.SMALL) if small else row)
-    return [*rows, *_unmodelled_rows(timed, measured), whole]
-
-
-def _unmodelled_rows(timed: Sequence[TimedRun], measured: Sequence[Mapping[str, float]]) -> list[Row]:
-    """Return rows of what no prediction contains.
-
-    What is not inside any action is taken from runs whose actions were timed, so it is never below zero: the
-    difference from runs without a meter would be, whenever those happen to be quicker.
-    """
-    beside = [max(0.0, run.seconds - sum(one.values())) for run, one in zip(timed, measured, strict=True)]
-    found = {"free checkpoints": [one.get("free", 0.0) for one in measured], "outside the actions": beside}
-    return [
-        Row(
-            quantity=quantity,
-            unit="seconds",
-            predicted=None,
-            measured=Estimate.of(seconds).value,
-            verdict=Verdict.NOT_MODELLED,
-        )
-        for quantity, seconds in found.items()
-    ]
-
-
-def note_meter(timed: Sequence[TimedRun], seconds: Sequence[float]) -> str | None:
-    """Return a note if runs whose actions were timed take longer or shorter than the others, else None."""
-    total = Estimate.of(seconds).value
-    difference = Estimate.of(one.seconds for one in timed).value - total
-    if abs(difference) < _METER * total:
-        return None
-    how = "longer" if difference > 0 else "less"
-    return (
-        f"the rows above `total` are of runs whose actions were timed one by one, which took "
-        f"{format_seconds(abs(difference))} ({format_share(abs(difference) / total)}) {how} than those of "
-        "`total`: they do not add up to it"
-    )
+    return [*rows, Row.judged("total", predicted=prediction.total, measured=total, tolerance=tolerance)]
 
 
 def base_rows(
@@ -407,7 +389,7 @@ def base_rows(
         allowed: how far times, and the time added to base's, may be off.
     """
     mine, theirs = Prediction.of(plan).total, Prediction.of(base).total
-    ratios = Estimate.of_ratios(one / other for one, other in zip(seconds, bases, strict=True))
+    ratios = Estimate.of_ratios(own / other for own, other in zip(seconds, bases, strict=True))
     added = Estimate(
         low=mine.low / theirs.high - 1, value=plan.predicted.overhead, high=mine.high / theirs.low - 1
     )
@@ -448,7 +430,7 @@ class Contender:
                 measured=Estimate.of(seconds),
                 tolerance=tolerance,
             ),
-            same=tuple(one.strategy for one in same),
+            same=tuple(other.strategy for other in same),
         )
 
 
@@ -466,14 +448,14 @@ class Regret:
     @property
     def best(self) -> Contender:
         """The plan over which the chosen one takes longest, in the middle of the rounds; maybe itself."""
-        return max(self.contenders, key=lambda one: self._compare(one).value)
+        return max(self.contenders, key=lambda contender: self._compare(contender).value)
 
     @property
     def row(self) -> Row:
         """The time of the chosen plan over that of the fastest in the same round, judged: 1.03 is allowed."""
         return Row.judged(
             "decision regret",
-            predicted=Estimate.exactly(1.0),
+            predicted=1.0,
             measured=self._compare(self.best),
             tolerance=REGRET,
             unit="share",
@@ -481,13 +463,13 @@ class Regret:
 
     def _compare(self, other: Contender) -> Estimate:
         return Estimate.of_ratios(
-            one / theirs for one, theirs in zip(self.own.seconds, other.seconds, strict=True)
+            own / theirs for own, theirs in zip(self.own.seconds, other.seconds, strict=True)
         )
 
     @property
     def rows(self) -> tuple[Row, ...]:
         """All that is judged here. The chosen plan's own time is a row of the validation."""
-        return (*(one.row for one in self.contenders[1:]), self.row)
+        return (*(contender.row for contender in self.contenders[1:]), self.row)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -497,6 +479,7 @@ class Validation(Displayed):
     #: What was validated, with which cell, and where.
     plan: Plan
     cell: str
+    batch: int
     environment: Environment
     repeats: int
     tolerances: Tolerances

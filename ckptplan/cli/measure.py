@@ -29,7 +29,7 @@ _ABOUT_CELL = (
     "A cell: lif, gru, lstm, rnn, or a factory of your own (docs/calibrate.md); jax:lif and so on in JAX."
 )
 _ABOUT_COMPILE = "Compile pieces of so many steps; the workload's steps are then pieces."
-_ABOUT_REPEATS = f"Rounds; more follow while they differ (default: {REPEATS})."
+_ABOUT_REPEATS = f"Rounds (default: {REPEATS})."
 _ABOUT_REMOTE = "Measure this folder as remote memory, not host memory; in wall time."
 _ABOUT_TOLERANCE = "Tolerance of later validations; rounds that differ by half of it are noisy."
 CellName = Annotated[
@@ -56,12 +56,12 @@ class CellOptions:
         str | None, option("KIND", "Of a cell of JAX: residuals, products or states (docs/jax.md).")
     ] = None
     max_seconds: Annotated[
-        float, options.time_limit("Stop after this time; the result names the parts that were not measured.")
+        float, options.time_limit("Measure nothing if it would take longer; the refusal says what would fit.")
     ] = 120
 
     def read(self) -> dict[str, Any]:
         """Return keyword arguments to measure or count the cell. Raises InputError that names the option."""
-        from ckptplan.calibration.cell_spec import CellSpec
+        from ckptplan.model.cell_spec import CellSpec
 
         given = {field.name: getattr(self, field.name) for field in fields(CellOptions)}
         of_cell = {field: given.pop(field) for field in ("inputs", "neurons", "compile")}
@@ -95,8 +95,8 @@ def calibrate(
     """Measure a cell on this machine: bytes are counted, times fitted over several sizes.
 
     Says first how long it takes. Writes a workload and a profile to plan with, and prints the next command. On
-    a noisy machine more rounds follow, and intervals are wide. Ctrl-C keeps what was measured: after three
-    rounds the result of these rounds, before them the sizes.
+    a noisy machine, intervals are wide. Ctrl-C keeps what was measured: after three rounds the result of these
+    rounds, before them the sizes.
     """
     rounds = {"--repeats": repeats, "--quick": quick}
     options.keep_apart(rounds)
@@ -205,7 +205,7 @@ _ABOUT_OVERHEAD = (
     "Tolerance of the time added to base, as a share of the longer of the predicted and measured time."
 )
 _ABOUT_STORE = "Keep remote checkpoints in this folder, not in host memory; in wall time."
-_ABOUT_SECONDS = "Run nothing if it would take longer (default: 60 for other hardware, else 600)."
+_ABOUT_SECONDS = "Run nothing if it would take longer (default: 600; 60 for other hardware)."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,7 +245,8 @@ def validate(
     Exits 4 if anything is outside the tolerance, and names it; what is too noisy to judge is only named. Ctrl-C
     shows what was compared so far.
 
-    Of a plan for other hardware, only counts, bytes and gradients are compared.
+    Of a plan for other hardware, only counts, bytes and gradients are compared, of a smaller cell if the plan's
+    cell does not fit or takes too long.
     """
     from ckptplan.calibration.validate import choose_cell
     from ckptplan.calibration.validate import validate as compare_with_runs

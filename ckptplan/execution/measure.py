@@ -6,11 +6,13 @@ import gc
 import tracemalloc
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from functools import partial
 from statistics import median
 from time import perf_counter
 from typing import Any
 
 from ckptplan.errors import InputError, quote_value
+from ckptplan.execution.backend import Report, measure_rounds
 from ckptplan.execution.execute import Run, State, check_functions, check_state
 from ckptplan.model.workload import Basis, Workload
 from ckptplan.schedule.schedule import check_count
@@ -70,23 +72,26 @@ def measure(
             accepted="the bytes of a state",
         )
 
-    def clock(run: Run) -> float:
-        start = perf_counter()
+    def time(run: Run, *, begins: bool) -> Report:
+        if begins:
+            put(deepcopy(first))
+        began = perf_counter()
         run(0, count)
-        return (perf_counter() - start) / count
+        return Report(seconds=(perf_counter() - began) / count)
 
-    times: dict[str, list[float]] = {"advance": [], "record": [], "backward": []}
+    runs = [
+        partial(time, advance, begins=True),
+        partial(time, record, begins=True),
+        partial(time, backward, begins=False),
+    ]
     try:
         tape = _watch_tape(record, backward, put, first, count) if tape_bytes is None else tape_bytes
-        for _ in range(_ROUNDS):
-            put(deepcopy(first))
-            times["advance"].append(clock(advance))
-            put(deepcopy(first))
-            times["record"].append(clock(record))
-            times["backward"].append(clock(backward))
+        rounds = list(measure_rounds(runs, rounds=_ROUNDS))
     finally:
         put(first)
-    forward, recorded, reversal = (max(median(seconds), 1e-9) for seconds in times.values())
+    forward, recorded, reversal = (
+        max(median(report.seconds for report in reports), 1e-9) for reports in zip(*rounds, strict=True)
+    )
     timed = _describe(None, f"median of {_ROUNDS} runs of the first {count} steps")
     times_of_steps = ("forward_seconds", "backward_seconds", "recompute_seconds", "record_overhead_seconds")
     basis = {

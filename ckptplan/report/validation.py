@@ -22,7 +22,6 @@ _VERDICTS = {
     Verdict.SMALL: Cell("too small", style="faint"),
     Verdict.OTHER_MACHINE: Cell("not compared", style="caution"),
     Verdict.UNCHECKED: Cell("not plain", style="caution"),
-    Verdict.NOT_MODELLED: Cell("not modelled", style="faint"),
 }
 _PREDICTED, _MEASURED = Field("predicted", right=True), Field("measured", right=True)
 _JUDGEMENT = (
@@ -69,7 +68,7 @@ def _describe(validation: Validation) -> Iterator[Block]:
     yield make_facts(
         {
             "plan": fields.name_plan(plan),
-            "ran": f"{validation.cell}, batch {plan.workload.batch}",
+            "ran": f"{validation.cell}, batch {validation.batch}",
             "on": f"{here.machine}, {units.format_threads(here.threads)}{rounds}",
         }
     )

@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import pickle
+import platform
 import signal
 import threading
 import time
@@ -21,6 +22,7 @@ from contextlib import contextmanager
 from itertools import islice
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -256,3 +258,18 @@ def _begin(watched: Connection) -> None:
     threading.Thread(target=lambda: (watched.poll(None), os._exit(0)), daemon=True).start()
     if _HAS_MASKS:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _REQUESTS)
+
+
+def processor_name() -> str:
+    """Return the name of the processor with the number of usable cores."""
+    return f"{_read_processor()}, {count_cores()} cores"
+
+
+def _read_processor() -> str:
+    """Return the model of the processor, which Python itself knows only on some systems."""
+    info = Path("/proc/cpuinfo")
+    for line in info.read_text().splitlines() if info.is_file() else ():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return platform.processor() or platform.machine()

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
-import mmap
-import os
-import platform
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import pytest
 
 import ckptplan
 from ckptplan import InputError
-from ckptplan.calibration import host
-from ckptplan.calibration.calibrate import Calibrated, calibrate, count_sizes, open_backend
-from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.fit import Fit, Round, TimedRow, count_actions
-from ckptplan.calibration.host import set_threads
-from ckptplan.calibration.jax_backend import programs
-from ckptplan.calibration.jax_backend.cells import build_jax_network
+from ckptplan.calibration.calibrate import Calibrated, calibrate, count_sizes
+from ckptplan.calibration.runtimes import open_backend, set_threads
 from ckptplan.calibration.validate import validate, why_not_comparable
 from ckptplan.calibration.validation import Verdict
 from ckptplan.errors import PlanMismatch
 from ckptplan.jax import plan_for
-from ckptplan.planning.playback import make_schedule
+from ckptplan.jax.cells import build_jax_network
+from ckptplan.model.cell_spec import CellSpec
 from ckptplan.report.calibration import view_calibration
 from tests.support import run, told
 
@@ -92,82 +82,6 @@ def test_another_cell_is_detected(calibrated: Calibrated) -> None:
     assert why_not_comparable(plan, replace(here, versions={"torch": "2"})) == "it was calibrated in JAX"
 
 
-def test_times_of_programs_are_separated() -> None:
-    """Programs that take exactly what the model says have the times of the model."""
-    parts = ("forward", "recompute", "overhead", "backward", "advance", "record", "save", "load", "call")
-    seconds = dict(zip(parts, (3.0, 2.5, 1.0, 5.0, 0.5, 0.25, 0.125, 0.0625, 7.0), strict=True))
-    schedules = [make_schedule("base", steps=64)]
-    for chunk in (1, 4, 16):
-        schedules.append(make_schedule("standard", steps=64, chunk_size=chunk))
-        schedules.append(make_schedule("nested", steps=64, chunk_size=chunk, segment_size=32))
-        schedules.append(make_schedule("revolve", steps=64, chunk_size=chunk, nb_local=3))
-    works: list[dict[str, int]] = [
-        {"forward": 64, "call": 1},
-        {**count_actions(schedules[0], sweep=True), "call": 1},
-        *[{**count_actions(one), "reverse": 0, "call": 1} for one in schedules],
-    ]
-    timed: Round = {
-        number: TimedRow(
-            counts=work, seconds=sum(count * seconds[part] for part, count in work.items() if count)
-        )
-        for number, work in enumerate(works)
-    }
-    found = Fit([timed] * 3).times
-    assert found["recompute_seconds"].spread == pytest.approx(0, abs=1e-6)
-    assert found["recompute_seconds"].value == pytest.approx(2.5)
-    # A call takes some time, too, which one length of a forward pass does not tell from its steps.
-    assert found["forward_seconds"].value == pytest.approx(3.0 + 7.0 / 64, rel=0.01)
-
-
-def test_the_first_touch_of_new_memory_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block of more than 32 MiB goes back to the system after each run; a smaller one is kept."""
-    network = build_jax_network(SPEC, batch=BATCH, seed=0)
-    backend = open_backend(SPEC, thread_count=THREADS)
-    new = {}
-    for steps in (60, 6_000):
-        schedule = make_schedule("base", steps=steps)
-        program = backend.program(network, schedule, inputs=network.inputs(steps), steps=steps)
-        # As with one thread, which is another number than this process has.
-        monkeypatch.setattr(program, "_clock", time.process_time)
-        assert all(program.seconds() > 0 for _ in range(3))
-        assert (program.peak_bytes() > 2**26) == (steps == 6_000)
-        assert min(program.new_memory) >= 0
-        new[steps] = program.new_memory[-1]
-    if platform.libc_ver()[0] == "glibc" and "MALLOC_MMAP_MAX_" not in os.environ:
-        assert new[6_000] > 10 * new[60]
-
-
-def test_pages_whose_time_is_nonsense_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And those of another clock than the processor's are not taken off."""
-    monkeypatch.setattr(programs, "count_new_pages", itertools.count(0, 10).__next__)
-    monkeypatch.setattr(programs, "time_new_page", lambda: 60.0)
-    network = build_jax_network(SPEC, batch=BATCH, seed=0)
-    program = programs.compile_gradient(network, make_schedule("base", steps=STEPS), steps=STEPS)
-    with pytest.raises(InputError, match=r"the first touch of new memory takes 600.* s of a run of"):
-        program.measure(time.process_time)
-    seconds, touching = program.measure(time.perf_counter)
-    assert seconds > 0
-    assert touching == 0
-
-
-@pytest.mark.skipif(not hasattr(mmap, "MADV_NOHUGEPAGE"), reason="large pages are of Linux")
-def test_a_page_is_timed_and_not_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Faults are of single pages, also where the system gives large ones to all."""
-    faults: list[int] = []
-
-    class Large(mmap.mmap):
-        """Has large pages, unless they are switched off."""
-
-        def __init__(self, *_: Any, **__: Any) -> None:
-            self.madvise(mmap.MADV_HUGEPAGE)
-            faults.append(host.count_new_pages())
-
-    monkeypatch.setattr(mmap, "mmap", Large)
-    host.time_new_page.__wrapped__()
-    each = faults[1] - faults[0]
-    assert each >= host._TOUCHED_BYTES // mmap.PAGESIZE
-
-
 def test_a_limit_of_memory_takes_calibrated_times(calibrated: Calibrated) -> None:
     """The loop of the calibrated cell: its times are in the plan, and a slow forward pass moves the choice."""
     network = build_jax_network(SPEC, batch=BATCH, seed=0)
@@ -191,42 +105,6 @@ def test_a_limit_of_memory_takes_calibrated_times(calibrated: Calibrated) -> Non
     wider = count_sizes(CellSpec.parse("jax:rnn(neurons=9)"), batch=BATCH, steps=STEPS, thread_count=THREADS)
     with pytest.raises(InputError, match=r"workload: .* has a state of 584 B .* this step has 4.008 KiB"):
         planned(wider)
-
-
-def make_pairs() -> Any:
-    return lambda _, state, x: (state, x), {"w": jnp.ones(3)}
-
-
-def make_frozen() -> Any:
-    return lambda _, state, x: (state, x), {"w": 3}, jnp.ones(3)
-
-
-def make_broken(batch: int) -> Any:
-    return lambda weights, state, x: (state @ weights, x), jnp.ones((7, 7)), jnp.ones((batch, 3))
-
-
-def make_stateless() -> Any:
-    return lambda _, state, x: (state, x), jnp.ones(3), ()
-
-
-@pytest.mark.parametrize(
-    ("factory", "message"),
-    [
-        ("make_pairs", "returned 'tuple' .*step, parameters, state"),
-        ("make_frozen", "returned parameters without a gradient"),
-        ("make_broken", "its first step, .* raised TypeError"),
-        ("make_stateless", "returned a state without arrays"),
-        ("make_nothing", "cannot be imported"),
-    ],
-)
-def test_factories_that_are_not_accepted(factory: str, message: str) -> None:
-    with pytest.raises(InputError, match=f"cell: .*{message}"):
-        build_jax_network(CellSpec.parse(f"jax:{__name__}:{factory}(neurons=3)"), batch=2, seed=0)
-
-
-def test_a_factory_without_a_signature_is_called_with_nothing() -> None:
-    with pytest.raises(InputError, match="jax:builtins:dict returned 'dict'"):
-        build_jax_network(CellSpec.parse("jax:builtins:dict(neurons=3)"), batch=2, seed=0)
 
 
 def test_kinds_of_tapes_have_their_sizes() -> None:

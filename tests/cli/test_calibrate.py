@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import ckptplan
-from ckptplan.calibration.host import processor_name
+from ckptplan.studies.workers import processor_name
 from tests.support import run, run_on_terminal, run_process
 
 #: It measures.
@@ -59,7 +59,7 @@ def test_a_noisy_machine_widens_intervals_and_writes_nothing_only_if_strict(tmp_
     strict = ("--repeats", "3", "--tolerance", "1e-9", "--strict", "--format", "json")
     done = run("calibrate", *SMALL, *strict, cwd=tmp_path)
     assert done.returncode == 4
-    for text in ("rounds differ: more follow", "the machine is noisy: rounds of", "as --strict asks"):
+    for text in ("the machine is noisy: rounds of", "as --strict asks"):
         assert text in done.stderr
     error = json.loads(done.stdout)
     assert (error["error"], error["exit_code"], error["most"]) == ("noisy", 4, 5e-10)
@@ -161,10 +161,8 @@ def test_an_interrupted_calibration_keeps_what_it_measured(
 ) -> None:
     """After three rounds both files, before them the sizes, before those nothing."""
     (tmp_path / "cells.py").write_text(INTERRUPTING)
-    job = ("calibrate", "--cell", "cells:make", "--threads", "1", "--repeats", "50")
-    done = run_process(
-        *job, "--max-seconds", "3600", cwd=tmp_path, heeds_interrupts=True, CALLS=calls, SIGNAL=name
-    )
+    job = ("calibrate", "--cell", "cells:make", "--threads", "1", "--repeats", "50", "--max-seconds", "3600")
+    done = run_process(*job, cwd=tmp_path, heeds_interrupts=True, CALLS=calls, SIGNAL=name)
     assert done.returncode == code, done.stderr
     assert sorted(path.name for path in tmp_path.glob("*.toml")) == files
     if len(files) == 2:

@@ -108,7 +108,7 @@ def test_words_and_numbers_are_whole_at_every_width(command: str, drawn: list[Bl
 
 def test_a_validation_is_whole_at_every_width() -> None:
     rows = [
-        Row.exact("steps run again", predicted=1234567, measured=1234567, unit="count"),
+        Row.judged("steps run again", predicted=1234567, measured=1234567, unit="count", tolerance=0.0),
         Row.judged(
             "recomputation", predicted=exactly(1.23e-3), measured=Estimate.of([1.2e-3, 1.3e-3]), tolerance=0.1
         ),

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import ckptplan
-from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.validate import validate
+from ckptplan.model.cell_spec import CellSpec
 from tests.security.program import run_all
 from tests.support import small_plan
 

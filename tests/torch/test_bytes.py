@@ -11,13 +11,13 @@ import torch
 
 import ckptplan
 from ckptplan import Infeasible
-from ckptplan.calibration.torch_backend.runs import Timeline
 from ckptplan.schedule.actions import Action, Record, Save
 from ckptplan.schedule.timeline import Event
 from ckptplan.strategies.registry import all_strategies
 from ckptplan.torch import bptt
 from ckptplan.torch.adapters import TorchCell
 from ckptplan.torch.lif import LIF
+from ckptplan.torch.run.timeline import Timeline
 from tests.torch.support import gradients, plan_of
 
 STEPS, BATCH, NEURONS = 33, 3, 8

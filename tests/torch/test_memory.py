@@ -49,18 +49,17 @@ except OutOfMemory as error:
 #: A calibration has no plan: it executes schedules of its own.
 CALIBRATION = """
 import resource, torch
-from ckptplan.calibration.torch_backend import footprint
-from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.torch_backend.cells import build_network
-from ckptplan.calibration.backend import RunCounter
+from ckptplan.torch import footprint
+from ckptplan.model.cell_spec import CellSpec
+from ckptplan.torch.cells import build_torch_network
 from ckptplan.torch.device.memory import OutOfMemory
 
 torch.set_num_threads(1)
-network = build_network(CellSpec(name="gru", inputs=8, neurons=512), batch=512, device="cpu", seed=0)
+network = build_torch_network(CellSpec(name="gru", inputs=8, neurons=512), batch=512, device="cpu", seed=0)
 before = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmSize")) * 1024
 resource.setrlimit(resource.RLIMIT_AS, (before + 100 * 2**20, resource.RLIM_INFINITY))
 try:
-    footprint.measure(network, counter=RunCounter())
+    footprint.measure_bytes(network)
 except OutOfMemory as error:
     print(error)
     assert error.details()["predicted"] is None

@@ -12,12 +12,12 @@ import torch
 
 import ckptplan
 from ckptplan import IllegalAction, InputError, Schedule
-from ckptplan.calibration.torch_backend.runs import Timeline
 from ckptplan.planning.playback import make_schedule, schedule_of
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
 from ckptplan.strategies.registry import all_strategies
 from ckptplan.torch import bptt, unroll
 from ckptplan.torch.lif import LIF
+from ckptplan.torch.run.timeline import Timeline
 from tests.torch.support import assert_close, gradients, gru, job, plain, plan_of
 
 STEPS = 40

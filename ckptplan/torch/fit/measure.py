@@ -7,7 +7,7 @@ of bytes observes this run; another one, without the counter, is timed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ckptplan.errors import InputError
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
+from ckptplan.schedule.timeline import Event
 from ckptplan.torch.checking.trial import (
     MAX_ATTEMPTS,
     TRIAL_STEPS,
@@ -32,6 +33,7 @@ from ckptplan.torch.run.executor import Executor
 from ckptplan.torch.run.outputs import StackedOutputs
 from ckptplan.torch.run.scope import Scope
 from ckptplan.torch.run.steps import LateStateError
+from ckptplan.torch.run.timeline import Timeline
 from ckptplan.torch.state.nests import count_bytes
 from ckptplan.torch.state.reach import MAX_SNAPSHOT_BYTES
 
@@ -255,34 +257,23 @@ class Probe:
 
 
 class ActionSeconds:
-    """An observer that keeps the least seconds of each kind of action and each number of steps.
+    """The least seconds of each kind of action and each number of steps.
 
     Arguments:
-        device: the device on which steps run, which is waited for.
-        from_frontier: whether runs of steps that never ran before are of a kind of their own.
+        events: what the actions of schedules took.
+        tells_first: whether runs of steps that never ran before are of a kind of their own.
     """
 
-    def __init__(self, device: torch.device, *, from_frontier: bool = False) -> None:
-        self._device, self._from_frontier = device, from_frontier
-        self._frontier = 0
+    def __init__(self, events: Iterable[Event], *, tells_first: bool = False) -> None:
         #: By the kind of an action, and whether its steps ran before: the least seconds by the number of steps.
         self._known: dict[tuple[type[Action], bool], dict[int, float]] = {}
-
-    def __call__(self, action: Action, run: Executor) -> None:
-        """Note the seconds of an action."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        seconds = run.clock() - run.began
-        stop = getattr(action, "stop", 1)
-        steps = stop - getattr(action, "start", 0)
-        if isinstance(action, Save) and not action.state:
-            # A schedule begins.
-            self._frontier = 0
-        is_again = not self._from_frontier or stop <= self._frontier
-        if isinstance(action, Advance | Record):
-            self._frontier = max(self._frontier, stop)
-        by_steps = self._known.setdefault((type(action), is_again), {})
-        by_steps[steps] = max(min(seconds, by_steps.get(steps, seconds)), _LEAST_SECONDS)
+        for event in events:
+            action = event.action
+            steps = getattr(action, "stop", 1) - getattr(action, "start", 0)
+            is_first = tells_first and isinstance(action, Advance | Record) and not event.recomputed_steps
+            by_steps = self._known.setdefault((type(action), not is_first), {})
+            seconds = event.end - event.start
+            by_steps[steps] = max(min(seconds, by_steps.get(steps, seconds)), _LEAST_SECONDS)
 
     def find_step(self, kind: type[Action], *, is_again: bool = True) -> float:
         """Return the seconds of a step: what a longer run has more for each step."""
@@ -328,13 +319,16 @@ def time_steps(call: Call, scope: Scope, *, is_tight: bool = False) -> dict[str,
     Steps with caches are timed in full and from their caches. Raises InputError if nothing requires a gradient.
     """
     steps, has_caches = call.inputs.steps, call.has_own_backward
-    seconds = ActionSeconds(call.device, from_frontier=has_caches)
     actions = _list_timed_replays(steps) if has_caches else _list_timed(steps, is_tight=is_tight)
+    events: list[Event] = []
     with torch.enable_grad():
         for _ in range(_CACHE_RUNS if has_caches else 1):
-            names = _differentiate(call, scope, actions, seconds, nullcontext)
+            timeline = Timeline(call.device, counts_bytes=False)
+            names = _differentiate(call, scope, actions, timeline, nullcontext)
+            events += timeline.events
     if not names:
         raise _make_no_tape()
+    seconds = ActionSeconds(events, tells_first=has_caches)
     record = seconds.find_step(Record)
     # A recorded step does all that a step without a tape does.
     replay = forward = min(seconds.find_step(Advance), record)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Self
 
-from ckptplan.calibration.backend import CountedSizes, PilotTimes, RunCounter
-from ckptplan.calibration.torch_backend.cells import MeasuredNetwork, compute_loss
-from ckptplan.calibration.torch_backend.runs import TorchProgram
 from ckptplan.errors import InputError
+from ckptplan.execution.backend import CountedSizes, Pace
 from ckptplan.model.workload import Basis
 from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch import measured_sizes
-from ckptplan.torch.chunk_cell import ChunkCell
+from ckptplan.torch.backend import TorchNetwork, TorchProgram, compute_loss
 from ckptplan.torch.run.chunk_steps import MAX_WORKING
 from ckptplan.torch.state.nests import count_bytes, flatten
 from ckptplan.units import format_bytes, format_share
@@ -27,25 +25,13 @@ _STRAIGHT = 1e-3
 _CONSTANT = 0.05
 #: A smaller range is ignored: in very small networks, a few tensors are a large share of the peak.
 _SMALL_BYTES = 2**16
-#: How many times longer a run takes while graphs are inspected, and while all live tensors are counted; the
-#: seconds that counting them adds to a step, which the dispatch of its operations takes.
-_INSPECTED, _COUNTED, _COUNT_SECONDS = 1.1, 1.2, 1.5e-3
-
-
-def estimate_meters(seconds: float, *, steps: int) -> tuple[float, float]:
-    """Return how long a run of some seconds takes while graphs are inspected, and while tensors are counted."""
-    return _INSPECTED * seconds, _COUNTED * seconds + _COUNT_SECONDS * steps
-
-
 #: How often single steps run, and once more if both differ: the workspace of all plans rests on two that agree.
 _SINGLE_RUNS = 2
-#: (T, chunk) of short runs whose chunks are whole pieces of a ``ChunkCell``.
-_WHOLE_PIECES = ((3 * MAX_WORKING, MAX_WORKING), (4 * MAX_WORKING, 2 * MAX_WORKING))
 
 
-@dataclass(frozen=True, kw_only=True, order=True)
+@dataclass(frozen=True, kw_only=True)
 class SizeRuns:
-    """The runs that bytes are counted in; those of fewer steps are less."""
+    """The runs that bytes are counted in."""
 
     #: T of the one whose steps are recorded one by one: its checkpoints hide what the trial of a step takes.
     single: int
@@ -60,23 +46,25 @@ class SizeRuns:
         several = (make_schedule("standard", steps=steps, chunk_size=chunk) for steps, chunk in self.peaks)
         return [*[make_schedule("standard", steps=self.single, chunk_size=1)] * _SINGLE_RUNS, *several]
 
-    def of(self, network: MeasuredNetwork) -> SizeRuns:
-        """Return the runs for a network. Short chunks of a ``ChunkCell`` need less working memory."""
-        short = any(chunk % MAX_WORKING for _, chunk in self.peaks)
-        return replace(self, peaks=_WHOLE_PIECES) if short and isinstance(network.cell, ChunkCell) else self
+    def seconds(self, pace: Pace) -> float:
+        """Return the estimated seconds of all runs: each schedule of ``peaks`` runs twice."""
+        bases = sum(pace.run(make_schedule("base", steps=chunk)) for chunk in self.chunks)
+        return bases + sum(pace.run(schedule) + pace.count(schedule) for schedule in self.schedules)
 
-    def seconds(self, pilot: PilotTimes) -> Iterator[float]:
-        """Yield the estimated seconds of each run that ``measure`` counts."""
-        for chunk in self.chunks:
-            yield estimate_meters(pilot.run(make_schedule("base", steps=chunk)), steps=chunk)[0]
-        for schedule in self.schedules:
-            yield sum(estimate_meters(pilot.run(schedule), steps=schedule.steps))
+    @property
+    def runs(self) -> int:
+        """The number of runs."""
+        return len(self.chunks) + 2 * len(self.schedules)
 
 
-#: All runs, fewer, and as few as show whether sizes are linear.
+#: All runs; and fewer, of a cell whose steps take long. Chunks are whole pieces of a ``ChunkCell``, as shorter
+#: ones need less working memory.
 ALL_RUNS = SizeRuns(chunks=(1, 2, 3, 5, 8, 16, 32), peaks=((64, 16), (96, 32), (192, 64), (128, 16)), single=64)
-FEWER_RUNS = SizeRuns(chunks=(1, 2, 3, 5, 8, 16), peaks=_WHOLE_PIECES, single=32)
-FEWEST_RUNS = SizeRuns(chunks=(1, 2, 5), peaks=((8, 2), (10, 5)), single=8)
+FEW_RUNS = SizeRuns(
+    chunks=(1, 2, 5, 16),
+    peaks=((3 * MAX_WORKING, MAX_WORKING), (4 * MAX_WORKING, 2 * MAX_WORKING)),
+    single=2 * MAX_WORKING,
+)
 
 
 class _CountedRun(NamedTuple):
@@ -87,43 +75,49 @@ class _CountedRun(NamedTuple):
     space: int
 
     @classmethod
-    def of(cls, network: MeasuredNetwork, schedule: Schedule, *, beside: int) -> Self:
+    def of(cls, network: TorchNetwork, schedule: Schedule, *, beside: int, count: Callable[[], object]) -> Self:
         """Run a schedule twice; ``beside`` is there besides what it holds and keeps for its steps."""
         inputs = network.inputs(schedule.steps)
         program = TorchProgram(network, schedule, inputs=inputs)
-        counted, peak = program.counted(), program.peak_bytes()
+        counted = program.count()
+        count()
+        peak = program.peak_bytes()
+        count()
         resident = -(-(count_bytes(flatten(inputs)[0]) + counted.saved_bytes) // schedule.steps)
         space = peak - counted.local_bytes - resident * schedule.steps - beside
         return cls(peak=peak, resident=resident, space=max(0, space))
 
 
-def measure(network: MeasuredNetwork, *, counter: RunCounter, runs: SizeRuns = ALL_RUNS) -> CountedSizes:
-    """Measure the bytes of a network in ``runs``, which ``counter`` counts. Raises InputError."""
-    runs = runs.of(network)
-    bases = (TorchProgram(network, make_schedule("base", steps=chunk)) for chunk in runs.chunks)
-    tapes = [counter.run(program.counted).local_bytes for program in bases]
+def measure_bytes(
+    network: TorchNetwork, *, runs: SizeRuns = ALL_RUNS, count: Callable[[], object] = lambda: None
+) -> CountedSizes:
+    """Measure the bytes of a network in ``runs``; ``count`` is called after each run. Raises InputError."""
+    tapes = []
+    for chunk in runs.chunks:
+        tapes.append(TorchProgram(network, make_schedule("base", steps=chunk)).count().local_bytes)
+        count()
     tape, once = _fit_tape(tapes, chunks=runs.chunks)
     _check_state(network)
-    state, fixed = count_bytes(flatten(network.state)[0]), _fixed_bytes(network)
-    run = partial(_CountedRun.of, network, beside=fixed - once)
-    found = [counter.run(partial(run, schedule)) for schedule in runs.schedules]
-    singles, several = found[:_SINGLE_RUNS], found[_SINGLE_RUNS:]
-    apart = max(one.space for one in singles) - min(one.space for one in singles)
+    state, fixed = network.state_bytes, network.fixed_bytes
+    run = partial(_CountedRun.of, network, beside=fixed - once, count=count)
+    counted = [run(schedule) for schedule in runs.schedules]
+    singles, several = counted[:_SINGLE_RUNS], counted[_SINGLE_RUNS:]
+    apart = max(single.space for single in singles) - min(single.space for single in singles)
     if apart > _SMALL_BYTES:
         # Something besides the steps was alive in one of them, as in a first run: two of three agree.
         singles.append(run(runs.schedules[0]))
     # A state that is read from remote memory is no checkpoint.
-    single = sorted(one.space for one in singles)[1] + state
-    workspaces = [one.space for one in several]
-    residual = _compare_workspaces(workspaces, runs=runs, peak=max(one.peak for one in found), state=state)
+    workspace = sorted(single.space for single in singles)[1] + state
+    spaces = [chunked.space for chunked in several]
+    residual = _compare_workspaces(spaces, runs=runs, peak=max(run.peak for run in counted), state=state)
     return CountedSizes(
         state_bytes=state,
         tape_bytes=tape,
         resident_bytes=fixed,
         # Single steps save more spikes each: those are in their workspace.
-        resident_bytes_per_step=max(one.resident for one in several),
-        workspace_bytes=single,
-        chunk_workspace_bytes=max(0, max(workspaces) - single),
+        resident_bytes_per_step=max(chunked.resident for chunked in several),
+        workspace_bytes=workspace,
+        chunk_workspace_bytes=max(0, max(spaces) - workspace),
         tape_bytes_once=once,
         residual=residual,
         basis={
@@ -172,15 +166,10 @@ def _explain(runs: SizeRuns, *, once: int, residual: float, apart: int) -> dict[
     }
 
 
-def _fixed_bytes(network: MeasuredNetwork) -> int:
-    """Return the bytes of parameters and buffers."""
-    return network.bytes_before(()) - count_bytes(flatten(network.state)[0])
-
-
-def _check_state(network: MeasuredNetwork) -> None:
+def _check_state(network: TorchNetwork) -> None:
     """Raise InputError if the size of the state changes in the first steps."""
     sizes = measured_sizes(network.cell, network.inputs(2), network.state, compute_loss)
-    first = count_bytes(flatten(network.state)[0])
+    first = network.state_bytes
     if sizes.state_bytes != first:
         raise InputError(
             f"its state takes {first:,} bytes before the first step and {sizes.state_bytes:,} after it, but a "

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ckptplan.calibration.backend import CountedSizes, Environment, Roofline
-from ckptplan.calibration.cell_spec import CellSpec
 from ckptplan.calibration.estimate import Estimate
 from ckptplan.calibration.fit import STEPS, Times, state_rate
 from ckptplan.cost.roofline import find_ideal, split_origins
+from ckptplan.execution.backend import CountedSizes, Environment, Roofline
+from ckptplan.model.cell_spec import CellSpec
 from ckptplan.model.profile import HardwareProfile, Source
 from ckptplan.model.workload import ACTION_TIMES, TIMES, Basis, Calibration, Measured, Workload
 from ckptplan.schedule.timeline import READ, WRITE
@@ -82,14 +82,14 @@ class MeasuredCell:
             measured = rounded["forward_seconds"] + rounded["backward_seconds"]
             ideal = find_ideal(operations, profile)
             share = min(1.0, (ideal["forward_seconds"] + ideal["backward_seconds"]) / measured)
-            found = {"efficiency": _round_digits(share), "measured_on": profile.name}
-            rounded["operations"] = operations.model_copy(update=found)
+            known = {"efficiency": _round_digits(share), "measured_on": profile.name}
+            rounded["operations"] = operations.model_copy(update=known)
             basis["operations"] = Basis(kind="measured", why=self.roofline.why)
         remark = self.environment.remark
         parts = (counted.cell, f"batch {counted.batch}", remark, f"measured on {calibration.machine}")
-        told = f" ({'; '.join(self.left_out)})" if self.left_out else ""
+        left_out = f" ({'; '.join(self.left_out)})" if self.left_out else ""
         return counted.replace(
-            description=", ".join(filter(None, parts)) + told,
+            description=", ".join(filter(None, parts)) + left_out,
             **rounded,
             timed_on=profile.name,
             calibration=calibration,
@@ -123,8 +123,8 @@ class MeasuredCell:
             ),
             tape_bytes_once=self.sizes.tape_bytes_once,
             measured={
-                field: Measured(repeats=self.rounds, spread=_round_digits(one.spread), **_list_factors(one))
-                for field, one in times.items()
+                field: Measured(repeats=self.rounds, spread=_round_digits(time.spread), **_list_factors(time))
+                for field, time in times.items()
                 if field in (*TIMES, *ACTION_TIMES)
             },
         )
@@ -136,10 +136,10 @@ class MeasuredCell:
         shared = here.remote_bytes == here.memory_bytes
         moved = here.messages.format(state=format_bytes(size))
         latency = times["message_seconds"]
-        told, within = "once a message, either way", "contained in the latency"
+        when, within = "once a message, either way", "contained in the latency"
         if not latency.value:
             within = "contained in the rates"
-            told = f"{within}: each state is a message"
+            when = f"{within}: each state is a message"
 
         def source(text: str, note: str | None = None, known: Estimate | None = None) -> Source:
             factors: dict[str, Any] = {} if known is None else _list_factors(known)
@@ -163,7 +163,7 @@ class MeasuredCell:
             field, moving = f"{way}_bytes_per_second", state_rate(times, way, state_bytes=size)
             numbers[field] = _round_digits(moving.value)
             sources[field] = source(moved, "effective at this size", moving)
-        sources["latency_seconds"] = source(moved, told, latency)
+        sources["latency_seconds"] = source(moved, when, latency)
         sources["synchronisation_seconds"] = source(moved, within)
         for field, (peak, how) in {} if self.roofline is None else self.roofline.peaks.items():
             numbers[field], sources[field] = _round_digits(peak), source(how)
@@ -178,9 +178,9 @@ class MeasuredCell:
         )
 
 
-def _list_factors(one: Estimate) -> dict[str, float]:
+def _list_factors(estimate: Estimate) -> dict[str, float]:
     """Return the ends of an interval as factors of the number."""
-    low, high = one.factors
+    low, high = estimate.factors
     return {"low": min(1.0, _round_digits(low)), "high": max(1.0, _round_digits(high))}
 
 

@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from ckptplan.calibration.backend import RunCounter
 from ckptplan.calibration.calibrate import calibrate
-from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.torch_backend.cells import MeasuredNetwork, build_network
-from ckptplan.calibration.torch_backend.footprint import FEWEST_RUNS, measure
-from ckptplan.calibration.torch_backend.runs import TorchProgram, compile_pieces
 from ckptplan.errors import InputError
+from ckptplan.model.cell_spec import CellSpec
 from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.schedule import Schedule
+from ckptplan.torch.backend import TorchNetwork, TorchProgram
+from ckptplan.torch.cells import build_torch_network, compile_pieces
+from ckptplan.torch.footprint import FEW_RUNS, measure_bytes
 from tests.torch.support import assert_close
 
 #: PyTorch's compiler uses what PyTorch deprecates, and looks at the gradient of each state.
@@ -27,22 +26,20 @@ PIECE = 2
 TEXT = f"rnn(inputs=4, neurons=64, compile={PIECE})"
 
 
-def build(text: str = TEXT) -> MeasuredNetwork:
+def build(text: str = TEXT) -> TorchNetwork:
     """Return a network."""
-    return build_network(CellSpec.parse(text), batch=16, device="cpu", seed=0)
+    return build_torch_network(CellSpec.parse(text), batch=16, device="cpu", seed=0)
 
 
-def gradients(network: MeasuredNetwork, steps: int, plan: Schedule | None = None) -> list[torch.Tensor]:
+def gradients(network: TorchNetwork, steps: int, plan: Schedule | None = None) -> list[torch.Tensor]:
     """Return the gradients of the parameters, by plain backpropagation without a plan."""
     return [torch.from_numpy(one) for one, _ in TorchProgram(network, plan, steps=steps).gradients()]
 
 
 @pytest.fixture(scope="module")
-def network() -> MeasuredNetwork:
+def network() -> TorchNetwork:
     """Return a network whose pieces are compiled once for all tests here."""
-    found = build()
-    compile_pieces(found)
-    return found
+    return build()
 
 
 def test_the_text_of_a_cell_says_how_many_steps_a_piece_has() -> None:
@@ -50,19 +47,19 @@ def test_the_text_of_a_cell_says_how_many_steps_a_piece_has() -> None:
     assert (spec.compile, str(spec)) == (PIECE, TEXT)
 
 
-def test_a_step_is_a_piece_of_steps(network: MeasuredNetwork) -> None:
+def test_a_step_is_a_piece_of_steps(network: TorchNetwork) -> None:
     alone = build(f"rnn(inputs=4, neurons=64, compile={1})")
     assert torch.equal(network.inputs(3), alone.inputs(3 * PIECE))
     assert_close(gradients(network, 3), gradients(alone, 3 * PIECE), relative=1e-5)
 
 
-def test_gradients_of_compiled_pieces_are_those_of_plain_backpropagation(network: MeasuredNetwork) -> None:
+def test_gradients_of_compiled_pieces_are_those_of_plain_backpropagation(network: TorchNetwork) -> None:
     plan = make_schedule("standard", steps=6, chunk_size=2)
     assert_close(gradients(network, 6, plan), gradients(network, 6), relative=1e-5)
 
 
-def test_live_memory_is_counted_inside_of_compiled_pieces(network: MeasuredNetwork) -> None:
-    found = measure(network, counter=RunCounter(), runs=FEWEST_RUNS)
+def test_live_memory_is_counted_inside_of_compiled_pieces(network: TorchNetwork) -> None:
+    found = measure_bytes(network, runs=FEW_RUNS)
     state = 16 * 64 * 4
     assert found.state_bytes == state
     # A piece keeps a hidden state a step, and little else.
@@ -99,7 +96,7 @@ class Broken(torch.nn.Module):
         return state, state
 
 
-def test_a_cell_that_cannot_be_compiled_is_refused_with_the_reason(network: MeasuredNetwork) -> None:
+def test_a_cell_that_cannot_be_compiled_is_refused_with_the_reason(network: TorchNetwork) -> None:
     broken = Broken()
     theirs = replace(
         network,
@@ -108,5 +105,5 @@ def test_a_cell_that_cannot_be_compiled_is_refused_with_the_reason(network: Meas
         make_inputs=lambda count: torch.zeros(count, 3, 4),
         parameters=tuple(broken.parameters()),
     )
-    with pytest.raises(InputError, match=r"is 2, but .*graph break at test_pieces.py"):
+    with pytest.raises(InputError, match=r"is 2, but .*graph break at test_measured_pieces.py"):
         compile_pieces(theirs)

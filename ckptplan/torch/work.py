@@ -1,4 +1,4 @@
-"""Counts what a time step of a cell computes, moves and starts: the operations from which times are estimated.
+"""Counts the operations of a time step, and measures the peaks of the machine, to estimate times elsewhere.
 
 The cell runs under real schedules, as when it is timed, and every kernel that PyTorch starts is seen, those of
 cells with a chunk engine of their own included. Products are counted as PyTorch's flop counter counts them. Any
@@ -9,7 +9,8 @@ kernel reads and writes; views take nothing.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from ckptplan.calibration.backend import PilotTimes
-from ckptplan.calibration.torch_backend.cells import MeasuredNetwork
-from ckptplan.calibration.torch_backend.runs import TorchProgram
+from ckptplan.cost.roofline import name_peak
+from ckptplan.execution.backend import Pace, Roofline
 from ckptplan.model.network import ITEM_BYTES, Operations
 from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.actions import Action, Advance, Backward
+from ckptplan.torch.backend import TorchNetwork, TorchProgram
+from ckptplan.torch.device.meters import choose_clock
 from ckptplan.torch.run.executor import Executor
 
 #: Steps of the chunks that are counted, and of those of a cell whose steps take long. What an action does
@@ -37,6 +39,13 @@ _LONG_SECONDS, _MOST_SECONDS = 1.0, 5.0
 _OPAQUE = ("rnn", "lstm", "gru", "sparse", "spmm", "quantized")
 
 
+#: Rows of the square matrices whose product is timed, and bytes of the tensor that is copied.
+_ROWS = {"cpu": 1024, "cuda": 8192}
+_COPIED = {"cpu": 64 * 2**20, "cuda": 2**30}
+#: Kernels that are started in a row.
+_KERNELS = 1000
+#: The quickest of several runs counts: a peak is what nothing disturbs.
+_RUNS = 4
 #: What some kernels compute (FLOPs), the bytes that they read and write, and how many kernels they are.
 KernelWork = npt.NDArray[np.float64]
 
@@ -100,12 +109,12 @@ def _size(tensor: torch.Tensor) -> int:
     return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
 
 
-def count_work(network: MeasuredNetwork, *, pilot: PilotTimes) -> tuple[Operations | None, str]:
+def count_work(network: TorchNetwork, *, pace: Pace) -> tuple[Operations | None, str]:
     """Count the work of a forward and a backward step; return it and how, or None and why it is not counted."""
     if network.piece is not None:
         return None, "operations were not counted, as compiled pieces do not show theirs"
-    chunks = _CHUNKS if _expect_seconds(pilot, _CHUNKS) < _LONG_SECONDS else _SHORT_CHUNKS
-    if _expect_seconds(pilot, chunks) > _MOST_SECONDS:
+    chunks = _CHUNKS if _expect_seconds(pace, _CHUNKS) < _LONG_SECONDS else _SHORT_CHUNKS
+    if _expect_seconds(pace, chunks) > _MOST_SECONDS:
         return None, "operations were not counted, as a step takes too long"
     counter = WorkCounter()
     short, long = (_count_chunks(network, counter, chunk) for chunk in chunks)
@@ -124,11 +133,11 @@ def count_work(network: MeasuredNetwork, *, pilot: PilotTimes) -> tuple[Operatio
     return Operations(dtype=_name_type(network, counter), **found), why + unknown
 
 
-def _expect_seconds(pilot: PilotTimes, chunks: tuple[int, int]) -> float:
-    return 3 * sum(chunks) * pilot.step_seconds
+def _expect_seconds(pace: Pace, chunks: tuple[int, int]) -> float:
+    return 3 * sum(chunks) * pace.step_seconds
 
 
-def _count_chunks(network: MeasuredNetwork, counter: WorkCounter, chunk: int) -> dict[type[Action], KernelWork]:
+def _count_chunks(network: TorchNetwork, counter: WorkCounter, chunk: int) -> dict[type[Action], KernelWork]:
     """Return the work of an action of ``chunk`` steps, by its kind: that of the last of each kind.
 
     The first ones also set up what later ones find.
@@ -147,8 +156,54 @@ def _count_chunks(network: MeasuredNetwork, counter: WorkCounter, chunk: int) ->
     return found
 
 
-def _name_type(network: MeasuredNetwork, counter: WorkCounter) -> Any:
+def _name_type(network: TorchNetwork, counter: WorkCounter) -> Any:
     """Return the type of numbers that most products have, else that of the parameters."""
     most = max(counter.products, key=lambda dtype: counter.products[dtype], default=network.parameters[0].dtype)
     name = str(most).removeprefix("torch.")
     return name if name in ITEM_BYTES else "float32"
+
+
+def measure_roofline(network: TorchNetwork, *, pace: Pace) -> Roofline:
+    """Measure the peaks of the machine and count the operations of a step.
+
+    The peaks are those of large products and copies, which real steps do not reach. The share that the steps
+    of a cell reach is its efficiency (``cost/roofline.py``).
+    """
+    operations, why = count_work(network, pace=pace)
+    dtypes = {"float32"} if operations is None else {operations.dtype, "float32"}
+    device = network.device
+    rows, size = _ROWS[device.type], _COPIED[device.type]
+    peaks = {}
+    with torch.no_grad():
+        for name in sorted(dtypes):
+            factor = torch.ones(rows, rows, dtype=getattr(torch, name), device=device)
+            out = torch.empty_like(factor)
+            rate = 2 * rows**3 / _time_least(partial(torch.mm, factor, factor, out=out), device)
+            peaks[name_peak(name)] = rate, f"product of two matrices of {rows:,} x {rows:,}"
+        source = torch.zeros(size, dtype=torch.uint8, device=device)
+        target = torch.empty_like(source)
+        rate = 2 * size / _time_least(partial(target.copy_, source), device)
+        peaks["local_bytes_per_second"] = rate, f"copy of {size // 2**20:,} MiB, read and written"
+        number = torch.zeros(1, device=device)
+
+        def start_many() -> None:
+            for _ in range(_KERNELS):
+                torch.add(number, number)
+
+        starting = _time_least(start_many, device) / _KERNELS
+        peaks["launch_seconds"] = starting, f"a sum of two numbers, {_KERNELS:,} in a row"
+    known = {field: (peak, f"{how}, the quickest of {_RUNS}") for field, (peak, how) in peaks.items()}
+    return Roofline(peaks=known, operations=operations, why=why)
+
+
+def _time_least(run: Callable[[], Any], device: torch.device) -> float:
+    """Return the seconds of the quickest run after one that warms up."""
+    clock = choose_clock(device)
+    seconds = []
+    for _ in range(_RUNS + 1):
+        began = clock()
+        run()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        seconds.append(clock() - began)
+    return max(min(seconds[1:]), 1e-9)

@@ -5,25 +5,24 @@ Compiled pieces of K time steps are measured and planned as steps are.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
-from ckptplan.calibration.cell_spec import FIRST_STEP, CellSpec, blame_cell, call_factory
 from ckptplan.errors import InputError, quote_value
+from ckptplan.model.cell_spec import FIRST_STEP, Announce, CellSpec, blame_cell, call_factory
+from ckptplan.planning.playback import make_schedule
+from ckptplan.torch import CompileFallback
 from ckptplan.torch.adapters import TorchCell
+from ckptplan.torch.backend import TorchNetwork, TorchProgram
 from ckptplan.torch.device.memory import available_bytes
-from ckptplan.torch.device.meters import Clock, choose_clock
 from ckptplan.torch.lif import LIF
 from ckptplan.torch.run.inputs import Inputs
-from ckptplan.torch.state.nests import count_bytes, flatten, map_leaves
+from ckptplan.torch.state.nests import flatten
 from ckptplan.units import format_bytes
 
 _ITEM_BYTES = 4
@@ -31,79 +30,23 @@ _FACTORY = (
     "a factory that returns (cell, state), or (cell, state, inputs) where inputs(steps) returns tensors, "
     "time first; it is called with those of batch, inputs, neurons and device that it takes"
 )
+#: The pieces of the sequence for which they are compiled.
+_COMPILED_PIECES = 4
 
 
-@dataclass(frozen=True, kw_only=True)
-class MeasuredNetwork:
-    """A cell with its initial state, and inputs of any length, which are reproducible by the seed."""
+def build_torch_network(
+    spec: CellSpec,
+    *,
+    batch: int,
+    device: str,
+    seed: int,
+    remote_dir: Path | None = None,
+    announce: Announce | None = None,
+) -> TorchNetwork:
+    """Return the network of a spec, compiled if it is to be, which is announced. Raises InputError.
 
-    cell: Any
-    state: Any
-    device: torch.device
-    make_inputs: Callable[[int], Any]
-    parameters: tuple[torch.nn.Parameter, ...]
-    seed: int
-    #: K, if a step is a compiled piece of K steps.
-    piece: int | None = None
-    #: The folder of remote checkpoints; None for host memory.
-    remote_dir: Path | None = None
-
-    @property
-    def clock(self) -> Clock:
-        """The clock of its runs: processor time does not see a disk."""
-        return choose_clock(self.device) if self.remote_dir is None else perf_counter
-
-    def inputs(self, steps: int) -> Any:
-        """Return inputs for ``steps`` steps, or pieces, time first.
-
-        Raises InputError if the factory's function fails.
-        """
-        steps *= self.piece or 1
-        torch.manual_seed(self.seed + 1)
-        with blame_cell(f"its inputs for {steps} steps", accepted=_FACTORY):
-            return self.make_inputs(steps)
-
-    @contextmanager
-    def in_double(self) -> Iterator[MeasuredNetwork]:
-        """Return a copy whose parameters, state and inputs are of double precision, within a block."""
-        cell = copy.deepcopy(self.cell).double()
-        yield replace(
-            self,
-            cell=cell,
-            state=_to_double(self.state),
-            make_inputs=lambda steps: _to_double(self.make_inputs(steps)),
-            parameters=tuple(one for one in cell.parameters() if one.requires_grad),
-        )
-
-    def bytes_before(self, inputs: Any) -> int:
-        """Return the bytes in memory before a run: parameters, buffers, inputs and the initial state."""
-        weights: tuple[torch.Tensor, ...] = self.parameters
-        if isinstance(self.cell, torch.nn.Module):
-            # Include frozen parameters.
-            weights = (*self.cell.parameters(), *self.cell.buffers())
-        return count_bytes((*weights, *flatten(self.state)[0], *flatten(inputs)[0]))
-
-
-def compute_loss(_: int, output: Any) -> torch.Tensor:
-    """Return the loss of a step: a mean of squares, which takes negligible time."""
-    # PyTorch's compiler takes it as a whole.
-    values: torch.Tensor = tree_leaves(output)[0]
-    return (values if values.is_floating_point() else values.float()).square().mean()
-
-
-def check_device(device: str) -> None:
-    """Raise InputError if a device, 'cpu' or 'cuda', is not available."""
-    if device == "cuda" and not torch.cuda.is_available():
-        raise InputError("no CUDA device is available", field="device", value=device, accepted="cpu")
-
-
-def _to_double(tensors: Any) -> Any:
-    return map_leaves(lambda leaf: leaf.double() if leaf.is_floating_point() else leaf, tensors)
-
-
-def build_network(spec: CellSpec, *, batch: int, device: str, seed: int) -> MeasuredNetwork:
-    """Return the network of a spec; the seed determines weights and data. Raises InputError."""
-    check_device(device)
+    The seed determines weights and data.
+    """
     if spec.name in _BUILT_IN:
         # Its numbers may be those of anybody's file: the system ends a process that takes too much.
         gates = spec.neurons * (spec.inputs + spec.neurons)
@@ -117,16 +60,45 @@ def build_network(spec: CellSpec, *, batch: int, device: str, seed: int) -> Meas
 
     torch.manual_seed(seed)
     cell, state, make_inputs = _call_factory(spec, batch=batch, device=device)
-    network = MeasuredNetwork(
+
+    def make_blamed(steps: int) -> Any:
+        with blame_cell(f"its inputs for {steps} steps", accepted=_FACTORY):
+            return (make_inputs or make_normal)(steps)
+
+    network = TorchNetwork(
         cell=cell,
         state=state,
         device=torch.device(device),
-        make_inputs=make_inputs or make_normal,
-        parameters=tuple(one for one in cell.parameters() if one.requires_grad),
+        make_inputs=make_blamed,
+        parameters=tuple(parameter for parameter in cell.parameters() if parameter.requires_grad),
         seed=seed,
+        remote_dir=remote_dir,
     )
-    run_step(network)
-    return replace(network, piece=spec.compile)
+    _run_first_step(network)
+    if spec.compile is None:
+        return network
+    if announce is not None:
+        announce(f"compiling pieces of {spec.compile} steps, besides the time below")
+    return compile_pieces(replace(network, piece=spec.compile))
+
+
+def compile_pieces(network: TorchNetwork) -> TorchNetwork:
+    """Compile the pieces of a network, and return it. Raises InputError with the reason if they cannot be."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            TorchProgram(network, make_schedule("base", steps=_COMPILED_PIECES)).time()
+        except InputError as error:
+            reasons = [str(warning.message) for warning in caught if warning.category is CompileFallback]
+            if error.field != "compile" or not reasons:
+                raise
+            raise InputError(
+                f"is {network.piece}, but {reasons[-1]}",
+                field="compile",
+                value=network.piece,
+                accepted=error.accepted,
+            ) from None
+    return network
 
 
 def _require_room(need: int, *, what: str, device: str) -> None:
@@ -140,17 +112,15 @@ def _require_room(need: int, *, what: str, device: str) -> None:
         )
 
 
-def run_step(network: MeasuredNetwork) -> None:
-    """Run a step or a piece with its losses, without a tape. Raises InputError if the cell fails."""
-    inputs, state = Inputs(network.inputs(1), network.piece or 1), network.state
+def _run_first_step(network: TorchNetwork) -> None:
+    """Run a step with its loss, without a tape. Raises InputError if the cell fails."""
+    inputs = Inputs(network.inputs(1), 1)
     named = [(str(leaf.dtype).removeprefix("torch."), tuple(leaf.shape[1:])) for leaf in inputs.leaves]
     shapes = ", ".join(f"{dtype} {shape}" for dtype, shape in named)
     accepted = "cell(state, x) -> (state, output), the output floats first; other inputs come from the factory"
     note = f" (inputs of a step: {shapes})"
-    with blame_cell(FIRST_STEP, accepted=accepted, note=note), torch.no_grad():
-        for x in inputs.iterate_all():
-            state, output = network.cell(state, x)
-            compute_loss(0, output)
+    with blame_cell(FIRST_STEP, accepted=accepted, note=note):
+        network.run_step()
 
 
 def _call_factory(spec: CellSpec, *, batch: int, device: str) -> tuple[Any, Any, Any]:

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ckptplan.calibration.cell_spec import FIRST_STEP, CellSpec, blame_cell, call_factory
 from ckptplan.errors import InputError
-from ckptplan.jax import bptt
+from ckptplan.jax.backend import JaxNetwork
 from ckptplan.jax.leaves import has_gradient
-from ckptplan.jax.tapes import Tape
-from ckptplan.model.plan import Plan
-from ckptplan.schedule.schedule import Schedule
+from ckptplan.model.cell_spec import FIRST_STEP, CellSpec, blame_cell, call_factory
 
 #: Of the leaky neurons: what a membrane keeps from step to step, and the steepness of the surrogate gradient.
 _DECAY, _STEEPNESS = 0.9, 10.0
@@ -111,77 +106,6 @@ _FACTORY = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class JaxNetwork:
-    """A step with its parameters and its initial state, and inputs of any length."""
-
-    step: Callable[[Any, Any, Any], tuple[Any, Any]]
-    #: Leaves that have a gradient; what else the parameters hold is part of ``step``.
-    parameters: tuple[jax.Array, ...]
-    state: Any
-    make_inputs: Callable[[int], Any]
-
-    def inputs(self, steps: int) -> Any:
-        """Return inputs for ``steps`` steps, time first. Raises InputError if the factory's function fails."""
-        with blame_cell(f"its inputs for {steps} steps", accepted=_FACTORY):
-            return self.make_inputs(steps)
-
-    @staticmethod
-    def loss(_: Any, output: Any) -> Any:
-        """Return the loss of a step: a mean of squares of the first array of its output."""
-        values = jax.tree.leaves(output)[0]
-        real = values if has_gradient(values) else values.astype(jnp.float32)
-        return jnp.mean(jnp.square(jnp.abs(real)))
-
-    def under(self, plan: Plan | Schedule, *, tape: Tape | None = None) -> Callable[..., Any]:
-        """Return the loss of a sequence under a plan, as a function of a program's arguments."""
-
-        def run(parameters: Any, state: Any, xs: Any) -> Any:
-            total, _ = bptt(
-                lambda state, x: self.step(parameters, state, x),
-                state,
-                xs,
-                self.loss,
-                plan=plan,
-                tape=tape,
-            )
-            return total
-
-        return run
-
-    def plain(self) -> Callable[..., Any]:
-        """Return the loss of a sequence by ``jax.lax.scan``, which keeps what every step leaves."""
-
-        def run(parameters: Any, state: Any, xs: Any) -> Any:
-            def body(carry: Any, x: Any) -> Any:
-                state, total = carry
-                state, output = self.step(parameters, state, x)
-                term = self.loss(0, output)
-                return (state, total + term.astype(total.dtype)), None
-
-            return jax.lax.scan(body, (state, jnp.zeros(())), xs)[0][1]
-
-        return run
-
-    @contextmanager
-    def in_double(self) -> Iterator[JaxNetwork]:
-        """Return a copy whose parameters, state and inputs are of double precision, within a block."""
-        with jax.enable_x64(True):
-            yield replace(
-                self,
-                parameters=_to_double(self.parameters),
-                state=_to_double(self.state),
-                make_inputs=lambda steps: _to_double(self.make_inputs(steps)),
-            )
-
-
-def _to_double(tree: Any) -> Any:
-    def change(leaf: Any) -> Any:
-        return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float64)) if has_gradient(leaf) else leaf
-
-    return jax.tree.map(change, tree)
-
-
 def build_jax_network(spec: CellSpec, *, batch: int, seed: int) -> JaxNetwork:
     """Return the network of a spec; the seed determines weights and data. Raises InputError."""
     if spec.compile is not None:
@@ -219,11 +143,15 @@ def build_jax_network(spec: CellSpec, *, batch: int, seed: int) -> JaxNetwork:
             whole[place] = leaf
         return step(jax.tree.unflatten(tree, whole), state, x)
 
+    def make_blamed(steps: int) -> Any:
+        with blame_cell(f"its inputs for {steps} steps", accepted=_FACTORY):
+            return (make_inputs or make_normal)(steps)
+
     network = JaxNetwork(
         step=filled,
         parameters=tuple(jnp.asarray(leaves[place]) for place in places),
         state=jax.tree.map(jnp.asarray, state),
-        make_inputs=make_inputs or make_normal,
+        make_inputs=make_blamed,
     )
     _check_step(network)
     return network

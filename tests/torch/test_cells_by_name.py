@@ -7,8 +7,9 @@ import torch
 
 import ckptplan
 from ckptplan import InputError
-from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.torch_backend.cells import build_network
+from ckptplan.calibration.runtimes import open_backend
+from ckptplan.model.cell_spec import CellSpec
+from ckptplan.torch.cells import build_torch_network as build_network
 from ckptplan.torch.state.nests import count_bytes, flatten
 
 FACTORIES = """
@@ -130,7 +131,7 @@ def test_weights_that_are_not_trained_take_memory_all_the_same() -> None:
     )
     trained = 5 * (10 + 5 + 2)
     assert sum(one.numel() for one in network.parameters) == trained
-    assert network.bytes_before(()) == 4 * (trained + 10 * (64 + 1) + 2 * 5)
+    assert network.fixed_bytes + network.state_bytes == 4 * (trained + 10 * (64 + 1) + 2 * 5)
 
 
 @pytest.mark.parametrize(
@@ -177,4 +178,4 @@ def test_a_workload_without_a_cell_says_where_one_comes_from() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_device_that_is_not_there_is_refused() -> None:
     with pytest.raises(InputError, match="no CUDA device"):
-        build_network(CellSpec.parse("gru(neurons=2)"), batch=2, device="cuda", seed=0)
+        open_backend(CellSpec.parse("gru(neurons=2)"), device="cuda")

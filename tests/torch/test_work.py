@@ -6,30 +6,22 @@ import pytest
 import torch
 
 import ckptplan
-from ckptplan.calibration.backend import PilotTimes
 from ckptplan.calibration.calibrate import Calibrated, calibrate
-from ckptplan.calibration.cell_spec import CellSpec
-from ckptplan.calibration.torch_backend.cells import MeasuredNetwork, build_network
-from ckptplan.calibration.torch_backend.work import WorkCounter, count_work
 from ckptplan.cost.case import Case
 from ckptplan.cost.roofline import find_ideal
+from ckptplan.execution.backend import Pace
+from ckptplan.model.cell_spec import CellSpec
+from ckptplan.torch.backend import TorchNetwork
+from ckptplan.torch.cells import build_torch_network
+from ckptplan.torch.work import WorkCounter, count_work
 
 BATCH, INPUTS, NEURONS = 4, 8, 16
 
 
-def pilot(step_seconds: float) -> PilotTimes:
-    return PilotTimes(
-        forward_seconds=step_seconds / 2,
-        recompute_seconds=step_seconds / 2,
-        record_overhead_seconds=0,
-        backward_seconds=step_seconds / 2,
-        run_seconds=0,
-        steps=8,
+def network(name: str) -> TorchNetwork:
+    return build_torch_network(
+        CellSpec(name=name, inputs=INPUTS, neurons=NEURONS), batch=BATCH, device="cpu", seed=0
     )
-
-
-def network(name: str) -> MeasuredNetwork:
-    return build_network(CellSpec(name=name, inputs=INPUTS, neurons=NEURONS), batch=BATCH, device="cpu", seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +46,7 @@ def test_a_kernel_counts_its_operations_and_the_bytes_that_it_reads_and_writes()
 @pytest.mark.parametrize(("name", "gates"), [("rnn", 1), ("gru", 3), ("lstm", 4)])
 def test_products_are_those_of_the_layer(name: str, gates: int) -> None:
     """Forward: 2 B N (I + N) a gate; backward: that for the weights, and 2 B N N for the state."""
-    found, why = count_work(network(name), pilot=pilot(1e-4))
+    found, why = count_work(network(name), pace=Pace(step_seconds=1e-4))
     assert found is not None
     each = 2 * gates * BATCH * NEURONS
     forward, backward = each * (INPUTS + NEURONS), each * (INPUTS + 2 * NEURONS)
@@ -71,7 +63,7 @@ def test_products_are_those_of_the_layer(name: str, gates: int) -> None:
 
 def test_a_cell_with_kernels_of_its_own_is_counted_as_it_runs() -> None:
     """Spikes are summed where they fired: fewer operations than the dense product, and more than none."""
-    found, why = count_work(network("lif"), pilot=pilot(1e-4))
+    found, why = count_work(network("lif"), pace=Pace(step_seconds=1e-4))
     assert found is not None
     dense = 2 * BATCH * NEURONS * INPUTS
     assert dense < found.forward_flops < dense + 2 * BATCH * NEURONS * NEURONS + 20 * BATCH * NEURONS
@@ -100,7 +92,7 @@ def test_products_that_nobody_counts_are_named() -> None:
 
 
 def test_nothing_is_counted_of_a_cell_whose_steps_take_seconds() -> None:
-    found, why = count_work(network("rnn"), pilot=pilot(1.0))
+    found, why = count_work(network("rnn"), pace=Pace(step_seconds=1.0))
     assert (found, why) == (None, "operations were not counted, as a step takes too long")
 
 

@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from ckptplan.errors import CkptplanError, InputError, did_you_mean, quote_value
 from ckptplan.model.workload import Workload
 from ckptplan.wording import Argument
 
+#: Receives lines about a measurement: how long it takes, and what is left out.
+Announce: TypeAlias = Callable[[str], None]
 #: What runs a cell. A name without a prefix is of PyTorch.
 Runtime = Literal["torch", "jax"]
 _PREFIX = "jax:"

@@ -1,0 +1,66 @@
+"""Defines what a calibration measures of a cell: its bytes, and programs that run in rounds."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+
+from ckptplan.calibration.fit import Round
+from ckptplan.execution.backend import CountedSizes, Report, Roofline, Run
+from ckptplan.model.workload import TIMES
+from ckptplan.units import format_wait
+
+#: An interval needs at least this many rounds.
+LEAST_ROUNDS = 3
+
+
+def assume_times(seconds: Mapping[str, float], why: str) -> dict[str, tuple[float, str]]:
+    """Return times of steps with their origin; there may be others among them, which are left out."""
+    # More digits would pretend that these times are known well.
+    return {name: (float(f"{seconds[name]:.2g}"), why) for name in TIMES}
+
+
+class Bench(ABC):
+    """The runs that measure a cell: some count its bytes, and others are timed in rounds."""
+
+    #: The runs in which bytes are counted, and those of a round.
+    size_runs: int = 0
+    round_runs: int
+    #: The estimated seconds of counting bytes, of what runs before the first round, and of a round.
+    size_seconds: float = 0.0
+    start_seconds: float
+    round_seconds: float
+    #: What runs in a round, in words.
+    text: str
+    #: By the fields of a workload, how each time is obtained.
+    ways: Mapping[str, str]
+
+    def seconds(self, rounds: int) -> float:
+        """Return the estimated seconds of everything; without rounds, of counting bytes."""
+        return self.size_seconds + (self.start_seconds + rounds * self.round_seconds if rounds else 0.0)
+
+    def describe(self, rounds: int) -> str:
+        """Return how long it takes, and why: 'about 40 s: 5 rounds of 6 schedules, ...'."""
+        parts = [f"{rounds} rounds of {self.text}"] if rounds else []
+        parts += [f"sizes in {self.size_runs} runs"] if self.size_runs else []
+        return f"{format_wait(self.seconds(rounds))}: {', '.join(parts) or 'sizes from shapes'}"
+
+    @abstractmethod
+    def count_sizes(self, count: Callable[[], object]) -> CountedSizes:
+        """Count bytes; ``count`` is called after each run. Raises InputError."""
+
+    @abstractmethod
+    def start(self) -> Sequence[Run]:
+        """Return the runs of a round, after what is slower the first time."""
+
+    @abstractmethod
+    def read(self, reports: Sequence[Report]) -> Round:
+        """Return the rows of a round that is complete."""
+
+    def complete(self, sizes: CountedSizes) -> CountedSizes:
+        """Return the sizes with what the runs showed of them."""
+        return sizes
+
+    def roofline(self) -> Roofline | None:
+        """Measure the peaks of the machine and count the operations of a step; None if that is not possible."""
+        return None

@@ -1,0 +1,412 @@
+"""Runs networks of JAX as compiled programs: their time, their gradients, and the bytes that they need."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from jax.core import Tracer
+
+from ckptplan.errors import InputError, PlanMismatch
+from ckptplan.execution.backend import (
+    Backend,
+    Counted,
+    Environment,
+    Gradient,
+    Pace,
+    Program,
+    Report,
+    describe_remote,
+)
+from ckptplan.jax import bptt
+from ckptplan.jax.api import with_loss
+from ckptplan.jax.footprint import StepFootprint, choose_footprint, measure_step
+from ckptplan.jax.jaxprs import replace_loop
+from ckptplan.jax.leaves import differentiable, has_gradient
+from ckptplan.jax.limit import Ways
+from ckptplan.jax.new_memory import KEEPS_MEMORY, count_new_pages, time_new_page
+from ckptplan.jax.planned_scan import trace_scan
+from ckptplan.jax.remote import open_states, read_state, rehearse_host, write_state
+from ckptplan.jax.tapes import Tape, TracedGradient, Wanted, check_tape
+from ckptplan.model.plan import Plan
+from ckptplan.planning.playback import make_schedule
+from ckptplan.schedule.schedule import Schedule
+from ckptplan.storage.memory import find_free_memory, host_memory_bytes
+from ckptplan.storage.place import count_moves
+from ckptplan.studies.workers import processor_name
+from ckptplan.units import format_seconds
+
+#: The largest share of a run that the first touch of new memory may take.
+_MOST_TOUCHING = 0.8
+#: Seconds of a pause, the share of it in which a process at rest may compute, and the most pauses.
+_PAUSE, _REST, _MOST_PAUSES = 0.01, 0.2, 50
+#: The steps of the program that tells the pace, and the most states that a timed program moves.
+_PACE_STEPS, _MOST_MESSAGES = 32, 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class JaxNetwork:
+    """A step with its parameters and its initial state, and inputs of any length."""
+
+    step: Callable[[Any, Any, Any], tuple[Any, Any]]
+    #: Leaves that have a gradient; what else the parameters hold is part of ``step``.
+    parameters: tuple[jax.Array, ...]
+    state: Any
+    make_inputs: Callable[[int], Any]
+
+    def inputs(self, steps: int) -> Any:
+        """Return inputs for ``steps`` steps, time first. Raises InputError if they cannot be made."""
+        return self.make_inputs(steps)
+
+    @staticmethod
+    def loss(_: Any, output: Any) -> Any:
+        """Return the loss of a step: a mean of squares of the first array of its output."""
+        values = jax.tree.leaves(output)[0]
+        real = values if has_gradient(values) else values.astype(jnp.float32)
+        return jnp.mean(jnp.square(jnp.abs(real)))
+
+    def under(self, plan: Plan | Schedule, *, tape: Tape | None = None) -> Callable[..., Any]:
+        """Return the loss of a sequence under a plan, as a function of a program's arguments."""
+
+        def run(parameters: Any, state: Any, xs: Any) -> Any:
+            total, _ = bptt(
+                lambda state, x: self.step(parameters, state, x),
+                state,
+                xs,
+                self.loss,
+                plan=plan,
+                tape=tape,
+            )
+            return total
+
+        return run
+
+    def plain(self) -> Callable[..., Any]:
+        """Return the loss of a sequence by ``jax.lax.scan``, which keeps what every step leaves."""
+
+        def run(parameters: Any, state: Any, xs: Any) -> Any:
+            def body(carry: Any, x: Any) -> Any:
+                state, total = carry
+                state, output = self.step(parameters, state, x)
+                term = self.loss(0, output)
+                return (state, total + term.astype(total.dtype)), None
+
+            return jax.lax.scan(body, (state, jnp.zeros(())), xs)[0][1]
+
+        return run
+
+    @contextmanager
+    def in_double(self) -> Iterator[JaxNetwork]:
+        """Return a copy whose parameters, state and inputs are of double precision, within a block."""
+        with jax.enable_x64(True):
+            yield replace(
+                self,
+                parameters=_to_double(self.parameters),
+                state=_to_double(self.state),
+                make_inputs=lambda steps: _to_double(self.make_inputs(steps)),
+            )
+
+    def measure_footprints(self) -> dict[Tape, StepFootprint]:
+        """Return the bytes of a step with each kind of tape, from its shapes; nothing is run or compiled."""
+        footprints: list[StepFootprint] = []
+
+        def trace(parameters: Any, state: Any, xs: Any) -> None:
+            step, start = with_loss(lambda state, x: self.step(parameters, state, x), state, xs, self.loss)
+            scan, closed, _ = trace_scan(step, start, xs, Ways())
+            arguments: list[Any] = []
+
+            def run(_: Any, *given: Any) -> Sequence[Any]:
+                arguments.extend(given)
+                return scan.run(*given)
+
+            replace_loop(closed, scan.primitive, run, jax.tree.leaves((start, xs)))
+            # Constants that do not depend on the parameters have no gradient.
+            reached = tuple(
+                index for index in differentiable(scan.step.constants) if isinstance(arguments[index], Tracer)
+            )
+            footprints.extend(measure_step(TracedGradient(scan.step, Wanted(constants=reached, inputs=()))))
+
+        jax.eval_shape(trace, self.parameters, self.state, self.inputs(1))
+        return {footprint.tape: footprint for footprint in footprints if footprint.steps_per_matmul == 1}
+
+
+def _to_double(tree: Any) -> Any:
+    def change(leaf: Any) -> Any:
+        return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float64)) if has_gradient(leaf) else leaf
+
+    return jax.tree.map(change, tree)
+
+
+def settle() -> None:
+    """Wait until no thread of this process computes.
+
+    When a program has returned its results, another thread still gives its buffers back to the system. A run
+    meanwhile takes longer by either clock.
+    """
+    for _ in range(_MOST_PAUSES):
+        began = time.process_time()
+        time.sleep(_PAUSE)
+        if time.process_time() - began < _REST * _PAUSE:
+            return
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompiledLoop:
+    """A compiled program of a cell, with its arguments."""
+
+    run: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    #: Arguments, results and temporary arrays, by the compiler's analysis.
+    memory_bytes: int
+    compile_seconds: float
+
+    def call(self) -> Any:
+        """Run the program and return its results."""
+        return jax.block_until_ready(self.run(*self.arguments))
+
+    def measure(self, clock: Callable[[], float]) -> Report:
+        """Return the seconds of a run that begins with the process at rest, and those of touching new memory.
+
+        The latter are not in the former: a run in memory that it had before does not take them. They are
+        seconds of a processor, so those of a run by another clock have them, and 0 is told. Raises InputError
+        if they are most of the run, so that no time of its steps would be left.
+        """
+        settle()
+        pages, began = count_new_pages(), clock()
+        self.call()
+        whole = clock() - began
+        if clock is not time.process_time:
+            return Report(seconds=whole)
+        touching = (count_new_pages() - pages) * time_new_page()
+        if touching > _MOST_TOUCHING * whole:
+            raise InputError(
+                f"the first touch of new memory takes {format_seconds(touching)} of a run of "
+                f"{format_seconds(whole)}, so that the time of its steps cannot be told",
+                field="environment",
+                accepted=f"{KEEPS_MEMORY} in the environment, or fewer steps",
+            )
+        return Report(seconds=whole - touching, new_memory=touching)
+
+
+def compile_gradient(
+    network: JaxNetwork,
+    plan: Plan | Schedule | None,
+    *,
+    steps: int,
+    tape: Tape | None = None,
+    inputs: Any = None,
+) -> CompiledLoop:
+    """Return the program of a loss and its gradient under a plan; without one, by ``jax.lax.scan``."""
+    function = network.plain() if plan is None else network.under(plan, tape=tape)
+    return _compile(jax.value_and_grad(function), network, network.inputs(steps) if inputs is None else inputs)
+
+
+def compile_forward(network: JaxNetwork, plan: Schedule) -> CompiledLoop:
+    """Return the program of a forward pass alone, without gradients."""
+    return _compile(network.under(plan), network, network.inputs(plan.steps))
+
+
+def compile_sweep(network: JaxNetwork, plan: Schedule, *, tape: Tape | None = None) -> CompiledLoop:
+    """Return the program of the actions of a plan before its first Backward."""
+
+    def sweep(parameters: Any, state: Any, xs: Any) -> Any:
+        function = network.under(plan, tape=tape)
+        return jax.vjp(lambda some: function(some, state, xs), parameters)
+
+    return _compile(sweep, network, network.inputs(plan.steps))
+
+
+def _compile(function: Callable[..., Any], network: JaxNetwork, inputs: Any) -> CompiledLoop:
+    arguments = network.parameters, network.state, inputs
+    began = time.perf_counter()
+    with warnings.catch_warnings():
+        # A validation itself finds out whether sizes are right.
+        warnings.simplefilter("ignore", PlanMismatch)
+        run = jax.jit(function).lower(*arguments).compile()
+    took = time.perf_counter() - began
+    analysis: Any = run.memory_analysis()
+    memory = (
+        analysis.argument_size_in_bytes
+        + analysis.output_size_in_bytes
+        + analysis.temp_size_in_bytes
+        - analysis.alias_size_in_bytes
+    )
+    return CompiledLoop(run=run, arguments=arguments, memory_bytes=int(memory), compile_seconds=took)
+
+
+def compile_messages(state_bytes: int) -> tuple[Any, Any, int]:
+    """Return programs that move states to host memory and back, and the number of states that they move.
+
+    They move several, since a call of a program takes longer than a small state.
+    """
+    rehearse_host(jax.default_backend())
+    count = count_moves(state_bytes, _MOST_MESSAGES)
+
+    def send(state: jax.Array) -> Any:
+        def write(number: Any, carry: Any) -> Any:
+            # XLA would move a state that stays the same once, before the loop, and fail for a GPU.
+            held, state = carry
+            return write_state(held, [state], number), state ^ 1
+
+        return jax.lax.fori_loop(0, count, write, (open_states([jax.typeof(state)], count), state))[0]
+
+    def fetch(held: Any) -> jax.Array:
+        like = jax.typeof(held[0]).update(shape=(state_bytes,), memory_space=jax.memory.Space.Device)
+
+        def add(number: Any, total: jax.Array) -> jax.Array:
+            return jnp.bitwise_xor(total, read_state(held, number, [like])[0])
+
+        total: jax.Array = jax.lax.fori_loop(0, count, add, jnp.zeros(state_bytes, jnp.uint8))
+        return total
+
+    return jax.jit(send), jax.jit(fetch), count
+
+
+def time_message(program: Any, given: Any, moved: int) -> Report:
+    """Return the seconds of a state that a compiled program moves."""
+    began = time.perf_counter()
+    jax.block_until_ready(program(given))
+    return Report(seconds=max(time.perf_counter() - began, 1e-9) / moved)
+
+
+class JaxProgram(Program):
+    """A network under a plan or a schedule; without one, by ``jax.lax.scan``. It is compiled at once."""
+
+    def __init__(
+        self,
+        network: JaxNetwork,
+        plan: Plan | Schedule | None,
+        *,
+        inputs: Any,
+        steps: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._network, self._plan, self._clock = network, plan, clock
+        self._steps = steps if plan is None else plan.steps
+        self._inputs = network.inputs(self._steps) if inputs is None else inputs
+        self._compiled = compile_gradient(network, plan, steps=self._steps, inputs=self._inputs)
+
+    def time(self, *, by_action: bool = False) -> Report:
+        """Run it and return the seconds; a compiled program shows no actions."""
+        return self._compiled.measure(self._clock)
+
+    def count(self) -> Counted:
+        """Return the buffers that it allocates, and how many steps a program that counts them runs again."""
+        plan = self._plan
+        assert isinstance(plan, Plan)  # noqa: S101 - a validation counts its plan alone
+        footprint = self._find_footprint(plan)
+        table = footprint.tabulate(plan)
+        return Counted(
+            state_bytes=footprint.state_bytes,
+            local_bytes=table.buffer_bytes,
+            remote_bytes=table.remote_slots * footprint.state_bytes,
+            counts={"recomputed_steps": self._count_again(footprint.tape)},
+        )
+
+    def _find_footprint(self, plan: Plan) -> StepFootprint:
+        return choose_footprint(plan, list(self._network.measure_footprints().values()))
+
+    def _count_again(self, tape: Tape) -> int:
+        executed = [0]
+
+        def count() -> None:
+            executed[0] += 1
+
+        def step(parameters: Any, state: Any, x: Any) -> tuple[Any, Any]:
+            jax.debug.callback(count)
+            return self._network.step(parameters, state, x)
+
+        # Steps that are computed again from products do not run as a whole.
+        kind: Tape = "states" if tape == "states" else "residuals"
+        counting = replace(self._network, step=step)
+        compile_gradient(counting, self._plan, steps=self._steps, tape=kind, inputs=self._inputs).call()
+        jax.effects_barrier()
+        # A kept state is run once more before it is reversed, which is a part of its backward.
+        return executed[0] - self._steps * (2 if kind == "states" else 1)
+
+    def peak_bytes(self) -> int:
+        """Return the bytes of arguments, results and temporary arrays, by the compiler's analysis.
+
+        On a CPU, states in host memory are among these arrays: they are left out.
+        """
+        plan, memory = self._plan, self._compiled.memory_bytes
+        if isinstance(plan, Plan) and jax.default_backend() == "cpu":
+            footprint = self._find_footprint(plan)
+            memory -= footprint.tabulate(plan).remote_slots * footprint.state_bytes
+        return memory
+
+    def gradients(self) -> list[Gradient]:
+        """Run it and return the gradients of the parameters."""
+        _, gradients = self._compiled.call()
+        return [(_to_numpy(leaf), float(jnp.finfo(leaf.dtype).eps)) for leaf in gradients]  # type: ignore[no-untyped-call]
+
+
+def _to_numpy(gradient: jax.Array) -> npt.NDArray[Any]:
+    return np.asarray(gradient).astype(complex if jnp.iscomplexobj(gradient) else float)
+
+
+class JaxBackend(Backend):
+    """JAX on a processor, with this number of threads. Remote memory is host memory."""
+
+    def __init__(self, *, threads: int, tape: str | None = None) -> None:
+        self._threads = threads
+        kind: Any = tape or "residuals"
+        check_tape(kind)
+        self.tape: Tape = kind
+        # Processor time with one thread: other programs do not lengthen it.
+        self.clock = time.process_time if threads == 1 else time.perf_counter
+
+    @property
+    def environment(self) -> Environment:
+        """JAX with its version, and the machine."""
+        return Environment(
+            machine=processor_name(),
+            device="cpu",
+            threads=self._threads,
+            clock="processor time" if self.clock is time.process_time else "wall time",
+            versions={"jax": jax.__version__, "tape": self.tape},
+            memory_bytes=host_memory_bytes(),
+            **describe_remote(
+                None,
+                memory="host memory of the program",
+                messages="states of {state}, which a program copies to arrays in host memory and back",
+            ),
+            remark=f"tapes of {self.tape}",
+        )
+
+    def prepare(self) -> AbstractContextManager[None]:
+        """Do nothing: the number of threads was set when JAX was imported."""
+        return nullcontext()
+
+    def choose_threads(self, network: JaxNetwork) -> None:
+        """Do nothing: the number of threads was set when JAX was imported."""
+
+    def program(
+        self, network: JaxNetwork, plan: Plan | Schedule | None, *, steps: int = 0, inputs: Any = None
+    ) -> JaxProgram:
+        """Return the compiled program of a plan; without one, of ``steps`` steps of ``jax.lax.scan``."""
+        return JaxProgram(network, plan, inputs=inputs, steps=steps, clock=self.clock)
+
+    def time_steps(self, network: JaxNetwork, *, most: int | None = None) -> Pace:
+        """Compile and time a program of a few steps by the wall clock."""
+        steps = _PACE_STEPS if most is None else min(_PACE_STEPS, most)
+        program = compile_gradient(network, make_schedule("base", steps=steps), steps=steps)
+        program.call()
+        seconds = min(program.measure(time.perf_counter).seconds for _ in range(3))
+        return Pace(step_seconds=max(seconds / steps, 1e-9), compile_seconds=program.compile_seconds)
+
+    def free_bytes(self) -> int | None:
+        """Return the bytes of free memory, None if the system does not report them."""
+        return find_free_memory()
+
+    def plain_factor(self, network: JaxNetwork) -> int:
+        """Return how many times more memory than base ``jax.lax.scan`` takes."""
+        return 1
