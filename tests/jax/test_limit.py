@@ -136,8 +136,7 @@ def test_a_forward_pass_alone_converts_no_array_of_half_precision_in_each_step()
             return scan(cell, xs[0], xs)
 
         weights, xs = jnp.eye(64, dtype=jnp.bfloat16), jnp.ones((600, 32, 64), jnp.bfloat16)
-        text: str = jax.jit(run).lower(weights, xs).compile().as_text()
-        return text.count("f32[600,")
+        return str(jax.jit(run).lower(weights, xs).compile().as_text()).count("f32[600,")
 
     # At most the stacked results are converted, once.
     assert count_converted(limited("200 MB")) <= 1 < count_converted(jax.lax.scan)
