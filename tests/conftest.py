@@ -87,6 +87,6 @@ settings.register_profile("quick", max_examples=12, derandomize=True, **_common)
 #: Failing examples stay as they were drawn (benchmarks/mutants.py).
 _unshrunk = (Phase.explicit, Phase.generate)
 settings.register_profile("unshrunk", max_examples=12, derandomize=True, phases=_unshrunk, **_common)
-settings.register_profile("gate", max_examples=120, derandomize=True, **_common)
+settings.register_profile("gate", max_examples=40, derandomize=True, **_common)
 settings.register_profile("thorough", max_examples=1000, **_common)
 settings.load_profile(os.environ.get("CKPTPLAN_HYPOTHESIS", "quick"))

@@ -115,7 +115,10 @@ def pick_several(shelf: Shelf, about: str, *names: str) -> Any:
 
 Model = Annotated[
     Literal["exact", "paper"],
-    typer.Option(help="Choose by the exact model or by the paper's printed equations, (10) corrected."),
+    typer.Option(
+        help="Choose by the exact model or by the paper's printed equations. Equation (10) is corrected: as "
+        "printed, it gives negative numbers of messages for hierarchical."
+    ),
 ]
 PLAN = typer.Argument(
     metavar="PLAN",

@@ -234,6 +234,14 @@ class Described(CheckedModel):
     name: Name = Field(description="a name without spaces")
     description: Text = ""
 
+    def __str__(self) -> str:
+        """Return the name and the description, in one line."""
+        return f"{self.name}: {self.description}" if self.description else self.name
+
+    def __repr__(self) -> str:
+        """Return what it is and its name, without its fields; ``model_dump`` returns these."""
+        return f"<{type(self).__name__} {self}>"
+
     @model_validator(mode="after")
     def _origins_name_fields(self) -> Self:
         known = self._numbered()

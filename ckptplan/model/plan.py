@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema, model_validator
 
 from ckptplan.errors import InputError, refuse
+from ckptplan.model.budget import find_memory
 from ckptplan.model.checked import CheckedModel, FirstFault, JoinedText, Name, Steps, Text
 from ckptplan.model.display import DrawnOnFigure
 from ckptplan.model.goal import CacheName, Goal
@@ -14,7 +15,7 @@ from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.record import MappingRecord, Parameters
 from ckptplan.model.split import Split
 from ckptplan.model.workload import Workload
-from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
+from ckptplan.units import format_bytes, format_count, format_percent, format_seconds, sizes_like
 
 KIND = "ckptplan.plan"
 #: Version of the plan format; increased when a reader of the old one would misread the new one.
@@ -98,14 +99,23 @@ class Plan(DrawnOnFigure, CheckedModel):
     def __str__(self) -> str:
         """Return the plan in two lines: what to run, and what it is predicted to cost."""
         parameters = ", ".join(f"{name} {value}" for name, value in self.parameters.items())
-        predicted = self.predicted
-        return (
-            f"{' '.join(filter(None, (self.strategy, parameters)))}: {self.workload.name} on "
-            f"{self.profile.name}, T = {format_count(self.steps)}\n"
-            f"{format_seconds(predicted.seconds)} a batch, {format_percent(predicted.overhead)} over base; "
-            f"{format_bytes(predicted.local_peak_bytes)} local, "
-            f"{format_bytes(predicted.remote_peak_bytes)} remote"
-        )
+        workload, profile, predicted = self.workload, self.profile, self.predicted
+        budget = self.goal.local_bytes or profile.local_budget_bytes
+        limit = find_memory(budget, self.goal.headroom, machine=profile.local_bytes)
+        steps = f"T = {format_count(self.steps)}"
+        with sizes_like(limit):
+            # A call within a limit of memory describes its time steps if the steps of the plan are others.
+            job = (
+                f"{workload.name} within a limit of memory, {workload.description or steps}"
+                if workload.limited
+                else f"{workload.name} on {profile.name}, {steps}"
+            )
+            return (
+                f"{' '.join(filter(None, (self.strategy, parameters)))}: {job}\n"
+                f"{format_seconds(predicted.seconds)} a batch, {format_percent(predicted.overhead)} over base; "
+                f"{format_bytes(predicted.local_peak_bytes)} local, "
+                f"{format_bytes(predicted.remote_peak_bytes)} remote"
+            )
 
     def __repr__(self) -> str:
         """Return the plan in one line, without its numbers in full."""

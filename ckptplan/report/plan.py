@@ -39,6 +39,11 @@ from ckptplan.units import (
 
 Results: TypeAlias = Mapping[str, Plan | Infeasible]
 
+_CORRECTED = (
+    "equation (10), the messages of hierarchical, is corrected: as printed it gives -24 messages for 64 "
+    "checkpoints of which 16 are local, so that hierarchical would be chosen where double is quicker "
+    "(docs/equations.md, D1)"
+)
 _REGRETS = (
     blocks.Field("time_over_least", "time / least"),
     blocks.Field("extra_over_least", "extra / least"),
@@ -175,6 +180,8 @@ def _compare_strategies(results: Results, *, regret: bool = False) -> Iterator[b
         if alike:
             text = f"better than {best.strategy} by too little to tell: {alike}"
             yield blocks.Paragraph(text, style="faint")
+        if best.goal.model == "paper":
+            yield blocks.Paragraph(_CORRECTED, style="faint")
 
 
 def _choose_style(row: Mapping[str, Any]) -> blocks.Style:

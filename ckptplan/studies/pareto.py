@@ -19,7 +19,7 @@ import numpy.typing as npt
 from ckptplan.cost.arrays import Integers
 from ckptplan.cost.exact import Cost, overhead
 from ckptplan.errors import Infeasible, InputError, refuse
-from ckptplan.model.budget import Budget
+from ckptplan.model.budget import Budget, find_memory
 from ckptplan.model.display import DrawnOnAxes
 from ckptplan.model.goal import ObjectiveName
 from ckptplan.model.plan import Plan
@@ -38,7 +38,7 @@ from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.closed_form import ClosedForm
 from ckptplan.strategies.protocol import Columns, Strategy
 from ckptplan.studies.workers import map_in_order
-from ckptplan.units import format_bytes, format_things, parse_bytes, parse_fraction
+from ckptplan.units import format_bytes, format_things, parse_bytes, parse_fraction, sizes_like
 from ckptplan.wording import Argument
 
 
@@ -300,7 +300,9 @@ class ParetoFront(DrawnOnAxes, Sequence[Plan]):
     def __repr__(self) -> str:
         """Return the job of the front and its extent, in one line."""
         case, local = self._request.case, self.local_peak_bytes
-        extent = f", {format_bytes(local[0])} to {format_bytes(local[-1])} local" if len(self) else ""
+        memory = find_memory(self.budget_bytes, self.headroom, machine=self.profile.local_bytes)
+        with sizes_like(memory):
+            extent = f", {format_bytes(local[0])} to {format_bytes(local[-1])} local" if len(self) else ""
         return f"<ParetoFront of {format_things(len(self), 'plan')}: {case}{extent}>"
 
     @overload

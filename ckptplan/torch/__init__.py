@@ -27,6 +27,7 @@ from ckptplan.torch.device.memory import OutOfMemory
 from ckptplan.torch.fit.measure import Sizes
 from ckptplan.torch.lif import LIF
 from ckptplan.torch.result import Result
+from ckptplan.torch.wrapping.replace import wrap_layers
 from ckptplan.torch.wrapping.wrap import wrap
 
 __all__ = [
@@ -46,4 +47,10 @@ __all__ = [
     "scan",
     "unroll",
     "wrap",
+    "wrap_layers",
 ]
+
+
+def __dir__() -> list[str]:
+    """Return the public names, for completion."""
+    return [*__all__, "adapters", "online"]

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import ckptplan
 from ckptplan.cost import paper
 from ckptplan.model.record import Parameters
 from ckptplan.strategies.closed_form import ClosedForm
@@ -83,6 +84,17 @@ def test_eq_10_communications_are_mended() -> None:
     assert 2 * (64 / 16 - 16) == -24
     assert paper.communications_hierarchical(nb_checkpoints=64, nb_local=16) == 2 * (4 - 1)
     assert paper.states_hierarchical(nb_checkpoints=64, nb_local=16) == 2 * 48
+
+
+def test_eq_10_as_printed_would_make_hierarchical_the_quickest() -> None:
+    """The page on equations has these numbers: hierarchical with chunk_size 14, nb_local 17, beside double."""
+    base, recompute, state, start = 4096 * 7.2e-6, 4096 * 0.36e-6, 70.656e-6, 1.5e-6
+    printed = 2 * (4096 / 14 / 17 - 17)
+    assert base + recompute + printed * (17 * state + start) == pytest.approx(31.47e-3, abs=5e-6)
+    double = ckptplan.optimize("paper-snn", "ipu-mk2", steps=4096, model="paper")
+    assert double.strategy == "double"
+    assert double.predicted.paper is not None
+    assert double.predicted.paper.seconds == pytest.approx(35.04e-3, abs=5e-6)
 
 
 def test_the_printed_peak_of_remote_has_one_state_more() -> None:

@@ -43,6 +43,9 @@ NEEDS = {
 }
 #: What it cannot be combined with.
 WITHOUT = {"largest": ("--T",), "sweep": ("--T",)}
+#: What it is asked in place of a job's option: all closed forms, searched for each format, take as long as the
+#: other commands on the job together.
+INSTEAD = {("memory", "largest"): {"--strategies": "paper"}}
 #: The formats of commands that have others than table, JSON and CSV; '' is none named.
 FORMATS = {"schedule": ("jsonl", "csv"), "sweep": ("", "jsonl", "csv")}
 #: Commands about one plan, which ``optimize`` writes first.

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import pickle
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +18,18 @@ from typer.main import get_command
 
 from ckptplan.cli.app import make_app
 from ckptplan.studies import sensitivity as studies_of_inputs
-from tests.golden.jobs import ALONE, FORMATS, JOBS, MEASURED, MY_JOB, NEEDS, OF_A_PLAN, TOO_LONG, WITHOUT
+from tests.golden.jobs import (
+    ALONE,
+    FORMATS,
+    INSTEAD,
+    JOBS,
+    MEASURED,
+    MY_JOB,
+    NEEDS,
+    OF_A_PLAN,
+    TOO_LONG,
+    WITHOUT,
+)
 from tests.support import run
 
 FOLDER = Path(__file__).parent / "commands"
@@ -93,10 +105,10 @@ def varied_once() -> Iterator[None]:
     Studies of other commands hold the command line that made them, and are made for each format.
     """
     vary = studies_of_inputs.sensitivity
-    studies: dict[str, Any] = {}
+    studies: dict[bytes, Any] = {}
 
     def recall(*job: Any, progress: Any = None, command: str = "", **wishes: Any) -> Any:
-        asked = repr((job, wishes))
+        asked = pickle.dumps((job, wishes))
         if asked not in studies:
             studies[asked] = vary(*job, progress=progress, command=command, **wishes)
         return studies[asked]
@@ -163,7 +175,8 @@ def _options(command: Any) -> set[str]:
 def _chosen(job: str, command: str) -> list[str]:
     """Return the options of a job that a command takes, with their values."""
     taken = _options(all_commands()[command]) - {*WITHOUT.get(command, ())}
-    return [text for pair in JOBS[job].items() if pair[0] in taken for text in pair]
+    options = {**JOBS[job], **INSTEAD.get((job, command), {})}
+    return [text for pair in options.items() if pair[0] in taken for text in pair]
 
 
 def _formats(name: str) -> tuple[str, ...]:

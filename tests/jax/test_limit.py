@@ -124,6 +124,24 @@ def test_inputs_in_half_precision_are_read_where_they_are(kind: Any) -> None:
         assert bytes_of(compiled(case, limited(int(share * least)))) <= TOLERANCE * share * least
 
 
+def test_a_forward_pass_alone_converts_no_array_of_half_precision_in_each_step() -> None:
+    """In ``jax.lax.scan``, each step converts all stacked arrays on a CPU, so that times grow with T^2."""
+
+    def count_converted(scan: Any) -> int:
+        def run(weights: Any, xs: Any) -> Any:
+            def cell(h: Any, x: Any) -> Any:
+                h = jnp.tanh(h @ weights + x)
+                return h, h
+
+            return scan(cell, xs[0], xs)
+
+        weights, xs = jnp.eye(64, dtype=jnp.bfloat16), jnp.ones((600, 32, 64), jnp.bfloat16)
+        return str(jax.jit(run).lower(weights, xs).compile().as_text()).count("f32[600,")
+
+    # At most the stacked results are converted, once.
+    assert count_converted(limited("200 MB")) <= 1 < count_converted(jax.lax.scan)
+
+
 def test_a_forward_pass_alone_traces_no_backward_pass() -> None:
     """And plans nothing, whatever the limit, with ``jit`` or without."""
     count = 0

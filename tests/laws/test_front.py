@@ -114,7 +114,7 @@ def test_the_front_of_all_holds_what_no_strategy_beats(costs: StepCosts) -> None
 
 
 @EVERY
-@settings(max_examples=max(12, settings().max_examples // 4))
+@settings(max_examples=max(6, settings().max_examples // 4))
 @given(costs=step_costs(steps=st.integers(65, 10**7)), resolution=st.sampled_from([0.01, 0.1]))
 def test_a_coarse_front_is_near_every_point_of_the_exact_one(
     strategy: ClosedForm, costs: StepCosts, resolution: float

@@ -149,7 +149,9 @@ def test_every_use_case_gives_the_same_answer(wishes: dict[str, Any]) -> None:
     assert (row["strategy"], row["seconds"]) == (plan.strategy, plan.predicted.seconds)
     assert row["local_peak_bytes"] == plan.predicted.local_peak_bytes
     assert ckptplan.sensitivity(workload, profile, **wishes).best.seconds == plan.predicted.seconds
-    for name, reach in ckptplan.largest("T", workload, profile, **wishes).items():
+    # disk-revolve and periodic search for seconds where no sequence is too long.
+    quick = "regular,growing,double-growing,revolve"
+    for name, reach in ckptplan.largest("T", workload, profile, strategies=quick, **wishes).items():
         longest = workload.with_steps(reach.value)
         assert isinstance(reach.plan, Plan)
         same = ckptplan.optimize(longest, profile, strategies=[name], **wishes)

@@ -60,6 +60,16 @@ def test_each_result_is_one_line() -> None:
             ckptplan.compare_machines("gru", ["ipu-bow", "nvidia-h200"], steps=64),
             r"<MachineComparison of 2 machines for gru: quickest [\w-]+, .*>",
         ),
+        (ckptplan.load_workload("gru"), "<Workload gru: GRU, 1 layer, 512 neurons, batch 32, float32>"),
+        (ckptplan.load_profile("ipu-mk2"), "<HardwareProfile ipu-mk2: Graphcore Colossus Mk2 GC200: .*>"),
     ]
     for result, pattern in results:
         assert re.fullmatch(pattern, repr(result)), repr(result)
+        assert len(str(result).splitlines()) <= 2
+
+
+def test_sizes_in_a_line_have_the_units_of_the_memory_that_was_given() -> None:
+    job = ckptplan.load_workload("paper-snn").with_steps(4096), "ipu-mk2"
+    assert str(ckptplan.optimize(*job, local_bytes="2 MB")).endswith("over base; 1.999 MB local, 0 B remote")
+    assert "MiB local" in str(ckptplan.optimize(*job, local_bytes="2 MiB"))
+    assert " kB to 4.541 MB local" in str(ckptplan.pareto(*job, local_bytes="2 MB"))

@@ -576,7 +576,7 @@ CELLS: dict[str, Callable[[], Job]] = {
     "large batch": lambda: module(nn.GRUCell(16, 32), 256),
     "large weights": lambda: module(nn.GRUCell(16, 250), 1),
     "bfloat16": lambda: module(nn.GRUCell(16, 32), 512, dtype=torch.bfloat16),
-    "long sequence": lambda: module(nn.GRUCell(8, 8), 2, width=8, steps=1000),
+    "long sequence": lambda: module(nn.GRUCell(8, 8), 2, width=8, steps=400),
     "three steps": lambda: module(nn.GRUCell(16, 64), 8, steps=3),
     "one step": lambda: module(nn.GRUCell(16, 64), 8, steps=1),
     "convolution": convolution,

@@ -210,7 +210,8 @@ def test_any_length_goes_with_the_same_limit(steps: int) -> None:
     check(net, ours, lambda one: one(x), [x])
     (chosen,) = ours.latest
     assert chosen.plan.steps == -(-steps // chosen.piece)
-    assert f"call-in-pieces-of-{chosen.piece} on memory-limit, T = {chosen.plan.steps}" in str(ours.plan)
+    pieces = f"{chosen.plan.steps} piece{'s' if chosen.plan.steps > 1 else ''} of {chosen.piece}"
+    assert f": call within a limit of memory, T = {steps} in {pieces}\n" in str(ours.plan)
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
@@ -240,10 +241,10 @@ def test_a_plan_has_a_step_for_each_piece() -> None:
         assert refusal.value.field == "plan"
 
 
-def test_arguments_that_wrap_does_not_know_are_refused_with_those_of_layers() -> None:
+def test_arguments_that_wrap_does_not_know_are_refused_with_those_that_it_takes() -> None:
     with pytest.raises(InputError, match=r"Did you mean 'piece'\?.*plan, remote_dir") as refusal:
         wrap_planned(make(), pieces=4)
-    assert not {"schedule", "reset", "detach"} & {*str(refusal.value.accepted).split(", ")}
+    assert not {"schedule", "net", "unknown"} & {*str(refusal.value.accepted).split(", ")}
 
 
 def test_a_count_reads_well_for_one(caplog: pytest.LogCaptureFixture) -> None:

@@ -32,6 +32,7 @@ from ckptplan.torch.fit.limited import LimitedCall, run_within
 from ckptplan.torch.fit.measure import Measurement, measure
 from ckptplan.torch.pieces.compiled_steps import CompiledPiece, CompiledSteps, NotCompiled, PieceCell, Product
 from ckptplan.torch.pieces.inputs import PieceInputs, PieceLoss
+from ckptplan.torch.pieces.length import describe_pieces
 from ckptplan.torch.run.call import Call
 from ckptplan.torch.run.steps import Steps
 from ckptplan.torch.run_call import Results, run_plan, try_call
@@ -168,10 +169,7 @@ def _run_within(
         return run_within(call, memory, observer=observer)
     results = _name_piece(pieces.run(observer), piece)
     pieces.report(f"compiled pieces of {piece.length} time steps, ")
-    name = f"call-in-pieces-of-{piece.length}"
-    return results, pieces.plan.model_copy(
-        update={"workload": pieces.plan.workload.model_copy(update={"name": name})}
-    )
+    return results, describe_pieces(pieces.plan, call.inputs.steps, piece.length)
 
 
 def _cut_pieces(call: Call, length: int, piece: CompiledPiece | None, *, count: int | None = None) -> Call:

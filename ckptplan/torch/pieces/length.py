@@ -20,7 +20,7 @@ from ckptplan.torch.fit.limited import LimitedCall
 from ckptplan.torch.fit.measure import Measurement
 from ckptplan.torch.run.call import Call
 from ckptplan.torch.run_call import Results, run_plain_loop, run_plan
-from ckptplan.units import format_things
+from ckptplan.units import format_count, format_things
 
 #: Lengths that are tried. Longer pieces are hardly quicker, and take more memory at a time.
 _LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)
@@ -104,9 +104,15 @@ def run_pieces(
             lengths = shorter
         else:
             break
-    named = limited.plan.workload.model_copy(update={"name": f"call-in-pieces-of-{length}"})
     limited.report(f"pieces of {format_things(length, 'time step')}, ")
-    return PieceRun(plan=limited.plan.model_copy(update={"workload": named}), piece=length), results
+    return PieceRun(plan=describe_pieces(limited.plan, steps, length), piece=length), results
+
+
+def describe_pieces(plan: Plan, steps: int, length: int) -> Plan:
+    """Return a plan whose steps are pieces, with a description of the time steps, which ``print`` shows."""
+    pieces = f"T = {format_count(steps)} in {format_things(plan.steps, 'piece')} of {format_count(length)}"
+    workload = plan.workload.model_copy(update={"description": pieces})
+    return plan.model_copy(update={"workload": workload})
 
 
 def choose_length(

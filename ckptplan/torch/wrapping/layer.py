@@ -22,11 +22,17 @@ from ckptplan.torch.fit.choose import Beside
 from ckptplan.torch.pieces.inputs import PieceInputs, reverse_each
 from ckptplan.torch.pieces.length import PieceRun, run_pieces
 from ckptplan.torch.run.call import Call
+from ckptplan.torch.wrapping.axes import lead_into_graphs
 from ckptplan.torch.wrapping.wrapped import Wrapped
 
 #: The hidden state of all layers, (layers, B, H) each: two tensors of an LSTM, one of other layers.
 Hidden: TypeAlias = tuple[Tensor, ...]
 _LAYERS = (torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN)
+
+
+def is_layer(module: torch.nn.Module) -> bool:
+    """Return whether a module is a ``torch.nn.LSTM``, ``GRU`` or ``RNN`` without a forward of its own."""
+    return type(module).forward in [layers.forward for layers in _LAYERS]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +49,7 @@ class LayerCell:
         dropout: the dropout between layers, 0 if it is not in force.
         training: the mode of the layers.
         backwards: whether time runs from the end to the beginning.
+        has_outputs: whether it returns outputs beside the state.
     """
 
     kernel: str
@@ -51,9 +58,14 @@ class LayerCell:
     dropout: float
     training: bool
     backwards: bool = False
+    has_outputs: bool = True
 
-    def __call__(self, state: Hidden, rows: Any) -> tuple[Hidden, Tensor]:
-        """Run a piece; return the state after it, and the outputs of the last layer."""
+    def __call__(self, state: Hidden, rows: Any) -> tuple[Hidden, Any]:
+        """Run a piece; return the state after it, and the outputs of the last layer, if it has outputs."""
+        after, outputs = self._run_piece(state, rows)
+        return after, outputs if self.has_outputs else ()
+
+    def _run_piece(self, state: Hidden, rows: Any) -> tuple[Hidden, Tensor]:
         if isinstance(rows, Tensor):
             outputs, after = self._run_layers(rows.flip(0) if self.backwards else rows, None, state)
             return after, outputs.flip(0) if self.backwards else outputs
@@ -108,6 +120,7 @@ class LayerSequence(Wrapped):
         net: the layers.
         piece: the time steps of a piece; None for the quickest length, or, with a plan, for pieces of equal
             length.
+        outputs: "all", or "last" for the last output of each sequence, (B, H), in place of all outputs.
         options: other arguments of ``wrap``.
 
     Raises InputError.
@@ -116,10 +129,12 @@ class LayerSequence(Wrapped):
     piece: int | None
     #: The pieces of the last call, for each of the sequences that it ran.
     latest: tuple[PieceRun, ...]
-    _accepted = Wrapped._accepted | {"piece"}
+    _outputs: str
 
-    def __init__(self, net: torch.nn.RNNBase, *, piece: int | None = None, **options: Any) -> None:
-        if type(net).forward not in [layers.forward for layers in _LAYERS]:
+    def __init__(
+        self, net: torch.nn.RNNBase, *, piece: int | None = None, outputs: str = "all", **options: Any
+    ) -> None:
+        if not is_layer(net):
             raise InputError(
                 f"{quote_value(type(net).__name__)} has a forward of its own, which pieces would leave out",
                 field="net",
@@ -127,13 +142,17 @@ class LayerSequence(Wrapped):
             )
         if piece is not None:
             check_count("piece", piece)
+        if outputs not in ("all", "last"):
+            raise InputError(f"is {quote_value(outputs)}", field="outputs", accepted="'all' or 'last'")
         super().__init__(net, **options)
         # Not attributes of the layers.
-        vars(self).update(piece=piece, latest=())
+        vars(self).update(piece=piece, latest=(), _outputs=outputs)
 
     @as_entry
     def forward(self, input: Any, hx: Any = None) -> tuple[Any, Any]:  # noqa: A002 - PyTorch's name
-        """Return the outputs and the final hidden state, as the wrapped layers do; their hooks run once.
+        """Return the outputs, or the last ones, and the final hidden state, as the wrapped layers do.
+
+        Hooks of the layers run once.
 
         Raises InputError, and the errors of PyTorch for wrong shapes.
         """
@@ -145,8 +164,8 @@ class LayerSequence(Wrapped):
             )
         net, data = self.net, input if isinstance(input, Tensor) else input.data
         if not torch.is_grad_enabled() or not data.numel():
-            answer: tuple[Any, Any] = net(input, hx)
-            return answer
+            outputs, final = net(input, hx)
+            return outputs if self._outputs == "all" else take_last(outputs, net.batch_first), final
         # The layers' own call runs hooks, and computes weights that are computed, once.
         with torch.nn.utils.parametrize.cached():
             net.forward = self._answer
@@ -160,8 +179,11 @@ class LayerSequence(Wrapped):
             state = self._begin(input.data, int(input.batch_sizes[0]), hx, input.sorted_indices)
             self.net.check_forward_args(input.data, self._pack(state), input.batch_sizes)
             outputs, final = self._run_layers(input.data, state, input.batch_sizes)
-            packed = PackedSequence(outputs, input.batch_sizes, input.sorted_indices, input.unsorted_indices)
-            return packed, self.net.permute_hidden(self._pack(final), input.unsorted_indices)
+            hidden = self.net.permute_hidden(self._pack(final), input.unsorted_indices)
+            order = input.unsorted_indices
+            if self._outputs == "last":
+                return outputs if order is None else outputs[order], hidden
+            return PackedSequence(outputs, input.batch_sizes, input.sorted_indices, order), hidden
         parts = () if hx is None else hx if isinstance(hx, tuple) else (hx,)
         if input.dim() not in (2, 3) or any(part.dim() != input.dim() for part in parts):
             # It raises the error of PyTorch.
@@ -172,12 +194,15 @@ class LayerSequence(Wrapped):
         data = data.transpose(0, 1) if is_batch_first else data
         if not has_batch and hx is not None:
             hx = self._pack(tuple(part.unsqueeze(1) for part in parts))
+        if has_batch:
+            self._axes.watch([input], lambda: lead_into_graphs(parts), batch_first=is_batch_first)
         state = self._begin(data, data.shape[1], hx, None)
         net.check_forward_args(data.transpose(0, 1) if net.batch_first else data, self._pack(state), None)
         outputs, final = self._run_layers(data, state, None)
         if not has_batch:
-            return outputs.squeeze(1), self._pack(tuple(part.squeeze(1) for part in final))
-        return outputs.transpose(0, 1) if is_batch_first else outputs, self._pack(final)
+            return outputs.squeeze(-2), self._pack(tuple(part.squeeze(1) for part in final))
+        is_turned = is_batch_first and self._outputs == "all"
+        return outputs.transpose(0, 1) if is_turned else outputs, self._pack(final)
 
     def _begin(self, data: Tensor, batch: int, hx: Any, order: Tensor | None) -> Hidden:
         """Return the hidden state with which a call begins."""
@@ -193,23 +218,33 @@ class LayerSequence(Wrapped):
         return state if self.net.mode == "LSTM" else state[0]
 
     def _run_layers(self, data: Tensor, state: Hidden, sizes: Tensor | None) -> tuple[Tensor, Hidden]:
-        """Run all layers; return the outputs of the last one, and the final states of all."""
+        """Run all layers; return all outputs or the last one of the last layer, and the final states of all."""
         net = self.net
         vars(self)["latest"] = ()
         weights = self._read_weights()
         dropout = net.dropout if net.training and net.num_layers > 1 else 0.0
+        is_last = self._outputs == "last"
         if not net.bidirectional:
-            cell = LayerCell(net.mode, weights, net.bias, dropout, net.training)
-            return self._run_cell(cell, data, state, sizes)
+            cell = LayerCell(net.mode, weights, net.bias, dropout, net.training, has_outputs=not is_last)
+            outputs, end = self._run_cell(cell, data, state, sizes)
+            return end[0][-1] if is_last else outputs, end
         ends: list[Hidden] = []
         for layer in range(net.num_layers):
             if layer and dropout:
                 data = torch.nn.functional.dropout(data, dropout, training=True)
             done = []
+            keeps = not is_last or layer + 1 < net.num_layers
             for number in (2 * layer, 2 * layer + 1):
-                cell = LayerCell(net.mode, [weights[number]], net.bias, 0.0, net.training, number % 2 == 1)
+                shared = net.mode, [weights[number]], net.bias, 0.0, net.training
                 own = tuple(part[number : number + 1] for part in state)
-                done.append(self._run_cell(cell, data, own, sizes))
+                outputs, end = self._run_cell(LayerCell(*shared, number % 2 == 1, keeps), data, own, sizes)
+                if not keeps:
+                    # The last output of the layer that runs backwards is that of its first step.
+                    end_rows = (
+                        data[-1:] if sizes is None else data[index_last(sizes).to(data.device)].unsqueeze(0)
+                    )
+                    outputs = LayerCell(*shared)(own, end_rows)[1][0] if number % 2 else end[0][0]
+                done.append((outputs, end))
             ends += [end for _, end in done]
             data = torch.cat([outputs for outputs, _ in done], -1)
         return data, tuple(torch.cat(parts) for parts in zip(*ends, strict=True))
@@ -237,24 +272,25 @@ class LayerSequence(Wrapped):
 
     def _run_cell(
         self, cell: LayerCell, data: Tensor, state: Hidden, sizes: Tensor | None
-    ) -> tuple[Tensor, Hidden]:
+    ) -> tuple[Any, Hidden]:
         steps = len(data if sizes is None else sizes)
 
         def make_call(length: int) -> Call:
             inputs = PieceInputs(data, length, batch_sizes=sizes, backwards=cell.backwards)
             return Call(cell=cell, inputs=inputs, state=state, is_closed=True, **self._options)
 
-        done, results = run_pieces(
-            make_call,
-            steps,
-            plan=self._given,
-            memory=self._memory,
-            piece=self.piece,
-            observer=self._observer,
-            beside=self._count_beside(cell, data),
-        )
+        with self._explain_errors():
+            done, results = run_pieces(
+                make_call,
+                steps,
+                plan=self._given,
+                memory=self._memory,
+                piece=self.piece,
+                observer=self._observer,
+                beside=self._count_beside(cell, data),
+            )
         vars(self).update(latest=(*self.latest, done), plan=done.plan)
-        return results.tensors[0], results.state
+        return results.tensors[0] if cell.has_outputs else None, results.state
 
     def _count_beside(self, cell: LayerCell, data: Tensor) -> Beside:
         """Return the memory that the other sequences of a call take; none if layers run together."""
@@ -271,5 +307,21 @@ class LayerSequence(Wrapped):
             sequences=2 * net.num_layers,
             kept=(net.num_layers - 1) * (output + dropped),
             later=sum(weight.nbytes for weight in net.parameters()) - own + max(inner, outer),
-            outputs=output,
+            outputs=0 if self._outputs == "last" else output,
         )
+
+
+def index_last(sizes: Tensor) -> Tensor:
+    """Return the row of the last time step of each packed sequence, given the batch sizes."""
+    sequence = torch.arange(int(sizes[0]), device=sizes.device)
+    lengths = (sizes.unsqueeze(1) > sequence).sum(0)
+    return (sizes.cumsum(0) - sizes)[lengths - 1] + sequence
+
+
+def take_last(outputs: Any, batch_first: bool) -> Tensor:
+    """Return the last output of each sequence of the outputs of layers."""
+    if isinstance(outputs, PackedSequence):
+        last = outputs.data[index_last(outputs.batch_sizes).to(outputs.data.device)]
+        return last if outputs.unsorted_indices is None else last[outputs.unsorted_indices]
+    every: Tensor = outputs
+    return every.select(-2 if batch_first or every.dim() == 2 else 0, -1)

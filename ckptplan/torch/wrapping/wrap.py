@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import Any, Self
+import os
+from collections.abc import Callable, Iterable
+from inspect import signature
+from typing import Any, Literal, Never, Self
 
 import torch
 from torch import Tensor
 
-from ckptplan.errors import InputError, quote_value
+from ckptplan.errors import InputError, check_arguments, quote_value
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule, check_count
+from ckptplan.storage.place import OffloadTo
 from ckptplan.torch.adapters import NorseCell, TorchCell
 from ckptplan.torch.adapters.adapter import find_class
-from ckptplan.torch.api import check_call, read_outputs
+from ckptplan.torch.api import Verify, check_call, read_outputs
+from ckptplan.torch.compile_options import Compile
 from ckptplan.torch.entry import as_entry
 from ckptplan.torch.pieces.inputs import PieceInputs, PieceLoss
 from ckptplan.torch.pieces.length import PieceRun, fit_length, run_pieces
 from ckptplan.torch.run.call import Call, read_losses
+from ckptplan.torch.run.executor import Observer
 from ckptplan.torch.run_call import Results
-from ckptplan.torch.state.nests import fill, flatten
+from ckptplan.torch.state.nests import fill, flatten, list_leaves
 from ckptplan.torch.state.places import has_graph
 from ckptplan.torch.state.reach import walk
+from ckptplan.torch.wrapping.axes import lead_into_graphs
 from ckptplan.torch.wrapping.layer import LayerSequence
 from ckptplan.torch.wrapping.wrapped import Wrapped
 
@@ -37,7 +43,6 @@ class StatefulSequence(Wrapped):
 
     _reset: Callable[..., object] | None
     _detach: bool
-    _accepted = Wrapped._accepted | {"reset", "detach"}
 
     def __init__(
         self,
@@ -122,8 +127,14 @@ class StatefulSequence(Wrapped):
         if steps is not None:
             check_count("steps", steps)
             leaves, nest = flatten(inputs)
-            inputs = fill(nest, [leaf.expand(steps, *leaf.shape) for leaf in leaves])
+            return fill(nest, [leaf.expand(steps, *leaf.shape) for leaf in leaves])
+        is_batch_first = vars(self).get("_time_dim") == 1
+        self._axes.watch(list_leaves(inputs), self._has_graph, batch_first=is_batch_first)
         return inputs
+
+    def _has_graph(self) -> bool:
+        """Return whether the state leads into the graph of an earlier call."""
+        return bool(walk({"net": self.net}).list_graph_places())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return a copy; its state has the same numbers, without their graph, which cannot be copied."""
@@ -153,7 +164,6 @@ class MultiStepSequence(StatefulSequence):
     piece: int | None
     #: The pieces of the last call.
     latest: PieceRun | None
-    _accepted = StatefulSequence._accepted | {"piece"}
 
     def __init__(
         self, net: torch.nn.Module, *, time_dim: int = 0, piece: int | None = None, **options: Any
@@ -200,14 +210,15 @@ class MultiStepSequence(StatefulSequence):
 
     def _run_pieces(self, inputs: Any, steps: int | None, constants: Any, *, losses: Any = None) -> Results:
         make_call, count = self._make_calls(inputs, steps, constants, losses=losses)
-        done, results = run_pieces(
-            make_call,
-            count,
-            plan=self._given,
-            memory=self._memory,
-            piece=self.piece,
-            observer=self._observer,
-        )
+        with self._explain_errors():
+            done, results = run_pieces(
+                make_call,
+                count,
+                plan=self._given,
+                memory=self._memory,
+                piece=self.piece,
+                observer=self._observer,
+            )
         if torch.is_grad_enabled():
             vars(self).update(latest=done, plan=done.plan)
         return results
@@ -301,6 +312,7 @@ class ExplicitSequence(Wrapped):
 
         Raises InputError.
         """
+        self._axes.watch(list_leaves(inputs), lambda: lead_into_graphs(list_leaves(state)))
         results = self._run(self._make_call(self._cell, inputs, state))
         return read_outputs(results), results.state
 
@@ -319,7 +331,16 @@ def wrap(
     multi_step: bool | None = None,
     time_dim: int = 0,
     piece: int | None = None,
-    **options: Any,
+    outputs: Literal["all", "last"] = "all",
+    offload: OffloadTo = None,
+    parameters: Iterable[Tensor] = (),
+    remote_dir: str | os.PathLike[str] | None = None,
+    replay_randomness: bool = True,
+    verify: Verify = True,
+    observer: Observer | None = None,
+    strict: bool = False,
+    compile: bool | int | Compile | None = None,  # noqa: A002 - PyTorch's name
+    **unknown: Never,
 ) -> Wrapped:
     """Return a module over sequences that trains within a limit of memory, with the gradients of a plain loop.
 
@@ -349,8 +370,11 @@ def wrap(
         time_dim: the axis of time in inputs and outputs of such a module, 0 or 1.
         piece: for modules and layers that take many time steps a call, the time steps of a piece; None for the
             quickest length.
-        options: other arguments of ``unroll``. ``compile`` has no effect on modules and layers that take many
-            time steps a call, which have kernels of their own.
+        outputs: for ``torch.nn.LSTM``, ``GRU`` and ``RNN``, "last" to return the last output of each sequence,
+            also of each packed one, in place of all outputs, which then take no memory.
+        offload, parameters, remote_dir, replay_randomness, verify, observer, strict, compile: as for
+            ``unroll``. ``compile`` has no effect on modules and layers that take many time steps a call, which
+            have kernels of their own.
 
     Raises InputError, also in calls, if no plan fits the limit.
     """
@@ -362,7 +386,20 @@ def wrap(
         )
     if isinstance(net, Wrapped):
         raise InputError("is wrapped already", field="net", accepted="the module inside, net.net")
-    shared: dict[str, Any] = {"memory": memory, "plan": plan, **options}
+    names = [name for name in signature(wrap).parameters if name not in ("net", "unknown")]
+    check_arguments(unknown, names, of="wrap")
+    shared: dict[str, Any] = {
+        "memory": memory,
+        "plan": plan,
+        "offload": offload,
+        "parameters": parameters,
+        "remote_dir": remote_dir,
+        "replay_randomness": replay_randomness,
+        "verify": verify,
+        "observer": observer,
+        "strict": strict,
+        "compile": compile,
+    }
     if multi_step is None:
         multi_step = is_in_multi_step_mode(net)
     if isinstance(net, torch.nn.RNNBase) or takes_state(net):
@@ -374,7 +411,13 @@ def wrap(
                     accepted="wrapped(data, state) with the state that the next call is to begin with",
                 )
     if isinstance(net, torch.nn.RNNBase):
-        return LayerSequence(net, piece=piece, **shared)
+        return LayerSequence(net, piece=piece, outputs=outputs, **shared)
+    if outputs != "all":
+        raise InputError(
+            f"has no meaning for {type(net).__name__}",
+            field="outputs",
+            accepted="torch.nn.LSTM, GRU or RNN; net.bptt keeps no outputs of a module that keeps its state",
+        )
     if multi_step:
         return MultiStepSequence(net, reset=reset, detach=detach, time_dim=time_dim, piece=piece, **shared)
     if piece is not None:

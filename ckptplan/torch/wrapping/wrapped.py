@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from ckptplan.errors import CkptplanError, check_arguments
+from ckptplan.errors import CkptplanError, InputError
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.api import check_goal, make_inputs, run_call
@@ -16,9 +18,8 @@ from ckptplan.torch.fit.choose import read_limit
 from ckptplan.torch.run.call import Call, read_options
 from ckptplan.torch.run.executor import Observer
 from ckptplan.torch.run_call import Results
-
-#: Arguments of ``unroll`` that ``wrap`` takes.
-_OPTIONS = ("compile", "offload", "parameters", "remote_dir", "replay_randomness", "strict", "verify")
+from ckptplan.torch.wrapping.axes import AxisWatch
+from ckptplan.units import format_bytes
 
 #: What is added to an error of the module inside.
 _NOTE = (
@@ -26,6 +27,24 @@ _NOTE = (
     "axis is time. For inputs that are the same in each step, say how many steps there are: "
     "net(x, steps=100). For a module that takes (state, x), use ckptplan.torch.scan or bptt."
 )
+
+
+def spell_path(path: str) -> str:
+    """Return the expression for a submodule of ``model``: 'model.encoder[0]' for 'encoder.0'."""
+    return "model" + "".join(f"[{name}]" if name.isdigit() else f".{name}" for name in path.split("."))
+
+
+def _refuse_layers(net: torch.nn.Module, paths: list[str], memory: Any) -> InputError:
+    """Return the error for a module whose layers take whole sequences."""
+    layer, given = spell_path(paths[0]), f"memory={memory!r}" if memory is not None else "plan=..."
+    others = f" (one of {len(paths)} such layers)" if len(paths) > 1 else ""
+    kind = type(net.get_submodule(paths[0])).__name__
+    return InputError(
+        f"wrap calls {type(net).__name__} once for each time step, but its layer {layer}, {kind}, takes a "
+        f"whole sequence{others}",
+        field="net",
+        accepted=f"{layer} = wrap({layer}, {given}), or wrap_layers(model, memory=...) for all such layers",
+    )
 
 
 class Wrapped(torch.nn.Module):
@@ -46,8 +65,6 @@ class Wrapped(torch.nn.Module):
     net: Any
     #: What the last call executed.
     plan: Plan | Schedule | None
-    #: Arguments of ``wrap`` for modules of this kind.
-    _accepted = frozenset({"memory", "plan", "observer", *_OPTIONS})
 
     def __init__(
         self,
@@ -59,7 +76,6 @@ class Wrapped(torch.nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        check_arguments(options, self._accepted, of="wrap")
         memory = "auto" if memory is None and plan is None else memory
         check_goal(plan, memory)
         if memory is not None and memory != "auto":
@@ -72,7 +88,7 @@ class Wrapped(torch.nn.Module):
             "_observer": observer,
             "_options": read_options(plan=plan, memory=memory, compile_=compile_, **given),
         }
-        vars(self).update(own, plan=plan)
+        vars(self).update(own, plan=plan, _axes=AxisWatch())
         self._parameters, self._buffers, self._modules = net._parameters, net._buffers, net._modules
         self._non_persistent_buffers_set = net._non_persistent_buffers_set
         # Not as a child, which would put its name before all others.
@@ -84,16 +100,38 @@ class Wrapped(torch.nn.Module):
 
     def _run(self, call: Call) -> Results:
         """Run a call under the plan, or within the limit of memory."""
-        try:
+        shapes = ", ".join(str(tuple(leaf.shape)) for leaf in call.inputs.leaves)
+        with self._explain_errors(_NOTE.format(shapes=shapes)):
             results, executed = run_call(call, self._given, self._memory, observer=self._observer)
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            if not isinstance(error, CkptplanError):
-                shapes = ", ".join(str(tuple(leaf.shape)) for leaf in call.inputs.leaves)
-                error.add_note(_NOTE.format(shapes=shapes))
-            raise
         if torch.is_grad_enabled():
             vars(self)["plan"] = executed
         return results
+
+    @contextmanager
+    def _explain_errors(self, note: str = "") -> Iterator[None]:
+        """Name a layer inside that takes whole sequences; add notes to other errors.
+
+        Arguments:
+            note: added to errors of the module inside.
+        """
+        try:
+            yield
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            is_own = isinstance(error, CkptplanError)
+            field = error.field if isinstance(error, InputError) else None
+            inner = [name for name, module in self.net.named_modules() if isinstance(module, torch.nn.RNNBase)]
+            if inner and inner[0] and (not is_own or field == "net"):
+                raise _refuse_layers(self.net, inner, self._memory) from error
+            if note and not is_own:
+                error.add_note(note)
+            path, share = vars(self).get("_share", ("", 1.0))
+            least = re.search(r"\(([\d,]+) bytes\)", str(error))
+            if path and field == "memory" and least is not None:
+                enough = format_bytes(int(least[1].replace(",", "")) / share * 1.01, like=1000)
+                error.add_note(
+                    f"ckptplan: {path} has {share:.0%} of the limit of wrap_layers; {enough} is enough"
+                )
+            raise
 
     def __getattr__(self, name: str) -> Any:
         net = self.__dict__.get("net")

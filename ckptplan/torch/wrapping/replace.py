@@ -1,0 +1,104 @@
+"""Replaces the layers of a model that take whole sequences by wrapped ones, which share a limit of memory."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TypeAlias, TypeVar
+
+import torch
+
+from ckptplan.errors import InputError, quote_value
+from ckptplan.storage.place import OffloadTo
+from ckptplan.torch.adapters.adapter import find_class
+from ckptplan.torch.api import Verify
+from ckptplan.torch.fit.choose import read_limit
+from ckptplan.torch.wrapping.layer import is_layer
+from ckptplan.torch.wrapping.wrap import wrap
+from ckptplan.torch.wrapping.wrapped import Wrapped, spell_path
+from ckptplan.units import format_bytes
+
+_Model = TypeVar("_Model", bound=torch.nn.Module)
+#: What a time step of a layer keeps, in numbers for each unit, and for each unit of its outputs.
+_KEPT = {"LSTM": 6, "GRU": 5, "RNN_TANH": 2, "RNN_RELU": 2}
+_OF_OUTPUTS = 4
+#: The parent of a layer, its name there, the layer, and its path from the model.
+_Place: TypeAlias = tuple[torch.nn.Module, str, torch.nn.Module, str]
+
+
+def wrap_layers(
+    model: _Model, *, memory: int | str = "auto", offload: OffloadTo = None, verify: Verify = True
+) -> _Model:
+    """Replace the layers of a model that take whole sequences by wrapped ones; print and return the model.
+
+    These are ``torch.nn.LSTM``, ``GRU`` and ``RNN``, neurons of SpikingJelly in multi-step mode, and ``Lift``
+    of Norse, wherever they are in the model. Names in ``state_dict``, parameters and calls stay.
+
+    Arguments:
+        model: the module whose layers are replaced, in place.
+        memory: the limit that all layers share, in proportion to what a time step keeps: bytes, text as
+            "2 GiB", or "auto" for 70 % of what the device has free now.
+        offload, verify: as for ``wrap``.
+
+    Raises InputError, also if the model has no such layer.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise InputError(
+            f"{quote_value(type(model).__name__)} is not a module", field="model", accepted="a torch.nn.Module"
+        )
+    places = list(_list_places(model, ""))
+    if not places:
+        raise InputError(
+            f"{type(model).__name__} has no layer inside that takes whole sequences",
+            field="model",
+            accepted="a model with torch.nn.LSTM, GRU or RNN, neurons of SpikingJelly in multi-step mode, or "
+            "Lift of Norse; for the layer itself, or a module that takes a time step a call, wrap",
+        )
+    device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
+    limit = read_limit(memory, device)
+    layers: dict[int, tuple[torch.nn.Module, str]] = {}
+    for _, _, layer, path in places:
+        layers.setdefault(id(layer), (layer, path))
+    sizes = {key: _estimate_size(layer) for key, (layer, _) in layers.items()}
+    known = [size for size in sizes.values() if size is not None]
+    mean = sum(known) / len(known) if known else 1.0
+    total = sum(mean if size is None else size for size in sizes.values())
+    wrapped: dict[int, Wrapped] = {}
+    for key, (layer, path) in layers.items():
+        share = (mean if sizes[key] is None else sizes[key] or mean) / total
+        bytes_ = max(1, int(limit * share))
+        wrapped[key] = wrap(layer, memory=bytes_, offload=offload, verify=verify)
+        vars(wrapped[key])["_share"] = (spell_path(path), share)
+        size = format_bytes(bytes_, like=limit)
+        sys.stdout.write(f"{spell_path(path)}: {type(layer).__name__}, within {size} ({share:.0%})\n")
+    for parent, name, layer, _ in places:
+        setattr(parent, name, wrapped[id(layer)])
+    return model
+
+
+def _list_places(parent: torch.nn.Module, prefix: str) -> Iterator[_Place]:
+    """Yield each place of a layer: its parent, its name there, the layer and its path."""
+    for name, child in parent.named_children():
+        path = f"{prefix}.{name}" if prefix else name
+        if isinstance(child, Wrapped):
+            continue
+        if _takes_sequences(child):
+            yield parent, name, child, path
+        else:
+            yield from _list_places(child, path)
+
+
+def _takes_sequences(module: torch.nn.Module) -> bool:
+    """Return whether a module keeps a state and takes a whole sequence in a call."""
+    if is_layer(module) or find_class(module, "norse", frozenset({"Lift"})):
+        return True
+    # Neurons of SpikingJelly keep their state in memories; its other modules in multi-step mode keep none.
+    return getattr(module, "step_mode", None) == "m" and bool(getattr(module, "_memories", None))
+
+
+def _estimate_size(layer: torch.nn.Module) -> float | None:
+    """Return what a time step of a layer keeps for each sequence, in numbers; None if that is not known."""
+    if not isinstance(layer, torch.nn.RNNBase):
+        return None
+    kept = _KEPT[layer.mode] * layer.num_layers + _OF_OUTPUTS
+    return float(kept * layer.hidden_size * (2 if layer.bidirectional else 1))
