@@ -255,11 +255,13 @@ def check_call(
 ) -> bool:
     """Compare the gradients of a call under a plan with those of a plain loop, as ``check``."""
 
-    def run_plain(copied: Call) -> list[torch.Tensor]:
-        return run_plain_loop(copied).tensors
+    def run_plain(copied: Call) -> tuple[list[torch.Tensor], Any]:
+        results = run_plain_loop(copied)
+        return results.tensors, results.state
 
-    def run_planned(copied: Call) -> list[torch.Tensor]:
-        return run_call(copied, plan, memory)[0].tensors
+    def run_planned(copied: Call) -> tuple[list[torch.Tensor], Any]:
+        results, _ = run_call(copied, plan, memory)
+        return results.tensors, results.state
 
     with torch.enable_grad():
         scope = try_call(call).scope

@@ -114,3 +114,18 @@ def test_training_under_a_plan_file_learns(tmp_path: Path) -> None:
         assert done.returncode == 1
         assert told in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_a_spiking_layer_learns_what_it_was_shown_long_ago() -> None:
+    """In a limit that no plain loop keeps, with spikes of some steps only."""
+    options = ("--steps", "2000", "--batches", "8", "--memory", "160 kB")
+    done = python(EXAMPLES / "train_long_spikes.py", *options)
+    assert done.returncode == 0, done.stderr
+    training = [float(loss) for loss in re.findall(r"^batch \d+: loss ([\d.]+), ", done.stdout, re.M)]
+    assert len(training) == 8
+    assert mean(training[-3:]) < 0.9 * mean(training[:3]), training
+    told = re.search(
+        r"the spikes of ([\d,]+) steps stay, ([\d,]+) run again, of which ([\d,]+) in full", done.stdout
+    )
+    assert told is not None
+    assert "a plain loop would keep at least" in done.stdout

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 import ckptplan
 from ckptplan import InputError
+from ckptplan.planning.playback import make_schedule
 from ckptplan.schedule.actions import Action, Advance, Backward, Record
 from ckptplan.torch import LIF, bptt, check, measured_sizes, plan_for, scan, unroll, wrap
 from ckptplan.torch.adapters import TorchCell
@@ -760,3 +761,48 @@ def test_a_backward_pass_that_fails_leaves_nothing(error: type[BaseException], s
         gc.collect()
         assert live.now == 0
     file.close()
+
+
+def sum_late(step: int, output: torch.Tensor) -> torch.Tensor:
+    """A loss of the last steps; those before have none, and no gradient."""
+    return output.square().sum() if step >= 390 else torch.zeros(())
+
+
+class Kept(torch.nn.Module):
+    """A cell that keeps its state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.h = torch.nn.Linear(8, 32), torch.zeros(4, 32)
+
+    def forward(self, state: Any, x: torch.Tensor) -> Any:
+        self.h = torch.tanh(self.linear(x) + 0.9 * self.h)
+        return state, self.h
+
+
+@pytest.mark.parametrize("kind", ["passed", "kept", "LIF"])
+def test_a_limit_holds_where_the_last_steps_alone_have_a_loss(kind: str) -> None:
+    """The first steps show no gradient: the state shows that there is one."""
+    torch.manual_seed(0)
+    linear, spiking = torch.nn.Linear(8, 32), LIF(8, 32, threshold=0.3)
+
+    def step(state: torch.Tensor, x: torch.Tensor) -> Any:
+        state = torch.tanh(linear(x) + 0.9 * state)
+        return state, state
+
+    cells: dict[str, Any] = {"passed": step, "kept": Kept(), "LIF": spiking}
+    cell, inputs, limit = cells[kind], torch.randn(400, 4, 8), 80_000
+    wanted = list((linear if kind == "passed" else cell).parameters())
+    found = []
+    base = {"plan": make_schedule("base", steps=400)}
+    # What a process makes once, to compare states, is no part of a call: another batch makes it.
+    ways: list[tuple[int, dict[str, Any]]] = [(4, base), (2, {"memory": limit}), *[(4, {"memory": limit})] * 3]
+    for batch, way in ways:
+        if kind == "kept":
+            cell.h = torch.zeros(batch, 32)
+        with LiveBytes() as live:
+            result = bptt(cell, inputs[:, :batch], torch.zeros(batch, 32), sum_late, **way)
+            found.append(gradients(result.loss, wanted))
+        assert batch == 2 or "plan" in way or live.peak <= 1.03 * limit
+    for ours in found[2:]:
+        assert_close(ours, found[0], relative=1e-4)

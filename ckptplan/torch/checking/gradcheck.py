@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from ckptplan.errors import InputError
-from ckptplan.torch.checking.trial import differentiate_copy
+from ckptplan.torch.checking.trial import Runner, differentiate_copy
 from ckptplan.torch.run.call import Call
 from ckptplan.torch.run.scope import Scope
 from ckptplan.torch.state.digests import find_rounding
@@ -21,8 +19,8 @@ _SUM_ROUNDING = 100
 def check_gradients(
     call: Call,
     scope: Scope,
-    run_plain: Callable[[Call], list[Tensor]],
-    run_planned: Callable[[Call], list[Tensor]],
+    run_plain: Runner,
+    run_planned: Runner,
     *,
     tolerance: float | None = None,
 ) -> bool:
@@ -31,7 +29,7 @@ def check_gradients(
     Arguments:
         call: the call.
         scope: what it can reach, with what the trial has shown.
-        run_plain: runs a call as a plain loop, and returns its results.
+        run_plain: runs a call as a plain loop.
         run_planned: runs a call under the plan.
         tolerance: the share of its norm by which a gradient may differ; None for what its type can tell apart.
 

@@ -304,6 +304,9 @@ class _TrialLoop:
         wanted: list[Tensor] = [leaf for leaf, _ in pairs]
         names = [name for _, name in pairs]
         live = [term for term in terms if term.requires_grad]
+        if not live:
+            scope.set_traits(losses_are_late=True)
+            live = _weigh_state(self._passed.value, scope)
         total = float(sum(float(term.detach()) for term in terms))
         dtypes = {leaf.dtype for leaf in wanted}
         if not live or not wanted:
@@ -381,6 +384,13 @@ def _mark_read(part: StatePart) -> None:
     part.is_read = True
 
 
+def _weigh_state(passed: Any, scope: Scope) -> list[Tensor]:
+    """Return weighted sums of the tensors of a state that require gradients."""
+    places = [part.place.get() for part in scope.lifted if not part.is_content]
+    leaves = [leaf for value in (passed, *places) for leaf in list_leaves(value)]
+    return [weigh(leaf) for leaf in leaves if leaf.requires_grad and is_differentiable(leaf)]
+
+
 def weigh(tensor: Tensor) -> Tensor:
     """Return a weighted sum of a tensor, whose gradient has many values."""
     # A DTensor cannot be multiplied by weights that are none.
@@ -421,8 +431,8 @@ def list_single_actions(steps: int, *, advances_again: bool = False) -> list[Act
     return [*actions, Free(0, Tier.LOCAL)]
 
 
-#: Runs a call, and returns its results: the loss, or the stacked outputs.
-Runner = Callable[[Call], Sequence[Tensor]]
+#: Runs a call, and returns its results, which are the loss or the stacked outputs, and the final state.
+Runner = Callable[[Call], tuple[Sequence[Tensor], Any]]
 
 
 def differentiate_copy(
@@ -445,9 +455,12 @@ def differentiate_copy(
     constants.insert_computed()
     try:
         with enter():
-            results = run(replace(call, inputs=inputs, state=fill(nest, given)))
+            # As in a call of a user, who has the final state when gradients arrive.
+            results, final = run(replace(call, inputs=inputs, state=fill(nest, given)))
             terms = results if call.losses else _weigh_steps(call, results)
             live = [term for term in terms if term.requires_grad]
+            if scope.traits.losses_are_late:
+                live += _weigh_state(final, scope)
             pairs = name_leaves(call, scope, state, inputs.leaves, constants)
             wanted = [leaf for leaf, _ in pairs]
             ones = [torch.ones_like(term) for term in live]
@@ -468,13 +481,9 @@ def differentiate_trial(
     enter: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> tuple[list[Any], list[str], float]:
     """Run a call under the actions of a schedule, as ``differentiate_copy``."""
-    # As in a call of a user, who has the final state when gradients arrive.
-    final: list[Any] = []
 
-    def run(copied: Call) -> list[Tensor]:
-        tensors, state = execute(Executor(copied, iter(actions), scope, observer=observer))
-        final.append(state)
-        return tensors
+    def run(copied: Call) -> tuple[list[Tensor], Any]:
+        return execute(Executor(copied, iter(actions), scope, observer=observer))
 
     return differentiate_copy(call, scope, run, enter)
 

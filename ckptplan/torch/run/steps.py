@@ -154,6 +154,7 @@ class StepTraits:
         needs_graph: whether steps give the same only with gradients enabled and a state that requires them, as
             steps that differentiate inside.
         has_gradients: whether anything requires a gradient.
+        losses_are_late: whether the losses of the first steps have no gradient, as where the last steps count.
         gives_sparse: whether a parameter gets a sparse gradient, whose sum must not begin with dense zeros.
         constant_caches: the names of caches that steps fill with tensors that need no gradient.
         temporary_leaves: the leaves requiring a gradient that each step creates, at most; None if all leaves
@@ -164,6 +165,7 @@ class StepTraits:
     losses_keep: bool = False
     needs_graph: bool = False
     has_gradients: bool = True
+    losses_are_late: bool = False
     gives_sparse: bool = False
     constant_caches: frozenset[str] = frozenset()
     temporary_leaves: int | None = None
