@@ -271,7 +271,9 @@ class _Comparison:
         """
         try:
             self._prepare_cell(regret=regret, max_seconds=max_seconds)
-        except InputError:
+        except InputError as error:
+            if error.field not in ("plan", "max_seconds"):
+                raise
             spec = replace(self.spec, neurons=min(self.spec.neurons, _SHRUNK_NEURONS))
             batch = min(self.batch, _SHRUNK_BATCH)
             if self.rounds or (spec, batch) == (self.spec, self.batch):

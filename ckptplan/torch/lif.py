@@ -37,7 +37,7 @@ class LIFBefore(NamedTuple):
 class LIFOutputs:
     """Spikes of some steps and of the step before, and the inputs of these steps if they are spikes."""
 
-    #: Of the step before.
+    #: Of the step before, in the memory of its own outputs if these are kept.
     first: Spikes
     spikes: Spikes
     inputs: Spikes | None
@@ -47,7 +47,7 @@ class LIFOutputs:
     @property
     def bytes(self) -> int:
         """The bytes of the tensors."""
-        return self.first.bytes + self.spikes.bytes + (0 if self.inputs is None else self.inputs.bytes)
+        return self.spikes.bytes + (0 if self.inputs is None else self.inputs.bytes)
 
     def part(self, start: int, stop: int) -> LIFOutputs:
         """Return the outputs of steps start..stop-1, counted from the first step here."""
@@ -57,9 +57,9 @@ class LIFOutputs:
         return LIFOutputs(first, self.spikes.part(start, stop), inputs, fired)
 
     def moved(self, keep: Callable[[torch.Tensor], torch.Tensor]) -> LIFOutputs:
-        """Return the same outputs with each tensor replaced by what ``keep`` returns for it."""
+        """Return the same outputs with each tensor of their own replaced by what ``keep`` returns for it."""
         inputs = None if self.inputs is None else self.inputs.moved(keep)
-        return LIFOutputs(self.first.moved(keep), self.spikes.moved(keep), inputs)
+        return LIFOutputs(self.first, self.spikes.moved(keep), inputs)
 
 
 class LIF(ChunkCell):

@@ -37,6 +37,8 @@ from ckptplan.torch.store.remote import check_room_of, make_remote_store
 _logger = logging.getLogger("ckptplan.torch")
 #: The field of ``estimate_basis`` with which a plan says that its last recording is postponed.
 POSTPONED = "postponed"
+#: The field with which a plan says that cells of chunks work with the outputs of one step at a time.
+SINGLE_STEPS = "single steps"
 #: The share of a limit that inputs may take which a function makes for several steps at once.
 _INPUTS_SHARE = 16
 #: The kinds of calls that are remembered, and the sets of constants of each.
@@ -154,9 +156,10 @@ def find_copied_bytes(limit: int | None) -> int:
 def limit_inputs(call: Call, limit: int) -> None:
     """Let few inputs be there at a time, if a function makes them: a limit of memory counts them."""
     if call.inputs.is_made:
-        room = limit // _INPUTS_SHARE // max(1, count_bytes(call.inputs.cut(0, 1)[0]))
-        most = MAX_PIECE if call.has_own_backward else TRIAL_STEPS
-        call.inputs.cut_steps = max(TRIAL_STEPS, min(room, most))
+        call.inputs.cut_steps = TRIAL_STEPS
+        if call.has_own_backward:
+            room = limit // _INPUTS_SHARE // max(1, count_bytes(call.inputs.cut(0, 1)[0]))
+            call.inputs.cut_steps = max(TRIAL_STEPS, min(room, MAX_PIECE))
 
 
 def list_actions(plan: Plan | Schedule) -> Iterator[Action]:
@@ -168,6 +171,11 @@ def is_plain_loop(plan: Plan | Schedule) -> bool:
     """Return whether a plan records all steps at once, so that a plain loop executes it."""
     first = next(list_actions(plan), None)
     return isinstance(first, Record) and first.stop == plan.steps
+
+
+def takes_single_steps(plan: Plan) -> bool:
+    """Return whether a plan has room for the outputs and adjoints of one step at a time alone."""
+    return any(entry.field == SINGLE_STEPS for entry in plan.estimate_basis)
 
 
 def is_postponed(plan: Plan | Schedule) -> bool:
@@ -193,7 +201,7 @@ def run_plan(
     Raises InputError.
     """
     actions = partial(list_actions, plan) if schedule is None else partial(iter, tuple(schedule))
-    call = cut_chunks(call, actions())
+    call = cut_chunks(call, actions)
     match = make_match(call, plan, schedule=schedule is not None) if torch.is_grad_enabled() else None
     is_plain = observer is None and schedule is None and is_plain_loop(plan) and call.runs_plainly
     if not torch.is_grad_enabled() or (is_plain and (match is None or match.is_known)):
@@ -213,7 +221,8 @@ def run_plan(
         # A plan that was made for a limit of memory keeps it in the first call, too.
         limit = plan.profile.local_bytes
         limit_inputs(call, limit)
-        call = size_chunks(call, plan, find_working(plan.workload.state_bytes, limit)[0])
+        working = 1 if takes_single_steps(plan) else find_working(plan.workload.state_bytes, limit)
+        call = size_chunks(call, plan, working)
     tried = try_call(call, limit=limit)
     results = execute_actions(tried, actions, executor_type=make_executor, observer=observer)
     if match is not None:

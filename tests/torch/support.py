@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -88,3 +89,10 @@ def forget_measurements() -> None:
     limited.forget_sizes()
     length.forget_lengths()
     compiled.forget_pieces()
+
+
+def read_least(error: Exception) -> int:
+    """Return the least limit that an error names."""
+    found = re.search(r"at least .*?\(([\d,]+) bytes", str(error))
+    assert found is not None
+    return int(found[1].replace(",", ""))

@@ -20,7 +20,7 @@ from ckptplan.torch import bptt, plan_for, unroll
 from ckptplan.torch.device.meters import LiveBytes
 from ckptplan.torch.lif import LIF
 from ckptplan.torch.run.executor import Executor
-from tests.torch.support import assert_close, gradients, plain
+from tests.torch.support import assert_close, gradients, plain, read_least
 
 STATE = 3 * 7 * 8
 #: What a process makes once, to compare states, in bytes.
@@ -245,3 +245,22 @@ def test_what_is_kept_is_what_the_plan_says() -> None:
     assert seen == [0, 40, 60]
     gradients(result.loss, list(cell.parameters()))
     assert seen[-1] == 0
+
+
+@pytest.mark.parametrize(("neurons", "steps"), [(48, 120), (32, 200)])
+def test_the_limit_that_a_refusal_names_runs(neurons: int, steps: int) -> None:
+    torch.manual_seed(0)
+    cell = LIF(8, neurons, threshold=0.4)
+    inputs, state = torch.randn(steps, 4, 8), cell.initial_state(4)
+
+    def mean_square(_: int, output: torch.Tensor) -> torch.Tensor:
+        return output.square().mean()
+
+    with pytest.raises(InputError) as caught:
+        bptt(cell, inputs, state, mean_square, memory=2000)
+    limit = read_least(caught.value)
+    for _ in range(2):
+        with LiveBytes() as live:
+            result = bptt(cell, inputs, state, mean_square, memory=limit)
+            gradients(result.loss, list(cell.parameters()))
+        assert live.peak <= 1.03 * limit + DIGEST_WEIGHTS

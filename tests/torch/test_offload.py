@@ -24,7 +24,7 @@ from ckptplan.torch.device.meters import LiveBytes
 from ckptplan.torch.fit import choose
 from ckptplan.torch.store import place as torch_place
 from tests.support import started
-from tests.torch.support import assert_close, forget_measurements, gradients, plan_of
+from tests.torch.support import assert_close, forget_measurements, gradients, plan_of, read_least
 
 STEPS, BATCH, WIDTH = 120, 64, 128
 _STATE = 4 * BATCH * WIDTH
@@ -57,13 +57,6 @@ def rate(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
     monkeypatch.setattr(torch_place, "_time_states", time_states)
     return found
-
-
-def read_least(error: InputError) -> int:
-    """Return the least limit that an error names."""
-    found = re.search(r"at least .*?\(([\d,]+) bytes", str(error))
-    assert found is not None
-    return int(found[1].replace(",", ""))
 
 
 class Network:

@@ -269,3 +269,28 @@ def test_usual_calls_do_not_warn() -> None:
             online = wrap(Leaky(), memory="1 MB")
             for _ in range(5):
                 online(torch.randn(1, 3, 5))
+
+
+def test_a_layer_that_a_list_has_twice_is_replaced_in_both_places() -> None:
+    layer = nn.LSTM(3, 4)
+    model = wrap_layers(nn.ModuleList([layer, layer]), memory="1 MB")
+    assert model[0] is model[1]
+    assert not isinstance(model[0], nn.LSTM)
+
+
+def test_dropout_of_spikingjelly_is_no_neuron(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its mask is a memory of the module, but no state."""
+    neuron = import_quietly("spikingjelly.activation_based.neuron")
+    layer = import_quietly("spikingjelly.activation_based.layer")
+    model = nn.Sequential(nn.Linear(3, 4), layer.Dropout(0.5, step_mode="m"), neuron.LIFNode(step_mode="m"))
+    wrap_layers(model, memory="1 MB")
+    assert "Dropout" not in capsys.readouterr().out
+
+
+def test_a_learned_first_state_is_no_state_of_an_earlier_call() -> None:
+    net = wrap(nn.GRU(3, 4), memory="1 MB")
+    first = nn.Parameter(torch.zeros(1, 1, 4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(6):
+            net(torch.randn(1, 2, 3), first.expand(1, 2, 4) * 1.0)[0].sum().backward()

@@ -25,7 +25,7 @@ from ckptplan.storage.memory import round_down
 from ckptplan.storage.place import Link, assume_link
 from ckptplan.torch.device.memory import available_bytes
 from ckptplan.torch.fit.measure import Measurement
-from ckptplan.torch.run_call import POSTPONED, is_postponed
+from ckptplan.torch.run_call import POSTPONED, SINGLE_STEPS, is_postponed
 from ckptplan.units import format_bytes, parse_limit
 
 #: The share of what the device has free that ``memory="auto"`` takes: the rest is for fragmentation, the first
@@ -237,6 +237,14 @@ def _postpone(plan: Plan, steps: int, measurement: Measurement) -> Plan:
     )
     entries = (*plan.estimate_basis, note)
     return plan.model_copy(update={"predicted": postponed, "estimate_basis": entries})
+
+
+def note_single_steps(plan: Plan) -> Plan:
+    """Return a plan that says that there is room for the outputs of one step at a time."""
+    note = BasisEntry(
+        field=SINGLE_STEPS, kind="derived", text="outputs and adjoints are there for one step at a time"
+    )
+    return plan.model_copy(update={"estimate_basis": (*plan.estimate_basis, note)})
 
 
 def _pick(plans: list[Plan], space: Space) -> Plan:

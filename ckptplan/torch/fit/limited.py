@@ -21,12 +21,21 @@ from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Action, Backward, Record
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.checking.trial import TIGHT_TRIAL_STEPS, TRIAL_STEPS, run_plain_steps
-from ckptplan.torch.fit.choose import ALONE, Beside, Space, advise, choose_plan, read_limit, refuse
+from ckptplan.torch.fit.choose import (
+    ALONE,
+    Beside,
+    Space,
+    advise,
+    choose_plan,
+    note_single_steps,
+    read_limit,
+    refuse,
+)
 from ckptplan.torch.fit.measure import Measurement, Probe, make_meter, measure, time_steps
 from ckptplan.torch.fit.survey import Survey, survey
 from ckptplan.torch.fit.watch import StaleSizesError, Watch, WatchedExecutor
 from ckptplan.torch.run.call import Call
-from ckptplan.torch.run.chunk_steps import cut_chunks, find_working, size_chunks
+from ckptplan.torch.run.chunk_steps import count_working, cut_chunks, find_working, size_chunks
 from ckptplan.torch.run.executor import Executor
 from ckptplan.torch.run.steps import LateStateError
 from ckptplan.torch.run_call import (
@@ -115,6 +124,7 @@ class LimitedCall:
     plan: Plan = field(init=False)
     _watch: Watch | None = field(default=None, init=False)
     _surveyed: Survey | None = field(default=None, init=False)
+    _takes_single_steps: bool = field(default=False, init=False)
 
     @classmethod
     def measure(cls, call: Call, memory: int | str, *, beside: Beside = ALONE) -> LimitedCall:
@@ -156,9 +166,14 @@ class LimitedCall:
         except Infeasible as error:
             if error.binding != "local_bytes":
                 raise
+            if self._take_single_steps():
+                self.choose()
+                return
             if self.calls or self._surveyed is not None:
                 raise self._refuse(error) from None
         else:
+            if self._takes_single_steps:
+                self.plan = note_single_steps(self.plan)
             return
         found = self._survey()
         # With a larger limit, the first steps may be measured in the other way.
@@ -176,6 +191,14 @@ class LimitedCall:
         found_there = self.sizes.state_bytes if tried.scope.lifted else 0
         self.space = replace(self.space, tried=trial + copied + found_there + self.space.kept)
         self.choose()
+
+    def _take_single_steps(self) -> bool:
+        """Let cells of chunks work with one step at a time; return whether that leaves more memory."""
+        if self._takes_single_steps or not self.tried.call.has_own_backward:
+            return False
+        self._takes_single_steps = True
+        self.space = replace(self.space, working=_count_working(self.first, 1))
+        return True
 
     def _survey(self) -> Survey:
         """Find what all steps take."""
@@ -206,9 +229,9 @@ class LimitedCall:
             return run_plain_loop(tried.call)
 
         def make_executor(call: Call, *args: Any, **options: Any) -> Executor:
-            working, _ = find_working(self.first.state_bytes, self.space.limit)
-            call, is_observed = size_chunks(call, self.plan, working), observer is not None
-            call = cut_chunks(call, self._list_actions())
+            limit, is_observed = self.space.limit, observer is not None
+            working = 1 if self._takes_single_steps else find_working(self.first.state_bytes, limit)
+            call = cut_chunks(size_chunks(call, self.plan, working), self._list_actions)
             options |= {"plan": self.plan, "postpones_last": is_postponed(self.plan)}
             options["remote"] = make_remote_store(self.plan, call.place, call.device, is_observed=is_observed)
             if not is_watched:
@@ -299,8 +322,7 @@ def _time_caches(tried: TriedCall, found: Measurement, limit: int) -> Measuremen
     steps = min(tried.call.inputs.steps, _TIMED_STEPS, room)
     if steps <= found.steps:
         return found
-    working, _ = find_working(found.state_bytes, limit)
-    call = size_chunks(tried.call, None, working)
+    call = size_chunks(tried.call, None, find_working(found.state_bytes, limit))
     first = replace(call, inputs=call.inputs.take_first(steps))
     return replace(found, **time_steps(first, tried.scope))
 
@@ -311,6 +333,10 @@ def _copy_buffers(tried: TriedCall, limit: int) -> None:
         tried.scope.start = tried.scope.reach.take_snapshot(
             all_digests=True, copied_bytes=find_copied_bytes(limit)
         )
+
+
+def _count_working(first: Measurement, working: int) -> int:
+    return count_working(working, state_bytes=first.state_bytes, cache_bytes=first.cache_bytes)
 
 
 def _make_space(tried: TriedCall, first: Measurement, limit: int, beside: Beside) -> Space:
@@ -328,7 +354,7 @@ def _make_space(tried: TriedCall, first: Measurement, limit: int, beside: Beside
         limit=limit,
         kept=kept,
         later=beside.later + sum(leaf.nbytes for leaf in call.inputs.leaves if leaf.requires_grad),
-        working=find_working(first.state_bytes, limit)[1] if call.has_own_backward else 0,
+        working=_count_working(first, find_working(first.state_bytes, limit)) if call.has_own_backward else 0,
         keeps_caches=call.has_own_backward and not getattr(call.cell, "runs_from_state", False),
         outputs=0 if call.losses else outputs,
         sequences=beside.sequences,

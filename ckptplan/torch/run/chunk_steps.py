@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -39,14 +39,18 @@ _PIECE_SHARE = 4
 _Cut = tuple[int, int]
 
 
-def find_working(state_bytes: int, limit: int) -> tuple[int, int]:
-    """Return how many steps may have outputs and adjoints at a time within a limit, and the bytes to leave.
+def find_working(state_bytes: int, limit: int) -> int:
+    """Return how many steps may have outputs and adjoints at a time within a limit."""
+    return 1 + min(MAX_WORKING - 1, limit // _LIMIT_SHARE // (_WORKING_STATES * max(1, state_bytes)))
 
-    These are beside what a single step takes, which is measured.
+
+def count_working(working: int, *, state_bytes: int, cache_bytes: int) -> int:
+    """Return the bytes that so many steps work with, beside what was measured of a single step.
+
+    Caches are released in blocks of the steps that run at a time.
     """
-    each = _WORKING_STATES * max(1, state_bytes)
-    more = min(MAX_WORKING - 1, limit // _LIMIT_SHARE // each)
-    return 1 + more, more * each + _PIECE_SHARE * state_bytes
+    piece = min(_PIECE_SHARE * working, MAX_PIECE)
+    return ((working - 1) * _WORKING_STATES + _PIECE_SHARE) * state_bytes + piece * cache_bytes
 
 
 def size_chunks(call: Call, plan: Plan | None, working: int = 1) -> Call:
@@ -56,22 +60,21 @@ def size_chunks(call: Call, plan: Plan | None, working: int = 1) -> Call:
     """
     if not call.has_own_backward:
         return call
-    # The states of a piece become the tape or are dropped, so that a piece may be as large as a chunk. A few
-    # find room where outputs and adjoints are not there yet.
+    # The states of a piece become the tape or are dropped, so that a piece may be as large as a chunk. Those of
+    # a few steps fit in memory that the backward pass uses later.
     chunk = 1 if plan is None else schedule_of(plan).chunk_size
     piece = min(max(chunk, working, _PIECE_SHARE), _PIECE_SHARE * working, MAX_PIECE)
     return replace(call, steps_type=partial(call.steps_type, piece=piece, working=working))
 
 
-def cut_chunks(call: Call, actions: Iterable[Action]) -> Call:
+def cut_chunks(call: Call, actions: Callable[[], Iterable[Action]]) -> Call:
     """Return a call whose steps run in full in the same parts each time, under actions that drop caches.
 
     Raises InputError if its cell needs the caches of all steps.
     """
     if not call.has_own_backward:
         return call
-    listed = list(actions)
-    if not any(isinstance(action, Advance) and action.cached is not None for action in listed):
+    if not any(isinstance(action, Advance) and action.cached is not None for action in actions()):
         return call
     if not getattr(call.cell, "runs_from_state", False):
         raise InputError(
@@ -79,7 +82,7 @@ def cut_chunks(call: Call, actions: Iterable[Action]) -> Call:
             field="plan",
             accepted="a plan with cache='all', or a ChunkCell with runs_from_state = True",
         )
-    return replace(call, steps_type=partial(call.steps_type, cuts=find_cuts(listed)))
+    return replace(call, steps_type=partial(call.steps_type, cuts=find_cuts(actions())))
 
 
 def refuse_backward_hooks(cell: ChunkCell) -> None:
@@ -175,7 +178,7 @@ class ChunkSteps(Steps):
         self._before: tuple[int, Any] = (0, None)
         #: Whether the caches of the steps that run stay.
         self._keeps = True
-        #: Of the caches that were dropped: the most bytes of a step, on average over a part.
+        #: Of the caches that were dropped: the most bytes of a step, on average over a whole part.
         self._dropped_bytes = 0
         self._incoming: Sequence[Gradient] = ()
         self._context: ForwardContext | None = None
@@ -260,12 +263,13 @@ class ChunkSteps(Steps):
             end, before = self._before
             found, made = self._own.run(state, inputs, before if end == start else None)
             states = [leaf.detach() for leaf in self._flatten(found)]
-            saved = made
             if self._keeps:
                 saved = self._log.add(start, stop, made)
-            elif stop - start >= self._working:
-                # The step before counts much in a shorter part.
-                self._dropped_bytes = max(self._dropped_bytes, -(-made.bytes // (stop - start)))
+            else:
+                # The last step alone: the others are not kept alive.
+                saved = made.part(stop - start - 1, stop - start).moved(torch.clone)
+                if stop - start >= self._piece:
+                    self._dropped_bytes = max(self._dropped_bytes, -(-made.bytes // (stop - start)))
             # What it tells of the last step may lie in the memory of the outputs that are kept.
             self._before = stop, self._own.last(saved)
         if start >= self._ran:

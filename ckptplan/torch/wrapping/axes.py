@@ -19,7 +19,8 @@ class AxisWatch:
     """The shapes of the latest calls of one wrapped module."""
 
     def __init__(self) -> None:
-        self._carrying, self._has_warned = 0, False
+        #: The calls of one time step in a row, of which all but the first carried the state on.
+        self._single, self._has_warned = 0, False
         self._sizes: deque[tuple[int, int]] = deque(maxlen=_CALLS)
 
     def watch(
@@ -35,9 +36,15 @@ class AxisWatch:
         if self._has_warned or not inputs or inputs[0].dim() < 2 or not torch.is_grad_enabled():
             return
         first, second = inputs[0].shape[:2]
-        self._carrying = self._carrying + 1 if (second if batch_first else first) == 1 and carries() else 0
+        if (second if batch_first else first) != 1:
+            self._single = 0
+        elif not carries():
+            self._single = 1
+        elif self._single:
+            # A learned first state has a graph in the first call, too.
+            self._single += 1
         self._sizes.append((first, second))
-        if self._carrying >= _CALLS - 1:
+        if self._single >= _CALLS:
             self._warn(
                 f"the last {_CALLS} calls had one time step each, and carried the state on. Is there a loop "
                 "over time around the call? A wrapped module takes all time steps in one call: (T, B, ...)"
@@ -59,5 +66,5 @@ class AxisWatch:
 
 
 def lead_into_graphs(tensors: Sequence[Tensor]) -> bool:
-    """Return whether some tensors were computed in an earlier call, with gradients."""
+    """Return whether some tensors were computed with gradients, as in an earlier call."""
     return any(tensor.grad_fn is not None for tensor in tensors)

@@ -78,7 +78,9 @@ def wrap_layers(
 
 def _list_places(parent: torch.nn.Module, prefix: str) -> Iterator[_Place]:
     """Yield each place of a layer: its parent, its name there, the layer and its path."""
-    for name, child in parent.named_children():
+    for name, child in parent._modules.items():
+        if child is None:
+            continue
         path = f"{prefix}.{name}" if prefix else name
         if isinstance(child, Wrapped):
             continue
@@ -92,7 +94,10 @@ def _takes_sequences(module: torch.nn.Module) -> bool:
     """Return whether a module keeps a state and takes a whole sequence in a call."""
     if is_layer(module) or find_class(module, "norse", frozenset({"Lift"})):
         return True
-    # Neurons of SpikingJelly keep their state in memories; its other modules in multi-step mode keep none.
+    if find_class(module, "spikingjelly", frozenset({"Dropout", "Dropout2d"})):
+        # Its mask is a memory, too, but no state.
+        return False
+    # Neurons of SpikingJelly keep their state in memories.
     return getattr(module, "step_mode", None) == "m" and bool(getattr(module, "_memories", None))
 
 

@@ -34,14 +34,14 @@ def spell_path(path: str) -> str:
     return "model" + "".join(f"[{name}]" if name.isdigit() else f".{name}" for name in path.split("."))
 
 
-def _refuse_layers(net: torch.nn.Module, paths: list[str], memory: Any) -> InputError:
-    """Return the error for a module whose layers take whole sequences."""
+def _refuse_layers(net: torch.nn.Module, paths: list[str], memory: Any, error: Exception) -> InputError:
+    """Return the error for a module whose layers take whole sequences; ``error`` is what it raised."""
     layer, given = spell_path(paths[0]), f"memory={memory!r}" if memory is not None else "plan=..."
     others = f" (one of {len(paths)} such layers)" if len(paths) > 1 else ""
     kind = type(net.get_submodule(paths[0])).__name__
     return InputError(
         f"wrap calls {type(net).__name__} once for each time step, but its layer {layer}, {kind}, takes a "
-        f"whole sequence{others}",
+        f"whole sequence{others}. It raised {type(error).__name__}: {str(error).partition(chr(10))[0][:200]}",
         field="net",
         accepted=f"{layer} = wrap({layer}, {given}), or wrap_layers(model, memory=...) for all such layers",
     )
@@ -121,7 +121,7 @@ class Wrapped(torch.nn.Module):
             field = error.field if isinstance(error, InputError) else None
             inner = [name for name, module in self.net.named_modules() if isinstance(module, torch.nn.RNNBase)]
             if inner and inner[0] and (not is_own or field == "net"):
-                raise _refuse_layers(self.net, inner, self._memory) from error
+                raise _refuse_layers(self.net, inner, self._memory, error) from error
             if note and not is_own:
                 error.add_note(note)
             path, share = vars(self).get("_share", ("", 1.0))
