@@ -44,8 +44,6 @@ class Outputs:
 
     def keep_numbers(self, start: int, stop: int, numbers: Tensor) -> None:
         """Keep the numbers of steps that ran for the first time."""
-        if not self.keeps_numbers:
-            return
         while stop > len(self.numbers):
             self.numbers = torch.cat([self.numbers, torch.zeros_like(self.numbers)])
         self.numbers[start:stop] = numbers
@@ -107,6 +105,8 @@ class StackedOutputs(Outputs):
         return whole[start:stop]
 
     def end_run(self, start: int, stop: int, terms: Sequence[Tensor], *, is_new: bool) -> Tensor | None:
+        if is_new and not self.keeps_numbers:
+            return None
         # Results are released before steps run again.
         count = len(self.stacked) if is_new else len(terms) // (stop - start)
         numbers = torch.zeros(stop - start, dtype=torch.float64)
@@ -200,7 +200,7 @@ class SummedLoss(Outputs):
         if is_new:
             value = values.sum()
             self.total = value if self.total is None else self.total + value
-        if self.loss is None:
+        if self.loss is None or not self.keeps_numbers:
             return None
         values = values.double().cpu()
         if not is_new:
