@@ -258,7 +258,7 @@ calibrate --cell gru --threads none | 2 | --threads | 'none'
 calibrate --cell gru --repeats 2 | 2 | --repeats | '2'
 calibrate --cell gru --max-seconds 0 | 2 | --max-seconds | '0'
 calibrate --cell gru --max-seconds=-1 | 2 | --max-seconds
-calibrate --cell gru --max-seconds 0.01 | 2 | --max-seconds | --bytes-only
+calibrate --cell gru --max-seconds 0.01 | 2 | --max-seconds | a smaller batch or fewer neurons
 calibrate --cell gru --quick --repeats 5 | 2 | --repeats | --quick
 calibrate --cell gru --quick --bytes-only | 2 | --quick | --bytes-only
 calibrate --cell gru --bytes-only --profile-out p.toml | 2 | --profile-out | --bytes-only
@@ -274,7 +274,7 @@ validate plan.json --tolerance -1 | 2 | --tolerance | '-1'
 validate plan.json --overhead-tolerance 0 | 2 | --overhead-tolerance | '0'
 validate plan.json --max-seconds soon | 2 | --max-seconds | 'soon'
 validate plan.json --max-seconds 0 | 2 | --max-seconds | '0'
-validate paper.json --max-seconds '100 ms' | 2 | --max-seconds | 4 runs of 4,096 steps
+validate paper.json --max-seconds '100 ms' | 2 | --max-seconds | 3 runs of 4,096 steps
 validate plan.json --trace nowhere/t.json | 2 | --trace | does not exist
 validate plan.json -o plan.json | 2 | --output | would be lost
 workloads new --cell gru --backward-seconds '80 us' | 2 | --forward-seconds | missing
