@@ -22,6 +22,8 @@ from ckptplan.torch import LIF, bptt, plan_for
 from ckptplan.torch.device.meters import LiveBytes
 
 INPUTS, NEURONS, BATCH, PERIOD = 64, 256, 32, 509
+#: T; those of the small run are shorter.
+LENGTHS, SMALL_LENGTHS = (1_000, 4_096, 10_000, 100_000, 1_000_000), (1_000, 3_000)
 #: The limit, in bytes, and the longest sequences of the rivals, beyond which they pass 64 MB many times.
 LIMIT, PLAIN_STEPS, CHECKPOINT_STEPS = 64_000_000, 1_000, 100_000
 
@@ -108,8 +110,7 @@ def run(setting: Setting) -> dict[str, Any]:
     job = Job(setting)
     limit = setting.pick(4_000_000, LIMIT, LIMIT)
     results: dict[str, Any] = {"activity": job.find_activity()}
-    lengths = setting.pick((1_000, 3_000), (1_000, 4_096, 10_000, 100_000, 1_000_000), (1_000,))
-    for steps in lengths:
+    for steps in SMALL_LENGTHS if setting.small else map(int, setting.parts):
         ways: dict[str, Callable[[], dict[str, Any]]] = {"ckptplan": partial(_run_planned, job, limit, steps)}
         if steps <= PLAIN_STEPS:
             ways["plain loop"] = partial(_measure, partial(_run_plain, job, steps))
@@ -140,4 +141,5 @@ def document(results: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main("long_spikes", run, document, about=__doc__, page=DOCS / "measured.md")
+    parts = [str(steps) for steps in LENGTHS]
+    main("long_spikes", run, document, about=__doc__, page=DOCS / "measured.md", parts=parts)
