@@ -264,3 +264,22 @@ def test_the_limit_that_a_refusal_names_runs(neurons: int, steps: int) -> None:
             result = bptt(cell, inputs, state, mean_square, memory=limit)
             gradients(result.loss, list(cell.parameters()))
         assert live.peak <= 1.03 * limit + DIGEST_WEIGHTS
+
+
+def test_a_plan_for_a_limit_counts_the_caches_of_all_steps() -> None:
+    """Neurons that begin at rest fire more often later."""
+    torch.manual_seed(0)
+    cell = LIF(8, 64, threshold=1.0)
+    inputs, state = torch.randn(2000, 16, 8), cell.initial_state(16)
+    inputs[:200] *= 0.1
+    inputs[200:] *= 4
+
+    def mean(_: int, output: torch.Tensor) -> torch.Tensor:
+        return output.mean()
+
+    plan = plan_for(cell, inputs, state, mean, memory=1_000_000)
+    for _ in range(2):
+        with LiveBytes() as live:
+            result = bptt(cell, inputs, state, mean, plan=plan)
+            gradients(result.loss, list(cell.parameters()))
+        assert live.peak <= 1_030_000

@@ -99,6 +99,7 @@ def plan_within(call: Call, memory: int | str) -> Plan:
     """Return the plan of a call within a limit of memory. Raises InputError if no plan fits."""
     with torch.enable_grad():
         limited = LimitedCall.measure(call, memory)
+        limited.find_caches()
         limited.choose()
     limited.report()
     return limited.plan
@@ -199,6 +200,13 @@ class LimitedCall:
         self._takes_single_steps = True
         self.space = replace(self.space, working=_count_working(self.first, 1))
         return True
+
+    def find_caches(self) -> None:
+        """Let all steps of a cell with caches run once, since no run under the plan watches their bytes."""
+        key = (self.tried.kind, self._steps)
+        if self.tried.call.has_own_backward and key not in _watched:
+            self._survey()
+            _keep(_watched, key, (self.sizes, self.calls))
 
     def _survey(self) -> Survey:
         """Find what all steps take."""
