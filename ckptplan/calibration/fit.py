@@ -4,7 +4,7 @@ What runs takes the sum of its parts, each a number of times (docs/equations.md)
 
     forward, recompute    a step that runs for the first time, or again
     overhead, backward    what recording adds to a step; a step that is reversed
-    action                what an action takes besides its steps
+    action                the fixed seconds of an action, whatever its number of steps
     save, load            a local save or load, which has no steps
     message, batch        a save to or a load from remote memory, and a transfer, without the states that move
     write, read           each state that moves
@@ -131,7 +131,7 @@ _FIELDS: Mapping[str, tuple[str, float]] = {
 }
 #: The times of a step that take most of a run. The overhead of recording is only known as a difference.
 STEPS = ("forward_seconds", "recompute_seconds", "backward_seconds")
-#: An action of which a part takes this share shows how well the part is known.
+#: If a part takes this share of an action, the timings of the action show how precisely the part is known.
 _MOSTLY = 0.7
 
 

@@ -27,7 +27,7 @@ from ckptplan.units import format_threads
 class Extent:
     """How much of a cell is measured."""
 
-    #: Steps of the chunks that are timed: single steps show what an action takes besides its steps.
+    #: Steps of the chunks that are timed: single steps show the fixed seconds of an action.
     chunks: tuple[int, ...]
     #: Steps between the states of a message, so that caches are in the same condition as in a plan.
     between: int
@@ -146,7 +146,7 @@ class TorchBench(Bench):
         )
         rows: dict[Hashable, TimedRow] = {}
         for way, kind, seconds in ((WRITE, "save", link.rates.write), (READ, "load", link.rates.read)):
-            # Local saves and loads tell what an action takes besides.
+            # A local save or load shows the fixed seconds of an action.
             local = walked.get(((kind, 1),))
             rows[way] = TimedRow(counts={way: 1}, seconds=seconds + (0.0 if local is None else local.seconds))
         return rows

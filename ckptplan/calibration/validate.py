@@ -53,7 +53,7 @@ _SPARE = 1.5
 _SHARE = 0.7
 #: Rounds in which messages are timed again, and the steps of a round.
 _MESSAGE_ROUNDS, _MESSAGE_STEPS = 3, 400
-#: Seconds of touching new memory from which they are told.
+#: The report mentions the first touch of new memory if it took at least so many seconds.
 _LEAST_SHOWN = 1e-3
 #: Steps of a chunk of the schedule that plain BPTT is replaced by if it does not fit.
 _CHUNK = 48

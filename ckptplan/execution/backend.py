@@ -82,9 +82,9 @@ class CountedSizes:
     resident_bytes: int
     resident_bytes_per_step: int
     workspace_bytes: int
-    #: None: the tapes of a measured cell hold all that its backward pass needs.
+    #: Always 0: saved outputs of a ``ChunkCell`` are counted in ``resident_bytes_per_step``.
     cache_bytes: int = 0
-    #: What recording several steps at once needs besides.
+    #: The workspace that a chunk of several steps needs beyond that of a single step.
     chunk_workspace_bytes: int = 0
     #: What a recorded chunk holds once, however many steps it has; part of the workspace.
     tape_bytes_once: int = 0

@@ -175,9 +175,9 @@ class CompiledLoop:
     def measure(self, clock: Callable[[], float]) -> Report:
         """Return the seconds of a run that begins with the process at rest, and those of touching new memory.
 
-        The latter are not in the former: a run in memory that it had before does not take them. They are
-        seconds of a processor, so those of a run by another clock have them, and 0 is told. Raises InputError
-        if they are most of the run, so that no time of its steps would be left.
+        The first number leaves out the second: a run in memory that the process already had does not take it.
+        Touching is measured in processor time, so by any other clock the first number includes it, and the
+        second is 0. Raises InputError if touching takes most of the run, so that little time is left for steps.
         """
         settle()
         pages, began = count_new_pages(), clock()

@@ -269,7 +269,7 @@ class Job:
         """Return the quickest plan within the limit.
 
         Exact strategies come first. The others may take longer than compiling the program, so they are searched
-        for the footprint of the exact plan. Nothing is searched that can gain little on what was found. Raises
+        for the footprint of the exact plan. A strategy that could gain only little is not searched. Raises
         Infeasible if there is no plan, with the least need of all footprints.
         """
         limit = self.limit if limit is None else limit

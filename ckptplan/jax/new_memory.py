@@ -1,4 +1,4 @@
-"""Counts and times the first touch of new memory, which a run takes besides what it computes.
+"""Counts and times the first touch of new memory, which lengthens a run.
 
 Memory that is new to a process is given to it page by page, when it is first touched.
 """
@@ -33,7 +33,7 @@ def count_new_pages() -> int:
 def time_new_page() -> float:
     """Return the seconds of a processor that the first touch of a page of new memory takes; 0 on Windows.
 
-    Large pages, of which each takes far longer, are switched off for the pages that are timed.
+    The timed memory has no large pages, since each of these takes far longer.
     """
     if sys.platform == "win32":
         return 0.0

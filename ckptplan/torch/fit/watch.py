@@ -18,7 +18,7 @@ from ckptplan.units import format_bytes
 
 #: Steps of the first sweep that are recorded to count the bytes of their tapes, about evenly spread.
 _SAMPLES = 8
-#: Sizes may be larger by this share without being others.
+#: A size that exceeds the planned one by this share or less counts as the same.
 _SHARE = 0.02
 #: Into so many parts the last recording is cut in later calls.
 _LATER_PARTS = 64

@@ -19,7 +19,10 @@ from ckptplan.torch.run.pages import Pages
 
 
 def find_cuts(actions: Iterable[Action]) -> Sequence[int]:
-    """Return the steps at which any run in full begins or ends, in ascending order, given all actions."""
+    """Return the steps at which the runs of a schedule are cut, in ascending order.
+
+    These are the ends of each run with a step that runs in full, and of the cached ranges within it.
+    """
     cuts: set[int] = set()
     cached = StepSet()
     for action in actions:
@@ -49,7 +52,7 @@ def find_kept(action: Advance | Record) -> int:
 
 
 class CacheLog:
-    """The caches that are there, in blocks of consecutive steps; blocks may be missing between others."""
+    """The caches that are kept, in blocks of consecutive steps, with gaps where caches were dropped."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []

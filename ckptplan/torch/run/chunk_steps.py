@@ -45,7 +45,7 @@ def find_working(state_bytes: int, limit: int) -> int:
 
 
 def count_working(working: int, *, state_bytes: int, cache_bytes: int) -> int:
-    """Return the bytes that so many steps work with, beside what was measured of a single step.
+    """Return the bytes that ``working`` steps work with, beyond the measured bytes of a single step.
 
     Caches are released in blocks of the steps that run at a time.
     """
