@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -60,6 +60,10 @@ class LIFOutputs:
         """Return the same outputs with each tensor of their own replaced by what ``keep`` returns for it."""
         inputs = None if self.inputs is None else self.inputs.moved(keep)
         return LIFOutputs(self.first, self.spikes.moved(keep), inputs)
+
+    def carried(self, keep: Callable[[torch.Tensor], torch.Tensor]) -> LIFOutputs:
+        """Return the same outputs with each tensor replaced, those of the step before included."""
+        return replace(self.moved(keep), first=self.first.moved(keep))
 
 
 class LIF(ChunkCell):

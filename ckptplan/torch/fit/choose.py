@@ -113,8 +113,9 @@ class Space:
                     states += number > 0
                 case Free(number, Tier.LOCAL):
                     states -= number > 0
-                case Transfer(moved, Tier.LOCAL, _):
+                case Transfer(moved, Tier.LOCAL, _, caches):
                     states -= sum(number > 0 for number in moved)
+                    cached -= 0 if caches is None else caches[1] - caches[0]
                 case Advance(start, stop, kept):
                     cached += stop - start if kept is None else kept
                 case Record(start, stop):

@@ -11,8 +11,9 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from typing import TypeAlias
 
-from ckptplan.schedule.actions import Action, Advance, Backward, Record
+from ckptplan.schedule.actions import Action, Advance, Backward, Record, Tier, Transfer
 from ckptplan.schedule.step_set import StepSet
 from ckptplan.torch.chunk_cell import SavedOutputs
 from ckptplan.torch.run.pages import Pages
@@ -28,6 +29,8 @@ def find_cuts(actions: Iterable[Action]) -> Sequence[int]:
     for action in actions:
         if isinstance(action, Backward):
             cached.remove(action.start, action.stop)
+        elif isinstance(action, Transfer) and action.caches is not None:
+            (cached.remove if action.target is Tier.REMOTE else cached.add)(*action.caches)
         elif isinstance(action, Advance | Record):
             start, stop = action.start, action.stop
             if cached.count(start, stop) < stop - start:
@@ -49,6 +52,15 @@ def find_kept(action: Advance | Record) -> int:
     """Return the first step whose cache stays after a run; all later ones of the run have theirs, too."""
     cached = getattr(action, "cached", None)
     return action.start if cached is None else action.stop - cached
+
+
+#: The first step, the one behind the last, and their caches.
+Block: TypeAlias = tuple[int, int, SavedOutputs]
+
+
+def number_caches(steps: tuple[int, int]) -> int:
+    """Return the number under which a store keeps the caches of some steps; those of states are from 0."""
+    return -1 - steps[0]
 
 
 class CacheLog:
@@ -94,6 +106,23 @@ class CacheLog:
         place = bisect_right(self._starts, start) - 1
         first, (last, saved) = self._starts[place], self._blocks[place]
         return saved if (start, stop) == (first, last) else saved.part(start - first, stop - first)
+
+    def take(self, start: int, stop: int) -> list[Block]:
+        """Return the caches of some steps, and keep them no longer."""
+        taken = list[Block]()
+        while start < stop:
+            _, end = self.find(start)
+            last = stop if end is None else min(stop, end)
+            taken.append((start, last, self.cut(start, last)))
+            start = last
+        if taken:
+            self.drop(taken[0][0], stop)
+        return taken
+
+    def put(self, blocks: Iterable[Block]) -> None:
+        """Keep blocks again that were taken."""
+        for start, stop, saved in blocks:
+            self._insert(bisect_left(self._starts, start), start, stop, saved)
 
     def drop(self, start: int, stop: int) -> None:
         """Drop the caches of some steps."""

@@ -21,6 +21,7 @@ from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Rec
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.device.memory import explain_exhaustion
 from ckptplan.torch.device.meters import Clock, choose_clock
+from ckptplan.torch.run.caches import number_caches
 from ckptplan.torch.run.call import Call
 from ckptplan.torch.run.constants import Constants
 from ckptplan.torch.run.context import ForwardContext
@@ -311,8 +312,9 @@ class Executor:
     def _expect(self) -> None:
         """Announce the next read to the remote store, if it can fetch ahead."""
         remote = self.stores[Tier.REMOTE]
-        if remote.fetches_ahead and (numbers := self._actions.next_message()):
-            remote.expect(numbers)
+        if remote.fetches_ahead and (message := self._actions.next_message()):
+            caches = () if message.caches is None else (number_caches(message.caches),)
+            remote.expect((*message.states, *caches))
 
     def _check_versions(self, ended: Snapshot) -> dict[int, str]:
         """Return the numbers and names of parameters that were written in place since the sweep.
@@ -408,10 +410,13 @@ class Executor:
                 self._load(self.stores[tier].get(number))
             case Free(number, tier):
                 self.stores[tier].drop(number)
-            case Transfer(numbers, source, target):
+            case Transfer(numbers, source, target, caches):
                 for number in numbers:
                     self.stores[target].put(number, self.stores[source].get(number), together=len(numbers))
                     self.stores[source].drop(number)
+                if caches is not None:
+                    remote: Any = self.stores[Tier.REMOTE]
+                    self.steps.move_caches(caches, remote, target)
 
     def _advance(self, start: int, stop: int, cached: int | None) -> None:
         with self.context.cast_again():

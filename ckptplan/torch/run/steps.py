@@ -29,6 +29,7 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from ckptplan.errors import InputError
+from ckptplan.schedule.actions import Tier
 from ckptplan.torch.run.gradients import (
     Gradient,
     GradientSums,
@@ -42,6 +43,7 @@ from ckptplan.torch.run.inputs import Inputs, describe_tensors, detach_inputs, i
 from ckptplan.torch.run.outputs import Outputs, SummedLoss, check_scalar
 from ckptplan.torch.state.lifted import Checkpoint, LiftedState, Placeholder, StatePart, detach_computed
 from ckptplan.torch.state.nests import Nest, has_memory
+from ckptplan.torch.store.store import TensorStore
 
 #: A cell takes a state and an input, and returns the next state and an output.
 Cell = Callable[[Any, Any], tuple[Any, Any]]
@@ -399,6 +401,9 @@ class Steps:
                 hooks.append(check_node_hooks(given, root, tape.start))
                 targets[number] = given
         return targets
+
+    def move_caches(self, steps: tuple[int, int], store: TensorStore[Any], target: Tier) -> None:
+        """Move the caches of some steps to or from a store; most steps have none, as their tapes hold all."""
 
     def end_run(self, start: int, stop: int, terms: Sequence[Tensor], *, is_new: bool) -> Tensor | None:
         """End a run of steps, as ``Outputs.end_run``."""
