@@ -21,6 +21,7 @@ import torch
 from ckptplan.errors import InputError
 from ckptplan.torch.chunk_cell import ChunkCell, ChunkGradients
 from ckptplan.torch.spikes import Spikes
+from ckptplan.torch.surrogates import FastSigmoid, Spike
 
 #: Up to this many steps at a time, spikes are at hand as booleans, too: unpacking takes longer than such steps.
 _FEW_STEPS = 16
@@ -64,6 +65,19 @@ class LIFOutputs:
     def carried(self, keep: Callable[[torch.Tensor], torch.Tensor]) -> LIFOutputs:
         """Return the same outputs with each tensor replaced, those of the step before included."""
         return replace(self.moved(keep), first=self.first.moved(keep))
+
+    def read(self) -> Spikes:
+        """Return the spikes that each step reads: those of the step before."""
+        steps = self.spikes.steps
+        return self.first if steps == 1 else self.first.join(self.spikes.part(0, steps - 1))
+
+
+def take_last(outputs: LIFOutputs) -> LIFBefore:
+    """Return the spikes of the last of some steps."""
+    steps = outputs.spikes.steps
+    spikes = outputs.spikes.part(steps - 1, steps)
+    fired = spikes.dense(torch.bool)[0] if outputs.fired is None else outputs.fired[-1].clone()
+    return LIFBefore(fired, spikes)
 
 
 class LIF(ChunkCell):
@@ -142,12 +156,13 @@ class LIF(ChunkCell):
 
     def forward(self, state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Take a step under autograd, as any cell does."""
-        spikes = Spike.apply(state - self.threshold, self.slope)  # type: ignore[no-untyped-call]
+        surrogate = FastSigmoid(self.slope)
+        spikes = Spike.apply(state - self.threshold, surrogate)  # type: ignore[no-untyped-call]
         current = torch.nn.functional.linear(x, self.weight, self.bias)
         if self.recurrent_weight is not None:
             current = current + torch.nn.functional.linear(spikes, self.recurrent_weight)
         state = self.decay * state + current - self.threshold * spikes.detach()
-        return state, Spike.apply(state - self.threshold, self.slope)  # type: ignore[no-untyped-call]
+        return state, Spike.apply(state - self.threshold, surrogate)  # type: ignore[no-untyped-call]
 
     def run(
         self, state: torch.Tensor, inputs: torch.Tensor, before: LIFBefore | None
@@ -173,7 +188,7 @@ class LIF(ChunkCell):
 
     def replay(self, state: torch.Tensor, inputs: torch.Tensor, outputs: LIFOutputs) -> torch.Tensor:
         """Return the membranes, from one sparse product for the feedback of all steps, and the leak."""
-        states = self._read(outputs).product(self._feedback())
+        states = outputs.read().product(self._feedback())
         if outputs.inputs is None:
             self._rows(states).addmm_(inputs.reshape(-1, self.inputs), self.weight.t())
         else:
@@ -187,21 +202,13 @@ class LIF(ChunkCell):
 
     def last(self, outputs: LIFOutputs) -> LIFBefore:
         """Return the last step's spikes."""
-        steps = outputs.spikes.steps
-        spikes = outputs.spikes.part(steps - 1, steps)
-        fired = spikes.dense(torch.bool)[0] if outputs.fired is None else outputs.fired[-1].clone()
-        return LIFBefore(fired, spikes)
+        return take_last(outputs)
 
     def dense(self, outputs: LIFOutputs) -> torch.Tensor:
         """Return the spikes as zeros and ones."""
         if outputs.fired is not None:
             return outputs.fired.to(self.weight.dtype)
         return outputs.spikes.dense(self.weight.dtype)
-
-    def _read(self, outputs: LIFOutputs) -> Spikes:
-        """Return the spikes that each step reads: those of the step before."""
-        first, steps = outputs.first, outputs.spikes.steps
-        return first if steps == 1 else first.join(outputs.spikes.part(0, steps - 1))
 
     def reverse(
         self,
@@ -225,7 +232,7 @@ class LIF(ChunkCell):
         if bias is not None and bias.requires_grad:
             parts.append((bias, flat.sum(0)))
         if self.recurrent_weight is not None and self.recurrent_weight.requires_grad:
-            read = self._read(outputs).dense(states.dtype)
+            read = outputs.read().dense(states.dtype)
             parts.append((self.recurrent_weight, flat.t() @ self._rows(read)))
         gradients: dict[int, torch.Tensor] = {}
         for one, part in parts:
@@ -298,20 +305,3 @@ class LIF(ChunkCell):
             found.copy_(self.recurrent_weight.t())
         found.diagonal().sub_(self.threshold)
         return found
-
-
-class Spike(torch.autograd.Function):
-    """The step function, with the derivative of a fast sigmoid."""
-
-    @staticmethod
-    def forward(ctx: Any, distance: torch.Tensor, slope: float) -> torch.Tensor:
-        """Return ones above the threshold."""
-        ctx.save_for_backward(distance)
-        ctx.slope = slope
-        return (distance > 0).to(distance.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        """Multiply by the derivative of the fast sigmoid."""
-        (distance,) = ctx.saved_tensors
-        return gradients[0] / (1 + ctx.slope * distance.abs()) ** 2, None

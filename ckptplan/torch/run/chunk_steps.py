@@ -19,7 +19,7 @@ from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import schedule_of
 from ckptplan.schedule.actions import Action, Advance, Tier
 from ckptplan.torch.chunk_cell import ChunkCell, ChunkGradients, make_gradients_error
-from ckptplan.torch.run.caches import Block, CacheLog, find_cuts, number_caches
+from ckptplan.torch.run.caches import CacheLog, RemoteCaches, find_cuts
 from ckptplan.torch.run.call import Call
 from ckptplan.torch.run.context import ForwardContext
 from ckptplan.torch.run.gradients import Gradient
@@ -134,11 +134,6 @@ class _ChunkPart(torch.autograd.Function):
         return None, None, *state, *parameters, *[None] * rest
 
 
-def _carry(blocks: Iterable[Block], move: Callable[[Tensor], Tensor]) -> list[Block]:
-    """Return blocks with each tensor replaced, those that they share with earlier blocks included."""
-    return [(start, stop, getattr(saved, "carried", saved.moved)(move)) for start, stop, saved in blocks]
-
-
 class ChunkSteps(Steps):
     """The steps of a ``ChunkCell``, a part of a chunk at a time.
 
@@ -178,8 +173,7 @@ class ChunkSteps(Steps):
         # Steps that run again are replayed, or run in full from the same state.
         self.outputs.drop_numbers()
         self._log = CacheLog()
-        #: Blocks of caches whose tensors are in remote memory, by their steps.
-        self._away: dict[tuple[int, int], list[Block]] = {}
+        self._away = RemoteCaches()
         #: The steps that have run.
         self._ran = 0
         #: The step after the last run in full, and what ``last`` returned for that run.
@@ -218,25 +212,20 @@ class ChunkSteps(Steps):
             super().advance(keep, stop)
 
     def move_caches(self, steps: tuple[int, int], store: TensorStore[Any], target: Tier) -> None:
-        number = number_caches(steps)
         if target is Tier.LOCAL:
-            back = iter(store.fetch(number))
-            self._log.put(_carry(self._away.pop(steps), lambda _: next(back)))
-            store.drop(number)
+            self._log.put(self._away.fetch(*steps, store))
             return
-        blocks, tensors = self._log.take(*steps), list[Tensor]()
+        blocks = self._log.take(*steps)
         if self._before[0] == steps[1]:
             # The next steps begin with a copy, which does not keep the memory of the caches alive.
             first, last, saved = blocks[-1]
             own = saved.part(last - first - 1, last - first).moved(torch.clone)
             self._before = last, self._own.last(own)
+        for block in blocks:
+            self._away.keep(block, store)
 
-        def take(tensor: Tensor) -> Tensor:
-            tensors.append(tensor)
-            return tensor.new_empty(0)
-
-        self._away[steps] = _carry(blocks, take)
-        store.keep(number, tensors)
+    def number_caches(self, steps: tuple[int, int]) -> list[int]:
+        return self._away.number(*steps)
 
     def _find_end(self, start: int, stop: int) -> int:
         # Steps that are recorded run in the same parts.

@@ -21,7 +21,6 @@ from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Rec
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.torch.device.memory import explain_exhaustion
 from ckptplan.torch.device.meters import Clock, choose_clock
-from ckptplan.torch.run.caches import number_caches
 from ckptplan.torch.run.call import Call
 from ckptplan.torch.run.constants import Constants
 from ckptplan.torch.run.context import ForwardContext
@@ -313,7 +312,7 @@ class Executor:
         """Announce the next read to the remote store, if it can fetch ahead."""
         remote = self.stores[Tier.REMOTE]
         if remote.fetches_ahead and (message := self._actions.next_message()):
-            caches = () if message.caches is None else (number_caches(message.caches),)
+            caches = [] if message.caches is None else self.steps.number_caches(message.caches)
             remote.expect((*message.states, *caches))
 
     def _check_versions(self, ended: Snapshot) -> dict[int, str]:

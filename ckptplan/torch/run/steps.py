@@ -405,6 +405,10 @@ class Steps:
     def move_caches(self, steps: tuple[int, int], store: TensorStore[Any], target: Tier) -> None:
         """Move the caches of some steps to or from a store; most steps have none, as their tapes hold all."""
 
+    def number_caches(self, steps: tuple[int, int]) -> list[int]:
+        """Return the numbers under which a store keeps the caches of some steps."""
+        return []
+
     def end_run(self, start: int, stop: int, terms: Sequence[Tensor], *, is_new: bool) -> Tensor | None:
         """End a run of steps, as ``Outputs.end_run``."""
         return self.outputs.end_run(start, stop, terms, is_new=is_new)
