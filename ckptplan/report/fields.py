@@ -203,8 +203,8 @@ def explain_choice(plan: Plan) -> str:
 def note_closed_forms(compared: Iterable[Strategy]) -> Iterator[str]:
     """Yield that no solved strategy was searched, if all compared strategies are closed forms."""
     if all(strategy.is_closed_form for strategy in compared):
-        more = Argument("strategies", "all")
-        yield f"only closed forms are compared, which answer at once; {more} adds optimal and others, slowly"
+        option = Argument("strategies", "all")
+        yield f"only closed forms are compared, which answer at once; {option} adds optimal and others, slowly"
 
 
 def describe_cache(plan: Plan) -> str:

@@ -148,11 +148,11 @@ class LIF(ChunkCell):
         if type(self) is not LIF:
             # Attributes that methods of a subclass set would be set on the copy.
             return self
-        found = LIF.__new__(LIF)
-        vars(found).update(vars(self))
+        copy = LIF.__new__(LIF)
+        vars(copy).update(vars(self))
         with torch.no_grad(), torch.autocast(device_type=self.weight.device.type, enabled=False):
-            found._kept_feedback = self._feedback()
-        return found
+            copy._kept_feedback = self._feedback()
+        return copy
 
     def forward(self, state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Take a step under autograd, as any cell does."""
@@ -223,8 +223,8 @@ class LIF(ChunkCell):
     ) -> ChunkGradients:
         """Run the recurrence backwards, then compute the gradient of each weight in one product."""
         begin = self._adjoint(state, states, output_gradients, state_gradients)
-        found = states
-        flat = self._rows(found)
+        currents = states
+        flat = self._rows(currents)
         parts: list[tuple[torch.Tensor, torch.Tensor]] = []
         if self.weight.requires_grad:
             parts.append((self.weight, flat.t() @ inputs.reshape(-1, self.inputs)))
@@ -235,13 +235,13 @@ class LIF(ChunkCell):
             read = outputs.read().dense(states.dtype)
             parts.append((self.recurrent_weight, flat.t() @ self._rows(read)))
         gradients: dict[int, torch.Tensor] = {}
-        for one, part in parts:
+        for parameter, part in parts:
             # One parameter may have several roles.
-            gradients[id(one)] = gradients[id(one)] + part if id(one) in gradients else part
+            gradients[id(parameter)] = gradients[id(parameter)] + part if id(parameter) in gradients else part
         return ChunkGradients(
             state=begin,
-            inputs=found @ self.weight if wants_inputs else None,
-            parameters=tuple(gradients.get(id(one)) for one in self.parameters()),
+            inputs=currents @ self.weight if wants_inputs else None,
+            parameters=tuple(gradients.get(id(parameter)) for parameter in self.parameters()),
         )
 
     def _adjoint(
@@ -300,8 +300,8 @@ class LIF(ChunkCell):
         """Return what a spike adds to each membrane one step later, including its own reset."""
         if self._kept_feedback is not None:
             return self._kept_feedback
-        found = self.weight.new_zeros(self.neurons, self.neurons)
+        feedback = self.weight.new_zeros(self.neurons, self.neurons)
         if self.recurrent_weight is not None:
-            found.copy_(self.recurrent_weight.t())
-        found.diagonal().sub_(self.threshold)
-        return found
+            feedback.copy_(self.recurrent_weight.t())
+        feedback.diagonal().sub_(self.threshold)
+        return feedback

@@ -265,8 +265,8 @@ class SpikingLayer(ChunkCell):
             membrane = kept * self.decay
             synapse = zeros if self.synapse_decay is None else synapse * self.synapse_decay
             adaptation = adaptation * self.adaptation_decay
-        found = {_MEMBRANE: membrane, _SYNAPSE: synapse, _ADAPTATION: adaptation}
-        return {name: found[name] for name in self.state_names}, currents, decay
+        carried = {_MEMBRANE: membrane, _SYNAPSE: synapse, _ADAPTATION: adaptation}
+        return {name: carried[name] for name in self.state_names}, currents, decay
 
     def _measure(self, state: State) -> torch.Tensor:
         """Return the distance of each membrane to its threshold."""

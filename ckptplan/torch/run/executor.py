@@ -372,8 +372,10 @@ class Executor:
                 "Trying to backward through the graph of a tensor from before the call a second time: compute "
                 "the tensor again for each call, or detach it"
             )
-        found = self.steps.state_gradients
-        lost = [part for number, part in self._unused if number < len(found) and found[number] is not None]
+        gradients = self.steps.state_gradients
+        lost = [
+            part for number, part in self._unused if number < len(gradients) and gradients[number] is not None
+        ]
         if lost:
             raise LateStateError(
                 f"{lost[0].name} has a graph from before the call, and only later steps use it", inheriting=lost

@@ -383,8 +383,8 @@ class Steps:
         leaves = (*roots, *tape.inputs)
         wanted = list({id(leaf): leaf for leaf in leaves if leaf is not None and leaf.requires_grad}.values())
         self.state_gradients = []
-        found = self.sums.backpropagate(tape.list_outputs(), gradients, wanted)
-        by_leaf = {id(leaf): gradient for leaf, gradient in zip(wanted, found, strict=True)}
+        reached = self.sums.backpropagate(tape.list_outputs(), gradients, wanted)
+        by_leaf = {id(leaf): gradient for leaf, gradient in zip(wanted, reached, strict=True)}
         # A tensor that is in several places of the state has one root, whose gradient is that of all places.
         self.state_gradients = [by_leaf.pop(id(root), None) for root in roots]
         start, stop = self.inputs.rows(tape.start, tape.stop)
