@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeAlias
 from ckptplan.model.prediction import COUNTS, Totals
 from ckptplan.model.split import Where
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.recursion.problem import MOST_PLAYED
 from ckptplan.recursion.tree import Piece, Tree, unfold
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.simulator import play
@@ -165,10 +166,6 @@ class _TreeCounter:
         if keeps and self.cache_bytes:
             local += (steps * self.chunk - (0 if start else self.missing)) * self.cache_bytes
         return local, int(where is Where.REMOTE)
-
-
-#: The longest schedule whose time may be found by simulation, and the steps of all those of a front together.
-MOST_PLAYED = 200_000
 
 
 def memory_variants(costs: StepCosts) -> tuple[bool, ...]:

@@ -30,6 +30,7 @@ from ckptplan.recursion.classical import (
     solve_classical,
 )
 from ckptplan.recursion.problem import (
+    MOST_PLAYED,
     WORK,
     Candidate,
     Problem,
@@ -218,13 +219,24 @@ def _solve_with_caches(problem: Problem) -> SolvedProblem:
             candidates += _small_budget_candidates(problem)
     candidates = [candidate for candidate in candidates if candidate.local_bytes <= free]
     if problem.offloads:
-        candidates = [replace(candidate, build=partial(_offload, candidate)) for candidate in candidates]
+        candidates = [
+            replace(candidate, build=partial(_offload, candidate))
+            for candidate in candidates
+            if _count_moves(problem, candidate) <= MOST_PLAYED
+        ]
     return SolvedProblem(
         candidates=candidates,
         least_extra=prove_bound(problem),
         exact=False,
         notes=tuple(dict.fromkeys(notes)),
     )
+
+
+def _count_moves(problem: Problem, candidate: Candidate) -> float:
+    """Return about how many runs and messages a schedule has, if each message is as large as its memory."""
+    again = problem.prices.recompute
+    runs = problem.steps + (candidate.extra / again if again else 0.0)
+    return 3 * runs * problem.cache_bytes / candidate.local_bytes
 
 
 def _offload(candidate: Candidate) -> Tree:

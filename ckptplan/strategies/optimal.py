@@ -21,8 +21,16 @@ from ckptplan.model.goal import CacheName
 from ckptplan.model.record import Parameters
 from ckptplan.model.split import Choice, Where
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.pricing import MOST_PLAYED, is_played, least_seconds_of, memory_variants
-from ckptplan.recursion.problem import Family, Prices, Problem, SolvedProblem, as_family, choose_within
+from ckptplan.recursion.pricing import is_played, least_seconds_of, memory_variants
+from ckptplan.recursion.problem import (
+    MOST_PLAYED,
+    Family,
+    Prices,
+    Problem,
+    SolvedProblem,
+    as_family,
+    choose_within,
+)
 from ckptplan.recursion.tree import (
     CACHE_UNITS,
     OFFLOADED_STEPS,
