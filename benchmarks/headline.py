@@ -286,19 +286,18 @@ def document(results: dict[str, Any]) -> str:
     for one in results["sequences"]:
         base = one.get("base", {})
         steps = f"{one['longest_of_base']:,} (the longest)"
-        rows.append([one["network"], "plain", steps, "measured", *_cost(base), ""])
+        rows.append([one["network"], "plain", steps, *_cost(base), ""])
         rows += [
             [
                 one["network"],
                 line["variant"],
                 f"{line['steps']:,}",
-                line["status"],
                 *_cost(line),
                 show(line.get("over_base"), "+.0%"),
             ]
             for line in one["variants"]
         ]
-    head = ["network", "trained by", "T", "became", "time a step", "peak", "time over base"]
+    head = ["network", "trained by", "T", "time a step", "peak", "time over base"]
     parts = [
         f"A limit of {results['limit_bytes'] / MIB:,.0f} MiB for everything on the device:",
         table(head, rows),
@@ -339,9 +338,9 @@ def _judge(results: dict[str, Any]) -> list[list[str]]:
 
 
 def _cost(line: dict[str, Any]) -> Iterable[str]:
-    """Return the time of a step and the peak, empty for what did not run."""
+    """Return the time of a step and the peak; the status in place of the time of a run that failed."""
     if "seconds" not in line:
-        return "", ""
+        return line.get("status", ""), ""
     return f"{line['seconds_per_step'] * 1e3:.3f} ms", f"{line['peak_bytes'] / MIB:,.1f} MiB"
 
 

@@ -8,6 +8,7 @@ Bytes are those of the tensors that a call makes, at most at a time.
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -80,7 +81,37 @@ def _tell_limit(row: dict[str, Any]) -> str:
 
 
 def document(results: dict[str, Any]) -> str:
-    """Return the results as a table for a page."""
+    """Return the median and the largest share of the limit, over all cells, as a table for a page."""
+    rows = []
+    for share in SHARES:
+        for call in range(CALLS):
+            peaks = {
+                name: found["shares"][str(share)][call] for name, found in results.items() if "shares" in found
+            }
+            largest = max(peaks, key=peaks.__getitem__)
+            rows.append(
+                {
+                    "limit": f"{share:g} x the least",
+                    "call": call + 1,
+                    "cells": len(peaks),
+                    "median": statistics.median(peaks.values()),
+                    "largest": f"{peaks[largest]:.2f} ({largest.replace('_', ' ')})",
+                }
+            )
+    failed = [f"{name}: {found['status']}" for name, found in results.items() if "shares" not in found]
+    text = tabulate(
+        rows,
+        ("limit", "limit"),
+        ("call", "call"),
+        ("cells", "cells"),
+        ("median share of the limit", "median", "{:.2f}"),
+        ("largest", "largest"),
+    )
+    return "\n\n".join([text, *failed]) + "\n"
+
+
+def document_all(results: dict[str, Any]) -> str:
+    """Return a row for each cell."""
     rows: list[dict[str, Any]] = []
     for name, found in results.items():
         row = {"cell": name.replace("_", " "), **found}
@@ -101,4 +132,4 @@ def document(results: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     names = [make.__name__ for make in CELLS]
-    main("limits", run, document, about=__doc__, page=DOCS / "measured.md", parts=names)
+    main("limits", run, document, about=__doc__, page=DOCS / "measured.md", parts=names, shown=document_all)

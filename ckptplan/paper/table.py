@@ -189,26 +189,23 @@ def _generate_figure_rows(figure: PaperFigure) -> Iterable[dict[str, Any]]:
 
 
 _PAGE = """\
-# The paper's figures and claims, from the model
+# The paper's claims and figures
 
-Bencheikh, Finkbeiner, Neftci 2024 ([arXiv 2412.11810](https://arxiv.org/abs/2412.11810)), beside what the \
-model computes for `{workload}` on `{profile}`. `{page_command}` writes this page, `{claims_command}` all \
-claims with their reasons, `{points_command}` the points of a figure.
+This page compares the claims of Bencheikh, Finkbeiner and Neftci 2024 \
+([arXiv 2412.11810](https://arxiv.org/abs/2412.11810)) with the model's numbers for `{workload}` on \
+`{profile}`. `{page_command}` writes this page. `{claims_command}` prints every claim with its reason, and \
+`{points_command}` the points of a figure. `ckptplan workloads show {workload}` and \
+`ckptplan profiles show {profile}` list the inputs with their sources.
 
 ## Claims
 
-{summary}. The verdict says whether the model's number is in the range that the statement is read as:
+{summary}. A claim agrees if the model's number lies in the range of the column "read as".
 
-- **Agrees by fit**: an input that is not published was chosen so that the claim holds (*fitted* below). \
-Such an agreement tests nothing.
-- **An input**: {judged} compare the paper's words with a number that the workload assumes. The verdict \
-tests the paper, not the model.
-- An asterisk marks numbers that depend on inputs that are assumed, not published.
-- "Not significant", "almost" and the like are read as up to 10 %, "unaffected" as up to 1 %.
-- The model is the exact one of [equations](equations.md); the column "equations" has the value of the \
-printed equation, if there is one.
-
-All inputs with their origins: `ckptplan workloads show {workload}`, `ckptplan profiles show {profile}`.
+- *Agrees by fit*: an unpublished input was chosen so that the claim holds. The agreement tests nothing.
+- Claims {judged} judge an input: they compare the paper's words with a number that the workload assumes.
+- An asterisk marks a number that depends on assumed inputs.
+- "Not significant" and "almost" are read as up to 10 %, "unaffected" as up to 1 %.
+- "Model" is the [exact model](equations.md), "equations" the printed equation, if there is one.
 
 | | section | claim | paper | read as | model | equations | verdict |
 |---:|---|---|---|---|---:|---:|---|
@@ -222,18 +219,17 @@ All inputs with their origins: `ckptplan workloads show {workload}`, `ckptplan p
 
 {fitted}
 
-## The content of the paper's figures
+## Figures
 
-These show the model's results; the paper's own were measured.
+The figures show the model's results. The paper's own figures were measured.
 
 {figures}
 ## What the cache decision adds
 
-In the paper the spikes of all steps stay in local memory. If the plan decides which of these \
-[caches](cache.md) stay (`{caches_command}`), remote memory alone ends the curves of figure 2 for three \
-strategies, and the best settings of figure 4 are quicker:
+In the paper, the spikes of all steps stay in local memory. ckptplan can let the plan decide which of these \
+[caches](cache.md) stay (`{caches_command}`). Remote memory alone then limits three strategies, and plans are quicker:
 
-| strategy | largest T | so chosen | time over base at T = {long:,} | so chosen | T = {longer:,}, so chosen |
+| strategy | largest T | with the decision | over base, T = {long:,} | with the decision | T = {longer:,}, with it |
 |---|---:|---:|---:|---:|---:|
 {caches}
 """
@@ -306,7 +302,8 @@ def _render_notes(claims: Sequence[Claim], *, verdict: str) -> Iterator[str]:
             names = ", ".join(f"`{name}`" for name in claim.fitted)
             inputs = "resident bytes" if claim.fitted == FITTED_MEMORY else names
             # Not a Markdown list, which would renumber the claims.
-            note = f'**{claim.number}.** *"{claim.quote}"* {claim.why}'
+            quote = "" if inputs else f'*"{claim.quote}"* '
+            note = f"**{claim.number}.** {quote}{claim.why}"
             yield f"{note} Fitted: {inputs}.\n" if inputs else f"{note}\n"
 
 

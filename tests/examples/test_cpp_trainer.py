@@ -1,4 +1,4 @@
-"""The trainer in C++ of docs/start/trainer.md: it compiles, and its gradients are those of PyTorch."""
+"""The trainer in C++ of docs/own-loop.md: it compiles, and its gradients are those of PyTorch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import ckptplan
 
 pytestmark = pytest.mark.slow
 
-PAGE = Path(__file__).parent.parent.parent / "docs/start/trainer.md"
+PAGE = Path(__file__).parent.parent.parent / "docs/own-loop.md"
 STEPS, NEURONS = 512, 8
 
 

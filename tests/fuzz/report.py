@@ -45,8 +45,22 @@ def _count(verdicts: Sequence[Verdict], name: str) -> int:
     return sum(name in [problem for problem, _ in one.problems] for one in verdicts)
 
 
+def format_page(summary: dict[str, Any]) -> str:
+    """Return the numbers as a table of a page, and the problems that occurred."""
+    columns = ("kind", "cases", "99 % take", "longest", "most memory", "failing")
+    head = f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|"
+    rows = []
+    for kind, numbers in {**summary["kinds"], "all": summary["all"]}.items():
+        times = [f"{numbers[f'{name}_seconds'] * 1e3:.0f} ms" for name in ("p99", "most")]
+        memory = f"{numbers['most_bytes'] / 2**20:.0f} MiB"
+        cells = [kind, f"{numbers['cases']:,}", *times, memory, f"{numbers['failing']:,}"]
+        rows.append(f"| {' | '.join(cells)} |")
+    problems = ", ".join(f"{name} {count:,}" for name, count in summary["problems"].items() if count)
+    return "\n".join([head, *rows, "", f"Problems: {problems or 'none'}."])
+
+
 def format_summary(summary: dict[str, Any]) -> str:
-    """Return the numbers as tables of a page."""
+    """Return all numbers as tables."""
     columns = ("kind", "cases", "exit codes", "median", "99 %", "longest", "most memory", "failing")
     head = f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|"
     rows = [_format_row(kind, numbers) for kind, numbers in {**summary["kinds"], "all": summary["all"]}.items()]

@@ -10,7 +10,7 @@ import torch
 
 from ckptplan import InputError
 from ckptplan.torch import bptt, measured_sizes, unroll
-from tests.torch.impure.__main__ import PAGE, WITHOUT_REFERENCE, shorten
+from tests.torch.impure.__main__ import BEGIN, END, PAGE, WITHOUT_REFERENCE, shorten
 from tests.torch.impure.cases import CASES, STEPS, squares
 from tests.torch.impure.modules import AppendedOnly, LastState, Logged, SideList
 from tests.torch.impure.outcome import STRATEGIES, plan, run
@@ -59,16 +59,25 @@ def test_it_is_right_or_refused(name: str, strategy: str) -> None:
         assert outcome.kind == "right"
 
 
-def test_the_page_has_all_cases_and_no_others() -> None:
-    names = [line.split("`")[1] for line in PAGE.read_text().splitlines() if line.startswith("| `")]
-    assert sorted(names) == sorted(CASES)
-    assert {name for name in CASES if read_outcome(name) != "right"} == set(REFUSED)
+def read_rows() -> list[list[str]]:
+    """Return the cells of the rows between the marks of the page."""
+    section = PAGE.read_text().partition(BEGIN)[2].partition(END)[0]
+    return [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")]
+
+
+def test_the_page_counts_all_cases_and_names_the_refused_ones() -> None:
+    """A family has its number of cases, and of those that are refused."""
+    counted = {row[0]: [int(number or 0) for number in (*row[1:], "")[:2]] for row in read_rows() if row[-1].isdecimal()}
+    for family in {case.family for case in CASES.values()}:
+        names = {name for name, case in CASES.items() if case.family == family}
+        assert counted.pop(family) == [len(names), len(names & set(REFUSED))]
+    assert list(counted.values()) == [[len(CASES), len(REFUSED)]]
+    assert {row[0].strip("`") for row in read_rows() if row[0].startswith("`")} == set(REFUSED)
 
 
 def read_outcome(name: str) -> str:
-    """Return what the page says of a case."""
-    row = next(line for line in PAGE.read_text().splitlines() if line.startswith(f"| `{name}` |"))
-    return row.removesuffix(" |").split(" | ")[2]
+    """Return the outcome of a refused case on the page."""
+    return next(row[2] for row in read_rows() if row[0] == f"`{name}`")
 
 
 def test_a_refusal_leaves_modules_and_generators_as_they_were() -> None:
