@@ -222,7 +222,22 @@ def run(setting: Setting) -> dict[str, Any]:
 
 
 def document(results: dict[str, Any]) -> str:
-    """Return the results as a table for a page."""
+    """Return a row for each network and a column for each length: the ratio of times, and the rival's peak."""
+    names = [name.rpartition(", T = ") for name in results]
+    lengths = list(dict.fromkeys(steps for _, _, steps in names))
+    rows = []
+    for network in dict.fromkeys(network for network, _, _ in names):
+        row: dict[str, Any] = {"network": network}
+        for steps in lengths:
+            one = results.get(f"{network}, T = {steps}", {"status": "not measured"})
+            ratio = f"{one['time_over_rival']:.2f}" if "time_over_rival" in one else one["status"]
+            row[steps] = f"{ratio} ({one['rival_bytes'] / MIB:.1f})" if "rival_bytes" in one else ratio
+        rows.append(row)
+    return tabulate(rows, ("network", "network"), *((f"T = {steps}", steps) for steps in lengths)) + "\n"
+
+
+def document_all(results: dict[str, Any]) -> str:
+    """Return a row for each network and length."""
 
     def size(one: dict[str, Any]) -> str:
         if "bytes" in one:
@@ -257,4 +272,4 @@ def in_short(results: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     others = {ROOT / "README.md": in_short}
-    main("equal_memory", run, document, about=__doc__, page=DOCS / "measured.md", others=others)
+    main("equal_memory", run, document, about=__doc__, page=DOCS / "measured.md", others=others, shown=document_all)

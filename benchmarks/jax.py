@@ -286,7 +286,7 @@ def document(results: dict[str, Any]) -> str:
     usual = {name: row for name, row in results["rivals"].items() if name.endswith(_USUAL)}
     shown = {name: row for name, row in usual.items() if _BETWEEN not in name}
     others = [row for name, row in results["rivals"].items() if name not in usual and "bytes" in row]
-    parts = [_make_table(shown, brief=True)]
+    parts = [_make_short_table(shown)]
     if others:
         times, compiled = ([row[key] for row in others] for key in ("time_over_rival", "compile_over_rival"))
         parts.append(
@@ -312,14 +312,25 @@ def list_all(results: dict[str, Any]) -> str:
     return "\n\n".join([_make_table(results["rivals"]), _describe_plain(results["plain"]), strategies]) + "\n"
 
 
-def _make_table(rivals: dict[str, Any], *, brief: bool = False) -> str:
-    """Return a row for each rival; ``brief`` leaves out the bytes of ckptplan, measured and predicted."""
+def _make_table(rivals: dict[str, Any]) -> str:
     sizes = ["program", "the rival's MiB", "ckptplan's", "predicted"]
     head = [*sizes, "time over rival", "compilation over rival", "plan"]
-    columns = [place for place in range(len(head)) if not brief or place not in (2, 3)]
-    lines = [head, *(_line(name, row) for name, row in rivals.items())]
-    first, *rest = ([line[place] for place in columns] for line in lines)
-    return table(first, rest)
+    return table(head, [_line(name, row) for name, row in rivals.items()])
+
+
+def _make_short_table(rivals: dict[str, Any]) -> str:
+    """Return a row for each cell and length: the rival's MiB, and the ratios of time and compilation."""
+    names = dict.fromkeys(name.rpartition(", ")[0] for name in rivals)
+
+    def fill(name: str, usual: str) -> str:
+        row = rivals.get(f"{name}, {usual}", {"status": "not measured"})
+        if "bytes" not in row:
+            return str(row["status"])
+        return f"{row['rival_bytes'] / MIB:.1f} MiB: {row['time_over_rival']:.2f}, {row['compile_over_rival']:.2f}"
+
+    lines = [[name, *(fill(name, usual) for usual in _USUAL)] for name in names]
+    head = [f"{usual}: memory, time over it, compilation over it" for usual in _USUAL]
+    return table(["program", *head], lines)
 
 
 def _describe_plain(plain: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from ckptplan.paper.claim import FITTED_MEMORY, Claim, Reading, Unit
+from ckptplan.paper.claim import Claim, Reading, Unit
 from ckptplan.paper.figures import PaperFigure
 from ckptplan.paper.setting import MOST_STEPS, PaperSetting
 from ckptplan.report.blocks import Block, Cell, Field, Heading, Paragraph, Style, Table, make_facts
@@ -201,27 +201,24 @@ This page compares the claims of Bencheikh, Finkbeiner and Neftci 2024 \
 
 {summary}. A claim agrees if the model's number lies in the range of the column "read as".
 
-- *Agrees by fit*: an unpublished input was chosen so that the claim holds. The agreement tests nothing.
+- *Agrees by fit*: an unpublished input was chosen so that the claim holds. The agreement tests nothing. The JSON names the input.
 - Claims {judged} judge an input: they compare the paper's words with a number that the workload assumes.
 - An asterisk marks a number that depends on assumed inputs.
 - "Not significant" and "almost" are read as up to 10 %, "unaffected" as up to 1 %.
-- "Model" is the [exact model](equations.md), "equations" the printed equation, if there is one.
+- "Model" is the [exact model](equations.md). The JSON also has the values of the printed equations.
 
-| | section | claim | paper | read as | model | equations | verdict |
-|---:|---|---|---|---|---:|---:|---|
+| | claim | paper | read as | model | verdict |
+|---:|---|---|---|---:|---|
 {table}
 
 ## Where they disagree
 
 {disagreeing}
 
-## Where they agree by fit
-
-{fitted}
-
 ## Figures
 
-The figures show the model's results. The paper's own figures were measured.
+The figures show the model's results; the paper's own figures were measured. Filled markers fit the tile, \
+hollow ones do not. `{figure_command}` prints the settings of a figure.
 
 {figures}
 ## What the cache decision adds
@@ -238,6 +235,10 @@ In the paper, the spikes of all steps stay in local memory. ckptplan can let the
 _WITH_CACHES, _LONG, _LONGER = ("standard", "remote", "hierarchical", "double"), 4096, 10_000
 
 
+#: The columns of the claims on the page.
+_PAGE_COLUMNS = ("number", "claim", "paper", "read as", "model", "verdict")
+
+
 def render_page(
     claims: Sequence[Claim], figures: Sequence[PaperFigure], setting: PaperSetting, *, pictures: Sequence[str]
 ) -> str:
@@ -246,9 +247,9 @@ def render_page(
     def command(**arguments: object) -> str:
         return " ".join(["ckptplan paper", *(str(Argument(*item)) for item in arguments.items())])
 
-    rows = (" | ".join(_make_record(claim, mark=r"\*").values()) for claim in claims)
+    rows = (" | ".join(_make_record(claim, mark=r"\*")[name] for name in _PAGE_COLUMNS) for claim in claims)
     shown = (
-        f"### Figure {figure.number}. {figure.title}\n\n![{figure.title}]({picture})\n\n{figure.caption}\n"
+        f"**Figure {figure.number}.** {figure.title}\n\n![{figure.title}]({picture})\n"
         for figure, picture in zip(figures, pictures, strict=True)
     )
     return _PAGE.format(
@@ -259,9 +260,9 @@ def render_page(
         page_command=command(markdown="FILE"),
         claims_command=command(format="json"),
         points_command=command(figure=4, format="csv"),
+        figure_command=command(figure=4),
         table="\n".join(f"| {row} |" for row in rows),
-        disagreeing="\n".join(_render_notes(claims, verdict="disagrees")),
-        fitted="\n".join(_render_notes(claims, verdict="agrees by fit")),
+        disagreeing="\n".join(_render_disagreements(claims)),
         figures="\n".join(shown),
         caches_command=f"ckptplan optimize {Argument('strategies', ','.join(_WITH_CACHES))}",
         long=_LONG,
@@ -296,15 +297,11 @@ def _render_caches(setting: PaperSetting) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
-def _render_notes(claims: Sequence[Claim], *, verdict: str) -> Iterator[str]:
+def _render_disagreements(claims: Sequence[Claim]) -> Iterator[str]:
     for claim in claims:
-        if claim.verdict == verdict:
-            names = ", ".join(f"`{name}`" for name in claim.fitted)
-            inputs = "resident bytes" if claim.fitted == FITTED_MEMORY else names
+        if claim.verdict == "disagrees":
             # Not a Markdown list, which would renumber the claims.
-            quote = "" if inputs else f'*"{claim.quote}"* '
-            note = f"**{claim.number}.** {quote}{claim.why}"
-            yield f"{note} Fitted: {inputs}.\n" if inputs else f"{note}\n"
+            yield f'**{claim.number}.** *"{claim.quote}"* {claim.why}\n'
 
 
 def _summarize(claims: Sequence[Claim]) -> str:

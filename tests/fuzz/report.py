@@ -46,17 +46,15 @@ def _count(verdicts: Sequence[Verdict], name: str) -> int:
 
 
 def format_page(summary: dict[str, Any]) -> str:
-    """Return the numbers as a table of a page, and the problems that occurred."""
-    columns = ("kind", "cases", "99 % take", "longest", "most memory", "failing")
-    head = f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|"
-    rows = []
-    for kind, numbers in {**summary["kinds"], "all": summary["all"]}.items():
-        times = [f"{numbers[f'{name}_seconds'] * 1e3:.0f} ms" for name in ("p99", "most")]
-        memory = f"{numbers['most_bytes'] / 2**20:.0f} MiB"
-        cells = [kind, f"{numbers['cases']:,}", *times, memory, f"{numbers['failing']:,}"]
-        rows.append(f"| {' | '.join(cells)} |")
+    """Return the numbers as a paragraph of a page: the cases of each kind, and the problems that occurred."""
+    numbers = summary["all"]
+    kinds = ", ".join(f"{found['cases']:,} of {kind}" for kind, found in summary["kinds"].items())
     problems = ", ".join(f"{name} {count:,}" for name, count in summary["problems"].items() if count)
-    return "\n".join([head, *rows, "", f"Problems: {problems or 'none'}."])
+    return (
+        f"{numbers['cases']:,} cases ({kinds}). 99 % take at most {numbers['p99_seconds']:.1f} s; the longest "
+        f"takes {numbers['most_seconds']:.1f} s, the largest {numbers['most_bytes'] / 2**20:,.0f} MiB. "
+        f"{numbers['failing']:,} cases fail ({problems or 'no problems'})."
+    )
 
 
 def format_summary(summary: dict[str, Any]) -> str:

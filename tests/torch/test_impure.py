@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -59,25 +60,26 @@ def test_it_is_right_or_refused(name: str, strategy: str) -> None:
         assert outcome.kind == "right"
 
 
-def read_rows() -> list[list[str]]:
-    """Return the cells of the rows between the marks of the page."""
-    section = PAGE.read_text().partition(BEGIN)[2].partition(END)[0]
-    return [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")]
+SECTION = PAGE.read_text().partition(BEGIN)[2].partition(END)[0]
 
 
 def test_the_page_counts_all_cases_and_names_the_refused_ones() -> None:
     """A family has its number of cases, and of those that are refused."""
-    counted = {row[0]: [int(number or 0) for number in (*row[1:], "")[:2]] for row in read_rows() if row[-1].isdecimal()}
+    head, *families = re.split(r"(?:; |\d+ refused\. By family: )", SECTION.partition(".\n")[0])
+    assert head == f"{len(CASES)} cases, "
+    found = dict(one.split(": ") for one in families)
     for family in {case.family for case in CASES.values()}:
         names = {name for name, case in CASES.items() if case.family == family}
-        assert counted.pop(family) == [len(names), len(names & set(REFUSED))]
-    assert list(counted.values()) == [[len(CASES), len(REFUSED)]]
-    assert {row[0].strip("`") for row in read_rows() if row[0].startswith("`")} == set(REFUSED)
+        refused = len(names & set(REFUSED))
+        assert found.pop(family) == f"{len(names)}" + (f", {refused} refused" if refused else "")
+    assert found == {}
+    assert set(re.findall(r"^\| `(\w+)` \|", SECTION, re.M)) == set(REFUSED)
 
 
 def read_outcome(name: str) -> str:
     """Return the outcome of a refused case on the page."""
-    return next(row[2] for row in read_rows() if row[0] == f"`{name}`")
+    row = next(line for line in SECTION.splitlines() if line.startswith(f"| `{name}` |"))
+    return f"refused: {row.removesuffix(' |').split(' | ')[2]}"
 
 
 def test_a_refusal_leaves_modules_and_generators_as_they_were() -> None:

@@ -23,7 +23,7 @@ from tests.torch.impure import (
     statistics,
     world,
 )
-from tests.torch.impure.cases import CASES, STEPS, Case
+from tests.torch.impure.cases import CASES, Case
 from tests.torch.impure.outcome import STRATEGIES, run
 
 PAGE = Path(__file__).parents[3] / "docs/runtime-cells.md"
@@ -38,15 +38,13 @@ def make_section() -> str:
     refused = {name: outcome for name, outcome in outcomes.items() if outcome != "right"}
     counts = Counter(case.family for case in CASES.values())
     counts_refused = Counter(CASES[name].family for name in refused)
-    families = [(family, str(count), str(counts_refused[family] or "")) for family, count in counts.items()]
-    total = (f"{len(CASES)} cells and losses", str(len(CASES)), str(len(refused)))
-    cases = [(f"`{name}`", CASES[name].what, outcome) for name, outcome in refused.items()]
-    return "\n".join([
-        *_tabulate(("what the cells and losses do", "cases", "refused"), [*families, total]),
-        "",
-        *_tabulate(("refused case", "what it does", "outcome"), cases),
-        "",
-    ])  # fmt: skip
+    families = "; ".join(
+        f"{family}: {count}" + (f", {counts_refused[family]} refused" if counts_refused[family] else "")
+        for family, count in counts.items()
+    )
+    cases = [(f"`{name}`", CASES[name].what, outcome.removeprefix("refused: ")) for name, outcome in refused.items()]
+    table = _tabulate(("refused case", "what it does", "message"), cases)
+    return "\n".join([f"{len(CASES)} cases, {len(refused)} refused. By family: {families}.", "", *table, ""])
 
 
 def _tabulate(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
