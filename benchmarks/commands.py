@@ -157,8 +157,9 @@ def measure(group: str, pythons: dict[str, str], *, small: bool) -> list[dict[st
 
 
 def document(lines: list[dict[str, Any]]) -> str:
-    """Return the lines as tables for a page, without long commands, and with a row for the jobs of a command."""
-    return _tabulate_commands([line for line in lines if line["group"] != "long"], summarise_jobs)
+    """Return the lines as tables for a page: start-up, schedules, and a row for the jobs of each command."""
+    shown = [line for line in lines if line["group"] in ("start", "schedule", "jobs")]
+    return _tabulate_commands(shown, summarise_jobs)
 
 
 def document_all(lines: list[dict[str, Any]]) -> str:

@@ -84,29 +84,15 @@ def document(results: dict[str, Any]) -> str:
     """Return the median and the largest share of the limit, over all cells, as a table for a page."""
     rows = []
     for share in SHARES:
+        row = {"limit": f"{share:g} times the least"}
         for call in range(CALLS):
-            peaks = {
-                name: found["shares"][str(share)][call] for name, found in results.items() if "shares" in found
-            }
-            largest = max(peaks, key=peaks.__getitem__)
-            rows.append(
-                {
-                    "limit": f"{share:g} x the least",
-                    "call": call + 1,
-                    "cells": len(peaks),
-                    "median": statistics.median(peaks.values()),
-                    "largest": f"{peaks[largest]:.2f} ({largest.replace('_', ' ')})",
-                }
-            )
+            peaks = [found["shares"][str(share)][call] for found in results.values() if "shares" in found]
+            row[f"{call}"] = f"{statistics.median(peaks):.2f}, {max(peaks):.2f}"
+        rows.append(row)
     failed = [f"{name}: {found['status']}" for name, found in results.items() if "shares" not in found]
-    text = tabulate(
-        rows,
-        ("limit", "limit"),
-        ("call", "call"),
-        ("cells", "cells"),
-        ("median share of the limit", "median", "{:.2f}"),
-        ("largest", "largest"),
-    )
+    count = len(results) - len(failed)
+    calls = ((f"call {call + 1}", f"{call}") for call in range(CALLS))
+    text = tabulate(rows, (f"median and largest of {count} cells", "limit"), *calls)
     return "\n\n".join([text, *failed]) + "\n"
 
 

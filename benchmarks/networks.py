@@ -268,8 +268,11 @@ def _tabulate_networks(results: dict[str, Any], *, shortest: int) -> str:
     parts = []
     for name in dict.fromkeys(row["network"] for row in rows):
         of_network = [row for row in rows if row["network"] == name]
-        lines = [_line(row, _plain(rows, row)) for row in of_network]
-        parts.append(f"**{name}** ({_changes(of_network)})\n\n{table(COLUMNS, lines)}")
+        # One length needs no column.
+        first = int(shortest == LONG)
+        lines = [_line(row, _plain(rows, row))[first:] for row in of_network]
+        length = f", T = {LONG:,}" if first else ""
+        parts.append(f"**{name}{length}** ({_changes(of_network)})\n\n{table(COLUMNS[first:], lines)}")
     missed = [one for one in results["bounds"] if not one["kept"]]
     count = len(results["bounds"])
     told = f"ckptplan keeps {count - len(missed)} of {count} bounds ({BOUNDS})"

@@ -178,6 +178,37 @@ def test_python_of_the_documents_runs(page: str, workplace: Path) -> None:
     assert (workplace / "plan.json").exists()
 
 
+def test_the_tutorial_trains_before_and_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The plain program follows from the diff of the page; a program that has trained resumes at its end."""
+    page = (ROOT / "docs/tutorial.md").read_text()
+    [planned], [diff] = (re.findall(rf"```{kind}\n(.*?)```", page, re.DOTALL) for kind in ("python", "diff"))
+    lines, removed = planned.splitlines(), list[str]()
+    for line in diff.splitlines():
+        if line.startswith("-"):
+            removed.append(line[1:])
+        else:
+            place = lines.index(line[1:])
+            lines[place : place + 1] = removed
+            removed = []
+    plain = "\n".join(lines)
+    assert "ckptplan" not in plain
+    losses, right = {}, {}
+    for name, program in (("plain", plain), ("planned", planned)):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        exec(compile(program, name, "exec"), {})  # noqa: S102
+        epochs = re.findall(r"^epoch \d: loss ([\d.]+), (\d+) of 48 right$", capsys.readouterr().out, re.M)
+        assert len(epochs) == 3
+        losses[name], right[name] = [float(loss) for loss, _ in epochs], int(epochs[-1][1])
+        exec(compile(program, name, "exec"), {})  # noqa: S102
+        assert capsys.readouterr().out == ""
+    assert losses["planned"] == pytest.approx(losses["plain"], abs=0.1)
+    assert losses["planned"][-1] < losses["planned"][0]
+    assert min(right.values()) > 40
+
+
 def test_every_equation_has_its_function_and_its_test() -> None:
     rows = re.findall(
         r"^\| \((\d+)\) \|.*\| `(\w+)` \| `(\w+)` \|$", (ROOT / "docs/equations.md").read_text(), re.M

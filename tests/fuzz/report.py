@@ -48,7 +48,7 @@ def _count(verdicts: Sequence[Verdict], name: str) -> int:
 def format_page(summary: dict[str, Any]) -> str:
     """Return the numbers as a paragraph of a page: the cases of each kind, and the problems that occurred."""
     numbers = summary["all"]
-    kinds = ", ".join(f"{found['cases']:,} of {kind}" for kind, found in summary["kinds"].items())
+    kinds = ", ".join(f"{found['cases']:,} {kind}" for kind, found in summary["kinds"].items())
     problems = ", ".join(f"{name} {count:,}" for name, count in summary["problems"].items() if count)
     return (
         f"{numbers['cases']:,} cases ({kinds}). 99 % take at most {numbers['p99_seconds']:.1f} s; the longest "

@@ -42,9 +42,11 @@ def make_section() -> str:
         f"{family}: {count}" + (f", {counts_refused[family]} refused" if counts_refused[family] else "")
         for family, count in counts.items()
     )
-    cases = [(f"`{name}`", CASES[name].what, outcome.removeprefix("refused: ")) for name, outcome in refused.items()]
-    table = _tabulate(("refused case", "what it does", "message"), cases)
-    return "\n".join([f"{len(CASES)} cases, {len(refused)} refused. By family: {families}.", "", *table, ""])
+    groups: dict[str, list[str]] = {}
+    for name, outcome in refused.items():
+        groups.setdefault(outcome.removeprefix("refused: "), []).append(f"`{name}` ({CASES[name].what})")
+    lines = [f"- {message}: {'; '.join(names)}" for message, names in groups.items()]
+    return "\n".join([f"{len(CASES)} cases, {len(refused)} refused. By family: {families}.", "", *lines, ""])
 
 
 def _tabulate(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
@@ -65,8 +67,9 @@ WITHOUT_REFERENCE = "system_random"
 
 
 def shorten(message: str) -> str:
-    """Return the first sentence of a message, with N for each number."""
-    sentence = message.partition(" (accepted:")[0].partition(". ")[0].partition(" (")[0]
+    """Return the first sentence of a message up to its relative clause, with N for each number."""
+    sentence = message.partition(" (accepted:")[0].partition(". ")[0].partition(" (")[0].partition(", which ")[0]
+    sentence = re.sub(r" from \S+, an iterator", " from an iterator", sentence)
     return re.sub(r"\d+(\.\d+)?(e-\d+)?", "N", sentence).replace("|", r"\|")
 
 
