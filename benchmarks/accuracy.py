@@ -386,8 +386,7 @@ def _describe(results: dict[str, Any]) -> str:
     missing = f" No plan fits some of the budgets: {', '.join(without)}." if without else ""
     return (
         f"`{command}` on {found['machine']}, one thread, {framework}, {found['date'][:10]}; batch "
-        f"{first['batch']}. One run calibrated the networks. It then ran base and, in turn, the best plan of "
-        f"every strategy that fits a budget. Times are medians of {found['clock']}.{missing}"
+        f"{first['batch']}, medians of {found['clock']}.{missing}"
     )
 
 

@@ -167,7 +167,9 @@ def document_all(lines: list[dict[str, Any]]) -> str:
     return _tabulate_commands(lines, document_jobs)
 
 
-def _tabulate_commands(lines: list[dict[str, Any]], tabulate_jobs: Callable[[list[dict[str, Any]]], str]) -> str:
+def _tabulate_commands(
+    lines: list[dict[str, Any]], tabulate_jobs: Callable[[list[dict[str, Any]]], str]
+) -> str:
     """Return the lines as tables; start-up is compared with bare imports."""
     bare = next((one["median_seconds"] for one in lines if one["of"] == "bare"), None)
     several = len({one["of"] for one in lines} - {"bare"}) > 1

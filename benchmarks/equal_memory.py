@@ -259,9 +259,11 @@ def document_all(results: dict[str, Any]) -> str:
 
 
 def in_short(results: dict[str, Any]) -> str:
-    """Return the range of the ratios, and each case in which the rival is quicker, as a paragraph for README."""
+    """Return the range of the ratios, and each case in which the rival is quicker, as text for README."""
     ratios = {name: one["time_over_rival"] for name, one in results.items() if "time_over_rival" in one}
-    slower = [f"{name.replace(', T =', ' at T =')} ({ratio:.2f})" for name, ratio in ratios.items() if ratio > 1.005]
+    slower = [
+        f"{name.replace(', T =', ' at T =')} ({ratio:.2f})" for name, ratio in ratios.items() if ratio > 1.005
+    ]
     return (
         f"In the memory of `torch.utils.checkpoint` over segments of \u221aT steps, ckptplan takes "
         f"{min(ratios.values()):.2f} to {max(ratios.values()):.2f} of its time "
@@ -272,4 +274,12 @@ def in_short(results: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     others = {ROOT / "README.md": in_short}
-    main("equal_memory", run, document, about=__doc__, page=DOCS / "measured.md", others=others, shown=document_all)
+    main(
+        "equal_memory",
+        run,
+        document,
+        about=__doc__,
+        page=DOCS / "measured.md",
+        others=others,
+        shown=document_all,
+    )

@@ -167,7 +167,10 @@ def make_section(measured: Document, names: Sequence[str]) -> str:
     stages = measured["results"]["stages"]
     told = "; ".join(f"{name} {_describe_stage(stages.get(name))}" for name in STAGES)
     tables = (import_module(f"benchmarks.{name}").in_short(stages[name]["results"]).rstrip() for name in names)
-    return "\n\n".join([f"{head} Stages: {told}. `python -m benchmarks.gpu --show` prints all tables.", *tables]) + "\n"
+    return (
+        "\n\n".join([f"{head} Stages: {told}. `python -m benchmarks.gpu --show` prints all tables.", *tables])
+        + "\n"
+    )
 
 
 def _describe_stage(stage: dict[str, Any] | None) -> str:

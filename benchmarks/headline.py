@@ -305,8 +305,8 @@ def in_short(results: dict[str, Any]) -> str:
             )
         )
     larger = "; ".join(
-        f"{one['network'].upper()}, T = {one['steps']}: {one['base']['parameters']:,} parameters by a plain loop, "
-        f"{one['ckptplan']['parameters']:,} by ckptplan"
+        f"{one['network'].upper()}, T = {one['steps']}: {one['base']['parameters']:,} parameters by a plain "
+        f"loop, {one['ckptplan']['parameters']:,} by ckptplan"
         for one in results["networks"]
         if "parameters" in one["base"] and "parameters" in one["ckptplan"]
     )

@@ -326,7 +326,9 @@ def _make_short_table(rivals: dict[str, Any]) -> str:
         row = rivals.get(f"{name}, {usual}", {"status": "not measured"})
         if "bytes" not in row:
             return str(row["status"])
-        return f"{row['rival_bytes'] / MIB:.1f} MiB: {row['time_over_rival']:.2f}, {row['compile_over_rival']:.2f}"
+        return (
+            f"{row['rival_bytes'] / MIB:.1f} MiB: {row['time_over_rival']:.2f}, {row['compile_over_rival']:.2f}"
+        )
 
     lines = [[name, *(fill(name, usual) for usual in _USUAL)] for name in names]
     head = [f"{usual}: memory, time over it, compilation over it" for usual in _USUAL]

@@ -302,16 +302,6 @@ def _changes(rows: list[Row]) -> str:
     return "; ".join(f"{method} {lines}" for method, lines in changed.items() if method != "plain")
 
 
-def summary(results: dict[str, Any]) -> str:
-    """Return a table of the converted programs at T = 256: lines, live tensors and growth of the process."""
-    lines = [
-        [row["network"], row["method"], f"+{row['lines_written']} -{row['lines_gone']}", *_sizes(row, plain, 1)]
-        for row, plain in _ours(results["rows"], SUMMARISED)
-    ]
-    head = ["network", "with", "lines + and -", "live tensors", "growth of the process"]
-    return table(head, lines) + "\n"
-
-
 def in_short(results: dict[str, Any]) -> str:
     """Return a table at the greatest T: live tensors and time of the plain loop, the rival and ckptplan."""
     rows = results["rows"]
@@ -319,7 +309,9 @@ def in_short(results: dict[str, Any]) -> str:
     for row, plain in _ours(rows, LONG):
         kind = row["network"], LONG, _RIVAL
         rival = next(one for one in rows if (one["network"], one["steps"], one["method"]) == kind)
-        cells = (f"{one['live_bytes'] / MIB:,.0f} MiB, {one['median_seconds']:.1f} s" for one in (plain, rival, row))
+        cells = (
+            f"{one['live_bytes'] / MIB:,.0f} MiB, {one['median_seconds']:.1f} s" for one in (plain, rival, row)
+        )
         lines.append([f"{row['network']}{row['method'].removeprefix('ckptplan')}", *cells])
     return table(["network", "plain loop", f"`{_RIVAL}`", "ckptplan"], lines) + "\n"
 
@@ -334,13 +326,6 @@ def _ours(rows: list[Row], steps: int) -> list[tuple[Row, Row]]:
         (row, _plain(rows, row))
         for row in rows
         if row["steps"] == steps and row["method"].startswith("ckptplan")
-    ]
-
-
-def _sizes(row: Row, plain: Row, digits: int) -> list[str]:
-    return [
-        f"{plain[key] / MIB:,.{digits}f} to {row[key] / MIB:,.{digits}f} MiB"
-        for key in ("live_bytes", "growth_bytes")
     ]
 
 
@@ -403,5 +388,5 @@ if __name__ == "__main__":
         about=__doc__,
         page=DOCS / "measured.md",
         shown=document_all,
-        others={CONVERTED / "README.md": summary, ROOT / "README.md": in_short},
+        others={ROOT / "README.md": in_short},
     )

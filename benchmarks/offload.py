@@ -370,29 +370,29 @@ def judge(results: dict[str, Any]) -> list[str]:
     rows, checks = results["rows"], results["checks"]
     gains = [_gain(row) for row in rows if row["states"] <= MOST_STATES]
     told = [
-        f"with at most {MOST_STATES} states the folder is at least {LEAST_GAIN} times as quick as local plans: "
+        f"folder at least {LEAST_GAIN} times as quick as local plans, up to {MOST_STATES} states: "
         f"{_count(gain >= LEAST_GAIN for gain in gains)} rows, least {min(gains):.2f}"
     ]
     for way in WAYS:
         errors = [_find_error(row[way], "seconds") for row in rows]
         told.append(
-            f"times of {way} plans are predicted within {MOST_TIME_ERROR:.0%}: "
+            f"time of {way} plans predicted within {MOST_TIME_ERROR:.0%}: "
             f"{_count(error <= MOST_TIME_ERROR for error in errors)} rows, worst {max(errors):.0%}"
         )
     for name in ("bytes", "remote_bytes"):
         errors = [_find_error(check, name) for check in checks]
         told.append(
-            f"{name.replace('_', ' ')} are predicted within {MOST_BYTES_ERROR:.0%}: "
+            f"{name.replace('_', ' ')} predicted within {MOST_BYTES_ERROR:.0%}: "
             f"{_count(error <= MOST_BYTES_ERROR for error in errors)} networks, worst {max(errors):.0%}"
         )
     within = _count(check["peak_bytes"] <= check["limit_bytes"] for check in checks)
-    told.append(f"live tensors stay within the limit, buffers included: {within} networks")
+    told.append(f"live tensors within the limit: {within} networks")
     measured = [one for check in checks for one in check["hidden"].values()]
     hidden = [one for one in measured if one and _is_told(one)]
     enough = _count(one["hidden_share"] >= LEAST_HIDDEN for one in hidden)
     told.append(
-        f"at least {LEAST_HIDDEN:.0%} of the shorter of compute and transfer is hidden where the plan says so: "
-        f"{enough} runs whose plan moves enough to tell; too short for threads: {measured.count(None)}"
+        f"at least {LEAST_HIDDEN:.0%} of the shorter of compute and transfer hidden as planned: {enough} runs "
+        f"that move enough to tell"
     )
     return told
 

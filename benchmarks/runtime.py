@@ -172,7 +172,7 @@ def run(setting: Setting) -> list[dict[str, Any]]:
 
 
 #: Columns that ``--show`` prints and the page leaves out.
-_FURTHER = ("over checkpoint", "gradients differ by")
+_FURTHER = ("over checkpoint", "process grows by, MiB", "gradients differ by")
 
 
 def document(lines: list[dict[str, Any]]) -> str:

@@ -153,9 +153,8 @@ def document(results: Any) -> str:
     )
     return (
         table(("strategies", "points", *cores, "CSV", "JSON lines", "Parquet", "files"), rows)
-        + f"\n\nProcessor time of a point: {spent}. Two workers of Dask plan {engines['ratio']:.2f} of what "
-        f"two processes of one machine plan in the same time ({dask:,.0f} and {own:,.0f} rows a second; "
-        "medians of rounds in turn).\n"
+        + f"\n\nProcessor time of a point: {spent}. Two workers of Dask plan {dask:,.0f} rows a second, two "
+        f"processes of one machine {own:,.0f}.\n"
     )
 
 
@@ -163,8 +162,7 @@ def _say_spent(found: dict[str, Any], told: str) -> str:
     """Return the mean of a point's time, and from where to where the means of the grids go."""
     least, most = (pick(one["seconds"] for one in found["grids"]) * 1e3 for pick in (min, max))
     return (
-        f"{found['seconds'] * 1e3:,.3g} ms ({told}, {found['rows']:,} points; "
-        f"{len(found['grids'])} grids, {least:,.3g} to {most:,.3g} ms)"
+        f"{found['seconds'] * 1e3:,.3g} ms ({told}, {found['rows']:,} points, {least:,.3g} to {most:,.3g} ms)"
     )
 
 

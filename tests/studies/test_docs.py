@@ -61,8 +61,7 @@ def test_rows_come_from_a_cluster_of_dask_and_from_mpi(tmp_path: Path) -> None:
 def test_a_job_array_writes_parts_that_are_merged(tmp_path: Path) -> None:
     """The script of the page, as SLURM starts it, with three tasks."""
     script, merge = (
-        text.replace(".venv/bin/ckptplan", f"{sys.executable} -m ckptplan")
-        for text in _read_blocks("bash")
+        text.replace(".venv/bin/ckptplan", f"{sys.executable} -m ckptplan") for text in _read_blocks("bash")
     )
     assert len(_read_blocks("bash")[0].splitlines()) <= 10
     environment = {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "SLURM_ARRAY_TASK_COUNT": "3"}

@@ -64,15 +64,10 @@ SECTION = PAGE.read_text().partition(BEGIN)[2].partition(END)[0]
 
 
 def test_the_page_counts_all_cases_and_names_the_refused_ones() -> None:
-    """A family has its number of cases, and of those that are refused."""
-    head, *families = re.split(r"(?:; |\d+ refused\. By family: )", SECTION.partition(".\n")[0])
-    assert head == f"{len(CASES)} cases, "
-    found = dict(one.split(": ") for one in families)
-    for family in {case.family for case in CASES.values()}:
-        names = {name for name, case in CASES.items() if case.family == family}
-        refused = len(names & set(REFUSED))
-        assert found.pop(family) == f"{len(names)}" + (f", {refused} refused" if refused else "")
-    assert found == {}
+    families = {case.family for case in CASES.values()}
+    assert SECTION.startswith(
+        f"{len(CASES)} cases of {len(families)} families, {len(REFUSED)} of them refused:\n"
+    )
     assert set(re.findall(r"`(\w+)` \(", SECTION)) == set(REFUSED)
 
 
