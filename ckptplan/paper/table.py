@@ -221,8 +221,7 @@ agreement tests nothing.
 The figures show the model's results; the paper's own figures were measured. Filled markers fit the tile, \
 hollow ones do not. `{figure_command}` prints the settings of a figure.
 
-{figures}
-"""
+{figures}"""
 
 
 #: The columns of the claims on the page.
