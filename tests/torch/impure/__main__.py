@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import sys
 import warnings
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tests.torch.impure import (
@@ -45,7 +46,7 @@ def make_section() -> str:
     )
 
 
-def _tabulate(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+def _tabulate(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
 
 
