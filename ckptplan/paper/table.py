@@ -238,7 +238,7 @@ def render_page(
 
     rows = (" | ".join(_make_record(claim, mark=r"\*")[name] for name in _PAGE_COLUMNS) for claim in claims)
     shown = (
-        f"**Figure {figure.number}.** {figure.title}\n\n![{figure.title}]({picture})\n"
+        f"**Figure {figure.number}.** {figure.title}\n\n![Figure {figure.number}]({picture})\n"
         for figure, picture in zip(figures, pictures, strict=True)
     )
     return _PAGE.format(
