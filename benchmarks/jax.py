@@ -296,11 +296,9 @@ def document(results: dict[str, Any]) -> str:
     parts += [_describe_plain(results["plain"])] if results["plain"] else []
     if rows := [row for row in results["strategies"] if "bytes" in row]:
         off = max(abs(row["predicted_bytes"] / row["bytes"] - 1) for row in rows)
-        planned = max(rows, key=lambda row: row["plan_seconds"])
         parts.append(
             f"All strategies in {SHARE:.0%} of the memory of base, {len(rows)} programs: bytes are predicted "
-            f"within {off:.1%}; planning takes at most {planned['plan_seconds']:.1f} s "
-            f"({planned['strategy']}), compiling {max(row['compile_seconds'] for row in rows):.1f} s."
+            f"within {off:.1%}; compiling takes at most {max(row['compile_seconds'] for row in rows):.1f} s."
         )
     return "\n\n".join(parts) + "\n"
 

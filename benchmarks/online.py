@@ -185,8 +185,7 @@ def document(results: dict[str, Any]) -> str:
     loops: dict[str, dict[Any, Any]] = {}
     for name, one in results["loops"].items():
         steps, slots = name.split(", ")
-        sizes = f"{one['ckptplan_bytes'] / 1024:,.0f} of {one['equinox_bytes'] / 1024:,.0f} KiB"
-        loops.setdefault(steps, {"steps": steps})[int(slots)] = f"{one['time_over_equinox']:.2f} ({sizes})"
+        loops.setdefault(steps, {"steps": steps})[int(slots)] = f"{one['time_over_equinox']:.2f}"
     all_slots = dict.fromkeys(name.rsplit(", ", 1)[1] for name in results["rules"])
     parts = [
         tabulate(
@@ -204,7 +203,7 @@ def document(results: dict[str, Any]) -> str:
         tabulate(
             loops.values(),
             ("time over equinox's", "steps", "T = {}"),
-            *((f"{slots} checkpoints of equinox", slots) for slots in (5, 10, 30)),
+            *((f"{slots} checkpoints", slots) for slots in (5, 10, 30)),
         ),
     ]
     return "\n\n".join(parts) + "\n"

@@ -143,7 +143,7 @@ def document(results: Any) -> str:
         found = results[name]
         for count in LONG:
             times = (_say_hours(found["seconds"] * count / cores) for cores in CORES)
-            sizes = (_say_bytes(found["bytes"][kind] * count) for kind in ("csv", "jsonl", "parquet"))
+            sizes = (_say_bytes(found["bytes"][kind] * count) for kind in ("csv", "parquet"))
             rows.append((told, f"{count:,}", *times, *sizes, f"{max(1, count // _MOST):,}"))
     cores = (f"{cores:,} core{'s' * (cores > 1)}" for cores in CORES)
     engines = results["engines"]
@@ -152,7 +152,7 @@ def document(results: Any) -> str:
         _say_spent(results[name], told) for name, told in (("closed", "closed forms"), ("optimal", "`optimal`"))
     )
     return (
-        table(("strategies", "points", *cores, "CSV", "JSON lines", "Parquet", "files"), rows)
+        table(("strategies", "points", *cores, "CSV", "Parquet", "files"), rows)
         + f"\n\nProcessor time of a point: {spent}. Two workers of Dask plan {dask:,.0f} rows a second, two "
         f"processes of one machine {own:,.0f}.\n"
     )
