@@ -219,7 +219,7 @@ def compile_sweep(network: JaxNetwork, plan: Schedule, *, tape: Tape | None = No
 
     def sweep(parameters: Any, state: Any, xs: Any) -> Any:
         function = network.under(plan, tape=tape)
-        return jax.vjp(lambda some: function(some, state, xs), parameters)
+        return jax.vjp(lambda weights: function(weights, state, xs), parameters)
 
     return _compile(sweep, network, network.inputs(plan.steps))
 

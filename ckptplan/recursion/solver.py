@@ -216,12 +216,19 @@ def _solve_with_caches(problem: Problem) -> SolvedProblem:
             notes += _describe_rounding(blocks)
         if problem.front:
             candidates += _small_budget_candidates(problem)
+    candidates = [candidate for candidate in candidates if candidate.local_bytes <= free]
+    if problem.offloads:
+        candidates = [replace(candidate, build=partial(_offload, candidate)) for candidate in candidates]
     return SolvedProblem(
-        candidates=[candidate for candidate in candidates if candidate.local_bytes <= free],
+        candidates=candidates,
         least_extra=prove_bound(problem),
         exact=False,
         notes=tuple(dict.fromkeys(notes)),
     )
+
+
+def _offload(candidate: Candidate) -> Tree:
+    return replace(candidate.build(), offloads=True)
 
 
 def _list_without_keeping(problem: Problem) -> list[Candidate]:
@@ -230,7 +237,7 @@ def _list_without_keeping(problem: Problem) -> list[Candidate]:
     Blocks of several steps, or rounded units, would lose much of so little memory.
     """
     alone, (state, tape, _) = replace(problem, cache_bytes=0), problem.sizes
-    if state > tape or problem.units >= _FEW_TAPES * tape or not is_short(alone):
+    if problem.offloads or state > tape or problem.units >= _FEW_TAPES * tape or not is_short(alone):
         return []
 
     def build(candidate: Candidate) -> Tree:

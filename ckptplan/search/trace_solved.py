@@ -129,7 +129,7 @@ class _Search:
         for rung in listed:
             rungs.append(rung)
             self._report(len(rungs))
-            for listed_answer in rung.answers:
+            for listed_answer in filter(task.allows, rung.answers):
                 answer = listed_answer.at(question.costs)
                 cost = answer.cost(question.costs)
                 if question.limits.keeps(cost)[0]:

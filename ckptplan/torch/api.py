@@ -211,7 +211,7 @@ def scan(
 def _list_options(function: Callable[..., Any]) -> list[str]:
     """Return the names of the arguments that are given by name alone."""
     parameters = signature(function).parameters.items()
-    return [name for name, one in parameters if one.kind is Parameter.KEYWORD_ONLY]
+    return [name for name, parameter in parameters if parameter.kind is Parameter.KEYWORD_ONLY]
 
 
 def check(

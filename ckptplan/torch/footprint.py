@@ -138,7 +138,7 @@ def _compare_workspaces(workspaces: list[int], *, runs: SizeRuns, peak: int, sta
     span = max(workspaces) - min(workspaces)
     most = max(_SMALL_BYTES, _CONSTANT * peak)
     if span > max(most, state) or longest - min(workspaces) > most:
-        shown = ", ".join(f"{one}: {size:,}" for one, size in zip(runs.peaks, workspaces, strict=True))
+        shown = ", ".join(f"{kind}: {size:,}" for kind, size in zip(runs.peaks, workspaces, strict=True))
         raise InputError(
             "its live memory is not linear in the steps of a chunk, as every plan assumes: the memory that a "
             f"run needs besides checkpoints and tapes ranges over {format_share(span / peak)} of the peak "
