@@ -9,7 +9,7 @@ from typing import Any
 
 from ckptplan.paper.claim import Claim, Reading, Unit
 from ckptplan.paper.figures import PaperFigure
-from ckptplan.paper.setting import PaperSetting
+from ckptplan.paper.setting import MOST_STEPS, PaperSetting
 from ckptplan.report.blocks import Block, Cell, Field, Heading, Paragraph, Style, Table, make_facts
 from ckptplan.report.formats import View
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
@@ -221,7 +221,20 @@ agreement tests nothing.
 The figures show the model's results; the paper's own figures were measured. Filled markers fit the tile, \
 hollow ones do not. `{figure_command}` prints the settings of a figure.
 
-{figures}"""
+{figures}
+## What the cache decision adds
+
+In the paper, the spikes of all steps stay in local memory. `{caches_command}` decides which of these \
+[caches](cache.md) stay. Then remote memory alone limits the curves of figure 2 for three strategies, and the \
+best settings of figure 4 are quicker:
+
+| strategy | largest T | so chosen | time over base at T = {long:,} | so chosen | T = {longer:,}, so chosen |
+|---|---:|---:|---:|---:|---:|
+{caches}
+"""
+
+#: The strategies of the paper that keep caches, and the lengths at which their times are shown.
+_WITH_CACHES, _LONG, _LONGER = ("standard", "remote", "hierarchical", "double"), 4096, 10_000
 
 
 #: The columns of the claims on the page.
@@ -253,7 +266,37 @@ def render_page(
         table="\n".join(f"| {row} |" for row in rows),
         disagreeing="\n".join(_render_disagreements(claims)),
         figures="\n".join(shown),
+        caches_command=f"ckptplan optimize {Argument('strategies', ','.join(_WITH_CACHES))}",
+        long=_LONG,
+        longer=_LONGER,
+        caches="\n".join(_render_caches(setting)),
     )
+
+
+def _render_caches(setting: PaperSetting) -> Iterator[str]:
+    """Yield a row for each strategy: its largest T and its times, without and with the decision."""
+    decides = setting.with_caches
+
+    def format_largest(there: PaperSetting, name: str) -> str:
+        largest = there.find_largest_steps(name)
+        return f"over {MOST_STEPS:,}" if largest >= MOST_STEPS else f"{largest:,}"
+
+    def format_overhead(there: PaperSetting, name: str, steps: int) -> str:
+        question = there.replace(steps=steps)
+        return (
+            format_percent(question.best(name).overhead) if question.question(name).fits() else "does not fit"
+        )
+
+    for name in _WITH_CACHES:
+        cells = (
+            name,
+            format_largest(setting, name),
+            format_largest(decides, name),
+            format_overhead(setting, name, _LONG),
+            format_overhead(decides, name, _LONG),
+            format_overhead(decides, name, _LONGER),
+        )
+        yield f"| {' | '.join(cells)} |"
 
 
 def _render_disagreements(claims: Sequence[Claim]) -> Iterator[str]:
