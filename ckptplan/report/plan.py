@@ -10,7 +10,7 @@ from ckptplan.cost.roofline import belongs_elsewhere
 from ckptplan.errors import Infeasible
 from ckptplan.model.budget import find_memory
 from ckptplan.model.goal import Goal
-from ckptplan.model.plan import Plan, RegularPlan
+from ckptplan.model.plan import Plan, RegularPlan, find_given_memory
 from ckptplan.model.prediction import Bound
 from ckptplan.model.workload import was_resized
 from ckptplan.planning.optimize import (
@@ -59,7 +59,7 @@ def view_plan(plan: Plan, *, compared: Callable[[], Results] = dict, unsearched:
         kind=None,
         heading="Plan",
         title=fields.name_job(plan.workload, plan.profile),
-        memory=fields.find_memory_of(plan),
+        memory=find_given_memory(plan),
         blocks=lambda: _describe_plan(plan, compared(), unsearched),
         document=lambda: plan_document(plan),
         rows=lambda: Rows(columns=fields.list_plan_columns(), rows=[fields.make_plan_row(plan)]),
