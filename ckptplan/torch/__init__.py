@@ -53,4 +53,4 @@ __all__ = [
 
 def __dir__() -> list[str]:
     """Return the public names, for completion."""
-    return [*__all__, "adapters", "online"]
+    return [*__all__, "adapters", "lightning", "online"]

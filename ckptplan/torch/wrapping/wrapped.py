@@ -124,10 +124,10 @@ class Wrapped(torch.nn.Module):
                 raise _refuse_layers(self.net, inner, self._memory, error) from error
             if note and not is_own:
                 error.add_note(note)
-            path, share = vars(self).get("_share", ("", 1.0))
+            path, share, shared = vars(self).get("_share", ("", 1.0, 0))
             least = re.search(r"\(([\d,]+) bytes\)", str(error))
             if path and field == "memory" and least is not None:
-                enough = format_bytes(int(least[1].replace(",", "")) / share * 1.01, like=1000)
+                enough = format_bytes(int(least[1].replace(",", "")) / share * 1.01, like=shared)
                 error.add_note(
                     f"ckptplan: {path} has {share:.0%} of the limit of wrap_layers; {enough} is enough"
                 )
