@@ -39,6 +39,8 @@ from ckptplan.units import (
 
 Results: TypeAlias = Mapping[str, Plan | Infeasible]
 
+#: Smaller shares would be shown as 0 %.
+_LEAST_SHOWN = 0.0001
 _CORRECTED = (
     "equation (10), the messages of hierarchical, is corrected: as printed it gives -24 messages for 64 "
     "checkpoints of which 16 are local, so that hierarchical would be chosen where double is quicker "
@@ -84,7 +86,7 @@ def _describe_plan(plan: Plan, compared: Results, unsearched: Sequence[str]) -> 
     if unsearched:
         names = ", ".join(unsearched)
         gap = find_resolution(plan.workload) if plan.bound is None else plan.bound.gap
-        by = f" by more than {format_share(gap)}" if gap > fields.PROVED else ""
+        by = f" by more than {format_share(max(gap, _LEAST_SHOWN))}" if gap > fields.PROVED else ""
         text = f"not searched, as none can be quicker{by}: {names} (ckptplan compare plans each of them)"
         yield blocks.Paragraph(text, style="faint")
 

@@ -71,6 +71,7 @@ def test_a_layer_inside_that_takes_whole_sequences_is_named_with_the_line_to_wri
     with pytest.raises(InputError, match=r"its layer model\.rnn, .*, takes a whole sequence") as refusal:
         model(torch.randn(4, 30, 5))
     assert "model.rnn = wrap(model.rnn, memory='1 MB')" in str(refusal.value)
+    assert str(refusal.value).count("accepted") == 1
 
 
 def test_a_layer_in_a_sequence_of_modules_is_named_by_its_index() -> None:
