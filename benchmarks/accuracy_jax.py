@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from benchmarks.accuracy import document, points_table, run
+from benchmarks.accuracy import document, document_all, run
 from benchmarks.harness import DOCS, main
 
 #: Networks, and the kinds of their tapes.
@@ -17,4 +17,4 @@ CELLS = (
 
 if __name__ == "__main__":
     run_jax, page = partial(run, cells=CELLS), DOCS / "accuracy.md"
-    main("accuracy_jax", run_jax, document, about=__doc__, page=page, shown=points_table)
+    main("accuracy_jax", run_jax, document, about=__doc__, page=page, shown=document_all)

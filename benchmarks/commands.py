@@ -8,10 +8,12 @@ Install ckptplan without ``-e`` and without coverage hooks to measure start-up a
 from __future__ import annotations
 
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +157,20 @@ def measure(group: str, pythons: dict[str, str], *, small: bool) -> list[dict[st
 
 
 def document(lines: list[dict[str, Any]]) -> str:
-    """Return the lines as tables for a page; start-up is compared with bare imports."""
+    """Return the lines as tables for a page: start-up, schedules, and a row for the jobs of each command."""
+    shown = [line for line in lines if line["group"] in ("start", "schedule", "jobs")]
+    return _tabulate_commands(shown, summarise_jobs)
+
+
+def document_all(lines: list[dict[str, Any]]) -> str:
+    """Return the lines as tables with every job."""
+    return _tabulate_commands(lines, document_jobs)
+
+
+def _tabulate_commands(
+    lines: list[dict[str, Any]], tabulate_jobs: Callable[[list[dict[str, Any]]], str]
+) -> str:
+    """Return the lines as tables; start-up is compared with bare imports."""
     bare = next((one["median_seconds"] for one in lines if one["of"] == "bare"), None)
     several = len({one["of"] for one in lines} - {"bare"}) > 1
     rows = []
@@ -171,8 +186,21 @@ def document(lines: list[dict[str, Any]]) -> str:
     tables = [table(["command", "time", "memory"], rows)] if rows else []
     jobs = [line for line in lines if line["group"] == "jobs"]
     if jobs and not several:
-        tables.append(document_jobs(jobs))
+        tables.append(tabulate_jobs(jobs))
     return "\n\n".join(tables) + "\n"
+
+
+def summarise_jobs(lines: list[dict[str, Any]]) -> str:
+    """Return a row for each command: the least, median and largest time of the jobs, and the largest memory."""
+    wide = len(COMMANDS)
+    rows = []
+    for place, command in enumerate(COMMANDS):
+        of_command = lines[place::wide]
+        times = sorted(line["median_seconds"] for line in of_command)
+        memory = max(line["peak_bytes"] for line in of_command) / 1e6
+        shown = (f"{seconds:.1f} s" for seconds in (times[0], statistics.median(times), times[-1]))
+        rows.append([f"`{command.split()[0]}`", *shown, f"{memory:,.0f} MB"])
+    return table([f"{len(JOBS)} jobs", "least", "median", "longest", "most memory"], rows)
 
 
 def document_jobs(lines: list[dict[str, Any]]) -> str:
@@ -198,6 +226,7 @@ if __name__ == "__main__":
         document,
         about=__doc__,
         page=DOCS / "finding-optima.md",
+        shown=document_all,
         parts=GROUPS,
         options={"against": "the Python of another environment, whose commands run in turn"},
         in_processes=True,

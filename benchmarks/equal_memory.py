@@ -14,6 +14,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from ckptplan.errors import InputError
 from ckptplan.torch import scan, wrap
 from ckptplan.torch.device.meters import LiveBytes
 
+ROOT = Path(__file__).parent.parent
 #: Limits that are tried, as shares of what the rival takes.
 _SHARES = (0.6, 0.75, 0.9, 0.95, 0.98, 1.0, 1.03, 1.06, 1.1)
 #: How much more than the rival a step may take, for the fewest time steps, and the bytes of single numbers.
@@ -220,7 +222,22 @@ def run(setting: Setting) -> dict[str, Any]:
 
 
 def document(results: dict[str, Any]) -> str:
-    """Return the results as a table for a page."""
+    """Return a row for each network and a column for each length: the ratio of times, and the rival's peak."""
+    names = [name.rpartition(", T = ") for name in results]
+    lengths = list(dict.fromkeys(steps for _, _, steps in names))
+    rows = []
+    for network in dict.fromkeys(network for network, _, _ in names):
+        row: dict[str, Any] = {"network": network}
+        for steps in lengths:
+            one = results.get(f"{network}, T = {steps}", {"status": "not measured"})
+            ratio = f"{one['time_over_rival']:.2f}" if "time_over_rival" in one else one["status"]
+            row[steps] = f"{ratio} ({one['rival_bytes'] / MIB:.1f})" if "rival_bytes" in one else ratio
+        rows.append(row)
+    return tabulate(rows, ("network", "network"), *((f"T = {steps}", steps) for steps in lengths)) + "\n"
+
+
+def document_all(results: dict[str, Any]) -> str:
+    """Return a row for each network and length."""
 
     def size(one: dict[str, Any]) -> str:
         if "bytes" in one:
@@ -241,5 +258,28 @@ def document(results: dict[str, Any]) -> str:
     )
 
 
+def in_short(results: dict[str, Any]) -> str:
+    """Return the range of the ratios, and each case in which the rival is quicker, as text for README."""
+    ratios = {name: one["time_over_rival"] for name, one in results.items() if "time_over_rival" in one}
+    slower = [
+        f"{name.replace(', T =', ' at T =')} ({ratio:.2f})" for name, ratio in ratios.items() if ratio > 1.005
+    ]
+    return (
+        f"In the memory of `torch.utils.checkpoint` over segments of \u221aT steps, ckptplan takes "
+        f"{min(ratios.values()):.2f} to {max(ratios.values()):.2f} of its time "
+        f"([{len(ratios)} cases](docs/measured.md#at-the-same-memory)). "
+        f"It is slower in {len(slower)} of them: {', '.join(slower) or 'none'}.\n"
+    )
+
+
 if __name__ == "__main__":
-    main("equal_memory", run, document, about=__doc__, page=DOCS / "measured.md")
+    others = {ROOT / "README.md": in_short}
+    main(
+        "equal_memory",
+        run,
+        document,
+        about=__doc__,
+        page=DOCS / "measured.md",
+        others=others,
+        shown=document_all,
+    )

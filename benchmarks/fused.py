@@ -65,7 +65,23 @@ def run(setting: Setting) -> dict[str, Any]:
 
 
 def document(results: dict[str, Any]) -> str:
-    """Return the results as a table for a page."""
+    """Return the results as a list for a page."""
+    lines = []
+    for name, one in results.items():
+        if "ratio" not in one:
+            lines.append(f"- {name}: {one['status']}")
+            continue
+        sizes = (one[key] / MIB for key in ("live_bytes", "plain_live_bytes"))
+        live, plain = (f"{size:.0f}" for size in sizes)
+        lines.append(
+            f"- {name}: {one['ratio']:.2f} of the plain time ({one['plain_seconds']:.2f} s), "
+            f"{live} of {plain} MiB"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def document_all(results: dict[str, Any]) -> str:
+    """Return the results as a table."""
     columns = (
         ("layers", "layers"),
         ("plain", "plain_seconds", "{:.2f} s"),
@@ -80,4 +96,4 @@ def document(results: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main("fused", run, document, about=__doc__, page=DOCS / "measured.md")
+    main("fused", run, document, about=__doc__, page=DOCS / "measured.md", shown=document_all)

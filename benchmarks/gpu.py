@@ -4,8 +4,8 @@ Stages are benchmarks that run on a device, and the tests that need one. They ru
 valuable first, each in a process of its own with a time limit of its own. After each, all
 results so far are written. A stage that fails or takes too long keeps what it measured; the others go on.
 ``--small --device cpu`` runs everything that needs no GPU with small sizes, to see that it runs; nothing of it
-is written into the docs. ``--report FILE...`` writes tables into docs/gpu.md and docs/accuracy.md; several
-files may each have some of the stages.
+is written into the docs. ``--report FILE...`` writes tables into docs/measured.md; several files may each
+have some of the stages. ``--show`` prints all tables of the last run.
 
 Exit codes: 0 all stages were measured, 1 a stage failed or was stopped, 3 a stage needs a CUDA device.
 """
@@ -37,11 +37,8 @@ STAGES = {
     "runtime": 270,
     "jax": 150,
 }
-#: The stages of each page.
-PAGES = {
-    "gpu.md": tuple(name for name in STAGES if name != "accuracy"),
-    "accuracy.md": ("accuracy",),
-}
+#: The stages whose tables a page shows; ``--show`` prints the tables of all stages.
+PAGES = {"measured.md": ("headline",)}
 #: Characters of a failure in a table; the results have all.
 _LONG = 120
 Document = dict[str, Any]
@@ -161,13 +158,27 @@ def make_tables(measured: Document, names: Sequence[str]) -> str:
 
 
 def make_section(measured: Document, names: Sequence[str]) -> str:
-    """Return the section of a page: the device, the versions and the command, then the tables."""
+    """Return the section of a page: the device, the status of every stage, and the tables of ``names``."""
     head = (
         f"`python -m benchmarks.gpu` on {measured['device']} ({measured['device_bytes'] / 2**30:.0f} GiB), "
         f"PyTorch {measured['torch']}, CUDA {measured['cuda']}, cuDNN {measured['cudnn']}, Python "
         f"{measured['python']}, {measured['date']}."
     )
-    return f"{head}\n\n{make_tables(measured, names)}"
+    stages = measured["results"]["stages"]
+    told = "; ".join(f"{name} {_describe_stage(stages.get(name))}" for name in STAGES)
+    tables = (import_module(f"benchmarks.{name}").in_short(stages[name]["results"]).rstrip() for name in names)
+    return (
+        "\n\n".join([f"{head} Stages: {told}. `python -m benchmarks.gpu --show` prints all tables.", *tables])
+        + "\n"
+    )
+
+
+def _describe_stage(stage: dict[str, Any] | None) -> str:
+    """Return the status of a stage, with its failures."""
+    if stage is None:
+        return "was not measured"
+    failures = f" ({'; '.join(text[:_LONG] for text in stage['failures'])})" if stage["failures"] else ""
+    return f"{stage['status']} in {stage.get('seconds', 0):.0f} s{failures}"
 
 
 def write_pages(measured: Document) -> None:
@@ -186,10 +197,14 @@ def main() -> int:
     parser.add_argument("--stages", default=",".join(STAGES), help="of " + ",".join(STAGES))
     parser.add_argument("--minutes", type=float, default=MINUTES, help="the time for all stages; 25")
     parser.add_argument("--out", type=Path, help="results; benchmarks/results/gpu.json if a GPU was measured")
+    parser.add_argument("--show", action="store_true", help="print the tables of the last run, measure nothing")
     parser.add_argument("--report", type=Path, nargs="+", metavar="FILE", help="write the tables of results")
     options = parser.parse_args()
     if options.out is not None and options.out.is_dir():
         parser.error(f"--out: {options.out} is a folder; accepted is a file, as {options.out / 'gpu.json'}")
+    if options.show:
+        print(make_tables(json.loads((RESULTS / "gpu.json").read_text()), list(STAGES)))
+        return 0
     if options.report:
         write_pages(merge([json.loads(path.read_text()) for path in options.report]))
         return 0

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.harness import GIB, MIB, ExhaustedError, Setting, clean, main, show, table, wait
+from benchmarks.harness import GIB, MIB, ExhaustedError, Setting, clean, main, show, table, tabulate, wait
 from benchmarks.variants import Job, make_job, run_checkpoint, run_plain, run_plan
 from ckptplan.errors import InputError
 from ckptplan.torch import Compile, plan_for
@@ -280,25 +280,57 @@ def find_largest(fits: Callable[[int], bool], *, start: int, most: int, share: f
     return low
 
 
+def in_short(results: dict[str, Any]) -> str:
+    """Return the tables of a page: runs that fit, without nested segments, and the largest networks."""
+    parts = [f"A limit of {results['limit_bytes'] / MIB:,.0f} MiB for everything on the device."]
+    for one in results["sequences"]:
+        longest, base = one["longest_of_base"], one["base"]
+        parts.append(
+            f"{one['network'].upper()}: a plain loop fits T = {longest:,} at most, with "
+            f"{base['seconds_per_step'] * 1e3:.3f} ms a step."
+        )
+        lines = [
+            line
+            for line in one["variants"]
+            if "seconds" in line and line["steps"] >= longest and " and " not in line["variant"]
+        ]
+        parts.append(
+            tabulate(
+                lines,
+                ("trained by", "variant"),
+                ("T", "steps", "{:,}"),
+                ("ms a step", "seconds_per_step", "{:.3f}", 1e3),
+                ("over plain", "over_base", "{:+.0%}"),
+                ("peak, MiB", "peak_bytes", "{:,.0f}", 1 / MIB),
+            )
+        )
+    larger = "; ".join(
+        f"{one['network'].upper()}, T = {one['steps']}: {one['base']['parameters']:,} parameters by a plain "
+        f"loop, {one['ckptplan']['parameters']:,} by ckptplan"
+        for one in results["networks"]
+        if "parameters" in one["base"] and "parameters" in one["ckptplan"]
+    )
+    return "\n\n".join([*parts, f"The largest networks that fit: {larger or 'not measured'}."]) + "\n"
+
+
 def document(results: dict[str, Any]) -> str:
-    """Return the tables of a page, with what was aimed at."""
+    """Return all tables, with what was aimed at."""
     rows = []
     for one in results["sequences"]:
         base = one.get("base", {})
         steps = f"{one['longest_of_base']:,} (the longest)"
-        rows.append([one["network"], "plain", steps, "measured", *_cost(base), ""])
+        rows.append([one["network"], "plain", steps, *_cost(base), ""])
         rows += [
             [
                 one["network"],
                 line["variant"],
                 f"{line['steps']:,}",
-                line["status"],
                 *_cost(line),
                 show(line.get("over_base"), "+.0%"),
             ]
             for line in one["variants"]
         ]
-    head = ["network", "trained by", "T", "became", "time a step", "peak", "time over base"]
+    head = ["network", "trained by", "T", "time a step", "peak", "time over base"]
     parts = [
         f"A limit of {results['limit_bytes'] / MIB:,.0f} MiB for everything on the device:",
         table(head, rows),
@@ -339,9 +371,9 @@ def _judge(results: dict[str, Any]) -> list[list[str]]:
 
 
 def _cost(line: dict[str, Any]) -> Iterable[str]:
-    """Return the time of a step and the peak, empty for what did not run."""
+    """Return the time of a step and the peak; the status in place of the time of a run that failed."""
     if "seconds" not in line:
-        return "", ""
+        return line.get("status", ""), ""
     return f"{line['seconds_per_step'] * 1e3:.3f} ms", f"{line['peak_bytes'] / MIB:,.1f} MiB"
 
 

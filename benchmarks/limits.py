@@ -8,6 +8,7 @@ Bytes are those of the tensors that a call makes, at most at a time.
 from __future__ import annotations
 
 import re
+import statistics
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -80,7 +81,23 @@ def _tell_limit(row: dict[str, Any]) -> str:
 
 
 def document(results: dict[str, Any]) -> str:
-    """Return the results as a table for a page."""
+    """Return the median and the largest share of the limit, over all cells, as a table for a page."""
+    rows = []
+    for share in SHARES:
+        row = {"limit": f"{share:g} times the least"}
+        for call in range(CALLS):
+            peaks = [found["shares"][str(share)][call] for found in results.values() if "shares" in found]
+            row[f"{call}"] = f"{statistics.median(peaks):.2f}, {max(peaks):.2f}"
+        rows.append(row)
+    failed = [f"{name}: {found['status']}" for name, found in results.items() if "shares" not in found]
+    count = len(results) - len(failed)
+    calls = ((f"call {call + 1}", f"{call}") for call in range(CALLS))
+    text = tabulate(rows, (f"median and largest of {count} cells", "limit"), *calls)
+    return "\n\n".join([text, *failed]) + "\n"
+
+
+def document_all(results: dict[str, Any]) -> str:
+    """Return a row for each cell."""
     rows: list[dict[str, Any]] = []
     for name, found in results.items():
         row = {"cell": name.replace("_", " "), **found}
@@ -101,4 +118,4 @@ def document(results: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     names = [make.__name__ for make in CELLS]
-    main("limits", run, document, about=__doc__, page=DOCS / "measured.md", parts=names)
+    main("limits", run, document, about=__doc__, page=DOCS / "measured.md", parts=names, shown=document_all)

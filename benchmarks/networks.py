@@ -29,7 +29,7 @@ from benchmarks.harness import DOCS, MIB, RESULTS, Setting, main, read, table, w
 ROOT = Path(__file__).parent.parent
 CONVERTED, PEERS = ROOT / "examples/convert", ROOT / "benchmarks/peers"
 SHARE, ROUNDS = 0.15, 3
-#: Numbers of time steps. At the first one nothing is gained, and the page has a line instead of rows.
+#: Numbers of time steps. The page has rows for the last one, and a line for each of the others.
 SHORT, SUMMARISED, LONG = 16, 256, 2048
 COLUMNS = (
     "T",
@@ -254,33 +254,45 @@ def run(setting: Setting) -> dict[str, Any]:
 
 
 def document(results: dict[str, Any]) -> str:
-    """Return a table for each network, and the bounds."""
-    rows = [row for row in results["rows"] if row["steps"] > SHORT]
+    """Return a table for each network at the greatest T, the bounds, and a line for each other T."""
+    return _tabulate_networks(results, shortest=LONG)
+
+
+def document_all(results: dict[str, Any]) -> str:
+    """Return all rows, and the bounds."""
+    return _tabulate_networks(results, shortest=SHORT)
+
+
+def _tabulate_networks(results: dict[str, Any], *, shortest: int) -> str:
+    rows = [row for row in results["rows"] if row["steps"] >= shortest]
     parts = []
     for name in dict.fromkeys(row["network"] for row in rows):
         of_network = [row for row in rows if row["network"] == name]
-        lines = [_line(row, _plain(rows, row)) for row in of_network]
-        parts.append(f"**{name}** ({_changes(of_network)})\n\n{table(COLUMNS, lines)}")
+        # One length needs no column.
+        first = int(shortest == LONG)
+        lines = [_line(row, _plain(rows, row))[first:] for row in of_network]
+        length = f", T = {LONG:,}" if first else ""
+        parts.append(f"**{name}{length}** ({_changes(of_network)})\n\n{table(COLUMNS[first:], lines)}")
     missed = [one for one in results["bounds"] if not one["kept"]]
     count = len(results["bounds"])
     told = f"ckptplan keeps {count - len(missed)} of {count} bounds ({BOUNDS})"
     parts.append(told + (". What it misses is bold." if missed else "."))
-    parts.append(_short(results["rows"]))
+    parts += [_describe_length(results["rows"], steps) for steps in (SUMMARISED, SHORT) if steps < shortest]
     return "\n\n".join(parts) + "\n"
 
 
-def _short(rows: list[Row]) -> str:
-    """Return what ckptplan takes at the length that has no rows, and how many bounds it misses there."""
-    ours = _ours(rows, SHORT)
+def _describe_length(rows: list[Row], steps: int) -> str:
+    """Return the shares of ckptplan at a length without rows, and the number of bounds that it misses there."""
+    ours = _ours(rows, steps)
     told = []
     for key in ("median_seconds", "live_bytes", "growth_bytes"):
         shares = sorted(row[key] / plain[key] for row, plain in ours)
         told.append(f"{shares[0]:.2g} to {shares[-1]:.2g}")
     missed = sum(not one["kept"] for pair in ours for one in bounds([*pair]))
+    limit = "no plan fits 15 %. At the smallest possible limit, " if steps == SHORT else ""
     return (
-        f"At T = {SHORT} no plan fits 15 %. At the least limit that is possible, ckptplan takes {told[0]} "
-        f"times the plain loop's time, {told[1]} times its live tensors and {told[2]} times its growth of the "
-        f"process; {missed} of the missed bounds are these."
+        f"At T = {steps} {limit}ckptplan takes {told[0]} times the plain loop's time, {told[1]} times its live "
+        f"tensors and {told[2]} times its growth of the process. It misses {missed} bounds there."
     )
 
 
@@ -290,27 +302,22 @@ def _changes(rows: list[Row]) -> str:
     return "; ".join(f"{method} {lines}" for method, lines in changed.items() if method != "plain")
 
 
-def summary(results: dict[str, Any]) -> str:
-    """Return a table of the converted programs at T = 256: lines, live tensors and growth of the process."""
-    lines = [
-        [row["network"], row["method"], f"+{row['lines_written']} -{row['lines_gone']}", *_sizes(row, plain, 1)]
-        for row, plain in _ours(results["rows"], SUMMARISED)
-    ]
-    head = ["network", "with", "lines + and -", "live tensors", "growth of the process"]
-    return table(head, lines) + "\n"
-
-
 def in_short(results: dict[str, Any]) -> str:
-    """Return a table of the plain loops beside ckptplan at the greatest T: live tensors, process, time."""
-    lines = [
-        [
-            f"{row['network']}{row['method'].removeprefix('ckptplan')}",
-            *_sizes(row, plain, 0),
-            f"{plain['median_seconds']:.1f} to {row['median_seconds']:.1f} s",
-        ]
-        for row, plain in _ours(results["rows"], max(row["steps"] for row in results["rows"]))
-    ]
-    return table(["network", "live tensors", "growth of the process", "a training step"], lines) + "\n"
+    """Return a table at the greatest T: live tensors and time of the plain loop, the rival and ckptplan."""
+    rows = results["rows"]
+    lines = []
+    for row, plain in _ours(rows, LONG):
+        kind = row["network"], LONG, _RIVAL
+        rival = next(one for one in rows if (one["network"], one["steps"], one["method"]) == kind)
+        cells = (
+            f"{one['live_bytes'] / MIB:,.0f} MiB, {one['median_seconds']:.1f} s" for one in (plain, rival, row)
+        )
+        lines.append([f"{row['network']}{row['method'].removeprefix('ckptplan')}", *cells])
+    return table(["network", "plain loop", f"`{_RIVAL}`", "ckptplan"], lines) + "\n"
+
+
+#: The method that README compares with.
+_RIVAL = "torch.utils.checkpoint"
 
 
 def _ours(rows: list[Row], steps: int) -> list[tuple[Row, Row]]:
@@ -319,13 +326,6 @@ def _ours(rows: list[Row], steps: int) -> list[tuple[Row, Row]]:
         (row, _plain(rows, row))
         for row in rows
         if row["steps"] == steps and row["method"].startswith("ckptplan")
-    ]
-
-
-def _sizes(row: Row, plain: Row, digits: int) -> list[str]:
-    return [
-        f"{plain[key] / MIB:,.{digits}f} to {row[key] / MIB:,.{digits}f} MiB"
-        for key in ("live_bytes", "growth_bytes")
     ]
 
 
@@ -386,6 +386,7 @@ if __name__ == "__main__":
         run,
         document,
         about=__doc__,
-        page=DOCS / "networks.md",
-        others={CONVERTED / "README.md": summary, ROOT / "README.md": in_short},
+        page=DOCS / "measured.md",
+        shown=document_all,
+        others={ROOT / "README.md": in_short},
     )

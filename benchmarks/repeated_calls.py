@@ -196,10 +196,8 @@ def document(results: dict[str, Any]) -> str:
     columns = (
         ("job", "job"),
         ("a step forward, ms", "step_seconds", "{:.2f}", 1e3),
-        ("repeated call, ms", "repeated", "{:.1f}", 1e3),
-        ("bare loop", "bare", "{:.1f}", 1e3),
-        ("over it", lambda one: one["repeated_over_bare"] - 1, "{:+.1%}"),
-        ("extra runs of the cell in a first call", "extra_runs"),
+        ("over a bare loop", lambda one: one["repeated_over_bare"] - 1, "{:+.1%}"),
+        ("runs before a first call", "extra_runs"),
     )
     return tabulate([{"job": name, **one} for name, one in results.items()], *columns) + "\n"
 

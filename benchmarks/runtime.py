@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -171,7 +171,21 @@ def run(setting: Setting) -> list[dict[str, Any]]:
     return lines
 
 
+#: Columns that ``--show`` prints and the page leaves out.
+_FURTHER = ("over checkpoint", "process grows by, MiB", "gradients differ by")
+
+
 def document(lines: list[dict[str, Any]]) -> str:
+    """Return the tables of the page."""
+    return _tabulate_networks(lines, hidden=_FURTHER)
+
+
+def document_all(lines: list[dict[str, Any]]) -> str:
+    """Return the tables with all columns."""
+    return _tabulate_networks(lines, hidden=())
+
+
+def _tabulate_networks(lines: list[dict[str, Any]], *, hidden: Sequence[str]) -> str:
     """Return a table for each network; ratios are to plain backpropagation and to checkpoint's chunks."""
     parts = []
     for kind in dict.fromkeys(line["network"] for line in lines):
@@ -189,7 +203,7 @@ def document(lines: list[dict[str, Any]]) -> str:
             ("gradients differ by", "gradient_difference", "{:.0e}"),
             ("first call, s", "first_seconds", "{:.1f}"),
         )
-        parts.append(tabulate(of_kind, *columns))
+        parts.append(tabulate(of_kind, *(column for column in columns if column[0] not in hidden)))
         parts += [f"{line['variant']}: {text}" for line in of_kind for text in line.get("warnings", ())]
     return "\n\n".join(parts) + "\n"
 
@@ -198,4 +212,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--one"]:
         run_one(*sys.argv[2:])
     else:
-        main("runtime", run, document, about=__doc__, page=DOCS / "measured.md")
+        main("runtime", run, document, about=__doc__, page=DOCS / "measured.md", shown=document_all)

@@ -17,7 +17,8 @@ import ckptplan
 from ckptplan import HardwareProfile, Plan, Schedule, Workload
 from ckptplan.torch import bptt
 from ckptplan.torch.adapters import TorchCell
-from ckptplan.torch.lif import LIF, Spike
+from ckptplan.torch.lif import LIF
+from ckptplan.torch.surrogates import FastSigmoid, Spike
 
 #: One level of memory without a limit: plans set their own budgets.
 MACHINE = HardwareProfile(
@@ -49,7 +50,7 @@ class AutogradLIF(torch.nn.Module):
         assert model.recurrent_weight is not None  # noqa: S101 - for the type checker
         current = current + torch.nn.functional.linear(spikes, model.recurrent_weight)
         membranes = model.decay * membranes + current - model.threshold * spikes.detach()
-        spikes = Spike.apply(membranes - model.threshold, model.slope)  # type: ignore[no-untyped-call]
+        spikes = Spike.apply(membranes - model.threshold, FastSigmoid(model.slope))  # type: ignore[no-untyped-call]
         return (membranes, spikes), spikes
 
 

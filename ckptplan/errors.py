@@ -104,10 +104,10 @@ class InputError(CkptplanError, ValueError):
         """Return the same error with its context: the file, the path into a document, or another field."""
         path = field or ".".join(part for part in (prefix, self.field) if part) or None
         # Kinds of it are made in ways of their own, and hold more.
-        found: InputError = _restore(type(self), ())
-        vars(found).update(vars(self), field=_shorten(path), source=source or self.source)
-        found.args = (found._text(),)
-        return found
+        restored: InputError = _restore(type(self), ())
+        vars(restored).update(vars(self), field=_shorten(path), source=source or self.source)
+        restored.args = (restored._text(),)
+        return restored
 
     def details(self) -> dict[str, Any]:
         """Return source, field, value and what is accepted."""

@@ -6,7 +6,7 @@
 
 The 8 x 8 images of scikit-learn's digits are presented row by row: for 64 steps each row makes 8 channels
 spike, and 8 more channels encode the number of the row, 512 steps in all. Every spike votes for a digit, and
-the state carries the sum of the votes: the loss is not a sum over time (docs/cells.md).
+the state carries the sum of the votes: the loss is not a sum over time (docs/runtime-cells.md).
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Put the counts of both commands into docs/robustness.md: ``python -m tests.robustness``.
 
 They are what ``python -m tests.fuzz -o`` and ``python -m tests.faults -o`` wrote into benchmarks/results. The
-page has a row for each command that was interrupted; ``--show`` prints a row for each command and fault.
+page has a paragraph for each; ``--show`` prints all counts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults import format_counts
-from tests.fuzz.report import format_summary
+from tests.fuzz.report import format_page, format_summary
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs/robustness.md"
@@ -24,7 +24,17 @@ RESULTS = ROOT / "benchmarks/results"
 
 def tables() -> dict[str, str]:
     """Return the tables of the page, by the name of their marks."""
-    return {"fuzz": format_summary(_read("fuzz")), "faults": format_commands(_read("faults"))}
+    return {"fuzz": format_page(_read("fuzz")), "faults": describe_commands(_read("faults"))}
+
+
+def describe_commands(counts: Sequence[Mapping[str, Any]]) -> str:
+    """Return counts as a paragraph of the page; what was wrong has its command and fault."""
+    *lines, total = [line.strip("| ").split(" | ") for line in format_commands(counts).splitlines()[2:]]
+    wrong = ", ".join(f"{line[0]} {line[7]}" for line in lines if line[7] != "0")
+    return (
+        f"{total[1]} runs of {len(lines)} commands: {total[2]} absent, {total[3]} old, {total[4]} new, "
+        f"{total[5]} rows; {total[6]} left a file until the next run. Wrong: {wrong or 'none'}."
+    )
 
 
 def format_commands(counts: Sequence[Mapping[str, Any]]) -> str:

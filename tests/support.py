@@ -110,6 +110,9 @@ def plain_costs(steps: int, **changes: Any) -> StepCosts:
             "write_seconds": 3.0,
             "read_seconds": 4.0,
             "message_seconds": 0.5,
+            # Moving a cache takes longer than any run.
+            "cache_write_seconds": 30.0,
+            "cache_read_seconds": 40.0,
             **changes,
         }
     )

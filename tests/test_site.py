@@ -12,7 +12,8 @@ import ckptplan
 from tests.support import run
 
 DOCS = Path(__file__).parent.parent / "docs"
-START = sorted((DOCS / "start").glob("*.md"))
+#: The first pages of readers: of PyTorch, of hardware, of other training loops, of the paper.
+START = [DOCS / f"{name}.md" for name in ("tutorial", "machines", "own-loop", "strategies")]
 
 
 def listed() -> list[str]:
@@ -31,7 +32,7 @@ def test_every_page_is_in_one_table_of_contents() -> None:
 
 
 def test_every_public_name_is_in_the_reference() -> None:
-    text = "".join(page.read_text() for page in (DOCS / "reference").glob("*.md"))
+    text = (DOCS / "reference.md").read_text()
     named = set(re.findall(r"^\.\. auto\w+:: ckptplan\.(\w+)$", text, re.M))
     assert named == set(ckptplan.__all__) - {"__version__"}
 
@@ -39,9 +40,9 @@ def test_every_public_name_is_in_the_reference() -> None:
 @pytest.mark.parametrize("page", START, ids=lambda page: page.stem)
 def test_the_first_page_of_a_reader_leads_on(page: Path, tmp_path: Path) -> None:
     """Its commands run as they stand, and its links lead to pages."""
-    assert (DOCS / "index.md").read_text().count(f"](start/{page.name})") == 1
+    assert (DOCS / "index.md").read_text().count(f"]({page.name})") == 1
     text = page.read_text()
-    assert len(re.findall(r"\]\(\.\./[\w/-]+\.md\)", text)) >= 4
+    assert len(re.findall(r"\]\([\w/-]+\.md[#)]", text)) >= 4
     commands = re.findall(r"^\.venv/bin/ckptplan (.*)$", text, re.M)
     assert len(commands) >= 2
     for command in commands:

@@ -80,9 +80,10 @@ class Calibrated:
     ended_by: BaseException | None = None
 
     def propose_budget(self) -> int:
-        """Return a local budget with room for a tenth of base's tapes, in bytes of two digits."""
+        """Return a local budget, in bytes of two digits, for all caches and a tenth of the tapes of base."""
         workload = self.workload
-        resident = workload.resident_bytes + workload.steps * workload.resident_bytes_per_step
+        each_step = workload.resident_bytes_per_step + workload.cache_bytes
+        resident = workload.resident_bytes + workload.steps * each_step
         resident += workload.workspace_bytes + workload.chunk_workspace_bytes
         tapes = max(0.1 * workload.steps, 4.0) * (workload.tape_bytes + workload.state_bytes)
         return int(float(f"{1.05 * (resident + tapes):.1e}"))

@@ -1,4 +1,4 @@
-"""Estimates times from rounds on a machine that others use, each with an interval (docs/calibrate.md).
+"""Estimates times from rounds on a machine that others use, each with an interval (docs/accuracy.md).
 
 Everything is measured once in each round, in turn. Two things disturb it. Other programs only ever lengthen a
 run, now one and now another; and the pace of the whole machine changes, for everything in a round alike. So

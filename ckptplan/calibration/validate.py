@@ -31,6 +31,7 @@ from ckptplan.calibration.validation import (
     shrunk_rows,
     time_rows,
 )
+from ckptplan.cost.case import Case
 from ckptplan.errors import CkptplanError, InputError
 from ckptplan.execution.backend import Backend, Environment, Gradient, Pace, Program, Report, measure_rounds
 from ckptplan.model.cell_spec import CellSpec
@@ -297,8 +298,9 @@ class _Comparison:
         plan, free = self.plan, self.backend.free_bytes()
         show = partial(format_bytes, like=find_given_memory(plan))
         present = show(free or 0)
-        # A state grows with the neurons and the batch, and so does a tape.
-        share = (self.spec.neurons * self.batch) / (_neurons_of(plan, self.spec) * (plan.workload.batch or 1))
+        # Tapes and caches grow with the neurons and the batch, as a state does.
+        costs = Case(workload=plan.workload, profile=plan.profile).costs
+        share = self.network.state_bytes / costs.remote_state_bytes
 
         def fits(candidate: Plan, times: float = 1.0) -> bool:
             return free is None or times * share * _need(candidate) <= _SHARE * free
@@ -533,12 +535,6 @@ class _Comparison:
                 f"memory took longer in each run ({shown}), as in a training loop without {KEEPS_MEMORY} "
                 "in its environment"
             )
-
-
-def _neurons_of(plan: Plan, spec: CellSpec) -> int:
-    """Return the neurons of a plan's cell, as far as it has a network; else those of the cell that runs."""
-    network = plan.workload.network
-    return spec.neurons if network is None or network.neurons is None else network.neurons
 
 
 def _need(plan: Plan) -> int:

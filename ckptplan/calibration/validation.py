@@ -180,14 +180,16 @@ def byte_rows(
     if not calibrated:
         # The resident bytes of another machine do not apply here.
         peak = replace(peak, verdict=Verdict.OTHER_MACHINE, allowed=None)
+    # The caches of some steps are larger than those of others.
+    remote_slack = memory_tolerance if plan.moves_caches else slack
     sizes = (
-        ("state", costs.state_bytes * units, counted.state_bytes),
-        (_KEPT, kept, counted.local_bytes),
-        ("remote peak", trace.remote_peak_bytes, counted.remote_bytes),
+        ("state", costs.state_bytes * units, counted.state_bytes, slack),
+        (_KEPT, kept, counted.local_bytes, slack),
+        ("remote peak", trace.remote_peak_bytes, counted.remote_bytes, remote_slack),
     )
     rows = [
-        Row.judged(name, predicted=predicted, measured=measured, unit="bytes", tolerance=slack)
-        for name, predicted, measured in sizes
+        Row.judged(name, predicted=predicted, measured=measured, unit="bytes", tolerance=tolerance)
+        for name, predicted, measured, tolerance in sizes
     ]
     return [*rows, *_count_rows(plan, counted), peak]
 

@@ -30,7 +30,7 @@ Kind: TypeAlias = Literal["gru", "lstm", "snn", "convlstm"]
 _WORKLOAD_HEAD = """A training job, for ckptplan (docs/workloads.md): sizes follow from the network.
 Step times are {times}
 Plan with it: ckptplan optimize --workload ./{file} --profile nvidia-h200"""
-_PROFILE_HEAD = """A machine and its memory, for ckptplan (docs/profiles.md): edit any number.
+_PROFILE_HEAD = """A machine and its memory, for ckptplan (docs/machines.md): edit any number.
 Say where a number comes from in a table of its own, as
   [local_bytes]
   value = "24 GB"

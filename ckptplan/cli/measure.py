@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: The default number of rounds, and the least, which quartiles need.
 REPEATS, LEAST_REPEATS = 5, 3
 _ABOUT_CELL = (
-    "A cell: lif, gru, lstm, rnn, or a factory of your own (docs/calibrate.md); jax:lif and so on in JAX."
+    "A cell: lif, gru, lstm, rnn, or a factory of your own (docs/accuracy.md); jax:lif and so on in JAX."
 )
 _ABOUT_COMPILE = "Compile pieces of so many steps; the workload's steps are then pieces."
 _ABOUT_REPEATS = f"Rounds (default: {REPEATS})."

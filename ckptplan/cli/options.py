@@ -222,8 +222,8 @@ class BudgetOptions:
         ),
     ] = None
     cache: Annotated[
-        Literal["all", "last", "segment", "none"] | None,
-        option("NAME", "Steps whose caches stay: all, last, segment, none (default: what is best)."),
+        Literal["all", "last", "segment", "none", "offloaded"] | None,
+        option("NAME", "Steps whose caches stay: all, last, segment, none; or offloaded (default: the best)."),
     ] = None
 
     def read(self) -> dict[str, Any]:

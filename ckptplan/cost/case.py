@@ -40,6 +40,8 @@ class Case:
         """
         spread = self.spread
         write, read = self.transfer_seconds
+        # T_r of the cache of a step: its share of the time that a state takes.
+        share = spread.cache_bytes / spread.state_bytes
         return StepCosts(
             steps=steps,
             resident_bytes=(
@@ -49,6 +51,9 @@ class Case:
             remote_state_bytes=spread.state_bytes * self.profile.units,
             write_seconds=write,
             read_seconds=read,
+            remote_cache_bytes=spread.cache_bytes * self.profile.units,
+            cache_write_seconds=share * write,
+            cache_read_seconds=share * read,
             overlaps_compute=self.profile.overlaps_compute,
             message_seconds=self.profile.synchronisation_seconds + self.profile.latency_seconds,
             **{name: getattr(spread, name) for name in (*_SIZES, *TIMES, *ACTION_TIMES)},

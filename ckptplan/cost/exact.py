@@ -25,13 +25,15 @@ class Counts:
 
     Arrays of shape (n,), with one entry per parameter setting, or (1,) where they are all equal. Those that are
     not given are 0. ``messages`` counts both directions; ``largest_message`` is the number of states in the
-    largest message.
+    largest message, and ``moving_caches`` of how many steps it has the caches. A checkpoint waits for these in
+    local memory. All ``offloaded_caches`` are in remote memory at a time.
     """
 
     recomputed_steps: Integers
     recomputed_without_cache: Integers = field(default_factory=_nothing)
     remote_writes: Integers = field(default_factory=_nothing)
     remote_reads: Integers = field(default_factory=_nothing)
+    offloaded_caches: Integers = field(default_factory=_nothing)
     messages: Integers = field(default_factory=_nothing)
     advances: Integers = field(default_factory=_nothing)
     chunks: Integers
@@ -40,6 +42,7 @@ class Counts:
     largest_message: Integers = field(default_factory=_nothing)
     tapes: Integers
     caches: Integers = field(default_factory=_nothing)
+    moving_caches: Integers = field(default_factory=_nothing)
     local_checkpoints: Integers = field(default_factory=_nothing)
     remote_checkpoints: Integers = field(default_factory=_nothing)
 
@@ -87,14 +90,24 @@ def price(counts: Counts, costs: StepCosts) -> Cost:
     costs, which the search uses to prune. If transfers overlap compute, the local peak includes two buffers
     (``cost/overlap.py``, which then also gives the seconds).
     """
-    # local peak = M_others + checkpoints M_s + tapes M_a + caches M_r (+ 2 largest_message M_s, the buffers)
-    local = costs.resident_bytes + counts.local_checkpoints * costs.state_bytes
+    # local peak = M_others + checkpoints M_s + tapes M_a + caches M_r, or M_s + moving M_r before that,
+    # (+ 2 (largest_message M_s + moving M_r), the buffers)
+    moving = counts.moving_caches * costs.cache_bytes
+    local = np.maximum(
+        counts.local_checkpoints * costs.state_bytes
+        + counts.tapes * costs.tape_bytes
+        + counts.caches * costs.cache_bytes,
+        (counts.moving_caches > 0) * costs.state_bytes + moving,
+    )
     if costs.overlaps_compute:
-        local = local + 2 * counts.largest_message * costs.state_bytes
+        local = local + 2 * (counts.largest_message * costs.state_bytes + moving)
+    remote = counts.remote_checkpoints * costs.remote_state_bytes
     return Cost(
         seconds=costs.serial_seconds(counts),
-        local_peak_bytes=local + counts.tapes * costs.tape_bytes + counts.caches * costs.cache_bytes,
-        remote_peak_bytes=counts.remote_checkpoints * costs.remote_state_bytes + np.zeros_like(counts.tapes),
+        local_peak_bytes=costs.resident_bytes + local,
+        remote_peak_bytes=remote
+        + counts.offloaded_caches * costs.remote_cache_bytes
+        + np.zeros_like(counts.tapes),
     )
 
 

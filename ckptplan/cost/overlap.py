@@ -25,11 +25,15 @@ Seconds: TypeAlias = npt.NDArray[np.floating[Any]]
 
 
 class Transfers(NamedTuple):
-    """``number`` messages of ``states`` states, and ``seconds`` of compute after each; arrays of shape (n,)."""
+    """``number`` messages of ``states`` states, and ``seconds`` of compute after each; arrays of shape (n,).
+
+    A message also has the caches of ``caches`` steps.
+    """
 
     number: Integers
     states: Integers
     seconds: Seconds
+    caches: Integers | int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +64,16 @@ def overlapped_seconds(timing: TransferTiming, *, counts: Counts, costs: StepCos
     """
 
     def write(group: Transfers) -> Seconds:
-        return costs.message_seconds + group.states * costs.write_seconds
+        return (
+            costs.message_seconds
+            + group.states * costs.write_seconds
+            + group.caches * costs.cache_write_seconds
+        )
 
     def read(group: Transfers) -> Seconds:
-        return costs.message_seconds + group.states * costs.read_seconds
+        return (
+            costs.message_seconds + group.states * costs.read_seconds + group.caches * costs.cache_read_seconds
+        )
 
     turn = timing.turn
     waits = turn.number * wait_for(write(turn) + read(turn), turn.seconds)
@@ -81,13 +91,16 @@ def wait_for(transfer: Quantity, compute: Quantity) -> Seconds:
     return waits
 
 
-def least_overlapped_seconds(counts: Counts, costs: StepCosts, *, last_states: Integers) -> Seconds:
+def least_overlapped_seconds(
+    counts: Counts, costs: StepCosts, *, last_states: Integers, last_caches: Integers
+) -> Seconds:
     """Return a lower bound for a box of settings.
 
     Arguments:
         counts: lower bounds of the counts; arrays of shape (n,).
         costs: the costs of the elementary actions.
         last_states: the most states that the last write moves, of shape (n,).
+        last_caches: the most steps whose caches the last write moves, of shape (n,).
 
     Only the forward sweep runs before that write starts, and no read ends before it has. With B the compute of
     reversing all steps, w and r the times of the message that is written last and read first, W and R those of
@@ -98,10 +111,19 @@ def least_overlapped_seconds(counts: Counts, costs: StepCosts, *, last_states: I
     The first two are close where only writes, or only reads, are hidden.
     """
     messages = 0.5 * counts.messages
-    writes = counts.remote_writes * costs.write_seconds + messages * costs.message_seconds
-    reads = counts.remote_reads * costs.read_seconds + messages * costs.message_seconds
+    writes = (
+        counts.remote_writes * costs.write_seconds
+        + counts.offloaded_caches * costs.cache_write_seconds
+        + messages * costs.message_seconds
+    )
+    reads = (
+        counts.remote_reads * costs.read_seconds
+        + counts.offloaded_caches * costs.cache_read_seconds
+        + messages * costs.message_seconds
+    )
     # W - w and R - r: that message is the largest.
     others = np.maximum(0, counts.remote_writes - last_states)
+    other_caches = np.maximum(0, counts.offloaded_caches - last_caches)
     latency = np.maximum(0.0, messages - 1) * costs.message_seconds
     # Nothing is recorded, loaded or run again before the last write starts.
     after = (
@@ -111,8 +133,11 @@ def least_overlapped_seconds(counts: Counts, costs: StepCosts, *, last_states: I
         + counts.local_loads * costs.load_seconds
     )
     bounds: list[Quantity] = [
-        costs.steps * costs.forward_seconds + others * costs.read_seconds + latency,
-        others * costs.write_seconds + latency + after,
+        costs.steps * costs.forward_seconds
+        + others * costs.read_seconds
+        + other_caches * costs.cache_read_seconds
+        + latency,
+        others * costs.write_seconds + other_caches * costs.cache_write_seconds + latency + after,
         writes + reads,
     ]
     # Slightly less, since the sums of a point are rounded in another order.

@@ -82,7 +82,7 @@ class CountedSizes:
     resident_bytes: int
     resident_bytes_per_step: int
     workspace_bytes: int
-    #: Always 0: saved outputs of a ``ChunkCell`` are counted in ``resident_bytes_per_step``.
+    #: Outputs of a step that a ``ChunkCell`` saves and that plans may drop.
     cache_bytes: int = 0
     #: The workspace that a chunk of several steps needs beyond that of a single step.
     chunk_workspace_bytes: int = 0

@@ -43,7 +43,7 @@ def execute(
     save: Move | None = None,
     load: Move | None = None,
     free: Move | None = None,
-    transfer: Callable[[tuple[int, ...], Tier, Tier], object] | None = None,
+    transfer: Callable[..., object] | None = None,
     state: State | None = None,
     until: Callable[[int], object] | None = None,
     expect: Callable[[int], object] | None = None,
@@ -63,6 +63,8 @@ def execute(
         free: ``free(state, tier)`` drops a kept state.
         transfer: ``transfer(states, source, target)`` moves kept states in one message. Plans of
             ``hierarchical``, some of solved strategies, and ``online`` with remote memory have such actions.
+            If caches move, it is called as ``transfer(states, source, target, caches=(start, stop))`` where
+            those of steps start to stop-1 move in the same message.
         state: in place of ``save``, ``load``, ``free`` and ``transfer``, two functions: ``get()`` returns the
             working state, ``set(kept)`` makes a kept state the working state. Copies of it are kept in host
             memory (``copy.deepcopy``) until they are freed or the run ends.
@@ -103,6 +105,12 @@ def execute(
             "does not take cached=, and the schedule keeps the caches of some steps only",
             field="advance",
             accepted="advance(start, stop, cached=None)",
+        )
+    if isinstance(plan, Plan | Schedule) and plan.moves_caches and not _accepts(calls["transfer"], "caches"):
+        raise InputError(
+            "does not take caches=, and the schedule moves the caches of steps to remote memory and back",
+            field="transfer",
+            accepted="transfer(states, source, target, caches=None), or a plan whose cache is not 'offloaded'",
         )
     run = _Run(calls, Lookahead(iter(source())), expect=expect, sink=sink)
     try:
@@ -204,8 +212,8 @@ class _Run:
             start = perf_counter() - began
             # Functions bear the names of actions, and take their fields.
             fields = {name: getattr(action, name) for name in action.__slots__}
-            cached = fields.pop("cached", None)
-            given = {} if cached is None else {"cached": cached}
+            caches = {name: fields.pop(name, None) for name in ("cached", "caches")}
+            given = {name: value for name, value in caches.items() if value is not None}
             self._calls[type(action).__name__.lower()](*fields.values(), **given)
             if self._sink is not None and self._simulated is not None:
                 end = perf_counter() - began
@@ -214,8 +222,8 @@ class _Run:
                 self._announce()
 
     def _announce(self) -> None:
-        if self._expect is not None and (states := self._waiting.next_message()):
-            self._expect(states[0])
+        if self._expect is not None and (message := self._waiting.next_message()) and message.states:
+            self._expect(message.states[0])
 
 
 class _Kept:

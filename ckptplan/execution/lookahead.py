@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from ckptplan.schedule.actions import Action, Load, Tier, Transfer
+
+
+class Message(NamedTuple):
+    """States that move together, and the range of steps whose caches move with them."""
+
+    states: tuple[int, ...]
+    caches: tuple[int, int] | None = None
 
 
 class Lookahead(Iterator[Action]):
@@ -18,22 +26,22 @@ class Lookahead(Iterator[Action]):
     def __next__(self) -> Action:
         return self._waiting.popleft() if self._waiting else next(self._actions)
 
-    def next_message(self) -> tuple[int, ...]:
-        """Return the states that are read next from remote memory together, () if none are."""
+    def next_message(self) -> Message | None:
+        """Return what is read next from remote memory together, None if nothing is."""
         for action in self._waiting:
-            if states := _list_read(action):
-                return states
+            if message := _find_message(action):
+                return message
         for action in self._actions:
             self._waiting.append(action)
-            if states := _list_read(action):
-                return states
-        return ()
+            if message := _find_message(action):
+                return message
+        return None
 
 
-def _list_read(action: Action) -> tuple[int, ...]:
+def _find_message(action: Action) -> Message | None:
     match action:
         case Load(number, Tier.REMOTE):
-            return (number,)
-        case Transfer(numbers, Tier.REMOTE, _):
-            return numbers
-    return ()
+            return Message((number,))
+        case Transfer(numbers, Tier.REMOTE, _, caches):
+            return Message(numbers, caches)
+    return None

@@ -218,6 +218,8 @@ class _Translator:
         while action is not None:
             if isinstance(action, Advance) and action.cached is not None:
                 raise _refuse("the caches of some steps are not kept (plan with cache='all')")
+            if isinstance(action, Transfer) and action.caches is not None:
+                raise _refuse("caches move to remote memory (plan with cache='all')")
             following = next(ahead, None)
             merged = _merge(action, following)
             if merged is not None:

@@ -30,7 +30,7 @@ from ckptplan.jax import bptt
 from ckptplan.jax.api import with_loss
 from ckptplan.jax.footprint import StepFootprint, choose_footprint, measure_step
 from ckptplan.jax.jaxprs import replace_loop
-from ckptplan.jax.leaves import differentiable, has_gradient
+from ckptplan.jax.leaves import byte_size, differentiable, has_gradient
 from ckptplan.jax.limit import Ways
 from ckptplan.jax.new_memory import KEEPS_MEMORY, count_new_pages, time_new_page
 from ckptplan.jax.planned_scan import trace_scan
@@ -61,6 +61,11 @@ class JaxNetwork:
     parameters: tuple[jax.Array, ...]
     state: Any
     make_inputs: Callable[[int], Any]
+
+    @property
+    def state_bytes(self) -> int:
+        """The bytes of the arrays of a state."""
+        return max(1, byte_size(jax.tree.leaves(self.state)))
 
     def inputs(self, steps: int) -> Any:
         """Return inputs for ``steps`` steps, time first. Raises InputError if they cannot be made."""
@@ -219,7 +224,7 @@ def compile_sweep(network: JaxNetwork, plan: Schedule, *, tape: Tape | None = No
 
     def sweep(parameters: Any, state: Any, xs: Any) -> Any:
         function = network.under(plan, tape=tape)
-        return jax.vjp(lambda some: function(some, state, xs), parameters)
+        return jax.vjp(lambda weights: function(weights, state, xs), parameters)
 
     return _compile(sweep, network, network.inputs(plan.steps))
 

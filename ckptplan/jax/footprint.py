@@ -84,9 +84,9 @@ class StepFootprint:
         table = self.tabulate(plan)
         return plan.predicted.local_peak_bytes + table.buffer_bytes - table.held_bytes
 
-    def add(self, more: int) -> StepFootprint:
+    def add(self, size: int) -> StepFootprint:
         """Return one with so many bytes more of workspace, or less."""
-        return replace(self, workspace_bytes=max(0, self.workspace_bytes + more))
+        return replace(self, workspace_bytes=max(0, self.workspace_bytes + size))
 
     @property
     def name(self) -> str:

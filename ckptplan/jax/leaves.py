@@ -56,11 +56,11 @@ def set_weak(leaf: Any) -> Any:
 def split(leaves: Sequence[Any], *counts: int) -> tuple[Arrays, ...]:
     """Return groups with these numbers of leaves, and the remaining leaves."""
     parts: list[Arrays] = []
-    rest = tuple(leaves)
+    remaining = tuple(leaves)
     for count in counts:
-        parts.append(rest[:count])
-        rest = rest[count:]
-    return (*parts, rest)
+        parts.append(remaining[:count])
+        remaining = remaining[count:]
+    return (*parts, remaining)
 
 
 def bytes_of(leaf: Any) -> int:

@@ -391,15 +391,15 @@ def count_bytes(program: LoopProgram, *, batch: Batch) -> int:
     )
     lowered = jax.jit(batch.spread(partial(_run_both_passes, program))).lower(*batch.enlarge(given))
     # A first state that is a constant of the program is copied; here it is an argument.
-    more = batch.size * byte_size(step.state) + _SMALL_BYTES
+    bytes_beside = batch.size * byte_size(step.state) + _SMALL_BYTES
     options: dict[str, str | bool] = {}
     if jax.default_backend() == "cpu":
         has_small = any(kind in lowered.as_text() for kind in _SMALL_TYPES)
         options = _QUICKLY if has_small else _MORE_QUICKLY
         # There, arrays in host memory are temporary arrays.
-        more -= program.host_bytes
+        bytes_beside -= program.host_bytes
     memory: Any = lowered.compile(compiler_options=options).memory_analysis()
-    return int(memory.temp_size_in_bytes + memory.output_size_in_bytes + more)
+    return int(memory.temp_size_in_bytes + memory.output_size_in_bytes + bytes_beside)
 
 
 def _run_both_passes(program: LoopProgram, *given: Any) -> Any:
@@ -410,7 +410,7 @@ def _run_both_passes(program: LoopProgram, *given: Any) -> Any:
     results = tuple(pick(leaves, differentiable(leaves)) for leaves in (after, outputs))
 
     def loss(*results: Arrays) -> Any:
-        leaves = (jnp.abs(leaf) for some in results for leaf in some if leaf.size)
+        leaves = (jnp.abs(leaf) for result in results for leaf in result if leaf.size)
         return sum(jnp.mean(jnp.square(widen(leaf))) for leaf in leaves)
 
     value, (final, stacked) = jax.value_and_grad(loss, (0, 1))(*results)

@@ -235,8 +235,8 @@ class _Writer:
             self._hold(-self._state_bytes)
         self._slots[tier].give(slot)
 
-    def _hold(self, more: int) -> None:
-        self._held += more
+    def _hold(self, size: int) -> None:
+        self._held += size
         self._most = max(self._most, self._held)
 
     def _move(self, state: int, source: Tier, target: Tier) -> None:

@@ -177,7 +177,7 @@ def _split(length: Any, free: Any) -> Any:
 
     As few as keep the fewest runs (``revolve.split``).
     """
-    length, free = (one.astype(jnp.uint32) for one in (length, free))
+    length, free = (number.astype(jnp.uint32) for number in (length, free))
 
     def is_short(level: Any) -> Any:
         # A single slot takes as many runs as there are steps.
@@ -187,10 +187,10 @@ def _split(length: Any, free: Any) -> Any:
         """From C(free + k, free) and the two before it to the next k; beyond 2**31 - 1, that."""
         k, _, before, reach = level
         k = k + 1
-        whole, rest = reach // k, reach % k
+        whole, remainder = reach // k, reach % k
         large = reach.astype(jnp.float32) / k * (free + k) >= _MOST
         # Below that, no product is beyond 32 bits.
-        following = jnp.where(large, _MOST, whole * (free + k) + rest * (free + k) // k)
+        following = jnp.where(large, _MOST, whole * (free + k) + remainder * (free + k) // k)
         return k, before, reach, following.astype(jnp.uint32)
 
     one = jnp.ones_like(free)

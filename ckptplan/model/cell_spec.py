@@ -140,16 +140,16 @@ def import_factory(name: str, *, factory: str) -> Callable[..., Any]:
         # An installed program does not search the current folder.
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
     try:
-        found = getattr(import_module(module), attribute)
+        imported = getattr(import_module(module), attribute)
     except Exception as error:
         # An import may raise anything.
         likely = module.removesuffix(".py").removeprefix("./").replace("/", ".")
         hint = "" if likely == module else f". Did you mean '{likely}:{attribute}'?"
         text = f"{quote_value(name)} cannot be imported: {type(error).__name__}: {error}{hint}"
         raise refuse(text) from error
-    if not callable(found):
+    if not callable(imported):
         raise refuse(f"{quote_value(name)} cannot be called", accepted=factory)
-    return found  # type: ignore[no-any-return]
+    return imported  # type: ignore[no-any-return]
 
 
 #: What ``blame_cell`` says of a cell that is not accepted.
@@ -205,6 +205,6 @@ def _choose_settings(make: Callable[..., Any], settings: Mapping[str, Any]) -> d
         takes = inspect.signature(make).parameters
     except (TypeError, ValueError):  # as for some builtins
         return {}
-    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in takes.values()):
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in takes.values()):
         return dict(settings)
     return {name: value for name, value in settings.items() if name in takes}

@@ -55,7 +55,8 @@ ScheduleParameters = Annotated[
 ]
 _KEPT_CACHES = (
     "the caches that stay until they are used: of all steps, of the last cached_steps, of these and of each "
-    "segment that is swept again, or of recorded steps only"
+    "segment that is swept again, of recorded steps only, or of all but the first offloaded_steps, whose "
+    "caches move to remote memory and back"
 )
 
 
@@ -135,7 +136,12 @@ class Plan(DrawnOnFigure, CheckedModel):
     @property
     def drops_caches(self) -> bool:
         """Whether a run keeps the caches of some of its steps only."""
-        return self.cache != "all"
+        return self.cache not in ("all", "offloaded")
+
+    @property
+    def moves_caches(self) -> bool:
+        """Whether caches move to remote memory."""
+        return self.cache == "offloaded"
 
     @model_validator(mode="after")
     def _steps_are_those_of_the_workload(self) -> Self:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ckptplan.model.checked import Bytes, JoinedText, Seconds, Text
+from ckptplan.model.checked import IF_ANY, Bytes, JoinedText, Seconds, Text
 from ckptplan.model.record import MappingRecord
 from ckptplan.units import MAX_BYTES
 
@@ -19,8 +19,9 @@ class Totals:
     Local bytes are per unit and include the resident ones; remote bytes count all units.
     ``recomputed_steps`` counts all runs of steps after their first. ``recomputed_without_cache`` counts the
     runs among them that find no cache, and so take as long as a first run. ``remote_writes`` and
-    ``remote_reads`` count states, and ``messages`` counts both directions together. ``advances``, ``chunks``
-    (recorded runs of steps), ``local_saves`` and ``local_loads`` count actions.
+    ``remote_reads`` count states, and ``messages`` counts both directions together. ``offloaded_caches`` counts
+    the steps whose caches move to remote memory and back. ``advances``, ``chunks`` (recorded runs of steps),
+    ``local_saves`` and ``local_loads`` count actions.
     """
 
     seconds: float
@@ -30,6 +31,7 @@ class Totals:
     recomputed_without_cache: int = 0
     remote_writes: int
     remote_reads: int
+    offloaded_caches: int = 0
     messages: int
     advances: int
     chunks: int
@@ -65,6 +67,9 @@ class Predicted(MappingRecord):
     ] = 0
     remote_writes: Annotated[_Events, Field(description="states written to remote memory")]
     remote_reads: Annotated[_Events, Field(description="states read from remote memory")]
+    offloaded_caches: Annotated[
+        _Events, IF_ANY, Field(description="steps whose caches move to remote memory and back")
+    ] = 0
     messages: Annotated[_Events, Field(description="messages to and from remote memory, both ways together")]
     paper: Annotated[
         PaperPrediction | None, Field(description="the printed equations; none where the paper has none")

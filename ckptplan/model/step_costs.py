@@ -15,7 +15,8 @@ Counted: TypeAlias = Any
 class StepCosts(CheckedModel):
     """Bytes and seconds of the elementary actions (docs/schedule-format.md).
 
-    Bytes are per unit, except ``remote_state_bytes``, which counts all units, as remote memory does.
+    Bytes are per unit, except ``remote_state_bytes`` and ``remote_cache_bytes``, which count all units, as
+    remote memory does.
     ``resident_bytes`` is everything that stays: the fixed part, the part per step times T, and workspace.
     Schedules that record several steps at once need ``chunk_bytes`` besides. The cache of a step takes
     ``cache_bytes`` of local memory. With its cache a step runs again in ``recompute_seconds``, without it in
@@ -32,12 +33,15 @@ class StepCosts(CheckedModel):
     resident_bytes: Bytes = Field(default=0, description="M_others on one unit, for all steps")
     chunk_bytes: Bytes = Field(default=0, description="workspace of chunks of several steps on one unit")
     remote_state_bytes: PositiveBytes = Field(description="one state, all units together")
+    remote_cache_bytes: Bytes = Field(default=0, description="the cache of a step, all units together")
     forward_seconds: Seconds = Field(description="f")
     backward_seconds: Seconds = Field(description="b")
     recompute_seconds: Seconds = Field(description="r")
     record_overhead_seconds: Seconds = Field(default=0.0, description="o")
     write_seconds: Seconds = Field(default=0.0, description="T_c, one state to remote memory")
     read_seconds: Seconds = Field(default=0.0, description="T_c, one state from remote memory")
+    cache_write_seconds: Seconds = Field(default=0.0, description="T_r, the cache of a step to remote memory")
+    cache_read_seconds: Seconds = Field(default=0.0, description="T_r, the cache of a step from remote memory")
     message_seconds: Seconds = Field(default=0.0, description="T_s + latency, once per message either way")
     advance_seconds: Seconds = Field(default=0.0, description="each Advance, in addition to its steps")
     chunk_seconds: Seconds = Field(default=0.0, description="each Record with its Backward, besides its steps")
@@ -47,7 +51,10 @@ class StepCosts(CheckedModel):
 
     @model_validator(mode="after")
     def _countable(self) -> Self:
-        largest = max(self.state_bytes + self.tape_bytes + self.cache_bytes, self.remote_state_bytes)
+        largest = max(
+            self.state_bytes + self.tape_bytes + self.cache_bytes,
+            self.remote_state_bytes + self.remote_cache_bytes,
+        )
         if self.steps * largest + self.resident_bytes + self.chunk_bytes > MAX_BYTES:
             raise InputError(
                 f"{self.steps:,} steps of {largest:,} bytes are more than 2**62 bytes in all, "
@@ -100,14 +107,16 @@ class StepCosts(CheckedModel):
     def serial_seconds(self, counts: Counted) -> Any:
         """Return the time of one batch with transfers and compute in sequence (docs/equations.md).
 
-        seconds = T (f + o + b) + again + writes T_c + reads T_c + messages (T_s + latency) + actions,
-        where T_c of a write and of a read may differ.
+        seconds = T (f + o + b) + again + writes T_c + reads T_c + offloaded (T_r + T_r)
+                  + messages (T_s + latency) + actions,
+        where T_c and T_r of a write and of a read may differ.
         """
         return (
             self.sweep_seconds
             + self.again_seconds(counts)
             + counts.remote_writes * self.write_seconds
             + counts.remote_reads * self.read_seconds
+            + counts.offloaded_caches * (self.cache_write_seconds + self.cache_read_seconds)
             + counts.messages * self.message_seconds
             + self.action_seconds(counts)
         )

@@ -98,14 +98,6 @@ class PaperSetting(Case):
         return PaperSetting(workload=workload, profile=self.profile)
 
     @property
-    def with_caches(self) -> PaperSetting:
-        """The same job with the spikes as caches, of which each plan keeps those that pay (docs/cache.md)."""
-        if self.workload.network is None:
-            raise _no_network(self.workload)
-        network = self.workload.network.replace(spikes=None)
-        return PaperSetting(workload=self.workload.replace(network=network, basis={}), profile=self.profile)
-
-    @property
     def neurons(self) -> int:
         """Neurons of the network, all layers and units together. Raises InputError without a network."""
         if self.workload.network is None:

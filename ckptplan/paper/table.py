@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from ckptplan.paper.claim import FITTED_MEMORY, Claim, Reading, Unit
+from ckptplan.paper.claim import Claim, Reading, Unit
 from ckptplan.paper.figures import PaperFigure
-from ckptplan.paper.setting import MOST_STEPS, PaperSetting
+from ckptplan.paper.setting import PaperSetting
 from ckptplan.report.blocks import Block, Cell, Field, Heading, Paragraph, Style, Table, make_facts
 from ckptplan.report.formats import View
 from ckptplan.units import format_bytes, format_count, format_percent, format_seconds
@@ -189,57 +189,43 @@ def _generate_figure_rows(figure: PaperFigure) -> Iterable[dict[str, Any]]:
 
 
 _PAGE = """\
-# The paper's figures and claims, from the model
+# The paper's claims and figures
 
-Bencheikh, Finkbeiner, Neftci 2024 ([arXiv 2412.11810](https://arxiv.org/abs/2412.11810)), beside what the \
-model computes for `{workload}` on `{profile}`. `{page_command}` writes this page, `{claims_command}` all \
-claims with their reasons, `{points_command}` the points of a figure.
+This page compares the claims of Bencheikh, Finkbeiner and Neftci 2024 \
+([arXiv 2412.11810](https://arxiv.org/abs/2412.11810)) with the model's numbers for `{workload}` on \
+`{profile}`. `{page_command}` writes this page. `{claims_command}` prints every claim with its reason, and \
+`{points_command}` the points of a figure. `ckptplan workloads show {workload}` and \
+`ckptplan profiles show {profile}` list the inputs with their sources.
 
 ## Claims
 
-{summary}. The verdict says whether the model's number is in the range that the statement is read as:
+{summary}. A claim agrees if the model's number lies in the range of the column "read as".
 
-- **Agrees by fit**: an input that is not published was chosen so that the claim holds (*fitted* below). \
-Such an agreement tests nothing.
-- **An input**: {judged} compare the paper's words with a number that the workload assumes. The verdict \
-tests the paper, not the model.
-- An asterisk marks numbers that depend on inputs that are assumed, not published.
-- "Not significant", "almost" and the like are read as up to 10 %, "unaffected" as up to 1 %.
-- The model is the exact one of [equations](equations.md); the column "equations" has the value of the \
-printed equation, if there is one.
+- *Agrees by fit*: an unpublished input, which the JSON names, was chosen so that the claim holds. The \
+agreement tests nothing.
+- Claims {judged} judge an input: they compare the paper's words with a number that the workload assumes.
+- An asterisk marks a number that depends on assumed inputs.
+- "Not significant" and "almost" are read as up to 10 %, "unaffected" as up to 1 %.
+- "Model" is the [exact model](equations.md). The JSON also has the values of the printed equations.
 
-All inputs with their origins: `ckptplan workloads show {workload}`, `ckptplan profiles show {profile}`.
-
-| | section | claim | paper | read as | model | equations | verdict |
-|---:|---|---|---|---|---:|---:|---|
+| | claim | paper | read as | model | verdict |
+|---:|---|---|---|---:|---|
 {table}
 
 ## Where they disagree
 
 {disagreeing}
 
-## Where they agree by fit
+## Figures
 
-{fitted}
+The figures show the model's results; the paper's own figures were measured. Filled markers fit the tile, \
+hollow ones do not. `{figure_command}` prints the settings of a figure.
 
-## The content of the paper's figures
+{figures}"""
 
-These show the model's results; the paper's own were measured.
 
-{figures}
-## What the cache decision adds
-
-In the paper the spikes of all steps stay in local memory. If the plan decides which of these \
-[caches](cache.md) stay (`{caches_command}`), remote memory alone ends the curves of figure 2 for three \
-strategies, and the best settings of figure 4 are quicker:
-
-| strategy | largest T | so chosen | time over base at T = {long:,} | so chosen | T = {longer:,}, so chosen |
-|---|---:|---:|---:|---:|---:|
-{caches}
-"""
-
-#: The strategies of the paper that keep caches, and the lengths at which their times are shown.
-_WITH_CACHES, _LONG, _LONGER = ("standard", "remote", "hierarchical", "double"), 4096, 10_000
+#: The columns of the claims on the page.
+_PAGE_COLUMNS = ("number", "claim", "paper", "read as", "model", "verdict")
 
 
 def render_page(
@@ -250,9 +236,9 @@ def render_page(
     def command(**arguments: object) -> str:
         return " ".join(["ckptplan paper", *(str(Argument(*item)) for item in arguments.items())])
 
-    rows = (" | ".join(_make_record(claim, mark=r"\*").values()) for claim in claims)
+    rows = (" | ".join(_make_record(claim, mark=r"\*")[name] for name in _PAGE_COLUMNS) for claim in claims)
     shown = (
-        f"### Figure {figure.number}. {figure.title}\n\n![{figure.title}]({picture})\n\n{figure.caption}\n"
+        f"**Figure {figure.number}.** {figure.title}\n\n![Figure {figure.number}]({picture})\n"
         for figure, picture in zip(figures, pictures, strict=True)
     )
     return _PAGE.format(
@@ -263,51 +249,18 @@ def render_page(
         page_command=command(markdown="FILE"),
         claims_command=command(format="json"),
         points_command=command(figure=4, format="csv"),
+        figure_command=command(figure=4),
         table="\n".join(f"| {row} |" for row in rows),
-        disagreeing="\n".join(_render_notes(claims, verdict="disagrees")),
-        fitted="\n".join(_render_notes(claims, verdict="agrees by fit")),
+        disagreeing="\n".join(_render_disagreements(claims)),
         figures="\n".join(shown),
-        caches_command=f"ckptplan optimize {Argument('strategies', ','.join(_WITH_CACHES))}",
-        long=_LONG,
-        longer=_LONGER,
-        caches="\n".join(_render_caches(setting)),
     )
 
 
-def _render_caches(setting: PaperSetting) -> Iterator[str]:
-    """Yield a row for each strategy: its largest T and its times, without and with the decision."""
-    decides = setting.with_caches
-
-    def format_largest(there: PaperSetting, name: str) -> str:
-        largest = there.find_largest_steps(name)
-        return f"over {MOST_STEPS:,}" if largest >= MOST_STEPS else f"{largest:,}"
-
-    def format_overhead(there: PaperSetting, name: str, steps: int) -> str:
-        question = there.replace(steps=steps)
-        return (
-            format_percent(question.best(name).overhead) if question.question(name).fits() else "does not fit"
-        )
-
-    for name in _WITH_CACHES:
-        cells = (
-            name,
-            format_largest(setting, name),
-            format_largest(decides, name),
-            format_overhead(setting, name, _LONG),
-            format_overhead(decides, name, _LONG),
-            format_overhead(decides, name, _LONGER),
-        )
-        yield f"| {' | '.join(cells)} |"
-
-
-def _render_notes(claims: Sequence[Claim], *, verdict: str) -> Iterator[str]:
+def _render_disagreements(claims: Sequence[Claim]) -> Iterator[str]:
     for claim in claims:
-        if claim.verdict == verdict:
-            names = ", ".join(f"`{name}`" for name in claim.fitted)
-            inputs = "resident bytes" if claim.fitted == FITTED_MEMORY else names
+        if claim.verdict == "disagrees":
             # Not a Markdown list, which would renumber the claims.
-            note = f'**{claim.number}.** *"{claim.quote}"* {claim.why}'
-            yield f"{note} Fitted: {inputs}.\n" if inputs else f"{note}\n"
+            yield f'**{claim.number}.** *"{claim.quote}"* {claim.why}\n'
 
 
 def _summarize(claims: Sequence[Claim]) -> str:

@@ -1,6 +1,6 @@
 """How far measured times may move a plan: the interval of its seconds, and whether the choice depends on it.
 
-A calibration knows each time within an interval (docs/calibrate.md). Plans consist of the same times, each a
+A calibration knows each time within an interval (docs/accuracy.md). Plans consist of the same times, each a
 number of times, so two of them differ by
 
     seconds(x) - seconds(y) = sum over times of (count in x - count in y) time.

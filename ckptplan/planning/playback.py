@@ -207,11 +207,11 @@ def list_same_schedules(plans: Iterable[Plan]) -> dict[str, tuple[str, ...]]:
     return {name: tuple(other for other in group if other != name) for group in groups for name in group}
 
 
-def _is_same(one: Plan, other: Plan) -> bool:
-    if one.steps != other.steps or any(one.predicted[name] != other.predicted[name] for name in _COUNTS):
+def _is_same(plan: Plan, other: Plan) -> bool:
+    if plan.steps != other.steps or any(plan.predicted[name] != other.predicted[name] for name in _COUNTS):
         return False
-    if not math.isclose(one.predicted.seconds, other.predicted.seconds, rel_tol=COUNT_ROUNDING):
+    if not math.isclose(plan.predicted.seconds, other.predicted.seconds, rel_tol=COUNT_ROUNDING):
         return False
-    pairs = zip_longest(actions(one), actions(other))
+    pairs = zip_longest(actions(plan), actions(other))
     # A further pair means that the schedules are longer than what is compared.
     return all(mine == others for mine, others in islice(pairs, _MOST_COMPARED)) and next(pairs, None) is None

@@ -57,7 +57,7 @@ def add_suggestions(infeasible: Infeasible, *, request: Request) -> Infeasible:
     return infeasible
 
 
-def _choose(found: Iterable[Suggestion], *, most: float) -> list[Suggestion]:
+def _choose(suggestions: Iterable[Suggestion], *, most: float) -> list[Suggestion]:
     """Return the first suggestions that are of use, at most two with the same change.
 
     Left out are plans that take far too long, and memory that nobody has. If nothing else remains, return the
@@ -65,13 +65,13 @@ def _choose(found: Iterable[Suggestion], *, most: float) -> list[Suggestion]:
     """
     kept: list[Suggestion] = []
     others: list[Suggestion] = []
-    for one in found:
-        if one["change"] in ("local_bytes", "remote_bytes") and one["value"] >= _PETABYTE:
+    for suggestion in suggestions:
+        if suggestion["change"] in ("local_bytes", "remote_bytes") and suggestion["value"] >= _PETABYTE:
             continue
-        if one["overhead"] > most:
-            others.append(one)
-        elif sum(one["change"] == each["change"] for each in kept) < 2:
-            kept.append(one)
+        if suggestion["overhead"] > most:
+            others.append(suggestion)
+        elif sum(suggestion["change"] == each["change"] for each in kept) < 2:
+            kept.append(suggestion)
         if len(kept) == _MOST:
             break
     return kept or sorted(others, key=lambda suggestion: float(suggestion["overhead"]))[:1]
@@ -99,9 +99,9 @@ class _Remedies:
         """Yield the changes that help: those of strategies and limits, of the job's size, of the machine."""
         changed = (self._plan(*change) for change in self._list_changes())
         reduced = chain.from_iterable(map(self._reduce, get_args(_Size)))
-        for found in chain(changed, reduced, self._move_to_other_profile()):
-            if found is not None:
-                yield found
+        for suggestion in chain(changed, reduced, self._move_to_other_profile()):
+            if suggestion is not None:
+                yield suggestion
 
     def _list_changes(self) -> Iterator[tuple[Change, Any, Question]]:
         """Yield changes of strategies and limits: what to change, the value, and the question with it."""

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeAlias
 from ckptplan.model.prediction import COUNTS, Totals
 from ckptplan.model.split import Where
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.recursion.problem import MOST_PLAYED
 from ckptplan.recursion.tree import Piece, Tree, unfold
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.simulator import play
@@ -38,6 +39,11 @@ class Tally(NamedTuple):
     def messages(self) -> int:
         """Messages in both directions: each state is one of its own."""
         return self.remote_writes + self.remote_reads
+
+    @property
+    def offloaded_caches(self) -> int:
+        """The steps whose caches move: none."""
+        return 0
 
 
 #: What a part consists of, each with how often.
@@ -155,15 +161,11 @@ class _TreeCounter:
 
         Where caches are kept, those of its steps are among them.
         """
-        (where, steps, _, _), start, unsaved, _ = piece
+        (where, steps, _, _), start, unsaved, *_ = piece
         local = self.state_bytes if where is Where.LOCAL and not unsaved else 0
         if keeps and self.cache_bytes:
             local += (steps * self.chunk - (0 if start else self.missing)) * self.cache_bytes
         return local, int(where is Where.REMOTE)
-
-
-#: The longest schedule whose time may be found by simulation, and the steps of all those of a front together.
-MOST_PLAYED = 200_000
 
 
 def memory_variants(costs: StepCosts) -> tuple[bool, ...]:
@@ -178,7 +180,7 @@ def memory_variants(costs: StepCosts) -> tuple[bool, ...]:
 
 
 def price_tree(tree: Tree, *, costs: StepCosts) -> Totals:
-    """Return the cost of a tree: counted part by part, or simulated if its transfers overlap compute."""
+    """Return the cost of a tree: counted part by part, or simulated if transfers overlap or move caches."""
     if is_played(tree, costs=costs):
         return play(tree.actions(), costs=costs)
     return _price_counts(_tally_at(tree, costs), costs)
@@ -186,6 +188,8 @@ def price_tree(tree: Tree, *, costs: StepCosts) -> Totals:
 
 def is_played(tree: Tree, *, costs: StepCosts) -> bool:
     """Return whether only a simulation gives the cost of a tree."""
+    if tree.offloads:
+        return True
     counted = _tally_at(tree, costs)
     return costs.overlaps_compute and counted.remote_writes + counted.remote_reads > 0
 

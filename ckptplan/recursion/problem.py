@@ -21,6 +21,8 @@ from ckptplan.recursion.tree import Tree, UnitSizes
 #: The most sums that a table may take: from tenths of a second to a minute. Tables of blocks of several steps
 #: are of single precision, and may take more sums than those of single steps.
 WORK = {"glance": 10**8, "quick": 6 * 10**8, "blocks": 24 * 10**8, "thorough": 3 * 10**10}
+#: The longest schedule whose time may be found by simulation, and the steps of all those of a front together.
+MOST_PLAYED = 200_000
 #: Largest number of entries of one table; there are seven tables of eight bytes an entry.
 CELLS = 5 * 10**6
 
@@ -36,7 +38,8 @@ class Prices:
 
     Of running a step again, of writing a state to remote memory (infinite without any) and reading it, with
     their messages; and of each run of steps, recorded chunk, local save and local load besides its steps.
-    ``replay`` is the price of running a step again whose cache is kept, if caches take memory.
+    ``replay`` is the price of running a step again whose cache is kept, if caches take memory, and ``offload``
+    that of moving its cache to remote memory and back.
     """
 
     recompute: float
@@ -47,6 +50,7 @@ class Prices:
     save: float = 0.0
     load: float = 0.0
     replay: float = inf
+    offload: float = inf
 
     @classmethod
     def of(cls, costs: StepCosts, *, remote: bool = False, message: float = 0.0) -> Prices:
@@ -55,6 +59,8 @@ class Prices:
         return cls(
             recompute=costs.forward_seconds if costs.cache_bytes else replay,
             replay=replay if costs.cache_bytes else inf,
+            # Transfers that overlap compute may cost nothing.
+            offload=(not costs.overlaps_compute) * (costs.cache_write_seconds + costs.cache_read_seconds),
             write=costs.write_seconds + message if remote else inf,
             read=costs.read_seconds + message if remote else inf,
             advance=costs.advance_seconds,
@@ -117,6 +123,8 @@ class Problem:
     cache_bytes: int = 0
     #: Whether steps are blocks of several steps, whose tables are of single precision.
     in_blocks: bool = False
+    #: Whether the caches of parts that do not keep them are in remote memory between two runs of their steps.
+    offloads: bool = False
 
     @cached_property
     def unit(self) -> int:
@@ -165,11 +173,13 @@ class Problem:
         """Return the least cost of recomputation and of chunks within each of some free bytes; shape (n,).
 
         Every step whose tape is not held at the end of the first sweep runs again: at r if its cache is held
-        then, else at f. With t tapes and K other caches this takes (T - t - K) f + K r, where t and K are those
-        that cost least of all that fit, t M_a + (t + K) M_r <= m. A chunk has no more steps than there is room
-        for tapes: ceil(T / floor(m / (M_a + M_r))) k. Infinite without room for one.
+        then, else at f' = min(f, r + 2 T_r), as its cache may be in remote memory. With t tapes and K other
+        caches this takes (T - t - K) f' + K r, where t and K are those that cost least of all that fit,
+        t M_a + (t + K) M_r <= m. A chunk has no more steps than there is room for tapes:
+        ceil(T / floor(m / (M_a + M_r))) k. Infinite without room for one.
         """
         steps, tape, cache, prices = self.steps, self.tape_bytes, self.cache_bytes, self.prices
+        uncached = min(prices.recompute, prices.replay + prices.offload)
         most = np.minimum(free_bytes // tape, steps)
         chunks = ceil_div(steps, np.maximum(most, 1)) * prices.chunk
         tapes, saved = [most], 0.0
@@ -177,9 +187,9 @@ class Problem:
             # The cost is convex in t: it is least at an end, or where the caches of all other steps just fit.
             all_fit = (free_bytes - steps * cache) // (tape - cache)
             tapes += [0 * most, *(np.clip(all_fit + further, 0, most) for further in (0, 1))]
-            saved = max(0.0, prices.recompute - prices.replay)
+            saved = max(0.0, uncached - prices.replay)
         again = [
-            (steps - held) * prices.recompute
+            (steps - held) * uncached
             - (np.minimum(steps - held, (free_bytes - held * tape) / cache) * saved if cache else 0.0)
             for held in tapes
         ]

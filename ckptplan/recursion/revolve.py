@@ -148,8 +148,8 @@ def find_level(pieces: Integers, *, slots: Integers, number: Integers) -> Level:
     if few.any():
         runs[few], before[few] = _solve_few(pieces[few], slots=slots[few], number=number[few])
     if is_short.any():
-        found = _find_runs(pieces[is_short], slots=slots[is_short], number=number[is_short])
-        runs[is_short], before[is_short] = found, _count_reach(slots[is_short], found - 1)
+        levels = _find_runs(pieces[is_short], slots=slots[is_short], number=number[is_short])
+        runs[is_short], before[is_short] = levels, _count_reach(slots[is_short], levels - 1)
     return Level(runs, before, multiply(before, runs - 1, slots + 1))
 
 

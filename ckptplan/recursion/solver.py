@@ -30,6 +30,7 @@ from ckptplan.recursion.classical import (
     solve_classical,
 )
 from ckptplan.recursion.problem import (
+    MOST_PLAYED,
     WORK,
     Candidate,
     Problem,
@@ -216,12 +217,30 @@ def _solve_with_caches(problem: Problem) -> SolvedProblem:
             notes += _describe_rounding(blocks)
         if problem.front:
             candidates += _small_budget_candidates(problem)
+    candidates = [candidate for candidate in candidates if candidate.local_bytes <= free]
+    if problem.offloads:
+        candidates = [
+            replace(candidate, build=partial(_offload, candidate))
+            for candidate in candidates
+            if _count_moves(problem, candidate) <= MOST_PLAYED
+        ]
     return SolvedProblem(
-        candidates=[candidate for candidate in candidates if candidate.local_bytes <= free],
+        candidates=candidates,
         least_extra=prove_bound(problem),
         exact=False,
         notes=tuple(dict.fromkeys(notes)),
     )
+
+
+def _count_moves(problem: Problem, candidate: Candidate) -> float:
+    """Return about how many runs and messages a schedule has, if each message is as large as its memory."""
+    again = problem.prices.recompute
+    runs = problem.steps + (candidate.extra / again if again else 0.0)
+    return 3 * runs * problem.cache_bytes / candidate.local_bytes
+
+
+def _offload(candidate: Candidate) -> Tree:
+    return replace(candidate.build(), offloads=True)
 
 
 def _list_without_keeping(problem: Problem) -> list[Candidate]:
@@ -230,7 +249,7 @@ def _list_without_keeping(problem: Problem) -> list[Candidate]:
     Blocks of several steps, or rounded units, would lose much of so little memory.
     """
     alone, (state, tape, _) = replace(problem, cache_bytes=0), problem.sizes
-    if state > tape or problem.units >= _FEW_TAPES * tape or not is_short(alone):
+    if problem.offloads or state > tape or problem.units >= _FEW_TAPES * tape or not is_short(alone):
         return []
 
     def build(candidate: Candidate) -> Tree:

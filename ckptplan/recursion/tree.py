@@ -8,7 +8,8 @@ first state is
 - REMOTE: also in remote memory, likewise.
 
 A ``cached`` part keeps the caches of all its steps, each until its step is reversed; its units include these
-caches. Other parts keep the caches of recorded steps only. Where a cache takes no unit, all caches are kept.
+caches. Other parts keep the caches of recorded steps only. Where a cache takes no unit, all caches are kept. In
+a tree that offloads caches, those of other parts are in remote memory between two runs of their steps.
 
 Equal parts have equal decisions, so a table of decisions by part is a whole schedule (docs/optimality.md
 describes the grammar).
@@ -17,7 +18,7 @@ describes the grammar).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
@@ -68,23 +69,70 @@ Decide: TypeAlias = Callable[[Part], Decision]
 _LOCAL, _REMOTE = Tier.LOCAL, Tier.REMOTE
 #: The parameter of trees whose decisions are also about caches.
 CACHE_UNITS = "cache_units"
+#: The steps whose caches move to remote memory in the first sweep, and come back; none if it is left out.
+OFFLOADED_STEPS = "offloaded_steps"
 
 
 class Piece(NamedTuple):
     """A part that begins at step ``start``.
 
     ``unsaved`` says that the local slot of the part's first state is reserved but not yet filled, ``unread``
-    that the first state is yet to be read from remote memory.
+    that the first state is yet to be read from remote memory, and ``absent`` that this holds for the caches of
+    its steps.
     """
 
     part: Part
     start: int = 0
     unsaved: bool = False
     unread: bool = False
+    absent: bool = False
 
 
-def reverse(piece: Piece, decision: Decision, sizes: UnitSizes) -> Iterable[Action | Piece]:
+def reverse(
+    piece: Piece, decision: Decision, sizes: UnitSizes, *, offloads: bool = False
+) -> Iterable[Action | Piece]:
     """Return the actions by which a decision reverses a part and, in order, the parts that it leaves."""
+    items = _reverse(piece, decision, sizes)
+    return _offload(items, piece, sizes) if offloads and not piece.part.cached else items
+
+
+def _offload(items: Iterable[Action | Piece], whole: Piece, sizes: UnitSizes) -> Iterator[Action | Piece]:
+    """Yield actions between which the caches of steps that are not recorded are in remote memory.
+
+    The steps of a run may be more than those whose caches fit in the memory of the part: they run, and their
+    caches move, in several pieces.
+    """
+    absent, most = whole.absent, max(1, whole.part.units // sizes.cache)
+    for item in items:
+        match item:
+            case Advance(start, stop):
+                for first in range(start, stop, most):
+                    last = min(stop, first + most)
+                    if absent:
+                        yield Transfer((), _REMOTE, _LOCAL, (first, last))
+                    yield Advance(first, last)
+                    yield Transfer((), _LOCAL, _REMOTE, (first, last))
+            case Record(start, stop):
+                if absent:
+                    yield Transfer((), _REMOTE, _LOCAL, (start, stop))
+                yield item
+            case Piece(part, start) if part.cached:
+                if absent:
+                    yield Transfer((), _REMOTE, _LOCAL, (start, start + part.steps))
+                yield item
+            case Piece(start=start):
+                # The first steps of a part come last, and have run before.
+                yield item._replace(absent=absent or _has_run(item, whole))
+            case _:
+                yield item
+
+
+def _has_run(piece: Piece, whole: Piece) -> bool:
+    """Return whether the steps of a piece of a part have run, as those before the last ones have."""
+    return piece.start + piece.part.steps < whole.start + whole.part.steps
+
+
+def _reverse(piece: Piece, decision: Decision, sizes: UnitSizes) -> Iterable[Action | Piece]:
     choice, length, _ = decision
     if choice is Choice.KEEP:
         return [piece._replace(part=piece.part._replace(cached=True))]
@@ -112,7 +160,7 @@ def reverse(piece: Piece, decision: Decision, sizes: UnitSizes) -> Iterable[Acti
 
 def _begin(piece: Piece, choice: Choice, sizes: UnitSizes) -> tuple[list[Action | Piece], Part]:
     """Return the actions on the first state ahead of a decision, and the part after them."""
-    part, start, unsaved, unread = piece
+    part, start, unsaved, unread, _ = piece
     items: list[Action | Piece] = []
     if unread and choice is not Choice.FETCH:
         items.append(Load(start, _REMOTE))
@@ -179,12 +227,12 @@ def _reverse_segments(part: Part, decision: Decision, start: int, sizes: UnitSiz
 def unfold(piece: Piece, decision: Decision, sizes: UnitSizes) -> list[tuple[Action | Piece, int]]:
     """Return what ``reverse`` does, each with how often; the second one of several segments is all others."""
     if decision.choice is not Choice.SEGMENTS or decision.repeats < 3:
-        return [(item, 1) for item in reverse(piece, decision, sizes)]
+        return [(item, 1) for item in _reverse(piece, decision, sizes)]
     others = decision.repeats - 1
     where, steps, units, _ = piece.part
     two = Piece(Part(where, steps - (others - 1) * decision.length, units), piece.start)
     times = (1, 1, others, others, 1, others, 1)
-    return list(zip(reverse(two, decision._replace(repeats=2), sizes), times, strict=True))
+    return list(zip(_reverse(two, decision._replace(repeats=2), sizes), times, strict=True))
 
 
 def _is_possible(part: Part, decisions: Decisions) -> bool:
@@ -217,13 +265,17 @@ def _is_possible(part: Part, decisions: Decisions) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Tree:
-    """A schedule of ``steps`` steps in chunks of ``chunk``, the ragged one first; a chunk is a tree's step."""
+    """A schedule of ``steps`` steps in chunks of ``chunk``, the ragged one first; a chunk is a tree's step.
+
+    If it ``offloads`` caches, those of parts that are not cached are in remote memory between two runs.
+    """
 
     decisions: Decisions
     root: Part
     sizes: UnitSizes
     chunk: int
     steps: int
+    offloads: bool = False
     #: Counts of parts by the sizes in bytes, shared with trees of other roots (``tally``).
     counted: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -259,9 +311,25 @@ class Tree:
             if item is None:
                 waiting.pop()
             elif isinstance(item, Piece):
-                waiting.append(iter(reverse(item, self.decisions[item.part], self.sizes)))
+                decision = self.decisions[item.part]
+                waiting.append(iter(reverse(item, decision, self.sizes, offloads=self.offloads)))
             else:
                 yield item if self.chunk == 1 else renumber(item, self._first_step)
+
+    def count_offloaded(self) -> int:
+        """Return the number of steps whose caches leave in the first sweep; 0 if the tree offloads none."""
+        piece: Piece | None = Piece(self.root)
+        moved = 0
+        while self.offloads and piece is not None and not piece.part.cached:
+            whole, piece = piece, None
+            for item in _reverse(whole, self.decisions[whole.part], self.sizes):
+                if isinstance(item, Advance):
+                    moved += self._first_step(item.stop) - self._first_step(item.start)
+                elif isinstance(item, Piece):
+                    # The first piece has the last steps.
+                    piece = item
+                    break
+        return moved
 
     def _first_step(self, piece: int) -> int:
         """Return the first step of a chunk."""
@@ -292,7 +360,7 @@ def record_one_by_one(tree: Tree) -> Tree:
             return Decision(choice, length - repeats + 1, 1)
         return decision
 
-    return grow_tree(tree.root, decide, sizes=tree.sizes)
+    return replace(grow_tree(tree.root, decide, sizes=tree.sizes), offloads=tree.offloads)
 
 
 class _Decided(dict[Part, Decision]):
@@ -338,7 +406,8 @@ def read_tree(parameters: Parameters, splits: Sequence[Split], *, steps: int) ->
     chunk = parameters["block_size"]
     root = Part(Where.UNSTORED, -(-steps // chunk), parameters["local_units"])
     sizes = UnitSizes(parameters["state_units"], parameters["tape_units"], parameters.get(CACHE_UNITS, 0))
-    tree = Tree(decisions=decisions, root=root, sizes=sizes, chunk=chunk, steps=steps)
+    moved = parameters.get(OFFLOADED_STEPS, 0)
+    tree = Tree(decisions=decisions, root=root, sizes=sizes, chunk=chunk, steps=steps, offloads=moved > 0)
     for part in tree.parts():
         if not _is_possible(part, decisions):
             raise InputError(
@@ -347,6 +416,13 @@ def read_tree(parameters: Parameters, splits: Sequence[Split], *, steps: int) ->
                 field="splits",
                 accepted="the decisions that ckptplan wrote; make a new plan",
             )
+    if tree.count_offloaded() != moved:
+        raise InputError(
+            f"is not {tree.count_offloaded()}, the steps whose caches move by the decisions",
+            field=OFFLOADED_STEPS,
+            value=moved,
+            accepted="the decisions that ckptplan wrote; make a new plan",
+        )
     return tree
 
 
@@ -357,11 +433,12 @@ def write_splits(tree: Tree) -> tuple[Split, ...]:
 
 def write_parameters(tree: Tree) -> Parameters:
     """Return the integers that ``read_tree`` needs besides the decisions."""
-    cache = tree.sizes.cache
+    cache, moved = tree.sizes.cache, tree.count_offloaded()
     return Parameters(
         block_size=tree.chunk,
         state_units=tree.sizes.state,
         tape_units=tree.sizes.tape,
         local_units=tree.root.units,
         **({CACHE_UNITS: cache} if cache else {}),
+        **({OFFLOADED_STEPS: moved} if moved else {}),
     )

@@ -27,7 +27,7 @@ _FIELDS = (
 )
 #: Fields of the workload, of the profile and of the operations of a step that are measured.
 _WORKLOAD = (
-    *("state_bytes", "tape_bytes", "resident_bytes", "resident_bytes_per_step", *WORKSPACES),
+    *("state_bytes", "tape_bytes", "cache_bytes", "resident_bytes", "resident_bytes_per_step", *WORKSPACES),
     *("forward_seconds", "recompute_seconds", "record_overhead_seconds", "backward_seconds"),
     *ACTION_TIMES,
 )

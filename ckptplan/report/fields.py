@@ -17,6 +17,7 @@ from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.workload import Workload
 from ckptplan.planning.intervals import describe_interval
 from ckptplan.planning.optimize import DETAIL_COLUMNS, INTERVAL, JOB_COLUMNS, cost_columns, make_cost_row
+from ckptplan.recursion.tree import OFFLOADED_STEPS
 from ckptplan.report.blocks import Block, Field, Heading, Paragraph, Table
 from ckptplan.report.infeasible import format_reason
 from ckptplan.storage.plans import plan_document
@@ -197,8 +198,8 @@ def explain_choice(plan: Plan) -> str:
 def note_closed_forms(compared: Iterable[Strategy]) -> Iterator[str]:
     """Yield that no solved strategy was searched, if all compared strategies are closed forms."""
     if all(strategy.is_closed_form for strategy in compared):
-        more = Argument("strategies", "all")
-        yield f"only closed forms are compared, which answer at once; {more} adds optimal and others, slowly"
+        option = Argument("strategies", "all")
+        yield f"only closed forms are compared, which answer at once; {option} adds optimal and others, slowly"
 
 
 def describe_cache(plan: Plan) -> str:
@@ -209,6 +210,12 @@ def describe_cache(plan: Plan) -> str:
     what = "spikes" if workload.network is not None and workload.network.activity else "caches"
     if plan.cache == "all":
         return f"the {what} of all steps stay until the steps are reversed"
+    if plan.cache == "offloaded":
+        moved = plan.parameters[OFFLOADED_STEPS]
+        return (
+            f"the {what} of the first {units.format_things(moved, 'step')} move to remote memory and back; "
+            f"those of the last {units.format_count(workload.steps - moved)} stay"
+        )
     cached = plan.parameters.get(CACHED_STEPS)
     kept = "" if cached is None else f"{what} of the last {units.format_count(cached)} steps stay; "
     full_time, replay_time = map(units.format_seconds, (workload.forward_seconds, workload.recompute_seconds))

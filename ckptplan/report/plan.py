@@ -301,10 +301,10 @@ def _list_rivals(plan: Plan, plans: Sequence[Plan]) -> dict[str, str]:
     return rivals
 
 
-def _is_same(one: Plan | None, other: RegularPlan | None) -> bool:
-    if one is None or other is None:
+def _is_same(plan: Plan | None, other: RegularPlan | None) -> bool:
+    if plan is None or other is None:
         return False
-    return (one.strategy, one.parameters) == (other.strategy, other.parameters)
+    return (plan.strategy, plan.parameters) == (other.strategy, other.parameters)
 
 
 def _describe_price(other: Plan | RegularPlan, plan: Plan) -> str:

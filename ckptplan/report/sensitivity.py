@@ -253,13 +253,13 @@ def _make_input_document(influence: Influence) -> dict[str, Any]:
 
 def _generate_rows(document: Mapping[str, Any], study: Sensitivity) -> Iterator[Row]:
     """Yield the rows of a document."""
-    for one in document["inputs"]:
-        now = {"factor": 1.0, "change": 0.0, "note": one["no_effect"]}
-        yield {**_make_row("input", one, one), **_flatten(document["best"]), **now}
-        for point in one["points"]:
-            yield {**_make_row("point", one, point), **_flatten(point["best"])}
-        for each in one["break_evens"]:
-            yield _make_row("break-even", one, each)
+    for varied in document["inputs"]:
+        now = {"factor": 1.0, "change": 0.0, "note": varied["no_effect"]}
+        yield {**_make_row("input", varied, varied), **_flatten(document["best"]), **now}
+        for point in varied["points"]:
+            yield {**_make_row("point", varied, point), **_flatten(point["best"])}
+        for each in varied["break_evens"]:
+            yield _make_row("break-even", varied, each)
     bars = study.error_bars
     if bars is None:
         return
@@ -271,8 +271,8 @@ def _generate_rows(document: Mapping[str, Any], study: Sensitivity) -> Iterator[
     yield {**row, "note": "regret, 95 % quantile", "value": bars.regret}
 
 
-def _make_row(kind: str, one: Mapping[str, Any], point: Mapping[str, Any]) -> dict[str, Any]:
-    return {**point, "kind": kind, "input": one["input"], "value": list(map(str, point["values"]))}
+def _make_row(kind: str, varied: Mapping[str, Any], point: Mapping[str, Any]) -> dict[str, Any]:
+    return {**point, "kind": kind, "input": varied["input"], "value": list(map(str, point["values"]))}
 
 
 def _flatten(best: Mapping[str, Any] | None) -> Row:

@@ -125,7 +125,8 @@ def _list_spans(event: Event) -> list[tuple[int, int]]:
     """Return the first and last step of each bar of an event: reversed for a backward, equal for a state."""
     action: Any = event.action
     if isinstance(action, Transfer):
-        return [(state, state) for state in action.states]
+        caches = [] if action.caches is None else [action.caches]
+        return [*((state, state) for state in action.states), *caches]
     if isinstance(action, (Save, Load, Free)):
         return [(action.state, action.state)]
     span = (action.start, action.stop)

@@ -73,11 +73,16 @@ class Free:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Move stored states from one tier to the other in one message."""
+    """Move stored states from one tier to the other in one message.
+
+    ``caches`` is a range of steps whose caches move in the same message: a first and a last step, which is
+    excluded; None if no caches move.
+    """
 
     states: tuple[int, ...]
     source: Tier
     target: Tier
+    caches: tuple[int, int] | None = None
 
 
 Action: TypeAlias = Advance | Record | Backward | Save | Load | Free | Transfer
@@ -90,5 +95,6 @@ def renumber(action: Action, to: Callable[[int], int]) -> Action:
     if isinstance(action, Record | Backward):
         return type(action)(to(action.start), to(action.stop))
     if isinstance(action, Transfer):
-        return Transfer(tuple(map(to, action.states)), action.source, action.target)
+        caches = action.caches and (to(action.caches[0]), to(action.caches[1]))
+        return Transfer(tuple(map(to, action.states)), action.source, action.target, caches)
     return type(action)(to(action.state), action.tier)

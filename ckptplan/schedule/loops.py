@@ -47,7 +47,10 @@ _SHIFTED: Mapping[type, Callable[[Any, int], Action]] = {
     Load: lambda action, by: Load(action.state + by, action.tier),
     Free: lambda action, by: Free(action.state + by, action.tier),
     Transfer: lambda action, by: Transfer(
-        tuple(state + by for state in action.states), action.source, action.target
+        tuple(state + by for state in action.states),
+        action.source,
+        action.target,
+        action.caches and (action.caches[0] + by, action.caches[1] + by),
     ),
 }
 
@@ -120,21 +123,35 @@ def reverse_chunks(runs: Iterable[Run], last: int, *, held: bool = False) -> Nes
     return (*sweep, *_shift(_record(last), before), *_backwards(runs, lambda length: _fetch(_LOCAL, length)))
 
 
-def reverse_segments(steps: int, size: int, *, tier: Tier, reverse: Callable[[int, bool], Nest]) -> Nest:
+def reverse_segments(
+    steps: int,
+    size: int,
+    *,
+    tier: Tier,
+    reverse: Callable[[int, bool], Nest],
+    offloads_caches: bool = False,
+) -> Nest:
     """Run and reverse all steps in segments of ``size`` steps with a checkpoint each, the ragged one first.
 
     ``reverse`` returns how a segment of so many steps is reversed from the state before it. Its second argument
-    is true if this state is also in a local slot, which the segment then frees.
+    is true if this state is also in a local slot, which the segment then frees. With ``offloads_caches`` each
+    checkpoint waits in a local slot for the caches of its segment, and moves with them in one message.
     """
     runs, last = cut_evenly(steps, size)
     is_local = tier is _LOCAL
 
+    def sweep(length: int) -> Nest:
+        return (*_save_and_advance(_LOCAL)(length), Transfer((0,), _LOCAL, _REMOTE, (0, length)))
+
     def come_back(length: int) -> Nest:
+        if offloads_caches:
+            caches = Transfer((0,), _REMOTE, _LOCAL, (0, length))
+            return (caches, Load(0, _LOCAL), *reverse(length, True))
         freed = () if is_local else (Free(0, tier),)
         return (Load(0, tier), *freed, *reverse(length, is_local))
 
     return (
-        *_forwards(runs, _save_and_advance(tier)),
+        *_forwards(runs, sweep if offloads_caches else _save_and_advance(tier)),
         *_shift(reverse(last, False), steps - last),
         *_backwards(runs, come_back),
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ckptplan.errors import InputError, quote_value
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.schedule.actions import Action, Advance
+from ckptplan.schedule.actions import Action, Advance, Transfer
 from ckptplan.schedule.simulator import play
 from ckptplan.units import MAX_STEPS
 
@@ -52,6 +52,11 @@ class Schedule:
     def drops_caches(self) -> bool:
         """Whether a run keeps the caches of some of its steps only; this reads the whole schedule."""
         return any(isinstance(action, Advance) and action.cached is not None for action in self)
+
+    @property
+    def moves_caches(self) -> bool:
+        """Whether caches move to remote memory; this reads the whole schedule."""
+        return any(isinstance(action, Transfer) and action.caches is not None for action in self)
 
     def unit_costs(self) -> StepCosts:
         """Return costs for what has neither sizes nor times: one byte for each state and tape, no seconds."""

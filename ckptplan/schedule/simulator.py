@@ -147,12 +147,17 @@ class _Machine:
         #: State -> the time at which it is there; one in transit arrives later.
         self.local: dict[int, float] = {}
         self.remote: dict[int, float] = {}
-        self.buffer_states = 0
+        #: The steps whose caches are in remote memory.
+        self.remote_caches = StepSet()
+        #: If transfers overlap compute: the steps of each message of caches, and when they are there.
+        self.arrivals: list[tuple[int, int, float]] = []
+        #: The bytes of the largest message so far.
+        self.buffer_bytes = 0
         #: The workspace of chunks of several steps, once there was one.
         self.chunk_bytes = 0
         self.local_peak = self.remote_peak = 0
         self.recomputed_steps = self.recomputed_without_cache = 0
-        self.remote_writes = self.remote_reads = self.messages = 0
+        self.remote_writes = self.remote_reads = self.messages = self.offloaded_caches = 0
         self.advances = self.chunks = self.local_saves = self.local_loads = 0
         self.now = self.write_free = self.read_free = self.stalled = 0.0
         self.handlers: dict[type, Callable[[Any], None]] = {
@@ -222,11 +227,8 @@ class _Machine:
         if not start <= keep <= stop:
             raise _BrokenLaw("a run keeps caches of its own steps only")
         recomputed = max(0, min(stop, self.frontier) - start)
-        if start < keep and not self.counts_caches:
-            self.counts_caches = True
-            waiting = int(min(self.frontier, self.adjoint))
-            if waiting:
-                self.caches.add(0, waiting)
+        if start < keep:
+            self._count_caches()
         if recomputed:
             without_cache = 0
             if self.counts_caches:
@@ -244,6 +246,13 @@ class _Machine:
             if keep < stop:
                 self.caches.add(keep, stop)
         self.position = stop
+
+    def _count_caches(self) -> None:
+        """Begin to count caches: so far each step that has run and is not reversed has its cache."""
+        waiting = int(min(self.frontier, self.adjoint))
+        if waiting and not self.counts_caches:
+            self.caches.add(0, waiting)
+        self.counts_caches = True
 
     # Checkpoints
 
@@ -282,9 +291,9 @@ class _Machine:
         self._spend(action, 0.0)
 
     def transfer(self, action: Transfer) -> None:
-        states, source = action.states, action.source
-        if not states or len(set(states)) != len(states):
-            raise _BrokenLaw("a transfer moves at least one state, each once")
+        states, source, caches = action.states, action.source, action.caches
+        if len(set(states)) != len(states) or (not states and caches is None):
+            raise _BrokenLaw("a transfer moves at least one state, each once, or caches")
         if action.target is source:
             raise _BrokenLaw("a transfer moves states to the other tier")
         held, others = (self.local, self.remote) if source is Tier.LOCAL else (self.remote, self.local)
@@ -293,13 +302,44 @@ class _Machine:
                 raise _BrokenLaw(f"a transfer finds its states: {state} is not stored there")
             if state in others:
                 raise _BrokenLaw("nothing is stored twice in one tier")
-        ready = max(held.pop(state) for state in states)
+        if caches is not None:
+            self._check_caches(caches, source)
+        ready = max((held.pop(state) for state in states), default=0.0)
         if source is Tier.LOCAL:
-            self._write(action, states)
+            self._write(action, states, caches)
         else:
             self._put(self.local, states, self.now)
-            self._read(action, len(states), ready=ready)
+            if caches is not None:
+                ready = max(ready, self._take_remote_caches(*caches))
+                self.caches.add(*caches)
+            self._read(action, len(states), caches, ready=ready)
         self._update_peaks()
+
+    def _check_caches(self, caches: tuple[int, int], source: Tier) -> None:
+        """Raise _BrokenLaw unless the caches of these steps can move from ``source`` to the other tier."""
+        start, stop = caches
+        if not 0 <= start < stop:
+            raise _BrokenLaw("a range holds at least one step")
+        self._count_caches()
+        held, others = self.caches, self.remote_caches
+        if source is Tier.REMOTE:
+            held, others = others, held
+        missing = held.find_last_missing(start, stop)
+        if missing is not None:
+            raise _BrokenLaw(f"a transfer finds its caches: that of step {missing} is not stored there")
+        if others.count(start, stop):
+            raise _BrokenLaw("nothing is stored twice in one tier")
+
+    def _take_remote_caches(self, start: int, stop: int) -> float:
+        """Remove caches from remote memory; return when all of them are there."""
+        self.remote_caches.remove(start, stop)
+        # Messages of which some steps are among these.
+        met = [message for message in self.arrivals if message[0] < stop and start < message[1]]
+        if met:
+            self.arrivals = [
+                message for message in self.arrivals if self.remote_caches.count(message[0], message[1])
+            ]
+        return max((done for _, _, done in met), default=0.0)
 
     def _put(self, tier: dict[int, float], states: tuple[int, ...], there: float) -> None:
         for state in states:
@@ -307,28 +347,43 @@ class _Machine:
                 raise _BrokenLaw("nothing is stored twice in one tier")
             tier[state] = there
 
-    def _write(self, action: Action, states: tuple[int, ...]) -> None:
+    def _write(self, action: Action, states: tuple[int, ...], caches: tuple[int, int] | None = None) -> None:
+        costs, steps = self.costs, 0 if caches is None else caches[1] - caches[0]
         self.messages += 1
         self.remote_writes += len(states)
+        self.offloaded_caches += steps
         if self.overlaps:
             self._wait(action, self.write_free)
-            self.buffer_states = max(self.buffer_states, len(states))
+            self._enlarge_buffers(len(states), steps)
         begin = self.now
-        done = begin + self.costs.message_seconds + len(states) * self.costs.write_seconds
+        seconds = len(states) * costs.write_seconds + steps * costs.cache_write_seconds
+        done = begin + costs.message_seconds + seconds
         self._put(self.remote, states, done)
+        if caches is not None:
+            self.caches.remove(*caches)
+            self.remote_caches.add(*caches)
+            if self.overlaps:
+                self.arrivals.append((*caches, done))
         self.write_free = done
         if not self.overlaps:
             self.now = done
         if self.sink is not None:
             self._show(action, begin, end=done, track=WRITE)
 
-    def _read(self, action: Action, states: int, *, ready: float) -> None:
-        duration = self.costs.message_seconds + states * self.costs.read_seconds
+    def _enlarge_buffers(self, states: int, steps: int) -> None:
+        size = states * self.costs.state_bytes + steps * self.costs.cache_bytes
+        self.buffer_bytes = max(self.buffer_bytes, size)
+
+    def _read(
+        self, action: Action, states: int, caches: tuple[int, int] | None = None, *, ready: float
+    ) -> None:
+        costs, steps = self.costs, 0 if caches is None else caches[1] - caches[0]
+        duration = costs.message_seconds + states * costs.read_seconds + steps * costs.cache_read_seconds
         self.messages += 1
         self.remote_reads += states
         begin = self.now
         if self.overlaps:
-            self.buffer_states = max(self.buffer_states, states)
+            self._enlarge_buffers(states, steps)
             # Read ahead: as soon as the buffer is free and the states have arrived in remote memory.
             begin = max(self.read_free, ready)
             self._wait(action, begin + duration)
@@ -361,17 +416,20 @@ class _Machine:
             raise _BrokenLaw(
                 _exceed(self.local_peak + self.chunk_bytes + resident, "local", self.budget_local + resident)
             )
-        if len(self.remote) > self.remote_peak:
-            self.remote_peak = len(self.remote)
-            remote = self.remote_peak * costs.remote_state_bytes
+        remote = self._remote_bytes()
+        if remote > self.remote_peak:
+            self.remote_peak = remote
             if remote > self.budget_remote:
                 raise _BrokenLaw(_exceed(remote, "remote", self.budget_remote))
 
     def _local_bytes(self) -> int:
         costs = self.costs
-        states = len(self.local) + 2 * self.buffer_states
         steps = len(self.tapes) * costs.tape_bytes + len(self.caches) * costs.cache_bytes
-        return states * costs.state_bytes + steps
+        return len(self.local) * costs.state_bytes + 2 * self.buffer_bytes + steps
+
+    def _remote_bytes(self) -> int:
+        costs = self.costs
+        return len(self.remote) * costs.remote_state_bytes + len(self.remote_caches) * costs.remote_cache_bytes
 
     def _show(
         self,
@@ -392,7 +450,7 @@ class _Machine:
                 action=action,
                 held_at=self.now,
                 local_bytes=self._local_bytes() + self.chunk_bytes + self.costs.resident_bytes,
-                remote_bytes=len(self.remote) * self.costs.remote_state_bytes,
+                remote_bytes=self._remote_bytes(),
                 recomputed_steps=recomputed,
                 stall=stall,
             )
@@ -402,7 +460,7 @@ class _Machine:
         """Raise _BrokenLaw if the schedule may not end here."""
         if self.adjoint:
             raise _BrokenLaw(f"every step is reversed: steps 0 to {self.adjoint - 1} are not")
-        if self.local or self.remote:
+        if self.local or self.remote or len(self.remote_caches):
             raise _BrokenLaw("nothing is left stored at the end")
 
     def describe(self) -> str:
@@ -414,6 +472,7 @@ class _Machine:
         }
         if self.costs.cache_bytes:
             held["caches"] = list(self.caches)
+            held["remote caches"] = list(self.remote_caches)
         shown = ", ".join(f"{name} {_shorten(values)}" for name, values in held.items())
         working = "none" if self.position is None else self.position
         return f"working state {working}, next step to reverse {self.adjoint - 1}, {shown}"
@@ -426,7 +485,7 @@ class _Machine:
             seconds=seconds,
             stall_seconds=self.stalled,
             local_peak_bytes=self.local_peak + self.chunk_bytes + costs.resident_bytes,
-            remote_peak_bytes=self.remote_peak * costs.remote_state_bytes,
+            remote_peak_bytes=self.remote_peak,
             actions=actions,
             **{name: getattr(self, name) for name in COUNTS},
         )

@@ -32,7 +32,6 @@ from ckptplan.search.boxes import (
 )
 from ckptplan.search.objective import Key, Rival
 from ckptplan.strategies.answer import Answer
-from ckptplan.strategies.protocol import CACHED_STEPS
 
 #: Boxes are cut into more than two parts as long as there are no more parts than this.
 _FEW_BOXES = 512
@@ -114,7 +113,9 @@ def find_setting(problem: BoxProblem, *, rival: Rival | None) -> Answer | None:
     return None if answer is None else replace(answer, solved_at=problem.costs)
 
 
-_NOTHING_MOVES = {"write_seconds": 0.0, "read_seconds": 0.0, "message_seconds": 0.0}
+_NOTHING_MOVES = dict.fromkeys(
+    ("write_seconds", "read_seconds", "cache_write_seconds", "cache_read_seconds", "message_seconds"), 0.0
+)
 
 
 def _make_answer(best: tuple[float, ...], least: float, problem: BoxProblem) -> Answer:
@@ -136,10 +137,10 @@ def _make_answer(best: tuple[float, ...], least: float, problem: BoxProblem) -> 
 
 
 def _find_parameters(setting: dict[str, int], problem: BoxProblem) -> Parameters:
-    """Return the parameters of a setting, with K of its best plan if not all caches are kept."""
+    """Return the parameters of a setting, with those of its best plan that tell the caches that are kept."""
     point = Boxes.points({name: np.array([value]) for name, value in setting.items()})
-    cached = {CACHED_STEPS: problem.find_cached(point)} if problem.costs.cache_bytes else {}
-    return problem.strategy.clamp(Parameters({**setting, **cached}), steps=problem.costs.steps)
+    caches = problem.find_caches(point) if problem.costs.cache_bytes else {}
+    return problem.strategy.clamp(Parameters({**setting, **caches}), steps=problem.costs.steps)
 
 
 def _queue(waiting: tuple[Boxes, Key] | None, boxes: Boxes, keys: Key) -> tuple[Boxes, Key]:

@@ -20,6 +20,7 @@ from ckptplan.cost.exact import Cost, overhead
 from ckptplan.model.budget import Budget
 from ckptplan.model.goal import CacheName, Model
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.recursion.tree import OFFLOADED_STEPS
 from ckptplan.search.objective import Key, Knee, Objective, least_memory
 from ckptplan.strategies.closed_form import CacheRule, ClosedForm, Ranges
 from ckptplan.strategies.protocol import CACHED_STEPS, Columns
@@ -219,13 +220,32 @@ class BoxProblem:
     def choose_caches(self, boxes: Boxes) -> list[Boxes]:
         """Return the boxes with K among their sides, the least and the largest that a plan may have.
 
+        If caches may move to remote memory, the last boxes have the number of these steps instead.
         For a knee there are two: it lies at one end of the range of K, as the sum of both axes is concave along
         this range (memory is linear in K, and time is the logarithm of a linear function).
         """
         first = self.objective.first
         ends = (False, True) if first == Knee.first else (first == least_memory.first,)
-        local_bytes = self.limits.budget.local_bytes
-        return [self.keep_caches(boxes, local_bytes=local_bytes, fewest=end) for end in ends]
+        local_bytes, choices = self.limits.budget.local_bytes, list[Boxes]()
+        for search in self.strategy.list_searches(self.cache, costs=self.costs):
+            if self._moves_caches(search):
+                choices.append(self.offload_caches(boxes))
+            else:
+                choices += [self.keep_caches(boxes, local_bytes=local_bytes, fewest=end) for end in ends]
+        return choices
+
+    @property
+    def offloads(self) -> bool:
+        """Whether caches have to move to remote memory."""
+        return self._moves_caches(self.cache)
+
+    def _moves_caches(self, choice: CacheName | None) -> bool:
+        return self._has_caches and choice == "offloaded" and OFFLOADED_STEPS in self.strategy.cache_names
+
+    def offload_caches(self, boxes: Boxes) -> Boxes:
+        """Return the boxes with the number of steps whose caches move among their sides."""
+        low, high = self.strategy.bound_offloaded(boxes.low, boxes.high, steps=self.costs.steps)
+        return boxes.with_columns(low={OFFLOADED_STEPS: low}, high={OFFLOADED_STEPS: high})
 
     def keep_caches(self, boxes: Boxes, *, local_bytes: Any, fewest: bool = False) -> Boxes:
         """Return boxes with K among their sides, if steps have caches.
@@ -233,7 +253,7 @@ class BoxProblem:
         K is the most that fits ``local_bytes``, of all boxes or of each; with ``fewest``, the least that is
         allowed.
         """
-        if not self.costs.cache_bytes or self.model == "paper":
+        if not self._has_caches:
             return boxes
         rule = CacheRule(
             local_bytes=local_bytes,
@@ -245,16 +265,22 @@ class BoxProblem:
         low, high = ({CACHED_STEPS: end} for end in ends)
         return boxes.with_columns(low=low, high=high)
 
-    def find_cached(self, point: Boxes) -> int:
-        """Return K of the best plan at a point, T if it keeps all caches."""
-        choices = [choice for choice in self.choose_caches(point) if CACHED_STEPS in choice.low]
-        if not choices:
-            return self.costs.steps
+    @property
+    def _has_caches(self) -> bool:
+        return bool(self.costs.cache_bytes) and self.model != "paper"
+
+    def find_caches(self, point: Boxes) -> dict[str, int]:
+        """Return the parameters that tell the caches of the best plan at a point: K, or how many move."""
         ranked = []
-        for choice in choices:
+        for choice in self.choose_caches(point):
             keys, useful = self._bound_costs(choice)
-            ranked.append((not useful[0], *(column[0] for column in keys), int(choice.low[CACHED_STEPS][0])))
-        return int(min(ranked)[-1])
+            sides = {name: int(choice.low[name][0]) for name in set(choice.low) - set(point.low)}
+            # Of equal plans, one that moves no caches.
+            order = (OFFLOADED_STEPS in sides, *sides.values())
+            ranked.append(((not useful[0], *(column[0] for column in keys), *order), sides))
+        _, best = min(ranked, key=lambda pair: pair[0])
+        # The only segment of a plan keeps its caches.
+        return {name: steps for name, steps in best.items() if steps}
 
     def _bound_costs(self, boxes: Boxes) -> tuple[Key, Mask]:
         """Return keys without low ends, and which boxes may hold a plan; K is one of the sides."""

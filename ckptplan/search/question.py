@@ -224,6 +224,7 @@ class Question:
             progress=progress,
             single=costs if costs.chunk_bytes else None,
             resolution=self.resolution,
+            cache=self.goal.cache,
         )
 
     def releases_caches(self, strategy: Solved) -> bool:

@@ -107,6 +107,7 @@ def trace_front(
 ) -> Front:
     """Return the front of ``strategy`` within ``limits``; it is empty if nothing fits.
 
+    ``cache`` are the caches that plans have to keep; None leaves the choice to the search.
     With ``budgets``, ascending local bytes of one unit, it holds the best setting within each of them alone.
 
     If transfers overlap compute, times that differ only by rounding count as equal. Of the evaluated settings
@@ -115,6 +116,44 @@ def trace_front(
     needs more than (1 - resolution) of the memory and of the time of a listed point. A front that is too fine
     is returned with a resolution of 0.001, or of 4, 16, 64 times as much if that is too fine, too.
     """
+    return _join_fronts(
+        [
+            _trace_front(
+                strategy, costs=costs, limits=limits, resolution=resolution, budgets=budgets, cache=search
+            )
+            for search in strategy.list_searches(cache, costs=costs)
+        ]
+    )
+
+
+def _join_fronts(fronts: Sequence[Front]) -> Front:
+    """Return the common front of one strategy, whose parameters are 0 where a plan lacks them."""
+    if len(fronts) == 1:
+        return fronts[0]
+    names = dict.fromkeys(name for front in fronts for name in front.parameters)
+    columns = [
+        (
+            front.local_peak_bytes,
+            front.seconds,
+            front.remote_peak_bytes,
+            *(front.parameters.get(name, np.zeros(len(front), dtype=np.int64)) for name in names),
+        )
+        for front in fronts
+    ]
+    keys = drop_dominated(tuple(np.concatenate(parts) for parts in zip(*columns, strict=True)))
+    return _make_front(tuple(names), keys, resolution=max(front.resolution for front in fronts))
+
+
+def _trace_front(
+    strategy: ClosedForm,
+    *,
+    costs: StepCosts,
+    limits: Limits,
+    resolution: float,
+    budgets: Integers | None,
+    cache: CacheName | None,
+) -> Front:
+    """Return the front of ``trace_front`` for one of the searches of a strategy."""
     ranges = dict(strategy.ranges(costs=costs, budget=limits.budget))
     numbered = budgets if costs.cache_bytes and strategy.varies_caches(cache) else None
     if numbered is not None:
@@ -139,15 +178,17 @@ def trace_front(
         except _TooFine:
             problem = replace(problem, resolution=max(COARSE, _COARSER * problem.resolution))
     front = _make_front(names, seen.front() or _empty_key(len(names)), resolution=problem.resolution)
-    return front if numbered is None else _name_caches(front, problem)
+    return _name_caches(front, problem)
 
 
 def _name_caches(front: Front, problem: _FrontProblem) -> Front:
-    """Return a front whose points have K in place of the number of their budget."""
+    """Return a front whose points have K, or the steps whose caches move, but no number of their budget."""
     points = Boxes.points({name: column for name, column in front.parameters.items() if name != _BUDGET})
-    if not len(front):
-        return replace(front, parameters=points.low)
-    plans = problem.keep_caches(points, local_bytes=front.local_peak_bytes)
+    plans = points
+    if len(front) and problem.budgets is not None:
+        plans = problem.keep_caches(points, local_bytes=front.local_peak_bytes)
+    elif len(front) and problem.offloads:
+        plans = problem.offload_caches(points)
     return replace(front, parameters=plans.low)
 
 
@@ -346,7 +387,9 @@ def _bound_gains_by_row(
     counts = replace(counts, **timed)
     if costs.overlaps_compute and problem.strategy.moves_states:
         states = problem.strategy.bound_last_write(boxes.take(box).high)
-        seconds = least_overlapped_seconds(counts, costs, last_states=states)
+        # Caches that move are left out, which lowers the bound.
+        none = np.zeros(1, dtype=np.int64)
+        seconds = least_overlapped_seconds(counts, costs, last_states=states, last_caches=none)
     else:
         seconds = price(counts, costs).seconds
     gains = seen.gain(problem.relax((local[box] + longer * costs.tape_bytes, seconds)))

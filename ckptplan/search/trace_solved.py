@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ckptplan.cost.arrays import COUNT_ROUNDING, Integers
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.pricing import MOST_PLAYED
+from ckptplan.recursion.problem import MOST_PLAYED
 from ckptplan.search.objective import least_time
 from ckptplan.search.question import Question
 from ckptplan.search.trace_closed import Front, drop_dominated
@@ -129,7 +129,7 @@ class _Search:
         for rung in listed:
             rungs.append(rung)
             self._report(len(rungs))
-            for listed_answer in rung.answers:
+            for listed_answer in filter(task.allows, rung.answers):
                 answer = listed_answer.at(question.costs)
                 cost = answer.cost(question.costs)
                 if question.limits.keeps(cost)[0]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, TextIO, get_args
 
 from ckptplan.errors import InputError, did_you_mean, quote_value, refuse
-from ckptplan.schedule.actions import Action, Tier, Transfer
+from ckptplan.schedule.actions import Action, Tier
 from ckptplan.schedule.loops import Loop, Nest
 from ckptplan.storage.files import open_text, parse_json
 from ckptplan.storage.versions import check_kind
@@ -31,9 +31,10 @@ NAMES: Mapping[str, list[str]] = {name: [field.name for field in own] for name, 
 REQUIRED: Mapping[str, list[str]] = {
     name: [field.name for field in own if field.default is dataclasses.MISSING] for name, own in _FIELDS.items()
 }
-#: Columns of optional fields come last: files without them are read, too.
+#: Columns of optional fields come last: files without the last ones are read, too.
 _FORMER_COLUMNS = ["action", *dict.fromkeys(name for names in REQUIRED.values() for name in names)]
 _COLUMNS = list(dict.fromkeys([*_FORMER_COLUMNS, *(name for names in NAMES.values() for name in names)]))
+_READ_COLUMNS = [_COLUMNS[:columns] for columns in range(len(_FORMER_COLUMNS), len(_COLUMNS) + 1)]
 _STEP: dict[str, Any] = {"type": "integer", "minimum": 0, "maximum": MAX_STEPS}
 _TIER: dict[str, Any] = {"enum": [tier.value for tier in Tier]}
 #: What each field of an action holds, as JSON Schema.
@@ -43,11 +44,15 @@ FIELDS: Mapping[str, dict[str, Any]] = {
     "cached": {**_STEP, "description": "of these steps, the last ones that keep their caches; all if absent"},
     "state": {**_STEP, "description": "the state before the step of that number"},
     "states": {
-        "type": "array", "items": _STEP, "minItems": 1, "uniqueItems": True, "description": "all in one message"
+        "type": "array", "items": _STEP, "uniqueItems": True, "description": "all in one message"
     },
     "tier": {**_TIER, "description": "where the state is stored"},
     "source": {**_TIER, "description": "where the states were stored"},
     "target": {**_TIER, "description": "where the states are stored afterwards"},
+    "caches": {
+        "type": "array", "items": _STEP, "minItems": 2, "maxItems": 2,
+        "description": "a range of steps, from the first to the one behind the last, whose caches move too",
+    },
 }  # fmt: skip
 #: The most characters of a line; a message of a million states is as long.
 _MOST_CHARACTERS = 8 * 2**20
@@ -77,9 +82,12 @@ def action_fields(action: Action) -> dict[str, Any]:
     """Return an action as JSON data: ``{"action": "save", "state": 0, "tier": "remote"}``."""
     name = type(action).__name__.lower()
     fields = {field: getattr(action, field) for field in NAMES[name]}
-    if isinstance(action, Transfer):
-        fields["states"] = list(action.states)
-    return {"action": name, **{field: value for field, value in fields.items() if value is not None}}
+    given = {
+        field: list(value) if isinstance(value, tuple) else value
+        for field, value in fields.items()
+        if value is not None
+    }
+    return {"action": name, **given}
 
 
 def nest_fields(nest: Nest) -> list[dict[str, Any]]:
@@ -122,7 +130,7 @@ def load_schedule(path: str | Path, *, steps: int | None = None) -> Iterator[Act
         if first.startswith("{"):
             _check_head(parse_json(first, source=f"{source}: line 1"), steps=steps, source=f"{source}: line 1")
             parse = _parse_json_line
-        elif (columns := _split_cells(first)) in (_COLUMNS, _FORMER_COLUMNS):
+        elif (columns := _split_cells(first)) in _READ_COLUMNS:
             parse = partial(_parse_csv_line, columns=columns)
         else:
             raise InputError(
@@ -197,8 +205,9 @@ def _parse_csv_line(line: str, *, where: str, columns: Sequence[str]) -> dict[st
     for name in ("start", "stop", "state", "cached"):
         if name in fields:
             fields[name] = _read_integer(fields[name])
-    if "states" in fields:
-        fields["states"] = [_read_integer(text) for text in fields["states"].split()]
+    for name in ("states", "caches"):
+        if name in fields:
+            fields[name] = [_read_integer(text) for text in fields[name].split()]
     return fields
 
 
@@ -243,6 +252,10 @@ def _read_field(value: Any, field: str) -> Any:
         return _check_step(value, field)
     if not isinstance(value, list):
         raise refuse(value, "is not a list", field=field, accepted="a list of steps")
+    if len(value) > FIELDS[field].get("maxItems", len(value)) or len(value) < FIELDS[field].get("minItems", 0):
+        raise refuse(
+            value, "is not a range", field=field, accepted="two steps: the first, and one behind the last"
+        )
     return tuple(_check_step(state, field) for state in value)
 
 

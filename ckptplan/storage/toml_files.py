@@ -1,6 +1,6 @@
 """Reads and writes workloads and profiles as TOML; what is written reads back as equal.
 
-In a profile every number may have a source, a date and a grade (docs/profiles.md). Files for people who go on
+In a profile every number may have a source, a date and a grade (docs/machines.md). Files for people who go on
 editing them have a comment on each number, as its model describes it.
 """
 
@@ -31,7 +31,7 @@ def load_profile(name_or_path: str | Path) -> HardwareProfile:
     """Return a built-in hardware profile by name, or one from a TOML file.
 
     In the file a number is a plain number, text with a unit, or a table of ``value`` and its ``source``,
-    ``grade``, ``date``, ``note`` or ``assumption`` (docs/profiles.md). Raises InputError.
+    ``grade``, ``date``, ``note`` or ``assumption`` (docs/machines.md). Raises InputError.
     """
     path = locate(name_or_path, shelf="hardware_profiles", noun="hardware profile")
     return _load(path, lambda numbers: HardwareProfile(**_separate_sources(numbers)), name_or_path, "profile")
@@ -146,7 +146,7 @@ def profile_text(profile: HardwareProfile) -> str:
         source = profile.sources.get(field)
         document[field] = value if source is None else {"value": value, **source.model_dump(exclude_none=True)}
     assert set(document) <= {"name", "description", *NUMBERS}  # noqa: S101 - sources stand beside numbers
-    return _format_toml("A machine and its memory, for ckptplan (docs/profiles.md).", document, kind="profile")
+    return _format_toml("A machine and its memory, for ckptplan (docs/machines.md).", document, kind="profile")
 
 
 def _format_toml(comment: str, document: dict[str, Any], *, kind: Kind) -> str:

@@ -24,10 +24,16 @@ from ckptplan.model.goal import CacheName, Model
 from ckptplan.model.prediction import COUNTS, Totals
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.tree import CACHE_UNITS
+from ckptplan.recursion.tree import CACHE_UNITS, OFFLOADED_STEPS
 from ckptplan.schedule.actions import Action
 from ckptplan.schedule.loops import Nest, expand
-from ckptplan.strategies.protocol import CACHED_STEPS, Columns, Splits, Strategy, no_equation
+from ckptplan.strategies.protocol import (
+    CACHED_STEPS,
+    Columns,
+    Splits,
+    Strategy,
+    no_equation,
+)
 
 #: Parameter name -> its first and its last value.
 Ranges: TypeAlias = Mapping[str, tuple[int, int]]
@@ -125,7 +131,27 @@ class ClosedForm(Strategy):
 
     def varies_caches(self, choice: CacheName | None) -> bool:
         """Return whether some of the schedules that a caller allows keep fewer caches than others."""
-        return choice != "all" and CACHED_STEPS in self.cache_names
+        return choice not in ("all", "offloaded") and CACHED_STEPS in self.cache_names
+
+    def list_searches(self, choice: CacheName | None, *, costs: StepCosts) -> list[CacheName | None]:
+        """Return the choices that are searched in turn for the one that a caller makes.
+
+        Caches that move are searched apart: where this takes longer than running a step in full, only if they
+        are asked for.
+        """
+        moving = costs.cache_write_seconds + costs.cache_read_seconds
+        gains = costs.overlaps_compute or costs.recompute_seconds + moving < costs.forward_seconds
+        if choice is None and costs.cache_bytes and gains and "offloaded" in self.cache_choices:
+            return [None, "offloaded"]
+        return [choice]
+
+    def bound_offloaded(self, low: Columns, high: Columns, *, steps: int) -> tuple[Integers, Integers]:
+        """Return the least and the most steps whose caches move in each box; they are equal at points."""
+        raise NotImplementedError(f"{self.name} does not move caches")
+
+    def offload(self, counts: Counts, *, low: Columns, high: Columns, steps: int) -> Counts:
+        """Return the counts of schedules that move the caches of ``offloaded_steps`` steps."""
+        raise NotImplementedError(f"{self.name} does not move caches")
 
     def evaluate(self, *, low: Columns, high: Columns, costs: StepCosts, model: Model) -> Cost:
         """Return bounds by the given cost model, shape (n,). Raises InputError if the strategy lacks it.
@@ -213,6 +239,8 @@ class ClosedForm(Strategy):
         T - K steps run again in full once, however often they run.
         """
         counts = self.counts(low=low, high=high, steps=costs.steps)
+        if OFFLOADED_STEPS in high:
+            return self.offload(counts, low=low, high=high, steps=costs.steps)
         if not costs.cache_bytes and CACHED_STEPS not in high:
             return counts
         every = np.full(1, costs.steps, dtype=np.int64)
@@ -236,7 +264,13 @@ class ClosedForm(Strategy):
         seconds = np.where(
             is_point,
             overlapped_seconds(self.transfers(high, costs=costs), counts=counts, costs=costs),
-            least_overlapped_seconds(counts, costs, last_states=self.bound_last_write(high)),
+            least_overlapped_seconds(
+                counts,
+                costs,
+                last_states=self.bound_last_write(high),
+                # The longest segment of the box.
+                last_caches=costs.steps - low.get(OFFLOADED_STEPS, np.full(1, costs.steps)),
+            ),
         )
         return replace(cost, seconds=seconds)
 

@@ -21,9 +21,26 @@ from ckptplan.model.goal import CacheName
 from ckptplan.model.record import Parameters
 from ckptplan.model.split import Choice, Where
 from ckptplan.model.step_costs import StepCosts
-from ckptplan.recursion.pricing import MOST_PLAYED, is_played, least_seconds_of, memory_variants
-from ckptplan.recursion.problem import Family, Prices, Problem, SolvedProblem, as_family, choose_within
-from ckptplan.recursion.tree import CACHE_UNITS, Decision, Part, Tree, UnitSizes, grow_tree, record_one_by_one
+from ckptplan.recursion.pricing import is_played, least_seconds_of, memory_variants
+from ckptplan.recursion.problem import (
+    MOST_PLAYED,
+    Family,
+    Prices,
+    Problem,
+    SolvedProblem,
+    as_family,
+    choose_within,
+)
+from ckptplan.recursion.tree import (
+    CACHE_UNITS,
+    OFFLOADED_STEPS,
+    Decision,
+    Part,
+    Tree,
+    UnitSizes,
+    grow_tree,
+    record_one_by_one,
+)
 from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.protocol import Splits
 from ckptplan.strategies.solved import IsBeaten, Rung, Solved, Task
@@ -95,10 +112,12 @@ class Optimal(Solved):
     beside_closed_forms = True
     records_one_by_one = True
     knows_caches = True
-    cache_names = (CACHE_UNITS,)
-    cache_choices = ("all", "segment", "none")
+    cache_names = (CACHE_UNITS, OFFLOADED_STEPS)
+    cache_choices = ("all", "segment", "none", "offloaded")
 
     def name_cache(self, parameters: Parameters, *, splits: Splits = None) -> CacheName:
+        if OFFLOADED_STEPS in parameters:
+            return "offloaded"
         if CACHE_UNITS not in parameters:
             return "all"
         kept = [split.steps for split in splits or () if split.choice is Choice.KEEP]
@@ -141,7 +160,7 @@ class Optimal(Solved):
         solved = _solve_variants(task)
         whole = next(iter(solved.values()))
         built = self._build_each(task, solved)
-        fitting = [answer for answer in built if _fits(task, answer)]
+        fitting = [answer for answer in built if _fits(task, answer) and task.allows(answer)]
         # A bound for unlimited remote memory also holds for less. Transfers that overlap compute may cost
         # nothing.
         hidden = costs.overlaps_compute and room
@@ -158,7 +177,8 @@ class Optimal(Solved):
         # Ahead of those that may cost the same: the front lists this one.
         fitting = [*(answer for answer in self._charge_messages(task, whole) if _fits(task, answer)), *fitting]
         fitting += self._find_alternatives(task, built, without_remote=False not in solved)
-        chosen = task.best_of(fitting)
+        fitting += self._offload_caches(task)
+        chosen = task.best_of([answer for answer in fitting if task.allows(answer)])
         return None if chosen is None else replace(chosen, least_seconds=least_seconds)
 
     def _bound_alone(self, costs: StepCosts, budget: Budget) -> float:
@@ -199,6 +219,17 @@ class Optimal(Solved):
             charged = self._build(task, _solve(task, remote=True, messages=True))
             if charged is not None:
                 yield charged
+
+    def _offload_caches(self, task: Task) -> Iterator[Answer]:
+        """Yield the best schedule whose caches move to remote memory, if that takes less than a full run.
+
+        It is the schedule of the recursion in which a step without its cache runs again in
+        f' = r + 2 T_r (docs/optimality.md). Messages of caches are charged afterwards.
+        """
+        if _may_offload(task.costs, task.budget):
+            answer = self._build(task, _solve(task, remote=True, offloads=True))
+            if answer is not None and _fits(task, answer):
+                yield answer
 
     def _build_each(self, task: Task, solved: Mapping[bool, SolvedProblem]) -> list[Answer]:
         """Return the best schedule of each solution that has one."""
@@ -295,8 +326,12 @@ class Optimal(Solved):
         wanted = budgets
         if budgets is not None:
             wanted = [limit for limit in budgets if self._is_open(limit, task, is_beaten=is_beaten)]
-        for remote in memory_variants(costs) if room else (False,):
+        variants = [(remote, False) for remote in (memory_variants(costs) if room else (False,))]
+        if _may_offload(costs, task.budget):
+            variants.append((True, True))
+        for remote, offloads in variants:
             problem = _make_problem(costs, task.budget, remote=remote, effort=task.effort)
+            problem = _offload(problem) if offloads else problem
             charged = _make_problem(costs, task.budget, remote=remote, messages=True, effort=task.effort)
             # Its schedules are wanted, and no bound for cheaper messages.
             charged = replace(charged, least_write=charged.prices.write, least_read=charged.prices.read)
@@ -315,7 +350,7 @@ class Optimal(Solved):
                     answers = self._price_all(paid, costs, is_beaten=is_beaten)
                 else:
                     answers = self._price_all(solved, costs, is_beaten=is_beaten)
-                proves = remote == room and not (costs.overlaps_compute and room)
+                proves = remote == room and not offloads and not (costs.overlaps_compute and room)
                 yield Rung(
                     answers=answers,
                     bounds=[
@@ -409,13 +444,18 @@ def _solve_variants(task: Task) -> dict[bool, SolvedProblem]:
     return {remote: _solve(task, remote=remote) for remote in variants}
 
 
-def _solve(task: Task, *, remote: bool, price: float = 0.0, messages: bool = False) -> SolvedProblem:
+def _solve(
+    task: Task, *, remote: bool, price: float = 0.0, messages: bool = False, offloads: bool = False
+) -> SolvedProblem:
     """Return the recursion's solution; ``price`` is added to the cost of each write.
 
-    With ``messages``, each state is charged for its message, however cheap it is.
+    With ``messages``, each state is charged for its message, however cheap it is. With ``offloads``, caches
+    that are not kept in local memory are in remote memory.
     """
     problem = _make_problem(task.costs, task.budget, remote=remote, messages=messages, effort=task.effort)
     problem = replace(problem, front=task.front, alone=task.alone, progress=task.progress)
+    if offloads:
+        problem = _offload(problem)
     if price:
         dearer = replace(problem.prices, write=problem.prices.write + price)
         problem = replace(problem, prices=dearer, effort=_LESS[task.effort], front=False, alone=True)
@@ -497,6 +537,20 @@ def _make_problem(
         least_read=inf if not remote else 0.0 if costs.overlaps_compute else costs.read_seconds,
         effort=effort,
     )
+
+
+def _may_offload(costs: StepCosts, budget: Budget) -> bool:
+    """Return whether a step runs again sooner if its cache comes back from remote memory."""
+    moving = costs.cache_write_seconds + costs.cache_read_seconds
+    gains = costs.recompute_seconds + moving < costs.forward_seconds
+    return bool(costs.cache_bytes) and gains and not costs.overlaps_compute and _has_room(costs, budget)
+
+
+def _offload(problem: Problem) -> Problem:
+    """Return the problem of schedules in which caches that are not kept are in remote memory."""
+    prices = problem.prices
+    again = min(prices.recompute, prices.replay + prices.offload)
+    return replace(problem, prices=replace(prices, recompute=again), offloads=True)
 
 
 def _bound_by_memory(costs: StepCosts, budget: Budget) -> float:

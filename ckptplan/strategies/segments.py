@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,7 +20,7 @@ from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion import growing
 from ckptplan.recursion.growing import CachedGrowth
-from ckptplan.recursion.tree import CACHE_UNITS
+from ckptplan.recursion.tree import CACHE_UNITS, OFFLOADED_STEPS
 from ckptplan.schedule.actions import Tier
 from ckptplan.schedule.loops import (
     Nest,
@@ -45,7 +46,7 @@ class Base(ClosedForm):
     rank = 0
     parameter_names = ()
     # Its caches are part of the tapes, whatever is asked for.
-    cache_choices = ("all", "last", "segment", "none")
+    cache_choices = ("all", "last", "segment", "none", "offloaded")
 
     @staticmethod
     def printed(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
@@ -207,17 +208,54 @@ class Segmented(ClosedForm):
         # The shortest chunk fits in the longest segment.
         return low["chunk_size"] <= high[self.segment] if self.has_two_levels else None
 
+    def bound_offloaded(self, low: Columns, high: Columns, *, steps: int) -> tuple[Integers, Integers]:
+        return steps - high[self.segment], steps - low[self.segment]
+
+    def offload(self, counts: Counts, *, low: Columns, high: Columns, steps: int) -> Counts:
+        """Return the counts if each segment's checkpoint moves with its caches, but those of the last segment.
+
+        Every step that runs again finds its cache. A checkpoint that moves is saved in local memory before, and
+        loaded from there, which saves the first chunk of its segment a save. Before the last segment, a
+        checkpoint and the caches of the longest segment that moves, y steps, are in local memory:
+
+            y = rc with three segments or more, L0 with two.
+        """
+        longest, shortest = high[self.segment], low[self.segment]
+        segments = ceil_div(steps, longest)
+        moving = np.where(segments > 2, shortest, np.clip(steps - longest, 0, shortest))
+        is_point = longest == shortest
+        within = self.count_chunks(longest, point=high)
+        within_first = self.count_chunks(np.maximum(1, steps - (segments - 1) * longest), point=high)
+        # A chunk that is a whole segment has no checkpoint of its own.
+        unsaved = np.maximum(0, segments - 2) * (within == 1) + (segments > 1) * (within_first == 1)
+        return replace(
+            counts,
+            local_saves=counts.local_saves + unsaved * is_point,
+            local_loads=counts.local_loads + segments - 1,
+            caches=steps - high[OFFLOADED_STEPS],
+            moving_caches=moving,
+            offloaded_caches=low[OFFLOADED_STEPS],
+        )
+
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
         # c <= T and c <= rc <= T, and K is at least c or rc.
         clamped = dict(super().clamp(parameters, steps=steps))
         longest = clamped["chunk_size"]
         if self.has_two_levels:
             longest = clamped[self.segment] = max(longest, clamped[self.segment])
+        if OFFLOADED_STEPS in clamped:
+            # All segments but the last one.
+            clamped.pop(CACHED_STEPS, None)
+            clamped[OFFLOADED_STEPS] = steps - longest
+            if longest >= steps:
+                del clamped[OFFLOADED_STEPS]
         if clamped.get(CACHED_STEPS, steps) < longest:
             clamped[CACHED_STEPS] = longest
         return super().clamp(Parameters(clamped), steps=steps)
 
     def name_cache(self, parameters: Parameters, *, splits: Splits = None) -> CacheName:
+        if OFFLOADED_STEPS in parameters:
+            return "offloaded"
         cached = parameters.get(CACHED_STEPS)
         if cached is None:
             return "all"
@@ -245,6 +283,8 @@ class Segmented(ClosedForm):
 
         Each step of a segment whose cache the first sweep does not keep adds f - r to the reversal.
         """
+        if OFFLOADED_STEPS in point:
+            return self._time_offloaded(point, costs=costs)
         chunk, segment = point["chunk_size"], point[self.segment]
         batch, kept = self.batch_of(point)
         checkpoints = ceil_div(costs.steps, segment) - 1
@@ -297,6 +337,36 @@ class Segmented(ClosedForm):
             ),
         )
 
+    def _time_offloaded(self, point: Columns, *, costs: StepCosts) -> TransferTiming:
+        """Return when transfers are due if each checkpoint moves with the caches of its segment.
+
+        A message leaves when its segment has run. With the symbols of ``transfers``,
+
+            gap     = rc f + a + s
+            turn    = rc z + (rc - c) r + u(rc)
+            between = rc (o + b) + (2 rc - c) r + u(rc) + l, less s of the first chunk
+        """
+        chunk, segment = point["chunk_size"], point[self.segment]
+        messages = ceil_div(costs.steps, segment) - 1
+        first = costs.steps - messages * segment
+        backward = costs.record_overhead_seconds + costs.backward_seconds
+        a, k, s, back = costs.advance_seconds, costs.chunk_seconds, costs.save_seconds, costs.load_seconds
+        chunks = self.count_chunks(segment, point=point)
+        actions = (chunks - 1) * (s + a + back + k) + k
+        gap = segment * costs.forward_seconds + a + s
+        turn = (
+            segment * (costs.forward_seconds + backward) + (segment - chunk) * costs.recompute_seconds + actions
+        )
+        again = (2 * segment - chunk) * costs.recompute_seconds
+        reversal = segment * backward + again + actions + back - (chunks > 1) * s
+        state, has_first = np.ones(1, dtype=np.int64), (messages > 1).astype(np.int64)
+        others = np.maximum(0, messages - 2)
+        return TransferTiming(
+            writes=(Transfers(has_first, state, gap, first), Transfers(others, state, gap, segment)),
+            turn=Transfers(np.minimum(messages, 1), state, turn, np.where(messages > 1, segment, first)),
+            reads=(Transfers(others, state, reversal, segment), Transfers(has_first, state, reversal, first)),
+        )
+
     def bound_last_write(self, high: Columns) -> Integers:
         return self.batch_of(high)[0]
 
@@ -323,8 +393,13 @@ class Segmented(ClosedForm):
             runs, last = self.cut(length, parameters)
             return reverse_chunks(runs, last, held=held)
 
-        tier = Tier.REMOTE if self.moves_states else Tier.LOCAL
-        return reverse_segments(steps, parameters.get(self.segment, steps), tier=tier, reverse=reverse)
+        return reverse_segments(
+            steps,
+            parameters.get(self.segment, steps),
+            tier=Tier.REMOTE if self.moves_states else Tier.LOCAL,
+            reverse=reverse,
+            offloads_caches=OFFLOADED_STEPS in parameters,
+        )
 
     def cut(self, length: int, parameters: Parameters) -> tuple[tuple[Run, ...], int]:
         """Return the chunks of a segment before the last one, and the length of this one."""
@@ -358,6 +433,8 @@ class Remote(Segmented):
     parameter_names = ("chunk_size",)
     segment = "chunk_size"
     moves_states = True
+    cache_choices = ("all", "last", "none", "offloaded")
+    cache_names = (CACHED_STEPS, OFFLOADED_STEPS)
 
     @staticmethod
     def printed(*, low: Columns, high: Columns, costs: StepCosts) -> Cost:
@@ -409,7 +486,8 @@ class Double(Segmented):
     name = "double"
     rank = 4
     parameter_names = ("chunk_size", "remote_chunk_size")
-    cache_choices = ("all", "segment")
+    cache_choices = ("all", "segment", "offloaded")
+    cache_names = (CACHED_STEPS, OFFLOADED_STEPS)
     segment = "remote_chunk_size"
     moves_states = True
 
@@ -448,7 +526,7 @@ class Growing(Segmented):
     name = "growing"
     rank = 6
     parameter_names: ClassVar[tuple[str, ...]] = ("chunk_size", "state_units", "tape_units")
-    cache_names = (CACHE_UNITS, CACHED_STEPS)
+    cache_names: ClassVar[tuple[str, ...]] = (CACHE_UNITS, CACHED_STEPS)
     always_regular = False
 
     def ranges(self, *, costs: StepCosts, budget: Budget) -> Ranges:
@@ -475,7 +553,7 @@ class Growing(Segmented):
 
     def check_names(self, parameters: Parameters) -> None:
         super().check_names(parameters)
-        if CACHED_STEPS in parameters and CACHE_UNITS not in parameters:
+        if CACHE_UNITS not in parameters and {CACHED_STEPS, OFFLOADED_STEPS} & set(parameters):
             raise InputError("is missing: chunks grow by the caches that are released", field=CACHE_UNITS)
 
     def is_regular(self, parameters: Parameters, *, steps: int) -> bool:
@@ -500,7 +578,8 @@ class DoubleGrowing(Growing):
     name = "double-growing"
     rank = 7
     parameter_names = ("chunk_size", "remote_chunk_size", "state_units", "tape_units")
-    cache_choices = ("all", "segment")
+    cache_choices = ("all", "segment", "offloaded")
+    cache_names = (CACHE_UNITS, CACHED_STEPS, OFFLOADED_STEPS)
     segment = "remote_chunk_size"
     moves_states = True
 

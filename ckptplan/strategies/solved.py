@@ -15,6 +15,7 @@ import numpy as np
 
 from ckptplan.cost.exact import Cost, join_costs
 from ckptplan.model.budget import Budget
+from ckptplan.model.goal import CacheName
 from ckptplan.model.prediction import Totals
 from ckptplan.model.progress import Progress
 from ckptplan.model.record import Parameters
@@ -46,6 +47,7 @@ class Task:
         progress: called with the work done and the total work.
         single: the costs of schedules that record each step by itself; None if ``costs`` hold for them, too.
         resolution: the share of time below which two schedules cannot be told apart.
+        cache: the caches that schedules have to keep, if steps have caches; None leaves the choice open.
     """
 
     costs: StepCosts
@@ -57,6 +59,11 @@ class Task:
     progress: Progress | None = None
     single: StepCosts | None = None
     resolution: float = 0.0
+    cache: CacheName | None = None
+
+    def allows(self, answer: Answer) -> bool:
+        """Return whether a schedule keeps the caches that it has to keep."""
+        return not self.costs.cache_bytes or self.cache in (None, answer.cache)
 
     def best_of(self, answers: Sequence[Answer]) -> Answer | None:
         """Return the answer that is chosen by the actual costs, None if none is acceptable."""

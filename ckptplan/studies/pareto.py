@@ -108,7 +108,9 @@ def _shorten(column: Integers) -> Integers:
 
 
 def _answer_closed_form(strategy: ClosedForm, columns: Columns, costs: StepCosts, index: int) -> Answer:
-    setting = Parameters({name: int(column[index]) for name, column in columns.items()})
+    values = {name: int(column[index]) for name, column in columns.items()}
+    # The columns of parameters that a plan lacks have zeros.
+    setting = Parameters({name: value for name, value in values.items() if value})
     parameters = strategy.clamp(setting, steps=costs.steps)
     key = least_time(strategy.cost(parameters, costs=costs))
     return Answer(

@@ -375,7 +375,7 @@ def sensitivity(
     executor: Executor | None = None,
     command: str = "ckptplan.sensitivity",
 ) -> Sensitivity:
-    """Return how the best plan and its time change with each input (docs/sensitivity.md).
+    """Return how the best plan and its time change with each input (docs/trade-offs.md).
 
     The objective is time.
 

@@ -155,15 +155,15 @@ def _examine(path: str) -> _Part:
             header = b""
             file.seek(0)
         offset, line = file.tell(), file.readline()
-        found = _BEGINNING.match(line)
-        number, count, total = map(int, found.group(3, 4, 5)) if found else (0, 0, 0)
-        if found is None or not 1 <= number <= count <= total:
+        match = _BEGINNING.match(line)
+        number, count, total = map(int, match.group(3, 4, 5)) if match else (0, 0, 0)
+        if match is None or not 1 <= number <= count <= total:
             raise InputError(
                 "is no part of a sweep", source=path, accepted="what a sweep wrote as one of several parts"
             )
-        start, sweep, *_, end = found.groups()
+        start, sweep, *_, end = match.groups()
         shard = Shard(number=number, count=count, total=total)
-        beginning, rows = found.group(), 0
+        beginning, rows = match.group(), 0
         while line.startswith(beginning) and line.endswith(b"\n"):
             rows, line = rows + 1, file.readline()
         if line:

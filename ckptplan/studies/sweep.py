@@ -272,9 +272,11 @@ def list_several(given: Any, kind: type[Any], field: str) -> tuple[Any, ...]:
     several = tuple(read(value, name=field) for value in (given if is_several else (given,)))
     if not several:
         raise InputError("has none", field=field, accepted="one or more")
-    for i, one in enumerate(several):
-        if one.name in [other.name for other in several[:i]]:
-            raise InputError(f"{one.name!r} is given twice", field=field, value=one.name, accepted="names once")
+    for i, axis in enumerate(several):
+        if axis.name in [other.name for other in several[:i]]:
+            raise InputError(
+                f"{axis.name!r} is given twice", field=field, value=axis.name, accepted="names once"
+            )
     return several
 
 

@@ -27,12 +27,15 @@ from ckptplan.torch.device.memory import OutOfMemory
 from ckptplan.torch.fit.measure import Sizes
 from ckptplan.torch.lif import LIF
 from ckptplan.torch.result import Result
+from ckptplan.torch.spiking import SpikingLayer
+from ckptplan.torch.stack import ChunkStack
 from ckptplan.torch.wrapping.replace import wrap_layers
 from ckptplan.torch.wrapping.wrap import wrap
 
 __all__ = [
     "LIF",
     "ChunkCell",
+    "ChunkStack",
     "Compile",
     "CompileFallback",
     "Offload",
@@ -40,6 +43,7 @@ __all__ = [
     "PlanMismatch",
     "Result",
     "Sizes",
+    "SpikingLayer",
     "bptt",
     "check",
     "measured_sizes",
@@ -53,4 +57,4 @@ __all__ = [
 
 def __dir__() -> list[str]:
     """Return the public names, for completion."""
-    return [*__all__, "adapters", "lightning", "online"]
+    return [*__all__, "adapters", "lightning", "online", "surrogates"]

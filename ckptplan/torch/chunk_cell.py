@@ -23,7 +23,11 @@ class SavedOutputs(Protocol):
         """Return the outputs of steps start..stop-1, counted from the first step here."""
 
     def moved(self, keep: Callable[[torch.Tensor], torch.Tensor]) -> Self:
-        """Return the same outputs with each tensor replaced by what ``keep`` returns for it."""
+        """Return the same outputs with each tensor of their own replaced by what ``keep`` returns for it.
+
+        If outputs share tensors with those of earlier steps, they also have ``carried``, which takes the same
+        argument and replaces these, too: plans that offload caches move both.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,10 +68,11 @@ FEW_RUNS = SizeRuns(
 
 
 class _CountedRun(NamedTuple):
-    """Bytes of a run: its peak, what it keeps for each step, and what it needs besides what was counted."""
+    """Bytes of a run: its peak, inputs and saved outputs of a step, and what it needs besides these."""
 
     peak: int
-    resident: int
+    inputs: int
+    saved: int
     space: int
 
     @classmethod
@@ -83,9 +84,11 @@ class _CountedRun(NamedTuple):
         count()
         peak = program.peak_bytes()
         count()
-        resident = -(-(count_bytes(flatten(inputs)[0]) + counted.saved_bytes) // schedule.steps)
-        space = peak - counted.local_bytes - resident * schedule.steps - beside
-        return cls(peak=peak, resident=resident, space=max(0, space))
+        given, saved = (
+            -(-size // schedule.steps) for size in (count_bytes(flatten(inputs)[0]), counted.saved_bytes)
+        )
+        space = peak - counted.local_bytes - (given + saved) * schedule.steps - beside
+        return cls(peak=peak, inputs=given, saved=saved, space=max(0, space))
 
 
 def measure_bytes(
@@ -110,12 +113,16 @@ def measure_bytes(
     workspace = sorted(single.space for single in singles)[1] + state
     spaces = [chunked.space for chunked in several]
     residual = _compare_workspaces(spaces, runs=runs, peak=max(run.peak for run in counted), state=state)
+    # Single steps save more spikes each: those are in their workspace.
+    saved = max(chunked.saved for chunked in several)
+    # Outputs that no plan may drop stay until the end.
+    cache = saved if getattr(network.cell, "runs_from_state", False) else 0
     return CountedSizes(
         state_bytes=state,
         tape_bytes=tape,
         resident_bytes=fixed,
-        # Single steps save more spikes each: those are in their workspace.
-        resident_bytes_per_step=max(chunked.resident for chunked in several),
+        resident_bytes_per_step=max(chunked.inputs for chunked in several) + saved - cache,
+        cache_bytes=cache,
         workspace_bytes=workspace,
         chunk_workspace_bytes=max(0, max(spaces) - workspace),
         tape_bytes_once=once,
@@ -123,6 +130,7 @@ def measure_bytes(
         basis={
             field: Basis(kind="measured", why=why)
             for field, why in _explain(runs, once=once, residual=residual, apart=apart).items()
+            if cache or field != "cache_bytes"
         },
     )
 
@@ -138,7 +146,7 @@ def _compare_workspaces(workspaces: list[int], *, runs: SizeRuns, peak: int, sta
     span = max(workspaces) - min(workspaces)
     most = max(_SMALL_BYTES, _CONSTANT * peak)
     if span > max(most, state) or longest - min(workspaces) > most:
-        shown = ", ".join(f"{one}: {size:,}" for one, size in zip(runs.peaks, workspaces, strict=True))
+        shown = ", ".join(f"{kind}: {size:,}" for kind, size in zip(runs.peaks, workspaces, strict=True))
         raise InputError(
             "its live memory is not linear in the steps of a chunk, as every plan assumes: the memory that a "
             f"run needs besides checkpoints and tapes ranges over {format_share(span / peak)} of the peak "
@@ -158,7 +166,8 @@ def _explain(runs: SizeRuns, *, once: int, residual: float, apart: int) -> dict[
         "tape_bytes": f"counted in real storages, in chunks of up to {max(runs.chunks)} steps: the same for "
         f"each step{f', and {once:,} B once a chunk' if once else ''}",
         "resident_bytes": "counted: parameters and buffers",
-        "resident_bytes_per_step": "counted: inputs, and outputs that the cell saves (spikes as they fired)",
+        "resident_bytes_per_step": "counted: inputs, and outputs that the cell has to keep",
+        "cache_bytes": "counted: outputs that the cell saves, spikes as they fired, in chunks of many steps",
         "workspace_bytes": "live tensors at the peak besides the bytes above, where steps are recorded one by "
         f"one: gradients, working states, scratch{middle}",
         "chunk_workspace_bytes": f"what {len(runs.peaks)} runs of up to {max(runs.peaks)[0]} steps need "

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +21,7 @@ import torch
 from ckptplan.errors import InputError
 from ckptplan.torch.chunk_cell import ChunkCell, ChunkGradients
 from ckptplan.torch.spikes import Spikes
+from ckptplan.torch.surrogates import FastSigmoid, Spike
 
 #: Up to this many steps at a time, spikes are at hand as booleans, too: unpacking takes longer than such steps.
 _FEW_STEPS = 16
@@ -60,6 +61,23 @@ class LIFOutputs:
         """Return the same outputs with each tensor of their own replaced by what ``keep`` returns for it."""
         inputs = None if self.inputs is None else self.inputs.moved(keep)
         return LIFOutputs(self.first, self.spikes.moved(keep), inputs)
+
+    def carried(self, keep: Callable[[torch.Tensor], torch.Tensor]) -> LIFOutputs:
+        """Return the same outputs with each tensor replaced, those of the step before included."""
+        return replace(self.moved(keep), first=self.first.moved(keep))
+
+    def read(self) -> Spikes:
+        """Return the spikes that each step reads: those of the step before."""
+        steps = self.spikes.steps
+        return self.first if steps == 1 else self.first.join(self.spikes.part(0, steps - 1))
+
+
+def take_last(outputs: LIFOutputs) -> LIFBefore:
+    """Return the spikes of the last of some steps."""
+    steps = outputs.spikes.steps
+    spikes = outputs.spikes.part(steps - 1, steps)
+    fired = spikes.dense(torch.bool)[0] if outputs.fired is None else outputs.fired[-1].clone()
+    return LIFBefore(fired, spikes)
 
 
 class LIF(ChunkCell):
@@ -130,20 +148,21 @@ class LIF(ChunkCell):
         if type(self) is not LIF:
             # Attributes that methods of a subclass set would be set on the copy.
             return self
-        found = LIF.__new__(LIF)
-        vars(found).update(vars(self))
+        copy = LIF.__new__(LIF)
+        vars(copy).update(vars(self))
         with torch.no_grad(), torch.autocast(device_type=self.weight.device.type, enabled=False):
-            found._kept_feedback = self._feedback()
-        return found
+            copy._kept_feedback = self._feedback()
+        return copy
 
     def forward(self, state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Take a step under autograd, as any cell does."""
-        spikes = Spike.apply(state - self.threshold, self.slope)  # type: ignore[no-untyped-call]
+        surrogate = FastSigmoid(self.slope)
+        spikes = Spike.apply(state - self.threshold, surrogate)  # type: ignore[no-untyped-call]
         current = torch.nn.functional.linear(x, self.weight, self.bias)
         if self.recurrent_weight is not None:
             current = current + torch.nn.functional.linear(spikes, self.recurrent_weight)
         state = self.decay * state + current - self.threshold * spikes.detach()
-        return state, Spike.apply(state - self.threshold, self.slope)  # type: ignore[no-untyped-call]
+        return state, Spike.apply(state - self.threshold, surrogate)  # type: ignore[no-untyped-call]
 
     def run(
         self, state: torch.Tensor, inputs: torch.Tensor, before: LIFBefore | None
@@ -169,7 +188,7 @@ class LIF(ChunkCell):
 
     def replay(self, state: torch.Tensor, inputs: torch.Tensor, outputs: LIFOutputs) -> torch.Tensor:
         """Return the membranes, from one sparse product for the feedback of all steps, and the leak."""
-        states = self._read(outputs).product(self._feedback())
+        states = outputs.read().product(self._feedback())
         if outputs.inputs is None:
             self._rows(states).addmm_(inputs.reshape(-1, self.inputs), self.weight.t())
         else:
@@ -183,21 +202,13 @@ class LIF(ChunkCell):
 
     def last(self, outputs: LIFOutputs) -> LIFBefore:
         """Return the last step's spikes."""
-        steps = outputs.spikes.steps
-        spikes = outputs.spikes.part(steps - 1, steps)
-        fired = spikes.dense(torch.bool)[0] if outputs.fired is None else outputs.fired[-1].clone()
-        return LIFBefore(fired, spikes)
+        return take_last(outputs)
 
     def dense(self, outputs: LIFOutputs) -> torch.Tensor:
         """Return the spikes as zeros and ones."""
         if outputs.fired is not None:
             return outputs.fired.to(self.weight.dtype)
         return outputs.spikes.dense(self.weight.dtype)
-
-    def _read(self, outputs: LIFOutputs) -> Spikes:
-        """Return the spikes that each step reads: those of the step before."""
-        first, steps = outputs.first, outputs.spikes.steps
-        return first if steps == 1 else first.join(outputs.spikes.part(0, steps - 1))
 
     def reverse(
         self,
@@ -212,8 +223,8 @@ class LIF(ChunkCell):
     ) -> ChunkGradients:
         """Run the recurrence backwards, then compute the gradient of each weight in one product."""
         begin = self._adjoint(state, states, output_gradients, state_gradients)
-        found = states
-        flat = self._rows(found)
+        currents = states
+        flat = self._rows(currents)
         parts: list[tuple[torch.Tensor, torch.Tensor]] = []
         if self.weight.requires_grad:
             parts.append((self.weight, flat.t() @ inputs.reshape(-1, self.inputs)))
@@ -221,16 +232,16 @@ class LIF(ChunkCell):
         if bias is not None and bias.requires_grad:
             parts.append((bias, flat.sum(0)))
         if self.recurrent_weight is not None and self.recurrent_weight.requires_grad:
-            read = self._read(outputs).dense(states.dtype)
+            read = outputs.read().dense(states.dtype)
             parts.append((self.recurrent_weight, flat.t() @ self._rows(read)))
         gradients: dict[int, torch.Tensor] = {}
-        for one, part in parts:
+        for parameter, part in parts:
             # One parameter may have several roles.
-            gradients[id(one)] = gradients[id(one)] + part if id(one) in gradients else part
+            gradients[id(parameter)] = gradients[id(parameter)] + part if id(parameter) in gradients else part
         return ChunkGradients(
             state=begin,
-            inputs=found @ self.weight if wants_inputs else None,
-            parameters=tuple(gradients.get(id(one)) for one in self.parameters()),
+            inputs=currents @ self.weight if wants_inputs else None,
+            parameters=tuple(gradients.get(id(parameter)) for parameter in self.parameters()),
         )
 
     def _adjoint(
@@ -289,25 +300,8 @@ class LIF(ChunkCell):
         """Return what a spike adds to each membrane one step later, including its own reset."""
         if self._kept_feedback is not None:
             return self._kept_feedback
-        found = self.weight.new_zeros(self.neurons, self.neurons)
+        feedback = self.weight.new_zeros(self.neurons, self.neurons)
         if self.recurrent_weight is not None:
-            found.copy_(self.recurrent_weight.t())
-        found.diagonal().sub_(self.threshold)
-        return found
-
-
-class Spike(torch.autograd.Function):
-    """The step function, with the derivative of a fast sigmoid."""
-
-    @staticmethod
-    def forward(ctx: Any, distance: torch.Tensor, slope: float) -> torch.Tensor:
-        """Return ones above the threshold."""
-        ctx.save_for_backward(distance)
-        ctx.slope = slope
-        return (distance > 0).to(distance.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        """Multiply by the derivative of the fast sigmoid."""
-        (distance,) = ctx.saved_tensors
-        return gradients[0] / (1 + ctx.slope * distance.abs()) ** 2, None
+            feedback.copy_(self.recurrent_weight.t())
+        feedback.diagonal().sub_(self.threshold)
+        return feedback

@@ -34,17 +34,17 @@ class Spikes:
         steps, *batch, neurons = spikes.shape
         rows = (spikes != 0 if spikes.dtype != torch.bool else spikes).reshape(-1, neurons)
         # Sums and products are of other types: what they take besides is that of some rows.
-        some = rows.split(max(1, _PACKED // max(1, neurons)))
-        counts = torch.cat([part.sum(1, dtype=torch.int32) for part in some])
-        each = [int(one) for one in counts.view(steps, -1).sum(1).tolist()]
+        parts = rows.split(max(1, _PACKED // max(1, neurons)))
+        counts = torch.cat([part.sum(1, dtype=torch.int32) for part in parts])
+        each = [int(count) for count in counts.view(steps, -1).sum(1).tolist()]
         bounds = tuple(accumulate(each, initial=0))
         kind, count = _index_type(neurons), _index_type(neurons + 1)
         form: Literal["indices", "bits"] = "bits"
         if bounds[-1] * kind.itemsize + len(rows) * count.itemsize <= len(rows) * -(-neurons // 8):
-            data = torch.cat([_find_columns(part).to(kind) for part in some])
+            data = torch.cat([_find_columns(part).to(kind) for part in parts])
             form, counts = "indices", counts.to(count)
         else:
-            data, counts = torch.cat([_pack_bits(part) for part in some]), counts.new_empty(0)
+            data, counts = torch.cat([_pack_bits(part) for part in parts]), counts.new_empty(0)
         return cls(form=form, batch=tuple(batch), neurons=neurons, data=data, counts=counts, bounds=bounds)
 
     @property
@@ -89,16 +89,16 @@ class Spikes:
         shape = (self.steps, *self.batch, self.neurons)
         if self.form == "bits":
             return _unpack_bits(self.data, self.neurons).to(dtype).view(shape)
-        found = torch.zeros(shape, dtype=dtype, device=self.data.device)
+        dense = torch.zeros(shape, dtype=dtype, device=self.data.device)
         rows = torch.arange(len(self.counts), device=self.data.device).repeat_interleave(self.counts.long())
-        found.view(-1).index_fill_(0, rows.mul_(self.neurons).add_(self.data), 1)
-        return found
+        dense.view(-1).index_fill_(0, rows.mul_(self.neurons).add_(self.data), 1)
+        return dense
 
     def product(self, table: torch.Tensor) -> torch.Tensor:
         """Return spikes @ table, shape (steps, *batch, columns), for a table of shape (neurons, columns)."""
         indices, offsets = self._indices()
-        found = torch.nn.functional.embedding_bag(indices, table, offsets, mode="sum")
-        return found.view(self.steps, *self.batch, table.shape[1])
+        rows = torch.nn.functional.embedding_bag(indices, table, offsets, mode="sum")
+        return rows.view(self.steps, *self.batch, table.shape[1])
 
     def _indices(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the indices of all rows, and the offset of each row."""

@@ -66,27 +66,27 @@ class WorkCounter(TorchDispatchMode):
     ) -> Any:
         """Run a kernel and count it."""
         given = kwargs or {}
-        found = func(*args, **given)
+        result = func(*args, **given)
         if not _is_view(func):
-            self._add(func, args, given, found)
-        return found
+            self._add(func, args, given, result)
+        return result
 
-    def _add(self, func: Any, args: tuple[Any, ...], given: dict[str, Any], found: Any) -> None:
-        written = list(_tensors(found))
+    def _add(self, func: Any, args: tuple[Any, ...], given: dict[str, Any], result: Any) -> None:
+        written = list(_tensors(result))
         if not written:
             return
         read = list(_tensors((args, given)))
         # The formulas are those of dense products.
-        sparse = any(one.layout is not torch.strided for one in read)
+        sparse = any(tensor.layout is not torch.strided for tensor in read)
         formula = None if sparse else flop_registry.get(func._overloadpacket)
         if "embedding_bag" in str(func):
             # A sum of some rows of a matrix, as a product with spikes is.
             flops = float(args[1].numel() * args[0].shape[-1])
         elif formula is not None:
-            flops = float(formula(*args, **given, out_val=found))
+            flops = float(formula(*args, **given, out_val=result))
             self.products[written[0].dtype] += flops
         else:
-            flops = float(sum(one.numel() for one in written))
+            flops = float(sum(tensor.numel() for tensor in written))
             if sparse or any(part in str(func) for part in _OPAQUE):
                 self.unknown.add(str(func._overloadpacket))
         self.work = self.work + np.array([flops, sum(map(_size, (*read, *written))), 1])
@@ -95,7 +95,7 @@ class WorkCounter(TorchDispatchMode):
 def _is_view(func: Any) -> bool:
     """Return whether an operation returns another view of what it was given, which starts no kernel."""
     returns = func._schema.returns
-    return any(one.alias_info is not None and not one.alias_info.is_write for one in returns)
+    return any(value.alias_info is not None and not value.alias_info.is_write for value in returns)
 
 
 def _tensors(tree: Any) -> Iterator[torch.Tensor]:
@@ -118,19 +118,19 @@ def count_work(network: TorchNetwork, *, pace: Pace) -> tuple[Operations | None,
         return None, "operations were not counted, as a step takes too long"
     counter = WorkCounter()
     short, long = (_count_chunks(network, counter, chunk) for chunk in chunks)
-    more = chunks[1] - chunks[0]
-    found: dict[str, Any] = {
+    added_steps = chunks[1] - chunks[0]
+    work: dict[str, Any] = {
         f"{way}_{name}": float(number)
         for way, kind in (("forward", Advance), ("backward", Backward))
         for name, number in zip(
-            ("flops", "bytes", "kernels"), np.maximum(0, (long[kind] - short[kind]) / more), strict=True
+            ("flops", "bytes", "kernels"), np.maximum(0, (long[kind] - short[kind]) / added_steps), strict=True
         )
     }
     unknown = (
         f"; products within {', '.join(sorted(counter.unknown))} are not counted" if counter.unknown else ""
     )
     why = "products as PyTorch's flop counter counts them, one operation for each number of other kernels"
-    return Operations(dtype=_name_type(network, counter), **found), why + unknown
+    return Operations(dtype=_name_type(network, counter), **work), why + unknown
 
 
 def _expect_seconds(pace: Pace, chunks: tuple[int, int]) -> float:
@@ -143,17 +143,17 @@ def _count_chunks(network: TorchNetwork, counter: WorkCounter, chunk: int) -> di
     The first ones also set up what later ones find.
     """
     schedule = make_schedule("standard", steps=3 * chunk, chunk_size=chunk)
-    program, found = TorchProgram(network, schedule), dict[type[Action], KernelWork]()
+    program, work = TorchProgram(network, schedule), dict[type[Action], KernelWork]()
     before = counter.work
 
     def take(action: Action, _: Executor) -> None:
         """Take the work since the action before."""
         nonlocal before
-        found[type(action)], before = counter.work - before, counter.work
+        work[type(action)], before = counter.work - before, counter.work
 
     with counter:
         program.observe(take)
-    return found
+    return work
 
 
 def _name_type(network: TorchNetwork, counter: WorkCounter) -> Any:

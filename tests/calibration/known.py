@@ -212,7 +212,9 @@ def install(monkeypatch: pytest.MonkeyPatch, machine: KnownMachine) -> None:
     """Let ``calibrate`` and ``validate`` measure a known machine."""
 
     def build(_: Any, spec: Any, *, batch: int, **__: Any) -> Any:
-        network = SimpleNamespace(scale=spec.neurons * batch / 64, inputs=lambda steps: steps)
+        scale = spec.neurons * batch / 64
+        state_bytes = int(scale * machine.costs["state_bytes"])
+        network = SimpleNamespace(scale=scale, state_bytes=state_bytes, inputs=lambda steps: steps)
         network.in_double = lambda: nullcontext(network)
         return network
 

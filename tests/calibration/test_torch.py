@@ -26,6 +26,13 @@ def either(request: Any) -> Calibrated:
     return calibrate(spec, batch=BATCH, steps=120, quick=True, thread_count=1)
 
 
+@pytest.fixture(scope="module")
+def lif() -> Calibrated:
+    """A cell whose spikes are the caches of its steps."""
+    spec = CellSpec(name="lif", inputs=8, neurons=NEURONS)
+    return calibrate(spec, batch=BATCH, steps=120, quick=True, thread_count=1)
+
+
 class Failing(torch.nn.Module):
     """Has no answer from the hundredth step on."""
 
@@ -118,7 +125,7 @@ def test_a_calibration_says_how_it_was_obtained(either: Calibrated, tmp_path: Pa
 
 def plan_for(found: Calibrated, strategy: str, **changes: Any) -> Plan:
     workload = Workload(**{**dict(found.workload), **changes})
-    beside = workload.resident_bytes + workload.resident_bytes_per_step * 120
+    beside = workload.resident_bytes + (workload.resident_bytes_per_step + workload.cache_bytes) * 120
     beside += workload.workspace_bytes + workload.chunk_workspace_bytes
     room = beside + int((1 if strategy == "base" else 0.3) * 120 * workload.tape_bytes)
     return ckptplan.optimize(workload, found.profile, strategies=[strategy], local_bytes=room)
@@ -135,6 +142,26 @@ def test_bytes_counts_and_gradients_of_a_right_plan_hold(either: Calibrated, str
         assert rows[quantity].verdict is Verdict.OK, rows[quantity]
     assert found.not_comparable is None
     assert {"total", "base", "overhead", "forward", "backward"} <= rows.keys()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "cache"),
+    [("standard", "none"), ("double", "segment"), ("remote", "offloaded"), ("optimal", "segment")],
+)
+def test_a_plan_that_drops_or_moves_caches_is_judged(lif: Calibrated, strategy: str, cache: str) -> None:
+    workload = lif.workload
+    assert workload.cache_bytes > 0
+    assert workload.resident_bytes_per_step == 4 * 8 * BATCH
+    room = workload.resident_bytes + workload.workspace_bytes + workload.chunk_workspace_bytes
+    room += 120 * workload.resident_bytes_per_step + 23 * workload.tape_bytes
+    plan = ckptplan.optimize(workload, lif.profile, strategies=[strategy], local_bytes=room, cache=cache)
+    assert plan.cache == cache
+    found = validate(plan, repeats=1, memory_tolerance=0.1)
+    rows = {row.quantity: row for row in found.rows}
+    for quantity in ("state", "checkpoints and tapes", "steps run again", "states written", "messages"):
+        assert rows[quantity].bias == 0, quantity
+    for quantity in ("remote peak", "local peak", "gradient difference"):
+        assert rows[quantity].verdict is Verdict.OK, rows[quantity]
 
 
 def test_another_cell_can_be_run_and_is_found_out(either: Calibrated) -> None:

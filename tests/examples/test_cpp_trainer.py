@@ -1,8 +1,7 @@
-"""The trainer in C++ of docs/start/trainer.md: it compiles, and its gradients are those of PyTorch."""
+"""The trainer in C++ of docs/own-loop.md: it compiles, and its gradients are those of PyTorch."""
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 from importlib.util import find_spec
@@ -15,16 +14,17 @@ import ckptplan
 
 pytestmark = pytest.mark.slow
 
-PAGE = Path(__file__).parent.parent.parent / "docs/start/trainer.md"
+ROOT = Path(__file__).parent.parent.parent
+SOURCE = ROOT / "examples/train.cpp"
 STEPS, NEURONS = 512, 8
 
 
 @pytest.fixture(scope="module")
 def trainer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program of the page, made by the machine's compiler."""
+    """The program, made by the machine's compiler."""
     compiler = shutil.which("g++") or shutil.which("c++")
     assert compiler is not None
-    [source] = re.findall(r"```cpp\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    source = SOURCE.read_text()
     assert len(source.splitlines()) <= 80
     folder = tmp_path_factory.mktemp("cpp")
     (folder / "train.cpp").write_text(source)

@@ -71,7 +71,7 @@ def test_every_example_has_its_row_with_its_command() -> None:
 
 def test_a_network_in_lightning_s_trainer_learns_and_the_page_shows_its_training_step() -> None:
     file = EXAMPLES / "train_lightning.py"
-    (shown,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/lightning.md").read_text(), re.DOTALL)
+    (shown,) = re.findall(r"```py\n(.*?)```", (ROOT / "docs/runtime.md").read_text(), re.DOTALL)
     assert "def training_step" in shown
     assert shown in file.read_text()
     done = python(file)

@@ -45,8 +45,20 @@ def _count(verdicts: Sequence[Verdict], name: str) -> int:
     return sum(name in [problem for problem, _ in one.problems] for one in verdicts)
 
 
+def format_page(summary: dict[str, Any]) -> str:
+    """Return the numbers as a paragraph of a page: the cases of each kind, and the problems that occurred."""
+    numbers = summary["all"]
+    kinds = ", ".join(f"{found['cases']:,} {kind}" for kind, found in summary["kinds"].items())
+    problems = ", ".join(f"{name} {count:,}" for name, count in summary["problems"].items() if count)
+    return (
+        f"{numbers['cases']:,} cases ({kinds}). 99 % take at most {numbers['p99_seconds']:.1f} s; the longest "
+        f"takes {numbers['most_seconds']:.1f} s, the largest {numbers['most_bytes'] / 2**20:,.0f} MiB. "
+        f"{numbers['failing']:,} cases fail ({problems or 'no problems'})."
+    )
+
+
 def format_summary(summary: dict[str, Any]) -> str:
-    """Return the numbers as tables of a page."""
+    """Return all numbers as tables."""
     columns = ("kind", "cases", "exit codes", "median", "99 %", "longest", "most memory", "failing")
     head = f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|"
     rows = [_format_row(kind, numbers) for kind, numbers in {**summary["kinds"], "all": summary["all"]}.items()]

@@ -66,6 +66,6 @@ def count_again(schedule: Any, steps: int) -> int:
 def test_plans_run_fewer_steps_again_than_revolve(
     steps: int, snapshots: int, revolve: int, planned: int
 ) -> None:
-    """The table of docs/schedule-format.md."""
+    """The last case is that of docs/schedule-format.md."""
     assert count_again(Revolve(steps, snapshots), steps) == revolve
     assert count_again(to_checkpoint_schedule(plan_for(steps, snapshots=snapshots)), steps) == planned

@@ -18,16 +18,19 @@ from ckptplan.model.budget import Budget
 from ckptplan.model.goal import CacheName
 from ckptplan.model.record import Parameters
 from ckptplan.model.step_costs import StepCosts
+from ckptplan.recursion.tree import OFFLOADED_STEPS
 from ckptplan.search.boxes import Limits
 from ckptplan.search.objective import Knee
 from ckptplan.search.trace_closed import trace_front
 from ckptplan.strategies.closed_form import CacheRule, ClosedForm
 from ckptplan.strategies.protocol import CACHED_STEPS
 from tests.laws.test_settings import check_hidden, check_overlapped, check_played
-from tests.support import CLOSED, ask, changed, plain_costs, setting_of, settings_of, step_costs
+from tests.support import CLOSED, ask, changed, plain_costs, seconds, setting_of, settings_of, step_costs
 
 #: Strategies that may keep the caches of some steps only.
 VARYING = sorted(name for name, strategy in CLOSED.items() if strategy.varies_caches(None))
+#: Those that may move caches to remote memory.
+OFFLOADING = sorted(name for name, strategy in CLOSED.items() if OFFLOADED_STEPS in strategy.cache_names)
 #: Those whose peak rises with the number of caches: chunks that grow by released caches are fewer with more.
 EQUAL = [name for name in VARYING if "cache_units" not in CLOSED[name].cache_names]
 #: A share by which times may differ that are summed in another order.
@@ -36,11 +39,21 @@ ROUNDING = 1e-9
 
 @st.composite
 def cached_costs(draw: st.DrawFn, *, steps: st.SearchStrategy[int]) -> StepCosts:
-    """Any problem with caches from far smaller to larger than tapes; a replay is no slower than a first run."""
+    """Any problem with caches from far smaller to larger than tapes; a replay is no slower than a first run.
+
+    In half of the problems, moving a cache takes less time than a replay saves.
+    """
     costs = draw(step_costs(steps=steps))
-    cache_bytes = draw(st.integers(1, 30) | st.integers(1, 2 * costs.tape_bytes))
     recompute_seconds = draw(st.floats(0, 1)) * costs.forward_seconds
-    return changed(costs, cache_bytes=cache_bytes, recompute_seconds=recompute_seconds)
+    quick = st.floats(0, 0.4).map(lambda share: share * (costs.forward_seconds - recompute_seconds))
+    return changed(
+        costs,
+        cache_bytes=draw(st.integers(1, 30) | st.integers(1, 2 * costs.tape_bytes)),
+        recompute_seconds=recompute_seconds,
+        remote_cache_bytes=draw(st.integers(1, 50)),
+        cache_write_seconds=draw(quick | seconds),
+        cache_read_seconds=draw(quick | seconds),
+    )
 
 
 class Setting(NamedTuple):
@@ -52,7 +65,7 @@ class Setting(NamedTuple):
 
 
 def list_settings(strategy: ClosedForm, costs: StepCosts) -> Iterator[Setting]:
-    """Every legal setting with every number of caches."""
+    """Every legal setting with every number of caches, and with those of all segments but the last moved."""
     sizes = {name: getattr(costs, name) for name in ("state_bytes", "tape_bytes", "cache_bytes")}
     for setting in settings_of(strategy, costs.steps, **sizes):
         point = strategy.point(Parameters(setting), steps=costs.steps)
@@ -65,12 +78,23 @@ def list_settings(strategy: ClosedForm, costs: StepCosts) -> Iterator[Setting]:
             given_ = {**setting, CACHED_STEPS: cached} if varies else setting
             parameters = strategy.clamp(Parameters(given_), steps=costs.steps)
             yield Setting(parameters, cached, strategy.cost(parameters, costs=costs))
+        if OFFLOADED_STEPS in strategy.cache_names:
+            parameters = strategy.clamp(Parameters({**setting, OFFLOADED_STEPS: 1}), steps=costs.steps)
+            if OFFLOADED_STEPS in parameters:
+                cost = strategy.cost(parameters, costs=costs)
+                yield Setting(parameters, costs.steps - parameters[OFFLOADED_STEPS], cost)
 
 
 def allows(choice: CacheName | None, setting: Setting, strategy: ClosedForm, steps: int) -> bool:
     """Whether a setting keeps the caches that a caller asks for."""
     if choice is None or strategy.name == "base":
         return True
+    moves = OFFLOADED_STEPS in setting.parameters
+    if choice == "offloaded":
+        # A single segment keeps its caches.
+        return moves or setting.parameters.get(strategy.segment, 1) == steps  # type: ignore[attr-defined]
+    if moves:
+        return False
     if choice == "none":
         return setting.cached == setting.parameters["chunk_size"]
     return choice != "all" or setting.cached == steps
@@ -108,11 +132,27 @@ def test_a_schedule_with_some_caches_costs_what_its_closed_form_says(
     )
 
 
+@pytest.mark.parametrize("name", OFFLOADING)
+@given(costs=cached_costs(steps=st.integers(1, 64)), numbers=st.tuples(*[st.integers(1, 64)] * 3))
+@example(costs=plain_costs(12, cache_bytes=3), numbers=(2, 5, 5))
+def test_a_schedule_that_moves_caches_costs_what_its_closed_form_says(
+    name: str, costs: StepCosts, numbers: tuple[int, ...]
+) -> None:
+    strategy = CLOSED[name]
+    setting = setting_of(strategy, numbers, costs)
+    parameters = strategy.clamp(Parameters({**setting, OFFLOADED_STEPS: 1}), steps=costs.steps)
+    for law in (check_played, check_overlapped, check_hidden):
+        law(strategy, parameters, costs)
+    totals = strategy.totals(parameters, costs=changed(costs, overlaps_compute=False))
+    assert totals.offloaded_caches == parameters.get(OFFLOADED_STEPS, 0)
+    assert totals.recomputed_without_cache == 0
+
+
 @pytest.mark.parametrize("name", sorted(CLOSED))
 @given(
     costs=cached_costs(steps=st.integers(1, 9)),
     room=st.floats(0, 1.2),
-    choice=st.sampled_from([None, None, "all", "last", "segment", "none"]),
+    choice=st.sampled_from([None, None, "all", "last", "segment", "none", "offloaded"]),
     objective=st.sampled_from(["time", "memory", "balanced"]),
 )
 def test_the_search_chooses_the_caches_as_brute_force_does(
@@ -197,7 +237,9 @@ def test_a_front_has_the_best_plan_of_each_budget(name: str, costs: StepCosts, s
         if len(within):
             assert listed.min() == pytest.approx(within.min(), rel=ROUNDING)
     for place in range(len(front)):
-        point = Parameters({name: int(column[place]) for name, column in front.parameters.items()})
+        point = Parameters(
+            {name: int(column[place]) for name, column in front.parameters.items() if column[place]}
+        )
         cost = strategy.cost(strategy.clamp(point, steps=costs.steps), costs=costs)
         assert cost.local_peak_bytes[0] == front.local_peak_bytes[place]
         assert cost.seconds[0] == pytest.approx(front.seconds[place], rel=ROUNDING)
@@ -228,6 +270,34 @@ def test_bounds_of_a_box_hold_at_its_settings(
             assert cost.local_peak_bytes[0] >= bound.local_peak_bytes[0]
 
 
+@pytest.mark.parametrize("name", OFFLOADING)
+@given(costs=cached_costs(steps=st.integers(1, 12)), data=st.data())
+def test_bounds_of_a_box_hold_where_caches_move(name: str, costs: StepCosts, data: st.DataObject) -> None:
+    strategy = CLOSED[name]
+    sizes = {one: getattr(costs, one) for one in ("state_bytes", "tape_bytes", "cache_bytes")}
+    settings = list(settings_of(strategy, costs.steps, **sizes))
+    ends = data.draw(st.tuples(st.sampled_from(settings), st.sampled_from(settings)))
+    low, high = (
+        {one: np.array([choose(end[one] for end in ends)]) for one in settings[0]} for choose in (min, max)
+    )
+    bound = move_caches(strategy, low, high, costs)
+    for setting in settings:
+        if all(low[one][0] <= value <= high[one][0] for one, value in setting.items()):
+            point = {one: np.array([value]) for one, value in setting.items()}
+            cost = move_caches(strategy, point, point, costs)
+            assert cost.seconds[0] >= bound.seconds[0] * (1 - ROUNDING)
+            assert cost.local_peak_bytes[0] >= bound.local_peak_bytes[0]
+            assert cost.remote_peak_bytes[0] >= bound.remote_peak_bytes[0]
+
+
+def move_caches(strategy: ClosedForm, low: dict, high: dict, costs: StepCosts) -> Cost:  # type: ignore[type-arg]
+    """The bounds of a box in which the caches of all segments but the last one move."""
+    fewest, most = strategy.bound_offloaded(low, high, steps=costs.steps)
+    return strategy.evaluate(
+        low={**low, OFFLOADED_STEPS: fewest}, high={**high, OFFLOADED_STEPS: most}, costs=costs, model="exact"
+    )
+
+
 def evaluate(strategy: ClosedForm, low: dict, high: dict, costs: StepCosts, rule: CacheRule) -> Cost:  # type: ignore[type-arg]
     """The bounds of a box whose K follows from a rule."""
     fewest, most = strategy.count_cached(low=low, high=high, costs=costs, rule=rule)
@@ -240,7 +310,8 @@ def test_the_choices_of_the_paper_s_network_are_those_of_the_theory() -> None:
     costs = plain_costs(
         10_000, state_bytes=960, tape_bytes=960, cache_bytes=96, resident_bytes=0, forward_seconds=3.6e-6,
         backward_seconds=3.6e-6, recompute_seconds=0.36e-6, write_seconds=70.656e-6, read_seconds=70.656e-6,
-        message_seconds=1.5e-6, remote_state_bytes=1_413_120,
+        message_seconds=1.5e-6, remote_state_bytes=1_413_120, cache_write_seconds=7.07e-6,
+        cache_read_seconds=7.07e-6,
     )  # fmt: skip
     expected = {
         (4_096, "standard"): (3_136, 0.1547), (4_096, "nested"): (3_946, 0.1102),

@@ -283,14 +283,14 @@ def test_long_sequences_beside_compute_are_counted_and_not_played(
     played: list[int] = []
 
     def counted(actions: Iterable[Action], **given: Any) -> Trace:
-        some = list(islice(actions, pricing.MOST_PLAYED + 1))
+        some = list(islice(actions, problems.MOST_PLAYED + 1))
         played.append(len(some))
         return play(some, **given)
 
     monkeypatch.setattr(pricing, "play", counted)
     costs = changed(two_sizes(steps, 1, 3, 1.0), overlaps_compute=True)
     winner = ask(costs=costs, budget=Budget(local_bytes=local), strategies=("optimal",)).best()
-    assert sum(played) <= pricing.MOST_PLAYED
+    assert sum(played) <= problems.MOST_PLAYED
     assert winner is None or totals_of(winner).messages == 0
 
 

@@ -58,7 +58,8 @@ def check_overlapped(strategy: ClosedForm, parameters: Parameters, costs: StepCo
 
 def check_hidden(strategy: ClosedForm, parameters: Parameters, costs: StepCosts) -> None:
     """Overlapped is never slower than serial, nor faster than compute alone."""
-    free = changed(costs, write_seconds=0, read_seconds=0, message_seconds=0)
+    transfer_times = ("write_seconds", "read_seconds", "cache_write_seconds", "cache_read_seconds")
+    free = changed(costs, message_seconds=0, **dict.fromkeys(transfer_times, 0))
     compute, overlapped, serial = (
         strategy.totals(parameters, costs=priced).seconds
         for priced in (free, changed(costs, overlaps_compute=True), changed(costs, overlaps_compute=False))

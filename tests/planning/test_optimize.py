@@ -113,7 +113,7 @@ def test_a_plan_reads_as_mapping_and_as_attributes() -> None:
     assert dict(predicted)["seconds"] == predicted["seconds"] == predicted.seconds
     assert "seconds" in predicted
     assert "minutes" not in predicted
-    assert len(predicted) == len(list(predicted)) == 10
+    assert len(predicted) == len(list(predicted)) == 11
     with pytest.raises(KeyError):
         predicted["minutes"]
 

@@ -1,10 +1,12 @@
 """Optimal schedules of jobs whose caches take memory: what is kept, what it costs, and what is proved."""
 
+import json
 import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ckptplan import HardwareProfile, Workload, load_plan, optimize, save_plan, simulate
 from ckptplan.errors import InputError
 from ckptplan.model.budget import Budget
 from ckptplan.model.prediction import COUNTS
@@ -36,7 +39,7 @@ OPTIMAL = SOLVED["optimal"]
 
 
 def random_costs(random: Random, *, steps: int) -> StepCosts:
-    """A job of small whole sizes; half of all jobs have costs of actions."""
+    """A job of small whole sizes; half of all jobs have costs of actions. Moving a cache takes too long."""
     paid = random.random() < 0.5
     actions = [random.choice([0.0, 0.1, 0.4, 1.0]) if paid else 0.0 for _ in range(4)]
     forward = random.choice([1.0, 2.0])
@@ -45,6 +48,7 @@ def random_costs(random: Random, *, steps: int) -> StepCosts:
         cache_bytes=random.randint(1, 3), remote_state_bytes=1, forward_seconds=forward, backward_seconds=1.0,
         recompute_seconds=forward * random.choice([0.0, 0.1, 0.3, 0.5, 1.0]),
         write_seconds=random.choice([0.3, 1.0, 2.0, 6.0]), read_seconds=random.choice([0.2, 1.0, 3.0]),
+        cache_write_seconds=2.0, cache_read_seconds=2.0,
         advance_seconds=actions[0], chunk_seconds=actions[1], save_seconds=actions[2], load_seconds=actions[3],
     )  # fmt: skip
 
@@ -108,6 +112,57 @@ def test_a_plan_is_the_best_schedule_that_keeps_caches_of_whole_parts(block: int
         assert least == pytest.approx(expected, abs=EXACT), seed
 
 
+@pytest.mark.parametrize("block", range(8))
+def test_offloaded_caches_take_no_longer_than_the_recursion_says(block: int) -> None:
+    """A step whose cache is in remote memory runs again in r + 2 T_r, where that is less than f.
+
+    Runs may be cut where not all of their caches fit, so that runs have to be free.
+    """
+    for seed in range(30 * block, 30 * block + 30):
+        costs, budget = random_job(seed, steps=1 + seed % 7)
+        gained = costs.forward_seconds - costs.recompute_seconds
+        moving = Random(seed).uniform(0, 0.6) * gained  # noqa: S311 - no secret
+        costs = changed(
+            costs, cache_write_seconds=moving / 2, cache_read_seconds=moving / 2, remote_cache_bytes=3
+        )
+        answer = solve(costs, budget)
+        prices = search_prices(costs, budget)
+        expected = least_part_cost(costs.steps, prices)
+        if budget.remote_bytes is None and not costs.advance_seconds:
+            again = min(costs.forward_seconds, costs.recompute_seconds + moving)
+            first = costs.steps * (costs.forward_seconds - again)
+            expected = min(expected, least_part_cost(costs.steps, prices._replace(forward=again)) + first)
+        least = inf if answer is None else answer.key[0]
+        # The cache of a step that is written and read once each, and not before its last run, costs less.
+        assert least <= expected + costs.steps + EXACT, seed
+
+
+def test_a_plan_file_says_that_caches_move(tmp_path: Path) -> None:
+    profile = HardwareProfile(
+        name="near-memory", local_bytes=40_000, remote_bytes=10**8, write_bytes_per_second=5e7,
+        read_bytes_per_second=5e7,
+    )  # fmt: skip
+    workload = Workload(
+        name="spikes", steps=1_000, units=1, state_bytes=960, tape_bytes=960, cache_bytes=96,
+        resident_bytes_per_step=0, forward_seconds=1e-5, backward_seconds=1e-5, recompute_seconds=1e-6,
+        record_overhead_seconds=0.0,
+    )  # fmt: skip
+    plan = optimize(workload, profile, strategies="optimal", cache="offloaded")
+    assert (plan.strategy, plan.cache) == ("optimal", "offloaded")
+    assert 0 < plan.parameters["offloaded_steps"] < 1_000
+    assert plan.predicted.offloaded_caches >= plan.parameters["offloaded_steps"]
+    file = tmp_path / "plan.json"
+    save_plan(plan, file)
+    assert load_plan(file) == plan
+    trace = simulate(plan)
+    assert trace.seconds == pytest.approx(plan.predicted.seconds, rel=EXACT)
+    assert trace.local_peak_bytes <= 40_000
+    parameters = {**plan.parameters, "offloaded_steps": plan.parameters["offloaded_steps"] + 1}
+    file.write_text(json.dumps({**json.loads(file.read_text()), "parameters": parameters}))
+    with pytest.raises(InputError, match="offloaded_steps"):
+        load_plan(file)
+
+
 @pytest.mark.parametrize("block", range(4))
 def test_no_plan_is_below_an_exhaustive_search_and_no_bound_above_it(block: int) -> None:
     """The search may keep the cache of any step after any run of it."""
@@ -145,15 +200,16 @@ def test_blocks_of_several_steps_keep_the_budget_and_lose_little(seed: int, step
 @given(
     steps=st.integers(1, 40), state=st.integers(1, 9), tape=st.integers(1, 20), cache=st.integers(0, 9),
     forward=st.sampled_from([1.0, 2.0]), replay=st.sampled_from([0.0, 0.1, 1.0, 3.0]),
-    chunk=st.sampled_from([0.0, 1.0]),
+    chunk=st.sampled_from([0.0, 1.0]), moving=st.sampled_from([0.0, 0.4, 9.0]),
 )  # fmt: skip
 def test_the_bound_by_memory_is_what_the_end_of_the_first_sweep_allows(
-    steps: int, state: int, tape: int, cache: int, forward: float, replay: float, chunk: float
+    steps: int, state: int, tape: int, cache: int, forward: float, replay: float, chunk: float, moving: float
 ) -> None:
     """The least over the tapes and the other caches that fit then, to within a part of a cache."""
     costs = StepCosts(
         steps=steps, state_bytes=state, tape_bytes=tape, cache_bytes=cache, remote_state_bytes=1,
         forward_seconds=forward, backward_seconds=1.0, recompute_seconds=replay, chunk_seconds=chunk,
+        cache_write_seconds=moving,
     )  # fmt: skip
     prices = Prices.of(costs)
     job = Problem(
@@ -161,7 +217,7 @@ def test_the_bound_by_memory_is_what_the_end_of_the_first_sweep_allows(
         prices=prices, least_write=inf, least_read=inf,
     )  # fmt: skip
     with_cache = min(replay, forward) if cache else replay
-    without = forward if cache else replay
+    without = min(forward, replay + moving) if cache else replay
     budgets = np.arange(steps * costs.recorded_bytes + 2)
     for free, bound in zip(budgets.tolist(), job.list_bounds_by_memory(budgets).tolist(), strict=True):
         most = min(steps, free // costs.recorded_bytes)
@@ -183,7 +239,8 @@ def paper_snn(steps: int) -> StepCosts:
     return StepCosts(
         steps=steps, state_bytes=960, tape_bytes=960, cache_bytes=96, remote_state_bytes=1_413_120,
         forward_seconds=3.6e-6, backward_seconds=3.6e-6, recompute_seconds=0.36e-6,
-        write_seconds=70.66e-6, read_seconds=70.66e-6, message_seconds=1.5e-6,
+        write_seconds=70.66e-6, read_seconds=70.66e-6, message_seconds=1.5e-6, cache_write_seconds=7.07e-6,
+        cache_read_seconds=7.07e-6,
     )  # fmt: skip
 
 

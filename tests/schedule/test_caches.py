@@ -11,13 +11,30 @@ from hypothesis import strategies as st
 
 import ckptplan
 from ckptplan import IllegalAction, InputError
-from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
+from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.schedule.simulator import Trace, play
 from ckptplan.schedule.step_set import StepSet
 from tests.schedule.fuzz import random_schedule
 from tests.support import plain_costs
 
-LOCAL = Tier.LOCAL
+LOCAL, REMOTE = Tier.LOCAL, Tier.REMOTE
+#: The caches of steps 0 and 1 move with the state before them, and come back.
+OFFLOADED = (
+    *(
+        Save(0, LOCAL),
+        Advance(0, 2),
+        Transfer((0,), LOCAL, REMOTE, caches=(0, 2)),
+        Record(2, 4),
+        Backward(2, 4),
+    ),
+    *(
+        Transfer((0,), REMOTE, LOCAL, caches=(0, 2)),
+        Load(0, LOCAL),
+        Free(0, LOCAL),
+        Record(0, 2),
+        Backward(0, 2),
+    ),
+)
 
 
 def play_with_caches(actions: Sequence[Action], *, steps: int) -> Trace:
@@ -51,9 +68,53 @@ def test_a_run_that_keeps_no_caches_drops_those_of_its_steps() -> None:
     assert (trace.recomputed_steps, trace.recomputed_without_cache) == (4, 2)
 
 
+def test_caches_that_move_count_where_they_are() -> None:
+    costs = plain_costs(
+        4,
+        cache_bytes=3,
+        recompute_seconds=0.25,
+        remote_cache_bytes=40,
+        cache_write_seconds=0.5,
+        cache_read_seconds=1.0,
+    )
+    trace = play(OFFLOADED, costs=costs)
+    assert (trace.recomputed_steps, trace.recomputed_without_cache, trace.offloaded_caches) == (2, 0, 2)
+    # Two replays; a message each way of a state and two caches.
+    assert trace.seconds == 4 * 3 + 2 * 0.25 + (0.5 + 3 + 2 * 0.5) + (0.5 + 4 + 2 * 1.0)
+    assert trace.remote_peak_bytes == 1000 + 2 * 40
+    # Two tapes and two caches; before them the state and the caches that move.
+    assert trace.local_peak_bytes == max(2 * 10 + 2 * 3, 10 + 2 * 3)
+    overlapped = play(OFFLOADED, costs=costs.model_copy(update={"overlaps_compute": True}))
+    assert overlapped.local_peak_bytes == 10 + 2 * 10 + 2 * 3 + 2 * 3 + 2 * (10 + 2 * 3) - 10 - 2 * 3
+
+
 @pytest.mark.parametrize(
     ("actions", "law"),
     [
+        (
+            [Save(0, LOCAL), Advance(0, 2, cached=1), Transfer((0,), LOCAL, REMOTE, caches=(0, 2))],
+            "a transfer finds its caches: that of step 0 is not stored there",
+        ),
+        (
+            [Advance(0, 2), Transfer((), LOCAL, REMOTE)],
+            "a transfer moves at least one state, each once, or caches",
+        ),
+        ([Advance(0, 2), Transfer((), LOCAL, REMOTE, caches=(1, 1))], "a range holds at least one step"),
+        (
+            [Advance(0, 2), *(Transfer((), LOCAL, REMOTE, (0, 1)), Transfer((), REMOTE, LOCAL, (0, 2)))],
+            "a transfer finds its caches: that of step 1 is not stored there",
+        ),
+        (
+            [
+                *(Save(0, LOCAL), Advance(0, 1), Transfer((), LOCAL, REMOTE, (0, 1)), Load(0, LOCAL)),
+                *(Advance(0, 1), Transfer((), REMOTE, LOCAL, (0, 1))),
+            ],
+            "nothing is stored twice in one tier",
+        ),
+        (
+            [Record(0, 2), Transfer((), LOCAL, REMOTE, (0, 1)), Backward(0, 2)],
+            "a backward finds every cache: that of step 0 is missing",
+        ),
         ([Advance(0, 2, cached=3)], "a run keeps caches of its own steps only"),
         ([Advance(0, 2, cached=-1)], "a run keeps caches of its own steps only"),
         (
@@ -195,6 +256,20 @@ def test_a_caller_is_told_which_caches_to_keep() -> None:
     assert runs == [(0, 2, 1)]
     with pytest.raises(InputError, match="advance: does not take cached="):
         ckptplan.execute(HALF, advance=advance_all, **calls)
+
+
+def test_a_caller_is_told_which_caches_move() -> None:
+    moved: list[tuple[Any, ...]] = []
+
+    def transfer(*states: Any, caches: tuple[int, int] | None = None) -> None:
+        moved.append((*states, caches))
+
+    schedule = ckptplan.Schedule(steps=4, actions=OFFLOADED)
+    calls: dict[str, Any] = dict.fromkeys(("advance", "record", "backward", "save", "load", "free"), print)
+    ckptplan.execute(schedule, transfer=transfer, **calls)
+    assert moved == [((0,), LOCAL, REMOTE, (0, 2)), ((0,), REMOTE, LOCAL, (0, 2))]
+    with pytest.raises(InputError, match="transfer: does not take caches="):
+        ckptplan.execute(schedule, transfer=lambda _states, _source, _target: None, **calls)
 
 
 def test_a_plan_says_which_caches_to_keep_and_is_executed_at_its_cost() -> None:

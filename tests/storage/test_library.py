@@ -41,8 +41,8 @@ def test_all_profiles_are_there() -> None:
     ]
 
 
-def test_the_page_on_profiles_names_every_built_in_profile() -> None:
-    page = (ROOT / "docs" / "profiles.md").read_text()
+def test_the_page_on_machines_names_every_built_in_profile() -> None:
+    page = (ROOT / "docs" / "machines.md").read_text()
     assert [name for name in PROFILES if f"`{name}`" not in page] == []
 
 

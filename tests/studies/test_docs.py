@@ -1,4 +1,4 @@
-"""The pages on sweeps and sensitivity keep what they promise."""
+"""The page on sweeps keeps its promises."""
 
 import os
 import re
@@ -16,15 +16,13 @@ from tests.support import HAS_MPI, dask_cluster, run, run_mpi
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("sweep", "sensitivity")
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_commands_run_as_they_stand(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_run_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "docs/pictures").mkdir(parents=True)
     monkeypatch.setenv("PYTHONPATH", ":".join([str(ROOT), *sys.path]))
-    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / f"docs/{page}.md").read_text(), re.DOTALL)
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "docs/sweep.md").read_text(), re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines()]
     # What installs an extra has been done here.
     commands = [shlex.split(line) for line in lines if line.startswith(".venv/bin/ckptplan ")]
@@ -35,13 +33,12 @@ def test_commands_run_as_they_stand(page: str, tmp_path: Path, monkeypatch: pyte
         assert "Traceback" not in done.stderr
 
 
-def _read_blocks(page: str, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", (ROOT / f"docs/{page}.md").read_text(), re.DOTALL)
+def _read_blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "docs/sweep.md").read_text(), re.DOTALL)
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_python_runs_as_it_stands(page: str) -> None:
-    code = _read_blocks(page, "python")[0]
+def test_python_runs_as_it_stands() -> None:
+    code = _read_blocks("python")[0]
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout
@@ -49,7 +46,7 @@ def test_python_runs_as_it_stands(page: str) -> None:
 
 def test_rows_come_from_a_cluster_of_dask_and_from_mpi(tmp_path: Path) -> None:
     """The programs of the page, with the address of a cluster that is there; they print the same rows."""
-    dask, mpi = _read_blocks("sweep", "python")[1:]
+    dask, mpi = _read_blocks("python")[1:]
     with dask_cluster() as address:
         code = dask.replace("tcp://10.0.0.1:8786", address)
         one = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
@@ -64,10 +61,9 @@ def test_rows_come_from_a_cluster_of_dask_and_from_mpi(tmp_path: Path) -> None:
 def test_a_job_array_writes_parts_that_are_merged(tmp_path: Path) -> None:
     """The script of the page, as SLURM starts it, with three tasks."""
     script, merge = (
-        text.replace(".venv/bin/ckptplan", f"{sys.executable} -m ckptplan")
-        for text in _read_blocks("sweep", "bash")
+        text.replace(".venv/bin/ckptplan", f"{sys.executable} -m ckptplan") for text in _read_blocks("bash")
     )
-    assert len(_read_blocks("sweep", "bash")[0].splitlines()) <= 10
+    assert len(_read_blocks("bash")[0].splitlines()) <= 10
     environment = {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "SLURM_ARRAY_TASK_COUNT": "3"}
     jobs = [(script, str(number)) for number in (1, 2, 3)] + [(merge, "")]
     for text, number in jobs:

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ckptplan.torch import LIF, bptt, scan, unroll, wrap
 from ckptplan.torch.adapters import TorchCell
-from ckptplan.torch.lif import Spike
+from ckptplan.torch.surrogates import FastSigmoid, Spike
 from tests.torch.zoo import import_quietly
 
 STEPS = 48
@@ -125,7 +125,7 @@ def spiking_convolution() -> Job:
 
     def cell(state: Tensor, x: Tensor) -> Any:
         state = 0.9 * state + conv(x)
-        spikes = Spike.apply(state - 0.5, 10.0)  # type: ignore[no-untyped-call]
+        spikes = Spike.apply(state - 0.5, FastSigmoid(10.0))  # type: ignore[no-untyped-call]
         return state - spikes.detach(), spikes
 
     return train(cell, torch.randn(60, 8, 2, 12, 12), torch.zeros(8, 8, 12, 12), wanted=conv.parameters())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, get_args
 
@@ -245,6 +246,35 @@ def test_what_is_kept_is_what_the_plan_says() -> None:
     assert seen == [0, 40, 60]
     gradients(result.loss, list(cell.parameters()))
     assert seen[-1] == 0
+
+
+@pytest.mark.parametrize("in_files", [False, True])
+def test_offloaded_caches_are_local_for_one_segment_at_a_time(in_files: bool, tmp_path: Path) -> None:
+    """Those of other segments are in host memory or in files, and no tensor keeps their memory alive."""
+    cell, (inputs, state) = lif(), make_inputs(400)
+    plan = make_plan(400, strategy="remote", cache="offloaded", states=40, cache_bytes=40, replay=0.1)
+    assert plan is not None
+    seen: list[int] = []
+    held: list[int] = []
+
+    def observe(_: Action, run: Executor) -> None:
+        steps: Any = run.steps
+        seen.append(steps.cached_steps)
+        held.append(steps.saved_bytes)
+
+    wanted = [state, *cell.parameters()]
+    outputs, _ = plain(cell, inputs, state, 400)
+    expected = gradients(torch.stack([loss(step, one) for step, one in enumerate(outputs)]).sum(), wanted)
+    result = bptt(
+        cell, inputs, state, loss, plan=schedule_of(plan), observer=observe,
+        remote_dir=tmp_path if in_files else None,
+    )  # fmt: skip
+    assert_close(gradients(result.loss, wanted), expected, relative=1e-12)
+    segment = plan.parameters["chunk_size"]
+    assert segment < 100
+    assert max(seen) == segment
+    assert seen[-1] == held[-1] == 0
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("neurons", "steps"), [(48, 120), (32, 200)])

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import ckptplan
-from ckptplan.execution.lookahead import Lookahead
+from ckptplan.execution.lookahead import Lookahead, Message
 from ckptplan.schedule.actions import Load, Tier, Transfer
 from ckptplan.strategies.registry import all_strategies
 from tests.torch.support import plan_of
@@ -114,14 +114,14 @@ def test_the_next_read_is_known_and_no_action_is_lost(strategy: str) -> None:
     plan = plan_of(40, strategy, states=90 if strategy == "base" else 20)
     whole = list(ckptplan.actions(plan))
 
-    def read(place: int) -> tuple[int, ...]:
+    def read(place: int) -> Message | None:
         for action in whole[place:]:
             match action:
                 case Load(number, Tier.REMOTE):
-                    return (number,)
-                case Transfer(numbers, Tier.REMOTE, _):
-                    return numbers
-        return ()
+                    return Message((number,))
+                case Transfer(numbers, Tier.REMOTE, _, caches):
+                    return Message(numbers, caches)
+        return None
 
     actions = Lookahead(iter(whole))
     for place, action in enumerate(whole):

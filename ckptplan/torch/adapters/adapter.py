@@ -21,15 +21,15 @@ class Adapter(torch.nn.Module):
 
 def find_class(module: torch.nn.Module, package: str, names: frozenset[str]) -> str | None:
     """Return the first of these names among a module's class and its bases in a package, None without one."""
-    for one in type(module).__mro__:
-        if one.__name__ in names and one.__module__.partition(".")[0] == package:
-            return one.__name__
+    for base in type(module).__mro__:
+        if base.__name__ in names and base.__module__.partition(".")[0] == package:
+            return base.__name__
     return None
 
 
 def describe_place(root: torch.nn.Module, module: torch.nn.Module) -> str:
     """Return the class of a module, and where it is in another."""
-    path = next((path for path, one in root.named_modules() if one is module), "")
+    path = next((path for path, child in root.named_modules() if child is module), "")
     return f"{type(module).__name__} ({path})" if path else type(module).__name__
 
 

@@ -34,8 +34,8 @@ class NorseCell(Adapter):
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__(module)
-        for one in module.modules():
-            _check(module, one)
+        for child in module.modules():
+            _check(module, child)
 
     def forward(self, state: Any, x: torch.Tensor) -> tuple[Any, torch.Tensor]:
         """Take a step."""
@@ -48,9 +48,9 @@ class NorseCell(Adapter):
         Recurrent cells do so by a hook of a parameter, and copies of parameters have no hooks.
         """
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        for one in self.module.modules():
-            if find_class(one, "norse", frozenset({"SNNRecurrentCell"})) and not one.autapses:
-                one.recurrent_weights.register_hook(_clear_diagonal)
+        for child in self.module.modules():
+            if find_class(child, "norse", frozenset({"SNNRecurrentCell"})) and not child.autapses:
+                child.recurrent_weights.register_hook(_clear_diagonal)
 
 
 def _clear_diagonal(gradient: torch.Tensor) -> torch.Tensor:

@@ -34,18 +34,18 @@ class SnnTorchCell(Adapter):
         super().__init__(neuron)
         self.layer = layer
         inner = torch.nn.Sequential() if layer is None else layer
-        for one in (*neuron.modules(), *inner.modules()):
-            _check(one)
+        for child in (*neuron.modules(), *inner.modules()):
+            _check(child)
         if not hasattr(neuron, "reset_mem"):
             raise InputError(
                 f"{type(neuron).__name__} is not a neuron of snnTorch",
                 field="neuron",
                 accepted="SnnTorchCell(neuron, layer); for several layers, a cell whose state has one for each",
             )
-        for one in inner.modules():
-            if hasattr(one, "reset_mem") or "_memories" in vars(one):
+        for child in inner.modules():
+            if hasattr(child, "reset_mem") or "_memories" in vars(child):
                 raise InputError(
-                    f"has a second neuron or a memory, {describe_place(inner, one)}",
+                    f"has a second neuron or a memory, {describe_place(inner, child)}",
                     field="layer",
                     accepted="for several layers, a cell whose state has one for each",
                 )

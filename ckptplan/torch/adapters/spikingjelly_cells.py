@@ -36,8 +36,8 @@ class SpikingJellyCell(Adapter):
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__(module)
-        for one in module.modules():
-            _check_kind(module, one)
+        for child in module.modules():
+            _check_kind(module, child)
         self._find_memories()
 
     def initial_state(self) -> tuple[Any, ...]:
@@ -71,20 +71,20 @@ class SpikingJellyCell(Adapter):
 
     def _find_memories(self) -> list[_Memories]:
         """Return the memories of all nodes. Raises InputError if a module is not in single-step mode."""
-        found = []
-        for one in self.module.modules():
-            attributes = vars(one)
+        neurons = []
+        for child in self.module.modules():
+            attributes = vars(child)
             if attributes.get("_step_mode", "s") != "s" or attributes.get("step_mode", "s") != "s":
-                _refuse_sequences(describe_place(self.module, one), "is in multi-step mode")
+                _refuse_sequences(describe_place(self.module, child), "is in multi-step mode")
             if "_memories" in attributes:
-                found.append(attributes["_memories"])
+                neurons.append(attributes["_memories"])
                 if any(attributes.get(name) for name in _RECORDS):
                     raise InputError(
-                        f"{describe_place(self.module, one)} keeps the states of all steps",
+                        f"{describe_place(self.module, child)} keeps the states of all steps",
                         field="module",
                         accepted="store_v_seq=False (or store_state_seqs=False); the state has the last one",
                     )
-        return found
+        return neurons
 
     def _check_names(self, nodes: list[_Memories], own: list[_Memories]) -> None:
         if any(list(one) != list(other) for one, other in zip(nodes, own, strict=True)):

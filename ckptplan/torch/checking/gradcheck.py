@@ -68,18 +68,20 @@ def check_gradients(
     return True
 
 
-def _find_difference(one: Tensor | None, two: Tensor | None) -> float:
+def _find_difference(plain: Tensor | None, planned: Tensor | None) -> float:
     """Return the norm of the difference of two gradients, as a share of the first norm."""
-    if one is None or two is None:
-        other = one if two is None else two
+    if plain is None or planned is None:
+        other = plain if planned is None else planned
         return 0.0 if other is None or not other.any() else 1.0
-    one, two = (each.to_dense() if each.layout is not torch.strided else each for each in (one, two))
-    norm = float(torch.linalg.vector_norm(one))
-    difference = float(torch.linalg.vector_norm(one - two))
+    plain, planned = (
+        each.to_dense() if each.layout is not torch.strided else each for each in (plain, planned)
+    )
+    norm = float(torch.linalg.vector_norm(plain))
+    difference = float(torch.linalg.vector_norm(plain - planned))
     return difference / norm if norm else difference
 
 
-def _describe(one: Tensor | None, two: Tensor | None, share: float) -> str:
-    if one is None and two is None:
+def _describe(plain: Tensor | None, planned: Tensor | None, share: float) -> str:
+    if plain is None and planned is None:
         return "no gradient in either"
     return f"differs by {share:.1e} of its norm"

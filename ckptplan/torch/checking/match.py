@@ -133,9 +133,9 @@ class Match:
             text += f": it takes {show(needed)} of local memory, "
             predicted = plan.predicted.local_peak_bytes
             room, excess = show(predicted), show(needed - predicted)
-            more = f"{excess} more than the {room} that it was planned for"
+            excess_text = f"{excess} more than the {room} that it was planned for"
             less = f"and a plan for the right sizes could use the {room} to save time"
-            text += more if needed > predicted else less
+            text += excess_text if needed > predicted else less
         return text + ". ckptplan.torch.measured_sizes gives the right sizes for a workload"
 
 

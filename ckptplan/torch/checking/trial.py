@@ -314,7 +314,7 @@ class _TrialLoop:
         try:
             ones = [torch.ones_like(term) for term in live]
             with without_hooks(scope.list_parameters(call)):
-                found: tuple[Any, ...] = torch.autograd.grad(live, wanted, ones, allow_unused=True)
+                gradients: tuple[Any, ...] = torch.autograd.grad(live, wanted, ones, allow_unused=True)
         except BaseException as error:
             drop_waiting_operations()
             if not isinstance(error, RuntimeError) or not _is_of_autograd(error):
@@ -325,9 +325,9 @@ class _TrialLoop:
                 accepted="a cell that torch.autograd.grad works with: use_reentrant=False, no tensor kept "
                 "with a graph from before",
             ) from error
-        if any(gradient is not None and gradient.is_sparse for gradient in found):
+        if any(gradient is not None and gradient.is_sparse for gradient in gradients):
             scope.set_traits(gives_sparse=True)
-        used = {id(leaf) for leaf, gradient in zip(wanted, found, strict=True) if gradient is not None}
+        used = {id(leaf) for leaf, gradient in zip(wanted, gradients, strict=True) if gradient is not None}
         originals = {
             id(original)
             for original, leaf in zip(constants.originals, constants.leaves, strict=True)
@@ -339,7 +339,7 @@ class _TrialLoop:
                 value = content if part.place.holder.is_whole else content.get(part.place.key)
                 part.inherits = any(id(leaf) in originals for leaf in list_leaves(value) if has_graph(leaf))
         rows, inputs = call.inputs.rows(0, steps)[1], {id(leaf) for leaf in self._inputs}
-        pairs_found = zip(wanted, found, strict=True)
+        pairs_found = zip(wanted, gradients, strict=True)
         cut = [one[:rows] if one is not None and id(leaf) in inputs else one for leaf, one in pairs_found]
         return PlainLoop(steps=steps, gradients=digest_gradients(cut), names=names, dtypes=dtypes, total=total)
 
@@ -520,7 +520,7 @@ def name_leaves(
 def _compare(call: Call, scope: Scope, plain: PlainLoop, observer: TrialObserver | None) -> None:
     """Compare the first steps under a small schedule with a plain loop. Raises InputError."""
     try:
-        found, _, total = differentiate_trial(
+        planned, _, total = differentiate_trial(
             call,
             scope,
             list_trial_actions(call.inputs.steps),
@@ -532,7 +532,7 @@ def _compare(call: Call, scope: Scope, plain: PlainLoop, observer: TrialObserver
     except Exception as error:
         raise _refuse(f"they raise {type(error).__name__}: {str(error).partition(chr(10))[0][:200]}") from error
     try:
-        compare_gradients(plain, digest_gradients(found), total)
+        compare_gradients(plain, digest_gradients(planned), total)
     except InputError as error:
         if not call.has_own_backward:
             raise
@@ -550,21 +550,24 @@ def _compare(call: Call, scope: Scope, plain: PlainLoop, observer: TrialObserver
 
 def digest_gradients(gradients: Sequence[Any]) -> list[tuple[float, float]]:
     """Return digests of gradients, zeros where there is none. They take less memory than the gradients."""
-    dense = [one.to_dense() if one is not None and one.is_sparse else one for one in gradients]
-    return [(0.0, 0.0) if one is None else digest(one) for one in dense]
+    dense = [
+        gradient.to_dense() if gradient is not None and gradient.is_sparse else gradient
+        for gradient in gradients
+    ]
+    return [(0.0, 0.0) if gradient is None else digest(gradient) for gradient in dense]
 
 
-def compare_gradients(plain: PlainLoop, found: Sequence[tuple[float, float]], total: float) -> None:
+def compare_gradients(plain: PlainLoop, planned: Sequence[tuple[float, float]], total: float) -> None:
     """Raise InputError if gradients or the loss differ from those of a plain loop by more than rounding."""
     rounding = max(
-        (_ROUNDING.get(one, _OTHER_ROUNDING * find_rounding((one,))) for one in plain.dtypes), default=0.0
+        (_ROUNDING.get(dtype, _OTHER_ROUNDING * find_rounding((dtype,))) for dtype in plain.dtypes), default=0.0
     )
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         rounding = max(rounding, 0.2)
     scale = max(abs(plain.total), abs(total), 1e-30)
     if plain.total == plain.total and abs(total - plain.total) > rounding * scale:
         raise _refuse(f"the loss is {total:.6g} and was {plain.total:.6g}")
-    for name, (old, norm), (new, other) in zip(plain.names, plain.gradients, found, strict=True):
+    for name, (old, norm), (new, other) in zip(plain.names, plain.gradients, planned, strict=True):
         size = norm or other
         if max(abs(old - new), abs(norm - other)) > rounding * size:
             share = max(abs(old - new), abs(norm - other)) / size

@@ -112,13 +112,13 @@ def _suggest_plan(plan: Plan, available: int | None) -> str:
     budget = plan.predicted.local_peak_bytes - 1
     budget = max(1, int(_SHARE * (budget if available is None else min(available, budget))))
     try:
-        found = ckptplan.optimize(plan.workload, plan.profile, strategies=["closed"], local_bytes=budget)
+        smaller = ckptplan.optimize(plan.workload, plan.profile, strategies=["closed"], local_bytes=budget)
     except Infeasible as error:
         return f"no plan fits {format_bytes(budget)}: {error}"
-    settings = ", ".join(f"{name} {value}" for name, value in found.parameters.items())
+    settings = ", ".join(f"{name} {value}" for name, value in smaller.parameters.items())
     # Of a plan that was made for a limit, the next smaller limit.
     within = f"memory={budget}" if plan.workload.limited else f"a plan for {Argument('local_bytes', budget)}"
     return (
-        f"{within} should fit: {found.strategy}{f' ({settings})' if settings else ''}, "
-        f"{format_bytes(found.predicted.local_peak_bytes)}, {found.predicted.overhead:+.0%} time over base"
+        f"{within} should fit: {smaller.strategy}{f' ({settings})' if settings else ''}, "
+        f"{format_bytes(smaller.predicted.local_peak_bytes)}, {smaller.predicted.overhead:+.0%} time over base"
     )

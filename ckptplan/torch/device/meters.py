@@ -88,7 +88,7 @@ def measure_allocated(device: torch.device) -> Iterator[Allocated | AllocatedByt
         with AllocatedBytes(device) as counted:
             yield counted
         return
-    found = Allocated()
+    allocated = Allocated()
     # Not torch.profiler, which writes lines of its own to standard error.
     legacy: Any = torch.autograd
     kind: Any = torch._C._profiler
@@ -97,14 +97,14 @@ def measure_allocated(device: torch.device) -> Iterator[Allocated | AllocatedByt
     )
     legacy._enable_profiler_legacy(settings)
     try:
-        yield found
+        yield allocated
     finally:
         records = legacy._disable_profiler_legacy()
     #: The present bytes are not known.
     now = 0
     for event in (one for thread in records for one in thread if one.kind() == "memory_alloc"):
         now += event.cpu_memory_usage()
-        found.peak = max(found.peak, now)
+        allocated.peak = max(allocated.peak, now)
 
 
 class AllocatedPeak(AbstractContextManager["AllocatedPeak"]):

@@ -116,8 +116,9 @@ class Space:
                     states += number > 0
                 case Free(number, Tier.LOCAL):
                     states -= number > 0
-                case Transfer(moved, Tier.LOCAL, _):
+                case Transfer(moved, Tier.LOCAL, _, caches):
                     states -= sum(number > 0 for number in moved)
+                    cached -= 0 if caches is None else caches[1] - caches[0]
                 case Advance(start, stop, kept):
                     cached += stop - start if kept is None else kept
                 case Record(start, stop):
@@ -199,13 +200,13 @@ def _plan_remote(make: Callable[..., Request], links: tuple[Link, ...]) -> tuple
 
     Transfers beside compute need two buffers, which may be better spent on checkpoints.
     """
-    found: list[tuple[Plan, str]] = []
+    remote_plans: list[tuple[Plan, str]] = []
     for link, overlaps, batches in product(links, (True, False), (True, False)):
         if link.overlaps or not overlaps:
             plan = _find_best(make(link=link, overlaps=overlaps, batches=batches))
             if plan is not None:
-                found.append((plan, link.place))
-    return min(found, key=lambda pair: pair[0].predicted.seconds, default=None)
+                remote_plans.append((plan, link.place))
+    return min(remote_plans, key=lambda pair: pair[0].predicted.seconds, default=None)
 
 
 def _list_with_room(plan: Plan, measurement: Measurement, space: Space) -> list[Plan]:
@@ -222,9 +223,9 @@ def _list_sweep(plan: Plan) -> list[Any]:
 
 def _postpone(plan: Plan, steps: int, measurement: Measurement) -> Plan:
     """Return a plan whose last recording is postponed, which runs so many steps once more."""
-    more = steps * measurement.replay_seconds + measurement.save_seconds + measurement.load_seconds
+    added_seconds = steps * measurement.replay_seconds + measurement.save_seconds + measurement.load_seconds
     predicted = plan.predicted
-    seconds = predicted.seconds + more
+    seconds = predicted.seconds + added_seconds
     postponed = replace(
         predicted,
         seconds=seconds,

@@ -176,14 +176,14 @@ class LimitedCall:
             if self._takes_single_steps:
                 self.plan = note_single_steps(self.plan)
             return
-        found = self._survey()
+        surveyed = self._survey()
         # With a larger limit, the first steps may be measured in the other way.
         tried, probe = self.tried, Probe(self.tried.call)
         ways = [
             measure(tried.call, tried.scope, probe, is_tight=True),
             measure(tried.call, tried.scope),
         ]
-        self.sizes = self.sizes.join(ways[0]).join(found.correct(ways[0].join(ways[1])))
+        self.sizes = self.sizes.join(ways[0]).join(surveyed.correct(ways[0].join(ways[1])))
         # A copy of the first state is made before bytes are counted.
         scheduled = probe.peak_bytes + count_bytes(tried.call.leaves)
         trial = 0 if tried.call.is_closed else max(_measure_trial(tried), scheduled)
@@ -211,13 +211,13 @@ class LimitedCall:
     def _survey(self) -> Survey:
         """Find what all steps take."""
         _copy_buffers(self.tried, self.space.limit)
-        found = self._surveyed = survey(self.tried)
-        self.sizes = found.correct(self.sizes)
+        surveyed = self._surveyed = survey(self.tried)
+        self.sizes = surveyed.correct(self.sizes)
         if self.tried.scope.lifted:
             # What is put back if the call fails may be as large as the largest state.
-            more = self.sizes.state_bytes - self.first.state_bytes
-            self.space = replace(self.space, kept=self.space.kept + max(0, more))
-        return found
+            grown_bytes = self.sizes.state_bytes - self.first.state_bytes
+            self.space = replace(self.space, kept=self.space.kept + max(0, grown_bytes))
+        return surveyed
 
     def _refuse(self, error: Infeasible) -> InputError:
         leaves = self.tried.call.inputs.leaves
@@ -309,30 +309,30 @@ def _measure(tried: TriedCall, probe: Probe | None, limit: int) -> Measurement:
     call, scope = tried.call, tried.scope
     _copy_buffers(tried, limit)
     if probe is not None and probe.has_observed:
-        found = measure(call, scope, probe)
+        measurement = measure(call, scope, probe)
     else:
         # A step at a time first, so that more steps are recorded at once only if their tapes fit.
-        found = measure(call, scope, is_tight=True)
+        measurement = measure(call, scope, is_tight=True)
         if (
             not (tried.is_first or call.is_closed)
-            and found.workspace_bytes + TRIAL_STEPS * found.tape_bytes <= limit
+            and measurement.workspace_bytes + TRIAL_STEPS * measurement.tape_bytes <= limit
         ):
-            found = measure(call, scope)
+            measurement = measure(call, scope)
         if call.has_own_backward:
-            found = _time_caches(tried, found, limit)
-    _keep(_measured, tried.kind, found)
-    return found
+            measurement = _time_caches(tried, measurement, limit)
+    _keep(_measured, tried.kind, measurement)
+    return measurement
 
 
-def _time_caches(tried: TriedCall, found: Measurement, limit: int) -> Measurement:
+def _time_caches(tried: TriedCall, measurement: Measurement, limit: int) -> Measurement:
     """Return a measurement with the times of as many steps at once as have room, up to a few."""
-    room = (limit - found.workspace_bytes) // (2 * (found.tape_bytes + found.cache_bytes))
+    room = (limit - measurement.workspace_bytes) // (2 * (measurement.tape_bytes + measurement.cache_bytes))
     steps = min(tried.call.inputs.steps, _TIMED_STEPS, room)
-    if steps <= found.steps:
-        return found
-    call = size_chunks(tried.call, None, find_working(found.state_bytes, limit))
+    if steps <= measurement.steps:
+        return measurement
+    call = size_chunks(tried.call, None, find_working(measurement.state_bytes, limit))
     first = replace(call, inputs=call.inputs.take_first(steps))
-    return replace(found, **time_steps(first, tried.scope))
+    return replace(measurement, **time_steps(first, tried.scope))
 
 
 def _copy_buffers(tried: TriedCall, limit: int) -> None:

@@ -99,10 +99,10 @@ def explain_error(error: BaseException) -> NotCompiled:
     text = str(error)
     place = _find_place(text)
     where = f" at {place}" if place else ""
-    known = next((one for one in chain if isinstance(one, NotCompiled)), None)
+    known = next((error for error in chain if isinstance(error, NotCompiled)), None)
     if known is not None:
         return NotCompiled(known.text + where)
-    if any(isinstance(one, InvalidCxxCompiler) for one in chain) or "InvalidCxxCompiler" in text:
+    if any(isinstance(error, InvalidCxxCompiler) for error in chain) or "InvalidCxxCompiler" in text:
         return NotCompiled(
             "there is no C++ compiler on this machine, which PyTorch's compiler needs (install g++ or "
             "clang, or name one in the environment variable CXX)",
@@ -118,17 +118,17 @@ def explain_error(error: BaseException) -> NotCompiled:
 
 
 def _list_causes(error: BaseException | None) -> list[BaseException]:
-    found: list[BaseException] = []
-    while error is not None and error not in found:
-        found.append(error)
+    causes: list[BaseException] = []
+    while error is not None and error not in causes:
+        causes.append(error)
         error = getattr(error, "inner_exception", None) or error.__cause__ or error.__context__
-    return found
+    return causes
 
 
 def _find_place(text: str) -> str:
     """Return the innermost place of the user's code that a message names."""
     part = text.rpartition("from user code:")[2] if "from user code:" in text else ""
-    places = [one for one in _PLACE.findall(part) if "/ckptplan/torch/" not in one[0]]
+    places = [place for place in _PLACE.findall(part) if "/ckptplan/torch/" not in place[0]]
     if not places:
         return ""
     file, line, function = places[-1]

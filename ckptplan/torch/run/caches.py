@@ -8,14 +8,18 @@ block each time: ``find_cuts`` returns where the runs of a schedule are cut.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from typing import Any, TypeAlias
 
-from ckptplan.schedule.actions import Action, Advance, Backward, Record
+from torch import Tensor
+
+from ckptplan.schedule.actions import Action, Advance, Backward, Record, Tier, Transfer
 from ckptplan.schedule.step_set import StepSet
 from ckptplan.torch.chunk_cell import SavedOutputs
 from ckptplan.torch.run.pages import Pages
+from ckptplan.torch.store.store import TensorStore
 
 
 def find_cuts(actions: Iterable[Action]) -> Sequence[int]:
@@ -28,6 +32,8 @@ def find_cuts(actions: Iterable[Action]) -> Sequence[int]:
     for action in actions:
         if isinstance(action, Backward):
             cached.remove(action.start, action.stop)
+        elif isinstance(action, Transfer) and action.caches is not None:
+            (cached.remove if action.target is Tier.REMOTE else cached.add)(*action.caches)
         elif isinstance(action, Advance | Record):
             start, stop = action.start, action.stop
             if cached.count(start, stop) < stop - start:
@@ -49,6 +55,10 @@ def find_kept(action: Advance | Record) -> int:
     """Return the first step whose cache stays after a run; all later ones of the run have theirs, too."""
     cached = getattr(action, "cached", None)
     return action.start if cached is None else action.stop - cached
+
+
+#: The first step, the one behind the last, and their caches.
+Block: TypeAlias = tuple[int, int, SavedOutputs]
 
 
 class CacheLog:
@@ -95,6 +105,23 @@ class CacheLog:
         first, (last, saved) = self._starts[place], self._blocks[place]
         return saved if (start, stop) == (first, last) else saved.part(start - first, stop - first)
 
+    def take(self, start: int, stop: int) -> list[Block]:
+        """Return the caches of some steps, and keep them no longer."""
+        taken = list[Block]()
+        while start < stop:
+            _, end = self.find(start)
+            last = stop if end is None else min(stop, end)
+            taken.append((start, last, self.cut(start, last)))
+            start = last
+        if taken:
+            self.drop(taken[0][0], stop)
+        return taken
+
+    def put(self, blocks: Iterable[Block]) -> None:
+        """Keep blocks again that were taken."""
+        for start, stop, saved in blocks:
+            self._insert(bisect_left(self._starts, start), start, stop, saved)
+
     def drop(self, start: int, stop: int) -> None:
         """Drop the caches of some steps."""
         place = max(0, bisect_right(self._starts, start) - 1)
@@ -109,3 +136,51 @@ class CacheLog:
         """Drop blocks that begin at a step or later."""
         while self._starts and self._starts[-1] >= step:
             self._pop(-1)
+
+
+class RemoteCaches:
+    """Blocks of caches whose tensors are in a store of remote checkpoints, by their first steps."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._blocks: dict[int, tuple[int, SavedOutputs]] = {}
+
+    def number(self, start: int, stop: int) -> list[int]:
+        """Return the numbers under which a store keeps the blocks of some steps; those of states are from 0."""
+        return [-1 - first for first in self._find(start, stop)]
+
+    def _find(self, start: int, stop: int) -> list[int]:
+        place = max(0, bisect_right(self._starts, start) - 1)
+        starts = self._starts[place : bisect_left(self._starts, stop)]
+        return [first for first in starts if start < self._blocks[first][0]]
+
+    def keep(self, block: Block, store: TensorStore[Any]) -> None:
+        """Move a block to the store."""
+        (start, stop, saved), tensors = block, list[Tensor]()
+
+        def take(tensor: Tensor) -> Tensor:
+            tensors.append(tensor)
+            return tensor.new_empty(0)
+
+        insort(self._starts, start)
+        self._blocks[start] = stop, _carry(saved, take)
+        store.keep(-1 - start, tensors)
+
+    def fetch(self, start: int, stop: int, store: TensorStore[Any]) -> Iterator[Block]:
+        """Yield the caches of some steps; what is left of their blocks goes back to the store."""
+        for first in self._find(start, stop):
+            last, saved = self._blocks.pop(first)
+            del self._starts[bisect_left(self._starts, first)]
+            tensors = iter(store.fetch(-1 - first))
+            saved = _carry(saved, lambda _, tensors=tensors: next(tensors))  # type: ignore[misc]
+            store.drop(-1 - first)
+            for low, high in ((first, start), (stop, last)):
+                if low < high:
+                    self.keep((low, high, saved.part(low - first, high - first)), store)
+            low, high = max(first, start), min(last, stop)
+            yield low, high, saved if (low, high) == (first, last) else saved.part(low - first, high - first)
+
+
+def _carry(saved: Any, move: Callable[[Tensor], Tensor]) -> Any:
+    """Return saved outputs with each tensor replaced, those that they share with earlier steps included."""
+    return getattr(saved, "carried", saved.moved)(move)

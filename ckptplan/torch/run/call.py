@@ -119,7 +119,9 @@ class Call:
     @property
     def device(self) -> torch.device:
         """The device on which its steps probably run."""
-        modules = [one for one in (self.cell, *self.losses.values()) if isinstance(one, torch.nn.Module)]
+        modules = [
+            function for function in (self.cell, *self.losses.values()) if isinstance(function, torch.nn.Module)
+        ]
         own = (parameter for module in modules for parameter in torch.nn.Module.parameters(module))
         devices = {tensor.device for tensor in (*self.leaves, *self.inputs.leaves, *self.parameters, *own)}
         return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))

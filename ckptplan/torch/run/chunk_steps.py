@@ -17,9 +17,9 @@ from torch.utils._pytree import tree_leaves
 from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import schedule_of
-from ckptplan.schedule.actions import Action, Advance
+from ckptplan.schedule.actions import Action, Advance, Tier
 from ckptplan.torch.chunk_cell import ChunkCell, ChunkGradients, make_gradients_error
-from ckptplan.torch.run.caches import CacheLog, find_cuts
+from ckptplan.torch.run.caches import CacheLog, RemoteCaches, find_cuts
 from ckptplan.torch.run.call import Call
 from ckptplan.torch.run.context import ForwardContext
 from ckptplan.torch.run.gradients import Gradient
@@ -28,6 +28,7 @@ from ckptplan.torch.run.steps import Steps, Tape
 from ckptplan.torch.state.nests import Nest, fill, flatten, is_differentiable, map_leaves
 from ckptplan.torch.state.places import Place
 from ckptplan.torch.state.reach import GENERATORS
+from ckptplan.torch.store.store import TensorStore
 
 #: The most steps that run at a time, and the most whose outputs and adjoints exist at a time.
 MAX_PIECE, MAX_WORKING = 64, 16
@@ -90,8 +91,8 @@ def refuse_backward_hooks(cell: ChunkCell) -> None:
     everywhere = torch_module._global_backward_hooks or torch_module._global_backward_pre_hooks
     hooked = [
         f"{type(cell).__name__}{'.' * bool(name)}{name}"
-        for name, one in cell.named_modules()
-        if everywhere or one._backward_hooks or one._backward_pre_hooks
+        for name, module in cell.named_modules()
+        if everywhere or module._backward_hooks or module._backward_pre_hooks
     ]
     if hooked:
         raise InputError(
@@ -129,8 +130,8 @@ class _ChunkPart(torch.autograd.Function):
         """Return the gradients of the state and of the parameters; those of inputs lie where they belong."""
         begin, states, ctx.begin, ctx.states = ctx.begin, ctx.states, None, None
         state, parameters = ctx.steps.reverse_part(ctx.cut, begin, states, gradients[:-1])
-        rest = len(ctx.needs_input_grad) - 2 - len(state) - len(parameters)
-        return None, None, *state, *parameters, *[None] * rest
+        others = len(ctx.needs_input_grad) - 2 - len(state) - len(parameters)
+        return None, None, *state, *parameters, *[None] * others
 
 
 class ChunkSteps(Steps):
@@ -172,6 +173,7 @@ class ChunkSteps(Steps):
         # Steps that run again are replayed, or run in full from the same state.
         self.outputs.drop_numbers()
         self._log = CacheLog()
+        self._away = RemoteCaches()
         #: The steps that have run.
         self._ran = 0
         #: The step after the last run in full, and what ``last`` returned for that run.
@@ -208,6 +210,22 @@ class ChunkSteps(Steps):
             self._log.drop(start, keep)
         if keep < stop:
             super().advance(keep, stop)
+
+    def move_caches(self, steps: tuple[int, int], store: TensorStore[Any], target: Tier) -> None:
+        if target is Tier.LOCAL:
+            self._log.put(self._away.fetch(*steps, store))
+            return
+        blocks = self._log.take(*steps)
+        if self._before[0] == steps[1]:
+            # The next steps begin with a copy, which does not keep the memory of the caches alive.
+            first, last, saved = blocks[-1]
+            own = saved.part(last - first - 1, last - first).moved(torch.clone)
+            self._before = last, self._own.last(own)
+        for block in blocks:
+            self._away.keep(block, store)
+
+    def number_caches(self, steps: tuple[int, int]) -> list[int]:
+        return self._away.number(*steps)
 
     def _find_end(self, start: int, stop: int) -> int:
         # Steps that are recorded run in the same parts.
@@ -261,8 +279,8 @@ class ChunkSteps(Steps):
                     for leaf in self._flatten(self._own.replay(state, inputs, self._log.cut(*cut)))
                 ]
             end, before = self._before
-            found, made = self._own.run(state, inputs, before if end == start else None)
-            states = [leaf.detach() for leaf in self._flatten(found)]
+            reached, made = self._own.run(state, inputs, before if end == start else None)
+            states = [leaf.detach() for leaf in self._flatten(reached)]
             if self._keeps:
                 saved = self._log.add(start, stop, made)
             else:
@@ -363,7 +381,7 @@ class ChunkSteps(Steps):
         outputs, parameters = self._reverse_outputs(cut)
         state, inputs = fill(self._nest, begin), fill(nest, [leaf.detach() for leaf in leaves])
         with self._plain():
-            found = self._own.reverse(
+            reversed_part = self._own.reverse(
                 state,
                 fill(self._nest, states),
                 inputs,
@@ -372,20 +390,22 @@ class ChunkSteps(Steps):
                 state_gradients=fill(self._nest, gradients),
                 wants_inputs=wants_inputs,
             )
-        if not isinstance(found, ChunkGradients):
-            raise make_gradients_error(self._own, f"returned {type(found).__name__}")
+        if not isinstance(reversed_part, ChunkGradients):
+            raise make_gradients_error(self._own, f"returned {type(reversed_part).__name__}")
         if wants_inputs:
-            parts = self._pick(found.inputs, inputs, "the inputs")
+            parts = self._pick(reversed_part.inputs, inputs, "the inputs")
             for whole, part in zip(self.input_gradients, parts, strict=False):
                 if whole is not None and part is not None:
                     whole[slice(*cut)] = part
         named = dict(self._own.named_parameters())
-        own = self._pick(found.parameters, tuple(named.values()), f"the parameters ({', '.join(named)})")
+        own = self._pick(
+            reversed_part.parameters, tuple(named.values()), f"the parameters ({', '.join(named)})"
+        )
         for place, gradient in zip(self._places, own, strict=True):
             if place is not None and gradient is not None:
                 other = parameters[place]
                 parameters[place] = gradient if other is None else other + gradient
-        return self._pick(found.state, state, "the state"), parameters
+        return self._pick(reversed_part.state, state, "the state"), parameters
 
     def _reverse_outputs(self, cut: _Cut) -> tuple[Any | None, list[Gradient]]:
         """Return the gradients of outputs and of parameters, by computing the loss of saved outputs again."""
@@ -398,30 +418,30 @@ class ChunkSteps(Steps):
             terms = self._take(fill(nest, leaves), cut, is_new=False)
         given = self.outputs.list_gradients(*cut, self._incoming, len(terms))
         pairs = zip(terms, given, strict=True)
-        live = [(term, one) for term, one in pairs if one is not None and term.requires_grad]
+        live = [(term, gradient) for term, gradient in pairs if gradient is not None and term.requires_grad]
         wanted = [*(leaf for leaf in leaves if leaf.requires_grad), *self.parameters]
         if not live:
             return None, [None] * len(self.parameters)
         ends, ones = zip(*live, strict=True)
-        found: list[Gradient] = list(torch.autograd.grad(ends, wanted, ones, allow_unused=True))
-        own = [found.pop(0) if leaf.requires_grad else None for leaf in leaves]
-        return fill(nest, own), found
+        leaf_gradients: list[Gradient] = list(torch.autograd.grad(ends, wanted, ones, allow_unused=True))
+        own = [leaf_gradients.pop(0) if leaf.requires_grad else None for leaf in leaves]
+        return fill(nest, own), leaf_gradients
 
     def _pick(self, given: Any, like: Any, name: str) -> list[Gradient]:
         """Return the gradients of the tensors of a value, which are nested like it. Raises InputError."""
         tensors = [like] if isinstance(like, Tensor) else tree_leaves(like)
-        found = (
+        flat = (
             [None] * len(tensors)
             if given is None
             else [given]
             if isinstance(like, Tensor)
             else tree_leaves(given)
         )
-        if len(found) != len(tensors):
+        if len(flat) != len(tensors):
             raise make_gradients_error(
-                self._own, f"returned {len(found)} gradients of {name}, which are {len(tensors)}"
+                self._own, f"returned {len(flat)} gradients of {name}, which are {len(tensors)}"
             )
-        pairs = [pair for pair in zip(found, tensors, strict=True) if isinstance(pair[1], Tensor)]
+        pairs = [pair for pair in zip(flat, tensors, strict=True) if isinstance(pair[1], Tensor)]
         for gradient, tensor in pairs:
             if gradient is not None and getattr(gradient, "shape", None) != tensor.shape:
                 shape = tuple(getattr(gradient, "shape", ()))

@@ -45,7 +45,7 @@ class Constants:
 
         Autograd would go through a freed graph even if no step uses the constant.
         """
-        return [one.detach() if is_freed(one) else one for one in self.originals]
+        return [constant.detach() if is_freed(constant) else constant for constant in self.originals]
 
     def insert(self) -> None:
         """Put the leaves into the places."""
@@ -85,6 +85,6 @@ def _view(leaf: Tensor) -> Tensor:
 
 
 def _holds(value: Any, nest: Nest, leaves: Sequence[Tensor]) -> bool:
-    present, found = flatten(value)
+    present, present_nest = flatten(value)
     same = len(present) == len(leaves) and all(map(operator.is_, present, leaves))
-    return same and found.describe() == nest.describe()
+    return same and present_nest.describe() == nest.describe()

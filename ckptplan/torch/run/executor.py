@@ -311,8 +311,9 @@ class Executor:
     def _expect(self) -> None:
         """Announce the next read to the remote store, if it can fetch ahead."""
         remote = self.stores[Tier.REMOTE]
-        if remote.fetches_ahead and (numbers := self._actions.next_message()):
-            remote.expect(numbers)
+        if remote.fetches_ahead and (message := self._actions.next_message()):
+            caches = [] if message.caches is None else self.steps.number_caches(message.caches)
+            remote.expect((*message.states, *caches))
 
     def _check_versions(self, ended: Snapshot) -> dict[int, str]:
         """Return the numbers and names of parameters that were written in place since the sweep.
@@ -371,8 +372,10 @@ class Executor:
                 "Trying to backward through the graph of a tensor from before the call a second time: compute "
                 "the tensor again for each call, or detach it"
             )
-        found = self.steps.state_gradients
-        lost = [part for number, part in self._unused if number < len(found) and found[number] is not None]
+        gradients = self.steps.state_gradients
+        lost = [
+            part for number, part in self._unused if number < len(gradients) and gradients[number] is not None
+        ]
         if lost:
             raise LateStateError(
                 f"{lost[0].name} has a graph from before the call, and only later steps use it", inheriting=lost
@@ -408,10 +411,13 @@ class Executor:
                 self._load(self.stores[tier].get(number))
             case Free(number, tier):
                 self.stores[tier].drop(number)
-            case Transfer(numbers, source, target):
+            case Transfer(numbers, source, target, caches):
                 for number in numbers:
                     self.stores[target].put(number, self.stores[source].get(number), together=len(numbers))
                     self.stores[source].drop(number)
+                if caches is not None:
+                    remote: Any = self.stores[Tier.REMOTE]
+                    self.steps.move_caches(caches, remote, target)
 
     def _advance(self, start: int, stop: int, cached: int | None) -> None:
         with self.context.cast_again():

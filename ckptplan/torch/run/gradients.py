@@ -43,7 +43,7 @@ class GradientSums:
     ) -> list[Gradient]:
         """Return the gradients of ``wanted``, given those of ``ends``, and add those of the parameters."""
         pairs = zip(ends, gradients, strict=True)
-        live = [(end, one) for end, one in pairs if one is not None and end.requires_grad]
+        live = [(end, gradient) for end, gradient in pairs if gradient is not None and end.requires_grad]
         targets = (*wanted, *self._parameters)
         if not live or not targets:
             return [None] * len(wanted)
@@ -54,8 +54,8 @@ class GradientSums:
             root = _GivenGradients.apply(given, *tensors)  # type: ignore[no-untyped-call]
             # Autograd alone holds the gradients now, so that it may add in place.
             del live, given, tensors, pairs, gradients
-            found = torch.autograd.grad(root, targets, allow_unused=True)
-        self._sums = list(found[len(wanted) :])
+            reached = torch.autograd.grad(root, targets, allow_unused=True)
+        self._sums = list(reached[len(wanted) :])
         for place, total in enumerate(self._sums):
             if total is not None:
                 # Nobody else adds in place to a sum that the caller gets.
@@ -64,7 +64,7 @@ class GradientSums:
                 start, version = zeros.get(place, (None, 0))
                 is_start = start is not None and total is start()
                 self.is_reached[place] = not is_start or total._version != version
-        return list(found[: len(wanted)])
+        return list(reached[: len(wanted)])
 
     def _add_sums(self, live: list[tuple[Tensor, Tensor]]) -> dict[int, tuple[TensorWeakRef, int]]:
         """Append the sums to the given gradients; return the zeros among them, with their versions."""
@@ -126,8 +126,8 @@ class _GivenGradients(torch.autograd.Function):
 def drop_waiting_operations() -> None:
     """Drop the operations of a backward pass that an error ended: they wait until the next one otherwise."""
     with torch.enable_grad():
-        one = torch.ones(1, requires_grad=True)
-        torch.autograd.grad(one.sum(), one)
+        probe = torch.ones(1, requires_grad=True)
+        torch.autograd.grad(probe.sum(), probe)
 
 
 @contextmanager
@@ -224,8 +224,8 @@ def list_saved(outputs: Sequence[Tensor]) -> Iterator[Tensor]:
     for node in walk_nodes(outputs):
         for name in _list_saved_names(node.__class__):
             saved = getattr(node, name)
-            for one in saved if isinstance(saved, tuple | list) else (saved,):
-                tensor = getattr(one, "data", None)
+            for value in saved if isinstance(saved, tuple | list) else (saved,):
+                tensor = getattr(value, "data", None)
                 if isinstance(tensor, Tensor):
                     yield tensor
         if hasattr(node, "saved_tensors"):

@@ -196,4 +196,4 @@ def is_list_of_steps(given: Any) -> bool:
     """Return whether inputs look like one tensor for each time step, and not like several sequences."""
     if not isinstance(given, list | tuple) or len(given) <= _MAX_SEQUENCES:
         return False
-    return all(isinstance(one, Tensor) and one.shape == given[0].shape for one in given)
+    return all(isinstance(item, Tensor) and item.shape == given[0].shape for item in given)

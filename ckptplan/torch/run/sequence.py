@@ -21,17 +21,17 @@ def execute(run: Executor) -> tuple[list[Tensor], Any]:
     """
     inherited = [leaf for _, leaf in run.inherited]
     arguments = (*inherited, *run.call.inputs.leaves, *run.parameters)
-    found: tuple[Tensor, ...] = PlannedSequence.apply(run, *arguments)  # type: ignore[no-untyped-call]
+    outputs: tuple[Tensor, ...] = PlannedSequence.apply(run, *arguments)  # type: ignore[no-untyped-call]
     final, results = run.final, run.list_results()
     assert final is not None  # noqa: S101 - there was a sweep
-    count = len(found) - len(results)
+    count = len(outputs) - len(results)
     leaves = list(final.leaves)
-    for (number, _), tensor in zip(results, found[count:], strict=True):
+    for (number, _), tensor in zip(results, outputs[count:], strict=True):
         leaves[number] = tensor
     run.state.write(final, leaves)
     # The results refer to this run, so it must not refer to them.
     passed, run.state.passed.value, run.final = run.state.passed.value, None, None
-    return list(found[:count]), passed
+    return list(outputs[:count]), passed
 
 
 class PlannedSequence(torch.autograd.Function):
@@ -80,8 +80,8 @@ class PlannedSequence(torch.autograd.Function):
         with run.explain_exhaustion():
             run.reverse(gradients[: ctx.output_count], final)
         steps = run.steps
-        found, hooks = steps.state_gradients, steps.take_first_hooks()
-        inherited = [found[number] if number < len(found) else None for number, _ in run.inherited]
+        states, hooks = steps.state_gradients, steps.take_first_hooks()
+        inherited = [states[number] if number < len(states) else None for number, _ in run.inherited]
         own = [hooks[number] if number < len(hooks) else [] for number, _ in run.inherited]
         hand_over_hooks(own, [leaf for _, leaf in run.inherited])
         inputs, parameters = steps.input_gradients, steps.sums.release()

@@ -29,6 +29,7 @@ from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from ckptplan.errors import InputError
+from ckptplan.schedule.actions import Tier
 from ckptplan.torch.run.gradients import (
     Gradient,
     GradientSums,
@@ -42,6 +43,7 @@ from ckptplan.torch.run.inputs import Inputs, describe_tensors, detach_inputs, i
 from ckptplan.torch.run.outputs import Outputs, SummedLoss, check_scalar
 from ckptplan.torch.state.lifted import Checkpoint, LiftedState, Placeholder, StatePart, detach_computed
 from ckptplan.torch.state.nests import Nest, has_memory
+from ckptplan.torch.store.store import TensorStore
 
 #: A cell takes a state and an input, and returns the next state and an output.
 Cell = Callable[[Any, Any], tuple[Any, Any]]
@@ -381,8 +383,8 @@ class Steps:
         leaves = (*roots, *tape.inputs)
         wanted = list({id(leaf): leaf for leaf in leaves if leaf is not None and leaf.requires_grad}.values())
         self.state_gradients = []
-        found = self.sums.backpropagate(tape.list_outputs(), gradients, wanted)
-        by_leaf = {id(leaf): gradient for leaf, gradient in zip(wanted, found, strict=True)}
+        reached = self.sums.backpropagate(tape.list_outputs(), gradients, wanted)
+        by_leaf = {id(leaf): gradient for leaf, gradient in zip(wanted, reached, strict=True)}
         # A tensor that is in several places of the state has one root, whose gradient is that of all places.
         self.state_gradients = [by_leaf.pop(id(root), None) for root in roots]
         start, stop = self.inputs.rows(tape.start, tape.stop)
@@ -399,6 +401,13 @@ class Steps:
                 hooks.append(check_node_hooks(given, root, tape.start))
                 targets[number] = given
         return targets
+
+    def move_caches(self, steps: tuple[int, int], store: TensorStore[Any], target: Tier) -> None:
+        """Move the caches of some steps to or from a store; most steps have none, as their tapes hold all."""
+
+    def number_caches(self, steps: tuple[int, int]) -> list[int]:
+        """Return the numbers under which a store keeps the caches of some steps."""
+        return []
 
     def end_run(self, start: int, stop: int, terms: Sequence[Tensor], *, is_new: bool) -> Tensor | None:
         """End a run of steps, as ``Outputs.end_run``."""

@@ -79,6 +79,6 @@ def _project(flat: Tensor, level: int = 0) -> float:
     if count <= _ROW:
         return float(torch.dot(flat, weights[:count]))
     rows = count // _ROW
-    rest = flat[rows * _ROW :]
+    tail = flat[rows * _ROW :]
     sums = torch.mv(flat[: rows * _ROW].view(rows, _ROW), weights)
-    return _project(sums, level + 1) + float(torch.dot(rest, weights[: rest.numel()]))
+    return _project(sums, level + 1) + float(torch.dot(tail, weights[: tail.numel()]))

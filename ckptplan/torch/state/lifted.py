@@ -209,10 +209,10 @@ class LiftedState:
 
     def write(self, checkpoint: Checkpoint, leaves: Sequence[Tensor]) -> None:
         """Let the state have the nests of a checkpoint, and these tensors."""
-        rest, filled = iter(leaves), dict[int, Any]()
-        self.passed.value = checkpoint.nests[0].fill(rest, {}, True)
+        remaining, filled = iter(leaves), dict[int, Any]()
+        self.passed.value = checkpoint.nests[0].fill(remaining, {}, True)
         for part, nest in zip(checkpoint.parts[1:], checkpoint.nests[1:], strict=True):
-            part.place.set(nest.fill(rest, filled, False))
+            part.place.set(nest.fill(remaining, filled, False))
 
     def detach(self) -> None:
         """Drop the graphs of the present state."""

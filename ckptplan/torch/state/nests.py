@@ -317,25 +317,25 @@ def find_copy_kind(kind: type) -> CopyKind | None:
     return next((copying for known, copying in COPY_KINDS.items() if issubclass(kind, known)), None)
 
 
-def are_equal(one: Any, other: Any) -> bool:
+def are_equal(first: Any, other: Any) -> bool:
     """Return whether two copied contents are equal."""
-    if isinstance(one, Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(are_equal(one[name], other[name]) for name in one)
-    if isinstance(one, numpy.ndarray) and one.dtype == object:
-        return one.shape == other.shape and all(map(operator.is_, one.flat, other.flat))
-    same = one == other
+    if isinstance(first, Tensor):
+        return torch.equal(first, other)
+    if isinstance(first, dict):
+        return first.keys() == other.keys() and all(are_equal(first[name], other[name]) for name in first)
+    if isinstance(first, numpy.ndarray) and first.dtype == object:
+        return first.shape == other.shape and all(map(operator.is_, first.flat, other.flat))
+    same = first == other
     return same if isinstance(same, bool) else bool(numpy.all(same))
 
 
-def are_alike(one: Any, other: Any, rounding: float) -> bool:
+def are_alike(first: Any, other: Any, rounding: float) -> bool:
     """Return whether two descriptions have the same containers, and plain values equal up to rounding."""
-    if isinstance(one, tuple | list) and type(one) is type(other) and len(one) == len(other):
-        return all(map(are_alike, one, other, repeat(rounding)))
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=rounding) or (math.isnan(one) and math.isnan(other))
-    return type(one) is type(other) and bool(one == other)
+    if isinstance(first, tuple | list) and type(first) is type(other) and len(first) == len(other):
+        return all(map(are_alike, first, other, repeat(rounding)))
+    if isinstance(first, float) and isinstance(other, float):
+        return math.isclose(first, other, rel_tol=rounding) or (math.isnan(first) and math.isnan(other))
+    return type(first) is type(other) and bool(first == other)
 
 
 #: Packages whose objects lead to everything that a process has.

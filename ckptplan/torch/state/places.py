@@ -368,12 +368,12 @@ class ContentHolder(Holder):
         return f"the numbers of {self.name}"
 
 
-def _are_same(one: Any, other: Any) -> bool:
+def _are_same(first: Any, other: Any) -> bool:
     """Return whether two references are to one object, or to equal numbers or texts."""
-    if one is other:
+    if first is other:
         return True
-    is_plain = type(one) is type(other) and isinstance(one, PLAIN_TYPES)
-    return is_plain and (one == other or one != one)  # noqa: PLR0124 - NaN differs from itself
+    is_plain = type(first) is type(other) and isinstance(first, PLAIN_TYPES)
+    return is_plain and (first == other or first != first)  # noqa: PLR0124 - NaN differs from itself
 
 
 @dataclass(frozen=True, eq=False)

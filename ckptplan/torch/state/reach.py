@@ -172,7 +172,7 @@ class Reach:
     def _choose(self, limit: int, numbers: Iterable[int]) -> list[int]:
         """Return as many tensors as fit into a limit of bytes, the smallest first."""
         chosen = []
-        for number in sorted(numbers, key=lambda one: _size(self.tensors[one])):
+        for number in sorted(numbers, key=lambda candidate: _size(self.tensors[candidate])):
             limit -= _size(self.tensors[number])
             if limit < 0:
                 break
@@ -355,18 +355,25 @@ def _visit_globals(reach: Reach, function: FunctionType) -> _Waiting:
         if isinstance(value, type) and not is_user_code(value.__module__):
             attributes = vars(value)
             reach.holders.append(
-                ClassHolder(name, value, only=tuple(one for one in names if one in attributes))
+                ClassHolder(
+                    name, value, only=tuple(attribute for attribute in names if attribute in attributes)
+                )
             )
     for name in _list_imports(function.__code__):
         if name in sys.modules and is_user_code(name):
             waiting += _visit_named(reach, name, sys.modules[name], names)
     # What a function names of a module was visited.
-    return [one for one in waiting if _is_users(one[1]) and not isinstance(one[1], ModuleType)]
+    return [pair for pair in waiting if _is_users(pair[1]) and not isinstance(pair[1], ModuleType)]
 
 
 def _visit_named(reach: Reach, name: str, module: ModuleType, names: tuple[str, ...]) -> _Waiting:
     attributes = vars(module)
-    return _add(reach, AttributeHolder(name, attributes, only=tuple(one for one in names if one in attributes)))
+    return _add(
+        reach,
+        AttributeHolder(
+            name, attributes, only=tuple(attribute for attribute in names if attribute in attributes)
+        ),
+    )
 
 
 def _is_users(value: Any) -> bool:
@@ -394,7 +401,11 @@ def _list_names(code: CodeType) -> tuple[str, ...]:
 @lru_cache(maxsize=4096)
 def _list_globals(code: CodeType) -> tuple[str, ...]:
     """Return the names of globals that code reads or sets, functions within it included."""
-    own = [one.argval for one in dis.get_instructions(code) if one.opname.endswith(("_GLOBAL", "_NAME"))]
+    own = [
+        instruction.argval
+        for instruction in dis.get_instructions(code)
+        if instruction.opname.endswith(("_GLOBAL", "_NAME"))
+    ]
     inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
     return tuple(dict.fromkeys((*own, *(name for constant in inner for name in _list_globals(constant)))))
 
@@ -402,7 +413,9 @@ def _list_globals(code: CodeType) -> tuple[str, ...]:
 @lru_cache(maxsize=4096)
 def _list_imports(code: CodeType) -> tuple[str, ...]:
     """Return the names of modules that code imports, functions within it included."""
-    own = [one.argval for one in dis.get_instructions(code) if one.opname == "IMPORT_NAME"]
+    own = [
+        instruction.argval for instruction in dis.get_instructions(code) if instruction.opname == "IMPORT_NAME"
+    ]
     inner = (constant for constant in code.co_consts if isinstance(constant, CodeType))
     return tuple(dict.fromkeys((*own, *(name for constant in inner for name in _list_imports(constant)))))
 
@@ -413,7 +426,7 @@ def _visit_imported(reach: Reach, name: str, value: ModuleType, place: Place | N
         return ()
     without = frozenset(key for key in vars(value) if key.startswith("__"))
     return [
-        one for one in _add(reach, AttributeHolder(name, vars(value), without=without)) if _is_users(one[1])
+        pair for pair in _add(reach, AttributeHolder(name, vars(value), without=without)) if _is_users(pair[1])
     ]
 
 
@@ -444,7 +457,9 @@ def _visit_class(reach: Reach, name: str, value: type, place: Place | None) -> _
     for base in value.__mro__:
         if is_user_code(base.__module__):
             waiting += _add(reach, ClassHolder(base.__name__, base))
-            functions = (one for attribute in vars(base).values() for one in _list_functions(attribute))
+            functions = (
+                function for attribute in vars(base).values() for function in _list_functions(attribute)
+            )
             waiting += [(base.__name__, function, None) for function in functions]
     return waiting
 

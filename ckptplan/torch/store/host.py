@@ -50,8 +50,10 @@ class Buffer:
     def allocate(cls, layouts: Layouts, *, pinned: bool) -> Buffer:
         """Return a new buffer in host memory, whatever torch.set_default_device says."""
         leaves = (
-            torch.empty_strided(one.shape, one.stride, dtype=one.dtype, device="cpu", pin_memory=pinned)
-            for one in layouts
+            torch.empty_strided(
+                layout.shape, layout.stride, dtype=layout.dtype, device="cpu", pin_memory=pinned
+            )
+            for layout in layouts
         )
         return cls(layouts, tuple(leaves))
 
@@ -79,7 +81,7 @@ class BufferPool:
 
     def take(self, layouts: Layouts) -> Buffer:
         """Return a buffer that is not in use."""
-        same = next((one for one in self._free if one.layouts == layouts), None)
+        same = next((buffer for buffer in self._free if buffer.layouts == layouts), None)
         if same is not None:
             self._free.remove(same)
             return same

@@ -101,8 +101,8 @@ class TensorStore(Store, Generic[_Kept]):
 
     def get(self, number: int) -> Checkpoint:
         checkpoint, places = self._rests[number]
-        found = self.fetch(number)
-        leaves = [place if isinstance(place, Tensor) else found[place] for place in places]
+        tensors = self.fetch(number)
+        leaves = [place if isinstance(place, Tensor) else tensors[place] for place in places]
         return replace(checkpoint, leaves=leaves, versions=read_versions(leaves))
 
     def drop(self, number: int) -> None:

@@ -1,10 +1,14 @@
-"""Write docs/impure-cells.md: ``python -m tests.torch.impure``."""
+"""Write the tables of docs/runtime-cells.md: ``python -m tests.torch.impure``.
+
+``--show`` prints a row for each case.
+"""
 
 from __future__ import annotations
 
 import re
+import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tests.torch.impure import (
@@ -19,39 +23,31 @@ from tests.torch.impure import (
     statistics,
     world,
 )
-from tests.torch.impure.cases import CASES, STEPS, Case
+from tests.torch.impure.cases import CASES, Case
 from tests.torch.impure.outcome import STRATEGIES, run
 
-PAGE = Path(__file__).parents[3] / "docs/impure-cells.md"
+PAGE = Path(__file__).parents[3] / "docs/runtime-cells.md"
+BEGIN, END = "<!-- impure -->\n", "<!-- end -->\n"
 #: The families register their cases when they are imported, in this order.
 FAMILIES = (modules, functions, spiking, gradients, randomness, statistics, losses, records, world, between)
-_HEAD = f"""# Impure cells and losses, and what becomes of each
-
-These cells and losses depend on more than their arguments. Each runs for {STEPS} steps under five plans \
-({", ".join(STRATEGIES)}). Its gradients are compared with those of a plain loop that starts from the same \
-seeds: *right* means equal to 1e-9 in fp64 under every plan. *Refused* means that `base`, which runs each \
-step once, is right, and that the other plans raise an `InputError`, whose message follows. No case gives \
-wrong gradients silently ([what steps may keep](runtime.md#what-steps-may-keep)).
-
-`python -m tests.torch.impure` writes this page; `tests/torch/test_impure.py` runs every case.
-"""
 
 
-def make_page() -> str:
-    """Return the page."""
-    return "\n".join([_HEAD, *_list_lines()]) + "\n"
+def make_section() -> str:
+    """Return the part of the page between its marks: the number of cases, and the refused ones by message."""
+    outcomes = {name: _describe(name, case) for name, case in CASES.items()}
+    refused = {name: outcome for name, outcome in outcomes.items() if outcome != "right"}
+    families = {case.family for case in CASES.values()}
+    groups: dict[str, list[str]] = {}
+    for name, outcome in refused.items():
+        groups.setdefault(outcome.removeprefix("refused: "), []).append(f"`{name}` ({CASES[name].what})")
+    lines = [f"- {message}: {'; '.join(names)}" for message, names in groups.items()]
+    return "\n".join(
+        [f"{len(CASES)} cases of {len(families)} families, {len(refused)} of them refused:", "", *lines, ""]
+    )
 
 
-def _list_lines() -> Iterator[str]:
-    heads = ("case", "what it does", "outcome")
-    for family in dict.fromkeys(case.family for case in CASES.values()):
-        yield from ("", f"## {family[0].upper()}{family[1:]}", "")
-        yield from (f"| {' | '.join(heads)} |", "|---" * len(heads) + "|")
-        yield from (_make_row(name, case) for name, case in CASES.items() if case.family == family)
-
-
-def _make_row(name: str, case: Case) -> str:
-    return f"| `{name}` | {case.what} | {_describe(name, case)} |"
+def _tabulate(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
 
 
 def _describe(name: str, case: Case) -> str:
@@ -68,16 +64,24 @@ WITHOUT_REFERENCE = "system_random"
 
 
 def shorten(message: str) -> str:
-    """Return the first sentence of a message, with N for each number."""
-    sentence = message.partition(" (accepted:")[0].partition(". ")[0].partition(" (")[0]
+    """Return the first sentence of a message up to its relative clause, with N for each number."""
+    sentence = (
+        message.partition(" (accepted:")[0].partition(". ")[0].partition(" (")[0].partition(", which ")[0]
+    )
+    sentence = re.sub(r" from \S+, an iterator", " from an iterator", sentence)
     return re.sub(r"\d+(\.\d+)?(e-\d+)?", "N", sentence).replace("|", r"\|")
 
 
 def main() -> None:
-    """Write the page."""
+    """Write the section of the page, or print all cases."""
     # PyTorch's compiler looks at the gradient of each state that it is called with.
     warnings.filterwarnings("ignore", message="The .grad attribute of a Tensor that is not a leaf")
-    PAGE.write_text(make_page(), encoding="utf-8")
+    if sys.argv[1:] == ["--show"]:
+        rows = [(f"`{name}`", case.family, case.what, _describe(name, case)) for name, case in CASES.items()]
+        sys.stdout.write("\n".join(_tabulate(("case", "family", "what it does", "outcome"), rows)) + "\n")
+        return
+    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}{make_section()}{END}{rest.split(END, 1)[1]}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,20 +1,3 @@
-# I write my own training loop
-
-A plan is a file, and its schedule a sequence of seven kinds of actions. A training loop in any language executes it without importing anything:
-
-```sh
-.venv/bin/ckptplan optimize --T 512 --profile ipu-mk2 --local-bytes 260KiB -o plan.json
-.venv/bin/ckptplan schedule plan.json -o schedule.jsonl
-.venv/bin/ckptplan simulate plan.json
-```
-
-`simulate` also plays a schedule of your own (`--schedule FILE`): it checks every law, and counts time and peaks.
-
-## A trainer in C++
-
-This program trains a small network with the [loops](../plan-format.md#loops-of-a-regular-plan) of the best regular plan. `execute` is all that a trainer needs; `step` and `reverse` are the network. Its gradients are those of PyTorch: a test of this page compares them.
-
-```cpp
 // Trains h = tanh(W h + x) with the loops of a plan: ./train plan.json
 #include <cmath>
 #include <cstdio>
@@ -95,28 +78,3 @@ int main(int, char** arguments) {
   }
   for (double value : net.dW) std::printf("%.15g\n", value);
 }
-```
-
-Save it as `train.cpp`. It needs [nlohmann/json](https://github.com/nlohmann/json), one header (version 3.12.0 was tried), which many package registries have, PyPI too:
-
-```sh
-.venv/bin/pip install nlohmann-json==3.12.0
-g++ -std=c++17 -O2 -I .venv/lib/python3*/site-packages/nlohmann_json/include train.cpp -o train
-./train plan.json
-```
-
-`regular` is null in a plan file if no regular plan fits. A schedule that is not regular, as that of `optimal`, is executed action by action: `schedule.jsonl` has one in each line, with the same names.
-
-## Further pages
-
-| question | page |
-|---|---|
-| What does each action do, and what must a loop keep? | [Schedules](../schedule-format.md) |
-| What is in a plan file, and where is its JSON Schema? | [Plan format](../plan-format.md) |
-| My loop, or my static graph, needs fixed strides | [Loops of a regular plan](../plan-format.md#loops-of-a-regular-plan) |
-| My loop is Python: can it be called back? | [Plans in any loop](../executor.md) |
-| My loop is PyTorch or JAX | [Run a plan or a schedule in PyTorch](../torch-plans.md), [JAX](../jax.md) |
-| How do I describe my job and my machine? | [Workloads](../workloads.md), [profiles](../profiles.md) |
-| Which Python functions are there? | [Reference](../reference/index.md) |
-| How do I add a strategy, an output format or a cost? | [Architecture](../architecture.md) |
-| What happens with broken files, full disks, Ctrl-C? | [Robustness](../robustness.md) |
