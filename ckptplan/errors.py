@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from ckptplan.wording import put_on_one_line
@@ -210,13 +210,18 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f" Did you mean {' or '.join(map(repr, close[:3]))}?" if close else ""
 
 
-def check_arguments(given: Iterable[str], known: Collection[str], *, of: str) -> None:
-    """Raise InputError for the first name that is no argument of a function."""
-    names = sorted(known)
-    for name in given:
-        if name not in names:
-            problem = f"is not an argument of {of}.{did_you_mean(name, names)}"
-            raise InputError(problem, field=name, accepted=", ".join(names))
+def refuse_arguments(unknown: Iterable[str], function: Callable[..., object]) -> None:
+    """Raise InputError for the first of some names that are no arguments of a function.
+
+    The message suggests the keyword-only argument that is spelled most alike, and lists all of them.
+    """
+    for name in unknown:
+        from inspect import Parameter, signature  # start-up does not need it
+
+        parameters = signature(function).parameters.values()
+        known = sorted(each.name for each in parameters if each.kind is Parameter.KEYWORD_ONLY)
+        problem = f"is not an argument of {getattr(function, '__name__', function)}.{did_you_mean(name, known)}"
+        raise InputError(problem, field=name, accepted=", ".join(known))
 
 
 def quote_value(value: object, *, limit: int = 60) -> str:

@@ -189,6 +189,8 @@ def _finite(value: object, number: Decimal) -> float:
     return result
 
 
+#: A size with a fraction of a kB was given in kB if it has at most so many digits.
+_MOST_DIGITS = 4
 #: The size in whose units others are written (``sizes_like``).
 _LIKE: ContextVar[float] = ContextVar("like", default=0)
 
@@ -230,13 +232,34 @@ def format_limit(least: int, *, like: int) -> str:
     return f"{-(-least * parts // 1024**power) / parts:.7g} {_BINARY[power]}"
 
 
+def share_limit(limit: int, share: float) -> int:
+    """Return a share of a limit in bytes, rounded down by at most 1 %, which is shown in the same units."""
+    part = max(1, int(limit * share))
+    unit = 10 ** max(0, len(str(part)) - 3)
+    # Fewer than 1,000 bytes are no decimal unit.
+    return part // unit * unit if are_decimal(limit) and unit >= 1000 else part
+
+
 def are_decimal(like: float | None = None) -> bool:
-    """Return whether sizes are in decimal units: ``like`` was probably given so, as it takes no more digits."""
-    size = _LIKE.get() if like is None else like
-    binary = int(size)
-    while binary and not binary % 1024:
-        binary //= 1024
-    return size > 0 and not size % 1000 and len(f"{int(size)}".rstrip("0")) <= len(f"{binary}".rstrip("0"))
+    """Return whether sizes are in decimal units: ``like`` was probably given so, as it takes no more digits.
+
+    A size that is no whole number of kB, as '19.4 kB', needs to have few digits to count as given.
+    """
+    size = int(_LIKE.get() if like is None else like)
+    digits = _count_digits(Decimal(size))
+    if size < 1000 or (size % 1000 and digits > _MOST_DIGITS):
+        return False
+    binary = Decimal(size)
+    while binary >= 1024:
+        binary /= 1024
+        if _count_digits(binary) < digits:
+            return False
+    return True
+
+
+def _count_digits(number: Decimal) -> int:
+    """Return the digits of a positive number without zeros at its ends."""
+    return len(f"{number:f}".replace(".", "").strip("0"))
 
 
 def format_rate(value: float) -> str:

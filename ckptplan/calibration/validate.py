@@ -36,7 +36,7 @@ from ckptplan.errors import CkptplanError, InputError
 from ckptplan.execution.backend import Backend, Environment, Gradient, Pace, Program, Report, measure_rounds
 from ckptplan.model.cell_spec import CellSpec
 from ckptplan.model.checked import CheckedModel
-from ckptplan.model.plan import Plan
+from ckptplan.model.plan import Plan, find_given_memory
 from ckptplan.model.progress import Progress
 from ckptplan.model.workload import Workload
 from ckptplan.planning.playback import group_same_schedules, make_schedule
@@ -296,7 +296,8 @@ class _Comparison:
     def _choose_plans(self, *, regret: bool) -> None:
         """Choose base and the rivals that fit in free memory. Raises InputError if the plan does not."""
         plan, free = self.plan, self.backend.free_bytes()
-        present = format_bytes(free or 0)
+        show = partial(format_bytes, like=find_given_memory(plan))
+        present = show(free or 0)
         # Tapes and caches grow with the neurons and the batch, as a state does.
         costs = Case(workload=plan.workload, profile=plan.profile).costs
         share = self.network.state_bytes / costs.remote_state_bytes
@@ -306,7 +307,7 @@ class _Comparison:
 
         if not fits(plan):
             raise InputError(
-                f"needs {format_bytes(_need(plan))}, but only {present} are free here",
+                f"needs {show(_need(plan))}, but only {present} are free here",
                 field="plan",
                 accepted="a plan for less memory, or for fewer steps",
             )
@@ -319,7 +320,7 @@ class _Comparison:
         if fits(base):
             self.base = base
         else:
-            need = format_bytes(_need(base))
+            need = show(_need(base))
             self.notes.append(f"base needs {need}, but only {present} are free here: it was not run")
         if regret:
             self.rivals = [same for same in _find_rivals(plan) if fits(same[0])]

@@ -13,7 +13,7 @@ from math import inf
 from typing import Any
 
 from ckptplan.errors import InputError
-from ckptplan.execution.advice import find_limit
+from ckptplan.execution.advice import find_limit, leave_margin
 from ckptplan.model.budget import Budget
 from ckptplan.model.step_costs import StepCosts
 from ckptplan.recursion.online import Snapshots
@@ -170,12 +170,13 @@ def fit_online(
         costs: the costs of single actions.
         memory: the limit as it was given, for errors.
         remote_slots: states that remote memory holds.
-        has_margin: whether a margin was taken off the limit (``leave_margin``).
+        has_margin: whether a margin of the limit stays free (``leave_margin``).
 
     Raises InputError if there is no room for a state and the tape of a step.
     """
     need = costs.resident_bytes + costs.state_bytes + costs.tape_bytes
-    if limit < need:
+    room = leave_margin(limit) if has_margin else limit
+    if room < need:
         least = format_limit(find_limit(need) if has_margin else need, like=limit)
         resident = costs.resident_bytes
         beside = f", beside {format_bytes(resident, like=limit)}" if resident else ""
@@ -185,7 +186,7 @@ def fit_online(
             value=memory,
             accepted=f"at least {least} ({parse_bytes(least):,} bytes)",
         )
-    return OnlineSchedule(memory=limit - costs.resident_bytes, remote_slots=remote_slots, costs=costs)
+    return OnlineSchedule(memory=room - costs.resident_bytes, remote_slots=remote_slots, costs=costs)
 
 
 def online(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ckptplan.errors import PlanMismatch
@@ -20,7 +21,7 @@ from ckptplan.jax.work import (
     estimate_seconds,
     variable_bytes,
 )
-from ckptplan.model.plan import Plan
+from ckptplan.model.plan import Plan, find_given_memory
 from ckptplan.model.workload import Workload
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.units import format_bytes
@@ -181,10 +182,10 @@ def warn_of_sizes(plan: Plan | Schedule, footprint: StepFootprint) -> None:
     state, tape = workload.state_bytes, workload.tape_bytes
     if footprint.state_bytes > _within(state, workload) or footprint.tape_bytes > _within(tape, workload):
         units = workload.units or 1
+        show = partial(format_bytes, like=find_given_memory(plan))
         warnings.warn(
-            f"the plan is for a state of {format_bytes(state * units)} and tapes of "
-            f"{format_bytes(tape * units)}; this step has a state of {format_bytes(footprint.state_bytes)} and "
-            f"tapes of at least {format_bytes(footprint.tape_bytes)}",
+            f"the plan is for a state of {show(state * units)} and tapes of {show(tape * units)}; this step "
+            f"has a state of {show(footprint.state_bytes)} and tapes of at least {show(footprint.tape_bytes)}",
             PlanMismatch,
             stacklevel=4,
         )

@@ -144,8 +144,8 @@ class CountedPlan:
         """The bytes that the program takes beyond what was predicted."""
         return self.compiled_bytes - self.footprint.predict(self.plan)
 
-    def recount(self) -> Plan:
-        """Return the plan with the workspace that its program shows, in a budget that is as much larger."""
+    def recount(self, limit: int) -> Plan:
+        """Return the plan within a limit, with the workspace that its program shows in a larger budget."""
         plan = self.plan
         excess = max(self.excess_bytes, -plan.workload.workspace_bytes)
 
@@ -155,7 +155,7 @@ class CountedPlan:
         peak = plan.predicted.local_peak_bytes + excess
         changed = {
             "workload": add(plan.workload, "workspace_bytes"),
-            "profile": add(plan.profile, "local_bytes"),
+            "profile": plan.profile.model_copy(update={"local_bytes": limit}),
             "goal": add(plan.goal, "local_bytes"),
             "predicted": replace(plan.predicted, local_peak_bytes=peak),
         }
@@ -217,7 +217,7 @@ def search(job: Job, count: Callable[[CountedPlan], CountedPlan]) -> CountedPlan
     smallest = smallest or count(job.min_memory_plan())
     if smallest.compiled_bytes > limit:
         raise job.refuse(smallest)
-    return replace(smallest, plan=smallest.recount())
+    return replace(smallest, plan=smallest.recount(limit))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,9 +261,14 @@ class Job:
         return [footprint for footprint in self.measured if self.ways.tape in {None, footprint.tape}]
 
     @cached_property
+    def total_limit(self) -> int:
+        """The limit of all examples together in bytes."""
+        return parse_limit(self.ways.memory, field="memory")
+
+    @property
     def limit(self) -> int:
         """The limit of one example in bytes."""
-        return max(1, parse_limit(self.ways.memory, field="memory") // self.batch.size)
+        return max(1, self.total_limit // self.batch.size)
 
     def find_quickest(self, footprints: Sequence[StepFootprint], *, limit: int | None = None) -> CountedPlan:
         """Return the quickest plan within the limit.
@@ -305,7 +310,7 @@ class Job:
 
     def warn(self, choice: CountedPlan) -> None:
         """Warn of a slow plan, with the limit from which plans are quick, and of a loss that is not counted."""
-        plan, size, limit = choice.plan, self.batch.size, self.limit
+        plan, size, limit, total = choice.plan, self.batch.size, self.limit, self.total_limit
         if plan.predicted.overhead > _SLOW:
             (first,) = (footprint for footprint in self.allowed if footprint.name == choice.footprint.name)
             # Programs for larger limits take as much beyond the first estimate.
@@ -321,7 +326,7 @@ class Job:
                     warnings.warn(
                         f"memory={self.ways.memory!r} is enough for a slow plan, with "
                         f"{plan.predicted.overhead:+.0%} time over plain backpropagation. From about "
-                        f"{format_limit(int(size * limit * _FACTOR**power), like=size * limit)} on, plans take "
+                        f"{format_limit(int(total * _FACTOR**power), like=total)} on, plans take "
                         f"{larger.predicted.overhead:+.0%}",
                         PlanMismatch,
                         stacklevel=2,
@@ -332,13 +337,13 @@ class Job:
             _log.warning(
                 "memory=%s counts all outputs (%s) and their gradients. A loss that holds another array "
                 "of that size takes it beside the limit; ckptplan.jax.bptt takes the loss step by step",
-                format_bytes(size * limit, like=size * limit),
-                format_bytes(size * outputs, like=size * limit),
+                format_bytes(total, like=total),
+                format_bytes(size * outputs, like=total),
             )
 
     def refuse(self, smallest: CountedPlan) -> InputError:
         """Return the error for a limit that is too small, by the smallest program that is known."""
-        size, limit, step = self.batch.size, self.limit, self.step
+        size, limit, step, total = self.batch.size, self.limit, self.step, self.total_limit
         footprint = smallest.footprint.add(smallest.excess_bytes)
         request = self._make_request(footprint, limit)
         reason = Infeasible(
@@ -355,10 +360,10 @@ class Job:
             reason,
             request,
             memory=self.ways.memory,
-            limit=size * limit,
+            limit=total,
             gradients=size * byte_size(pick(step.constants, footprint.traced.wanted.constants)),
             parts=f" for {self.steps:,} steps with a state of "
-            f"{format_bytes(size * byte_size(step.state), like=size * limit)}",
+            f"{format_bytes(size * byte_size(step.state), like=total)}",
             shape=(self.steps, *step.inputs[0].shape) if step.inputs else (),
         )
 
@@ -389,6 +394,7 @@ class Job:
             resident_bytes_per_step=footprint.kept_bytes,
             workspace_bytes=footprint.workspace_bytes,
             **seconds,
+            limited=True,
             basis={**dict.fromkeys(_COUNTED, counted), **dict.fromkeys(TIMES, timed)},
         )
         profile = ckptplan.HardwareProfile(name="memory-limit", local_bytes=limit, remote_bytes=0)

@@ -134,7 +134,8 @@ def _count_slots(traced: TracedGradient, memory: Any, max_steps: int, *, batch: 
 
     Raises InputError if there is no room for one.
     """
-    limit = parse_limit(memory, field="memory") // batch
+    total = parse_limit(memory, field="memory")
+    limit = total // batch
     step = traced.step
     state = byte_size(step.state)
     tape = byte_size([variable.aval for variable in traced.residuals])
@@ -146,9 +147,9 @@ def _count_slots(traced: TracedGradient, memory: Any, max_steps: int, *, batch: 
         if slots < 2 ** (8 * row_bytes):
             break
     if slots < 1:
-        least = format_limit(batch * (each + beside + max_steps), like=limit)
+        least = format_limit(batch * (each + beside + max_steps), like=total)
         raise InputError(
-            f"{format_bytes(batch * limit, like=limit)} are too little for a held state, the tape of a step "
+            f"{format_bytes(total, like=total)} are too little for a held state, the tape of a step "
             f"and the table of the rule for {max_steps:,} steps",
             field="memory",
             value=memory,

@@ -15,7 +15,14 @@ from ckptplan.model.profile import HardwareProfile
 from ckptplan.model.record import MappingRecord, Parameters
 from ckptplan.model.split import Split
 from ckptplan.model.workload import Workload
-from ckptplan.units import format_bytes, format_count, format_percent, format_seconds, sizes_like
+from ckptplan.units import (
+    are_decimal,
+    format_bytes,
+    format_count,
+    format_percent,
+    format_seconds,
+    sizes_like,
+)
 
 KIND = "ckptplan.plan"
 #: Version of the plan format; increased when a reader of the old one would misread the new one.
@@ -101,10 +108,8 @@ class Plan(DrawnOnFigure, CheckedModel):
         """Return the plan in two lines: what to run, and what it is predicted to cost."""
         parameters = ", ".join(f"{name} {value}" for name, value in self.parameters.items())
         workload, profile, predicted = self.workload, self.profile, self.predicted
-        budget = self.goal.local_bytes or profile.local_budget_bytes
-        limit = find_memory(budget, self.goal.headroom, machine=profile.local_bytes)
         steps = f"T = {format_count(self.steps)}"
-        with sizes_like(limit):
+        with sizes_like(find_given_memory(self)):
             # A call within a limit of memory describes its time steps if the steps of the plan are others.
             job = (
                 f"{workload.name} within a limit of memory, {workload.description or steps}"
@@ -145,3 +150,17 @@ class Plan(DrawnOnFigure, CheckedModel):
                 f"{self.steps} is not the workload's {self.workload.steps}", field="steps", value=self.steps
             )
         return self
+
+
+def find_given_memory(plan: Plan) -> int:
+    """Return the local memory in bytes that the user gave, in whose units sizes are shown.
+
+    It is the limit of a call, or the memory from which the headroom was taken. A point of a front has its own
+    peak as its budget: its sizes are shown in the units of the machine.
+    """
+    budget, machine = plan.goal.local_bytes or plan.profile.local_budget_bytes, plan.profile.local_bytes
+    is_own = budget == plan.predicted.local_peak_bytes and not are_decimal(budget)
+    # The budget of a call is less than its limit: a margin stays free, and room for a loss of the outputs.
+    if plan.workload.limited or is_own:
+        return machine
+    return find_memory(budget, plan.goal.headroom, machine=machine)

@@ -304,7 +304,8 @@ class Workload(Described):
         if before == value:
             return self
         carried = Basis(kind="assumed", why=f"{_RESIZED}{field} = {before}, not rescaled")
-        times = (*TIMES, *(name for name in ACTION_TIMES if getattr(self, name)))
+        # A time of 0 s is the same for any size.
+        times = [name for name in (*TIMES, *ACTION_TIMES) if getattr(self, name)]
         estimated = self.timed_on is not None and self.is_estimated
         changed = self.network.replace(**{field: value})
         operations = self.operations

@@ -107,14 +107,18 @@ def find_undecided(answers: Sequence[Answer], question: Question, case: Case) ->
 def describe_undecided(
     chosen: str, rivals: Sequence[str], most: float, *, unsearched: Sequence[str] = ()
 ) -> str:
-    """Return which strategies cannot be told apart from the chosen one, and by how much one may be quicker.
+    """Return which strategies may be just as quick as the chosen one, and by how much they may be quicker.
 
-    ``rivals`` and ``most`` are those of ``find_undecided``. Nothing is said of ``unsearched`` strategies, which
-    are not quicker beyond doubt at the times as measured.
+    Arguments:
+        chosen: the chosen strategy.
+        rivals: the strategies that may be quicker, as ``find_undecided`` returns them.
+        most: the share of time by which one may be quicker, as ``find_undecided`` returns it.
+        unsearched: the strategies that were not searched. Nothing is said of them: they are not quicker at the
+            times as measured.
     """
     share = "less than 0.01 %" if most < 0.0001 else f"up to {most * 100:.2g} %"
     if rivals:
-        return f"{' or '.join((chosen, *rivals))}: not told apart, another may be quicker by {share}"
+        return f"{' or '.join(rivals)} may be just as quick as {chosen}, or quicker by {share}"
     if most > COUNT_ROUNDING:
         return f"another strategy may be quicker by {share}, which is too little to tell"
     return f"no other strategy{' that was searched' if unsearched else ''} may be quicker"

@@ -126,11 +126,6 @@ def find_limits(results: Iterable[Plan | Infeasible | None], profile: HardwarePr
     return profile.local_budget_bytes, profile.headroom
 
 
-def find_memory_of(plan: Plan) -> int:
-    """Return the local memory in bytes from which the headroom of a plan was taken."""
-    return find_memory(find_budget(plan), plan.goal.headroom, machine=plan.profile.local_bytes)
-
-
 def _warn_of_streams(plan: Plan) -> Iterator[Paragraph]:
     """Yield a warning if the inputs or outputs that are streamed take longer than the steps beside them."""
     network, profile, workload = plan.workload.network, plan.profile, plan.workload

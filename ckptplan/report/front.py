@@ -176,7 +176,8 @@ def _list_notes(front: ParetoFront) -> Iterator[str]:
         return
     unproved = front.seconds > front.least_seconds * (1 + front.told_apart)
     if not unproved.any():
-        yield "within each amount of memory, no legal schedule is faster by more than can be told apart"
+        least = format_share(front.told_apart)
+        yield f"within each amount of memory, no legal schedule is faster by more than {least}"
         return
     first, last = (int(front.local_peak_bytes[place]) for place in np.flatnonzero(unproved)[[0, -1]])
     faster = format_share(float(np.max(1 - front.least_seconds / front.seconds)))

@@ -27,11 +27,11 @@ class LimitWords:
     #: An amount in a table.
     short: Callable[[float], str] = format_bytes
 
-    def exact(self, value: float, *, have: float) -> str:
-        """Return an amount in a message, in the unit of what there is; bytes are counted, too."""
+    def exact(self, value: float, *, like: float) -> str:
+        """Return an amount in a message; bytes in units like those of a size, and counted, too."""
         if self.short is not format_bytes:
             return self.short(value)
-        return f"{format_bytes(value, like=have)} ({format_things(int(value), 'byte')})"
+        return f"{format_bytes(value, like=like)} ({format_things(int(value), 'byte')})"
 
 
 #: The limit on the time of a batch that ``largest`` has besides.
@@ -77,14 +77,14 @@ _DOMINATES = 0.5
 def format_infeasible(error: Infeasible) -> str:
     """Return the message: binding limit, need, have, and changes that would help."""
     words = LIMITS[error.binding]
-    taken = ""
+    taken, given = "", error.have
     if error.binding == "local_bytes" and error.headroom:
-        memory = add_headroom(int(error.have), error.headroom)
-        taken = f": {format_bytes(memory, like=error.have)} less {format_share(error.headroom)} headroom"
+        given = add_headroom(int(error.have), error.headroom)
+        taken = f": {format_bytes(given, like=given)} less {format_share(error.headroom)} headroom"
     lines = [
         f"{error.subject}: {words.broken}",
-        f"  {words.needs} {words.exact(error.need, have=error.have)}{_tell_slow(error)}",
-        f"  {'has':<{len(words.needs)}} {words.exact(error.have, have=error.have)}{taken}",
+        f"  {words.needs} {words.exact(error.need, like=given)}{_tell_slow(error)}",
+        f"  {'has':<{len(words.needs)}} {words.exact(error.have, like=given)}{taken}",
     ]
     lines += _describe_stays(error)
     if error.suggestions:

@@ -10,7 +10,7 @@ from ckptplan.cost.roofline import belongs_elsewhere
 from ckptplan.errors import Infeasible
 from ckptplan.model.budget import find_memory
 from ckptplan.model.goal import Goal
-from ckptplan.model.plan import Plan, RegularPlan
+from ckptplan.model.plan import Plan, RegularPlan, find_given_memory
 from ckptplan.model.prediction import Bound
 from ckptplan.model.workload import was_resized
 from ckptplan.planning.optimize import (
@@ -39,6 +39,8 @@ from ckptplan.units import (
 
 Results: TypeAlias = Mapping[str, Plan | Infeasible]
 
+#: Smaller shares would be shown as 0 %.
+_LEAST_SHOWN = 0.0001
 _CORRECTED = (
     "equation (10), the messages of hierarchical, is corrected: as printed it gives -24 messages for 64 "
     "checkpoints of which 16 are local, so that hierarchical would be chosen where double is quicker "
@@ -59,7 +61,7 @@ def view_plan(plan: Plan, *, compared: Callable[[], Results] = dict, unsearched:
         kind=None,
         heading="Plan",
         title=fields.name_job(plan.workload, plan.profile),
-        memory=fields.find_memory_of(plan),
+        memory=find_given_memory(plan),
         blocks=lambda: _describe_plan(plan, compared(), unsearched),
         document=lambda: plan_document(plan),
         rows=lambda: Rows(columns=fields.list_plan_columns(), rows=[fields.make_plan_row(plan)]),
@@ -84,7 +86,7 @@ def _describe_plan(plan: Plan, compared: Results, unsearched: Sequence[str]) -> 
     if unsearched:
         names = ", ".join(unsearched)
         gap = find_resolution(plan.workload) if plan.bound is None else plan.bound.gap
-        by = f" by more than {format_share(gap)}" if gap > fields.PROVED else ""
+        by = f" by more than {format_share(max(gap, _LEAST_SHOWN))}" if gap > fields.PROVED else ""
         text = f"not searched, as none can be quicker{by}: {names} (ckptplan compare plans each of them)"
         yield blocks.Paragraph(text, style="faint")
 

@@ -6,10 +6,10 @@ import dataclasses
 import math
 from typing import Any
 
-from ckptplan.model.plan import Plan
+from ckptplan.model.plan import Plan, find_given_memory
 from ckptplan.planning.playback import identify_plan
 from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Table
-from ckptplan.report.fields import find_memory_of, name_job, name_plan
+from ckptplan.report.fields import name_job, name_plan
 from ckptplan.report.formats import View
 from ckptplan.report.numbers import format_field
 from ckptplan.schedule.simulator import Trace
@@ -41,7 +41,7 @@ def view_simulation(plan: Plan, trace: Trace, *, schedule: str | None = None) ->
         kind="simulation",
         heading="Simulation",
         title=name_job(plan.workload, plan.profile),
-        memory=find_memory_of(plan),
+        memory=find_given_memory(plan),
         blocks=lambda: shown,
         document=lambda: document,
         rows=lambda: rows,

@@ -8,6 +8,7 @@ from typing import Any
 
 from ckptplan import units
 from ckptplan.calibration.validation import FACTOR, REGRET, Regret, Row, Unit, Validation, Verdict
+from ckptplan.model.plan import find_given_memory
 from ckptplan.planning.playback import identify_plan
 from ckptplan.report import fields
 from ckptplan.report.blocks import Block, Cell, Field, Paragraph, Table, make_facts
@@ -56,7 +57,7 @@ def view_validation(validation: Validation) -> View:
         basis=lambda: plan.estimate_basis,
         heading="Predicted and measured",
         title=fields.name_job(plan.workload, plan.profile),
-        memory=fields.find_memory_of(plan),
+        memory=find_given_memory(plan),
         plans=lambda: [ShownPlan(label=f"{plan.strategy} as it was predicted", plan=plan, first=True)],
     )
 

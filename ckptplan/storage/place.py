@@ -293,8 +293,8 @@ def _tell_unused(name: str, capacity: int, state_bytes: int) -> None:
     _log.warning(
         "%s is not used for checkpoints: there is room for %s, and a state takes %s",
         escape_controls(name),
-        format_bytes(capacity),
-        format_bytes(state_bytes),
+        format_bytes(capacity, like=capacity),
+        format_bytes(state_bytes, like=capacity),
     )
 
 

@@ -57,4 +57,4 @@ __all__ = [
 
 def __dir__() -> list[str]:
     """Return the public names, for completion."""
-    return [*__all__, "adapters", "online", "surrogates"]
+    return [*__all__, "adapters", "lightning", "online", "surrogates"]

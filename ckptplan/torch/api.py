@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from inspect import Parameter, signature
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Never, TypeAlias
 
 import torch
 
-from ckptplan.errors import InputError, check_arguments
+from ckptplan.errors import InputError, refuse_arguments
 from ckptplan.execution.online import OnlineSchedule
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Action
@@ -197,21 +196,39 @@ def scan(
     *,
     plan: Plan | Schedule | None = None,
     memory: int | str | None = None,
-    **options: Any,
+    offload: OffloadTo = None,
+    parameters: Iterable[torch.Tensor] = (),
+    remote_dir: str | os.PathLike[str] | None = None,
+    replay_randomness: bool = True,
+    verify: Verify = True,
+    schedule: Iterable[Action] | None = None,
+    observer: Observer | None = None,
+    strict: bool = False,
+    compile: bool | int | Compile | None = None,  # noqa: A002 - PyTorch's name
+    **unknown: Never,
 ) -> tuple[Any, Any]:
     """Return the final state and the outputs of all steps: ``unroll`` in the order of PyTorch's and JAX's scan.
 
-    ``options`` are the other arguments of ``unroll``. Raises InputError.
+    All arguments are those of ``unroll``. Raises InputError.
     """
-    check_arguments(options, _list_options(unroll), of="scan")
-    outputs, final = unroll(cell, inputs, state, plan=plan, memory=memory, **options)
+    refuse_arguments(unknown, scan)
+    outputs, final = unroll(
+        cell,
+        inputs,
+        state,
+        plan=plan,
+        memory=memory,
+        offload=offload,
+        parameters=parameters,
+        remote_dir=remote_dir,
+        replay_randomness=replay_randomness,
+        verify=verify,
+        schedule=schedule,
+        observer=observer,
+        strict=strict,
+        compile=compile,
+    )
     return final, outputs
-
-
-def _list_options(function: Callable[..., Any]) -> list[str]:
-    """Return the names of the arguments that are given by name alone."""
-    parameters = signature(function).parameters.items()
-    return [name for name, parameter in parameters if parameter.kind is Parameter.KEYWORD_ONLY]
 
 
 def check(

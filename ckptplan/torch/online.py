@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from ckptplan.errors import InputError, quote_value
-from ckptplan.execution.advice import leave_margin
 from ckptplan.execution.online import OnlineSchedule, fit_online
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
 from ckptplan.schedule.schedule import Schedule
@@ -193,8 +192,8 @@ class _LimitedOnline:
         return cls(LimitedCall.measure(call, memory, beside=Beside(kept=_NUMBER_BYTES)), memory)
 
     def _fit(self) -> OnlineSchedule:
-        costs, limit = find_costs(self._sizes, self._limited.space), leave_margin(self._limited.space.limit)
-        return fit_online(limit, costs, memory=self._memory, has_margin=True)
+        space = self._limited.space
+        return fit_online(space.limit, find_costs(self._sizes, space), memory=self._memory, has_margin=True)
 
     def make_watch(self) -> Watch:
         """Return what compares the sizes of later steps with those of the schedule."""

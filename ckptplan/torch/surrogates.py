@@ -70,12 +70,12 @@ class Boxcar:
 
 
 def fast_sigmoid(slope: float = 25.0) -> Surrogate:
-    """Return 1 / (1 + slope |x|)^2, as ``snntorch.surrogate.fast_sigmoid``."""
+    """Return ``1 / (1 + slope |x|)^2``, as ``snntorch.surrogate.fast_sigmoid``."""
     return FastSigmoid(slope)
 
 
 def superspike(beta: float = 100.0) -> Surrogate:
-    """Return 1 / (1 + beta |x|)^2, as ``superspike`` of Norse: a fast sigmoid that is steeper by default."""
+    """Return ``1 / (1 + beta |x|)^2``, as ``superspike`` of Norse: a fast sigmoid that is steeper."""
     return FastSigmoid(beta)
 
 

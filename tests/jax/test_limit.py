@@ -124,6 +124,42 @@ def test_inputs_in_half_precision_are_read_where_they_are(kind: Any) -> None:
         assert bytes_of(compiled(case, limited(int(share * least)))) <= TOLERANCE * share * least
 
 
+def find_units(text: str) -> set[str]:
+    """Return the units of all sizes of 1,000 bytes and more."""
+    return set(re.findall(r"\d ([kKM]i?B)\b", text))
+
+
+def test_plans_have_the_units_of_the_limit() -> None:
+    """The plan of the least limit, too, whose program was compiled to count its bytes."""
+    state, xs = (jax.ShapeDtypeStruct(shape, np.float32) for shape in ((8, 64), (200, 8, 64)))
+
+    def plan_for(memory: str) -> ckptplan.Plan:
+        return ckptplan.jax.plan_for(lambda h, x: (jnp.tanh(h * x), None), state, xs, memory=memory)
+
+    with pytest.raises(InputError, match="7 kB are too little") as error:
+        plan_for("7 kB")
+    assert find_units(str(error.value)) == {"kB"}
+    least = re.search(r'memory="([^"]+)"', str(error.value))
+    assert least
+    for memory in ("333 kB", least[1]):
+        assert find_units(str(plan_for(memory))) == {"kB"}
+
+
+def test_the_refusal_of_a_batch_has_the_units_of_the_limit() -> None:
+    """A third of it is no whole number of kB."""
+
+    def loss(weights: Any, xs: Any) -> Any:
+        def run(xs: Any) -> Any:
+            step = lambda h, x: (jnp.tanh(h @ weights + x), None)  # noqa: E731
+            return ckptplan.jax.scan(step, xs[0], xs, memory="10 kB")[0]
+
+        return jax.vmap(run)(xs).sum()
+
+    with pytest.raises(InputError, match="10 kB are too little") as error:
+        jax.grad(loss)(jnp.eye(64), jnp.ones((3, 50, 8, 64)))
+    assert find_units(str(error.value)) == {"kB"}
+
+
 def test_a_forward_pass_alone_converts_no_array_of_half_precision_in_each_step() -> None:
     """In ``jax.lax.scan``, each step converts all stacked arrays on a CPU, so that times grow with T^2."""
 

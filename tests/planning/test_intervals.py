@@ -54,7 +54,7 @@ def test_a_rate_that_may_be_zero_is_not_known_exactly() -> None:
 @pytest.mark.parametrize(
     ("rivals", "most", "text"),
     [
-        (["remote"], 0.021, "standard or remote: not told apart, another may be quicker by up to 2.1 %"),
+        (["remote"], 0.021, "remote may be just as quick as standard, or quicker by up to 2.1 %"),
         ([], 0.0036, "another strategy may be quicker by up to 0.36 %, which is too little to tell"),
         ([], 0.00001, "another strategy may be quicker by less than 0.01 %, which is too little to tell"),
         ([], 0.0, "no other strategy may be quicker"),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ckptplan
@@ -67,6 +67,8 @@ def test_wrong_decisions_are_refused(tmp_path: Path, change: Any, told: str) -> 
     assert told in str(caught.value)
 
 
+# Each example solves a plan.
+@settings(max_examples=max(12, settings().max_examples // 3))
 @given(steps=st.integers(1, 300), objective=st.sampled_from(["time", "memory", "balanced"]))
 def test_every_plan_survives(tmp_path_factory: pytest.TempPathFactory, steps: int, objective: str) -> None:
     workload = load_paper_setting().workload.with_steps(steps)

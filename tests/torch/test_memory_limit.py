@@ -532,6 +532,23 @@ def test_a_refusal_names_limits_that_can_be_pasted() -> None:
         assert way not in text
 
 
+@pytest.mark.parametrize(("memory", "unit"), [("777 kB", "kB"), ("759 KiB", "KiB")])
+def test_plans_and_refusals_have_the_units_of_the_limit(memory: str, unit: str) -> None:
+    """Though the budget of the plan is smaller: a margin stays free, and room for a loss of the outputs."""
+
+    def find_units(text: str) -> set[str]:
+        return set(re.findall(r"\d ([kKM]i?B)\b", text))
+
+    cell, inputs = limited_gru()
+    for loss in (mean_square, None):
+        plan = plan_for(cell, inputs, torch.zeros(8, 64), loss, memory=memory)
+        assert plan.goal.local_bytes is not None
+        assert plan.goal.local_bytes < plan.profile.local_bytes == parse_bytes(memory)
+        assert find_units(str(plan)) == find_units(plan._repr_html_() or "") == {unit}
+    text, _ = refuse(lambda least: unroll(cell, inputs, torch.zeros(8, 64), memory=least), f"7 {unit}")
+    assert find_units(text) == {unit}
+
+
 def test_what_is_advised_beside_more_memory_helps() -> None:
     cell, inputs = limited_gru(steps=400)
     state = torch.zeros(8, 64)
@@ -593,7 +610,7 @@ def test_scan_names_itself_when_it_refuses_an_argument() -> None:
     with pytest.raises(
         InputError, match=r"mem: is not an argument of scan. Did you mean 'memory'.*accepted: .*plan, "
     ):
-        scan(gru()[0], state, inputs, mem="40 kB")
+        scan(gru()[0], state, inputs, mem="40 kB")  # type: ignore[arg-type]
 
 
 def test_sparse_gradients_are_refused() -> None:

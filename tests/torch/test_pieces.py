@@ -465,6 +465,17 @@ def test_what_cannot_be_wrapped_is_refused_by_name(net: Any, more: dict[str, Any
     assert refusal.value.accepted
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_neurons_of_rockpool_are_refused_which_lose_their_state_between_calls() -> None:
+    """They keep the state of the first sequence of a batch alone, without its graph."""
+    from rockpool.nn.combinators import Sequential  # type: ignore[import-untyped]
+    from rockpool.nn.modules import LIFTorch, LinearTorch  # type: ignore[import-untyped]
+
+    net = Sequential(LinearTorch((5, 7)), LIFTorch(7, dt=1e-3)).to_torch()
+    with pytest.raises(InputError, match=r"has LIFTorch \(1_LIFTorch\) of Rockpool.*accepted: .*snnTorch"):
+        wrap(net, memory="1 MB", multi_step=True, time_dim=1)
+
+
 def test_wrong_arguments_of_a_call() -> None:
     """What has a shape is refused as the layers refuse it."""
     ours = wrap_planned(make())

@@ -11,13 +11,14 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from ckptplan.cost.case import Case
 from ckptplan.errors import InputError, PlanMismatch
-from ckptplan.model.plan import Plan
+from ckptplan.model.plan import Plan, find_given_memory
 from ckptplan.planning.playback import actions
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.schedule.simulator import play
@@ -128,9 +129,10 @@ class Match:
         )
         if not self._schedule:
             needed = _find_peak(plan, state_bytes=max(state, 1), tape_bytes=max(each, 1))
-            text += f": it takes {format_bytes(needed)} of local memory, "
+            show = partial(format_bytes, like=find_given_memory(plan))
+            text += f": it takes {show(needed)} of local memory, "
             predicted = plan.predicted.local_peak_bytes
-            room, excess = format_bytes(predicted), format_bytes(needed - predicted)
+            room, excess = show(predicted), show(needed - predicted)
             excess_text = f"{excess} more than the {room} that it was planned for"
             less = f"and a plan for the right sizes could use the {room} to save time"
             text += excess_text if needed > predicted else less
@@ -194,8 +196,9 @@ def _describe_excess(plan: Plan) -> str | None:
     needed = strategy.totals(plan.parameters, costs=costs).local_peak_bytes
     if needed <= max(budget, plan.predicted.local_peak_bytes):
         return None
+    show = partial(format_bytes, like=find_given_memory(plan))
     return (
-        f"the plan takes {format_bytes(needed)} of local memory with {plan.parameters}, and its budget is "
-        f"{format_bytes(budget)}: its parameters are not those that it was planned with. Plan again with "
+        f"the plan takes {show(needed)} of local memory with {plan.parameters}, and its budget is "
+        f"{show(budget)}: its parameters are not those that it was planned with. Plan again with "
         "ckptplan.optimize"
     )

@@ -11,10 +11,10 @@ import torch
 
 import ckptplan
 from ckptplan.errors import CkptplanError, Infeasible
-from ckptplan.model.plan import Plan
+from ckptplan.model.plan import Plan, find_given_memory
 from ckptplan.schedule.schedule import Schedule
 from ckptplan.storage.memory import find_free_memory
-from ckptplan.units import format_bytes
+from ckptplan.units import format_bytes, sizes_like
 from ckptplan.wording import Argument
 
 #: Share of free memory for a plan; the rest is for gradients, workspaces and fragmentation.
@@ -66,12 +66,13 @@ def explain_exhaustion(plan: Plan | Schedule, device: torch.device) -> Iterator[
         # The frames of the traceback hold states and graphs.
         clear_frames(error.__traceback__)
         available = available_bytes(device)
-        raise OutOfMemory(
-            predicted=plan.predicted.local_peak_bytes if isinstance(plan, Plan) else None,
-            available=available,
-            suggestion=_suggest_plan(plan, available) if isinstance(plan, Plan) else _SMALLER,
-            cause=cause,
-        ) from None
+        with sizes_like(find_given_memory(plan) if isinstance(plan, Plan) else None):
+            raise OutOfMemory(
+                predicted=plan.predicted.local_peak_bytes if isinstance(plan, Plan) else None,
+                available=available,
+                suggestion=_suggest_plan(plan, available) if isinstance(plan, Plan) else _SMALLER,
+                cause=cause,
+            ) from None
 
 
 def _is_exhausted(error: BaseException) -> bool:

@@ -42,7 +42,10 @@ MADE_OF_OUTPUTS = 5
 _ABOUT = 1.02
 #: Budgets that are tried to find a plan that leaves room for a loss of the outputs.
 _TRIES = 4
-_SUMS = "ckptplan.torch.bptt of a cell, or bptt of a wrapped network that keeps its state"
+_SUMS = (
+    "ckptplan.torch.bptt of a cell, or bptt of a wrapped network that keeps its state; "
+    'wrap(lstm, outputs="last") returns the last output alone'
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -83,8 +83,8 @@ class Watch:
     def _check(self, size: int, planned: int, what: str, step: int) -> None:
         if size > (1 + _SHARE) * planned:
             raise StaleSizesError(
-                f"{what} of step {step} takes {format_bytes(size)}, more than the {format_bytes(planned)} of "
-                "the first steps"
+                f"{what} of step {step} takes {format_bytes(size, like=self._limit)}, more than the "
+                f"{format_bytes(planned, like=self._limit)} of the first steps"
             )
 
     def list_samples(self, start: int, stop: int) -> Iterator[int]:

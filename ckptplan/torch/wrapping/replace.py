@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias, TypeVar
 
 import torch
 
-from ckptplan.errors import InputError, quote_value
+from ckptplan.errors import InputError, did_you_mean, quote_value
 from ckptplan.storage.place import OffloadTo
 from ckptplan.torch.adapters.adapter import find_class
 from ckptplan.torch.api import Verify
@@ -16,7 +16,7 @@ from ckptplan.torch.fit.choose import read_limit
 from ckptplan.torch.wrapping.layer import is_layer
 from ckptplan.torch.wrapping.wrap import wrap
 from ckptplan.torch.wrapping.wrapped import Wrapped, spell_path
-from ckptplan.units import format_bytes
+from ckptplan.units import format_bytes, share_limit
 
 _Model = TypeVar("_Model", bound=torch.nn.Module)
 #: What a time step of a layer keeps, in numbers for each unit, and for each unit of its outputs.
@@ -27,7 +27,12 @@ _Place: TypeAlias = tuple[torch.nn.Module, str, torch.nn.Module, str]
 
 
 def wrap_layers(
-    model: _Model, *, memory: int | str = "auto", offload: OffloadTo = None, verify: Verify = True
+    model: _Model,
+    *,
+    memory: int | str = "auto",
+    modules: Iterable[str] | None = None,
+    offload: OffloadTo = None,
+    verify: Verify = True,
 ) -> _Model:
     """Replace the layers of a model that take whole sequences by wrapped ones; print and return the model.
 
@@ -38,6 +43,7 @@ def wrap_layers(
         model: the module whose layers are replaced, in place.
         memory: the limit that all layers share, in proportion to what a time step keeps: bytes, text as
             "2 GiB", or "auto" for 70 % of what the device has free now.
+        modules: names of layers, or of modules with layers inside, as in ``named_modules()``; None for all.
         offload, verify: as for ``wrap``.
 
     Raises InputError, also if the model has no such layer.
@@ -54,6 +60,8 @@ def wrap_layers(
             accepted="a model with torch.nn.LSTM, GRU or RNN, neurons of SpikingJelly in multi-step mode, or "
             "Lift of Norse; for the layer itself, or a module that takes a time step a call, wrap",
         )
+    if modules is not None:
+        places = list(_select_places(places, modules))
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
     limit = read_limit(memory, device)
     layers: dict[int, tuple[torch.nn.Module, str]] = {}
@@ -66,10 +74,10 @@ def wrap_layers(
     wrapped: dict[int, Wrapped] = {}
     for key, (layer, path) in layers.items():
         share = (mean if sizes[key] is None else sizes[key] or mean) / total
-        bytes_ = max(1, int(limit * share))
-        wrapped[key] = wrap(layer, memory=bytes_, offload=offload, verify=verify)
-        vars(wrapped[key])["_share"] = (spell_path(path), share)
-        size = format_bytes(bytes_, like=limit)
+        part = share_limit(limit, share)
+        wrapped[key] = wrap(layer, memory=part, offload=offload, verify=verify)
+        vars(wrapped[key])["_share"] = (spell_path(path), share, limit)
+        size = format_bytes(part, like=limit)
         sys.stdout.write(f"{spell_path(path)}: {type(layer).__name__}, within {size} ({share:.0%})\n")
     for parent, name, layer, _ in places:
         setattr(parent, name, wrapped[id(layer)])
@@ -88,6 +96,27 @@ def _list_places(parent: torch.nn.Module, prefix: str) -> Iterator[_Place]:
             yield parent, name, child, path
         else:
             yield from _list_places(child, path)
+
+
+def _select_places(places: Sequence[_Place], modules: Iterable[str]) -> Iterator[_Place]:
+    """Yield the places of layers that are named, or inside a module that is. Raises InputError."""
+    if isinstance(modules, str):
+        raise InputError(f"is the text {quote_value(modules)}", field="modules", accepted="a list of names")
+    names = list(modules)
+    for name in names:
+        if not any(_is_inside(path, name) for *_, path in places):
+            paths = [path for *_, path in places]
+            near = did_you_mean(str(name), paths)
+            raise InputError(
+                f"has {quote_value(name)}, in which no layer takes whole sequences.{near}",
+                field="modules",
+                accepted=", ".join(paths),
+            )
+    yield from (place for place in places if any(_is_inside(place[-1], name) for name in names))
+
+
+def _is_inside(path: str, name: str) -> bool:
+    return path == name or path.startswith(f"{name}.")
 
 
 def _takes_sequences(module: torch.nn.Module) -> bool:

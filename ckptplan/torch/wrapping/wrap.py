@@ -5,18 +5,17 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Iterable
-from inspect import signature
 from typing import Any, Literal, Never, Self
 
 import torch
 from torch import Tensor
 
-from ckptplan.errors import InputError, check_arguments, quote_value
+from ckptplan.errors import InputError, quote_value, refuse_arguments
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.schedule import Schedule, check_count
 from ckptplan.storage.place import OffloadTo
 from ckptplan.torch.adapters import NorseCell, TorchCell
-from ckptplan.torch.adapters.adapter import find_class
+from ckptplan.torch.adapters.adapter import describe_place, find_class
 from ckptplan.torch.api import Verify, check_call, read_outputs
 from ckptplan.torch.compile_options import Compile
 from ckptplan.torch.entry import as_entry
@@ -150,7 +149,7 @@ class MultiStepSequence(StatefulSequence):
     """A module that takes many time steps a call and keeps its state, as a module over sequences.
 
     A step of the plan is a piece of the sequence, which the module takes in one call. Networks of SpikingJelly
-    in multi-step mode, of sinabs and of Rockpool are such modules.
+    in multi-step mode and of sinabs are such modules.
 
     Arguments:
         net: the module.
@@ -386,8 +385,7 @@ def wrap(
         )
     if isinstance(net, Wrapped):
         raise InputError("is wrapped already", field="net", accepted="the module inside, net.net")
-    names = [name for name in signature(wrap).parameters if name not in ("net", "unknown")]
-    check_arguments(unknown, names, of="wrap")
+    refuse_arguments(unknown, wrap)
     shared: dict[str, Any] = {
         "memory": memory,
         "plan": plan,
@@ -400,6 +398,7 @@ def wrap(
         "strict": strict,
         "compile": compile,
     }
+    _refuse_detached_states(net)
     if multi_step is None:
         multi_step = is_in_multi_step_mode(net)
     if isinstance(net, torch.nn.RNNBase) or takes_state(net):
@@ -448,3 +447,15 @@ def takes_state(net: torch.nn.Module) -> bool:
     if isinstance(net, torch.nn.RNNCellBase):
         return True
     return any(base.__module__.partition(".")[0] == "norse" for base in type(net).__mro__)
+
+
+def _refuse_detached_states(net: torch.nn.Module) -> None:
+    """Raise InputError for modules of Rockpool, which lose the states of a batch between calls."""
+    for _, module in torch.nn.Module.named_modules(net):
+        if find_class(module, "rockpool", frozenset({"TorchModule"})) and module._buffers:
+            raise InputError(
+                f"has {describe_place(net, module)} of Rockpool, which keeps the state of the first sequence "
+                "of a batch alone between calls, without its graph: a sequence cannot run in parts",
+                field="net",
+                accepted="the same neurons of snnTorch, Norse, SpikingJelly or sinabs, or a cell of your own",
+            )

@@ -39,9 +39,11 @@ def _refuse_layers(net: torch.nn.Module, paths: list[str], memory: Any, error: E
     layer, given = spell_path(paths[0]), f"memory={memory!r}" if memory is not None else "plan=..."
     others = f" (one of {len(paths)} such layers)" if len(paths) > 1 else ""
     kind = type(net.get_submodule(paths[0])).__name__
+    is_own = isinstance(error, CkptplanError)
+    raised = "" if is_own else f". It raised {type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
     return InputError(
         f"wrap calls {type(net).__name__} once for each time step, but its layer {layer}, {kind}, takes a "
-        f"whole sequence{others}. It raised {type(error).__name__}: {str(error).partition(chr(10))[0][:200]}",
+        f"whole sequence{others}{raised}",
         field="net",
         accepted=f"{layer} = wrap({layer}, {given}), or wrap_layers(model, memory=...) for all such layers",
     )
@@ -124,10 +126,10 @@ class Wrapped(torch.nn.Module):
                 raise _refuse_layers(self.net, inner, self._memory, error) from error
             if note and not is_own:
                 error.add_note(note)
-            path, share = vars(self).get("_share", ("", 1.0))
+            path, share, shared = vars(self).get("_share", ("", 1.0, 0))
             least = re.search(r"\(([\d,]+) bytes\)", str(error))
             if path and field == "memory" and least is not None:
-                enough = format_bytes(int(least[1].replace(",", "")) / share * 1.01, like=1000)
+                enough = format_bytes(int(least[1].replace(",", "")) / share * 1.01, like=shared)
                 error.add_note(
                     f"ckptplan: {path} has {share:.0%} of the limit of wrap_layers; {enough} is enough"
                 )
