@@ -280,13 +280,13 @@ def test_figures_for_optimal_schedules_are_those_measured() -> None:
     page = (ROOT / "docs/optimality.md").read_text()
     measured = read("optimal")
     tables = re.findall(r"^\| rho = (\S+) \|.*\n\|[-|]+\n((?:\| x = .*\n)+)", page, re.M)
-    assert len(tables) >= 2
+    assert tables
     for rho, table in tables:
         cells = [optimal.show_regret(one) for one in measured["regrets"] if f"{one['rho']:g}" == rho]
         assert re.findall(r"[\d.]+ \([\d.]+\) \w+", table) == cells
     cases = {f"| {' | '.join(optimal.show_case(case))} |" for case in measured["cases"]}
     shown = re.findall(r"^\| [\w ]+ \| `[\w-]+` \| [\d,]+ \|.* ms \|.*$", page, re.M)
-    assert len(shown) >= 8
+    assert len(shown) >= 5
     assert set(shown) <= cases
     peers = {peer["peer"]: peer for peer in measured["peers"] if peer["steps"] == 1000}
     found = re.findall(r"([\d.]+) s \((\w+Revolve); (?:`optimal` in )?([\d.]+) ms\)", page)

@@ -264,7 +264,7 @@ class Optimal(Solved):
             # Schedules that move nothing, where a limit leaves out what the recursion chose.
             local = self._build(task, _solve(task, remote=False))
             yield local
-        if greedy is not None and not task.costs.overlaps_compute:
+        if greedy is not None:
             yield from self._raise_prices(task, greedy, local)
 
     def _raise_prices(self, task: Task, greedy: Answer, local: Answer | None) -> Iterator[Answer]:

@@ -182,7 +182,7 @@ def test_claims_that_judge_an_input_are_named() -> None:
     share = PAPER.workload.recompute_seconds / PAPER.workload.forward_seconds
     assert all(claim.model == share for claim in CLAIMS.values() if claim.judges_input)
     assert "2 and 3: an input is judged, not a result" in run("paper").stdout
-    assert "**An input**: 2 and 3 " in run("paper", "--markdown", "-").stdout
+    assert "Claims 2 and 3 judge an input" in run("paper", "--markdown", "-").stdout
 
 
 def test_what_is_assumed_is_said() -> None:
