@@ -107,9 +107,10 @@ def execute(
             accepted="advance(start, stop, cached=None)",
         )
     if isinstance(plan, Plan | Schedule) and plan.moves_caches and not _accepts(calls["transfer"], "caches"):
+        what = "does not take caches=" if state is None else "keeps no caches"
         raise InputError(
-            "does not take caches=, and the schedule moves the caches of steps to remote memory and back",
-            field="transfer",
+            f"{what}, and the schedule moves the caches of steps to remote memory and back",
+            field="transfer" if state is None else "state",
             accepted="transfer(states, source, target, caches=None), or a plan whose cache is not 'offloaded'",
         )
     run = _Run(calls, Lookahead(iter(source())), expect=expect, sink=sink)

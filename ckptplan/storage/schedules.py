@@ -208,6 +208,9 @@ def _parse_csv_line(line: str, *, where: str, columns: Sequence[str]) -> dict[st
     for name in ("states", "caches"):
         if name in fields:
             fields[name] = [_read_integer(text) for text in fields[name].split()]
+    if "caches" in fields:
+        # Caches may move without a state.
+        fields.setdefault("states", [])
     return fields
 
 

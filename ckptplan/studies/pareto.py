@@ -51,15 +51,21 @@ def trace_fronts(
 ) -> list[StrategyFront]:
     """Return the front of each strategy of a question, or its best plans within ``budgets`` alone.
 
-    An executor finds the fronts of those that are solved.
+    An executor finds the fronts of those that are solved. Strategies that cannot keep the caches that are asked
+    for are left out. Raises InputError if none is left.
     """
+    compared = [strategy for strategy in question.strategies if strategy.allows(question.goal.cache)]
+    if not compared:
+        raise refuse(
+            question.goal.cache, "is kept by none of the strategies", field="cache", accepted="another choice"
+        )
     fronts: dict[Strategy, StrategyFront] = {
         strategy: _trace_closed_form(strategy, question, resolution=resolution, budgets=budgets)
-        for strategy in question.strategies
+        for strategy in compared
         if isinstance(strategy, ClosedForm)
     }
     known = merge_fronts(front.front for front in fronts.values())[0] if fronts else None
-    solved = [strategy for strategy in question.strategies if strategy not in fronts]
+    solved = [strategy for strategy in compared if strategy not in fronts]
     stages = StagedProgress(question.progress, stages=len(solved))
     watched = question.replace(progress=None if question.progress is None else stages.report_solve)
     traced = map_in_order(
@@ -71,7 +77,7 @@ def trace_fronts(
     for strategy in solved:
         stages.begin_next(strategy.name)
         fronts[strategy] = next(traced)
-    return [fronts[strategy] for strategy in question.strategies]
+    return [fronts[strategy] for strategy in compared]
 
 
 def _trace_closed_form(

@@ -19,6 +19,7 @@ except ImportError as error:
     raise MissingExtra("lightning", package="lightning") from error
 
 from ckptplan.storage.place import OffloadTo
+from ckptplan.torch.fit.choose import read_limit
 from ckptplan.torch.wrapping.replace import wrap_layers
 from ckptplan.torch.wrapping.wrapped import Wrapped
 
@@ -32,7 +33,8 @@ class BatchTooLarge(RuntimeError):  # noqa: N818 - what it is, not what it says
 class MemoryLimit(Callback):
     """Wrap the recurrent layers of a model before it is trained, as ``wrap_layers``, and log their plans.
 
-    Checkpoints are the same with and without this callback, since the names in ``state_dict`` stay.
+    Checkpoints are the same with and without this callback, since the names in ``state_dict`` stay. Layers have
+    to be there when the model is made: those of ``configure_model`` and ``setup`` come too late.
 
     Arguments:
         memory: the limit that all layers share: bytes, text as "4 GB", or "auto" for 70 % of what is free.
@@ -58,18 +60,26 @@ class MemoryLimit(Callback):
         """Wrap the layers, before parameters are loaded or given to an optimizer."""
         if stage != "fit" or pl_module is self._model:
             return
-        before = {id(module) for module in pl_module.modules()}
-        with redirect_stdout(StringIO()) as replaced:
-            wrap_layers(pl_module, **self._options)
-        _log(replaced.getvalue().rstrip())
+        options = self._options
+        if options["memory"] == "auto":
+            # The model is still in host memory.
+            options = {**options, "memory": read_limit("auto", trainer.strategy.root_device)}
+        before = {name: module for name, module in pl_module.named_modules() if isinstance(module, Wrapped)}
+        try:
+            with redirect_stdout(StringIO()) as replaced:
+                wrap_layers(pl_module, **options)
+            _log(replaced.getvalue().rstrip())
+        except InputError:
+            if not before:
+                raise
+            _log(f"{', '.join(before)}: wrapped before, with the limit of that time")
         self._model = pl_module
         self._layers = {
-            name: module
-            for name, module in pl_module.named_modules()
-            if isinstance(module, Wrapped) and id(module) not in before
+            name: module for name, module in pl_module.named_modules() if isinstance(module, Wrapped)
         }
         for layer in self._layers.values():
-            vars(layer)["forward"] = _ForBatchFinders(layer.forward)
+            if not isinstance(layer.forward, _ForBatchFinders):
+                vars(layer)["forward"] = _ForBatchFinders(layer.forward)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         """Log each plan once."""

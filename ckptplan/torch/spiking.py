@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 
-from ckptplan.errors import InputError, did_you_mean
+from ckptplan.errors import InputError, did_you_mean, quote_value
 from ckptplan.torch.chunk_cell import ChunkCell, ChunkGradients
 from ckptplan.torch.lif import LIFBefore, LIFOutputs, take_last
 from ckptplan.torch.spikes import Spikes
@@ -95,6 +95,12 @@ class SpikingLayer(ChunkCell):
                 field="reset",
                 value=reset,
                 accepted=", ".join(map(repr, get_args(ResetName))),
+            )
+        if surrogate is not None and (isinstance(surrogate, type) or not hasattr(surrogate, "derivative")):
+            raise InputError(
+                f"{quote_value(surrogate)} has no derivative",
+                field="surrogate",
+                accepted="for example ckptplan.torch.surrogates.atan()",
             )
         self.inputs, self.neurons, self.synapse_decay = inputs, neurons, synapse_decay
         self.adaptation, self.adaptation_decay = adaptation, adaptation_decay

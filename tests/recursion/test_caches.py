@@ -14,7 +14,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ckptplan import HardwareProfile, Workload, load_plan, optimize, save_plan, simulate
+from ckptplan import (
+    HardwareProfile,
+    Workload,
+    actions,
+    load_plan,
+    load_schedule,
+    optimize,
+    pareto,
+    save_plan,
+    save_schedule,
+    simulate,
+)
 from ckptplan.errors import InputError
 from ckptplan.model.budget import Budget
 from ckptplan.model.prediction import COUNTS
@@ -157,10 +168,21 @@ def test_a_plan_file_says_that_caches_move(tmp_path: Path) -> None:
     trace = simulate(plan)
     assert trace.seconds == pytest.approx(plan.predicted.seconds, rel=EXACT)
     assert trace.local_peak_bytes <= 40_000
+    for name in ("s.csv", "s.jsonl"):
+        save_schedule(plan, tmp_path / name)
+        assert list(load_schedule(tmp_path / name)) == list(actions(plan))
     parameters = {**plan.parameters, "offloaded_steps": plan.parameters["offloaded_steps"] + 1}
     file.write_text(json.dumps({**json.loads(file.read_text()), "parameters": parameters}))
     with pytest.raises(InputError, match="offloaded_steps"):
         load_plan(file)
+
+
+def test_a_front_has_the_caches_that_are_asked_for() -> None:
+    front = pareto("paper-snn", "ipu-mk2", steps=100, cache="offloaded", points=5)
+    assert {plan.cache for plan in front if plan.strategy != "base"} <= {"offloaded", "all"}
+    assert set(front.strategies) <= {"base", "remote", "double", "double-growing", "optimal"}
+    with pytest.raises(InputError, match="cache: 'offloaded' is kept by none of the strategies"):
+        pareto("paper-snn", "ipu-mk2", steps=100, cache="offloaded", strategies="standard,nested")
 
 
 @pytest.mark.parametrize("block", range(4))

@@ -270,6 +270,9 @@ def test_a_caller_is_told_which_caches_move() -> None:
     assert moved == [((0,), LOCAL, REMOTE, (0, 2)), ((0,), REMOTE, LOCAL, (0, 2))]
     with pytest.raises(InputError, match="transfer: does not take caches="):
         ckptplan.execute(schedule, transfer=lambda _states, _source, _target: None, **calls)
+    runs = {name: calls[name] for name in ("advance", "record", "backward")}
+    with pytest.raises(InputError, match="state: keeps no caches, and the schedule moves the caches"):
+        ckptplan.execute(schedule, state=(lambda: 0, lambda _: None), **runs)
 
 
 def test_a_plan_says_which_caches_to_keep_and_is_executed_at_its_cost() -> None:

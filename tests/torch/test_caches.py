@@ -15,7 +15,7 @@ import ckptplan
 from ckptplan import CkptplanError, HardwareProfile, InputError, Plan, Schedule, Workload
 from ckptplan.model.goal import CacheName
 from ckptplan.planning.playback import schedule_of
-from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
+from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier, Transfer
 from ckptplan.strategies.registry import all_strategies
 from ckptplan.torch import bptt, plan_for, unroll
 from ckptplan.torch.device.meters import LiveBytes
@@ -190,6 +190,14 @@ def test_a_cell_that_needs_the_step_before_keeps_all_caches() -> None:
     message = "plan: keeps the caches of some steps only, and NeedsBefore keeps those of all"
     with pytest.raises(InputError, match=message):
         bptt(cell, inputs, state, loss, plan=Schedule(steps=200, actions=tuple(WAYS["none"])))
+    moves: list[Action] = [
+        *(Save(0, _LOCAL), Advance(0, 150), Transfer((), _LOCAL, Tier.REMOTE, (0, 100)), Record(150, 200)),
+        *(Backward(150, 200), Load(0, _LOCAL), Advance(0, 100), Record(100, 150), Backward(100, 150)),
+        *(Load(0, _LOCAL), Free(0, _LOCAL), Record(0, 100), Backward(0, 100)),
+        Transfer((), Tier.REMOTE, _LOCAL, (0, 100)),
+    ]
+    with pytest.raises(InputError, match=message):
+        bptt(cell, inputs, state, loss, plan=Schedule(steps=200, actions=moves))
     plan = plan_for(cell, inputs, state, loss, memory="40 kB")
     assert plan.cache == "all"
     assert plan.workload.cache_bytes > 0

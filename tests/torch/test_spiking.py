@@ -135,6 +135,9 @@ def test_a_stack_names_the_layer_that_it_cannot_run() -> None:
         ChunkStack(layer(), torch.nn.Linear(7, 7))  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"reset: is 'zeros'\. Did you mean 'zero'\?"):
         layer(reset="zeros")
+    for wrong in ("atan", surrogates.atan):
+        with pytest.raises(InputError, match=r"surrogate: .* has no derivative"):
+            layer(surrogate=wrong)
 
 
 @pytest.mark.parametrize(

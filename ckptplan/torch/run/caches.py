@@ -47,6 +47,26 @@ def find_cuts(actions: Iterable[Action]) -> Sequence[int]:
     return array("q", sorted(cuts))
 
 
+def runs_in_full_again(actions: Iterable[Action]) -> bool:
+    """Return whether some run of a schedule repeats a step whose cache is not in local memory."""
+    cached, frontier = StepSet(), 0
+    for action in actions:
+        if isinstance(action, Backward):
+            cached.remove(action.start, action.stop)
+        elif isinstance(action, Transfer) and action.caches is not None:
+            (cached.remove if action.target is Tier.REMOTE else cached.add)(*action.caches)
+        elif isinstance(action, Advance | Record):
+            again = min(action.stop, frontier)
+            if action.start < again and cached.count(action.start, again) < again - action.start:
+                return True
+            keep, frontier = find_kept(action), max(frontier, action.stop)
+            if action.start < keep:
+                cached.remove(action.start, keep)
+            if keep < action.stop:
+                cached.add(keep, action.stop)
+    return False
+
+
 def _list_ends(cached: StepSet, start: int, stop: int) -> Iterator[int]:
     return (end for part in cached for end in part if start < end < stop)
 
@@ -154,8 +174,8 @@ class RemoteCaches:
         starts = self._starts[place : bisect_left(self._starts, stop)]
         return [first for first in starts if start < self._blocks[first][0]]
 
-    def keep(self, block: Block, store: TensorStore[Any]) -> None:
-        """Move a block to the store."""
+    def keep(self, block: Block, store: TensorStore[Any], *, together: int = 1) -> None:
+        """Move a block to the store, one of ``together`` blocks and states of a message."""
         (start, stop, saved), tensors = block, list[Tensor]()
 
         def take(tensor: Tensor) -> Tensor:
@@ -164,7 +184,7 @@ class RemoteCaches:
 
         insort(self._starts, start)
         self._blocks[start] = stop, _carry(saved, take)
-        store.keep(-1 - start, tensors)
+        store.keep(-1 - start, tensors, together=together)
 
     def fetch(self, start: int, stop: int, store: TensorStore[Any]) -> Iterator[Block]:
         """Yield the caches of some steps; what is left of their blocks goes back to the store."""

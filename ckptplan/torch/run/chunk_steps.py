@@ -17,9 +17,9 @@ from torch.utils._pytree import tree_leaves
 from ckptplan.errors import InputError
 from ckptplan.model.plan import Plan
 from ckptplan.planning.playback import schedule_of
-from ckptplan.schedule.actions import Action, Advance, Tier
+from ckptplan.schedule.actions import Action, Tier
 from ckptplan.torch.chunk_cell import ChunkCell, ChunkGradients, make_gradients_error
-from ckptplan.torch.run.caches import CacheLog, RemoteCaches, find_cuts
+from ckptplan.torch.run.caches import CacheLog, RemoteCaches, find_cuts, runs_in_full_again
 from ckptplan.torch.run.call import Call
 from ckptplan.torch.run.context import ForwardContext
 from ckptplan.torch.run.gradients import Gradient
@@ -69,13 +69,13 @@ def size_chunks(call: Call, plan: Plan | None, working: int = 1) -> Call:
 
 
 def cut_chunks(call: Call, actions: Callable[[], Iterable[Action]]) -> Call:
-    """Return a call whose steps run in full in the same parts each time, under actions that drop caches.
+    """Return a call whose steps run in full in the same parts each time, if actions run some in full again.
 
     Raises InputError if its cell needs the caches of all steps.
     """
     if not call.has_own_backward:
         return call
-    if not any(isinstance(action, Advance) and action.cached is not None for action in actions()):
+    if not runs_in_full_again(actions()):
         return call
     if not getattr(call.cell, "runs_from_state", False):
         raise InputError(
@@ -222,7 +222,7 @@ class ChunkSteps(Steps):
             own = saved.part(last - first - 1, last - first).moved(torch.clone)
             self._before = last, self._own.last(own)
         for block in blocks:
-            self._away.keep(block, store)
+            self._away.keep(block, store, together=len(blocks) + 1)
 
     def number_caches(self, steps: tuple[int, int]) -> list[int]:
         return self._away.number(*steps)

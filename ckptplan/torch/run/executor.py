@@ -313,7 +313,8 @@ class Executor:
         remote = self.stores[Tier.REMOTE]
         if remote.fetches_ahead and (message := self._actions.next_message()):
             caches = [] if message.caches is None else self.steps.number_caches(message.caches)
-            remote.expect((*message.states, *caches))
+            if numbers := (*message.states, *caches):
+                remote.expect(numbers)
 
     def _check_versions(self, ended: Snapshot) -> dict[int, str]:
         """Return the numbers and names of parameters that were written in place since the sweep.
