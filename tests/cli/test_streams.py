@@ -147,6 +147,7 @@ def test_a_stream_that_cannot_encode_blocks_and_signs_gets_ascii(command: str) -
     assert "?" not in done.stdout
 
 
+@pytest.mark.slow
 def test_only_a_terminal_gets_colours_unless_no_color_is_set() -> None:
     """On a pseudo-terminal, as script(1) would make one."""
 

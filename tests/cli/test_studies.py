@@ -248,6 +248,7 @@ def test_the_local_budget_is_what_the_headroom_leaves(tmp_path: Path) -> None:
     assert any(row.split()[:2] == ["headroom", "10"] for row in shown.splitlines())
 
 
+@pytest.mark.slow
 def test_a_full_memory_in_which_nothing_else_is_counted_is_warned_of_once(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(JOB + TIMES)
     (tmp_path / "gpu.toml").write_text(GPU)

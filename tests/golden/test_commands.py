@@ -20,7 +20,13 @@ from tests.golden.snapshots import (
 HOW = "if this is meant, add a line to CHANGELOG and run: python -m tests.golden"
 
 
-@pytest.mark.parametrize("job", JOBS)
+#: Jobs whose commands take longest, and which differ from others in their limits alone.
+LONG_JOBS = ("headroom", "two-tiers")
+
+
+@pytest.mark.parametrize(
+    "job", [pytest.param(job, marks=pytest.mark.slow) if job in LONG_JOBS else job for job in JOBS]
+)
 def test_every_command_prints_the_golden_file_of_a_job(job: str, tmp_path: Path) -> None:
     taken = dict(take_job(job, tmp_path))
     assert {path.stem for path in (FOLDER / job).iterdir()} == set(taken)

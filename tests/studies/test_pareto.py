@@ -249,6 +249,7 @@ def test_a_budget_that_is_no_size_is_refused(front: ParetoFront) -> None:
         front.at("foo")
 
 
+@pytest.mark.slow
 def test_a_very_long_sequence_has_points_that_stand_for_others() -> None:
     front = ckptplan.pareto(WORKLOAD.with_steps(10**9), ckptplan.load_profile("cpu-nvme"), strategies="paper")
     assert front.at_budgets
