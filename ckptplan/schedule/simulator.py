@@ -333,7 +333,7 @@ class _Machine:
     def _take_remote_caches(self, start: int, stop: int) -> float:
         """Remove caches from remote memory; return when all of them are there."""
         self.remote_caches.remove(start, stop)
-        # Messages of which some steps are among these.
+        # The messages that brought these caches.
         met = [message for message in self.arrivals if message[0] < stop and start < message[1]]
         if met:
             self.arrivals = [

@@ -68,7 +68,7 @@ FEW_RUNS = SizeRuns(
 
 
 class _CountedRun(NamedTuple):
-    """Bytes of a run: its peak, inputs and saved outputs of a step, and what it needs besides these."""
+    """Bytes of a run: the peak, the inputs and saved outputs of one step, and all other bytes at the peak."""
 
     peak: int
     inputs: int

@@ -72,6 +72,42 @@ class LIFOutputs:
         return self.first if steps == 1 else self.first.join(self.spikes.part(0, steps - 1))
 
 
+def add_weights(
+    cell: torch.nn.Module,
+    inputs: int,
+    neurons: int,
+    *,
+    recurrent: bool,
+    device: torch.device | str | None,
+    dtype: torch.dtype | None,
+) -> None:
+    """Give a layer its weights W and R and its bias b, drawn uniformly. Raises InputError for wrong sizes."""
+    for name, value in (("inputs", inputs), ("neurons", neurons)):
+        if value < 1:
+            raise InputError(f"is {value}", field=name, value=value, accepted="a whole number from 1")
+    factory: dict[str, Any] = {"device": device, "dtype": dtype}
+    cell.weight = torch.nn.Parameter(torch.empty(neurons, inputs, **factory))
+    cell.bias = torch.nn.Parameter(torch.zeros(neurons, **factory))
+    torch.nn.init.uniform_(cell.weight, -1 / math.sqrt(inputs), 1 / math.sqrt(inputs))
+    weight = torch.nn.Parameter(torch.empty(neurons, neurons, **factory)) if recurrent else None
+    cell.register_parameter("recurrent_weight", weight)
+    if weight is not None:
+        torch.nn.init.uniform_(weight, -1 / math.sqrt(neurons), 1 / math.sqrt(neurons))
+
+
+def check_weights(cell: torch.nn.Module, *names: str) -> None:
+    """Raise InputError if a weight is not a parameter: the tensors that it is computed from get no gradient."""
+    for name in names:
+        value = getattr(cell, name)
+        if isinstance(value, torch.Tensor) and value is not cell._parameters.get(name):
+            raise InputError(
+                f"{name} is computed from other tensors (a parametrization, pruning), or is a buffer: a "
+                "backward pass of its own does not reach their gradients",
+                field="cell",
+                accepted="plain parameters; or cell=lambda state, x: layer(state, x), step by step",
+            )
+
+
 def take_last(outputs: LIFOutputs) -> LIFBefore:
     """Return the spikes of the last of some steps."""
     steps = outputs.spikes.steps
@@ -98,6 +134,9 @@ class LIF(ChunkCell):
         dtype: the type of the parameters.
     """
 
+    weight: torch.nn.Parameter
+    bias: torch.nn.Parameter
+    recurrent_weight: torch.nn.Parameter | None
     #: The spikes of the step before are those of the state.
     runs_from_state = True
     #: What ``_feedback`` returns, in the copy that runs a sequence.
@@ -117,23 +156,13 @@ class LIF(ChunkCell):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        for name, value in (("inputs", inputs), ("neurons", neurons)):
-            if value < 1:
-                raise InputError(f"is {value}", field=name, value=value, accepted="a whole number from 1")
         if not slope > 0:
             raise InputError(f"is {slope}", field="slope", value=slope, accepted="a number above 0")
         if not 0 <= decay <= 1:
             raise InputError(f"is {decay}", field="decay", value=decay, accepted="from 0 to 1")
         self.inputs, self.neurons, self.decay = inputs, neurons, decay
         self.threshold, self.slope, self.spiking_inputs = threshold, slope, spiking_inputs
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.weight = torch.nn.Parameter(torch.empty(neurons, inputs, **factory))
-        self.bias = torch.nn.Parameter(torch.zeros(neurons, **factory))
-        self.recurrent_weight: torch.nn.Parameter | None = None
-        torch.nn.init.uniform_(self.weight, -1 / math.sqrt(inputs), 1 / math.sqrt(inputs))
-        if recurrent:
-            self.recurrent_weight = torch.nn.Parameter(torch.empty(neurons, neurons, **factory))
-            torch.nn.init.uniform_(self.recurrent_weight, -1 / math.sqrt(neurons), 1 / math.sqrt(neurons))
+        add_weights(self, inputs, neurons, recurrent=recurrent, device=device, dtype=dtype)
 
     def extra_repr(self) -> str:
         """Return the settings, for ``repr``."""
@@ -168,7 +197,7 @@ class LIF(ChunkCell):
         self, state: torch.Tensor, inputs: torch.Tensor, before: LIFBefore | None
     ) -> tuple[torch.Tensor, LIFOutputs]:
         """Run steps for the first time, with dense products, and pack the spikes."""
-        self._check_weights()
+        check_weights(self, "weight", "bias", "recurrent_weight")
         if self.spiking_inputs and not bool(((inputs == 0) | (inputs == 1)).all()):
             raise InputError(
                 "are not all zeros and ones", field="inputs", accepted="spikes, or spiking_inputs=False"
@@ -283,18 +312,6 @@ class LIF(ChunkCell):
     def _steps(self, states: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the rows of each step; memory is shared."""
         return states.view(len(states), -1, self.neurons).unbind(0)
-
-    def _check_weights(self) -> None:
-        """Raise InputError if a weight is no parameter: what it is computed from would get no gradient."""
-        for name in ("weight", "bias", "recurrent_weight"):
-            value = getattr(self, name)
-            if value is not None and value is not self._parameters.get(name):
-                raise InputError(
-                    f"{name} is computed from other tensors (a parametrization, pruning), or is a buffer: a "
-                    "backward pass of its own does not reach their gradients",
-                    field="cell",
-                    accepted="plain parameters; or cell=lambda state, x: lif(state, x), step by step",
-                )
 
     def _feedback(self) -> torch.Tensor:
         """Return what a spike adds to each membrane one step later, including its own reset."""

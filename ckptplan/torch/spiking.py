@@ -13,7 +13,6 @@ steps, and all other operations are elementwise.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -21,7 +20,7 @@ import torch
 
 from ckptplan.errors import InputError, did_you_mean, quote_value
 from ckptplan.torch.chunk_cell import ChunkCell, ChunkGradients
-from ckptplan.torch.lif import LIFBefore, LIFOutputs, take_last
+from ckptplan.torch.lif import LIFBefore, LIFOutputs, add_weights, check_weights, take_last
 from ckptplan.torch.spikes import Spikes
 from ckptplan.torch.surrogates import Spike, Surrogate, fast_sigmoid
 
@@ -58,6 +57,9 @@ class SpikingLayer(ChunkCell):
     Raises InputError for what is not accepted.
     """
 
+    weight: torch.nn.Parameter
+    bias: torch.nn.Parameter
+    recurrent_weight: torch.nn.Parameter | None
     #: The spikes of the step before are those of the state.
     runs_from_state = True
     #: The transpose of R, in the copy that runs a sequence.
@@ -82,9 +84,6 @@ class SpikingLayer(ChunkCell):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        for name, value in (("inputs", inputs), ("neurons", neurons)):
-            if value < 1:
-                raise InputError(f"is {value}", field=name, value=value, accepted="a whole number from 1")
         shares = {"decay": decay, "synapse_decay": synapse_decay, "adaptation_decay": adaptation_decay}
         for name, share in shares.items():
             if share is not None and not 0 <= share <= 1:
@@ -102,21 +101,14 @@ class SpikingLayer(ChunkCell):
                 field="surrogate",
                 accepted="for example ckptplan.torch.surrogates.atan()",
             )
+        add_weights(self, inputs, neurons, recurrent=recurrent, device=device, dtype=dtype)
         self.inputs, self.neurons, self.synapse_decay = inputs, neurons, synapse_decay
         self.adaptation, self.adaptation_decay = adaptation, adaptation_decay
         self.threshold, self.reset, self.spiking_inputs = threshold, reset, spiking_inputs
         self.surrogate = fast_sigmoid() if surrogate is None else surrogate
-        factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.weight = torch.nn.Parameter(torch.empty(neurons, inputs, **factory))
-        self.bias = torch.nn.Parameter(torch.zeros(neurons, **factory))
-        self.recurrent_weight: torch.nn.Parameter | None = None
-        torch.nn.init.uniform_(self.weight, -1 / math.sqrt(inputs), 1 / math.sqrt(inputs))
-        if recurrent:
-            self.recurrent_weight = torch.nn.Parameter(torch.empty(neurons, neurons, **factory))
-            torch.nn.init.uniform_(self.recurrent_weight, -1 / math.sqrt(neurons), 1 / math.sqrt(neurons))
         self.decay: torch.nn.Parameter | float = decay
         if learn_decay:
-            self.decay = torch.nn.Parameter(torch.full((neurons,), decay, **factory))
+            self.decay = torch.nn.Parameter(torch.full((neurons,), decay, device=device, dtype=dtype))
 
     def extra_repr(self) -> str:
         """Return the settings, for ``repr``."""
@@ -154,7 +146,7 @@ class SpikingLayer(ChunkCell):
 
     def run(self, state: State, inputs: torch.Tensor, before: LIFBefore | None) -> tuple[State, LIFOutputs]:
         """Run steps for the first time, with dense products, and pack the spikes."""
-        self._check_weights()
+        check_weights(self, "weight", "bias", "recurrent_weight", "decay")
         if self.spiking_inputs and not bool(((inputs == 0) | (inputs == 1)).all()):
             raise InputError(
                 "are not all zeros and ones", field="inputs", accepted="spikes, or spiking_inputs=False"
@@ -310,15 +302,3 @@ class SpikingLayer(ChunkCell):
 
     def _feedback(self, weight: torch.Tensor) -> torch.Tensor:
         return weight.detach().t().contiguous() if self._kept_feedback is None else self._kept_feedback
-
-    def _check_weights(self) -> None:
-        """Raise InputError if a weight is no parameter: what it is computed from would get no gradient."""
-        for name in ("weight", "bias", "recurrent_weight", "decay"):
-            value = getattr(self, name)
-            if isinstance(value, torch.Tensor) and value is not self._parameters.get(name):
-                raise InputError(
-                    f"{name} is computed from other tensors (a parametrization, pruning), or is a buffer: a "
-                    "backward pass of its own does not reach their gradients",
-                    field="cell",
-                    accepted="plain parameters; or cell=lambda state, x: layer(state, x), step by step",
-                )

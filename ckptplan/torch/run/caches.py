@@ -28,6 +28,27 @@ def find_cuts(actions: Iterable[Action]) -> Sequence[int]:
     These are the ends of each run with a step that runs in full, and of the cached ranges within it.
     """
     cuts: set[int] = set()
+    for run, cached in _list_runs(actions):
+        if cached.count(run.start, run.stop) < run.stop - run.start:
+            cuts |= {run.start, run.stop, *_list_ends(cached, run.start, run.stop)}
+        if (keep := find_kept(run)) < run.stop:
+            cuts.add(keep)
+    return array("q", sorted(cuts))
+
+
+def runs_in_full_again(actions: Iterable[Action]) -> bool:
+    """Return whether a schedule runs a step again whose cache is not in local memory."""
+    frontier = 0
+    for run, cached in _list_runs(actions):
+        again = min(run.stop, frontier)
+        if run.start < again and cached.count(run.start, again) < again - run.start:
+            return True
+        frontier = max(frontier, run.stop)
+    return False
+
+
+def _list_runs(actions: Iterable[Action]) -> Iterator[tuple[Advance | Record, StepSet]]:
+    """Yield each run of steps, and the steps whose caches are in local memory before the run."""
     cached = StepSet()
     for action in actions:
         if isinstance(action, Backward):
@@ -35,36 +56,12 @@ def find_cuts(actions: Iterable[Action]) -> Sequence[int]:
         elif isinstance(action, Transfer) and action.caches is not None:
             (cached.remove if action.target is Tier.REMOTE else cached.add)(*action.caches)
         elif isinstance(action, Advance | Record):
-            start, stop = action.start, action.stop
-            if cached.count(start, stop) < stop - start:
-                cuts |= {start, stop, *_list_ends(cached, start, stop)}
+            yield action, cached
             keep = find_kept(action)
-            if start < keep:
-                cached.remove(start, keep)
-            if keep < stop:
-                cuts.add(keep)
-                cached.add(keep, stop)
-    return array("q", sorted(cuts))
-
-
-def runs_in_full_again(actions: Iterable[Action]) -> bool:
-    """Return whether some run of a schedule repeats a step whose cache is not in local memory."""
-    cached, frontier = StepSet(), 0
-    for action in actions:
-        if isinstance(action, Backward):
-            cached.remove(action.start, action.stop)
-        elif isinstance(action, Transfer) and action.caches is not None:
-            (cached.remove if action.target is Tier.REMOTE else cached.add)(*action.caches)
-        elif isinstance(action, Advance | Record):
-            again = min(action.stop, frontier)
-            if action.start < again and cached.count(action.start, again) < again - action.start:
-                return True
-            keep, frontier = find_kept(action), max(frontier, action.stop)
             if action.start < keep:
                 cached.remove(action.start, keep)
             if keep < action.stop:
                 cached.add(keep, action.stop)
-    return False
 
 
 def _list_ends(cached: StepSet, start: int, stop: int) -> Iterator[int]:
@@ -187,7 +184,7 @@ class RemoteCaches:
         store.keep(-1 - start, tensors, together=together)
 
     def fetch(self, start: int, stop: int, store: TensorStore[Any]) -> Iterator[Block]:
-        """Yield the caches of some steps; what is left of their blocks goes back to the store."""
+        """Yield the caches of some steps. Parts of blocks with other steps go back to the store."""
         for first in self._find(start, stop):
             last, saved = self._blocks.pop(first)
             del self._starts[bisect_left(self._starts, first)]

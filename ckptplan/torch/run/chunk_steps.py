@@ -69,7 +69,7 @@ def size_chunks(call: Call, plan: Plan | None, working: int = 1) -> Call:
 
 
 def cut_chunks(call: Call, actions: Callable[[], Iterable[Action]]) -> Call:
-    """Return a call whose steps run in full in the same parts each time, if actions run some in full again.
+    """Return a call that cuts runs in full at the same steps each time, if a schedule repeats such runs.
 
     Raises InputError if its cell needs the caches of all steps.
     """
