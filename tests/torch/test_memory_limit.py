@@ -514,8 +514,9 @@ def test_a_count_reads_well_for_one(caplog: pytest.LogCaptureFixture) -> None:
     assert "base for 1 step: " in caplog.text
 
 
-def test_a_refusal_names_limits_that_can_be_pasted() -> None:
-    """Beside the least one, one with which little runs again."""
+def test_a_refusal_names_limits_that_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the least one, one with which little runs again (20 %, which no measured times make of the least)."""
+    monkeypatch.setattr("ckptplan.execution.advice.DEAR", 0.2)
     cell, inputs = limited_gru(steps=1500)
 
     def run(memory: Any) -> ckptplan.Plan:
@@ -523,7 +524,7 @@ def test_a_refusal_names_limits_that_can_be_pasted() -> None:
 
     text, least = refuse(run)
     named, price = re.search(r'memory="([^"]+)" for a plan that takes about \+(\d+)% time', text).groups()  # type: ignore[union-attr]
-    assert int(price) <= 100
+    assert int(price) <= 20
     assert parse_bytes(re.search(r'at least memory="([^"]+)"', text)[1]) == least  # type: ignore[index]
     assert parse_bytes(named) > least
     # Times are measured anew.
