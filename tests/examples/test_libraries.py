@@ -10,7 +10,7 @@ import pytest
 from ckptplan.units import parse_bytes
 from tests.examples.support import EXAMPLES, python
 
-FILES = sorted(file for file in (EXAMPLES / "libraries").glob("*.py") if file.name != "compare.py")
+FILES = sorted(file for file in (EXAMPLES / "libraries").glob("*.py") if not file.name.startswith("compare"))
 #: A way, its peak with a unit, its time, and by how much its gradients differ from those of the plain loop.
 ROW = re.compile(r"^(.+?)\s+([\d.]+ [kM]?B)\s+\d+ ms\s+(\S+)$", re.MULTILINE)
 
