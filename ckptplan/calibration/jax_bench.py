@@ -44,6 +44,8 @@ _TEXTS = {
     "resident_bytes": "counted: parameters",
     "resident_bytes_per_step": "counted: inputs",
     "workspace_bytes": "from the arrays of a traced step: gradients, states, scratch",
+    "save_seconds": "0: a program writes checkpoints into arrays, and the times of steps include this",
+    "load_seconds": "0: a program reads checkpoints from arrays, and the times of steps include this",
 }
 
 
@@ -83,7 +85,7 @@ class JaxBench(Bench):
         self.start_seconds = len(programs) * pace.compile_seconds + self.round_seconds
         self.text = f"{len(programs)} compiled programs"
         fitted = f"fit over compiled programs in chunks of {', '.join(map(str, chunks))} steps"
-        self.ways = dict.fromkeys((*TIMES, *ACTION_TIMES), fitted)
+        self.ways = {field: fitted for field in (*TIMES, *ACTION_TIMES) if field not in _TEXTS}
 
     def count_sizes(self, count: Callable[[], object]) -> CountedSizes:  # noqa: ARG002 - nothing runs
         """Count the bytes of a step with the backend's kind of tape; nothing is run or compiled."""

@@ -347,15 +347,21 @@ class _Comparison:
         steps = self.plan.steps
         return None if self.plain else make_schedule("standard", steps=steps, chunk_size=min(_CHUNK, steps))
 
+    @property
+    def _is_compiled(self) -> bool:
+        """Whether a plan is one compiled program, whose actions cannot be timed one by one."""
+        return self.spec.runtime == "jax"
+
     def _estimate(self, max_seconds: float) -> None:
         """Estimate the seconds of each run. Raises InputError if they are more than ``max_seconds``."""
         workload, steps = self.plan.workload, self.plan.steps
-        if self.rounds:
-            # Calibrated here: nothing has to run for the estimate.
-            seconds = workload.forward_seconds + workload.record_overhead_seconds + workload.backward_seconds
-            pace = Pace(step_seconds=seconds)
-        else:
+        pace = Pace(step_seconds=0)
+        if self._is_compiled or not self.rounds:
             pace = self.backend.time_steps(self.network, most=steps)
+        if self.rounds:
+            # Calibrated here: the times of steps are known.
+            seconds = workload.forward_seconds + workload.record_overhead_seconds + workload.backward_seconds
+            pace = replace(pace, step_seconds=seconds)
         self.pace = pace
         own, reference = pace.run(self.plan), self.reference
         expected = steps * pace.step_seconds if reference is None else pace.run(reference)
@@ -365,9 +371,10 @@ class _Comparison:
         self.seconds = [seconds + pace.compile_seconds for seconds in self.seconds]
         if self.rounds:
             others = [pace.run(plan) for plan in self.timed[1:]]
-            if self.spec.runtime == "torch":
+            if not self._is_compiled:
                 self.seconds += [_MESSAGE_STEPS * pace.step_seconds] * _MESSAGE_ROUNDS
-            self.seconds += [*[own, *others, own] * self.rounds, own, *others]
+            self.seconds += [own, *(seconds + pace.compile_seconds for seconds in others)]
+            self.seconds += [own, *others, *([] if self._is_compiled else [own])] * self.rounds
         total = sum(self.seconds)
         if total <= max_seconds:
             return
@@ -464,7 +471,7 @@ class _Comparison:
 
     def _compare_messages(self, counter: RunCounter) -> None:
         """Time messages alone again; programs of JAX move states themselves."""
-        if self.spec.runtime == "jax":
+        if self._is_compiled:
             return
         states = max(1, self.plan.predicted.remote_peak_bytes // self._state_bytes)
         bench = open_bench(self.backend, self.spec, self.network, self.pace, times_steps=False, states=states)
@@ -482,21 +489,21 @@ class _Comparison:
         try:
             for _ in measure_rounds(runs, rounds=1, count=counter):
                 pass
-            last = partial(self._own.time, by_action=True)
-            for reports in measure_rounds([*runs, last], rounds=self.rounds, count=counter):
+            timed_actions = [] if self._is_compiled else [partial(self._own.time, by_action=True)]
+            for reports in measure_rounds([*runs, *timed_actions], rounds=self.rounds, count=counter):
                 rounds.append(reports)
         except KeyboardInterrupt:
             self.interrupted = True
         self.rounds_done = len(rounds)
         if rounds:
-            *plans, timed = zip(*rounds, strict=True)
-            self._judge_times(plans, timed)
+            reports_of_runs = list(zip(*rounds, strict=True))
+            timed = reports_of_runs.pop() if timed_actions else ()
+            self._judge_times(reports_of_runs, timed)
 
     def _judge_times(self, plans: Sequence[Sequence[Report]], timed: Sequence[Report]) -> None:
-        """Compare the rounds of each plan, and those of the plan whose actions were ``timed`` one by one."""
+        """Compare the rounds of each plan, and the rounds that ``timed`` actions, if there are any."""
         seconds = [tuple(report.seconds for report in reports) for reports in plans]
         own, taken = seconds[0], dict(zip((plan.strategy for plan in self.timed), seconds, strict=True))
-        timed = timed if timed[0].events else ()
         self.rows += time_rows(self.plan, timed, own, tolerance=self.tolerances.tolerance)
         if self.base is not None:
             self.rows += base_rows(self.plan, self.base, own, taken["base"], allowed=self.tolerances)

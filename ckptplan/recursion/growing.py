@@ -181,7 +181,7 @@ class CachedGrowth(NamedTuple):
 
 
 #: Settings that are counted at once: of each, the runs of equal chunks are listed.
-_AT_ONCE = 1024
+_AT_ONCE = 8192
 #: Numbers in the lists of runs that are kept for the next question.
 _MOST_KEPT = 2**19
 
@@ -198,20 +198,16 @@ class _Runs:
         self.growth, self.reach = growth, 0
         self.rows: dict[int, int] = {}
         self.numbers = self.ends = np.zeros((0, 1), dtype=np.int64)
+        self._keys, self._spacing = np.zeros(0, dtype=np.int64), 1
         self._adding = Lock()
 
     def look_up(self, chunk: Integers, steps: Integers) -> tuple[Integers, Integers]:
         """Return how many chunks and steps the runs have that end within the last ``steps``; shape (n,)."""
         with self._adding:
             row = self._find_rows(chunk, reach=int(steps.max(initial=0)))
-            numbers, ends = self.numbers, self.ends
-        low, width = np.zeros_like(row), ends.shape[1]
-        high = np.full_like(row, width - 1)
-        for _ in range(width.bit_length()):
-            middle = (low + high + 1) // 2
-            fits = ends[row, middle] <= steps
-            low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)
-        return numbers[row, low], ends[row, low]
+            numbers, ends, keys, spacing = self.numbers, self.ends, self._keys, self._spacing
+        place = np.searchsorted(keys, row * spacing + steps, side="right") - 1
+        return numbers.ravel()[place], ends.ravel()[place]
 
     def _find_rows(self, chunk: Integers, *, reach: int) -> Integers:
         """Return the row of each chunk; rows that are missing, or too short, are made."""
@@ -225,6 +221,9 @@ class _Runs:
             first = len(self.numbers)
             self.numbers, self.ends = _join_rows(self.numbers, numbers), _join_rows(self.ends, ends)
             self.rows.update(zip(missing, range(first, len(self.numbers)), strict=True))
+            # All rows one after the other, as one ascending array: row r begins at r times the spacing.
+            self._spacing = int(self.ends.max()) + 1
+            self._keys = (self.ends + self._spacing * np.arange(len(self.ends))[:, None]).ravel()
         rows: Integers = np.array([self.rows[length] for length in chunks.tolist()], dtype=np.int64)[places]
         return rows
 
