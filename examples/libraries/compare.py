@@ -11,14 +11,14 @@ SEED, CALLS = 1, 3
 
 
 def measure(parameters, make_loss):
-    """Return the gradients of a loss, the peak in bytes and the seconds. A first call makes the plan."""
+    """Return the gradients of a loss, the peak in bytes and the seconds. The first call makes the plan."""
 
     def run():
         torch.manual_seed(SEED)  # all ways draw the same numbers
         return torch.autograd.grad(make_loss(), parameters)
 
-    run()
     with LiveBytes() as live:
+        run()
         gradients = run()
     seconds = []
     for _ in range(CALLS):

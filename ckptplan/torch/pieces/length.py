@@ -15,6 +15,7 @@ from ckptplan.errors import Infeasible, InputError
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Backward, Record
 from ckptplan.schedule.schedule import Schedule
+from ckptplan.torch.checking.trial import TIGHT_TRIAL_STEPS
 from ckptplan.torch.fit.choose import ALONE, Beside, Space, choose_plan, read_limit
 from ckptplan.torch.fit.limited import LimitedCall
 from ckptplan.torch.fit.measure import Measurement
@@ -151,8 +152,17 @@ def choose_length(
 def _search(lengths: list[int], steps: int, measure: Callable[[int], LimitedCall]) -> int:
     """Return the length of the quickest plan; the shortest one, which needs least, if no plan fits."""
     long = max(2, min(_LONGEST_MEASURED, lengths[-1], max(4, steps // _SHARE)))
-    short = max(1, long // 4)
-    few, many = measure(short), measure(long)
+    few = measure(lengths[0])
+    if few.tried.call.is_closed:
+        short = max(1, long // 4)
+        few = measure(short)
+    else:
+        short = lengths[0]
+        lengths = [length for length in lengths if _has_room(few, length / short)] or [short]
+        long = min(long, lengths[-1])
+        if long == short:
+            return short
+    many = measure(long)
 
     def plan(length: int, sizes: Measurement, space: Space) -> None:
         with suppress(Infeasible):
@@ -171,6 +181,14 @@ def _search(lengths: list[int], steps: int, measure: Callable[[int], LimitedCall
         del plans[best]
         plan(best, measure(best).sizes, measure(best).space)
     return lengths[0]
+
+
+def _has_room(shortest: LimitedCall, ratio: float) -> bool:
+    """Return whether pieces that are longer by a ratio can be tried: at least two tapes are held then."""
+    sizes = shortest.sizes
+    fixed = min(sizes.workspace_bytes, sizes.parameter_bytes + sizes.largest_bytes)
+    longer = TIGHT_TRIAL_STEPS * sizes.tape_bytes + sizes.workspace_bytes - fixed
+    return fixed + ratio * longer <= shortest.space.limit
 
 
 def _estimate(few: Measurement, many: Measurement, short: int, long: int, length: int) -> Measurement:
