@@ -369,37 +369,40 @@ def judge(results: dict[str, Any]) -> list[str]:
     """Return, for each thing that must hold, how often it does, and the worst case."""
     rows, checks = results["rows"], results["checks"]
     gains = [_gain(row) for row in rows if row["states"] <= MOST_STATES]
-    told = [
+    kept = [
         f"folder at least {LEAST_GAIN} times as quick as local plans, up to {MOST_STATES} states: "
         f"{_count(gain >= LEAST_GAIN for gain in gains)} rows, least {min(gains):.2f}"
     ]
-    for way in WAYS:
-        errors = [_find_error(row[way], "seconds") for row in rows]
-        told.append(
-            f"time of {way} plans predicted within {MOST_TIME_ERROR:.0%}: "
-            f"{_count(error <= MOST_TIME_ERROR for error in errors)} rows, worst {max(errors):.0%}"
-        )
-    for name in ("bytes", "remote_bytes"):
-        errors = [_find_error(check, name) for check in checks]
-        told.append(
-            f"{name.replace('_', ' ')} predicted within {MOST_BYTES_ERROR:.0%}: "
-            f"{_count(error <= MOST_BYTES_ERROR for error in errors)} networks, worst {max(errors):.0%}"
-        )
+    times = {way: [_find_error(row[way], "seconds") for row in rows] for way in WAYS}
+    kept.append(f"times predicted within {MOST_TIME_ERROR:.0%}: {_count_errors(times, MOST_TIME_ERROR)}")
+    sizes = {
+        tier: [_find_error(check, name) for check in checks]
+        for tier, name in (("local", "bytes"), ("remote", "remote_bytes"))
+    }
+    kept.append(f"bytes predicted within {MOST_BYTES_ERROR:.0%}: {_count_errors(sizes, MOST_BYTES_ERROR)}")
     within = _count(check["peak_bytes"] <= check["limit_bytes"] for check in checks)
-    told.append(f"live tensors within the limit: {within} networks")
+    kept.append(f"live tensors within the limit: {within} networks")
     measured = [one for check in checks for one in check["hidden"].values()]
     hidden = [one for one in measured if one and _is_told(one)]
     enough = _count(one["hidden_share"] >= LEAST_HIDDEN for one in hidden)
-    told.append(
+    kept.append(
         f"at least {LEAST_HIDDEN:.0%} of the shorter of compute and transfer hidden as planned: {enough} runs "
         f"that move enough to tell"
     )
-    return told
+    return kept
 
 
 def _count(held: Iterable[bool]) -> str:
     all_ = list(held)
     return f"{sum(all_)} of {len(all_)}"
+
+
+def _count_errors(errors: dict[str, list[float]], most: float) -> str:
+    """Return, for each kind of plan, how many errors are within the bound, and the worst."""
+    return ", ".join(
+        f"{kind} {_count(error <= most for error in of_kind)} (worst {max(of_kind):.0%})"
+        for kind, of_kind in errors.items()
+    )
 
 
 def _find_error(found: dict[str, Any], name: str) -> float:
