@@ -1,11 +1,11 @@
 """Shows results in notebooks and as pictures, through functions that upper layers register.
 
-Results belong to layers that may not import what draws them; the package registers it when it is imported.
+The layers of results may not import the layers that draw. So ``ckptplan/__init__.py`` registers the functions.
 """
 
 from __future__ import annotations
 
-#: As typing's, which would be loaded with the package.
+#: In place of typing's, so that importing the package does not import typing.
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
