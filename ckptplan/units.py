@@ -233,7 +233,7 @@ def format_limit(least: int, *, like: int) -> str:
 
 
 def share_limit(limit: int, share: float) -> int:
-    """Return a share of a limit in bytes, rounded down by at most 1 % so that it prints in the limit's units."""
+    """Return a share of a limit in bytes, rounded down by at most 1 %, so that it prints in the same units."""
     part = max(1, int(limit * share))
     unit = 10 ** max(0, len(str(part)) - 3)
     # Fewer than 1,000 bytes are no decimal unit.
