@@ -250,13 +250,13 @@ def _collect_bounds(listed: Iterable[tuple[int, float]]) -> LowerBounds:
 
 def _bound_rungs(rungs: Sequence[Rung]) -> LowerBounds:
     """Return the bounds of all schedules, from those of single steps, and of the others."""
-    alone = max((rung.alone for rung in rungs if rung.alone is not None), default=None)
-    together, single = (
-        _collect_bounds(pair for rung in rungs if (rung.alone is None) is others for pair in rung.bounds)
-        for others in (True, False)
+    least_single = max((rung.single_bound for rung in rungs if rung.single_bound is not None), default=None)
+    general, single = (
+        _collect_bounds(pair for rung in rungs if (rung.single_bound is None) is mixed for pair in rung.bounds)
+        for mixed in (True, False)
     )
-    if alone is None:
-        return together
-    budgets = np.union1d(together.local_bytes, single.local_bytes)
-    seconds = np.minimum(together.within(budgets), np.maximum(single.within(budgets), alone))
+    if least_single is None:
+        return general
+    budgets = np.union1d(general.local_bytes, single.local_bytes)
+    seconds = np.minimum(general.within(budgets), np.maximum(single.within(budgets), least_single))
     return LowerBounds(local_bytes=budgets, seconds=seconds)

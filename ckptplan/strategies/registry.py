@@ -40,7 +40,7 @@ def all_parameters() -> tuple[str, ...]:
     """Return the names of all parameters of all strategies, in the order of the strategies."""
     strategies = all_strategies().values()
     names = (name for strategy in strategies for name in strategy.parameter_names)
-    return tuple(dict.fromkeys([*names, *(name for each in strategies for name in each.cache_names)]))
+    return tuple(dict.fromkeys([*names, *(name for strategy in strategies for name in strategy.cache_names)]))
 
 
 def strategy_of(name: str) -> Strategy:
@@ -51,7 +51,7 @@ def strategy_of(name: str) -> Strategy:
     return known[name]
 
 
-#: Closed forms for which earlier programs wrote decisions into plans, as for solved strategies.
+#: Closed forms for which earlier versions wrote decisions into plans, as for solved strategies.
 _LISTED_BEFORE = ("disk-revolve", "periodic")
 
 
@@ -97,7 +97,7 @@ def select_strategies(names: Iterable[str] | None) -> list[Strategy]:
         if name not in known and name not in GROUPS:
             raise _unknown(name, (*known, *GROUPS), field="strategies")
         if name in GROUPS:
-            wanted.update(each for each, strategy in known.items() if GROUPS[name][1](strategy))
+            wanted.update(member for member, strategy in known.items() if GROUPS[name][1](strategy))
         else:
             wanted.add(name)
     if any(known[name].beside_closed_forms for name in wanted):
