@@ -478,7 +478,7 @@ class _Machine:
         return f"working state {working}, next step to reverse {self.adjoint - 1}, {shown}"
 
     def trace(self, actions: int) -> Trace:
-        """Return the result. Seconds are counts times costs, plus waits, without rounding errors of the clock."""
+        """Return the result. Seconds are counts times costs, plus waits, without the clock's rounding."""
         costs = self.costs
         seconds = costs.compute_seconds(self) + self.stalled if self.overlaps else costs.serial_seconds(self)
         return Trace(

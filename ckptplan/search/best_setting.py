@@ -37,13 +37,13 @@ from ckptplan.strategies.answer import Answer
 _FEW_BOXES = 512
 
 
-#: Up to so many points are evaluated one by one, which is faster than cutting boxes.
+#: At most this many points are evaluated one by one, which is then faster than cutting boxes.
 _FEW_POINTS = 8_192
-#: So many boxes are cut at a time, those with the best bounds first, so that good points are found early and
-#: prune others.
+#: At most this many boxes are cut at a time, those with the best bounds first, so that good points are found
+#: early and prune other boxes.
 _AT_ONCE = 2_048
 #: If more cuts are needed, thousands of settings agree to many digits, as at a knee where the front follows its
-#: own chord. Only this can affect the answer, by a gap that is reported (``_allow``).
+#: own chord. Only this case can affect the answer, by a gap that is reported (``_allow``).
 _EXACT_BOXES = 40_000
 
 
@@ -137,7 +137,7 @@ def _make_answer(best: tuple[float, ...], least: float, problem: BoxProblem) -> 
 
 
 def _find_parameters(setting: dict[str, int], problem: BoxProblem) -> Parameters:
-    """Return the parameters of a setting, with those of its best plan that tell the caches that are kept."""
+    """Return the parameters of a setting, including those that say which caches its best plan keeps."""
     point = Boxes.points({name: np.array([value]) for name, value in setting.items()})
     caches = problem.find_caches(point) if problem.costs.cache_bytes else {}
     return problem.strategy.clamp(Parameters({**setting, **caches}), steps=problem.costs.steps)
@@ -169,7 +169,7 @@ def find_least(keys: Key, useful: Mask) -> int | None:
 
 
 def _peel(boxes: Boxes) -> Boxes:
-    """Return boxes with the last value of each side in boxes of its own.
+    """Return boxes in which the last value of each side is a box of its own.
 
     At this value a schedule is often of another kind (one segment, nothing moves), with much better bounds.
     """
