@@ -203,12 +203,12 @@ def count_at(steps: Integers, *, chunk: Integers, slots: Integers) -> tuple[Inte
     steps, chunk, slots = (column.ravel() for column in np.broadcast_arrays(steps, chunk, slots))
     pieces = -(-steps // chunk)
     result, saves = np.where(pieces > 1, MOST, 0), np.zeros_like(steps)
-    several = np.flatnonzero((pieces > 1) & (slots > 0))
-    n, s = pieces[several], slots[several]
+    places = np.flatnonzero((pieces > 1) & (slots > 0))
+    n, s = pieces[places], slots[places]
     level = find_level(n, slots=s, number=np.zeros_like(n))
-    result[several] = level.count_recomputed(steps[several], chunk=chunk[several], number=np.zeros_like(n))
+    result[places] = level.count_recomputed(steps[places], chunk=chunk[places], number=np.zeros_like(n))
     # C(s + k - 2, s - 1) = C(s + k - 1, s) s / (s + k - 1)
-    saves[several] = np.maximum(multiply(level.before, s, s + level.runs - 1), n - level.before)
+    saves[places] = np.maximum(multiply(level.before, s, s + level.runs - 1), n - level.before)
     return result.reshape(shape), saves.reshape(shape)
 
 
@@ -238,7 +238,7 @@ def make_revolve_tree(
 ) -> Tree:
     """Return binomial checkpointing of ``steps`` steps in chunks, in the last part and in remote segments.
 
-    ``segments`` are their lengths in chunks, each with a number of times that it occurs.
+    ``segments`` are the lengths of remote segments in chunks, each with the number of such segments.
     """
     # With a tape as large as a state, units count slots, and one unit is the tape's.
     sizes = UnitSizes(1, 1)
