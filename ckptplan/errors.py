@@ -110,7 +110,7 @@ class InputError(CkptplanError, ValueError):
         return restored
 
     def details(self) -> dict[str, Any]:
-        """Return source, field, value and what is accepted."""
+        """Return source, field, value and the accepted values."""
         return {
             "source": self.source,
             "field": self.field,

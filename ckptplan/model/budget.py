@@ -18,7 +18,7 @@ def take_headroom(memory: int, headroom: float) -> int:
     ``headroom`` counts as the decimal number that is written: 10 % of 80 GB leave 72,000,000,000 bytes.
     Raises InputError if less than a byte remains.
     """
-    remaining = rest_of(memory, headroom)
+    remaining = remaining_bytes(memory, headroom)
     if remaining < 1:
         raise InputError(
             f"{format_share(headroom)} of {format_bytes(memory)} leaves nothing to plan with",
@@ -29,7 +29,7 @@ def take_headroom(memory: int, headroom: float) -> int:
     return remaining
 
 
-def rest_of(memory: int, headroom: float) -> int:
+def remaining_bytes(memory: int, headroom: float) -> int:
     """Return the bytes of ``memory`` that the headroom leaves, rounded down; may be 0."""
     return memory * _remaining_share(headroom) // 1
 
@@ -41,7 +41,7 @@ def add_headroom(budget: int, headroom: float) -> int:
 
 def find_memory(budget: int, headroom: float, *, machine: int) -> int:
     """Return the bytes of memory of which the headroom leaves ``budget``: ``machine``, else the least."""
-    return machine if rest_of(machine, headroom) == budget else add_headroom(budget, headroom)
+    return machine if remaining_bytes(machine, headroom) == budget else add_headroom(budget, headroom)
 
 
 def _remaining_share(headroom: float) -> Fraction:

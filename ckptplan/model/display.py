@@ -20,7 +20,7 @@ _REGISTERED: dict[str, Callable[..., Any]] = {}
 
 
 def register_display(**functions: Callable[..., Any]) -> None:
-    """Register ``show_as_html``, which returns HTML or None, and ``plot``, which returns what it drew on."""
+    """Register ``show_as_html``, which returns HTML or None, and ``plot``, which returns axes or a figure."""
     _REGISTERED.update(functions)
 
 

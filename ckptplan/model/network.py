@@ -336,7 +336,7 @@ class Network(CheckedModel):
         return self._count_bytes(self.outputs, self.output_bits)
 
     def _count_bytes(self, values: int | None, bits: int | None) -> float:
-        """Return the bytes of so many values for each sample and place."""
+        """Return the bytes of ``values`` numbers of ``bits`` bits for each sample and place."""
         return self.batch * (values or 0) * self._places * (bits or 8 * ITEM_BYTES[self.dtype]) / 8
 
 

@@ -163,7 +163,7 @@ class HardwareProfile(Described):
 
     @property
     def local_budget_bytes(self) -> int:
-        """The local memory of one unit that plans may use: what the headroom leaves, rounded down."""
+        """The bytes of one unit's local memory that plans may use: all but the headroom, rounded down."""
         return take_headroom(self.local_bytes, self.headroom)
 
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
-from ckptplan.model.budget import rest_of
+from ckptplan.model.budget import remaining_bytes
 from ckptplan.model.goal import Goal
 from ckptplan.model.prediction import BasisEntry
 from ckptplan.model.profile import GRADES, NUMBERS, PEAKS, HardwareProfile
@@ -83,7 +83,7 @@ def _list_overrides(profile: HardwareProfile, goal: Goal) -> dict[str, str]:
     overrides = {}
     if goal.remote_bytes != profile.remote_bytes:
         overrides["remote_bytes"] = "budget set by the caller"
-    if goal.local_bytes != rest_of(profile.local_bytes, goal.headroom):
+    if goal.local_bytes != remaining_bytes(profile.local_bytes, goal.headroom):
         overrides["local_bytes"] = "budget set by the caller"
     if goal.headroom != profile.headroom or "local_bytes" in overrides:
         share = format_share(goal.headroom)

@@ -71,7 +71,7 @@ def optimize(
         command: recorded in the plan's provenance.
 
     If the times of several plans cannot be told apart (0.1 %, or the uncertainty of a calibration up to 1 %),
-    the simplest is returned. Its ``estimate_basis`` names the one predicted to be quickest (docs/finding-optima.md).
+    the simplest is returned. Its ``estimate_basis`` names the predicted quickest (docs/finding-optima.md).
 
     Raises InputError, and Infeasible (need, have, binding limit, verified suggestions).
     """

@@ -126,7 +126,7 @@ class Request:
         progress: Progress | None = None,
         **wishes: Unpack[Wishes],
     ) -> Self:
-        """Return a caller's request; budgets default to those of the profile, less its headroom.
+        """Return a caller's request; budgets default to the memory of the profile, less its headroom.
 
         ``command`` is recorded in the provenance; ``steps`` replaces T of the workload; ``unless_named`` is as
         in ``make_goal``. Raises InputError.
@@ -146,7 +146,7 @@ class Request:
         """Return the request that a plan answers: its case and its goal.
 
         A goal that names no strategies asks for those that are searched by default. Raises InputError if it
-        names one that is unknown.
+        names an unknown strategy.
         """
         names = tuple(strategy.name for strategy in select_strategies(list(plan.goal.strategies) or None))
         return cls(

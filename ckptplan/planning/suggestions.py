@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from ckptplan.cost.case import Case
 from ckptplan.cost.exact import overhead
 from ckptplan.errors import Change, Infeasible, InputError
-from ckptplan.model.budget import add_headroom, find_memory, rest_of
+from ckptplan.model.budget import add_headroom, find_memory, remaining_bytes
 from ckptplan.planning.request import Request
 from ckptplan.search.question import BudgetLimit, Question, find_reason
 from ckptplan.storage.library import list_names
@@ -37,11 +37,11 @@ def explain_infeasible(request: Request) -> Infeasible:
 
 def name_reason(request: Request) -> Infeasible:
     """Return why no strategy of a request fits, without suggestions, which take longer than a search."""
-    asked = request.goal.strategies
-    if len(asked) == 1:
-        subject = f"{asked[0]} does not fit"
-    elif len(asked) < len(select_strategies(None)):
-        subject = f"none of {', '.join(asked)} fits"
+    names = request.goal.strategies
+    if len(names) == 1:
+        subject = f"{names[0]} does not fit"
+    elif len(names) < len(select_strategies(None)):
+        subject = f"none of {', '.join(names)} fits"
     else:
         subject = "no strategy fits"
     return find_reason(request.question(), subject=subject)
@@ -96,7 +96,7 @@ class _Remedies:
         return max(_ABSURD, self.request.goal.max_overhead or 0.0)
 
     def find(self) -> Iterator[Suggestion]:
-        """Yield the changes that help: those of strategies and limits, of the job's size, of the machine."""
+        """Yield the changes that help: of strategies and limits, of the size of the job, of the machine."""
         changed = (self._plan(*change) for change in self._list_changes())
         reduced = chain.from_iterable(map(self._reduce, get_args(_Size)))
         for suggestion in chain(changed, reduced, self._move_to_other_profile()):
@@ -206,14 +206,14 @@ class _Remedies:
     def _move_to_other_profile(self) -> Iterator[Suggestion | None]:
         """Yield the smallest built-in machine on which the job fits, unless the caller set the budget."""
         goal, case = self.request.goal, self.request.case
-        if goal.local_bytes != rest_of(case.profile.local_bytes, goal.headroom):
+        if goal.local_bytes != remaining_bytes(case.profile.local_bytes, goal.headroom):
             return
         others = [load_profile(name) for name in list_names("hardware_profiles") if name != case.profile.name]
         # Skip machines whose local memory is an assumption.
         sourced = [other for other in others if other.sources["local_bytes"].grade != "X"]
         for other in sorted(sourced, key=lambda profile: profile.local_bytes * profile.units):
             headroom = goal.headroom if self.request.names_headroom else other.headroom
-            budget = rest_of(other.local_bytes, headroom)
+            budget = remaining_bytes(other.local_bytes, headroom)
             try:
                 costs = Case(workload=case.workload, profile=other).costs
             except InputError:
