@@ -41,7 +41,7 @@ class TransferTiming:
     """When transfers are due: groups of messages, and the seconds of compute after them, without any wait.
 
     ``writes`` are followed by the compute until the next write, the ``turn`` is the last write, followed by the
-    compute until its own state is read first, and ``reads`` are followed by compute that needs what they bring.
+    compute until its own state is read first, and ``reads`` are followed by compute that needs their states.
     """
 
     writes: tuple[Transfers, ...]

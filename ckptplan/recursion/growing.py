@@ -62,7 +62,7 @@ def count_chunks(steps: Integers, *, chunk: Integers, p: Integers, q: Integers) 
     """Return the least number of chunks that cover ``steps``; arguments broadcast."""
     steps, chunk, p, q = np.broadcast_arrays(steps, chunk, p, q)
     # Rounding down shortens each chunk but the first by at most 1 - gcd(p, q) / q steps. So the number lies
-    # between the number of unrounded chunks and that of chunks shortened by this much. Rounded floats may shift
+    # between the number of unrounded chunks and of chunks shortened by this much. Rounded floats may shift
     # either end by one.
     shorter = chunk - (1 - np.gcd(p, q) / q)
     most = -(-steps // chunk)
@@ -284,7 +284,7 @@ def _sum_terms(count: Integers, *, first: Integers, step: int, divisor: int) -> 
         whole, step = divmod(step, divisor)
         quotient, first = np.divmod(first, divisor)
         total = total + (count * (count - 1) // 2 * whole + count * quotient)
-        # Points below the rest of the line: columns i < count, rows up to that of the last one.
+        # Points below the rest of the line: columns i < count, rows up to the row of the last column.
         rows, first_of_rows = np.divmod(step * count + first, divisor)
         if not step or not rows.any():
             return total

@@ -124,7 +124,7 @@ class Snapshots:
         ends = [*held[1:], state]
         gaps = [end - start for start, end in zip(held, ends, strict=True)]
         # Without state n, gaps n-1 and n are one, and a slot more is free for each gap after them. All
-        # costs are relative to those with all states, where the last gap has one step more.
+        # costs are relative to the costs with all states, where the last gap has one step more.
         costs = [_count_gap(gap, slots - number) for number, gap in enumerate(gaps)]
         best, place = 0, None
         after = 0

@@ -35,8 +35,8 @@ from ckptplan.recursion.tree import UnitSizes
 
 _Floats = npt.NDArray[np.float64]
 
-#: Prices tried between two multiples of r (those that differ by multiples of r belong together): as many as
-#: make arrays of this size, but neither fewer nor more than two limits.
+#: The number of prices between two multiples of r (prices that differ by multiples of r belong together) makes
+#: arrays of this size, but stays between the two limits.
 _ENTRIES, _FEWEST, _MOST = 2**20, 32, 512
 #: Splits of schedules up to this share above the bound are kept. The optimum is within it nearly always.
 SLACK = 1 / 32
@@ -165,7 +165,7 @@ def _price(earned: _Floats, cheaper: _Profits, *, sizes: UnitSizes, prices: Pric
 def _find_lengths(profits: _Floats, at: int, recompute: float, slack: float, steps: int) -> _Lengths:
     """Return the lengths that lose at most ``slack`` at a level, by the lines of all levels.
 
-    Profits have the shape (levels, units + 1); the price of a level is ``recompute`` more than the one before.
+    Profits have the shape (levels, units + 1); each level's price is ``recompute`` more than the one before.
     """
     lower, current, higher = profits[:at], profits[at], profits[at + 1 :]
     distances = recompute * np.arange(1, len(profits))[:, None]

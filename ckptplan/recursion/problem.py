@@ -28,7 +28,7 @@ CELLS = 5 * 10**6
 
 
 def most_units(steps: int, *, effort: str = "thorough") -> int:
-    """Return the most units of an affordable table of so many steps; below 0 if none is affordable."""
+    """Return the most units of an affordable table of ``steps`` steps; below 0 if none is affordable."""
     return min(WORK[effort] // steps**2, CELLS // (steps + 1)) - 1
 
 
@@ -174,7 +174,7 @@ class Problem:
 
         Every step whose tape is not held at the end of the first sweep runs again: at r if its cache is held
         then, else at f' = min(f, r + 2 T_r), as its cache may be in remote memory. With t tapes and K other
-        caches this takes (T - t - K) f' + K r, where t and K are those that cost least of all that fit,
+        caches this takes (T - t - K) f' + K r, where t and K are the cheapest numbers that fit,
         t M_a + (t + K) M_r <= m. A chunk has no more steps than there is room for tapes:
         ceil(T / floor(m / (M_a + M_r))) k. Infinite without room for one tape.
         """

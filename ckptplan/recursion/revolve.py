@@ -135,7 +135,7 @@ def find_level(pieces: Integers, *, slots: Integers, number: Integers) -> Level:
         before = before.astype(np.float64)
     is_short = slots > 2
     for k in range(1, _FEW + 1):
-        # C(s + k, s) = C(s + k - 1, s) (s + k) / k; what exceeds the pieces need not be exact.
+        # C(s + k, s) = C(s + k - 1, s) (s + k) / k; beyond the pieces, it need not be exact.
         reach = before * (slots + k) / k if before.dtype == np.float64 else multiply(before, slots + k, k)
         # As floats the sum is exact where it is near the pieces.
         is_short &= reach + number * before.astype(np.float64) < pieces

@@ -50,7 +50,7 @@ from ckptplan.recursion.table_problem import (
 from ckptplan.recursion.tables import Tables
 from ckptplan.recursion.tree import Decision, Part, Tree, grow_tree
 
-#: A sequence is cut into at least so many pieces of several steps; with fewer, closed forms do as well.
+#: A sequence is cut into at least this many pieces of several steps; with fewer, closed forms do as well.
 _MANY = 200
 #: The effort for each of many budgets whose tables are in blocks of several steps.
 _SPARING = {"glance": "glance", "quick": "glance", "thorough": "quick"}
@@ -145,7 +145,7 @@ def _solve_classical_with_actions(problem: Problem) -> SolvedProblem:
 def _solve_with_all_tapes(problem: Problem) -> SolvedProblem:
     """Return the schedule that recomputes nothing and, for a front, schedules that need less memory."""
     root, sizes = Part(Where.UNSTORED, problem.steps, problem.units), problem.sizes
-    whole = Candidate(
+    all_tapes = Candidate(
         extra=problem.prices.chunk,
         local_bytes=problem.units * problem.unit,
         build=lambda: grow_tree(root, lambda _: Decision(Choice.TAPE), sizes=sizes),
@@ -154,9 +154,9 @@ def _solve_with_all_tapes(problem: Problem) -> SolvedProblem:
     smaller = by_tables(problem) if problem.front and root.steps > 1 else None
     if smaller is None:
         return SolvedProblem(
-            candidates=[whole], least_extra=whole.extra, exact=not problem.front or root.steps == 1
+            candidates=[all_tapes], least_extra=all_tapes.extra, exact=not problem.front or root.steps == 1
         )
-    return replace(smaller, candidates=[whole, *smaller.candidates], least_extra=whole.extra)
+    return replace(smaller, candidates=[all_tapes, *smaller.candidates], least_extra=all_tapes.extra)
 
 
 def _solve_by_tables(problem: Problem) -> SolvedProblem:
@@ -186,7 +186,7 @@ def _solve_by_tables(problem: Problem) -> SolvedProblem:
 
 #: If blocks lose more than this share of memory, segments are tried, too.
 _COARSE = 0.02
-#: Schedules with one tape at a time are considered up to so many tapes.
+#: Schedules with one tape at a time are considered for memories of less than this many tapes.
 _FEW_TAPES = 4
 
 
@@ -283,8 +283,8 @@ def _table_candidates(
 ) -> list[Candidate]:
     """Return a schedule for each budget that allows a faster schedule than all smaller budgets."""
     is_ragged = (steps_in_all or pieces) < pieces * chunk
-    whole = Part(Where.UNSTORED, pieces, tables.units)
-    tree = grow_tree(whole, tables.decide, sizes=tables.sizes, chunk=chunk, steps=steps_in_all)
+    root = Part(Where.UNSTORED, pieces, tables.units)
+    tree = grow_tree(root, tables.decide, sizes=tables.sizes, chunk=chunk, steps=steps_in_all)
     # A ragged first chunk costs less than a whole one, and more than none.
     least = tables.unstored[pieces - 1] if is_ragged else None
     return list_improving(tables.unstored[pieces], tree, unit=unit, least=least)
@@ -333,8 +333,8 @@ def _segment_candidates(
             return tables.decide(part)
         return Decision(Choice.SEGMENTS, int(length[part.units]), int(count[part.units]))
 
-    whole = Part(Where.UNSTORED, problem.steps, tables.units)
-    tree = grow_tree(whole, decide, sizes=tables.sizes, chunk=chunk, steps=steps_in_all)
+    root = Part(Where.UNSTORED, problem.steps, tables.units)
+    tree = grow_tree(root, decide, sizes=tables.sizes, chunk=chunk, steps=steps_in_all)
     # A ragged first chunk costs less than a whole one.
     is_ragged = (steps_in_all or problem.steps) < problem.steps * chunk
     least = np.zeros_like(extra) if is_ragged else None

@@ -217,7 +217,7 @@ _LONG, _SUMS_FOR_A_LEVEL, _MOST_LEVELS = 8, 140_000, 64
 #: A question needs the same tables once for each objective, and a front for each budget. This many tables are
 #: kept, and more while all of them have no more entries than one table may have.
 _KEPT = 4
-#: The widest table of each problem, the one last used at the end.
+#: The widest table of each problem, the most recently used table last.
 _tables: OrderedDict[Any, Tables] = OrderedDict()
 _lock = Lock()
 
@@ -235,17 +235,17 @@ def cached_tables(problem: Problem, *, steps: int, units: int) -> Tables:
     is_alone &= not problem.cache_bytes
     with _lock:
         for key in (shared_key, exact_key) if is_alone else (shared_key,):
-            known = _tables.get(key)
-            if known is not None and known.units >= units:
+            cached = _tables.get(key)
+            if cached is not None and cached.units >= units:
                 _tables.move_to_end(key)
-                return known.narrow(units)
+                return cached.narrow(units)
         # After another budget at these costs, more are likely, and one table serves them all.
         is_alone &= all(key[:-1] != shared_key for key in _tables)
-        known = _find_narrower(**costs, units=units)
+        narrower = _find_narrower(**costs, units=units)
     costs |= {"units": units, "progress": problem.progress}
     tables = _fill_promising(**costs) if is_alone else None
     key = shared_key if tables is None else exact_key
-    tables = tables or Tables(**costs, known=known, kept=_tabulate_kept(**costs))
+    tables = tables or Tables(**costs, known=narrower, kept=_tabulate_kept(**costs))
     with _lock:
         _tables[key] = tables
         _tables.move_to_end(key)

@@ -167,7 +167,7 @@ class Tables(PartValues):
                 progress(t * t, last * last)
 
     def _keep(self, row: Values, name: Literal["local", "remote"], steps: int) -> None:
-        """Lower the values of some steps to those of the parts that keep the caches of these steps."""
+        """Lower the values of parts of ``steps`` steps to their values if they keep their caches."""
         if self.kept is not None and steps <= self.kept.steps:
             row = row[steps * self.kept.released :]
             np.minimum(row, getattr(self.kept, name)[steps, : len(row)], out=row)

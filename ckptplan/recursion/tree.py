@@ -228,10 +228,10 @@ def unfold(piece: Piece, decision: Decision, sizes: UnitSizes) -> list[tuple[Act
     """Return the items of ``reverse`` with their counts; of SEGMENTS, the second stands for all later ones."""
     if decision.choice is not Choice.SEGMENTS or decision.repeats < 3:
         return [(item, 1) for item in _reverse(piece, decision, sizes)]
-    others = decision.repeats - 1
+    later = decision.repeats - 1
     where, steps, units, _ = piece.part
-    two = Piece(Part(where, steps - (others - 1) * decision.length, units), piece.start)
-    times = (1, 1, others, others, 1, others, 1)
+    two = Piece(Part(where, steps - (later - 1) * decision.length, units), piece.start)
+    times = (1, 1, later, later, 1, later, 1)
     return list(zip(_reverse(two, decision._replace(repeats=2), sizes), times, strict=True))
 
 
@@ -242,15 +242,15 @@ def _is_possible(part: Part, decisions: Decisions) -> bool:
         return False
     (where, steps, units, cached), (choice, length, repeats) = part, decision
     # A state that was just written is not fetched at once, and caches that were just kept serve several runs.
-    written = decisions.get(part._replace(where=Where.REMOTE), decision)
-    kept = decisions.get(part._replace(cached=True), decision)
+    after_offload = decisions.get(part._replace(where=Where.REMOTE), decision)
+    after_keep = decisions.get(part._replace(cached=True), decision)
     return {
         Choice.TAPE: True,
         Choice.RECORD: length <= steps,
         Choice.FETCH: where is Where.REMOTE,
         Choice.ADVANCE: where is Where.LOCAL and 1 <= length < steps,
         Choice.CHECKPOINT: where is not Where.LOCAL,
-        Choice.OFFLOAD: where is Where.UNSTORED and written.choice is not Choice.FETCH,
+        Choice.OFFLOAD: where is Where.UNSTORED and after_offload.choice is not Choice.FETCH,
         Choice.SPLIT: where is not Where.UNSTORED and 1 <= length < steps,
         Choice.SPLIT_RECORD: where is not Where.UNSTORED and max(repeats, 1) < length <= steps,
         Choice.SEGMENTS: where is Where.UNSTORED
@@ -259,7 +259,7 @@ def _is_possible(part: Part, decisions: Decisions) -> bool:
         and 1 <= repeats * length < steps,
         Choice.KEEP: where is not Where.UNSTORED
         and not cached
-        and kept.choice not in (Choice.TAPE, Choice.RECORD, Choice.KEEP),
+        and after_keep.choice not in (Choice.TAPE, Choice.RECORD, Choice.KEEP),
     }[choice] and min(steps, units + 1) > 0
 
 

@@ -296,15 +296,15 @@ class _Machine:
             raise _BrokenLaw("a transfer moves at least one state, each once, or caches")
         if action.target is source:
             raise _BrokenLaw("a transfer moves states to the other tier")
-        held, others = (self.local, self.remote) if source is Tier.LOCAL else (self.remote, self.local)
+        origin, target = (self.local, self.remote) if source is Tier.LOCAL else (self.remote, self.local)
         for state in states:
-            if state not in held:
+            if state not in origin:
                 raise _BrokenLaw(f"a transfer finds its states: {state} is not stored there")
-            if state in others:
+            if state in target:
                 raise _BrokenLaw("nothing is stored twice in one tier")
         if caches is not None:
             self._check_caches(caches, source)
-        ready = max((held.pop(state) for state in states), default=0.0)
+        ready = max((origin.pop(state) for state in states), default=0.0)
         if source is Tier.LOCAL:
             self._write(action, states, caches)
         else:
@@ -321,13 +321,13 @@ class _Machine:
         if not 0 <= start < stop:
             raise _BrokenLaw("a range holds at least one step")
         self._count_caches()
-        held, others = self.caches, self.remote_caches
+        origin, target = self.caches, self.remote_caches
         if source is Tier.REMOTE:
-            held, others = others, held
-        missing = held.find_last_missing(start, stop)
+            origin, target = target, origin
+        missing = origin.find_last_missing(start, stop)
         if missing is not None:
             raise _BrokenLaw(f"a transfer finds its caches: that of step {missing} is not stored there")
-        if others.count(start, stop):
+        if target.count(start, stop):
             raise _BrokenLaw("nothing is stored twice in one tier")
 
     def _take_remote_caches(self, start: int, stop: int) -> float:

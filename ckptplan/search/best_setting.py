@@ -92,7 +92,7 @@ def find_best_setting(problem: BoxProblem, *, rival: Rival | None = None) -> Ans
 
 
 def _allow(cut: int) -> float:
-    """Return the share of the first key that may remain unproved after so many cuts.
+    """Return the share of the first key that may remain unproved after ``cut`` cuts.
 
     Boxes that could be better by less than a billionth are dropped, and ten times this after each further half
     of ``_EXACT_BOXES`` cuts.

@@ -77,7 +77,7 @@ class Question:
         return Limits(budget=self.budget, max_overhead=self.goal.max_overhead, base_seconds=self.base_seconds)
 
     def replace(self, **changes: Any) -> Question:
-        """Return the question with other values for its own fields or those of its goal."""
+        """Return the question with other values for its own fields or fields of its goal."""
         of_goal = {name: value for name, value in changes.items() if name in _GOAL_FIELDS}
         of_question = {name: value for name, value in changes.items() if name not in _GOAL_FIELDS}
         # No validation: a search changes the valid goal thousands of times.
@@ -96,7 +96,7 @@ class Question:
         return self._rank_by(self._prefer())
 
     def rank_until_settled(self) -> list[Answer]:
-        """Return what ``rank`` does, but search no strategy that is ``unsearched`` after the first answer."""
+        """Return the answers of ``rank``, but search no strategy that is ``unsearched`` after the first one."""
         return self._rank_by(
             self._prefer(), stops=lambda champion, strategy: strategy in self.unsearched(champion)
         )
@@ -207,7 +207,7 @@ class Question:
     ) -> Task:
         """Return the task of a solved strategy; with ``front``, its choice may prefer less memory to less time.
 
-        The workspace of chunks of several steps is charged to all schedules, but those of ``Task.single``.
+        The workspace of chunks of several steps is charged to all schedules, except in ``Task.single``.
         """
         limits = self.limits
         costs = self.costs if self.releases_caches(strategy) else self.costs.with_resident_caches
@@ -312,7 +312,7 @@ class Question:
         return [costs.resident_bytes + int(amount) for amount in amounts[amounts <= free]]
 
     def find_local_ends(self) -> tuple[int, int]:
-        """Return the least local memory of any plan, and that of the fastest one, in bytes of one unit.
+        """Return the local memory of the smallest plan, and of the fastest plan, in bytes of one unit.
 
         Closed forms give both ends; the least memory of solved strategies may be smaller.
         """

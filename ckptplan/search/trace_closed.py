@@ -216,7 +216,7 @@ def merge_fronts(fronts: Iterable[Front]) -> tuple[Front, Integers]:
     """Return the common front of several fronts, without parameters, and the origin of each point.
 
     The second result has shape (2, n): the index of the front, and of the point in it. Of points with equal
-    memory and time, the one with less remote memory is kept, then that of the earlier front.
+    memory and time, the one with less remote memory is kept, then the point of the earlier front.
     """
     keys = _empty_key(2)
     for place, front in enumerate(fronts):
@@ -408,7 +408,7 @@ class SeenPoints:
     """The points seen so far that may be on the front, and the least time within each amount of memory.
 
     Memory is counted in the levels of given budgets, or of a unit that divides states and tapes or, if that
-    makes too many levels, of a larger unit. The memory of points is rounded up and that of bounds down, so that
+    makes too many levels, of a larger unit. Memory is rounded up for points and down for bounds, so that
     no box is dropped wrongly.
     """
 

@@ -235,8 +235,8 @@ class ClosedForm(Strategy):
     def _count_all(self, *, low: Columns, high: Columns, costs: StepCosts, caches: bool = True) -> Counts:
         """Return the counts of actions and caches. If ``caches`` is false, caches take no memory.
 
-        The first sweep keeps the caches of the last K steps, and every later run keeps those of its steps. So
-        T - K steps run again in full once, however often they run.
+        The first sweep keeps the caches of the last K steps, and every later run keeps the caches of its steps.
+        So T - K steps run again in full once, however often they run.
         """
         counts = self.counts(low=low, high=high, steps=costs.steps)
         if OFFLOADED_STEPS in high:

@@ -120,11 +120,11 @@ class Optimal(Solved):
             return "offloaded"
         if CACHE_UNITS not in parameters:
             return "all"
-        kept = [split.steps for split in splits or () if split.choice is Choice.KEEP]
-        if not kept:
+        cached_lengths = [split.steps for split in splits or () if split.choice is Choice.KEEP]
+        if not cached_lengths:
             return "none"
         # The first decision is about the whole sequence.
-        return "all" if splits and max(kept) == splits[0].steps else "segment"
+        return "all" if splits and max(cached_lengths) == splits[0].steps else "segment"
 
     def find(self, task: Task) -> list[Family]:
         return [find_reread(task.costs, task.budget)]
@@ -240,7 +240,7 @@ class Optimal(Solved):
         ]
 
     def _find_alternatives(self, task: Task, built: list[Answer], *, without_remote: bool) -> Iterator[Answer]:
-        """Yield other legal schedules: that of the least memory, and some that need less remote memory.
+        """Yield other legal schedules: one of the least memory, and schedules that need less remote memory.
 
         Arguments:
             task: the schedule to find.

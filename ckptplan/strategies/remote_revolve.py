@@ -118,7 +118,7 @@ class RemoteRevolve(ClosedForm):
         """Return the fewest local checkpoints at a time in each box."""
 
     def transfers(self, point: Columns, *, costs: StepCosts) -> TransferTiming:
-        """Return when transfers are due: those of segments of one kind, then those of the other kind."""
+        """Return when transfers are due: of the segments of one kind, and then of the other kind."""
         parts = self.cut(point, steps=costs.steps)
         again, saves = parts.count_actions()
         pieces = ceil_div(parts.steps, parts.chunk)
@@ -155,7 +155,7 @@ class RemoteRevolve(ClosedForm):
 
 
 def _sum_recomputed(parts: Parts, recomputed: Integers) -> Integers:
-    """Return the steps that run again, saturated: those of each part, and one run of each segment."""
+    """Return the steps that run again: within each part, and in one run of each segment; saturated."""
     segments = parts.steps[1:] + recomputed[1:]
     rough = recomputed[0] + (parts.number * segments.astype(np.float64)).sum(axis=0)
     countable = rough < revolve.MOST

@@ -314,7 +314,7 @@ class Segmented(ClosedForm):
         turn = turn + gained * np.clip(stop - moved_steps, 0, kept * segment)
         second = np.maximum(0, stop - (moved_steps - np.maximum(0, messages - 1) * batch_steps))
         later = np.maximum(0, second - batch_steps)
-        # The first message is ragged. The one that was written last is read first.
+        # The first message is ragged. The message that was written last is read first.
         has_first, others = (messages > 1).astype(np.int64), np.maximum(messages - 2, 0)
         # The other messages whose steps all lack caches, and one message of which only some steps lack them.
         all_lacking = np.minimum(others, later // batch_steps)

@@ -117,7 +117,7 @@ class Solved(Strategy):
     def list_rungs(
         self, task: Task, *, is_beaten: IsBeaten, budgets: Sequence[int] | None = None
     ) -> Iterator[Rung] | None:
-        """Yield the schedules of all local budgets, or of ``budgets``: what ``solve`` returns for any of them.
+        """Yield the schedules that ``solve`` returns for all local budgets, or for each of ``budgets``.
 
         It may yield other schedules, too, and some may need more remote memory than there is. Schedules for
         which ``is_beaten`` is true may be left out. Returns None, unless overridden: the schedules of one
