@@ -125,5 +125,5 @@ class Case:
 
     @cached_property
     def spread(self) -> Workload:
-        """Return the workload with its times and its sizes per unit of the profile."""
+        """The workload with its times and its sizes per unit of the profile."""
         return self.timed.spread_over(self.profile.units)

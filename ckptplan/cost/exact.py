@@ -56,7 +56,7 @@ class Cost:
     remote_peak_bytes: Integers
 
     def take(self, places: npt.NDArray[Any]) -> Cost:
-        """Return the costs at some places, given as indices or as a mask."""
+        """Return the costs at ``places``, which are indices or a mask."""
         return Cost(**{name: column[places] for name, column in vars(self).items()})
 
     def within(self, budget: Budget) -> npt.NDArray[np.bool_]:

@@ -94,7 +94,7 @@ def find_ideal(operations: Operations, profile: HardwareProfile) -> dict[str, fl
     """
     peak = getattr(profile, name_peak(operations.dtype))
     rate, launch = profile.local_bytes_per_second, profile.launch_seconds
-    assert rate is not None and launch is not None  # noqa: S101, PT018 - the caller's promise
+    assert rate is not None and launch is not None  # noqa: S101, PT018 - callers check
     work = {
         "forward_seconds": (operations.forward_flops, operations.forward_bytes, operations.forward_kernels),
         "backward_seconds": (operations.backward_flops, operations.backward_bytes, operations.backward_kernels),

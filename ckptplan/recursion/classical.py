@@ -113,7 +113,7 @@ def _least_sum(rests: Values, heads: Values) -> float:
     return best
 
 
-#: A question needs the same tables once for each objective.
+#: A cache, as the search of each objective needs the same tables.
 _cached = lru_cache(maxsize=64)(SingleTape)
 
 
@@ -235,5 +235,5 @@ def _cached_single_tape(problem: Problem, slots: int) -> SingleTape:
 
 
 def clear_caches() -> None:
-    """Drop the tables of earlier questions, e.g. before a time measurement."""
+    """Drop the cached tables, e.g. before a time measurement."""
     _cached.cache_clear()

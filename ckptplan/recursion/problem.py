@@ -286,7 +286,7 @@ def as_family(candidates: Sequence[Candidate], costs: StepCosts) -> Family:
 
 @dataclass(frozen=True, kw_only=True)
 class SolvedProblem:
-    """Schedules to choose from, and the least seconds that any schedule within the budget adds."""
+    """Schedules to choose from, and a lower bound on the seconds that any schedule in the budget adds."""
 
     candidates: list[Candidate]
     least_extra: float

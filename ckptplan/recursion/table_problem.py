@@ -204,7 +204,7 @@ def list_price_bounds(problem: Problem) -> tuple[int, Values]:
 
 
 def prove_bound(problem: Problem) -> float:
-    """Return the least seconds that any schedule within the budget adds."""
+    """Return a lower bound on the seconds that any schedule within the budget adds."""
     unit, least = list_price_bounds(problem)
     place = problem.units * problem.unit // unit
     return max(problem.bound_by_memory(), float(least[place]) if len(least) else 0.0)
@@ -306,7 +306,7 @@ def _fill_promising(*, progress: Progress | None, **costs: Any) -> Tables | None
 
 
 def clear_caches() -> None:
-    """Drop the tables and bounds of earlier questions, e.g. before a time measurement."""
+    """Drop the cached tables and bounds, e.g. before a time measurement."""
     with _lock:
         _tables.clear()
     bound_by_prices.cache_clear()

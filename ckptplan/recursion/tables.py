@@ -60,7 +60,7 @@ class PartValues:
     progress: InitVar[Progress | None] = None
 
     def __post_init__(self, progress: Progress | None) -> None:
-        """Find the costs."""
+        """Fill in the least costs."""
         raise NotImplementedError
 
 
@@ -242,7 +242,7 @@ class Tables(PartValues):
 
 
 def choose_store(decide: Decide, part: Part) -> Decision:
-    """Return how the first state of a part is stored if a local copy was not found to be as cheap.
+    """Return how to store the first state of a part if a local copy was not found to be as cheap.
 
     A state that is written and fetched back at once costs as much as a local copy where s = w + l, and rounding
     tells them apart.

@@ -67,7 +67,7 @@ class UnitSizes(NamedTuple):
 Decisions: TypeAlias = Mapping[Part, Decision]
 Decide: TypeAlias = Callable[[Part], Decision]
 _LOCAL, _REMOTE = Tier.LOCAL, Tier.REMOTE
-#: The parameter of trees whose decisions are also about caches.
+#: The parameter of trees whose decisions also say which caches are kept.
 CACHE_UNITS = "cache_units"
 #: The steps whose caches move to remote memory in the first sweep, and come back; none if it is left out.
 OFFLOADED_STEPS = "offloaded_steps"

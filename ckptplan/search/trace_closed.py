@@ -62,7 +62,7 @@ _MOST_BOXES, COARSE, _COARSER = 400_000, 0.001, 4
 _MOST_EVALUATED = 2**24
 #: The ratio of neighbouring chunk sizes that a search at given budgets begins with.
 _NEAR = 1.01
-#: Up to so many steps, all chunk sizes are evaluated one by one.
+#: Up to this many steps, all chunk sizes are evaluated one by one.
 _LONG_LINE = 2**21
 #: Points are evaluated in lots of this size, which fit the cache.
 _LOT = 2**17
@@ -86,7 +86,7 @@ class Front:
         return len(self.seconds)
 
     def take(self, places: npt.NDArray[Any]) -> Front:
-        """Return the points at some places."""
+        """Return the points at the given indices."""
         return replace(
             self,
             local_peak_bytes=self.local_peak_bytes[places],
@@ -473,7 +473,7 @@ class SeenPoints:
         """Return the front of the points seen, and forget the points."""
         if not self._points:
             return ()
-        # There may be millions: no part is held twice.
+        # There may be millions of points, so free each column once it is joined.
         parts = [list(columns) for columns in zip(*self._points, strict=True)]
         self._points.clear()
         columns: list[npt.NDArray[Any]] = []

@@ -105,7 +105,7 @@ class ClosedForm(Strategy):
             name: value if name in SIZE_NAMES else min(value, steps) for name, value in parameters.items()
         }
         if clamped.get(CACHED_STEPS) == steps:
-            # The caches of all steps are kept unless this says otherwise.
+            # A plan without K keeps the caches of all steps.
             del clamped[CACHED_STEPS]
         return Parameters(clamped)
 
@@ -179,7 +179,7 @@ class ClosedForm(Strategy):
         steps, gained = costs.steps, costs.forward_seconds - costs.recompute_seconds
         drops = self.varies_caches(rule.choice)
         fewest = self.least_cached(low, steps=steps) if drops else np.full(1, steps, dtype=np.int64)
-        # A step that runs again as quickly without its cache needs none, but chunks grow by released ones.
+        # If caches save no time, no step needs one, unless chunks grow by the caches that are released.
         needs_none = drops and (rule.choice == "none" or (gained <= 0 and not self.grows_by_caches))
         largest = self.least_cached(high, steps=steps) if needs_none else np.full(1, steps, dtype=np.int64)
         is_point = self._is_point(low, high)

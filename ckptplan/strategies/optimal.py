@@ -167,7 +167,7 @@ class Optimal(Solved):
         extra = _bound_by_memory(costs, budget) if may_hide_transfers else first.least_extra
         least_seconds = costs.sweep_seconds + extra
         if len(fitting) == len(built) == 1 and not may_hide_transfers:
-            # The recursion charges each message, or there is none, and no limit of remote memory.
+            # Optimal if nothing can move, or if remote memory is unlimited and messages cost nothing.
             unlimited = budget.remote_bytes is None and not costs.message_seconds
             is_optimal = first.exact and (not room or unlimited)
             (best,) = fitting
@@ -344,7 +344,7 @@ class Optimal(Solved):
                     answers, played = self._simulate_some(solved, costs, is_beaten=is_beaten, most=remaining)
                     remaining -= played
                 elif remote and solved.exact and _ignores_messages(costs):
-                    # The same schedules at their full cost: none of the others is faster.
+                    # Solve with messages charged: these are the fastest schedules of one message a state.
                     priced = solve(replace(charged, free_bytes=free)) or solved
                     priced = priced if free_bytes is None else _keep_best(priced, free_bytes)
                     answers = self._price_all(priced, costs, is_beaten=is_beaten)
@@ -372,7 +372,7 @@ class Optimal(Solved):
         answers = list[Answer]()
         for candidate in solved.candidates:
             least = candidate.extra if candidate.least_extra is None else candidate.least_extra
-            # Sums in another order may differ.
+            # Sums in another order may differ by rounding.
             least = (costs.sweep_seconds + least) * (1 - SUM_ROUNDING)
             if not is_beaten(costs.resident_bytes + candidate.local_bytes, least):
                 answers.append(self.answer_with(candidate.build(), costs=costs, notes=solved.notes))
@@ -459,7 +459,7 @@ def _solve(
     if price:
         dearer = replace(problem.prices, write=problem.prices.write + price)
         problem = replace(problem, prices=dearer, effort=_LOWER_EFFORT[task.effort], front=False, alone=True)
-    # Imported where a strategy is solved: the registry imports each strategy of each command.
+    # Imported here for a fast start: every command imports every strategy, but few commands solve one.
     from ckptplan.recursion.solver import solve
 
     solved = solve(problem)
@@ -521,7 +521,7 @@ def _ignores_messages(costs: StepCosts) -> bool:
 def _make_problem(
     costs: StepCosts, budget: Budget, *, remote: bool, messages: bool = False, effort: str = "quick"
 ) -> Problem:
-    # Without caches, the value is a bound for all schedules, too.
+    # Without caches, the value that leaves messages out is also a bound for all schedules.
     ignored = _ignores_messages(costs) and not messages and not costs.cache_bytes
     message = 0.0 if ignored else costs.message_seconds
     buffers = 2 * costs.state_bytes if costs.overlaps_compute and remote else 0
@@ -554,7 +554,7 @@ def _offload(problem: Problem) -> Problem:
 
 
 def _bound_by_memory(costs: StepCosts, budget: Budget) -> float:
-    """Return the least seconds that any schedule adds, even if all its transfers are hidden."""
+    """Return a lower bound on the seconds that any schedule adds, even with all its transfers hidden."""
     return _make_problem(costs, budget, remote=False).bound_by_memory()
 
 

@@ -548,7 +548,7 @@ class Growing(Segmented):
         return growth.count_chunks(length, chunk=point["chunk_size"], cached=self.cached_within(length, point))
 
     def cached_within(self, length: Any, point: Mapping[str, Any]) -> Any:
-        """Return how many of the last steps of segments have their caches when these are run a last time."""
+        """Return how many last steps of a segment have caches when the segment runs for the last time."""
         return point.get(CACHED_STEPS, length)
 
     def check_names(self, parameters: Parameters) -> None:

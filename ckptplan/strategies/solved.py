@@ -93,7 +93,7 @@ class Solved(Strategy):
     parameter_names = ("block_size", "state_units", "tape_units", "local_units")
     is_closed_form = False
     always_regular = False
-    #: Whether its schedules may drop caches and release them; otherwise all caches count until the end.
+    #: Whether its schedules may drop and release caches; otherwise all caches count until the end of the run.
     knows_caches = False
     #: Whether it searches schedules that record each step by itself at costs of their own (``Task.single``).
     records_one_by_one = False
@@ -126,7 +126,7 @@ class Solved(Strategy):
         return None
 
     def has_schedule(self, task: Task) -> bool:
-        """Return whether ``solve`` finds a schedule for a task that limits the memory alone.
+        """Return whether ``solve`` finds a schedule for a task that limits only the memory.
 
         Searches call this many times: it builds no schedule and, if possible, fills no table.
         """
