@@ -241,9 +241,9 @@ def share_limit(limit: int, share: float) -> int:
 
 
 def are_decimal(like: float | None = None) -> bool:
-    """Return whether ``like`` was given in decimal units: it then has no more digits than in binary units.
+    """Return whether ``like``, or else the size of ``sizes_like``, was given in decimal units.
 
-    A size that is no whole number of kB, as '19.4 kB', must also have few digits.
+    It then has no more digits than in binary units, and few if it is no whole number of kB, as '19.4 kB'.
     """
     size = int(_LIKE.get() if like is None else like)
     digits = _count_digits(Decimal(size))

@@ -224,9 +224,9 @@ def complete_times(given: Mapping[str, float]) -> dict[str, tuple[float, str]]:
     """Return all times with their origin. Raises InputError if ``forward_seconds`` is not given."""
     if "forward_seconds" not in given:
         raise InputError(
-            "is missing, and the other times are for the same machine",
+            "is missing, but other times of the machine are given",
             field="forward_seconds",
-            accepted="a time above 0 s, from which those that are not given follow",
+            accepted="a time above 0 s; times that are not given are derived from it",
         )
     forward = given["forward_seconds"]
     follow = {
@@ -252,8 +252,8 @@ def _estimate_rounded(
     if missing:
         names = ", ".join(name.removeprefix("profile.") for name in missing)
         raise InputError(
-            f"{profile.name} has no {names}, which a profile may leave out, but which step times are estimated "
-            "from",
+            f"{profile.name} has no {names}. A profile may leave these fields out, but step times are "
+            "estimated from them",
             field="profile",
             value=profile.name,
             accepted=f"a profile with these fields, or times of your own: {Argument('forward_seconds')}",

@@ -418,7 +418,7 @@ def read_tree(parameters: Parameters, splits: Sequence[Split], *, steps: int) ->
             )
     if tree.count_offloaded() != moved:
         raise InputError(
-            f"is not {tree.count_offloaded()}, the steps whose caches move by the decisions",
+            f"is not {tree.count_offloaded()}, the number of steps whose caches the decisions move",
             field=OFFLOADED_STEPS,
             value=moved,
             accepted="the decisions that ckptplan wrote; make a new plan",

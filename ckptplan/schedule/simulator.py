@@ -142,7 +142,7 @@ class _Machine:
         self.frontier = 0
         #: The steps whose tapes, and whose caches, are in local memory.
         self.tapes, self.caches = StepSet(), StepSet()
-        #: Whether caches are counted. Until a run drops one, each step that awaits its reversal has one.
+        #: Whether caches are counted. Until a run drops a cache, all steps to be reversed have theirs.
         self.counts_caches = bool(costs.cache_bytes)
         #: State -> the time at which it is stored; for a state in transit, this time is in the future.
         self.local: dict[int, float] = {}

@@ -94,11 +94,11 @@ class ClosedForm(Strategy):
 
     def transfers(self, point: Columns, *, costs: StepCosts) -> TransferTiming:
         """Return when transfers are due at each point."""
-        raise NotImplementedError(f"{self.name} moves states and does not say when")
+        raise NotImplementedError(f"{self.name} moves states, but does not implement transfers")
 
     def bound_last_write(self, high: Columns) -> Integers:
         """Return the most states that the last write moves in each box."""
-        raise NotImplementedError(f"{self.name} moves states and does not bound how many")
+        raise NotImplementedError(f"{self.name} moves states, but does not implement bound_last_write")
 
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
         clamped = {

@@ -554,7 +554,7 @@ class Growing(Segmented):
     def check_names(self, parameters: Parameters) -> None:
         super().check_names(parameters)
         if CACHE_UNITS not in parameters and {CACHED_STEPS, OFFLOADED_STEPS} & set(parameters):
-            raise InputError("is missing: chunks grow by the caches that are released", field=CACHE_UNITS)
+            raise InputError("is missing: the length of chunks depends on it", field=CACHE_UNITS)
 
     def is_regular(self, parameters: Parameters, *, steps: int) -> bool:
         return parameters["chunk_size"] >= parameters.get(self.segment, steps)
