@@ -114,7 +114,7 @@ class InputError(CkptplanError, ValueError):
         return {
             "source": self.source,
             "field": self.field,
-            "value": None if self.value is None else _plain(self.value),
+            "value": None if self.value is None else _to_json(self.value),
             "accepted": self.accepted,
         }
 
@@ -236,7 +236,7 @@ def quote_value(value: object, *, limit: int = 60) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
-def _plain(value: object) -> object:
+def _to_json(value: object) -> object:
     """Return a value for JSON: short text and moderate integers unchanged, anything else quoted."""
     if isinstance(value, str) and len(value) <= 60:
         return value

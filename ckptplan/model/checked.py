@@ -66,12 +66,12 @@ def _check_text(value: str) -> str:
     return value
 
 
-def _whole(value: object) -> object:
+def _to_int(value: object) -> object:
     """Convert numpy integers to int; floats and booleans are refused later."""
     return value if isinstance(value, (bool, str)) or not hasattr(value, "__index__") else index(value)
 
 
-def _limit(value: object) -> int | None:
+def _to_limit(value: object) -> int | None:
     return None if value is None else units.parse_optional_bytes(value)
 
 
@@ -89,7 +89,7 @@ Seconds = Annotated[float, BeforeValidator(units.parse_seconds), Field(ge=0, le=
 #: An attosecond at least, so that ratios of times are finite.
 PositiveSeconds = Annotated[float, BeforeValidator(units.parse_seconds), Field(ge=1e-18, le=MAX_SECONDS)]
 #: Bytes; None, or 'unbounded' as text, means no limit.
-Limit = Annotated[Annotated[int, Field(ge=0, le=units.MAX_BYTES)] | None, BeforeValidator(_limit)]
+Limit = Annotated[Annotated[int, Field(ge=0, le=units.MAX_BYTES)] | None, BeforeValidator(_to_limit)]
 #: From one byte to an exabyte per second: no machine is faster, so a larger number is a typing error.
 Rate = Annotated[float, BeforeValidator(units.parse_rate), Field(ge=1, le=1e18)]
 #: At least one operation per second, and at most 10^24.
@@ -100,9 +100,9 @@ Share = Annotated[float, BeforeValidator(units.parse_fraction), Field(ge=0)]
 #: A share of local memory that is left free.
 Headroom = Annotated[float, BeforeValidator(units.parse_headroom), Field(ge=0, lt=1)]
 Watts = Annotated[float, Field(gt=0, le=1e12, strict=True)]
-Steps = Annotated[Annotated[int, Field(strict=True, ge=1, le=units.MAX_STEPS)], BeforeValidator(_whole)]
+Steps = Annotated[Annotated[int, Field(strict=True, ge=1, le=units.MAX_STEPS)], BeforeValidator(_to_int)]
 #: A count of units, neurons, layers or samples.
-Count = Annotated[Annotated[int, Field(strict=True, ge=1, le=10**9)], BeforeValidator(_whole)]
+Count = Annotated[Annotated[int, Field(strict=True, ge=1, le=10**9)], BeforeValidator(_to_int)]
 Name = Annotated[str, BeforeValidator(check_name)]
 #: Text that people write about a number or a job.
 Text = Annotated[str, Field(max_length=MOST_TEXT), AfterValidator(_check_text)]
@@ -244,7 +244,7 @@ class Described(CheckedModel):
 
     @model_validator(mode="after")
     def _origins_name_fields(self) -> Self:
-        known = self._numbered()
+        known = self._fields_with_origin()
         for field in getattr(self, self._origins):
             if field not in known:
                 raise InputError(
@@ -254,7 +254,7 @@ class Described(CheckedModel):
         return self
 
     @classmethod
-    def _numbered(cls) -> tuple[str, ...]:
+    def _fields_with_origin(cls) -> tuple[str, ...]:
         """Return the fields that can have an origin."""
         return tuple(cls.model_fields)
 

@@ -29,7 +29,7 @@ KIND = "ckptplan.plan"
 SCHEMA_VERSION: Literal[3] = 3
 
 
-def _parameters(value: object) -> Parameters:
+def _to_parameters(value: object) -> Parameters:
     if isinstance(value, Parameters):
         return value
     if not isinstance(value, dict):
@@ -49,7 +49,7 @@ class Provenance(MappingRecord):
 #: The integers that determine a schedule.
 ScheduleParameters = Annotated[
     Parameters,
-    BeforeValidator(_parameters),
+    BeforeValidator(_to_parameters),
     PlainSerializer(dict, return_type=dict[str, int]),
     WithJsonSchema({"type": "object", "additionalProperties": {"type": "integer", "minimum": 1}}),
 ]

@@ -66,7 +66,7 @@ class Source(ModelPart):
     )
 
     @model_validator(mode="after")
-    def _says_enough(self) -> Self:
+    def _has_source_or_assumption(self) -> Self:
         if self.grade == "X" and not self.assumption:
             raise InputError("grade X needs an assumption: what was assumed, and why")
         if self.grade != "X" and not self.source:
@@ -142,7 +142,7 @@ class HardwareProfile(Described):
 
     @model_validator(mode="before")
     @classmethod
-    def _needs_no_link_without_remote_memory(cls, data: Any) -> Any:
+    def _fill_in_unused_rates(cls, data: Any) -> Any:
         if not isinstance(data, dict) or not _is_zero_bytes(data.get("remote_bytes")):
             return data
         missing = [field for field in _RATES if data.get(field) is None]
@@ -167,7 +167,7 @@ class HardwareProfile(Described):
         return take_headroom(self.local_bytes, self.headroom)
 
     @classmethod
-    def _numbered(cls) -> tuple[str, ...]:
+    def _fields_with_origin(cls) -> tuple[str, ...]:
         """Return the fields that hold numbers, in the order of the model."""
         return NUMBERS
 

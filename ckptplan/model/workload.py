@@ -197,7 +197,7 @@ class Workload(Described):
     def _derive_sizes(cls, data: Any) -> Any:
         if not isinstance(data, dict) or data.get("network") is None:
             return data
-        network = _network(data["network"])
+        network = _to_network(data["network"])
         units = data.get("units")
         if not isinstance(units, int) or isinstance(units, bool) or units < 1:
             raise InputError(
@@ -356,7 +356,7 @@ def _check_sizes(sizes: dict[str, int], network: Network, *, units: int) -> None
             )
 
 
-def _network(value: object) -> Network:
+def _to_network(value: object) -> Network:
     if isinstance(value, Network):
         return value
     if not isinstance(value, dict):

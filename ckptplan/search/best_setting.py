@@ -43,7 +43,7 @@ _FEW_POINTS = 8_192
 #: early and prune other boxes.
 _AT_ONCE = 2_048
 #: If more cuts are needed, thousands of settings agree to many digits, as at a knee where the front follows its
-#: own chord. Only this case can affect the answer, by a gap that is reported (``_allow``).
+#: own chord. Only this case can affect the answer, by a gap that is reported (``_allowed_gap``).
 _EXACT_BOXES = 40_000
 
 
@@ -77,7 +77,7 @@ def find_best_setting(problem: BoxProblem, *, rival: Rival | None = None) -> Ans
         # Drop every box with bound(B) >= cost(x*).
         alive = is_below(keys, best)
         if best is not None and cut > _EXACT_BOXES:
-            near = alive & (keys[0] >= best[0] - _allow(cut) * abs(best[0]))
+            near = alive & (keys[0] >= best[0] - _allowed_gap(cut) * abs(best[0]))
             least = min(least, float(np.min(keys[0][near].astype(np.float64), initial=np.inf)))
             alive &= ~near
         chosen = np.flatnonzero(alive)
@@ -91,7 +91,7 @@ def find_best_setting(problem: BoxProblem, *, rival: Rival | None = None) -> Ans
     return None if best is None or best is beaten else _make_answer(best, least, problem)
 
 
-def _allow(cut: int) -> float:
+def _allowed_gap(cut: int) -> float:
     """Return the share of the first key that may remain unproved after ``cut`` cuts.
 
     Boxes that could be better by less than a billionth are dropped, and ten times this after each further half

@@ -93,12 +93,12 @@ class Question:
 
         The first is the simplest that no other beats by more than the resolution (``search/objective.py``).
         """
-        return self._rank_by(self._prefer())
+        return self._rank_by(self._preference())
 
     def rank_until_settled(self) -> list[Answer]:
         """Return the answers of ``rank``, but search no strategy that is ``unsearched`` after the first one."""
         return self._rank_by(
-            self._prefer(), stops=lambda champion, strategy: strategy in self.unsearched(champion)
+            self._preference(), stops=lambda champion, strategy: strategy in self.unsearched(champion)
         )
 
     def rank_quickest(self) -> list[Answer]:
@@ -110,7 +110,7 @@ class Question:
         if self.goal.objective != "time":
             return self.rank_until_settled()
         return self._rank_by(
-            self._prefer(),
+            self._preference(),
             stops=lambda champion, strategy: strategy in self.unsearched(champion),
             find_rival=lambda champion, _: None if champion is None else _take_at_most(champion.key[0]),
         )
@@ -141,7 +141,7 @@ class Question:
         It is the first that ``rank`` returns, but faster to find: strategies that cannot win are not fully
         searched.
         """
-        return self._find_first(self._prefer())
+        return self._find_first(self._preference())
 
     def best_below(self, seconds: float) -> Answer | None:
         """Return the answer of ``best`` if some answer takes at most ``seconds``; otherwise an answer or None.
@@ -150,7 +150,7 @@ class Question:
         the way to the first answer is slower than the next one by at most the resolution.
         """
         longest = seconds / (1 - self.resolution) ** len(self.strategies)
-        return self._find_first(self._prefer(), rival=_take_at_most(longest))
+        return self._find_first(self._preference(), rival=_take_at_most(longest))
 
     def faster_than(self, seconds: float) -> Answer | None:
         """Return the fastest answer, whatever the resolution; None if none takes less than ``seconds``."""
@@ -185,10 +185,10 @@ class Question:
         return (
             closed._find_first(Preference(objective=least_memory)) is not None
             or (by_time is not None and by_time._find_first(Preference(objective=least_time)) is not None)
-            or self._solves()
+            or self._has_solved_schedule()
         )
 
-    def _solves(self) -> bool:
+    def _has_solved_schedule(self) -> bool:
         """Return whether a solved strategy has a schedule within the memory."""
         return any(
             strategy.has_schedule(
@@ -340,7 +340,7 @@ class Question:
         least = answer.key[0]
         return float(overhead(least, self.base_seconds)) if limit == "max_overhead" else least
 
-    def _prefer(self) -> Preference:
+    def _preference(self) -> Preference:
         return Preference(objective=self._choose_objective(), resolution=self.resolution)
 
     def _choose_objective(self) -> Objective:
