@@ -70,8 +70,8 @@ def optimize(
         progress: called with the work done and the total work.
         command: recorded in the plan's provenance.
 
-    If the times of several plans cannot be told apart (0.1 %, or the uncertainty of a calibration up to 1 %),
-    the simplest is returned. Its ``estimate_basis`` names the predicted quickest (docs/finding-optima.md).
+    If several plans are equally fast within 0.1 %, or the uncertainty of a calibration up to 1 %, the simplest
+    is returned. Its ``estimate_basis`` names the strategy predicted to be quickest (docs/finding-optima.md).
 
     Raises InputError, and Infeasible (need, have, binding limit, verified suggestions).
     """
@@ -162,9 +162,8 @@ def rank_strategies(
 
     ``strategies`` narrows the search; the goal of the plans still names all that were compared. Unless
     ``every`` strategy has to be searched, the search ends once no other strategy can be quicker than a plan. If
-    ``only_best`` is needed, the search of a slower strategy ends early. With
-    ``keeps_best``, Ctrl-C ends the search with the answers so far, and the ranking is ``interrupted``. Raises
-    InputError.
+    ``only_best`` is needed, the search of a slower strategy ends early. With ``keeps_best``, Ctrl-C ends the
+    search with the answers so far, and the ranking is ``interrupted``. Raises InputError.
     """
     question = request.question().replace(interruptions=[] if keeps_best else None)
     if strategies is not None:

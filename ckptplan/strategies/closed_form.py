@@ -137,7 +137,7 @@ class ClosedForm(Strategy):
         """Return the choices of caches to search, one after another, for the choice of a caller.
 
         Caches that move need a search of their own. If moving a cache takes longer than running a step in full,
-        it is made only for a caller that asks for it.
+        this search is made only if the caller asks for it.
         """
         moving = costs.cache_write_seconds + costs.cache_read_seconds
         gains = costs.overlaps_compute or costs.recompute_seconds + moving < costs.forward_seconds
