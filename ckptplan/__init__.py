@@ -11,7 +11,7 @@ from importlib import import_module
 from ckptplan.model.display import register_display
 from ckptplan.version import __version__
 
-#: As typing's; importing typing takes as long as all else that happens before Ctrl-C is heeded.
+#: In place of typing's: importing typing would double the time until the program handles Ctrl-C.
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
@@ -99,16 +99,16 @@ _PUBLIC = {
     "ckptplan.studies.sensitivity": ("sensitivity",),
     "ckptplan.studies.sweep": ("SweepResult", "sweep"),
 }
-_HOMES = {name: module for module, names in _PUBLIC.items() for name in names}
+_MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first use, so that ``ckptplan --help`` does not load numpy."""
-    if name not in _HOMES:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'ckptplan' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
+    value = getattr(import_module(_MODULE_OF[name]), name)
     if hasattr(value, "model_rebuild"):
-        # A model that is not built yet has no signature that help could show.
+        # pydantic builds models on first use, but help() needs their signature before that.
         value.model_rebuild()
     globals()[name] = value
     return value
@@ -118,7 +118,7 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-# What shows results is imported when a notebook or a caller asks for it.
+# The modules that show results are imported when a notebook or a caller asks for them.
 register_display(
     show_as_html=lambda result: import_module("ckptplan.report").show_as_html(result),
     plot=lambda result, target: import_module("ckptplan.report.plots").plot_result(result, target),

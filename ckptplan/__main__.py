@@ -22,15 +22,15 @@ def main() -> None:
         # If Ctrl-C came while exec() ran text, as dataclasses run it, Python remembers that until exec() runs
         # again, and `python -m ckptplan` would end by the signal in place of exit code 130.
         exec("")  # noqa: S102
-        ended = sys.exc_info()[1]
-        if "jaxlib" in sys.modules and isinstance(ended, SystemExit):
-            _exit_without_finalizing(ended.code)
+        exception = sys.exc_info()[1]
+        if "jaxlib" in sys.modules and isinstance(exception, SystemExit):
+            _exit_without_finalizing(exception.code)
 
 
 def _exit_without_finalizing(code: object) -> None:
     """Run the exit handlers, and end the process without finalizing the interpreter.
 
-    Threads of JAX that still run crash while Python finalizes, and its libraries report objects that are
+    JAX threads that still run crash while Python finalizes, and the libraries of JAX report objects that are
     still alive as leaks.
     """
     import atexit

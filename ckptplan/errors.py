@@ -24,7 +24,7 @@ class CkptplanError(Exception):
         return {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the message and all attributes, for other processes; what cannot be pickled, as its text."""
+        """Pickle the message and the attributes; values that cannot be pickled become text."""
         state = {name: _make_picklable(value) for name, value in vars(self).items()}
         return _restore, (type(self), self.args), state
 
@@ -33,9 +33,9 @@ Kind = TypeVar("Kind", bound=CkptplanError)
 
 
 def _restore(kind: type[Kind], args: tuple[Any, ...]) -> Kind:
-    """Return an error with a message; its attributes follow."""
-    # Constructors take the parts of a message, which is made already. The built-in error among the bases whose
-    # memory the object has makes it without them.
+    """Return an error with its message; pickle sets the other attributes afterwards."""
+    # The constructors take the parts of a message, but here the message is complete. So ``__new__`` of the
+    # first built-in exception among the bases makes the object, without a constructor.
     base: type[BaseException] = kind
     while base.__module__ != "builtins":
         base = base.__base__  # type: ignore[assignment]
@@ -59,7 +59,7 @@ _LONGEST_FIELD = 200
 
 
 def _shorten(field: str | None) -> str | None:
-    """Return the name of a field: a misspelled one is named as the file names it, which may take megabytes."""
+    """Return the name of a field, cut to 200 characters: a misspelled name in a file may take megabytes."""
     return field if field is None or len(field) <= _LONGEST_FIELD else f"{field[:_LONGEST_FIELD]}..."
 
 
@@ -103,31 +103,31 @@ class InputError(CkptplanError, ValueError):
     ) -> InputError:
         """Return the same error with its context: the file, the path into a document, or another field."""
         path = field or ".".join(part for part in (prefix, self.field) if part) or None
-        # Kinds of it are made in ways of their own, and hold more.
+        # Subclasses have other constructors and more attributes, so copy all attributes.
         restored: InputError = _restore(type(self), ())
         vars(restored).update(vars(self), field=_shorten(path), source=source or self.source)
         restored.args = (restored._text(),)
         return restored
 
     def details(self) -> dict[str, Any]:
-        """Return source, field, value and what is accepted."""
+        """Return source, field, value and the accepted values."""
         return {
             "source": self.source,
             "field": self.field,
-            "value": None if self.value is None else _plain(self.value),
+            "value": None if self.value is None else _to_json(self.value),
             "accepted": self.accepted,
         }
 
 
 def refuse(value: object, fault: str, **context: str | None) -> InputError:
-    """Return the error for a value, which its message quotes: "'x' is not a step".
+    """Return an InputError whose message quotes the value: "'x' is not a step".
 
     ``context`` is ``field``, ``accepted`` and ``source``, as in ``InputError``.
     """
     return InputError(f"{quote_value(value)} {fault}", value=value, **context)
 
 
-class MissingExtra(CkptplanError, ImportError):  # noqa: N818 - what it is, not what it says
+class MissingExtra(CkptplanError, ImportError):  # noqa: N818 - the name is part of the interface
     """A required package is missing; one of ckptplan's extras installs it."""
 
     exit_code = 2
@@ -189,7 +189,7 @@ class Infeasible(CkptplanError):  # noqa: N818 - the name is part of the interfa
 
 
 class PlanMismatch(UserWarning):
-    """A plan was made for other sizes of a state or of a tape than those of the cell that it runs."""
+    """The cell that a plan runs has states or tapes of other sizes than the plan was made for."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -200,26 +200,26 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     sought = word[:100].casefold()
     same = [name for name in words if name.casefold() == sought]
     longer = [name for name in words if len(word) > 2 and name.casefold().startswith(sought)]
-    # Names are put together, as 'nvidia-h100-sxm': who types a part of one knows what is meant.
+    # Names have parts, as 'nvidia-h100-sxm', and a user may type only one part.
     inside = [name for name in words if len(word) > 2 and sought in name.casefold()]
     close = same or longer or inside or difflib.get_close_matches(word[:100], words, n=1, cutoff=0.5)
     if not close:
-        # A part that is misspelled, as 'h10'.
+        # The user may have misspelled one part, as 'h10'.
         parts = {part: name for name in words for part in name.casefold().split("-") if len(part) > 2}
         close = [parts[part] for part in difflib.get_close_matches(sought, parts, n=1, cutoff=0.7)]
     return f" Did you mean {' or '.join(map(repr, close[:3]))}?" if close else ""
 
 
 def refuse_arguments(unknown: Iterable[str], function: Callable[..., object]) -> None:
-    """Raise InputError for the first of some names that are no arguments of a function.
+    """Raise InputError for the first name in ``unknown``, none of which is an argument of ``function``.
 
-    The message suggests the keyword-only argument that is spelled most alike, and lists all of them.
+    The message suggests the keyword-only argument with the closest spelling, and lists all arguments.
     """
     for name in unknown:
         from inspect import Parameter, signature  # start-up does not need it
 
         parameters = signature(function).parameters.values()
-        known = sorted(each.name for each in parameters if each.kind is Parameter.KEYWORD_ONLY)
+        known = sorted(parameter.name for parameter in parameters if parameter.kind is Parameter.KEYWORD_ONLY)
         problem = f"is not an argument of {getattr(function, '__name__', function)}.{did_you_mean(name, known)}"
         raise InputError(problem, field=name, accepted=", ".join(known))
 
@@ -236,7 +236,7 @@ def quote_value(value: object, *, limit: int = 60) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
-def _plain(value: object) -> object:
+def _to_json(value: object) -> object:
     """Return a value for JSON: short text and moderate integers unchanged, anything else quoted."""
     if isinstance(value, str) and len(value) <= 60:
         return value

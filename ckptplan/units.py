@@ -61,8 +61,8 @@ def parse_bytes(value: object) -> int:
     """Return a size in bytes. Raises InputError for an unknown unit or a fraction of a byte."""
     number = _parse(value, units=_BYTE_UNITS, accepted=ACCEPTED_BYTES)
     if number != number.to_integral_value():
-        say = "less than one" if 0 < number < 1 else f"not a whole number of bytes; say {math.floor(number)}"
-        raise refuse(value, f"is {number:f} B, {say}", accepted=ACCEPTED_BYTES)
+        fault = "less than one" if 0 < number < 1 else f"not a whole number of bytes; say {math.floor(number)}"
+        raise refuse(value, f"is {number:f} B, {fault}", accepted=ACCEPTED_BYTES)
     if abs(number) > MAX_BYTES:
         raise refuse(value, "is too large", accepted="sizes up to 2**62 bytes")
     return int(number)
@@ -121,9 +121,9 @@ def parse_optional_bytes(value: object) -> int | None:
 
 
 def parse_limit(value: object, *, field: str, or_else: str = "") -> int:
-    """Return a limit of memory in bytes. Raises InputError for the argument ``field``, also unless positive.
+    """Return a memory limit in bytes. Raises InputError that names ``field``, also if it is not positive.
 
-    ``or_else`` says what else is accepted, as ", or 'auto'".
+    ``or_else`` names another accepted value for the message, as ", or 'auto'".
     """
     try:
         limit = parse_bytes(value)
@@ -157,7 +157,7 @@ def _parse(value: object, *, units: Mapping[str, Decimal], accepted: str) -> Dec
     return Decimal(number) * units.get(unit, Decimal(1))
 
 
-#: Units by their words.
+#: Word -> the unit that it means.
 _WORDS = {
     "byte": "B",
     "day": "d",
@@ -189,15 +189,15 @@ def _finite(value: object, number: Decimal) -> float:
     return result
 
 
-#: A size with a fraction of a kB was given in kB if it has at most so many digits.
+#: A size that is no whole number of kB counts as given in kB if it has at most this many digits.
 _MOST_DIGITS = 4
-#: The size in whose units others are written (``sizes_like``).
+#: The size that decides whether messages use decimal or binary units (``sizes_like``).
 _LIKE: ContextVar[float] = ContextVar("like", default=0)
 
 
 @contextmanager
 def sizes_like(size: float | None) -> Iterator[None]:
-    """Write sizes within in units like those of a size that the user gave: in MB beside '2 MB'.
+    """Within the block, write sizes in the units of a size that the user gave: in MB if it was '2 MB'.
 
     None leaves the units as they are.
     """
@@ -209,9 +209,9 @@ def sizes_like(size: float | None) -> Iterator[None]:
 
 
 def format_bytes(value: float, *, like: float | None = None) -> str:
-    """Format a size in binary units: '609.4 KiB'; in decimal ones beside a size ``like`` '200 kB'.
+    """Format a size in binary units, as '609.4 KiB', or in decimal ones if ``like`` is: '200 kB'.
 
-    Without ``like``, the size of ``sizes_like`` counts.
+    Without ``like``, the size given to ``sizes_like`` decides.
     """
     if are_decimal(like):
         return _scaled(value, base=1000, units=_DECIMAL)
@@ -219,9 +219,9 @@ def format_bytes(value: float, *, like: float | None = None) -> str:
 
 
 def format_limit(least: int, *, like: int) -> str:
-    """Return at least so many bytes as text that ``parse_bytes`` reads: '44.5 kB', or '43.5 KiB'.
+    """Format a size, rounded up from ``least`` bytes, as text for ``parse_bytes``: '44.5 kB' or '43.5 KiB'.
 
-    Units are those of a size ``like`` it. What is rounded up is less than 3 %.
+    The units are those of ``like``. Rounding adds less than 3 %.
     """
     if are_decimal(like):
         unit = 10 ** max(0, len(str(least)) - 3)
@@ -233,7 +233,7 @@ def format_limit(least: int, *, like: int) -> str:
 
 
 def share_limit(limit: int, share: float) -> int:
-    """Return a share of a limit in bytes, rounded down by at most 1 %, which is shown in the same units."""
+    """Return a share of a limit in bytes, rounded down by at most 1 %, so that it prints in the same units."""
     part = max(1, int(limit * share))
     unit = 10 ** max(0, len(str(part)) - 3)
     # Fewer than 1,000 bytes are no decimal unit.
@@ -241,9 +241,9 @@ def share_limit(limit: int, share: float) -> int:
 
 
 def are_decimal(like: float | None = None) -> bool:
-    """Return whether sizes are in decimal units: ``like`` was probably given so, as it takes no more digits.
+    """Return whether ``like``, or else the size of ``sizes_like``, was given in decimal units.
 
-    A size that is no whole number of kB, as '19.4 kB', needs to have few digits to count as given.
+    It then has no more digits than in binary units, and few if it is no whole number of kB, as '19.4 kB'.
     """
     size = int(_LIKE.get() if like is None else like)
     digits = _count_digits(Decimal(size))

@@ -1,4 +1,4 @@
-"""Text for people: arguments as keywords or options, and other people's text as nothing but text."""
+"""Writes arguments as Python keywords or command-line options, and escapes control characters in text."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def find_control(text: str) -> str | None:
 
 
 def escape_controls(text: str) -> str:
-    r"""Return a text that only shows characters: "\x1b" in place of the one that begins a colour."""
+    r"""Return a text with each control character replaced by its escape, as "\x1b" for ESC."""
     return _CONTROLS.sub(lambda control: ascii(control[0])[1:-1], text)
 
 
 def put_on_one_line(text: str) -> str:
-    """Return a text without controls, and with its ends of lines and tabs escaped, too."""
+    """Return a text with control characters, ends of lines and tabs replaced by their escapes."""
     return escape_controls(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
@@ -54,16 +54,16 @@ def _as_keyword(argument: Argument) -> str:
     return f"{argument.name}={'' if argument.value is None else repr(argument.value)}"
 
 
-#: How this process words arguments: its user writes Python, unless a command line runs.
+#: How this process writes arguments: as Python keywords, unless a command line runs.
 _put_into_words: Wording = _as_keyword
 
 
 @contextmanager
 def arguments_as(wording: Wording) -> Iterator[None]:
-    """Put all arguments of texts that are made within into words by ``wording``, in this process."""
-    global _put_into_words  # noqa: PLW0603 - who reads the texts of a process is a fact of the process
-    before, _put_into_words = _put_into_words, wording
+    """Within the block, let ``wording`` write each ``Argument`` that becomes text in this process."""
+    global _put_into_words  # noqa: PLW0603 - one user reads all messages of a process
+    previous, _put_into_words = _put_into_words, wording
     try:
         yield
     finally:
-        _put_into_words = before
+        _put_into_words = previous

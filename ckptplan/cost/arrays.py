@@ -14,8 +14,8 @@ Quantity: TypeAlias = "int | float | npt.NDArray[Any]"
 #: Share by which sums of the same few terms may differ if they are formed in another order: some thousand times
 #: the spacing of floats, 2.2e-16.
 SUM_ROUNDING = 1e-12
-#: Share by which times may differ that are counted in two ways, as action by action and by a closed form:
-#: sums of up to millions of terms.
+#: Share by which a time may differ if it is counted in two ways (action by action, and by a closed form): both
+#: are sums of up to millions of terms.
 COUNT_ROUNDING = 1e-9
 
 

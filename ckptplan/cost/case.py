@@ -12,7 +12,7 @@ from ckptplan.model.step_costs import StepCosts
 from ckptplan.model.workload import ACTION_TIMES, TIMES, Workload
 from ckptplan.units import format_count
 
-#: The sizes of a workload that are those of an action.
+#: The sizes of a workload that ``StepCosts`` takes over.
 _SIZES = ("state_bytes", "tape_bytes", "cache_bytes")
 
 
@@ -63,8 +63,8 @@ class Case:
     def resident_parts(self) -> dict[str, int]:
         """The parts of ``costs.resident_bytes`` by name, the largest first; parts of no bytes are left out.
 
-        A network tells inputs from spikes and weights from code. Sizes that were measured or given as
-        numbers do not, and neither do the names of their parts.
+        Only a network tells inputs from spikes and weights from code. If sizes were measured or given as
+        numbers, the names of their parts are joint ones.
         """
         job, units = self.spread, self.profile.units
         network, of_all_steps = job.network, job.resident_bytes_per_step * job.steps
@@ -102,7 +102,7 @@ class Case:
 
     def with_workload(self, **changes: Any) -> Case:
         """Return the case with other numbers of the workload. Raises InputError."""
-        # Estimated times stay as they are where others are replaced: they are this machine's.
+        # If a time is replaced, the other times stay as estimated for this machine.
         timed = self.timed if set(changes) & {*TIMES, *ACTION_TIMES} else self.workload
         return Case(workload=timed.replace_numbers(**changes), profile=self.profile)
 
@@ -125,5 +125,5 @@ class Case:
 
     @cached_property
     def spread(self) -> Workload:
-        """Return the workload with its times and its sizes per unit of the profile."""
+        """The workload with its times and its sizes per unit of the profile."""
         return self.timed.spread_over(self.profile.units)

@@ -15,7 +15,7 @@ from ckptplan.model.prediction import Totals
 from ckptplan.model.step_costs import StepCosts
 
 
-def _nothing() -> Integers:
+def _zero() -> Integers:
     return np.zeros(1, dtype=np.int64)
 
 
@@ -23,28 +23,28 @@ def _nothing() -> Integers:
 class Counts:
     """How often each action occurs, and how much is stored at the peak.
 
-    Arrays of shape (n,), with one entry per parameter setting, or (1,) where they are all equal. Those that are
-    not given are 0. ``messages`` counts both directions; ``largest_message`` is the number of states in the
-    largest message, and ``moving_caches`` of how many steps it has the caches. A checkpoint waits for these in
-    local memory. All ``offloaded_caches`` are in remote memory at a time.
+    Arrays of shape (n,), with one entry per parameter setting, or (1,) if all are equal. Counts that are not
+    given are 0. ``messages`` counts both directions; ``largest_message`` is the number of states in the
+    largest message, and ``moving_caches`` is the number of steps whose caches it moves. A checkpoint waits for
+    these caches in local memory. All ``offloaded_caches`` are in remote memory at a time.
     """
 
     recomputed_steps: Integers
-    recomputed_without_cache: Integers = field(default_factory=_nothing)
-    remote_writes: Integers = field(default_factory=_nothing)
-    remote_reads: Integers = field(default_factory=_nothing)
-    offloaded_caches: Integers = field(default_factory=_nothing)
-    messages: Integers = field(default_factory=_nothing)
-    advances: Integers = field(default_factory=_nothing)
+    recomputed_without_cache: Integers = field(default_factory=_zero)
+    remote_writes: Integers = field(default_factory=_zero)
+    remote_reads: Integers = field(default_factory=_zero)
+    offloaded_caches: Integers = field(default_factory=_zero)
+    messages: Integers = field(default_factory=_zero)
+    advances: Integers = field(default_factory=_zero)
     chunks: Integers
-    local_saves: Integers = field(default_factory=_nothing)
-    local_loads: Integers = field(default_factory=_nothing)
-    largest_message: Integers = field(default_factory=_nothing)
+    local_saves: Integers = field(default_factory=_zero)
+    local_loads: Integers = field(default_factory=_zero)
+    largest_message: Integers = field(default_factory=_zero)
     tapes: Integers
-    caches: Integers = field(default_factory=_nothing)
-    moving_caches: Integers = field(default_factory=_nothing)
-    local_checkpoints: Integers = field(default_factory=_nothing)
-    remote_checkpoints: Integers = field(default_factory=_nothing)
+    caches: Integers = field(default_factory=_zero)
+    moving_caches: Integers = field(default_factory=_zero)
+    local_checkpoints: Integers = field(default_factory=_zero)
+    remote_checkpoints: Integers = field(default_factory=_zero)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class Cost:
     remote_peak_bytes: Integers
 
     def take(self, places: npt.NDArray[Any]) -> Cost:
-        """Return the costs at some places, given as indices or as a mask."""
+        """Return the costs at ``places``, which are indices or a mask."""
         return Cost(**{name: column[places] for name, column in vars(self).items()})
 
     def within(self, budget: Budget) -> npt.NDArray[np.bool_]:
@@ -79,7 +79,7 @@ def cost_of(totals: Totals) -> Cost:
 
 
 def join_costs(costs: Sequence[Cost]) -> Cost:
-    """Return at least one group of costs as one."""
+    """Concatenate one or more groups of costs."""
     return Cost(**{name: np.concatenate([vars(cost)[name] for cost in costs]) for name in vars(costs[0])})
 
 

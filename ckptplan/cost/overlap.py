@@ -41,7 +41,7 @@ class TransferTiming:
     """When transfers are due: groups of messages, and the seconds of compute after them, without any wait.
 
     ``writes`` are followed by the compute until the next write, the ``turn`` is the last write, followed by the
-    compute until its own state is read first, and ``reads`` are followed by compute that needs what they bring.
+    compute until its own state is read first, and ``reads`` are followed by compute that needs their states.
     """
 
     writes: tuple[Transfers, ...]
@@ -50,7 +50,7 @@ class TransferTiming:
 
 
 def overlapped_seconds(timing: TransferTiming, *, counts: Counts, costs: StepCosts) -> npt.NDArray[np.float64]:
-    """Return the time of one batch in seconds: what compute takes, and what it waits for.
+    """Return the seconds of one batch: compute, and the waits of compute for transfers.
 
     With n messages of a group, w and r the seconds of writing and of reading one, c those of the compute that
     hides it, and x+ for max(0, x), compute waits
@@ -86,7 +86,7 @@ def overlapped_seconds(timing: TransferTiming, *, counts: Counts, costs: StepCos
 
 
 def wait_for(transfer: Quantity, compute: Quantity) -> Seconds:
-    """Return how long compute waits for a transfer that takes longer than what is computed meanwhile."""
+    """Return the seconds by which a transfer takes longer than the compute that overlaps it; at least 0."""
     waits: Seconds = np.maximum(0.0, transfer - compute)
     return waits
 
@@ -102,13 +102,13 @@ def least_overlapped_seconds(
         last_states: the most states that the last write moves, of shape (n,).
         last_caches: the most steps whose caches the last write moves, of shape (n,).
 
-    Only the forward sweep runs before that write starts, and no read ends before it has. With B the compute of
-    reversing all steps, w and r the times of the message that is written last and read first, W and R those of
-    all writes and all reads,
+    Only the forward sweep runs before the last write starts, and no read ends before it. With B the compute
+    of reversing all steps, w and r the times of the message that is written last and read first, W and R those
+    of all writes and all reads,
 
         seconds >= max(T f + R - r, W - w + B, W + R, all compute)
 
-    The first two are close where only writes, or only reads, are hidden.
+    The first two terms are close if only writes, or only reads, are hidden.
     """
     messages = 0.5 * counts.messages
     writes = (
@@ -121,12 +121,12 @@ def least_overlapped_seconds(
         + counts.offloaded_caches * costs.cache_read_seconds
         + messages * costs.message_seconds
     )
-    # W - w and R - r: that message is the largest.
-    others = np.maximum(0, counts.remote_writes - last_states)
+    # W - w and R - r: the last write is assumed to be as large as it can be.
+    other_states = np.maximum(0, counts.remote_writes - last_states)
     other_caches = np.maximum(0, counts.offloaded_caches - last_caches)
     latency = np.maximum(0.0, messages - 1) * costs.message_seconds
     # Nothing is recorded, loaded or run again before the last write starts.
-    after = (
+    reversal = (
         costs.steps * (costs.record_overhead_seconds + costs.backward_seconds)
         + costs.again_seconds(counts)
         + counts.chunks * costs.chunk_seconds
@@ -134,10 +134,10 @@ def least_overlapped_seconds(
     )
     bounds: list[Quantity] = [
         costs.steps * costs.forward_seconds
-        + others * costs.read_seconds
+        + other_states * costs.read_seconds
         + other_caches * costs.cache_read_seconds
         + latency,
-        others * costs.write_seconds + other_caches * costs.cache_write_seconds + latency + after,
+        other_states * costs.write_seconds + other_caches * costs.cache_write_seconds + latency + reversal,
         writes + reads,
     ]
     # Slightly less, since the sums of a point are rounded in another order.

@@ -49,8 +49,8 @@ def memory(
     """Return the memory of a chunk and of the checkpoints beside it.
 
     - Eq. (4): M_s (chunk_size + nb_checkpoints) + M_others of Standard.
-    - Eq. (6): M_s (chunk_size + 1) + M_others of Remote. D4: the paper does not name the one state more; it is
-      read as the checkpoint that is being moved. The exact model has none: saves and loads of remote states
+    - Eq. (6): M_s (chunk_size + 1) + M_others of Remote. D4: the paper does not explain the 1; here it is
+      the checkpoint that is being moved. The exact model has none: saves and loads of remote states
       pass through the working state, part of the workspace.
     - Eq. (8): M_s (chunk_size + nb_local) + M_others of Hierarchical.
     - Eq. (11): M_s (chunk_size + remote_chunk_size / chunk_size) + M_others of Double.

@@ -32,7 +32,7 @@ _RATIOS = {
     "recompute_seconds": (1.0, "as forward_seconds"),
     "record_overhead_seconds": (0.0, "recording is free"),
 }
-#: What stands there in place of the machine until the times are estimated.
+#: The value of ``timed_on`` until the times are estimated.
 _NO_MACHINE = "no machine"
 
 
@@ -46,7 +46,7 @@ class Efficiency:
 
 
 def find_missing(workload: Workload, profile: HardwareProfile) -> tuple[str, ...]:
-    """Return the numbers that an estimate needs and that are not there, as 'profile.launch_seconds'."""
+    """Return the fields that an estimate needs and that are missing, as 'profile.launch_seconds'."""
     operations = workload.step_operations
     if operations is None:
         return ("workload.operations",)
@@ -54,7 +54,7 @@ def find_missing(workload: Workload, profile: HardwareProfile) -> tuple[str, ...
 
 
 def list_missing_peaks(profile: HardwareProfile, dtype: str) -> tuple[str, ...]:
-    """Return the fields that a profile may leave out, and that an estimate of step times needs."""
+    """Return the fields that an estimate of step times needs and that the profile leaves out."""
     needed = (name_peak(dtype), "local_bytes_per_second", "launch_seconds")
     return tuple(name for name in needed if getattr(profile, name) is None)
 
@@ -65,7 +65,7 @@ def name_peak(dtype: str) -> str:
 
 
 def belongs_elsewhere(workload: Workload, profile: HardwareProfile) -> bool:
-    """Return whether the times of a workload are those of another machine than the profile's."""
+    """Return whether the times of a workload belong to another machine than the profile."""
     return workload.timed_on is not None and workload.timed_on != profile.name
 
 
@@ -86,15 +86,15 @@ def find_efficiency(operations: Operations) -> Efficiency:
 
 
 def find_ideal(operations: Operations, profile: HardwareProfile) -> dict[str, float]:
-    """Return the least seconds of steps by field, with starting their kernels.
+    """Return the least seconds of each kind of step by field, including the launch of kernels.
 
-    The time of a step that runs again is among them if it does other work than a forward step.
+    The result has ``recompute_seconds`` only if a step that runs again does other work than a forward step.
 
     The profile has all peaks (``find_missing``).
     """
     peak = getattr(profile, name_peak(operations.dtype))
     rate, launch = profile.local_bytes_per_second, profile.launch_seconds
-    assert rate is not None and launch is not None  # noqa: S101, PT018 - the caller's promise
+    assert rate is not None and launch is not None  # noqa: S101, PT018 - callers check
     work = {
         "forward_seconds": (operations.forward_flops, operations.forward_bytes, operations.forward_kernels),
         "backward_seconds": (operations.backward_flops, operations.backward_bytes, operations.backward_kernels),
@@ -110,10 +110,10 @@ def find_ideal(operations: Operations, profile: HardwareProfile) -> dict[str, fl
 
 
 def estimate_times(workload: Workload, profile: HardwareProfile) -> Workload:
-    """Return the workload with the times that it is estimated to have on the profile.
+    """Return the workload with times that are estimated for the profile.
 
-    It is returned unchanged if its times are the profile's own, or no machine's in particular, or if a number
-    for the estimate is missing (``find_missing``): a measured time always wins. Recomputing a step (unless its
+    It is returned unchanged if its times belong to the profile or to no machine in particular, or if a number
+    for the estimate is missing (``find_missing``). A measured time always wins. Recomputing a step (unless its
     work is known), recording its tape and the actions keep their shares of a forward step.
     """
     if not belongs_elsewhere(workload, profile) or find_missing(workload, profile):
@@ -201,32 +201,32 @@ def make_workload(
 def time_workload(
     workload: Workload, profile: HardwareProfile, times: Mapping[str, float] | None = None
 ) -> Workload:
-    """Return a workload whose times are unknown with those given in seconds, or else with estimated ones.
+    """Return a workload with ``times`` in seconds in place of its unknown times, or else with estimates.
 
-    Raises InputError if ``forward_seconds`` is not among those given, or if the profile lacks a number for the
+    Raises InputError if ``times`` lacks ``forward_seconds``, or if the profile lacks a number for the
     estimate.
     """
     bare = workload.replace(timed_on=_NO_MACHINE)
-    seconds, basis = split_origins(complete_times(times)) if times else _estimate_starters(bare, profile)
+    seconds, basis = split_origins(complete_times(times)) if times else _estimate_rounded(bare, profile)
     return bare.retimed(seconds, basis=basis, timed_on=profile.name)
 
 
 def describe_network(network: Network) -> str:
     """Return 'LSTM, 3 layers, 1,536 neurons, batch 64, float32'."""
     kind = {None: "the paper's network", "convlstm": "ConvLSTM"}.get(network.kind, str(network.kind).upper())
-    what = "channels" if network.kind == "convlstm" else "neurons"
+    noun = "channels" if network.kind == "convlstm" else "neurons"
     image = f" of {network.height} x {network.width}" if network.height else ""
     layers = format_things(network.layers, "layer")
-    return f"{kind}, {layers}, {network.neurons:,} {what}{image}, batch {network.batch}, {network.dtype}"
+    return f"{kind}, {layers}, {network.neurons:,} {noun}{image}, batch {network.batch}, {network.dtype}"
 
 
 def complete_times(given: Mapping[str, float]) -> dict[str, tuple[float, str]]:
-    """Return all times with their origin. Raises InputError unless those given are enough."""
+    """Return all times with their origin. Raises InputError if ``forward_seconds`` is not given."""
     if "forward_seconds" not in given:
         raise InputError(
-            "is missing, and the other times are for the same machine",
+            "is missing, but other times of the machine are given",
             field="forward_seconds",
-            accepted="a time above 0 s, from which those that are not given follow",
+            accepted="a time above 0 s; times that are not given are derived from it",
         )
     forward = given["forward_seconds"]
     follow = {
@@ -239,12 +239,12 @@ def complete_times(given: Mapping[str, float]) -> dict[str, tuple[float, str]]:
 
 
 def split_origins(times: Mapping[str, tuple[float, str]]) -> tuple[dict[str, float], dict[str, Basis]]:
-    """Return times without, and as a basis, the origin that each comes with."""
+    """Return the times without their origins, and the origins as a basis."""
     basis = {field: Basis(kind="assumed", why=why) for field, (_, why) in times.items()}
     return {field: value for field, (value, _) in times.items()}, basis
 
 
-def _estimate_starters(
+def _estimate_rounded(
     workload: Workload, profile: HardwareProfile
 ) -> tuple[dict[str, float], dict[str, Basis]]:
     """Return the estimated times of a workload, rounded. Raises InputError if a number is missing."""
@@ -252,8 +252,8 @@ def _estimate_starters(
     if missing:
         names = ", ".join(name.removeprefix("profile.") for name in missing)
         raise InputError(
-            f"{profile.name} has no {names}, which a profile may leave out, but which step times are estimated "
-            "from",
+            f"{profile.name} has no {names}. A profile may leave these fields out, but step times are "
+            "estimated from them",
             field="profile",
             value=profile.name,
             accepted=f"a profile with these fields, or times of your own: {Argument('forward_seconds')}",

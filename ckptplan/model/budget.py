@@ -1,4 +1,4 @@
-"""Defines the byte budgets that a plan must keep, and takes the headroom off a memory, in exact integers.
+"""Defines the byte budgets of a plan, and subtracts the headroom from a memory size, in exact integers.
 
 The headroom is the share of a local memory that plans leave free.
 """
@@ -13,12 +13,12 @@ from ckptplan.units import ACCEPTED_HEADROOM, format_bytes, format_share
 
 
 def take_headroom(memory: int, headroom: float) -> int:
-    """Return the bytes that remain of ``memory`` bytes, rounded down.
+    """Return the bytes of ``memory`` that the headroom leaves, rounded down.
 
-    The share counts as the decimal number that it is written as, so 10 % of 80 GB leave 72,000,000,000 bytes.
-    Raises InputError if not a byte remains.
+    ``headroom`` counts as the decimal number that is written: 10 % of 80 GB leave 72,000,000,000 bytes.
+    Raises InputError if less than a byte remains.
     """
-    remaining = rest_of(memory, headroom)
+    remaining = remaining_bytes(memory, headroom)
     if remaining < 1:
         raise InputError(
             f"{format_share(headroom)} of {format_bytes(memory)} leaves nothing to plan with",
@@ -29,19 +29,19 @@ def take_headroom(memory: int, headroom: float) -> int:
     return remaining
 
 
-def rest_of(memory: int, headroom: float) -> int:
-    """Return the bytes that remain of ``memory`` bytes, rounded down; may be 0."""
+def remaining_bytes(memory: int, headroom: float) -> int:
+    """Return the bytes of ``memory`` that the headroom leaves, rounded down; may be 0."""
     return memory * _remaining_share(headroom) // 1
 
 
 def add_headroom(budget: int, headroom: float) -> int:
-    """Return the least memory of which at least ``budget`` bytes remain; both in bytes."""
+    """Return the least memory, in bytes, of which the headroom leaves at least ``budget`` bytes."""
     return -(-budget // _remaining_share(headroom))
 
 
 def find_memory(budget: int, headroom: float, *, machine: int) -> int:
-    """Return the memory that a budget is the rest of, in bytes: the machine's, or the least that leaves it."""
-    return machine if rest_of(machine, headroom) == budget else add_headroom(budget, headroom)
+    """Return the bytes of memory of which the headroom leaves ``budget``: ``machine``, else the least."""
+    return machine if remaining_bytes(machine, headroom) == budget else add_headroom(budget, headroom)
 
 
 def _remaining_share(headroom: float) -> Fraction:

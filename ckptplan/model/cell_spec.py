@@ -18,7 +18,7 @@ from ckptplan.wording import Argument
 
 #: Receives lines about a measurement: how long it takes, and what is left out.
 Announce: TypeAlias = Callable[[str], None]
-#: What runs a cell. A name without a prefix is of PyTorch.
+#: The framework that runs a cell; a name without a prefix means PyTorch.
 Runtime = Literal["torch", "jax"]
 _PREFIX = "jax:"
 #: Cells that every runtime has.
@@ -59,7 +59,7 @@ class CellSpec:
 
     @classmethod
     def named(cls, name: str, *, inputs: int, neurons: int, compile: int | None = None) -> CellSpec:  # noqa: A002 - as the setting
-        """Return the spec of a name, whose prefix says what runs it. Raises InputError."""
+        """Return the spec of a cell; the prefix of its name selects the runtime. Raises InputError."""
         runtime: Runtime = "jax" if name.startswith(_PREFIX) else "torch"
         if compile is not None and runtime == "jax":
             raise InputError("is for cells of PyTorch", field="compile", value=compile)
@@ -126,8 +126,8 @@ def _is_count(text: str) -> bool:
 def import_factory(name: str, *, factory: str) -> Callable[..., Any]:
     """Return the factory ``package.module:factory``, also from the current folder. Raises InputError.
 
-    The name is the caller's own, or one that the caller trusts (``CellSpec.of``): importing runs code.
-    ``factory`` says what a factory is.
+    Importing runs code, so the name must come from the caller, or be trusted (``CellSpec.of``).
+    ``factory`` describes a valid factory in the message of an error.
     """
     module, _, attribute = name.partition(":")
 
@@ -152,20 +152,20 @@ def import_factory(name: str, *, factory: str) -> Callable[..., Any]:
     return imported  # type: ignore[no-any-return]
 
 
-#: What ``blame_cell`` says of a cell that is not accepted.
+#: The subject of the error of ``blame_cell`` if the first step of a cell fails.
 FIRST_STEP = "its first step, or the mean square of its first output,"
 
 
 @contextmanager
 def blame_cell(what: str, *, accepted: str, note: str = "") -> Iterator[None]:
-    """Raise InputError for whatever the block raises: '``what`` raised ...', followed by ``note``."""
+    """Turn any exception of the block into InputError: '``what`` raised ...', followed by ``note``."""
     try:
         yield
     except CkptplanError:
         raise
     except Exception as error:
-        said = " ".join(str(error).split())
-        text = f"{what} raised {type(error).__name__}: {said}{note}"
+        cause = " ".join(str(error).split())
+        text = f"{what} raised {type(error).__name__}: {cause}{note}"
         raise InputError(text, field="cell", accepted=accepted) from error
 
 
@@ -177,10 +177,10 @@ def call_factory(
     parts: int,
     factory: str,
 ) -> tuple[Any, ...]:
-    """Call the factory of a built-in cell, or of the user's, with those of the settings that it takes.
+    """Call the factory of a built-in cell, or of the user's, with the settings that its signature accepts.
 
-    Returns its first ``parts`` results, of which the first can be called, and its function of inputs, or None.
-    ``factory`` says what a factory is. Raises InputError.
+    Returns its first ``parts`` results, the first of which is callable, and its function of inputs, or None.
+    ``factory`` describes a valid factory in the message of an error. Raises InputError.
     """
     make = built_in.get(spec.name) or import_factory(spec.name, factory=factory)
     with blame_cell(spec.full_name, accepted=factory):
@@ -200,11 +200,11 @@ def call_factory(
 
 
 def _choose_settings(make: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that a factory takes: none, if it does not say."""
+    """Return the settings that a factory's signature accepts; none if its signature cannot be read."""
     try:
-        takes = inspect.signature(make).parameters
+        accepted_names = inspect.signature(make).parameters
     except (TypeError, ValueError):  # as for some builtins
         return {}
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in takes.values()):
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in accepted_names.values()):
         return dict(settings)
-    return {name: value for name, value in settings.items() if name in takes}
+    return {name: value for name, value in settings.items() if name in accepted_names}

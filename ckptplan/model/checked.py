@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 #: The longest time, 30,000 years.
 MAX_SECONDS = 1e12
-#: Characters of a text, and of one that is put together from several.
+#: The most characters of a text, and of a text that the program joins from several.
 MOST_TEXT, MOST_JOINED = 4_000, 10_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 
@@ -48,10 +48,10 @@ def check_name(value: object) -> object:
 
 
 class FirstFault(FailFast):
-    """Makes a list stop at its first wrong member: the errors of millions would fill the memory."""
+    """Ends the validation of a list at its first wrong member: millions of errors would fill the memory."""
 
     def __hash__(self) -> int:
-        """Allow for it in unions."""
+        """Return a hash, which members of unions need."""
         return hash(self.fail_fast)
 
 
@@ -66,31 +66,31 @@ def _check_text(value: str) -> str:
     return value
 
 
-def _whole(value: object) -> object:
+def _to_int(value: object) -> object:
     """Convert numpy integers to int; floats and booleans are refused later."""
     return value if isinstance(value, (bool, str)) or not hasattr(value, "__index__") else index(value)
 
 
-def _limit(value: object) -> int | None:
+def _to_limit(value: object) -> int | None:
     return None if value is None else units.parse_optional_bytes(value)
 
 
-#: A field that documents leave out if it is None, or if it is nothing, as before there was such a field.
+#: For fields that documents omit if None (IF_GIVEN), or if falsy (IF_ANY), as documents of older versions do.
 IF_GIVEN: Any = Field(exclude_if=lambda value: value is None)
 IF_ANY: Any = Field(exclude_if=lambda value: not value)
-#: The ends of an interval, as factors of a number that it has: a number that is edited keeps its interval.
+#: The ends of a number's interval, as factors of the number, so that the interval follows an edited number.
 Low = Annotated[float, Field(ge=0, le=1)]
 High = Annotated[float, Field(ge=1, le=1e9)]
 #: Bytes, zero allowed.
 Bytes = Annotated[int, BeforeValidator(units.parse_bytes), Field(ge=0, le=units.MAX_BYTES)]
-#: Bytes of something that exists.
+#: Bytes, zero not allowed.
 PositiveBytes = Annotated[int, BeforeValidator(units.parse_bytes), Field(gt=0, le=units.MAX_BYTES)]
 Seconds = Annotated[float, BeforeValidator(units.parse_seconds), Field(ge=0, le=MAX_SECONDS)]
 #: An attosecond at least, so that ratios of times are finite.
 PositiveSeconds = Annotated[float, BeforeValidator(units.parse_seconds), Field(ge=1e-18, le=MAX_SECONDS)]
 #: Bytes; None, or 'unbounded' as text, means no limit.
-Limit = Annotated[Annotated[int, Field(ge=0, le=units.MAX_BYTES)] | None, BeforeValidator(_limit)]
-#: From one byte to an exabyte per second: more than all machines of the world have is a slip.
+Limit = Annotated[Annotated[int, Field(ge=0, le=units.MAX_BYTES)] | None, BeforeValidator(_to_limit)]
+#: From one byte to an exabyte per second: no machine is faster, so a larger number is a typing error.
 Rate = Annotated[float, BeforeValidator(units.parse_rate), Field(ge=1, le=1e18)]
 #: At least one operation per second, and at most 10^24.
 FlopRate = Annotated[float, BeforeValidator(units.parse_flop_rate), Field(ge=1, le=1e24)]
@@ -100,11 +100,11 @@ Share = Annotated[float, BeforeValidator(units.parse_fraction), Field(ge=0)]
 #: A share of local memory that is left free.
 Headroom = Annotated[float, BeforeValidator(units.parse_headroom), Field(ge=0, lt=1)]
 Watts = Annotated[float, Field(gt=0, le=1e12, strict=True)]
-Steps = Annotated[Annotated[int, Field(strict=True, ge=1, le=units.MAX_STEPS)], BeforeValidator(_whole)]
-#: A count of things (units, neurons, layers, samples).
-Count = Annotated[Annotated[int, Field(strict=True, ge=1, le=10**9)], BeforeValidator(_whole)]
+Steps = Annotated[Annotated[int, Field(strict=True, ge=1, le=units.MAX_STEPS)], BeforeValidator(_to_int)]
+#: A count of units, neurons, layers or samples.
+Count = Annotated[Annotated[int, Field(strict=True, ge=1, le=10**9)], BeforeValidator(_to_int)]
 Name = Annotated[str, BeforeValidator(check_name)]
-#: What people write about a number or a job.
+#: Text that people write about a number or a job.
 Text = Annotated[str, Field(max_length=MOST_TEXT), AfterValidator(_check_text)]
 #: Text that the program puts together: from several texts, or from a command line.
 JoinedText = Annotated[str, Field(max_length=MOST_JOINED), AfterValidator(_check_text)]
@@ -136,10 +136,10 @@ class CheckedModel(ModelPart):
 
     def replace(self, **changes: Any) -> Self:
         """Return a changed model, validated like a new one. Raises InputError."""
-        return type(self)(**{**self._kept(changes), **changes})
+        return type(self)(**{**self._unchanged_fields(changes), **changes})
 
-    def _kept(self, _: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields that stay where some change: some models derive fields from others."""
+    def _unchanged_fields(self, _: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields that ``replace`` keeps; models that derive fields from others override it."""
         return dict(self)
 
     @classmethod
@@ -172,20 +172,20 @@ class CheckedModel(ModelPart):
         )
 
 
-#: By the end of the name of a field: a text that stands for such a number.
+#: The end of a field's name -> an example of its value as text with a unit.
 _WITH_UNITS = {
     "flops_per_second": "19.5 TFLOP/s",
     "bytes_per_second": "40 GB/s",
     "seconds": "1.5 us",
     "bytes": "64 MiB",
 }
-#: What the value of a field is by its type, and how the bounds of numbers are said.
+#: Words for the types of fields, and for the bounds of numbers.
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 _BOUNDS = {"ge": "from", "gt": "above", "le": "to", "lt": "to below"}
 
 
 def _describe_values(model: type[BaseModel], path: tuple[Any, ...]) -> str | None:
-    """Return what a top-level field may be, by its type; its description if that is a table or a list."""
+    """Describe the values that a top-level field accepts; its description for tables and lists."""
     field = model.model_fields.get(str(path[0])) if len(path) == 1 else None
     accepted_type = "" if field is None else _describe_type(field.annotation, field.metadata)
     if not accepted_type:
@@ -226,7 +226,7 @@ def _describe_field(model: type[BaseModel], path: tuple[Any, ...]) -> str | None
 
 
 class Described(CheckedModel):
-    """A model whose numbers have origins, and that equals others with the same numbers."""
+    """A model whose numbers have origins, and whose hash depends on its numbers alone."""
 
     #: The field that has the origin of each number.
     _origins: ClassVar[str]
@@ -239,12 +239,12 @@ class Described(CheckedModel):
         return f"{self.name}: {self.description}" if self.description else self.name
 
     def __repr__(self) -> str:
-        """Return what it is and its name, without its fields; ``model_dump`` returns these."""
+        """Return the class, the name and the description, without the fields, which ``model_dump`` returns."""
         return f"<{type(self).__name__} {self}>"
 
     @model_validator(mode="after")
     def _origins_name_fields(self) -> Self:
-        known = self._numbered()
+        known = self._fields_with_origin()
         for field in getattr(self, self._origins):
             if field not in known:
                 raise InputError(
@@ -254,7 +254,7 @@ class Described(CheckedModel):
         return self
 
     @classmethod
-    def _numbered(cls) -> tuple[str, ...]:
+    def _fields_with_origin(cls) -> tuple[str, ...]:
         """Return the fields that can have an origin."""
         return tuple(cls.model_fields)
 
@@ -264,8 +264,8 @@ class Described(CheckedModel):
 
     def replace_numbers(self, **changes: Any) -> Self:
         """Return a model with other numbers, without the origins of the old ones. Raises InputError."""
-        known = {name: origin for name, origin in getattr(self, self._origins).items() if name not in changes}
-        return self.replace(**{self._origins: known, **changes})
+        origins = {name: origin for name, origin in getattr(self, self._origins).items() if name not in changes}
+        return self.replace(**{self._origins: origins, **changes})
 
     def identify(self) -> dict[str, str]:
         """Return the name and the hash, by which documents refer to the model."""

@@ -1,11 +1,11 @@
 """Shows results in notebooks and as pictures, through functions that upper layers register.
 
-Results belong to layers that may not import what draws them; the package registers it when it is imported.
+The layers of results may not import the layers that draw. So ``ckptplan/__init__.py`` registers the functions.
 """
 
 from __future__ import annotations
 
-#: As typing's, which would be loaded with the package.
+#: In place of typing's, so that importing the package does not import typing.
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _REGISTERED: dict[str, Callable[..., Any]] = {}
 
 
 def register_display(**functions: Callable[..., Any]) -> None:
-    """Register ``show_as_html``, which returns HTML or None, and ``plot``, which returns what it drew on."""
+    """Register ``show_as_html``, which returns HTML or None, and ``plot``, which returns axes or a figure."""
     _REGISTERED.update(functions)
 
 

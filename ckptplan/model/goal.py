@@ -21,9 +21,9 @@ from ckptplan.model.checked import (
 ObjectiveName: TypeAlias = Literal["time", "memory", "balanced"]
 #: The cost model used for the choice: exact, or the paper's printed equations.
 Model: TypeAlias = Literal["exact", "paper"]
-#: The steps whose caches the first sweep keeps (docs/cache.md): all of them; the last K; the last K, while
-#: earlier segments keep theirs when they are swept again; only those that it records; or those of the last
-#: segment, while the caches of earlier segments move to remote memory and back.
+#: The caches that the first sweep keeps (docs/cache.md). 'all': of all steps. 'last': of the last K steps.
+#: 'segment': as 'last', and every earlier segment keeps its caches when it is swept again. 'none': of recorded
+#: steps. 'offloaded': of the last segment, while the caches of earlier segments move to remote memory and back.
 CacheName: TypeAlias = Literal["all", "last", "segment", "none", "offloaded"]
 #: How much work the search for optimal schedules may do.
 EffortName: TypeAlias = Literal["quick", "thorough"]

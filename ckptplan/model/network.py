@@ -1,6 +1,6 @@
 """Describes a network, and derives the byte sizes of a workload and the work of a step from it.
 
-``KINDS`` says what one layer of each kind keeps, computes and moves in a step, each number with its derivation:
+``KINDS`` lists the values that one layer of each kind keeps, computes and moves in a step, with derivations.
 H is the neurons (ConvLSTM: channels) of a layer, I its inputs, B the batch; a value is one number of the dtype.
 Step times are estimated from the work (``cost/roofline.py``).
 """
@@ -64,8 +64,8 @@ class Kind:
     Arguments:
         gates: matrices from inputs and from the state, each to H neurons.
         biases: bias values a neuron.
-        state_values: what is carried from step to step.
-        tape_values: what autograd keeps of a step besides the inputs of the layer.
+        state_values: values that are carried from step to step.
+        tape_values: values that autograd saves in a step, without the inputs of the layer.
         kernels: kernels that PyTorch starts for a forward step of a layer on a GPU.
     """
 
@@ -97,12 +97,12 @@ KINDS: Mapping[str, Kind] = {
 _PAPER = Kind(gates=1, biases=0, state_values=1, tape_values=1, kernels=3, values_per_weight=1)
 #: Bytes of one spike index (the sparse representation of Finkbeiner et al. 2024 uses uint32).
 INDEX_BYTES = 4
-#: A backward step multiplies twice what a forward step multiplies once: for the state, and for the weights.
+#: A backward step does each product of a forward step twice: for the state's gradient, and for the weights'.
 _BACKWARD = 2
-#: Fields that only networks with a kind have, and those that only images need.
+#: Fields that only networks with a kind have, and fields that only images need.
 _WITH_KIND, _OF_IMAGES = ("inputs", "height", "width", "kernel"), ("height", "width", "kernel")
 _OF_DATA = ("input_bits", "input_storage", "outputs", "output_bits", "output_storage")
-#: Steps whose inputs, or outputs, have buffers while they are streamed.
+#: The number of steps whose inputs, or outputs, fit in the buffers for streaming.
 _BUFFERED = 2
 
 
@@ -170,8 +170,8 @@ class Network(CheckedModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _know_the_kind(cls, data: Any) -> Any:
-        """Fill in what a kind determines."""
+    def _fill_in_kind(cls, data: Any) -> Any:
+        """Fill in the fields that the kind determines."""
         kind = KINDS.get(str(data.get("kind"))) if isinstance(data, dict) else None
         if kind is None:
             return data
@@ -230,18 +230,18 @@ class Network(CheckedModel):
         }
 
     def count_weight_bytes(self, *, units: int) -> int:
-        """Return the bytes on one unit of the weights, and of all that training keeps for each weight."""
+        """Return the bytes on one unit of the weights and of the values that training keeps for each weight."""
         trained = self._count_weights() + self._kind.biases * self.layers * self._layer_neurons
         return _round_up(self._kind.values_per_weight * trained / units * ITEM_BYTES[self.dtype])
 
     @property
     def streamed_bytes(self) -> tuple[float, float]:
-        """The bytes of the inputs that are read, and of the outputs that are written, in each step in all."""
+        """The bytes of streamed inputs, and of streamed outputs, in each step, all units together."""
         inputs = self._input_bytes if self.input_storage == "streamed" else 0.0
         return inputs, self._output_bytes if self.output_storage == "streamed" else 0.0
 
     def count_data_bytes(self, *, units: int) -> tuple[int, int]:
-        """Return the bytes on one unit of the inputs, and of the outputs, of one step that are resident."""
+        """Return the bytes of resident inputs, and of resident outputs, of one step on one unit."""
         inputs = 0.0 if self.input_storage else self._input_bytes
         outputs = 0.0 if self.output_storage else self._output_bytes
         return _round_up(inputs / units), _round_up(outputs / units)
@@ -254,7 +254,7 @@ class Network(CheckedModel):
     def operations(self) -> Operations:
         """Return the work of a step: products count two operations, elementwise work only as bytes.
 
-        The paper's network multiplies only the weights of neurons that spike; a kind multiplies all weights.
+        The paper's network multiplies only the weights of neurons that spike; the other kinds multiply all.
         With its cache, a step of a spiking network runs again without the product of its spikes with all
         weights: it adds the weights of neurons that spike. Raises InputError if that is more than can be
         counted.
@@ -271,25 +271,25 @@ class Network(CheckedModel):
                 accepted="a smaller network or batch",
             )
         data = self._input_bytes + self._output_bytes
-        others = item * values * (2 * self.state_values + self._taped_values) + data
-        moved = item * weights + others
-        again: dict[str, Any] = {}
+        other_bytes = item * values * (2 * self.state_values + self._taped_values) + data
+        moved_bytes = item * weights + other_bytes
+        recompute_work: dict[str, Any] = {}
         if self.kind == "snn" and self.activity:
             from_inputs = self._kind.gates * self._layer_neurons * (self.inputs or 0)
-            used = from_inputs + self.activity * (weights - from_inputs)
-            again = {
-                "recompute_flops": float(2 * self.batch * used),
-                "recompute_bytes": float(item * used + others),
+            used_weights = from_inputs + self.activity * (weights - from_inputs)
+            recompute_work = {
+                "recompute_flops": float(2 * self.batch * used_weights),
+                "recompute_bytes": float(item * used_weights + other_bytes),
             }
         return Operations(
             dtype=self.dtype,
             forward_flops=float(flops),
             backward_flops=float(_BACKWARD * flops),
-            forward_bytes=float(moved),
-            backward_bytes=float(_BACKWARD * moved),
+            forward_bytes=float(moved_bytes),
+            backward_bytes=float(_BACKWARD * moved_bytes),
             forward_kernels=float(self.layers * self._kind.kernels),
             backward_kernels=float(_BACKWARD * self.layers * self._kind.kernels),
-            **again,
+            **recompute_work,
         )
 
     @property
@@ -308,9 +308,9 @@ class Network(CheckedModel):
         return _PAPER if self.kind is None else KINDS[self.kind]
 
     def _count_weights(self) -> float:
-        """Return the weights that multiply: of each gate, from the inputs and from the state of its layer.
+        """Return the number of weights of all gates: from the inputs and from the state of each layer.
 
-        Those from inputs are not counted in the paper's network.
+        The paper's network does not count the weights from its inputs.
         """
         layer, taps = self._layer_neurons, (self.kernel or 1) ** 2
         from_inputs = (self.inputs or 0) + (self.layers - 1) * layer if self.kind else 0
@@ -336,7 +336,7 @@ class Network(CheckedModel):
         return self._count_bytes(self.outputs, self.output_bits)
 
     def _count_bytes(self, values: int | None, bits: int | None) -> float:
-        """Return the bytes of so many values for each sample and place."""
+        """Return the bytes of ``values`` numbers of ``bits`` bits for each sample and place."""
         return self.batch * (values or 0) * self._places * (bits or 8 * ITEM_BYTES[self.dtype]) / 8
 
 

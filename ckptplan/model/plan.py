@@ -29,7 +29,7 @@ KIND = "ckptplan.plan"
 SCHEMA_VERSION: Literal[3] = 3
 
 
-def _parameters(value: object) -> Parameters:
+def _to_parameters(value: object) -> Parameters:
     if isinstance(value, Parameters):
         return value
     if not isinstance(value, dict):
@@ -49,7 +49,7 @@ class Provenance(MappingRecord):
 #: The integers that determine a schedule.
 ScheduleParameters = Annotated[
     Parameters,
-    BeforeValidator(_parameters),
+    BeforeValidator(_to_parameters),
     PlainSerializer(dict, return_type=dict[str, int]),
     WithJsonSchema({"type": "object", "additionalProperties": {"type": "integer", "minimum": 1}}),
 ]
@@ -110,7 +110,7 @@ class Plan(DrawnOnFigure, CheckedModel):
         workload, profile, predicted = self.workload, self.profile, self.predicted
         steps = f"T = {format_count(self.steps)}"
         with sizes_like(find_given_memory(self)):
-            # A call within a limit of memory describes its time steps if the steps of the plan are others.
+            # The description of a call within a memory limit gives the time steps if the plan's are longer.
             job = (
                 f"{workload.name} within a limit of memory, {workload.description or steps}"
                 if workload.limited
@@ -130,8 +130,8 @@ class Plan(DrawnOnFigure, CheckedModel):
     @property
     def is_regular(self) -> bool:
         """Whether loops with fixed strides, or a static graph, can run the schedule of the plan itself."""
-        own = self.strategy, self.parameters
-        return self.regular is not None and own == (self.regular.strategy, self.regular.parameters)
+        of_this_plan = self.strategy, self.parameters
+        return self.regular is not None and of_this_plan == (self.regular.strategy, self.regular.parameters)
 
     @property
     def drops_caches(self) -> bool:
@@ -153,14 +153,14 @@ class Plan(DrawnOnFigure, CheckedModel):
 
 
 def find_given_memory(plan: Plan) -> int:
-    """Return the local memory in bytes that the user gave, in whose units sizes are shown.
+    """Return the local memory, in bytes, that the user gave; sizes are shown in its units.
 
     It is the limit of a call, or the memory from which the headroom was taken. A point of a front has its own
-    peak as its budget: its sizes are shown in the units of the machine.
+    peak as its budget, so its sizes are shown in the units of the machine.
     """
     budget, machine = plan.goal.local_bytes or plan.profile.local_budget_bytes, plan.profile.local_bytes
-    is_own = budget == plan.predicted.local_peak_bytes and not are_decimal(budget)
+    is_own_peak = budget == plan.predicted.local_peak_bytes and not are_decimal(budget)
     # The budget of a call is less than its limit: a margin stays free, and room for a loss of the outputs.
-    if plan.workload.limited or is_own:
+    if plan.workload.limited or is_own_peak:
         return machine
     return find_memory(budget, plan.goal.headroom, machine=machine)

@@ -1,4 +1,4 @@
-"""Defines the cost of a schedule, the prediction of a plan, its proven bound, and the basis of it all."""
+"""Defines the cost of a schedule, the prediction of a plan, its proven bound, and the basis of each number."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Totals:
     local_loads: int
 
 
-#: What ``Totals`` counts.
+#: The fields of ``Totals`` that are counts.
 COUNTS = tuple(field.name for field in fields(Totals) if not field.name.endswith(("seconds", "bytes")))
 _Events = Annotated[int, Field(strict=True, ge=0, le=MAX_BYTES)]
 

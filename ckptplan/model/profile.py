@@ -66,7 +66,7 @@ class Source(ModelPart):
     )
 
     @model_validator(mode="after")
-    def _says_enough(self) -> Self:
+    def _has_source_or_assumption(self) -> Self:
         if self.grade == "X" and not self.assumption:
             raise InputError("grade X needs an assumption: what was assumed, and why")
         if self.grade != "X" and not self.source:
@@ -142,8 +142,8 @@ class HardwareProfile(Described):
 
     @model_validator(mode="before")
     @classmethod
-    def _needs_no_link_without_remote_memory(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or not _is_nothing(data.get("remote_bytes")):
+    def _fill_in_unused_rates(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or not _is_zero_bytes(data.get("remote_bytes")):
             return data
         missing = [field for field in _RATES if data.get(field) is None]
         unused = Source(grade="D", source="not used: there is no remote memory")
@@ -163,11 +163,11 @@ class HardwareProfile(Described):
 
     @property
     def local_budget_bytes(self) -> int:
-        """The local memory of one unit that plans may use: what the headroom leaves, rounded down."""
+        """The bytes of one unit's local memory that plans may use: all but the headroom, rounded down."""
         return take_headroom(self.local_bytes, self.headroom)
 
     @classmethod
-    def _numbered(cls) -> tuple[str, ...]:
+    def _fields_with_origin(cls) -> tuple[str, ...]:
         """Return the fields that hold numbers, in the order of the model."""
         return NUMBERS
 
@@ -180,18 +180,18 @@ class HardwareProfile(Described):
 
     @property
     def hash(self) -> str:
-        """A hash of the numbers alone. Without headroom it is the one that was before there was any."""
+        """A hash of the numbers alone. A headroom of 0 is left out, so that older profiles keep their hash."""
         return digest({name: value for name, value in self.numbers().items() if value or name != "headroom"})
 
 
-def _is_nothing(size: object) -> bool:
+def _is_zero_bytes(size: object) -> bool:
     """Return whether a size, as a number or as text, is zero bytes."""
     if size is None or isinstance(size, bool):
         return False
     try:
         return parse_optional_bytes(size) == 0
     except InputError:
-        # The field's own check says what is wrong with it.
+        # The check of the field reports the error.
         return False
 
 
@@ -199,7 +199,7 @@ def _is_nothing(size: object) -> bool:
 NUMBERS: tuple[str, ...] = tuple(
     field for field in HardwareProfile.model_fields if field not in ("name", "description", "sources")
 )
-#: What step times are estimated from, and the price. Files of earlier versions have none of them.
+#: The fields that step times are estimated from, and the price. Files of earlier versions have none of them.
 PEAKS: tuple[str, ...] = (
     "float64_flops_per_second",
     "float32_flops_per_second",

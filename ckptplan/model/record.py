@@ -17,8 +17,8 @@ class Parameters(Mapping[str, int]):
     __slots__ = ("_values",)
     _values: dict[str, int]
 
-    def __init__(self, values: Mapping[str, int] | None = None, /, **more: int) -> None:
-        merged: dict[str, Any] = {**(values or {}), **more}
+    def __init__(self, values: Mapping[str, int] | None = None, /, **named_values: int) -> None:
+        merged: dict[str, Any] = {**(values or {}), **named_values}
         for name, value in merged.items():
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_STEPS:
                 raise refuse(value, "is not accepted", field=name, accepted="a whole number from 1")

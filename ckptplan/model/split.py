@@ -21,7 +21,7 @@ class Where(enum.StrEnum):
     LOCAL = "owned"
     REMOTE = "far"
 
-    # That of an Enum is a Python function, and parts of schedules are looked up millions of times.
+    # The hash of an Enum is a slow Python function, and parts of schedules are looked up millions of times.
     __hash__ = str.__hash__
 
 
@@ -46,7 +46,7 @@ class Choice(enum.StrEnum):
     #: Advance ``length`` steps, reverse the rest, load the first state, reverse those steps. The rest is
     #: LOCAL if this part is, else UNSTORED.
     SPLIT = "split"
-    #: The same, with the last ``count`` of these steps (one if 0) recorded on the way, so that their tapes are
+    #: SPLIT, with the last ``count`` of the first steps (one if 0) recorded on the way, so that their tapes are
     #: held when needed; the rest is UNSTORED.
     SPLIT_RECORD = "split-record"
     #: ``count`` times: OFFLOAD the first state and SPLIT after ``length`` steps.

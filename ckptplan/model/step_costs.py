@@ -1,4 +1,4 @@
-"""Defines the costs of a job's elementary actions on a machine: all that strategies see of either."""
+"""Defines the costs of a job's elementary actions on a machine. Strategies see no more of either."""
 
 from typing import Any, ClassVar, Self, TypeAlias
 
@@ -8,7 +8,7 @@ from ckptplan.errors import InputError
 from ckptplan.model.checked import Bytes, CheckedModel, PositiveBytes, Seconds, Steps
 from ckptplan.units import MAX_BYTES
 
-#: What has the counts of ``Totals``: whole numbers, or arrays of shape (n,), which give arrays.
+#: The counts of ``Totals`` as attributes: whole numbers, or arrays of shape (n,), which give arrays.
 Counted: TypeAlias = Any
 
 
@@ -17,8 +17,8 @@ class StepCosts(CheckedModel):
 
     Bytes are per unit, except ``remote_state_bytes`` and ``remote_cache_bytes``, which count all units, as
     remote memory does.
-    ``resident_bytes`` is everything that stays: the fixed part, the part per step times T, and workspace.
-    Schedules that record several steps at once need ``chunk_bytes`` besides. The cache of a step takes
+    ``resident_bytes`` is never freed: the fixed part, the part per step times T, and workspace.
+    Schedules that record several steps at once also need ``chunk_bytes``. The cache of a step takes
     ``cache_bytes`` of local memory. With its cache a step runs again in ``recompute_seconds``, without it in
     ``forward_seconds``.
     Raises InputError.
@@ -75,7 +75,7 @@ class StepCosts(CheckedModel):
 
     @property
     def charged(self) -> Self:
-        """The costs with the workspace of chunks of several steps charged to all that may have one."""
+        """The costs with the workspace of chunks counted as resident, unless there is only one step."""
         if not self.chunk_bytes or self.steps == 1:
             return self
         resident = self.resident_bytes + self.chunk_bytes
@@ -87,7 +87,7 @@ class StepCosts(CheckedModel):
         return self.tape_bytes + self.cache_bytes
 
     def action_seconds(self, counts: Counted) -> Any:
-        """Return what actions take in addition to their steps: advances a + chunks k + saves s + loads l."""
+        """Return the seconds of actions beyond their steps: advances a + chunks k + saves s + loads l."""
         return (
             counts.advances * self.advance_seconds
             + counts.chunks * self.chunk_seconds
@@ -96,7 +96,7 @@ class StepCosts(CheckedModel):
         )
 
     def compute_seconds(self, counts: Counted) -> Any:
-        """Return the time of a schedule whose transfers take none: T (f + o + b) + again + actions."""
+        """Return the time of a schedule without its transfers: T (f + o + b) + again + actions."""
         return self.sweep_seconds + self.again_seconds(counts) + self.action_seconds(counts)
 
     def again_seconds(self, counts: Counted) -> Any:

@@ -28,13 +28,13 @@ from ckptplan.wording import Argument
 
 #: The fields that a network description derives.
 DERIVED = ("state_bytes", "tape_bytes", "cache_bytes", "resident_bytes_per_step", "resident_bytes")
-#: Scratch memory: what every schedule needs, and what those need besides that record several steps at once.
+#: Scratch memory of every schedule, and the additional scratch memory of chunks of several steps.
 WORKSPACES = ("workspace_bytes", "chunk_workspace_bytes")
 #: The fields that are measured or assumed for one machine, batch and network.
 TIMES = ("forward_seconds", "backward_seconds", "recompute_seconds", "record_overhead_seconds")
-#: What actions take in addition to their steps; zero by default, as in the paper.
+#: The seconds that actions take in addition to their steps; zero by default, as in the paper.
 ACTION_TIMES = ("advance_seconds", "chunk_seconds", "save_seconds", "load_seconds")
-#: What the reason begins with of times that were measured at another batch or network.
+#: The beginning of ``Basis.why`` for times that were measured at another batch or network.
 _RESIZED = "carried over from "
 
 
@@ -104,7 +104,7 @@ class Calibration(ModelPart):
 
     @property
     def framework(self) -> str:
-        """What ran the cell, with its version."""
+        """The framework that ran the cell, with its version."""
         return f"PyTorch {self.torch}" if self.jax is None else f"JAX {self.jax}"
 
     @property
@@ -197,7 +197,7 @@ class Workload(Described):
     def _derive_sizes(cls, data: Any) -> Any:
         if not isinstance(data, dict) or data.get("network") is None:
             return data
-        network = _network(data["network"])
+        network = _to_network(data["network"])
         units = data.get("units")
         if not isinstance(units, int) or isinstance(units, bool) or units < 1:
             raise InputError(
@@ -235,9 +235,9 @@ class Workload(Described):
         return self._with_network("activity", activity)
 
     def with_neurons_from(self, neurons: int) -> Self:
-        """Return the same job with ``neurons``, or with the fewest that the network can have if that is more.
+        """Return the same job with ``neurons`` neurons, or with the network's least number if that is more.
 
-        For searches: the network does not shrink further.
+        Searches may ask for fewer neurons than the network can have.
         """
         least = 1 if self.network is None else self.network.least_neurons
         return self.with_neurons(max(neurons, least))
@@ -258,12 +258,12 @@ class Workload(Described):
             units=units,
             network=network,
             **{field: scaled[field] for field in WORKSPACES},
-            basis={**self.basis, **_derived_anew(f"{units:,} units")},
+            basis={**self.basis, **_basis_of_derived(f"{units:,} units")},
         )
 
     @property
     def step_operations(self) -> Operations | None:
-        """The work of a step: as given, or as the network has it; None if neither is there."""
+        """The work of a step: ``operations`` if given, else the network's; None if there is neither."""
         if self.operations is not None or self.network is None:
             return self.operations
         return self.network.operations()
@@ -275,7 +275,7 @@ class Workload(Described):
     def numbers(self) -> dict[str, Any]:
         """Return the numbers that plans depend on, without texts.
 
-        Operations are not among them: they act through the times, which are.
+        Operations are left out: they determine the times, which are included.
         """
         texts = (
             *("name", "description", "timed_on", "cell", "limited"),
@@ -283,7 +283,7 @@ class Workload(Described):
         )
         numbers = {field: getattr(self, field) for field in type(self).model_fields if field not in texts}
         for field in (*ACTION_TIMES, "chunk_workspace_bytes", "cache_bytes"):
-            # What is 0 leaves the hash that the job had before there was such a cost.
+            # Leave out costs of 0, so that jobs from before there were such costs keep their hash.
             if not numbers[field]:
                 del numbers[field]
         if self.calibration is not None:
@@ -294,31 +294,31 @@ class Workload(Described):
 
     def _with_network(self, field: str, value: float) -> Self:
         if self.network is None:
-            again = "" if self.cell is None else f"; calibrate it again with {Argument(field, value)}"
+            hint = "" if self.cell is None else f"; calibrate it again with {Argument(field, value)}"
             raise InputError(
-                f"workload {self.name!r} has no network description, so its sizes cannot follow {field}{again}",
+                f"workload {self.name!r} has no network description, so its sizes cannot follow {field}{hint}",
                 field=field,
                 value=value,
             )
-        before = getattr(self.network, field)
-        if before == value:
+        old_value = getattr(self.network, field)
+        if old_value == value:
             return self
-        carried = Basis(kind="assumed", why=f"{_RESIZED}{field} = {before}, not rescaled")
+        carried = Basis(kind="assumed", why=f"{_RESIZED}{field} = {old_value}, not rescaled")
         # A time of 0 s is the same for any size.
         times = [name for name in (*TIMES, *ACTION_TIMES) if getattr(self, name)]
         estimated = self.timed_on is not None and self.is_estimated
         changed = self.network.replace(**{field: value})
         operations = self.operations
         if operations is not None:
-            # Those that were counted are those of the network before: only their efficiency remains.
+            # Counted operations belong to the old network: only their efficiency remains valid.
             efficiency = {name: getattr(operations, name) for name in ("efficiency", "measured_on")}
             operations = changed.operations().replace(**efficiency)
         return self.replace(
             network=changed,
             operations=operations,
-            # An estimate is made again wherever the profile has the numbers for it.
-            timed_on=f"{self.timed_on} with {field} = {before}" if estimated else self.timed_on,
-            basis={**self.basis, **_derived_anew(f"{field} = {value}"), **dict.fromkeys(times, carried)},
+            # This is no profile's name, so times are estimated again wherever the profile has the numbers.
+            timed_on=f"{self.timed_on} with {field} = {old_value}" if estimated else self.timed_on,
+            basis={**self.basis, **_basis_of_derived(f"{field} = {value}"), **dict.fromkeys(times, carried)},
         )
 
     @property
@@ -326,26 +326,26 @@ class Workload(Described):
         """Whether the times are an estimate."""
         return "forward_seconds" in self.basis and self.basis["forward_seconds"].kind == "estimated"
 
-    def _kept(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+    def _unchanged_fields(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         derived = () if changes.get("network", self.network) is None else (*DERIVED, "batch")
         return {field: value for field, value in dict(self).items() if field not in derived}
 
 
 def was_resized(workload: Workload) -> bool:
-    """Return whether times are those of another batch or network, and not rescaled; 0 s need no rescaling."""
+    """Return whether a time was measured at another batch or network; a time of 0 s holds for all of them."""
     return any(
         entry.kind == "assumed" and entry.why.startswith(_RESIZED) and getattr(workload, name) > 0
         for name, entry in workload.basis.items()
     )
 
 
-def _derived_anew(change: str) -> dict[str, Basis]:
+def _basis_of_derived(change: str) -> dict[str, Basis]:
     """Return the basis of sizes that a changed network derives."""
     return dict.fromkeys(DERIVED, Basis(kind="derived", why=f"from the network, with {change}"))
 
 
 def _check_sizes(sizes: dict[str, int], network: Network, *, units: int) -> None:
-    """Raise InputError that names what was given, if a size is more than can be counted."""
+    """Raise InputError that names neurons, batch and units if a size exceeds 2**62 bytes."""
     for name, size in sizes.items():
         if size > MAX_BYTES:
             raise InputError(
@@ -356,7 +356,7 @@ def _check_sizes(sizes: dict[str, int], network: Network, *, units: int) -> None
             )
 
 
-def _network(value: object) -> Network:
+def _to_network(value: object) -> Network:
     if isinstance(value, Network):
         return value
     if not isinstance(value, dict):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
-from ckptplan.model.budget import rest_of
+from ckptplan.model.budget import remaining_bytes
 from ckptplan.model.goal import Goal
 from ckptplan.model.prediction import BasisEntry
 from ckptplan.model.profile import GRADES, NUMBERS, PEAKS, HardwareProfile
@@ -14,7 +14,7 @@ from ckptplan.units import format_share
 
 #: Fields that no prediction uses.
 _NOT_ESTIMATED = ("power_watts", "idle_power_watts", "price_per_hour")
-#: Grades other than published sources.
+#: Grade of a number without a published source -> the kind of its entry.
 _KINDS: dict[str, Literal["derived", "measured"]] = {"D": "derived", "M": "measured"}
 #: The text for a number without a source.
 _UNSOURCED = "given without a source"
@@ -61,7 +61,7 @@ def _list_profile(
                 field=name, kind="derived", text="the budget is this plan's own peak: it is a point of a front"
             )
         elif field == "headroom" and (own_budget or ("local_bytes" in overrides and not goal.headroom)):
-            # A budget that was named, or that is the plan's own, has none.
+            # A budget that the caller set, or that is the plan's own peak, has no headroom.
             continue
         elif field in overrides:
             yield BasisEntry(field=name, kind="stated", text=overrides[field])
@@ -79,11 +79,11 @@ def _list_profile(
 
 
 def _list_overrides(profile: HardwareProfile, goal: Goal) -> dict[str, str]:
-    """Return the numbers of a profile that the caller replaced, and what is said of each."""
+    """Return the fields of a profile that the caller replaced, each with the text of its entry."""
     overrides = {}
     if goal.remote_bytes != profile.remote_bytes:
         overrides["remote_bytes"] = "budget set by the caller"
-    if goal.local_bytes != rest_of(profile.local_bytes, goal.headroom):
+    if goal.local_bytes != remaining_bytes(profile.local_bytes, goal.headroom):
         overrides["local_bytes"] = "budget set by the caller"
     if goal.headroom != profile.headroom or "local_bytes" in overrides:
         share = format_share(goal.headroom)
@@ -94,7 +94,7 @@ def _list_overrides(profile: HardwareProfile, goal: Goal) -> dict[str, str]:
 def _list_workload(workload: Workload) -> Iterator[BasisEntry]:
     for field, basis in workload.basis.items():
         if field == "operations" and not workload.is_estimated:
-            # Measured times do not depend on them.
+            # Measured times do not depend on operations.
             continue
         yield BasisEntry(field=f"workload.{field}", kind=basis.kind, text=basis.why)
     calibration = workload.calibration
@@ -128,7 +128,7 @@ def _is_given(model: HardwareProfile | Workload, field: str) -> bool:
 
 
 def _list_assumptions(workload: Workload, profile: HardwareProfile) -> Iterator[BasisEntry]:
-    """Yield what is assumed of a workload on a profile, and by the model."""
+    """Yield the assumptions about a workload on a profile, and about transfers."""
     if workload.timed_on is not None and workload.timed_on != profile.name:
         given = (*TIMES, *(name for name in ACTION_TIMES if getattr(workload, name)))
         yield BasisEntry(

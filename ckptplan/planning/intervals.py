@@ -1,13 +1,13 @@
-"""How far measured times may move a plan: the interval of its seconds, and whether the choice depends on it.
+"""Bounds how far measured times may move a plan: the interval of its seconds, and whether the choice changes.
 
-A calibration knows each time within an interval (docs/accuracy.md). Plans consist of the same times, each a
-number of times, so two of them differ by
+A calibration knows each time within an interval (docs/accuracy.md). The seconds of a plan
+are a sum of these times, each multiplied by a count, so two plans differ by
 
     seconds(x) - seconds(y) = sum over times of (count in x - count in y) time.
 
-Where they count as many, nothing of the interval matters. The difference is least with each time at the end of
-its interval that its sign picks. If x is not even then quicker than y by more than the resolution of the
-question, y was chosen for certain.
+A time with equal counts cancels. The difference is least if each time is at the end of its interval that its
+sign picks. If even then x is not quicker than y by more than the resolution of the question, the choice of y
+is certain.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from ckptplan.strategies.answer import Answer
 from ckptplan.strategies.registry import reader_of
 from ckptplan.units import format_seconds
 
-#: A rate's least factor: an interval that begins at zero is as wide below as one may be above.
+#: The least factor of a rate whose interval begins at zero: one over the largest factor of an interval.
 _LEAST_RATE = 1e-9
-#: The count that goes with each time; all others occur equally often in every schedule.
+#: Time -> the count that it is multiplied by; other times count equally often in every schedule.
 _COUNTED = {
     "recompute_seconds": "recomputed_steps",
     "write_seconds": "remote_writes",
@@ -48,16 +48,16 @@ def bound_costs(case: Case) -> tuple[StepCosts, StepCosts] | None:
     sources = case.profile.sources
     intervals = []
     for end in ("low", "high"):
-        # What calibrations before there were intervals do not say is known.
+        # Calibrations of early versions have no intervals: their times count as exact.
         given = {field: getattr(measured, end) for field, measured in calibration.measured.items()}
         factors = {field: 1.0 if factor is None else factor for field, factor in given.items()}
         changed = {field: getattr(costs, field) * factors.get(field, 1.0) for field in (*TIMES, *ACTION_TIMES)}
-        for way in ("write", "read"):
-            source = sources.get(f"{way}_bytes_per_second")
-            # A high rate is a short time; one that may be zero, as long a one as intervals allow.
+        for direction in ("write", "read"):
+            source = sources.get(f"{direction}_bytes_per_second")
+            # A high rate is a short time. If the rate may be zero, the time is as long as intervals allow.
             rate = None if source is None else source.high if end == "low" else source.low
             factor = 1.0 if rate is None else max(rate, _LEAST_RATE)
-            changed[f"{way}_seconds"] = getattr(costs, f"{way}_seconds") / factor
+            changed[f"{direction}_seconds"] = getattr(costs, f"{direction}_seconds") / factor
         latency = sources.get("latency_seconds")
         share = None if latency is None else getattr(latency, end)
         if share is not None:
@@ -67,7 +67,7 @@ def bound_costs(case: Case) -> tuple[StepCosts, StepCosts] | None:
 
 
 def find_interval(plan: Plan) -> tuple[float, float] | None:
-    """Return the least and the most seconds that a plan's measured times allow; None if they say nothing."""
+    """Return the least and the most seconds that a plan's measured times allow; None without intervals."""
     bounds = bound_costs(Case(workload=plan.workload, profile=plan.profile))
     if bounds is None:
         return None
@@ -88,9 +88,9 @@ def describe_interval(plan: Plan) -> str:
 def find_undecided(answers: Sequence[Answer], question: Question, case: Case) -> tuple[list[str], float] | None:
     """Return the strategies that may be quicker than the first answer, and by which share of its time at most.
 
-    They are those that are quicker by more than the resolution of the question somewhere within the intervals
-    of all times. The share is that of any other answer, also of one that is quicker by less. Return None if no
-    time has an interval.
+    A strategy is returned if it is quicker by more than the resolution of the question somewhere within the
+    intervals of all times. The share is the largest of all other answers, also of those that are quicker by
+    less. Return None if no time has an interval.
     """
     bounds = bound_costs(case)
     if bounds is None or question.goal.model != "exact":
@@ -107,14 +107,14 @@ def find_undecided(answers: Sequence[Answer], question: Question, case: Case) ->
 def describe_undecided(
     chosen: str, rivals: Sequence[str], most: float, *, unsearched: Sequence[str] = ()
 ) -> str:
-    """Return which strategies may be just as quick as the chosen one, and by how much they may be quicker.
+    """Return a text that says which strategies may be as quick as the chosen one, or quicker by how much.
 
     Arguments:
         chosen: the chosen strategy.
         rivals: the strategies that may be quicker, as ``find_undecided`` returns them.
         most: the share of time by which one may be quicker, as ``find_undecided`` returns it.
-        unsearched: the strategies that were not searched. Nothing is said of them: they are not quicker at the
-            times as measured.
+        unsearched: the strategies that were not searched. The text leaves them out: they are not quicker at
+            the measured times.
     """
     share = "less than 0.01 %" if most < 0.0001 else f"up to {most * 100:.2g} %"
     if rivals:

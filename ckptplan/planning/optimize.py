@@ -52,7 +52,7 @@ def optimize(
     Arguments:
         workload: the training job, or its name, or the path of its file.
         profile: the hardware, or its name, or the path of its file.
-        steps: T, in place of that of the workload.
+        steps: T, in place of the workload's.
         strategies: names or groups ('all', 'paper', 'regular', 'closed'); None searches all but those that
             another strategy always equals or beats.
         objective: 'time', 'memory' or 'balanced' (the knee of the front within the budget).
@@ -62,16 +62,16 @@ def optimize(
         headroom: share of local memory to leave free, as 0.1 or '10%'; replaces the profile's. A budget that
             ``local_bytes`` names has none unless it is given here.
         remote_bytes: replaces the profile's remote memory in total, in bytes or as text.
-        cache: the steps whose caches plans keep: 'all' (implied by the strategies 'paper'), the 'last' ones,
-            these and each 'segment' while it is reversed, or 'none' but recorded ones. None takes the best
-            (docs/cache.md).
+        cache: the caches that plans keep: of 'all' steps (implied by the strategies 'paper'), of the 'last'
+            steps, of these and each 'segment' while it is reversed, or 'none' except of recorded steps. None
+            takes the best (docs/cache.md).
         effort: 'quick' or 'thorough', how much work the search for optimal schedules may do
             (docs/optimality.md).
         progress: called with the work done and the total work.
         command: recorded in the plan's provenance.
 
-    Of plans whose times cannot be told apart (0.1 %, or the uncertainty of a calibration up to 1 %), it is the
-    simplest; its ``estimate_basis`` then says which one is predicted to be quicker (docs/finding-optima.md).
+    If several plans are equally fast within 0.1 %, or the uncertainty of a calibration up to 1 %, the simplest
+    is returned. Its ``estimate_basis`` names the strategy predicted to be quickest (docs/finding-optima.md).
 
     Raises InputError, and Infeasible (need, have, binding limit, verified suggestions).
     """
@@ -138,7 +138,7 @@ def compare(
 
 
 class Compared(Displayed, dict[str, Plan | Infeasible]):
-    """The best plan of each strategy by its name, or why it has none; ``case`` is what was planned."""
+    """The best plan of each strategy by its name, or why it has none; ``case`` is the planned job."""
 
     __slots__ = ("case",)
 
@@ -161,10 +161,9 @@ def rank_strategies(
     """Search the strategies of a request once; the use cases read their results from the ranking.
 
     ``strategies`` narrows the search; the goal of the plans still names all that were compared. Unless
-    ``every`` one is asked for, the search ends with a plan that none of the others can be quicker than. If
-    ``only_best`` is asked of the ranking, strategies that are slower are not searched to the end. With
-    ``keeps_best``, Ctrl-C ends the search with the answers so far, and the ranking is ``interrupted``. Raises
-    InputError.
+    ``every`` strategy has to be searched, the search ends once no other strategy can be quicker than a plan. If
+    ``only_best`` is needed, the search of a slower strategy ends early. With ``keeps_best``, Ctrl-C ends the
+    search with the answers so far, and the ranking is ``interrupted``. Raises InputError.
     """
     question = request.question().replace(interruptions=[] if keeps_best else None)
     if strategies is not None:
@@ -212,9 +211,9 @@ class Ranking:
         raise explain_infeasible(self.request.replace(strategies=self.question.goal.strategies))
 
     def by_strategy(self) -> Compared:
-        """Return the best plan of each strategy, the one to run first, then why other strategies do not fit.
+        """Return the best plan of each strategy, the plan to run first, and why other strategies do not fit.
 
-        Nothing is said of strategies that were not searched.
+        Strategies that were not searched are left out.
         """
         plans = {answer.strategy.name: self._plan(answer) for answer in self.answers}
         reasons = {
@@ -249,7 +248,7 @@ class Ranking:
 
 
 def list_proofs(answers: Sequence[Answer], question: Question) -> list[float | None]:
-    """Return what the answers to a question prove, and that which made the search of others needless.
+    """Return the lower bounds that answers prove, and the bound that made other searches needless; in seconds.
 
     ``answers`` are those of ``Question.rank_until_settled``.
     """
@@ -277,10 +276,10 @@ def _explain_choice(
         return None
     share = "less than 0.01 %" if gain < 0.0001 else f"{gain * 100:.2g} %"
     if calibration is None or calibration.uncertainty <= RESOLUTION:
-        teller = "no calibration can tell"
+        reason = "no calibration can tell"
     else:
-        teller = f"the calibration (known within {format_share(calibration.uncertainty)}) cannot tell"
-    return f"{better.strategy.name} is predicted {share} quicker, which {teller}; the simpler plan was taken"
+        reason = f"the calibration (known within {format_share(calibration.uncertainty)}) cannot tell"
+    return f"{better.strategy.name} is predicted {share} quicker, which {reason}; the simpler plan was taken"
 
 
 #: Columns of the job.

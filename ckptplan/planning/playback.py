@@ -30,7 +30,7 @@ from ckptplan.version import __version__
 _PAUSE = 4096
 #: Schedules of more actions than this are not compared, so that a table does not take seconds.
 _MOST_COMPARED = 100_000
-#: What equal schedules have in common: not their seconds, which may differ by rounding.
+#: The totals that equal schedules have in common. Their seconds may differ by rounding.
 _COUNTS = tuple(name for name in STATED if name != "seconds")
 
 
@@ -64,12 +64,12 @@ def make_schedule(strategy: str, *, steps: int, **parameters: int) -> Schedule:
 
     Raises InputError.
     """
-    known = strategy_of(strategy)
+    closed_form = strategy_of(strategy)
     given = Parameters(parameters)
-    known.check(given, steps=steps)
+    closed_form.check(given, steps=steps)
     return Schedule(
         steps=steps,
-        actions=partial(known.actions, given, steps=steps, splits=None),
+        actions=partial(closed_form.actions, given, steps=steps, splits=None),
         chunk_size=given.get("chunk_size", 1),
     )
 
@@ -149,7 +149,7 @@ def make_schedule_head(plan: Plan, *, command: str) -> dict[str, Any]:
 
 
 def identify_plan(plan: Plan) -> dict[str, Any]:
-    """Return which plan a document is about."""
+    """Return the strategy, the parameters and the job of a plan, to identify it in a document."""
     return {
         "strategy": plan.strategy,
         "parameters": dict(plan.parameters),
@@ -214,4 +214,4 @@ def _is_same(plan: Plan, other: Plan) -> bool:
         return False
     pairs = zip_longest(actions(plan), actions(other))
     # A further pair means that the schedules are longer than what is compared.
-    return all(mine == others for mine, others in islice(pairs, _MOST_COMPARED)) and next(pairs, None) is None
+    return all(left == right for left, right in islice(pairs, _MOST_COMPARED)) and next(pairs, None) is None

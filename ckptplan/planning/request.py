@@ -45,7 +45,7 @@ AnyProfile: TypeAlias = "HardwareProfile | str | Path"
 
 
 class MemoryWishes(TypedDict, total=False):
-    """The keyword arguments about memory, as ``ckptplan.optimize`` documents them; None is no wish."""
+    """The keyword arguments about memory, as ``ckptplan.optimize`` documents them; None keeps the profile's."""
 
     local_bytes: int | str | None
     headroom: float | str | None
@@ -61,23 +61,23 @@ class BudgetWishes(MemoryWishes, total=False):
 
 
 class LimitWishes(BudgetWishes, total=False):
-    """Those of use cases that limit the time, too."""
+    """The keyword arguments of use cases that also limit the time."""
 
     max_overhead: float | str | None
 
 
 class Wishes(LimitWishes, total=False):
-    """Those of use cases that choose by any objective."""
+    """The keyword arguments of use cases that choose by any objective."""
 
     objective: str
     model: str
 
 
 def make_goal(*, unless_named: str | None = None, **wishes: Unpack[Wishes]) -> Goal:
-    """Return a caller's wishes as a goal without budgets: validated, with the strategies by name.
+    """Return a caller's keyword arguments as a validated goal, without budgets, and with strategies by name.
 
-    ``unless_named`` is the group of strategies to use if none is named; None means those that are searched by
-    default. Raises InputError.
+    ``unless_named`` is the group of strategies to use if none is named; None means the strategies that are
+    searched by default. Raises InputError.
     """
     named = wishes.pop("strategies", None)
     chosen = select_strategies(unless_named if named is None else named)
@@ -86,8 +86,8 @@ def make_goal(*, unless_named: str | None = None, **wishes: Unpack[Wishes]) -> G
     if wishes.get("cache") is None and (named == "paper" or wishes.get("model") == "paper"):
         # The paper keeps the caches of all steps.
         wishes["cache"] = "all"
-    others: dict[str, Any] = {name: wish for name, wish in wishes.items() if name not in MEMORY_WISHES}
-    return Goal(strategies=tuple(strategy.name for strategy in chosen), **others)
+    fields: dict[str, Any] = {name: wish for name, wish in wishes.items() if name not in MEMORY_WISHES}
+    return Goal(strategies=tuple(strategy.name for strategy in chosen), **fields)
 
 
 def make_provenance(command: str) -> Provenance:
@@ -126,7 +126,7 @@ class Request:
         progress: Progress | None = None,
         **wishes: Unpack[Wishes],
     ) -> Self:
-        """Return a caller's request; budgets default to those of the profile, less its headroom.
+        """Return a caller's request; budgets default to the memory of the profile, less its headroom.
 
         ``command`` is recorded in the provenance; ``steps`` replaces T of the workload; ``unless_named`` is as
         in ``make_goal``. Raises InputError.
@@ -146,12 +146,12 @@ class Request:
         """Return the request that a plan answers: its case and its goal.
 
         A goal that names no strategies asks for those that are searched by default. Raises InputError if it
-        names one that is unknown.
+        names an unknown strategy.
         """
-        asked = tuple(strategy.name for strategy in select_strategies(list(plan.goal.strategies) or None))
+        names = tuple(strategy.name for strategy in select_strategies(list(plan.goal.strategies) or None))
         return cls(
             case=Case(workload=plan.workload, profile=plan.profile),
-            goal=plan.goal.model_copy(update={"strategies": asked}),
+            goal=plan.goal.model_copy(update={"strategies": names}),
             provenance=make_provenance(command),
             progress=progress,
         )
@@ -175,14 +175,14 @@ class Request:
     ) -> Plan:
         """Return an answer as a plan; ``notes`` are added to its ``estimate_basis``.
 
-        ``proofs`` are lower bounds of the time of every schedule; None is that of the answer alone. ``regular``
-        is the best answer that loops with fixed strides can run, unless that is the answer itself.
+        ``proofs`` are lower bounds of the time of every schedule; None takes the bound of the answer alone.
+        ``regular`` is the best answer that loops with fixed strides can run, unless it is the answer itself.
         ``own_budget`` says that the local budget is the plan's own peak, as for a point of a front.
         """
         workload, profile = self.case.timed, self.case.profile
         predicted = answer.predicted(self.case.costs)
         searched = (BasisEntry(field="search", kind="stated", text=note) for note in answer.notes)
-        # Not validated again: each part was, and the validator of them all takes as long to build as a search.
+        # No validation: each part is valid, and building the validator of a plan takes as long as a search.
         return Plan.model_construct(
             strategy=answer.strategy.name,
             parameters=answer.parameters,
@@ -232,14 +232,14 @@ class Request:
         return dataclasses.replace(self, goal=self.goal.model_copy(update=wishes))
 
 
-#: The wishes that the memory of a profile stands for.
+#: The keyword arguments that replace the memory of a profile.
 MEMORY_WISHES = ("local_bytes", "headroom", "remote_bytes")
 
 
 def replace_memory(profile: HardwareProfile, wishes: MemoryWishes) -> HardwareProfile:
     """Return a profile whose memory gives the budgets that a caller named.
 
-    A local budget without a named headroom has none. Raises InputError.
+    A named local budget has no headroom, unless one is named, too. Raises InputError.
     """
     named = {name: wishes.get(name) for name in MEMORY_WISHES}
     if named["local_bytes"] is not None and named["headroom"] is None:
@@ -276,7 +276,7 @@ WHY_LEFT_OUT = "solving a schedule for each value takes too long"
 def list_left_out(strategies: Iterable[str] | str | None, goal: Goal) -> dict[str, str]:
     """Return the strategies that ``optimize`` compares and a goal does not, each with the reason.
 
-    ``strategies`` is what the caller named. There are none left out if the caller named any.
+    ``strategies`` are those that the caller named. If there are any, none is left out.
     """
     if strategies is not None:
         return {}
@@ -314,7 +314,7 @@ def read_argument(
 
 
 def read_workload(given: AnyWorkload, *, steps: int | None = None, name: str = "workload") -> Workload:
-    """Return a workload, or that of a name or a file, with other ``steps`` if given. Raises InputError.
+    """Return a workload, loaded if a name or a path is given, with other ``steps`` if given. Raises InputError.
 
     ``name`` is the argument that errors name.
     """
@@ -324,7 +324,7 @@ def read_workload(given: AnyWorkload, *, steps: int | None = None, name: str = "
 
 
 def read_profile(given: AnyProfile, *, name: str = "profile") -> HardwareProfile:
-    """Return a profile, or that of a name or a file. Raises InputError, which names the argument ``name``."""
+    """Return a profile, loaded if a name or a path is given. Raises InputError that names the argument."""
     profile = load_profile(given) if isinstance(given, str | Path) else given
     _check_kind(profile, HardwareProfile, name=name)
     return profile
@@ -332,18 +332,18 @@ def read_profile(given: AnyProfile, *, name: str = "profile") -> HardwareProfile
 
 def _check_kind(value: object, kind: type, *, name: str) -> None:
     """Raise InputError unless a value is a workload or a profile."""
-    known = "workload" if kind is Workload else "profile"
+    noun = "workload" if kind is Workload else "profile"
     if not isinstance(value, kind):
         raise refuse(
             value,
             f"is not a {kind.__name__}",
             field=name,
-            accepted=f"a {kind.__name__}, as ckptplan.load_{known} returns, or a name or path of one",
+            accepted=f"a {kind.__name__}, as ckptplan.load_{noun} returns, or a name or path of one",
         )
 
 
 def derive_bound(proofs: Iterable[float | None], seconds: float) -> Bound | None:
-    """Return the best of some lower bounds of every schedule, for a plan of ``seconds``; None if there is none.
+    """Return the best lower bound of ``proofs`` for a plan that takes ``seconds``; None if there is none.
 
     Raises CkptplanError if the plan is faster than the bound, except for rounding.
     """
@@ -373,7 +373,7 @@ def find_resolution(workload: Workload) -> float:
 
 
 def read_deadline(deadline: float | str) -> float:
-    """Return a time that may pass at most, in seconds. Raises InputError unless it is above zero."""
+    """Return a deadline in seconds. Raises InputError unless it is above zero."""
     seconds: float = read_argument(
         "deadline",
         parse_duration,

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from ckptplan.cost.case import Case
 from ckptplan.cost.exact import overhead
 from ckptplan.errors import Change, Infeasible, InputError
-from ckptplan.model.budget import add_headroom, find_memory, rest_of
+from ckptplan.model.budget import add_headroom, find_memory, remaining_bytes
 from ckptplan.planning.request import Request
 from ckptplan.search.question import BudgetLimit, Question, find_reason
 from ckptplan.storage.library import list_names
@@ -37,11 +37,11 @@ def explain_infeasible(request: Request) -> Infeasible:
 
 def name_reason(request: Request) -> Infeasible:
     """Return why no strategy of a request fits, without suggestions, which take longer than a search."""
-    asked = request.goal.strategies
-    if len(asked) == 1:
-        subject = f"{asked[0]} does not fit"
-    elif len(asked) < len(select_strategies(None)):
-        subject = f"none of {', '.join(asked)} fits"
+    names = request.goal.strategies
+    if len(names) == 1:
+        subject = f"{names[0]} does not fit"
+    elif len(names) < len(select_strategies(None)):
+        subject = f"none of {', '.join(names)} fits"
     else:
         subject = "no strategy fits"
     return find_reason(request.question(), subject=subject)
@@ -58,31 +58,31 @@ def add_suggestions(infeasible: Infeasible, *, request: Request) -> Infeasible:
 
 
 def _choose(suggestions: Iterable[Suggestion], *, most: float) -> list[Suggestion]:
-    """Return the first suggestions that are of use, at most two with the same change.
+    """Return the first four useful suggestions, at most two with the same change.
 
-    Left out are plans that take far too long, and memory that nobody has. If nothing else remains, return the
-    quickest of the former: a plan that takes long is still a plan.
+    Plans that take far too long, and memory that nobody has, are left out. If no suggestion remains, return the
+    quickest plan that takes too long.
     """
-    kept: list[Suggestion] = []
-    others: list[Suggestion] = []
+    useful: list[Suggestion] = []
+    slow: list[Suggestion] = []
     for suggestion in suggestions:
         if suggestion["change"] in ("local_bytes", "remote_bytes") and suggestion["value"] >= _PETABYTE:
             continue
         if suggestion["overhead"] > most:
-            others.append(suggestion)
-        elif sum(suggestion["change"] == each["change"] for each in kept) < 2:
-            kept.append(suggestion)
-        if len(kept) == _MOST:
+            slow.append(suggestion)
+        elif sum(suggestion["change"] == other["change"] for other in useful) < 2:
+            useful.append(suggestion)
+        if len(useful) == _MOST:
             break
-    return kept or sorted(others, key=lambda suggestion: float(suggestion["overhead"]))[:1]
+    return useful or sorted(slow, key=lambda suggestion: float(suggestion["overhead"]))[:1]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Remedies:
     """The single changes to an infeasible request that may help.
 
-    They are found with ``question``, that for closed forms, which is fast, and then planned with the requested
-    strategies, whose question is ``whole``.
+    The search for them asks ``question``, which is about closed forms and fast to answer. They are then planned
+    with the requested strategies, the question ``whole``.
     """
 
     infeasible: Infeasible
@@ -92,11 +92,11 @@ class _Remedies:
 
     @property
     def most_overhead(self) -> float:
-        """The overhead that is of use: up to ten times base's time, or what the caller accepts."""
+        """The largest overhead to suggest: ten times base's time, or the caller's limit if that is more."""
         return max(_ABSURD, self.request.goal.max_overhead or 0.0)
 
     def find(self) -> Iterator[Suggestion]:
-        """Yield the changes that help: those of strategies and limits, of the job's size, of the machine."""
+        """Yield the changes that help: of strategies and limits, of the size of the job, of the machine."""
         changed = (self._plan(*change) for change in self._list_changes())
         reduced = chain.from_iterable(map(self._reduce, get_args(_Size)))
         for suggestion in chain(changed, reduced, self._move_to_other_profile()):
@@ -105,15 +105,15 @@ class _Remedies:
 
     def _list_changes(self) -> Iterator[tuple[Change, Any, Question]]:
         """Yield changes of strategies and limits: what to change, the value, and the question with it."""
-        asked, goal = self.question, self.request.goal
-        free = None if goal.cache is None else asked.replace(cache=None).best()
-        if free is not None:
-            yield "cache", free.cache, asked.replace(cache=free.cache)
-        every = self._list_closed_forms()
-        answer = asked.replace(strategies=every).best() if set(every) - set(goal.strategies) else None
+        question, goal = self.question, self.request.goal
+        unlimited = None if goal.cache is None else question.replace(cache=None).best()
+        if unlimited is not None:
+            yield "cache", unlimited.cache, question.replace(cache=unlimited.cache)
+        names = self._list_closed_forms()
+        answer = question.replace(strategies=names).best() if set(names) - set(goal.strategies) else None
         if answer is not None:
             name = answer.strategy.name
-            yield "strategies", name, asked.replace(strategies=(name,))
+            yield "strategies", name, question.replace(strategies=(name,))
         need = (
             self.whole.replace(max_overhead=None).least("max_overhead")
             if goal.max_overhead is not None
@@ -124,7 +124,7 @@ class _Remedies:
             share = -(-need * 1000 // 1) / 1000
             yield "max_overhead", share, self.whole.replace(max_overhead=share)
         if goal.remote_bytes is not None:
-            for remote in sorted({self._needed("remote_bytes"), asked.least_remote_bytes() or 0}):
+            for remote in sorted({self._needed("remote_bytes"), question.least_remote_bytes() or 0}):
                 if remote > goal.remote_bytes:
                     yield "remote_bytes", remote, self._with_limit("remote_bytes", remote)
         if goal.local_bytes is not None:
@@ -132,14 +132,14 @@ class _Remedies:
                 memory = find_memory(
                     goal.local_bytes, goal.headroom, machine=self.request.case.profile.local_bytes
                 )
-                yield "headroom", 0, asked.replace(local_bytes=memory, headroom=0.0)
+                yield "headroom", 0, question.replace(local_bytes=memory, headroom=0.0)
             for local in sorted(size for size in self._list_local_bytes() if size > goal.local_bytes):
                 # A headroom that the caller named is also taken off the memory that is suggested.
-                named = add_headroom(local, goal.headroom) if self.request.names_headroom else local
-                yield "local_bytes", named, self._with_limit("local_bytes", local)
+                suggested = add_headroom(local, goal.headroom) if self.request.names_headroom else local
+                yield "local_bytes", suggested, self._with_limit("local_bytes", local)
 
     def _with_limit(self, limit: BudgetLimit, value: int) -> Question:
-        """Return the question with another limit: that for closed forms, if any has a plan there."""
+        """Return the question with another limit: for closed forms if they fit, else for all strategies."""
         closed = self.question.replace(**{limit: value})
         return closed if closed.fits() else self.whole.replace(**{limit: value})
 
@@ -158,7 +158,7 @@ class _Remedies:
         return sizes
 
     def _needed(self, limit: Change) -> int:
-        """Return what is needed of the limit that binds, 0 of others."""
+        """Return the value that the binding limit would need to have; 0 for other limits."""
         return int(self.infeasible.need) if self.infeasible.binding == limit else 0
 
     def _reduce(self, size: _Size) -> Iterator[Suggestion | None]:
@@ -179,13 +179,13 @@ class _Remedies:
                 yield self._find_largest(size, int(largest["value"]), most=_MODERATE)
             yield largest
 
-    def _find_largest(self, size: _Size, present: int, *, most: float | None) -> Suggestion | None:
-        """Bisect for the largest value that fits within an overhead of ``most``; the present value does not.
+    def _find_largest(self, size: _Size, given: int, *, most: float | None) -> Suggestion | None:
+        """Bisect for the largest value that fits within an overhead of ``most``; ``given`` does not fit.
 
         A plan for T steps, with its chunks clamped, needs no more memory for fewer steps. With a limit on
         overhead, this finds a T that fits: overhead can rise as T falls.
         """
-        fits, fails = 0, present
+        fits, fails = 0, given
         while fails - fits > 1:
             middle = (fits + fails) // 2
             question = self._with_size(size, middle).replace(max_overhead=most)
@@ -193,7 +193,7 @@ class _Remedies:
                 fits = middle
             else:
                 fails = middle
-        if fits < _LEAST_SHARE * present:
+        if fits < _LEAST_SHARE * given:
             return None
         return self._plan(size, fits, self._with_size(size, fits).replace(max_overhead=most))
 
@@ -206,20 +206,20 @@ class _Remedies:
     def _move_to_other_profile(self) -> Iterator[Suggestion | None]:
         """Yield the smallest built-in machine on which the job fits, unless the caller set the budget."""
         goal, case = self.request.goal, self.request.case
-        if goal.local_bytes != rest_of(case.profile.local_bytes, goal.headroom):
+        if goal.local_bytes != remaining_bytes(case.profile.local_bytes, goal.headroom):
             return
         others = [load_profile(name) for name in list_names("hardware_profiles") if name != case.profile.name]
         # Skip machines whose local memory is an assumption.
-        known = [other for other in others if other.sources["local_bytes"].grade != "X"]
-        for other in sorted(known, key=lambda profile: profile.local_bytes * profile.units):
+        sourced = [other for other in others if other.sources["local_bytes"].grade != "X"]
+        for other in sorted(sourced, key=lambda profile: profile.local_bytes * profile.units):
             headroom = goal.headroom if self.request.names_headroom else other.headroom
-            budget = rest_of(other.local_bytes, headroom)
+            budget = remaining_bytes(other.local_bytes, headroom)
             try:
                 costs = Case(workload=case.workload, profile=other).costs
             except InputError:
                 continue
-            there = self.question.replace(costs=costs, local_bytes=budget, headroom=headroom)
-            planned = self._plan("profile", other.name, there) if budget >= 1 else None
+            question = self.question.replace(costs=costs, local_bytes=budget, headroom=headroom)
+            planned = self._plan("profile", other.name, question) if budget >= 1 else None
             if planned is not None:
                 yield planned
                 return

@@ -113,7 +113,7 @@ def _least_sum(rests: Values, heads: Values) -> float:
     return best
 
 
-#: A question needs the same tables once for each objective.
+#: A cache, as the search of each objective needs the same tables.
 _cached = lru_cache(maxsize=64)(SingleTape)
 
 
@@ -134,7 +134,7 @@ def covers_actions(problem: Problem) -> bool:
 def solve_classical(problem: Problem) -> SolvedProblem:
     """Return the single-tape optimum for the budget, or for each number of slots within it.
 
-    If saves cost something, the schedules are good ones, and prices give the bound.
+    If saves cost time, the schedules need not be optimal, and prices give the bound.
     """
     most = count_slots(problem)
     counts = _slot_counts(problem, most)
@@ -149,7 +149,7 @@ def solve_classical(problem: Problem) -> SolvedProblem:
 
 
 def count_slots(problem: Problem) -> int:
-    """Return how many states fit in local memory besides one tape, at most one for each step."""
+    """Return how many states fit in local memory beside one tape, at most one for each step."""
     return min(problem.steps, (problem.units - problem.sizes.tape) // problem.sizes.state)
 
 
@@ -235,5 +235,5 @@ def _cached_single_tape(problem: Problem, slots: int) -> SingleTape:
 
 
 def clear_caches() -> None:
-    """Drop the tables of earlier questions, e.g. before a time measurement."""
+    """Drop the cached tables, e.g. before a time measurement."""
     _cached.cache_clear()

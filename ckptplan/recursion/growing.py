@@ -3,8 +3,8 @@
 The j-th chunk from the end has c + floor(j p / q) steps. As p / q is at most M_s / M_a, the longer tape fits
 in the memory of the j checkpoints that are free by then, and the peak is the same as for equal chunks.
 
-If steps have caches of M_r bytes, those of reversed steps are free, too. A chunk before the last K steps makes
-its caches when it is recorded. With d steps reversed before it, the j-th chunk has the most steps x that fit:
+If steps have caches of M_r bytes, reversed steps free theirs, too. A chunk before the last K steps makes its
+caches when it is recorded. With d steps reversed before it, the j-th chunk has the most steps x that fit:
 
     x M_a + max(x, K - d) M_r <= c M_a + K M_r + j M_s
 """
@@ -62,7 +62,7 @@ def count_chunks(steps: Integers, *, chunk: Integers, p: Integers, q: Integers) 
     """Return the least number of chunks that cover ``steps``; arguments broadcast."""
     steps, chunk, p, q = np.broadcast_arrays(steps, chunk, p, q)
     # Rounding down shortens each chunk but the first by at most 1 - gcd(p, q) / q steps. So the number lies
-    # between the number of unrounded chunks and that of chunks shortened by this much. Rounded floats may shift
+    # between the number of unrounded chunks and of chunks shortened by this much. Rounded floats may shift
     # either end by one.
     shorter = chunk - (1 - np.gcd(p, q) / q)
     most = -(-steps // chunk)
@@ -117,13 +117,13 @@ class CachedGrowth(NamedTuple):
     def count_chunks(self, steps: Integers, *, chunk: Integers, cached: Integers) -> Integers:
         """Return the least number of chunks that cover ``steps`` with the last chunk and K given.
 
-        Arguments broadcast. The chunks within the last K steps are looked up, and those before these steps are
+        Arguments broadcast. The chunks within the last K steps are looked up, and the earlier chunks are
         counted by a sum.
         """
         columns = np.broadcast_arrays(steps, chunk, np.minimum(cached, steps))
         flat = [column.ravel() for column in columns]
         parts = (
-            self._count_some(*(column[first : first + _AT_ONCE] for column in flat))
+            self._count_batch(*(column[first : first + _AT_ONCE] for column in flat))
             for first in range(0, len(flat[0]), _AT_ONCE)
         )
         counted: Integers = np.concatenate([flat[0][:0], *parts]).reshape(columns[0].shape)
@@ -132,20 +132,20 @@ class CachedGrowth(NamedTuple):
     def list_chunk_ends(self, steps: int, *, chunk: int, cached: int) -> list[int]:
         """Return the ends of all chunks of a range from 0 except the last, ascending."""
         cached = min(cached, steps)
-        last, kept = np.array([chunk]), np.array([cached])
+        last, caches = np.array([chunk]), np.array([cached])
         ends, end = [steps], steps
-        for whole in range(int(self._count_within(last, kept)[0][0])):
+        for whole in range(int(self._count_within(last, caches)[0][0])):
             end -= (chunk * self.tape + whole * self.state + (steps - end) * self.cache) // self.tape
             ends.append(end)
         while end > 0:
             number = len(ends) - 1
             end -= int(
-                self._reach_back(np.array([number]), np.array([steps - end]), chunk=last, cached=kept)[0]
+                self._reach_back(np.array([number]), np.array([steps - end]), chunk=last, cached=caches)[0]
             )
             ends.append(end)
         return ends[-2:0:-1]
 
-    def _count_some(self, steps: Integers, chunk: Integers, cached: Integers) -> Integers:
+    def _count_batch(self, steps: Integers, chunk: Integers, cached: Integers) -> Integers:
         number, done = self._count_within(chunk, cached)
         # One more chunk begins within the last K steps, and may end before them.
         begins = done < cached
@@ -180,17 +180,17 @@ class CachedGrowth(NamedTuple):
         return length
 
 
-#: Settings that are counted at once: of each, the runs of equal chunks are listed.
+#: The number of settings that are counted at once, as the runs of equal chunks are listed for each.
 _AT_ONCE = 8192
-#: Numbers in the lists of runs that are kept for the next question.
+#: The most numbers in the lists of runs that are kept for later calls.
 _MOST_KEPT = 2**19
 
 
 class _Runs:
     """Runs of equally long chunks, as if all steps had their caches, by the length c of the last chunk.
 
-    Row r is about c = ``chunks[r]``. Column i of ``numbers`` and ``ends`` has how many chunks and steps there
-    are up to the end of run i, from 0 on; shape (rows, runs + 1). All rows end after ``reach`` steps. Threads
+    Row ``rows[c]`` belongs to c. Column i of ``numbers`` and ``ends`` has the number of chunks and of steps up
+    to the end of run i, from 0 on; shape (rows, runs + 1). All rows end after ``reach`` steps. Threads
     share the rows: one of them adds rows at a time, and arrays are replaced, never changed.
     """
 
@@ -202,7 +202,7 @@ class _Runs:
         self._adding = Lock()
 
     def look_up(self, chunk: Integers, steps: Integers) -> tuple[Integers, Integers]:
-        """Return how many chunks and steps the runs have that end within the last ``steps``; shape (n,)."""
+        """Return the chunks, and the steps, of all runs that end within the last ``steps``; shape (n,)."""
         with self._adding:
             row = self._find_rows(chunk, reach=int(steps.max(initial=0)))
             numbers, ends, keys, spacing = self.numbers, self.ends, self._keys, self._spacing
@@ -210,7 +210,7 @@ class _Runs:
         return numbers.ravel()[place], ends.ravel()[place]
 
     def _find_rows(self, chunk: Integers, *, reach: int) -> Integers:
-        """Return the row of each chunk; rows that are missing, or too short, are made."""
+        """Return the row of each chunk length; make rows that are missing or too short."""
         chunks, places = np.unique(chunk, return_inverse=True)
         if reach > self.reach or self.ends.size > _MOST_KEPT:
             self.reach = max(reach, self.reach)
@@ -228,7 +228,7 @@ class _Runs:
         return rows
 
     def _list_runs(self, chunk: Integers) -> tuple[Integers, Integers]:
-        """Return the rows of chunks; those that reach far enough are filled up with their last number."""
+        """Return the rows of chunk lengths; rows that reach far enough are filled up with their last number."""
         state, tape, cache = self.growth
         number = done = np.zeros_like(chunk)
         numbers, ends = [number], [done]
@@ -246,12 +246,12 @@ def _join_rows(first: Integers, second: Integers) -> Integers:
     if not len(first):
         return second
     width = max(first.shape[1], second.shape[1])
-    both = (np.pad(rows, ((0, 0), (0, width - rows.shape[1])), mode="edge") for rows in (first, second))
-    joined: Integers = np.concatenate(list(both))
+    padded = (np.pad(rows, ((0, 0), (0, width - rows.shape[1])), mode="edge") for rows in (first, second))
+    joined: Integers = np.concatenate(list(padded))
     return joined
 
 
-#: One for each growth that was asked about lately.
+#: Caches the runs of the growths that were used last.
 _find_runs = lru_cache(maxsize=16)(_Runs)
 
 
@@ -283,7 +283,7 @@ def _sum_terms(count: Integers, *, first: Integers, step: int, divisor: int) -> 
         whole, step = divmod(step, divisor)
         quotient, first = np.divmod(first, divisor)
         total = total + (count * (count - 1) // 2 * whole + count * quotient)
-        # Points below the rest of the line: columns i < count, rows up to that of the last one.
+        # Points below the rest of the line: columns i < count, rows up to the row of the last column.
         rows, first_of_rows = np.divmod(step * count + first, divisor)
         if not step or not rows.any():
             return total

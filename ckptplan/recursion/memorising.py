@@ -65,7 +65,7 @@ class Memorisation(PartValues):
         return self._follow(self.steps, opened=self.prices.chunk)
 
     def _follow(self, left: int, *, opened: float = 0.0) -> Values:
-        """Return the cost of steps behind a step of a chunk, which goes on at the cost ``opened``, or ends."""
+        """Return the cost of ``left`` steps after a step: its chunk goes on, at cost ``opened``, or ends."""
         held = shift(self.local[left] + self.prices.save, self.sizes.state)
         goes_on = self.chunk[left] + opened
         if left > 1:
@@ -79,7 +79,7 @@ class Memorisation(PartValues):
         where, steps, units, _ = part
         state, prices = self.sizes.state, self.prices
         if where is not Where.LOCAL:
-            # The whole sequence, or what follows a chunk that has ended.
+            # The whole sequence, or the steps after a chunk that has ended.
             held = self.local[steps, units - state] + prices.save if state <= units else np.inf
             if self.chunk[steps, units] + prices.chunk <= held:
                 return self._decide_chunk(steps, units)

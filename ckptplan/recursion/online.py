@@ -1,4 +1,4 @@
-"""Chooses the states that are held while a sequence runs whose length nobody knows (docs/online.md).
+"""Chooses the states that are held while a sequence of unknown length runs (docs/online.md).
 
 With s slots, states are offered in order, and the sequence may end after any step. Then each gap between two
 held states is reversed, the last one first: the gap after the j-th state, from 0, with the s - j slots that are
@@ -10,17 +10,17 @@ more than k times without a tape.
     q(j + 1) = q(j) + C(s - j + r - 1, r - 1),  0 <= j < s - 1.
 
 Milestones are held until their level ends. As a level has s of them, a slot is free for the next one, or holds
-a state that is none; and q(1) is the first state that the level offers, since C(s + r - 1, s) is also where the
-level begins. With the milestones alone, gap j has at most C(s - j + r - 1, r - 1) steps, so that its steps run
+a state that is no milestone; and q(1) is the first state that the level offers, since the level also begins at
+C(s + r - 1, s). With the milestones alone, gap j has at most C(s - j + r - 1, r - 1) steps, so that they run
 r - 1 times more; the last one is long enough since these numbers add up to C(s + r, s) - 1. So **no step needs
 to run more than r times without a tape, for every T below C(s + r, s)**. No rule does better: whichever states
 are held, gaps that allow so few runs have no more than C(s + r, s) - 1 steps in all. (A schedule that knows T
 records the last step when it first runs, and reaches one step more.)
 
-**Rule.** A state that is no milestone takes the place of the one without which the reversal would run the
-fewest steps if the sequence ended after the next step; it is not held if that is no fewer than now. One such
-question costs O(s), and is asked at milestones, s a level, or if a share of the average gap has passed since
-the last one, and at most once a step: beside the milestones' O(s^2 log(T / s)) in all for T well above s. This
+**Rule.** A state that is no milestone replaces the held state without which the reversal would run the fewest
+steps if the sequence ended after the next step. It is not held if that saves no steps. One such comparison
+costs O(s). It is made at milestones, s a level, and when a share of the average gap has passed since the last
+one, at most once a step. Apart from milestones, this costs O(s^2 log(T / s)) in all for T well above s. This
 vanishes beside T steps if T is far above s^2; for T of a few times s it is O(s T).
 """
 
@@ -79,26 +79,26 @@ class Snapshots:
         self.held = [0]
         #: How often states were compared.
         self.questions = 0
-        #: The milestones of the present level, which alone keep the guarantee.
+        #: The milestones of the current level. Holding them is enough for the guarantee.
         self.fixed = {0}
         self._milestones = list_milestones(slots)
         self._next, self._level = next(self._milestones, (0, 0))
         #: The last state that was held or compared.
-        self._seen = 0
+        self._last_compared = 0
 
     def offer(self, state: int) -> int | None:
-        """Offer the next state, from 1, and return the one that goes: this one, or None if a slot was free."""
-        fixed = state == self._next
-        if fixed:
+        """Offer the next state, from 1; return the state to drop, maybe this one, or None if a slot is free."""
+        is_milestone = state == self._next
+        if is_milestone:
             self._pass_milestone(state)
         if len(self.held) < self.slots:
-            self._seen = state
+            self._last_compared = state
             self.held.append(state)
             return None
-        if not fixed and state - self._seen < _PATIENCE * state / self.slots:
+        if not is_milestone and state - self._last_compared < _PATIENCE * state / self.slots:
             return state
-        self._seen = state
-        place = self._find_dispensable(state, needed=fixed)
+        self._last_compared = state
+        place = self._find_dispensable(state, needed=is_milestone)
         if place is None:
             return state
         dropped = self.held.pop(place)
@@ -107,8 +107,8 @@ class Snapshots:
 
     def settle(self, steps: int) -> list[int]:
         """Return the states to reverse T = ``steps`` steps from: the milestones alone, if this costs less."""
-        fixed = [state for state in self.held if state in self.fixed]
-        return min((self.held, fixed), key=lambda held: count_advances(held, steps, slots=self.slots))
+        milestones = [state for state in self.held if state in self.fixed]
+        return min((self.held, milestones), key=lambda held: count_advances(held, steps, slots=self.slots))
 
     def _pass_milestone(self, state: int) -> None:
         level = self._level
@@ -124,15 +124,15 @@ class Snapshots:
         ends = [*held[1:], state]
         gaps = [end - start for start, end in zip(held, ends, strict=True)]
         # Without state n, gaps n-1 and n are one, and a slot more is free for each gap after them. All
-        # costs are relative to those with all states, where the last gap has one step more.
-        now = [_count_gap(gap, slots - number) for number, gap in enumerate(gaps)]
+        # costs are relative to the costs with all states, where the last gap has one step more.
+        costs = [_count_gap(gap, slots - number) for number, gap in enumerate(gaps)]
         best, place = 0, None
         after = 0
-        last = _count_gap(gaps[-1] + 1, 1) - now[-1]
+        last = _count_gap(gaps[-1] + 1, 1) - costs[-1]
         for number in range(slots - 1, 0, -1):
             merged = _count_gap(gaps[number - 1] + gaps[number], slots - number + 1)
-            change = merged - now[number - 1] - now[number] + after
+            change = merged - costs[number - 1] - costs[number] + after
             if held[number] not in self.fixed and ((needed and place is None) or change - last < best):
                 best, place = change - last, number
-            after += _count_gap(gaps[number], slots - number + 1) - now[number]
+            after += _count_gap(gaps[number], slots - number + 1) - costs[number]
         return place

@@ -1,4 +1,4 @@
-"""Bounds the cost of schedules by prices of steps, and tells which splits one close to the optimum can have.
+"""Bounds the cost of schedules by prices of steps, and finds the splits of all schedules near the optimum.
 
 Let a part earn p for each step that it reverses. The most that a part of any length earns beyond its cost, its
 *profit*, is given by the dual of (R0) to (R3) of docs/optimality.md, in one sweep over units m. With profits
@@ -12,10 +12,10 @@ marked ' at the price p - r, since a run over the steps of a head costs r each, 
 At prices of at most 0 all profits are 0. So t steps within m units cost at least p t - free(m), for each p. The
 best of these bounds is concave in p, and takes no time that depends on t.
 
-What a part costs beyond p t - profit is its *loss*, never negative. In a schedule, a part has the price of the
-whole less r for each split that has it in its head, and a part loses at least what the parts within it do. So
-none loses more than what the schedule costs beyond the bound for the whole. The lines of all prices show which
-lengths lose more than the slack.
+The *loss* of a part is its cost beyond p t - profit, never negative. In a schedule, the price of a part is that
+of the whole, less r for each split that has the part in its head. A part loses at least as much as the parts
+within it, so no part loses more than the schedule costs beyond the bound for the whole. The lines of all prices
+show which lengths lose more than the slack.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from ckptplan.recursion.tree import UnitSizes
 
 _Floats = npt.NDArray[np.float64]
 
-#: Prices tried between two multiples of r (those that differ by multiples of r belong together): as many as
-#: make arrays of this size, but neither fewer nor more than two limits.
+#: The number of prices between two multiples of r (prices that differ by multiples of r belong together) makes
+#: arrays of this size, but stays between the two limits.
 _ENTRIES, _FEWEST, _MOST = 2**20, 32, 512
 #: Splits of schedules up to this share above the bound are kept. The optimum is within it nearly always.
 SLACK = 1 / 32
@@ -104,7 +104,7 @@ def find_promising_splits(
 def bound_by_prices(
     *, steps: int, units: int, sizes: UnitSizes, prices: Prices, first: int, most_levels: int
 ) -> _Floats:
-    """Return what all steps cost at least within each number of units; shape (units + 1,).
+    """Return a lower bound on the cost of all steps within each number of units; shape (units + 1,).
 
     Arguments are those of ``find_promising_splits``, and the first number of units whose bound matters.
     """
@@ -120,7 +120,7 @@ def bound_by_prices(
 
 
 def _climb(units: int, sizes: UnitSizes, prices: Prices) -> Iterator[tuple[_Floats, _Profits]]:
-    """Yield what steps earn up to each multiple of r, from at most 0 on, and the profits at that."""
+    """Yield the prices between two multiples of r, from -r to 0 on upwards, and the profits at them."""
     count = min(max(_FEWEST, _ENTRIES // (units + 1)), _MOST)
     earned = -prices.recompute * np.arange(count) / count
     profits = _Profits(*np.zeros((3, units + 1, count)))
@@ -131,7 +131,7 @@ def _climb(units: int, sizes: UnitSizes, prices: Prices) -> Iterator[tuple[_Floa
 
 
 def _price(earned: _Floats, cheaper: _Profits, *, sizes: UnitSizes, prices: Prices) -> _Profits:
-    """Return (D0) to (D3) where steps earn that, from those where they earn r less; infinite if unbounded."""
+    """Return (D0) to (D3) at prices ``earned``, from those at prices lower by r; infinite if unbounded."""
     (state, tape, _), (a, k, s, back) = sizes, prices.actions
     write, read, hold = prices.write, prices.read, prices.hold
     count = len(cheaper.free)
@@ -144,17 +144,17 @@ def _price(earned: _Floats, cheaper: _Profits, *, sizes: UnitSizes, prices: Pric
         def lower(profits: _Floats, by: int, here: slice = here) -> _Floats:
             return profits[pad + here.start - by : pad + here.stop - by]
 
-        nothing = np.where(np.arange(here.start, here.stop) >= tape, 0.0, -np.inf)[:, None]
-        lower(chunk, 0)[:] = earned + np.maximum(nothing, np.maximum(lower(chunk, tape), lower(free, tape)))
+        single = np.where(np.arange(here.start, here.stop) >= tape, 0.0, -np.inf)[:, None]
+        lower(chunk, 0)[:] = earned + np.maximum(single, np.maximum(lower(chunk, tape), lower(free, tape)))
         recorded = np.maximum(lower(chunk, 0) - k, 0.0)
         below = slice(max(0, here.start - state), max(0, here.stop - state))
         split = free[pad:][below] + (cheaper.owned[below] - a - back)
         owned[pad:][below] = np.maximum(recorded[len(recorded) - len(split) :], split)
         unread = np.maximum(recorded, lower(owned, state) - s)
-        again = cheaper.far[here] - a - read
-        gain = np.maximum(np.maximum(recorded, lower(owned, state) - hold), unread + again)
-        # A state that is written and read ever again earns without end.
-        lower(far, 0)[:] = np.where(again > write, np.inf, gain)
+        reread = cheaper.far[here] - a - read
+        gain = np.maximum(np.maximum(recorded, lower(owned, state) - hold), unread + reread)
+        # If rereading a state earns more than its write costs, the profit is unbounded.
+        lower(far, 0)[:] = np.where(reread > write, np.inf, gain)
         lower(free, 0)[:] = np.maximum(unread, lower(far, 0) - write)
     last = slice(max(0, count - state), count)
     recorded = np.maximum(chunk[pad + count - 1] - k, 0.0)
@@ -165,14 +165,14 @@ def _price(earned: _Floats, cheaper: _Profits, *, sizes: UnitSizes, prices: Pric
 def _find_lengths(profits: _Floats, at: int, recompute: float, slack: float, steps: int) -> _Lengths:
     """Return the lengths that lose at most ``slack`` at a level, by the lines of all levels.
 
-    Profits have the shape (levels, units + 1); the price of a level is ``recompute`` more than the one before.
+    Profits have the shape (levels, units + 1); each level's price is ``recompute`` more than the one before.
     """
-    lower, own, higher = profits[:at], profits[at], profits[at + 1 :]
+    lower, current, higher = profits[:at], profits[at], profits[at + 1 :]
     distances = recompute * np.arange(1, len(profits))[:, None]
     with np.errstate(invalid="ignore"):
-        least = np.max((own - lower[::-1] - slack) / distances[:at], axis=0, initial=0)
-        most = np.min((slack + higher - own) / distances[: len(higher)], axis=0, initial=steps)
-    is_bounded = np.isfinite(own)
+        least = np.max((current - lower[::-1] - slack) / distances[:at], axis=0, initial=0)
+        most = np.min((slack + higher - current) / distances[: len(higher)], axis=0, initial=steps)
+    is_bounded = np.isfinite(current)
     # One step more than the lines say, for rounding.
     least = np.where(is_bounded, np.maximum(np.floor(least), 1), 1)
     most = np.where(is_bounded, np.minimum(np.ceil(most), steps), steps)
@@ -180,7 +180,7 @@ def _find_lengths(profits: _Floats, at: int, recompute: float, slack: float, ste
 
 
 def _widen(ranges: Integers, *, whole: _Lengths, rest: _Lengths, head: _Lengths) -> None:
-    """Make ranges contain the splits of parts of some lengths into rests and heads of some lengths."""
+    """Widen ranges to the splits of parts of ``whole`` lengths into rests and heads of the given lengths."""
     steps = np.arange(ranges.shape[1])
     first, last = np.maximum(head.least, steps - rest.most), np.minimum(head.most, steps - rest.least)
     possible = (whole.least <= steps) & (steps <= whole.most) & (first <= last)

@@ -46,7 +46,7 @@ class Tally(NamedTuple):
         return 0
 
 
-#: What a part consists of, each with how often.
+#: The actions and pieces of a part, each with the number of times that it occurs.
 _Items: TypeAlias = list[tuple[Action | Piece, int]]
 
 
@@ -56,15 +56,15 @@ def tally(tree: Tree, *, state_bytes: int, tape_bytes: int, cache_bytes: int = 0
     Raises KeyError for a part without a decision.
     """
     counter = _TreeCounter(tree, state_bytes, tape_bytes, cache_bytes)
-    known, root = counter.known, counter.root
-    # A piece waits twice: until it is looked at, and until the pieces after it are known.
+    tallies, root = counter.tallies, counter.root
+    # A piece waits twice: until it is unfolded, and until the pieces in it are counted.
     waiting: list[tuple[Piece, _Items, list[Piece]]] = [(root, [], [])]
     while waiting:
         piece, items, after = waiting.pop()
-        if piece in known:
+        if piece in tallies:
             continue
         if items:
-            known[piece] = counter.count(piece, items, [known[child] for child in after])
+            tallies[piece] = counter.count(piece, items, [tallies[child] for child in after])
             continue
         items = unfold(piece, tree.decisions[piece.part], tree.sizes)
         # Wherever a piece begins, its counts are the same, except at the ragged first chunk.
@@ -74,14 +74,14 @@ def tally(tree: Tree, *, state_bytes: int, tape_bytes: int, cache_bytes: int = 0
             if isinstance(child, Piece)
         ]
         waiting.append((piece, items, after))
-        waiting += [(child, [], []) for child in after if child not in known]
-    return known[root]
+        waiting += [(child, [], []) for child in after if child not in tallies]
+    return tallies[root]
 
 
 def set_tally(tree: Tree, counts: Tally, *, state_bytes: int, tape_bytes: int) -> None:
-    """Let ``tally`` return counts that a closed form gives, so that no part of the tree is decided for them."""
+    """Store the counts that a closed form gives, so that ``tally`` makes no decisions of the tree."""
     counter = _TreeCounter(tree, state_bytes, tape_bytes)
-    counter.known[counter.root] = counts
+    counter.tallies[counter.root] = counts
 
 
 class _TreeCounter:
@@ -94,7 +94,7 @@ class _TreeCounter:
         self.keeps_all = not tree.sizes.cache
         #: Steps that the ragged first chunk lacks.
         self.missing = tree.root.steps * tree.chunk - tree.steps
-        self.known: dict[Piece, Tally] = tree.counted.setdefault((state_bytes, tape_bytes, cache_bytes), {})
+        self.tallies: dict[Piece, Tally] = tree.counted.setdefault((state_bytes, tape_bytes, cache_bytes), {})
         #: The whole sequence. It begins at step 0 only if its first chunk is ragged.
         self.root = Piece(tree.root, start=0 if self.missing else 1)
 
@@ -104,15 +104,15 @@ class _TreeCounter:
         local, remote = local_peak, remote_peak = self._held_at_start(piece, keeps=keeps)
         inners = iter(after)
         chunk, lacking = self.chunk, 0 if piece.start else self.missing
-        # Where caches are kept, those of the part are held from its start on, and so by a recorded step.
-        both = self.tape_bytes + self.cache_bytes
-        taken = both - keeps * self.cache_bytes
-        # Steps that run, less the first run of each; those of parts within this one, less one run of each.
+        # If caches are kept, the part holds them from its start on, and a recorded step only adds its tape.
+        recorded_bytes = self.tape_bytes + self.cache_bytes
+        added_bytes = recorded_bytes - keeps * self.cache_bytes
+        # Steps that run again in this part, and within the parts in it (negative until all runs are added).
         ran, ran_within = lacking - piece.part.steps * chunk, 0
         for item, times in items:
             match item:
                 case Piece(part=part, start=start):
-                    # Added up by name: fronts count tens of thousands of parts.
+                    # Added up by name for speed: fronts count tens of thousands of parts.
                     inner = next(inners)
                     again, its_without, its_writes, its_reads = inner[:4]
                     its_advances, its_chunks, its_saves, its_loads = inner[4:-2]
@@ -133,9 +133,9 @@ class _TreeCounter:
                     chunks += 1
                     recorded = (stop - start) * chunk - (0 if start else lacking)
                     ran += recorded
-                    local += recorded * taken
+                    local += recorded * added_bytes
                 case Backward(start, stop):
-                    local -= ((stop - start) * chunk - (0 if start else lacking)) * both
+                    local -= ((stop - start) * chunk - (0 if start else lacking)) * recorded_bytes
                 case Save(tier=Tier.LOCAL):
                     saves, local = saves + 1, local + self.state_bytes
                 case Save():
@@ -159,7 +159,7 @@ class _TreeCounter:
     def _held_at_start(self, piece: Piece, *, keeps: bool) -> tuple[int, int]:
         """Return the local bytes and the remote states that are held for a part when it begins.
 
-        Where caches are kept, those of its steps are among them.
+        If caches are kept, the local bytes include the caches of its steps.
         """
         (where, steps, _, _), start, unsaved, *_ = piece
         local = self.state_bytes if where is Where.LOCAL and not unsaved else 0
@@ -195,7 +195,7 @@ def is_played(tree: Tree, *, costs: StepCosts) -> bool:
 
 
 def least_seconds_of(tree: Tree, *, costs: StepCosts) -> float:
-    """Return what a tree takes if its transfers are serial, and at least if they overlap compute."""
+    """Return the seconds of a tree; a lower bound, without transfers, if transfers overlap compute."""
     counted = _tally_at(tree, costs)
     if costs.overlaps_compute:
         counted = counted._replace(remote_writes=0, remote_reads=0)

@@ -21,25 +21,25 @@ from ckptplan.recursion.tree import Tree, UnitSizes
 #: The most sums that a table may take: from tenths of a second to a minute. Tables of blocks of several steps
 #: are of single precision, and may take more sums than those of single steps.
 WORK = {"glance": 10**8, "quick": 6 * 10**8, "blocks": 24 * 10**8, "thorough": 3 * 10**10}
-#: The longest schedule whose time may be found by simulation, and the steps of all those of a front together.
+#: The most steps of a schedule that may be simulated for its time, and of all such schedules of a front.
 MOST_PLAYED = 200_000
 #: Largest number of entries of one table; there are seven tables of eight bytes an entry.
 CELLS = 5 * 10**6
 
 
 def most_units(steps: int, *, effort: str = "thorough") -> int:
-    """Return the most units of an affordable table of so many steps; below 0 if none is affordable."""
+    """Return the most units of an affordable table of ``steps`` steps; below 0 if none is affordable."""
     return min(WORK[effort] // steps**2, CELLS // (steps + 1)) - 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prices:
-    """Seconds of actions: what schedules take besides the first run of their steps.
+    """Seconds of the actions of a schedule besides the first run of its steps.
 
-    Of running a step again, of writing a state to remote memory (infinite without any) and reading it, with
-    their messages; and of each run of steps, recorded chunk, local save and local load besides its steps.
-    ``replay`` is the price of running a step again whose cache is kept, if caches take memory, and ``offload``
-    that of moving its cache to remote memory and back.
+    They are the seconds of running a step again, of writing a state to remote memory (infinite without any) and
+    reading it, with their messages, and of each run, recorded chunk, local save and local load besides its
+    steps. If caches take memory, ``replay`` is the price of running a step again whose cache is kept, and
+    ``offload`` the price of moving its cache to remote memory and back.
     """
 
     recompute: float
@@ -90,7 +90,7 @@ class Prices:
         return min(self.save, self.load) if self.covered else self.save
 
     def lowered(self, *, write: float, read: float) -> Prices:
-        """Return prices with lower ones of transfers that the recursions cover, for a lower bound."""
+        """Return prices with lower transfer prices that the recursions cover, for a lower bound."""
         lower = replace(self, write=write, read=read)
         return lower if lower.covered else replace(lower, save=min(self.save, write), load=min(self.load, read))
 
@@ -101,9 +101,9 @@ class Problem:
 
     ``least_write`` and ``least_read`` are the minimum costs of a state, where several states may share a
     message or transfers may overlap compute. ``free_bytes`` None is unbounded local memory. With ``front``,
-    schedules for every smaller budget are wanted, too; ``alone``, only the quickest one within all memory, and
-    those for less need not be good. Memory is counted in units of ``unit_bytes``, or of the greatest that
-    divide all sizes; sizes are rounded up: what fits in units fits in bytes. A recorded step takes
+    schedules for every smaller budget are wanted, too. With ``alone``, only the quickest schedule within all
+    memory is wanted. Memory is counted in units of ``unit_bytes``, or of the greatest common divisor of all
+    sizes. Sizes are rounded up, so that a schedule that fits in units fits in bytes. A recorded step takes
     ``tape_bytes``, its cache included.
     """
 
@@ -133,7 +133,7 @@ class Problem:
 
     @cached_property
     def sizes(self) -> UnitSizes:
-        """The sizes in units; a tape takes at least one besides its cache."""
+        """The sizes in units; a tape takes at least one unit besides its cache."""
         sizes = (self.state_bytes, self.tape_bytes, self.cache_bytes)
         state, tape, cache = (ceil_div(size, self.unit) for size in sizes)
         return UnitSizes(state, max(tape, cache + 1), cache)
@@ -154,7 +154,7 @@ class Problem:
         return self.units <= most_units(self.steps, effort=self.effort)
 
     def within(self, units: int, **changes: Any) -> Problem:
-        """Return the problem with so many units of free local memory, and other changes."""
+        """Return the problem with ``units`` of free local memory, and other changes."""
         return replace(self, free_bytes=units * self.unit, **changes)
 
     @property
@@ -164,7 +164,7 @@ class Problem:
         return at_full_cost and self.prices.covered
 
     def bound_by_memory(self) -> float:
-        """Return the bound by memory in bytes, however coarse the units of a table are."""
+        """Return the bound by memory, in seconds, counted in bytes however coarse the units of a table are."""
         if self.free_bytes is None:
             return self.prices.chunk
         return float(self.list_bounds_by_memory(np.array([self.free_bytes]))[0])
@@ -174,9 +174,9 @@ class Problem:
 
         Every step whose tape is not held at the end of the first sweep runs again: at r if its cache is held
         then, else at f' = min(f, r + 2 T_r), as its cache may be in remote memory. With t tapes and K other
-        caches this takes (T - t - K) f' + K r, where t and K are those that cost least of all that fit,
+        caches this takes (T - t - K) f' + K r, where t and K are the cheapest numbers that fit,
         t M_a + (t + K) M_r <= m. A chunk has no more steps than there is room for tapes:
-        ceil(T / floor(m / (M_a + M_r))) k. Infinite without room for one.
+        ceil(T / floor(m / (M_a + M_r))) k. Infinite without room for one tape.
         """
         steps, tape, cache, prices = self.steps, self.tape_bytes, self.cache_bytes, self.prices
         uncached = min(prices.recompute, prices.replay + prices.offload)
@@ -224,13 +224,13 @@ class Candidate:
 def list_improving(
     row: npt.NDArray[np.float64], tree: Tree, *, unit: int, least: npt.NDArray[np.float64] | None = None
 ) -> list[Candidate]:
-    """Return a schedule for each number of units that allows a faster one than all fewer.
+    """Return a schedule for each number of units that allows a faster one than all smaller numbers.
 
     Arguments:
         row: the seconds that each number of units adds; shape (units + 1,).
         tree: the schedule within all units; the others differ in their root alone.
         unit: the bytes of a unit.
-        least: lower bounds of the seconds, likewise, if these are upper bounds.
+        least: lower bounds of the seconds, of the same shape, if ``row`` holds upper bounds.
     """
     before = np.concatenate([[inf], np.minimum.accumulate(row)[:-1]])
     return [
@@ -245,9 +245,9 @@ def list_improving(
 
 
 def choose_within(candidates: Sequence[Candidate], budgets: Iterable[int]) -> list[Candidate]:
-    """Return the best candidate for each of some budgets of free bytes, in order of memory.
+    """Return the best candidate for each budget of free bytes, in order of memory.
 
-    It is the fastest, and of equally fast ones the smallest.
+    The best is the fastest, and of equally fast candidates the smallest.
     """
     order = sorted(candidates, key=lambda candidate: candidate.local_bytes)
     sizes = [candidate.local_bytes for candidate in order]
@@ -261,9 +261,9 @@ def choose_within(candidates: Sequence[Candidate], budgets: Iterable[int]) -> li
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Schedules of one form within a budget; ``build`` constructs the one at a place.
+    """Schedules of one form within a budget; ``build`` constructs the schedule at an index.
 
-    ``cost`` is that of their execution, up to rounding.
+    ``cost`` is the cost of executing them, up to rounding.
     """
 
     cost: Cost
@@ -286,10 +286,10 @@ def as_family(candidates: Sequence[Candidate], costs: StepCosts) -> Family:
 
 @dataclass(frozen=True, kw_only=True)
 class SolvedProblem:
-    """Schedules to choose from, and the least seconds that any schedule within the budget adds."""
+    """Schedules to choose from, and a lower bound on the seconds that any schedule in the budget adds."""
 
     candidates: list[Candidate]
     least_extra: float
     exact: bool
-    #: What is lost by rounding bytes up to units, as text.
+    #: Texts that say how many bytes are lost by rounding up to units.
     notes: tuple[str, ...] = ()

@@ -135,7 +135,7 @@ def find_level(pieces: Integers, *, slots: Integers, number: Integers) -> Level:
         before = before.astype(np.float64)
     is_short = slots > 2
     for k in range(1, _FEW + 1):
-        # C(s + k, s) = C(s + k - 1, s) (s + k) / k; what exceeds the pieces need not be exact.
+        # C(s + k, s) = C(s + k - 1, s) (s + k) / k; beyond the pieces, it need not be exact.
         reach = before * (slots + k) / k if before.dtype == np.float64 else multiply(before, slots + k, k)
         # As floats the sum is exact where it is near the pieces.
         is_short &= reach + number * before.astype(np.float64) < pieces
@@ -203,12 +203,12 @@ def count_at(steps: Integers, *, chunk: Integers, slots: Integers) -> tuple[Inte
     steps, chunk, slots = (column.ravel() for column in np.broadcast_arrays(steps, chunk, slots))
     pieces = -(-steps // chunk)
     result, saves = np.where(pieces > 1, MOST, 0), np.zeros_like(steps)
-    several = np.flatnonzero((pieces > 1) & (slots > 0))
-    n, s = pieces[several], slots[several]
+    places = np.flatnonzero((pieces > 1) & (slots > 0))
+    n, s = pieces[places], slots[places]
     level = find_level(n, slots=s, number=np.zeros_like(n))
-    result[several] = level.count_recomputed(steps[several], chunk=chunk[several], number=np.zeros_like(n))
+    result[places] = level.count_recomputed(steps[places], chunk=chunk[places], number=np.zeros_like(n))
     # C(s + k - 2, s - 1) = C(s + k - 1, s) s / (s + k - 1)
-    saves[several] = np.maximum(multiply(level.before, s, s + level.runs - 1), n - level.before)
+    saves[places] = np.maximum(multiply(level.before, s, s + level.runs - 1), n - level.before)
     return result.reshape(shape), saves.reshape(shape)
 
 
@@ -238,7 +238,7 @@ def make_revolve_tree(
 ) -> Tree:
     """Return binomial checkpointing of ``steps`` steps in chunks, in the last part and in remote segments.
 
-    ``segments`` are their lengths in chunks, each with a number of times that it occurs.
+    ``segments`` are the lengths of remote segments in chunks, each with the number of such segments.
     """
     # With a tape as large as a state, units count slots, and one unit is the tape's.
     sizes = UnitSizes(1, 1)

@@ -50,7 +50,7 @@ from ckptplan.recursion.table_problem import (
 from ckptplan.recursion.tables import Tables
 from ckptplan.recursion.tree import Decision, Part, Tree, grow_tree
 
-#: A sequence is cut into at least so many pieces of several steps; with fewer, closed forms do as well.
+#: A sequence is cut into at least this many pieces of several steps; with fewer, closed forms do as well.
 _MANY = 200
 #: The effort for each of many budgets whose tables are in blocks of several steps.
 _SPARING = {"glance": "glance", "quick": "glance", "thorough": "quick"}
@@ -75,14 +75,14 @@ def solve(problem: Problem) -> SolvedProblem | None:
 def list_rungs(
     problem: Problem, budgets: Sequence[int] | None = None
 ) -> Iterator[tuple[int, SolvedProblem, list[tuple[int, float]]]]:
-    """Yield what ``solve`` finds for all budgets: free bytes, ascending, the solution for them, and bounds.
+    """Yield the rungs of all budgets, ascending: free bytes, the solution within them, and bounds.
 
-    With ``budgets`` of free bytes, what none of them needs is left out.
+    With ``budgets`` of free bytes, rungs that none of them needs are left out.
 
-    Whatever schedule ``solve`` returns for a budget is among those for the first of these free bytes that are
-    no less. A bound is free bytes and the least seconds that any schedule within them adds; the bound of
-    ``solve`` for a budget is that of the first of these that are no less, or ``Problem.bound_by_memory`` if
-    this is larger.
+    The schedule that ``solve`` returns for a budget is in the solution of the first rung with no fewer free
+    bytes. A bound is free bytes and the least seconds that any schedule within them adds. The bound of
+    ``solve`` for a budget is the first bound with no fewer free bytes, or ``Problem.bound_by_memory`` if this
+    is larger.
     """
     problem = replace(problem, free_bytes=None)
     most, tape = problem.all_tapes, problem.sizes.tape
@@ -104,30 +104,30 @@ def list_rungs(
 
 
 def _list_bounds(problem: Problem, solved: SolvedProblem) -> list[tuple[int, float]]:
-    """Return the bounds of the budgets up to some units, for which a solution lists all schedules."""
+    """Return the bounds of the budgets of a rung, whose schedules ``solved`` lists."""
     # A budget that does not hold another unit is no better.
     end = (problem.units + 1) * problem.unit - 1
     if solved.exact and solved.candidates:
-        known = sorted((candidate.local_bytes, candidate.extra) for candidate in solved.candidates)
-        # What fits below the memory of a schedule is no faster than the one before it.
-        tops = [size - 1 for size, _ in known[1:]]
-        return list(zip([*tops, end], [extra for _, extra in known], strict=True))
+        points = sorted((candidate.local_bytes, candidate.extra) for candidate in solved.candidates)
+        # With less memory than a schedule needs, no schedule is faster than the one before it.
+        tops = [size - 1 for size, _ in points[1:]]
+        return list(zip([*tops, end], [extra for _, extra in points], strict=True))
     unit, least = list_price_bounds(problem)
     ends = np.minimum(np.arange(1, len(least) + 1) * unit - 1, end)
     return [*zip(ends.tolist(), least.tolist(), strict=True), (end, solved.least_extra)]
 
 
 def _solve_classical_with_actions(problem: Problem) -> SolvedProblem:
-    """Return the solution of the classical case where saves cost something: from a table, if one is affordable.
+    """Return the solution of the classical case where saves cost time: from a table, if one is affordable.
 
     With a single tape, units count slots: a state is one unit, and a tape is one more than all slots, so that
     two do not fit.
     """
     slots = count_slots(problem)
-    counted = replace(problem, free_bytes=2 * slots + 1, state_bytes=1, tape_bytes=slots + 1, unit_bytes=1)
-    if not counted.is_affordable:
+    in_slots = replace(problem, free_bytes=2 * slots + 1, state_bytes=1, tape_bytes=slots + 1, unit_bytes=1)
+    if not in_slots.is_affordable:
         return solve_classical(problem)
-    tables = cached_tables(counted, steps=problem.steps, units=counted.units)
+    tables = cached_tables(in_slots, steps=problem.steps, units=in_slots.units)
     candidates = [
         replace(
             candidate,
@@ -145,7 +145,7 @@ def _solve_classical_with_actions(problem: Problem) -> SolvedProblem:
 def _solve_with_all_tapes(problem: Problem) -> SolvedProblem:
     """Return the schedule that recomputes nothing and, for a front, schedules that need less memory."""
     root, sizes = Part(Where.UNSTORED, problem.steps, problem.units), problem.sizes
-    whole = Candidate(
+    all_tapes = Candidate(
         extra=problem.prices.chunk,
         local_bytes=problem.units * problem.unit,
         build=lambda: grow_tree(root, lambda _: Decision(Choice.TAPE), sizes=sizes),
@@ -154,9 +154,9 @@ def _solve_with_all_tapes(problem: Problem) -> SolvedProblem:
     smaller = by_tables(problem) if problem.front and root.steps > 1 else None
     if smaller is None:
         return SolvedProblem(
-            candidates=[whole], least_extra=whole.extra, exact=not problem.front or root.steps == 1
+            candidates=[all_tapes], least_extra=all_tapes.extra, exact=not problem.front or root.steps == 1
         )
-    return replace(smaller, candidates=[whole, *smaller.candidates], least_extra=whole.extra)
+    return replace(smaller, candidates=[all_tapes, *smaller.candidates], least_extra=all_tapes.extra)
 
 
 def _solve_by_tables(problem: Problem) -> SolvedProblem:
@@ -186,7 +186,7 @@ def _solve_by_tables(problem: Problem) -> SolvedProblem:
 
 #: If blocks lose more than this share of memory, segments are tried, too.
 _COARSE = 0.02
-#: Schedules with one tape at a time are considered up to so many tapes.
+#: Schedules with one tape at a time are considered for memories of less than this many tapes.
 _FEW_TAPES = 4
 
 
@@ -234,8 +234,8 @@ def _solve_with_caches(problem: Problem) -> SolvedProblem:
 
 def _count_moves(problem: Problem, candidate: Candidate) -> float:
     """Return about how many runs and messages a schedule has, if each message is as large as its memory."""
-    again = problem.prices.recompute
-    runs = problem.steps + (candidate.extra / again if again else 0.0)
+    recompute = problem.prices.recompute
+    runs = problem.steps + (candidate.extra / recompute if recompute else 0.0)
     return 3 * runs * problem.cache_bytes / candidate.local_bytes
 
 
@@ -248,17 +248,17 @@ def _list_without_keeping(problem: Problem) -> list[Candidate]:
 
     Blocks of several steps, or rounded units, would lose much of so little memory.
     """
-    alone, (state, tape, _) = replace(problem, cache_bytes=0), problem.sizes
-    if problem.offloads or state > tape or problem.units >= _FEW_TAPES * tape or not is_short(alone):
+    plain, (state, tape, _) = replace(problem, cache_bytes=0), problem.sizes
+    if problem.offloads or state > tape or problem.units >= _FEW_TAPES * tape or not is_short(plain):
         return []
 
     def build(candidate: Candidate) -> Tree:
         tree = candidate.build()
-        # A tree in which caches take a unit decides about them.
+        # In a tree whose caches take a unit, decisions say which caches are kept.
         return replace(tree, sizes=tree.sizes._replace(cache=1))
 
     return [
-        replace(candidate, build=partial(build, candidate)) for candidate in solve_classical(alone).candidates
+        replace(candidate, build=partial(build, candidate)) for candidate in solve_classical(plain).candidates
     ]
 
 
@@ -281,17 +281,17 @@ def _small_budget_candidates(problem: Problem) -> Iterator[Candidate]:
 def _table_candidates(
     tables: Tables, pieces: int, *, unit: int, chunk: int = 1, steps_in_all: int | None = None
 ) -> list[Candidate]:
-    """Return a schedule for each budget that allows a faster one than all smaller budgets."""
+    """Return a schedule for each budget that allows a faster schedule than all smaller budgets."""
     is_ragged = (steps_in_all or pieces) < pieces * chunk
-    whole = Part(Where.UNSTORED, pieces, tables.units)
-    tree = grow_tree(whole, tables.decide, sizes=tables.sizes, chunk=chunk, steps=steps_in_all)
+    root = Part(Where.UNSTORED, pieces, tables.units)
+    tree = grow_tree(root, tables.decide, sizes=tables.sizes, chunk=chunk, steps=steps_in_all)
     # A ragged first chunk costs less than a whole one, and more than none.
     least = tables.unstored[pieces - 1] if is_ragged else None
     return list_improving(tables.unstored[pieces], tree, unit=unit, least=least)
 
 
 def _describe_rounding(problem: Problem) -> tuple[str, ...]:
-    """Return what is lost if sizes are not multiples of the unit, as text; nothing if they are."""
+    """Return a text that says how many bytes rounding sizes up to units loses; nothing if it loses none."""
     unit = problem.unit
     state = problem.sizes.state * unit - problem.state_bytes
     tape = problem.sizes.tape * unit - problem.tape_bytes
@@ -320,21 +320,21 @@ def _segment_candidates(
     tables = cached_tables(problem, steps=horizon, units=min(problem.units, horizon * tape))
     lengths = np.arange(1, horizon + 1)[:, None]
     prices = problem.prices
-    each = prices.write + prices.read + prices.advance + lengths * prices.recompute
-    each = each + tables.remote[1:]
-    best = np.argmin(each / lengths, axis=0)
+    segment_cost = prices.write + prices.read + prices.advance + lengths * prices.recompute
+    segment_cost = segment_cost + tables.remote[1:]
+    best = np.argmin(segment_cost / lengths, axis=0)
     length, columns = best + 1, np.arange(tables.units + 1)
     count = -(-(problem.steps - horizon) // length)
     rest = problem.steps - count * length
-    extra = count * each[best, columns] + tables.unstored[np.maximum(rest, 0), columns]
+    extra = count * segment_cost[best, columns] + tables.unstored[np.maximum(rest, 0), columns]
 
     def decide(part: Part) -> Decision:
         if part.steps < problem.steps:
             return tables.decide(part)
         return Decision(Choice.SEGMENTS, int(length[part.units]), int(count[part.units]))
 
-    whole = Part(Where.UNSTORED, problem.steps, tables.units)
-    tree = grow_tree(whole, decide, sizes=tables.sizes, chunk=chunk, steps=steps_in_all)
+    root = Part(Where.UNSTORED, problem.steps, tables.units)
+    tree = grow_tree(root, decide, sizes=tables.sizes, chunk=chunk, steps=steps_in_all)
     # A ragged first chunk costs less than a whole one.
     is_ragged = (steps_in_all or problem.steps) < problem.steps * chunk
     least = np.zeros_like(extra) if is_ragged else None

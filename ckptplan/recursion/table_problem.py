@@ -159,23 +159,23 @@ def longest_table(problem: Problem, *, tape: int = 0) -> int:
 def find_rung(problem: Problem, units: int) -> int:
     """Return the units of the tables, and of the bounds by prices, that a budget of ``units`` reads.
 
-    They are those of the largest exact table of all steps, or of one tape without one, doubled until they are
-    enough, or those of all tapes.
+    The units of the largest affordable table of all steps, or of one tape if there is none, are doubled until
+    they reach ``units``, but not beyond those of all tapes.
     """
     rung = max(most_units(problem.steps, effort=problem.effort), problem.sizes.tape)
     doublings = max(0, (-(-units // rung) - 1).bit_length())
     return min(rung << doublings, problem.all_tapes)
 
 
-#: For bounds by prices, the most units of memory, in all and for a state or a tape, and the sums of a table in
-#: place of which a step of their sweep may be taken.
+#: For bounds by prices: the most units of memory, in all and for each state or tape, and the sums of a table
+#: that take as long as one step of the sweep.
 _MOST_UNITS, _UNITS_EACH, _SUMS_FOR_A_STEP = 2**15, 128, 200_000
 
 
 def list_price_bounds(problem: Problem) -> tuple[int, Values]:
     """Return a unit, and the bound by prices on the cost of schedules within each number of such units.
 
-    The budgets of a rung have the same units and bounds. There are none if the sweep would be too long.
+    The budgets of a rung have the same units and bounds. There are no bounds if the sweep would take too long.
     """
     lowered, rung = problem.lowered(), find_rung(problem, problem.units)
     # In the lowered problem, caches take no memory.
@@ -204,20 +204,20 @@ def list_price_bounds(problem: Problem) -> tuple[int, Values]:
 
 
 def prove_bound(problem: Problem) -> float:
-    """Return the least seconds that any schedule within the budget adds."""
+    """Return a lower bound on the seconds that any schedule within the budget adds."""
     unit, least = list_price_bounds(problem)
     place = problem.units * problem.unit // unit
     return max(problem.bound_by_memory(), float(least[place]) if len(least) else 0.0)
 
 
-#: Finding the promising splits takes less time than it saves with more steps for each unit than this, and if
-#: a level of prices takes the place of so many sums of a unit. With them, the default plan of 4,096 steps of
-#: paper-snn on ipu-mk2 takes a third of the time.
+#: Finding the promising splits saves time if there are more steps for each unit than the first number, and if
+#: a level of prices replaces at least the second number of sums of a unit. With them, the default plan of 4,096
+#: steps of paper-snn on ipu-mk2 takes a third of the time.
 _LONG, _SUMS_FOR_A_LEVEL, _MOST_LEVELS = 8, 140_000, 64
-#: A question needs the same tables once for each objective, and a front for each budget. So many are kept, and
-#: more of them while they have no more entries than one table may have.
+#: A question needs the same tables once for each objective, and a front for each budget. This many tables are
+#: kept, and more while all of them have no more entries than one table may have.
 _KEPT = 4
-#: The widest table of each problem, the one last used at the end.
+#: The widest table of each problem, the most recently used table last.
 _tables: OrderedDict[Any, Tables] = OrderedDict()
 _lock = Lock()
 
@@ -225,31 +225,31 @@ _lock = Lock()
 def cached_tables(problem: Problem, *, steps: int, units: int) -> Tables:
     """Return the table of ``steps`` steps and ``units`` units; recent tables are kept, and narrowed.
 
-    If all steps are wanted within all units alone, other values can be too large.
+    If the problem is ``alone``, values of other steps or of fewer units can be too large.
     """
     costs: dict[str, Any] = {"steps": steps, "sizes": problem.sizes, "prices": problem.prices}
     costs["single_precision"] = problem.in_blocks
-    whole = tuple(costs.values())
-    alone = (*whole, units)
+    shared_key = tuple(costs.values())
+    exact_key = (*shared_key, units)
     is_alone = problem.alone and steps == problem.steps and units == problem.units and steps > _LONG * units
     is_alone &= not problem.cache_bytes
     with _lock:
-        for key in (whole, alone) if is_alone else (whole,):
-            known = _tables.get(key)
-            if known is not None and known.units >= units:
+        for key in (shared_key, exact_key) if is_alone else (shared_key,):
+            cached = _tables.get(key)
+            if cached is not None and cached.units >= units:
                 _tables.move_to_end(key)
-                return known.narrow(units)
+                return cached.narrow(units)
         # After another budget at these costs, more are likely, and one table serves them all.
-        is_alone &= all(key[:-1] != whole for key in _tables)
-        known = _find_narrower(**costs, units=units)
+        is_alone &= all(key[:-1] != shared_key for key in _tables)
+        narrower = _find_narrower(**costs, units=units)
     costs |= {"units": units, "progress": problem.progress}
     tables = _fill_promising(**costs) if is_alone else None
-    key = whole if tables is None else alone
-    tables = tables or Tables(**costs, known=known, kept=_tabulate_kept(**costs))
+    key = shared_key if tables is None else exact_key
+    tables = tables or Tables(**costs, known=narrower, kept=_tabulate_kept(**costs))
     with _lock:
         _tables[key] = tables
         _tables.move_to_end(key)
-        while len(_tables) > _KEPT and sum(kept.unstored.size for kept in _tables.values()) > CELLS:
+        while len(_tables) > _KEPT and sum(table.unstored.size for table in _tables.values()) > CELLS:
             _tables.popitem(last=False)
     return tables
 
@@ -259,14 +259,14 @@ def _find_narrower(
 ) -> Tables | None:
     """Return the widest kept table of no fewer steps and of fewer units, None if there is none."""
     narrower = [
-        kept
-        for kept in _tables.values()
-        if kept.promising is None
-        and (kept.sizes, kept.prices, kept.single_precision) == (sizes, prices, single_precision)
-        and kept.steps >= steps
-        and kept.units < units
+        table
+        for table in _tables.values()
+        if table.promising is None
+        and (table.sizes, table.prices, table.single_precision) == (sizes, prices, single_precision)
+        and table.steps >= steps
+        and table.units < units
     ]
-    return max(narrower, key=lambda kept: kept.units, default=None)
+    return max(narrower, key=lambda table: table.units, default=None)
 
 
 def _tabulate_kept(
@@ -306,7 +306,7 @@ def _fill_promising(*, progress: Progress | None, **costs: Any) -> Tables | None
 
 
 def clear_caches() -> None:
-    """Drop the tables and bounds of earlier questions, e.g. before a time measurement."""
+    """Drop the cached tables and bounds, e.g. before a time measurement."""
     with _lock:
         _tables.clear()
     bound_by_prices.cache_clear()

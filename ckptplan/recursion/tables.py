@@ -15,7 +15,7 @@ recorded at once, and k is paid already; all are 0 for t = 0. Each schedule runs
 time, so only the cost beyond that counts, and one value serves the first sweep and every later one.
 
 The two minima over all splits dominate the work, with T^2 M / 2 sums each. Both read rows that are adjacent
-in memory, in pieces that fit the cache. That of (R3) is left out where it cannot be the least: if r_d >= l,
+in memory, in pieces that fit the cache. The sums of (R3) are left out where they cannot be least: if r_d >= l,
 far(t, m) >= owned(t, m) by induction over t, so that each sum of (R3) is at least r_d - l more than the same
 sum of (R2), whose least value is known.
 """
@@ -48,7 +48,7 @@ _FEW = 1 / 8
 
 @dataclass(kw_only=True, eq=False)
 class PartValues:
-    """The least costs of parts of a sequence beyond the first run of their steps, and how they come about."""
+    """The least costs of parts of a sequence beyond the first run of their steps, and their decisions."""
 
     #: T, the longest part.
     steps: int
@@ -60,7 +60,7 @@ class PartValues:
     progress: InitVar[Progress | None] = None
 
     def __post_init__(self, progress: Progress | None) -> None:
-        """Find the costs."""
+        """Fill in the least costs."""
         raise NotImplementedError
 
 
@@ -72,7 +72,7 @@ class Tables(PartValues):
     splits only, values are exact in the schedules that these are made for, and may be too large elsewhere.
     ``known`` are the exact tables of no fewer steps and of fewer units, whose splits are not examined again.
 
-    ``kept`` are the values of the same parts where these keep the caches of their steps, in units besides these
+    ``kept`` are the values of the same parts if they keep the caches of their steps, in units without these
     caches. Each step that is reversed releases ``released`` units: its cache. Columns of t steps then end
     t ``released`` units before the last one.
 
@@ -86,7 +86,7 @@ class Tables(PartValues):
     single_precision: bool = False
 
     def narrow(self, units: int) -> Tables:
-        """Return the tables for at most ``units`` units: a view of these, with the same values, or these.
+        """Return the tables for at most ``units`` units: a view of these tables, or these tables themselves.
 
         The value of a part depends on its own units only, so one table answers every smaller budget. (Parts
         whose first state is held locally borrow its room, up to the last column. In the columns where that is
@@ -115,7 +115,7 @@ class Tables(PartValues):
         fill = partial(np.full, fill_value=_INFINITE, dtype=precision)
         self.unstored, self.local, self.remote, self.chunk = (fill((last + 1, width)) for _ in range(4))
         self.unstored[0] = self.local[0] = self.remote[0] = self.chunk[0] = 0
-        #: What it costs to run so many steps again.
+        #: The cost of running 0, 1, 2, ... steps again.
         prices = self.prices
         recompute, write, read, hold = prices.recompute, prices.write, prices.read, prices.hold
         self.reruns: Values = (np.arange(last + 1) * recompute).astype(precision)
@@ -134,7 +134,7 @@ class Tables(PartValues):
             # (R2) k + chunk(t, m + M_s); the least over all splits. Memory beyond the last entry does not help.
             local[:-state], local[-state:] = recorded[state:], recorded[-1]
             least, first, stop = self.promising.ranges[t] if self.promising else (0, 1, t)
-            # Caches of t steps are held besides.
+            # The caches of the t steps are also held.
             caches = t * released
             new_local, new_remote = local[done : width - caches], remote[done : width - caches]
             if first < stop:
@@ -167,7 +167,7 @@ class Tables(PartValues):
                 progress(t * t, last * last)
 
     def _keep(self, row: Values, name: Literal["local", "remote"], steps: int) -> None:
-        """Lower the values of some steps to those of the parts that keep the caches of these steps."""
+        """Lower the values of parts of ``steps`` steps to their values if they keep their caches."""
         if self.kept is not None and steps <= self.kept.steps:
             row = row[steps * self.kept.released :]
             np.minimum(row, getattr(self.kept, name)[steps, : len(row)], out=row)
@@ -242,7 +242,7 @@ class Tables(PartValues):
 
 
 def choose_store(decide: Decide, part: Part) -> Decision:
-    """Return how the first state of a part is stored if a local copy was not found to be as cheap.
+    """Return how to store the first state of a part if a local copy was not found to be as cheap.
 
     A state that is written and fetched back at once costs as much as a local copy where s = w + l, and rounding
     tells them apart.
@@ -264,7 +264,7 @@ class Splits:
         self.sums, self.least_sums = np.empty((2, self.piece), dtype=rests.dtype)
 
     def least(self, t: int, first: int, stop: int, columns: slice = slice(None), *, more: int = 0) -> Values:
-        """Return the minimum over y = first..stop-1 for some numbers of units; heads have so many ``more``."""
+        """Return the minimum over y = first..stop-1 for some numbers of units; heads have ``more`` units."""
         begin, width, piece = self.last - t, self.width, self.piece
         rests, heads = self.rests[begin + first : begin + stop], self.heads[first:stop]
         chosen = range(width)[columns]

@@ -67,7 +67,7 @@ class UnitSizes(NamedTuple):
 Decisions: TypeAlias = Mapping[Part, Decision]
 Decide: TypeAlias = Callable[[Part], Decision]
 _LOCAL, _REMOTE = Tier.LOCAL, Tier.REMOTE
-#: The parameter of trees whose decisions are also about caches.
+#: The parameter of trees whose decisions also say which caches are kept.
 CACHE_UNITS = "cache_units"
 #: The steps whose caches move to remote memory in the first sweep, and come back; none if it is left out.
 OFFLOADED_STEPS = "offloaded_steps"
@@ -77,8 +77,8 @@ class Piece(NamedTuple):
     """A part that begins at step ``start``.
 
     ``unsaved`` says that the local slot of the part's first state is reserved but not yet filled, ``unread``
-    that the first state is yet to be read from remote memory, and ``absent`` that this holds for the caches of
-    its steps.
+    that the first state is yet to be read from remote memory, and ``absent`` that the caches of its steps are
+    yet to be read.
     """
 
     part: Part
@@ -91,16 +91,16 @@ class Piece(NamedTuple):
 def reverse(
     piece: Piece, decision: Decision, sizes: UnitSizes, *, offloads: bool = False
 ) -> Iterable[Action | Piece]:
-    """Return the actions by which a decision reverses a part and, in order, the parts that it leaves."""
+    """Return the actions and smaller parts, in order, by which a decision reverses a part."""
     items = _reverse(piece, decision, sizes)
     return _offload(items, piece, sizes) if offloads and not piece.part.cached else items
 
 
 def _offload(items: Iterable[Action | Piece], whole: Piece, sizes: UnitSizes) -> Iterator[Action | Piece]:
-    """Yield actions between which the caches of steps that are not recorded are in remote memory.
+    """Yield the items with transfers that keep the caches of unrecorded steps in remote memory.
 
-    The steps of a run may be more than those whose caches fit in the memory of the part: they run, and their
-    caches move, in several pieces.
+    If the caches of a run do not fit in the memory of the part, the steps run, and their caches move, in
+    several pieces.
     """
     absent, most = whole.absent, max(1, whole.part.units // sizes.cache)
     for item in items:
@@ -128,7 +128,7 @@ def _offload(items: Iterable[Action | Piece], whole: Piece, sizes: UnitSizes) ->
 
 
 def _has_run(piece: Piece, whole: Piece) -> bool:
-    """Return whether the steps of a piece of a part have run, as those before the last ones have."""
+    """Return whether the steps of a piece have run: all steps of a part have, but those of its last piece."""
     return piece.start + piece.part.steps < whole.start + whole.part.steps
 
 
@@ -159,7 +159,7 @@ def _reverse(piece: Piece, decision: Decision, sizes: UnitSizes) -> Iterable[Act
 
 
 def _begin(piece: Piece, choice: Choice, sizes: UnitSizes) -> tuple[list[Action | Piece], Part]:
-    """Return the actions on the first state ahead of a decision, and the part after them."""
+    """Return the actions on the first state that precede a decision, and the part after them."""
     part, start, unsaved, unread, _ = piece
     items: list[Action | Piece] = []
     if unread and choice is not Choice.FETCH:
@@ -174,12 +174,12 @@ def _begin(piece: Piece, choice: Choice, sizes: UnitSizes) -> tuple[list[Action 
     return items, part
 
 
-#: The choices that do without the first state of a part at once.
+#: The choices that drop the first state of a part at once.
 _DROPPING = (Choice.TAPE, Choice.RECORD, Choice.CHECKPOINT)
 
 
 def _record(steps: int, part: Part, start: int, sizes: UnitSizes) -> list[Action | Piece]:
-    """Record the first steps of a part, reverse the others, and then these."""
+    """Record the first steps of a part, reverse the other steps, and then reverse the first steps."""
     stop, left = start + steps, part.steps - steps
     units = part.units - steps * sizes.tape
     after = [Piece(Part(Where.UNSTORED, left, units, part.cached), stop)] if left else []
@@ -187,7 +187,7 @@ def _record(steps: int, part: Part, start: int, sizes: UnitSizes) -> list[Action
 
 
 def _reverse_split(part: Part, decision: Decision, start: int, sizes: UnitSizes) -> list[Action | Piece]:
-    """Advance, record the last of these steps or none, reverse the rest, and come back for the first steps."""
+    """Advance, record the last of these steps for SPLIT_RECORD, reverse the rest, then the first steps."""
     where, steps, units, cached = part
     choice, length, repeats = decision
     recorded = max(repeats, 1) if choice is Choice.SPLIT_RECORD else 0
@@ -225,32 +225,32 @@ def _reverse_segments(part: Part, decision: Decision, start: int, sizes: UnitSiz
 
 
 def unfold(piece: Piece, decision: Decision, sizes: UnitSizes) -> list[tuple[Action | Piece, int]]:
-    """Return what ``reverse`` does, each with how often; the second one of several segments is all others."""
+    """Return the items of ``reverse`` with their counts; of SEGMENTS, the second stands for all later ones."""
     if decision.choice is not Choice.SEGMENTS or decision.repeats < 3:
         return [(item, 1) for item in _reverse(piece, decision, sizes)]
-    others = decision.repeats - 1
+    later = decision.repeats - 1
     where, steps, units, _ = piece.part
-    two = Piece(Part(where, steps - (others - 1) * decision.length, units), piece.start)
-    times = (1, 1, others, others, 1, others, 1)
+    two = Piece(Part(where, steps - (later - 1) * decision.length, units), piece.start)
+    times = (1, 1, later, later, 1, later, 1)
     return list(zip(_reverse(two, decision._replace(repeats=2), sizes), times, strict=True))
 
 
 def _is_possible(part: Part, decisions: Decisions) -> bool:
-    """Return whether the decision for a part is one for such parts, whatever is decided after it."""
+    """Return whether such a part allows its decision, whatever is decided after it."""
     decision = decisions.get(part)
     if decision is None:
         return False
     (where, steps, units, cached), (choice, length, repeats) = part, decision
     # A state that was just written is not fetched at once, and caches that were just kept serve several runs.
-    written = decisions.get(part._replace(where=Where.REMOTE), decision)
-    kept = decisions.get(part._replace(cached=True), decision)
+    after_offload = decisions.get(part._replace(where=Where.REMOTE), decision)
+    after_keep = decisions.get(part._replace(cached=True), decision)
     return {
         Choice.TAPE: True,
         Choice.RECORD: length <= steps,
         Choice.FETCH: where is Where.REMOTE,
         Choice.ADVANCE: where is Where.LOCAL and 1 <= length < steps,
         Choice.CHECKPOINT: where is not Where.LOCAL,
-        Choice.OFFLOAD: where is Where.UNSTORED and written.choice is not Choice.FETCH,
+        Choice.OFFLOAD: where is Where.UNSTORED and after_offload.choice is not Choice.FETCH,
         Choice.SPLIT: where is not Where.UNSTORED and 1 <= length < steps,
         Choice.SPLIT_RECORD: where is not Where.UNSTORED and max(repeats, 1) < length <= steps,
         Choice.SEGMENTS: where is Where.UNSTORED
@@ -259,7 +259,7 @@ def _is_possible(part: Part, decisions: Decisions) -> bool:
         and 1 <= repeats * length < steps,
         Choice.KEEP: where is not Where.UNSTORED
         and not cached
-        and kept.choice not in (Choice.TAPE, Choice.RECORD, Choice.KEEP),
+        and after_keep.choice not in (Choice.TAPE, Choice.RECORD, Choice.KEEP),
     }[choice] and min(steps, units + 1) > 0
 
 
@@ -280,28 +280,28 @@ class Tree:
     counted: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def parts(self) -> Iterator[Part]:
-        """Yield each part that occurs in the schedule once; ``decisions`` may hold those of other trees."""
-        met, waiting = set[Part](), [self.root]
+        """Yield each part that occurs in the schedule once; ``decisions`` may hold parts of other trees."""
+        visited, waiting = set[Part](), [self.root]
         while waiting:
             part = waiting.pop()
-            if part not in met:
-                met.add(part)
+            if part not in visited:
+                visited.add(part)
                 yield part
                 after = unfold(Piece(part), self.decisions[part], self.sizes)
                 waiting.extend(item.part for item, _ in after if isinstance(item, Piece))
 
     def settle(self) -> None:
-        """Let go of the table behind the decisions, once all schedules that share them have been counted.
+        """Release the table behind the decisions, once all schedules that share them have been counted.
 
-        A tree whose counts a closed form gave has no decisions yet, and no table: it keeps making them.
+        A tree whose counts a closed form gave has neither decisions nor a table: it still makes decisions.
         """
         if isinstance(self.decisions, _Decided) and self.root in self.decisions:
             self.decisions.decide = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy in another process needs: the decisions themselves, not how they are made."""
-        own = {part: self.decisions[part] for part in self.parts()}
-        return {**self.__dict__, "decisions": own, "counted": {}}
+        """Return the state for another process: the decisions, without the function that makes them."""
+        decisions = {part: self.decisions[part] for part in self.parts()}
+        return {**self.__dict__, "decisions": decisions, "counted": {}}
 
     def actions(self) -> Iterator[Action]:
         """Yield the actions of the schedule. Raises KeyError for a part without a decision."""
@@ -342,7 +342,7 @@ def grow_tree(
     """Return the schedule of ``root``, whose decisions are made when they are asked for.
 
     Consecutive equal segments become one decision, so that a plan of a million steps stays small. Trees that
-    differ from it in their root alone have their parts decided and counted once for all of them.
+    differ from it only in their root share its decisions and the counts of its parts.
     """
     steps = root.steps * chunk if steps is None else steps
     return Tree(decisions=_Decided(decide), root=root, sizes=sizes, chunk=chunk, steps=steps)
@@ -364,7 +364,7 @@ def record_one_by_one(tree: Tree) -> Tree:
 
 
 class _Decided(dict[Part, Decision]):
-    """The decisions made so far; others are made when they are asked for, if ``decide`` is still there."""
+    """The decisions made so far; a missing decision is made when it is asked for, unless ``decide`` is None."""
 
     def __init__(self, decide: Decide) -> None:
         super().__init__()
@@ -418,7 +418,7 @@ def read_tree(parameters: Parameters, splits: Sequence[Split], *, steps: int) ->
             )
     if tree.count_offloaded() != moved:
         raise InputError(
-            f"is not {tree.count_offloaded()}, the steps whose caches move by the decisions",
+            f"is not {tree.count_offloaded()}, the number of steps whose caches the decisions move",
             field=OFFLOADED_STEPS,
             value=moved,
             accepted="the decisions that ckptplan wrote; make a new plan",

@@ -89,7 +89,7 @@ Action: TypeAlias = Advance | Record | Backward | Save | Load | Free | Transfer
 
 
 def renumber(action: Action, to: Callable[[int], int]) -> Action:
-    """Return an action with other numbers of states, as of a part of a longer sequence."""
+    """Return an action with states renumbered by ``to``, as for a part of a longer sequence."""
     if isinstance(action, Advance):
         return Advance(to(action.start), to(action.stop), action.cached)
     if isinstance(action, Record | Backward):

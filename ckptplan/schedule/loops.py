@@ -2,7 +2,7 @@
 
 A nest is a sequence of actions and loops. Steps and states in the body of a loop count from its offset: with
 ``Loop(4, 12, 4, (Save(0, LOCAL), Advance(0, 4)))``, states 4 and 8 are saved, and steps 4 to 11 run. A nest
-does not grow with the number of steps, and any language executes it.
+does not grow with the number of steps, and is easy to execute in any language.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def expand(nest: Nest, offset: int = 0) -> Iterator[Action]:
             for place in places:
                 yield from expand(item.body, place)
             continue
-        # An innermost loop yields nearly all actions: nothing is looked up again in it.
+        # Innermost loops yield nearly all actions, so look up the functions before the loop.
         body = [(_SHIFTED[type(part)], part) for part in item.body]
         for place in places:
             for shifted, part in body:
@@ -87,7 +87,7 @@ def expand(nest: Nest, offset: int = 0) -> Iterator[Action]:
 def cut_evenly(stop: int, size: int) -> tuple[tuple[Run, ...], int]:
     """Cut the steps before ``stop`` into chunks; return all chunks but the last, and the length of the last.
 
-    All chunks have ``size`` steps but the first, which may be shorter.
+    Each chunk has ``size`` steps, except that the first may be shorter.
     """
     earlier = -(-stop // size) - 1
     last = min(size, stop)
@@ -107,8 +107,8 @@ def group_chunks(ends: Sequence[int], stop: int) -> tuple[tuple[Run, ...], int]:
 def reverse_chunks(runs: Iterable[Run], last: int, *, held: bool = False) -> Nest:
     """Run and reverse steps with a local checkpoint before each chunk but the last, which is recorded at once.
 
-    ``runs`` are the chunks before it. The working state is that of the first step. With ``held`` it is already
-    in a local slot, which is freed like the others.
+    ``runs`` are the chunks before the last. The working state is the state before the first step. With ``held``
+    it is already in a local slot, which is freed like the others.
     """
     runs = tuple(runs)
     if not runs:
@@ -133,9 +133,9 @@ def reverse_segments(
 ) -> Nest:
     """Run and reverse all steps in segments of ``size`` steps with a checkpoint each, the ragged one first.
 
-    ``reverse`` returns how a segment of so many steps is reversed from the state before it. Its second argument
-    is true if this state is also in a local slot, which the segment then frees. With ``offloads_caches`` each
-    checkpoint waits in a local slot for the caches of its segment, and moves with them in one message.
+    ``reverse(length, held)`` returns the nest that reverses a segment from the state before it. With ``held``
+    this state is also in a local slot, which the nest frees. With ``offloads_caches`` each checkpoint waits in
+    a local slot for the caches of its segment, and moves with them in one message.
     """
     runs, last = cut_evenly(steps, size)
     is_local = tier is _LOCAL
@@ -164,14 +164,14 @@ def reverse_batches(steps: int, size: int, *, slots: int) -> Nest:
     """
     runs, last = cut_evenly(steps, size)
     chunks = sum(run.count for run in runs)
-    away = max(0, chunks - slots)
+    remote = max(0, chunks - slots)
     first_chunk = runs[0].length if runs else size
-    # Batches of chunks, the ragged one first, and then the chunks whose checkpoints stay.
-    batches = -(-away // slots)
-    first = away - (batches - 1) * slots
-    moved = first_chunk + (away - 1) * size if away else 0
-    leading = first_chunk + (first - 1) * size if away else 0
-    stays = runs if not away else ((Run(size, chunks - away),) if chunks > away else ())
+    # Batches of chunks, the ragged batch first, and then the chunks whose checkpoints stay local.
+    batches = -(-remote // slots)
+    first = remote - (batches - 1) * slots
+    moved = first_chunk + (remote - 1) * size if remote else 0
+    leading = first_chunk + (first - 1) * size if remote else 0
+    local_runs = runs if not remote else ((Run(size, chunks - remote),) if chunks > remote else ())
 
     def sweep(count: int, length: int) -> Nest:
         states, place = _list_states(count, length, size)
@@ -184,23 +184,23 @@ def reverse_batches(steps: int, size: int, *, slots: int) -> Nest:
 
     def come_back(count: int, length: int) -> Nest:
         states, _ = _list_states(count, length, size)
-        chunks = _backwards(_lead(length, size, count), lambda each: _fetch(_LOCAL, each))
+        chunks = _backwards(_lead(length, size, count), lambda chunk: _fetch(_LOCAL, chunk))
         return (Transfer(states, _REMOTE, _LOCAL), *chunks)
 
     others = (Run(slots * size, batches - 1),) if batches > 1 else ()
     return (
-        *(sweep(first, first_chunk) if away else ()),
+        *(sweep(first, first_chunk) if remote else ()),
         *_forwards(others, lambda _: sweep(slots, size), begin=leading),
-        *_forwards(stays, _save_and_advance(_LOCAL), begin=moved),
+        *_forwards(local_runs, _save_and_advance(_LOCAL), begin=moved),
         *_shift(_record(last), steps - last),
-        *_backwards(stays, lambda length: _fetch(_LOCAL, length), begin=moved),
+        *_backwards(local_runs, lambda length: _fetch(_LOCAL, length), begin=moved),
         *_backwards(others, lambda _: come_back(slots, size), begin=leading),
-        *(come_back(first, first_chunk) if away else ()),
+        *(come_back(first, first_chunk) if remote else ()),
     )
 
 
 def _lead(first: int, size: int, count: int) -> tuple[Run, ...]:
-    """Return ``count`` chunks, the first of another length than the others."""
+    """Return ``count`` chunks: one of ``first`` steps, then chunks of ``size`` steps."""
     if first == size:
         return (Run(size, count),) if count else ()
     return (Run(first), *((Run(size, count - 1),) if count > 1 else ())) if count else ()
@@ -213,15 +213,15 @@ def _list_states(count: int, first: int, size: int) -> tuple[tuple[int, ...], in
 
 
 def keep_last(nest: Nest, *, steps: int, cached: int) -> Nest:
-    """Return a nest whose first run of each step keeps its cache only if it is among the last ones.
+    """Return a nest in which the first sweep keeps only the caches of the last ``cached`` steps.
 
     Every later run keeps the caches of its steps, which are reversed before any other run needs their memory.
-    The first sweep is all that runs before anything is recorded.
+    The first sweep ends at the first Record action.
 
     Arguments:
         nest: a schedule that keeps all caches, whose runs repeat either all of their steps or none.
         steps: T, the number of time steps.
-        cached: K, of how many steps, the last ones, the first sweep keeps the caches.
+        cached: K, the number of steps, at the end of the sequence, whose caches the first sweep keeps.
     """
     if cached >= steps:
         return nest
@@ -230,13 +230,13 @@ def keep_last(nest: Nest, *, steps: int, cached: int) -> Nest:
 
 
 def _drop_caches(nest: Nest, first: int) -> Nest:
-    """Return a nest that runs forwards, whose runs keep no cache of steps before ``first``."""
+    """Return a forward sweep that keeps no caches of steps before ``first``."""
     items: list[Loop | Action] = []
     for item in nest:
         if isinstance(item, Advance) and item.start < first:
             items.append(Advance(item.start, item.stop, max(0, item.stop - first)))
         elif isinstance(item, Loop) and item.start < first:
-            # Rounds that keep no cache, the one that keeps some, and those that keep all.
+            # Rounds that keep no cache, one round that keeps some caches, and rounds that keep all.
             stride, number = item.stride, len(range(item.start, item.stop, item.stride))
             without = min(number, (first - item.start) // stride)
             items += _repeat(item.start, without, stride, _drop_caches(item.body, stride))

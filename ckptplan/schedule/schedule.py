@@ -1,4 +1,4 @@
-"""Defines an executable schedule: its actions and what else a runtime needs."""
+"""Defines an executable schedule: its actions, and the settings that a runtime needs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Schedule:
         return any(isinstance(action, Transfer) and action.caches is not None for action in self)
 
     def unit_costs(self) -> StepCosts:
-        """Return costs for what has neither sizes nor times: one byte for each state and tape, no seconds."""
+        """Return costs without real sizes and times: one byte for each state and tape, no seconds."""
         return StepCosts(
             steps=self.steps,
             state_bytes=1,

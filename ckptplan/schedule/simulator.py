@@ -1,4 +1,4 @@
-"""Simulates a schedule: enforces the laws, counts actions, and measures time and peaks.
+"""Simulates a schedule: enforces the laws, counts actions, and computes time and memory peaks.
 
 The laws are those of docs/schedule-format.md; ``IllegalAction`` is the error for an action that breaks one. The
 simulator interprets actions only. It knows no strategy and no closed form, so that it can verify both.
@@ -50,9 +50,9 @@ class IllegalAction(InputError):  # noqa: N818 - the name is part of the interfa
         self.law = law
         self.state = state
         self.line = line
-        named = "the end" if action is None else _describe_action(action)
+        described = "the end" if action is None else _describe_action(action)
         place = f"action {number}" if line is None else f"line {line}"
-        super().__init__(f"{named}: {law}; found {state}", field=place, source=source)
+        super().__init__(f"{described}: {law}; found {state}", field=place, source=source)
 
     def in_file(self, path: str) -> IllegalAction:
         """Return the same error for a file, in which action n is on line n + 1."""
@@ -99,7 +99,7 @@ def play(
     The memory needed grows with the number of checkpoints stored at a time, not with the length. With
     ``costs.overlaps_compute``, transfers overlap compute on two engines, each with a buffer as large as the
     largest message so far. ``sink`` receives each event of the timeline as soon as it is known. With
-    ``open_end``, T is not that of ``costs``, but the steps that have run when the first one is reversed.
+    ``open_end``, T is not ``costs.steps`` but the number of steps that have run when the first one is reversed.
 
     Raises IllegalAction for the first action that breaks a law or a limit of ``budget``.
     """
@@ -108,7 +108,7 @@ def play(
     number = 0
     action: Any = None
     try:
-        for number, action in enumerate(actions, start=1):  # noqa: B007 - the error tells it
+        for number, action in enumerate(actions, start=1):  # noqa: B007 - for the error
             handlers.get(type(action), _refuse)(action)
         number, action = number + 1, None
         machine.end()
@@ -117,7 +117,7 @@ def play(
     return machine.trace(number - 1)
 
 
-class _BrokenLaw(Exception):  # noqa: N818 - what it is; IllegalAction tells of it
+class _BrokenLaw(Exception):  # noqa: N818 - internal; IllegalAction is raised in its place
     """The law that an action breaks."""
 
 
@@ -142,18 +142,18 @@ class _Machine:
         self.frontier = 0
         #: The steps whose tapes, and whose caches, are in local memory.
         self.tapes, self.caches = StepSet(), StepSet()
-        #: Whether caches are counted: until a run drops one, each step that has run and waits has its cache.
+        #: Whether caches are counted. Until a run drops a cache, all steps to be reversed have theirs.
         self.counts_caches = bool(costs.cache_bytes)
-        #: State -> the time at which it is there; one in transit arrives later.
+        #: State -> the time at which it is stored; for a state in transit, this time is in the future.
         self.local: dict[int, float] = {}
         self.remote: dict[int, float] = {}
         #: The steps whose caches are in remote memory.
         self.remote_caches = StepSet()
-        #: If transfers overlap compute: the steps of each message of caches, and when they are there.
+        #: If transfers overlap compute: the steps of each message of caches, and the time of its arrival.
         self.arrivals: list[tuple[int, int, float]] = []
         #: The bytes of the largest message so far.
         self.buffer_bytes = 0
-        #: The workspace of chunks of several steps, once there was one.
+        #: The workspace of chunks of several steps; 0 until such a chunk is recorded.
         self.chunk_bytes = 0
         self.local_peak = self.remote_peak = 0
         self.recomputed_steps = self.recomputed_without_cache = 0
@@ -216,18 +216,18 @@ class _Machine:
         self._spend(action, (stop - start) * self.costs.backward_seconds)
 
     def _run(self, start: int, stop: int, *, cached: int | None) -> None:
-        """Run steps, and keep the caches of the last ``cached`` ones; None means of all."""
+        """Run steps, and keep the caches of the last ``cached`` steps, or of all steps if it is None."""
         if start != self.position:
             raise _BrokenLaw("a run starts at the working state")
         if start >= stop:
             raise _BrokenLaw("a range holds at least one step")
         if stop > self.adjoint:
             raise _BrokenLaw("a run never passes the adjoint")
-        costs, keep = self.costs, start if cached is None else stop - cached
-        if not start <= keep <= stop:
+        costs, first_cached = self.costs, start if cached is None else stop - cached
+        if not start <= first_cached <= stop:
             raise _BrokenLaw("a run keeps caches of its own steps only")
         recomputed = max(0, min(stop, self.frontier) - start)
-        if start < keep:
+        if start < first_cached:
             self._count_caches()
         if recomputed:
             without_cache = 0
@@ -241,14 +241,14 @@ class _Machine:
             self.frontier = stop
             self.now += (stop - start - recomputed) * costs.forward_seconds
         if self.counts_caches:
-            if start < keep:
-                self.caches.remove(start, keep)
-            if keep < stop:
-                self.caches.add(keep, stop)
+            if start < first_cached:
+                self.caches.remove(start, first_cached)
+            if first_cached < stop:
+                self.caches.add(first_cached, stop)
         self.position = stop
 
     def _count_caches(self) -> None:
-        """Begin to count caches: so far each step that has run and is not reversed has its cache."""
+        """Start to count caches. Until now, each step that has run and is not reversed has its cache."""
         waiting = int(min(self.frontier, self.adjoint))
         if waiting and not self.counts_caches:
             self.caches.add(0, waiting)
@@ -271,23 +271,23 @@ class _Machine:
     def load(self, action: Load) -> None:
         state = action.state
         local = action.tier is Tier.LOCAL
-        there = (self.local if local else self.remote).get(state)
-        if there is None:
+        arrival = (self.local if local else self.remote).get(state)
+        if arrival is None:
             raise _BrokenLaw("a load finds its state")
         if local:
             self.local_loads += 1
             self._spend(action, self.costs.load_seconds)
         else:
-            self._read(action, 1, ready=there)
+            self._read(action, 1, ready=arrival)
         self.position = state
         self._update_peaks()
 
     def free(self, action: Free) -> None:
-        there = (self.local if action.tier is Tier.LOCAL else self.remote).pop(action.state, None)
-        if there is None:
+        arrival = (self.local if action.tier is Tier.LOCAL else self.remote).pop(action.state, None)
+        if arrival is None:
             raise _BrokenLaw("a free finds its state")
         # A state still in transit must arrive before its memory is reused.
-        self._wait(action, there)
+        self._wait(action, arrival)
         self._spend(action, 0.0)
 
     def transfer(self, action: Transfer) -> None:
@@ -296,15 +296,15 @@ class _Machine:
             raise _BrokenLaw("a transfer moves at least one state, each once, or caches")
         if action.target is source:
             raise _BrokenLaw("a transfer moves states to the other tier")
-        held, others = (self.local, self.remote) if source is Tier.LOCAL else (self.remote, self.local)
+        origin, target = (self.local, self.remote) if source is Tier.LOCAL else (self.remote, self.local)
         for state in states:
-            if state not in held:
+            if state not in origin:
                 raise _BrokenLaw(f"a transfer finds its states: {state} is not stored there")
-            if state in others:
+            if state in target:
                 raise _BrokenLaw("nothing is stored twice in one tier")
         if caches is not None:
             self._check_caches(caches, source)
-        ready = max((held.pop(state) for state in states), default=0.0)
+        ready = max((origin.pop(state) for state in states), default=0.0)
         if source is Tier.LOCAL:
             self._write(action, states, caches)
         else:
@@ -321,31 +321,31 @@ class _Machine:
         if not 0 <= start < stop:
             raise _BrokenLaw("a range holds at least one step")
         self._count_caches()
-        held, others = self.caches, self.remote_caches
+        origin, target = self.caches, self.remote_caches
         if source is Tier.REMOTE:
-            held, others = others, held
-        missing = held.find_last_missing(start, stop)
+            origin, target = target, origin
+        missing = origin.find_last_missing(start, stop)
         if missing is not None:
             raise _BrokenLaw(f"a transfer finds its caches: that of step {missing} is not stored there")
-        if others.count(start, stop):
+        if target.count(start, stop):
             raise _BrokenLaw("nothing is stored twice in one tier")
 
     def _take_remote_caches(self, start: int, stop: int) -> float:
-        """Remove caches from remote memory; return when all of them are there."""
+        """Remove caches from remote memory; return the time at which all of them have arrived there."""
         self.remote_caches.remove(start, stop)
         # The messages that brought these caches.
-        met = [message for message in self.arrivals if message[0] < stop and start < message[1]]
-        if met:
+        messages = [message for message in self.arrivals if message[0] < stop and start < message[1]]
+        if messages:
             self.arrivals = [
                 message for message in self.arrivals if self.remote_caches.count(message[0], message[1])
             ]
-        return max((done for _, _, done in met), default=0.0)
+        return max((done for _, _, done in messages), default=0.0)
 
-    def _put(self, tier: dict[int, float], states: tuple[int, ...], there: float) -> None:
+    def _put(self, tier: dict[int, float], states: tuple[int, ...], arrival: float) -> None:
         for state in states:
             if state in tier:
                 raise _BrokenLaw("nothing is stored twice in one tier")
-            tier[state] = there
+            tier[state] = arrival
 
     def _write(self, action: Action, states: tuple[int, ...], caches: tuple[int, int] | None = None) -> None:
         costs, steps = self.costs, 0 if caches is None else caches[1] - caches[0]
@@ -441,7 +441,7 @@ class _Machine:
         recomputed: int = 0,
         stall: bool = False,
     ) -> None:
-        assert self.sink is not None  # noqa: S101 - who calls has looked: most simulations have none
+        assert self.sink is not None  # noqa: S101 - callers check: most simulations have no sink
         self.sink(
             Event(
                 start=begin,
@@ -478,7 +478,7 @@ class _Machine:
         return f"working state {working}, next step to reverse {self.adjoint - 1}, {shown}"
 
     def trace(self, actions: int) -> Trace:
-        """Return the result. Seconds are counts times costs, and waits, without the clock's rounding errors."""
+        """Return the result. Seconds are counts times costs, plus waits, without the clock's rounding."""
         costs = self.costs
         seconds = costs.compute_seconds(self) + self.stalled if self.overlaps else costs.serial_seconds(self)
         return Trace(

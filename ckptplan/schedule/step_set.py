@@ -39,7 +39,7 @@ class StepSet:
     def add(self, start: int, stop: int) -> None:
         """Add steps from ``start`` to ``stop - 1``; steps that are in the set stay."""
         if self._stops and self._stops[-1] == start:
-            # Most runs go on where the last one ended.
+            # Most runs start where the last run ended.
             self._stops[-1] = stop
             self._length += stop - start
             return
@@ -64,10 +64,10 @@ class StepSet:
         if first >= last:
             return
         self._length -= self.count(start, stop)
-        kept = [(self._starts[first], start), (stop, self._stops[last - 1])]
-        left = [(begin, end) for begin, end in kept if begin < end]
+        ends = [(self._starts[first], start), (stop, self._stops[last - 1])]
+        remaining = [(begin, end) for begin, end in ends if begin < end]
         cut = slice(first, last)
-        self._starts[cut], self._stops[cut] = [begin for begin, _ in left], [end for _, end in left]
+        self._starts[cut], self._stops[cut] = [begin for begin, _ in remaining], [end for _, end in remaining]
 
     def find_last_missing(self, start: int, stop: int) -> int | None:
         """Return the last step from ``start`` to ``stop - 1`` that is not in the set, None if all are."""

@@ -46,17 +46,17 @@ def track_of(action: Action) -> str:
 
 
 class Frontier:
-    """Counts the steps of each action that had run before."""
+    """Counts how many steps of each action have run before."""
 
     def __init__(self) -> None:
-        self._known = 0
+        self._frontier = 0
 
     def pass_over(self, action: Action) -> int:
-        """Return how many steps of an action run again, and remember those that ran."""
+        """Return how many steps of an action run again, and move the frontier to its last step."""
         if not isinstance(action, Advance | Record):
             return 0
-        known, self._known = self._known, max(self._known, action.stop)
-        return max(0, min(known, action.stop) - action.start)
+        before, self._frontier = self._frontier, max(self._frontier, action.stop)
+        return max(0, min(before, action.stop) - action.start)
 
 
 #: Receives each event as soon as it is known.

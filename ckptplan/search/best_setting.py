@@ -37,13 +37,13 @@ from ckptplan.strategies.answer import Answer
 _FEW_BOXES = 512
 
 
-#: Up to so many points are evaluated one by one, which is faster than cutting boxes.
+#: At most this many points are evaluated one by one, which is then faster than cutting boxes.
 _FEW_POINTS = 8_192
-#: So many boxes are cut at a time, those with the best bounds first, so that good points are found early and
-#: prune others.
+#: At most this many boxes are cut at a time, those with the best bounds first, so that good points are found
+#: early and prune other boxes.
 _AT_ONCE = 2_048
 #: If more cuts are needed, thousands of settings agree to many digits, as at a knee where the front follows its
-#: own chord. Only this can affect the answer, by a gap that is reported (``_allow``).
+#: own chord. Only this case can affect the answer, by a gap that is reported (``_allowed_gap``).
 _EXACT_BOXES = 40_000
 
 
@@ -77,7 +77,7 @@ def find_best_setting(problem: BoxProblem, *, rival: Rival | None = None) -> Ans
         # Drop every box with bound(B) >= cost(x*).
         alive = is_below(keys, best)
         if best is not None and cut > _EXACT_BOXES:
-            near = alive & (keys[0] >= best[0] - _allow(cut) * abs(best[0]))
+            near = alive & (keys[0] >= best[0] - _allowed_gap(cut) * abs(best[0]))
             least = min(least, float(np.min(keys[0][near].astype(np.float64), initial=np.inf)))
             alive &= ~near
         chosen = np.flatnonzero(alive)
@@ -91,8 +91,8 @@ def find_best_setting(problem: BoxProblem, *, rival: Rival | None = None) -> Ans
     return None if best is None or best is beaten else _make_answer(best, least, problem)
 
 
-def _allow(cut: int) -> float:
-    """Return the share of the first key that may remain unproved after so many cuts.
+def _allowed_gap(cut: int) -> float:
+    """Return the share of the first key that may remain unproved after ``cut`` cuts.
 
     Boxes that could be better by less than a billionth are dropped, and ten times this after each further half
     of ``_EXACT_BOXES`` cuts.
@@ -137,7 +137,7 @@ def _make_answer(best: tuple[float, ...], least: float, problem: BoxProblem) -> 
 
 
 def _find_parameters(setting: dict[str, int], problem: BoxProblem) -> Parameters:
-    """Return the parameters of a setting, with those of its best plan that tell the caches that are kept."""
+    """Return the parameters of a setting, including those that say which caches its best plan keeps."""
     point = Boxes.points({name: np.array([value]) for name, value in setting.items()})
     caches = problem.find_caches(point) if problem.costs.cache_bytes else {}
     return problem.strategy.clamp(Parameters({**setting, **caches}), steps=problem.costs.steps)
@@ -169,7 +169,7 @@ def find_least(keys: Key, useful: Mask) -> int | None:
 
 
 def _peel(boxes: Boxes) -> Boxes:
-    """Return boxes with the last value of each side in boxes of its own.
+    """Return boxes in which the last value of each side is a box of its own.
 
     At this value a schedule is often of another kind (one segment, nothing moves), with much better bounds.
     """

@@ -1,4 +1,4 @@
-"""Boxes of settings: how they are cut, and the bounds of a closed form over them.
+"""Defines boxes of settings, cuts them, and bounds the cost of a closed form over them.
 
 A bound is a lower bound over a box that is exact at points, both from the strategy's closed form. Two searches
 use it: for the best setting (``search/best_setting.py``) and for the front (``search/trace_closed.py``).
@@ -122,14 +122,14 @@ def cut_evenly(boxes: Boxes, name: str, count: int) -> Boxes:
 
 
 def cut_all_sides(boxes: Boxes, *, parts: int = 2) -> Boxes:
-    """Cut all boxes across each side; return the parts, of which those of one side are to be chosen."""
+    """Cut all boxes across each side; return the parts of all sides, from which ``choose_sides`` chooses."""
     return join_boxes([cut_evenly(boxes, name, parts) for name in boxes.low])
 
 
 def choose_sides(boxes: Boxes, parts: Boxes, weights: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
-    """Return the places of the parts that cover what is left of each box, cut across one side.
+    """Choose the side to cut each box across, and return the places of the parts to keep.
 
-    The side is the one whose parts have the least sum of weights; those without a weight are left out. Of two
+    The side is the one whose parts have the least sum of weights; parts without a weight are dropped. Of two
     equal sides, the proportionally longer one is cut. (If many settings tie, cutting another side would go on
     down to single points.)
     """
@@ -146,7 +146,7 @@ def choose_sides(boxes: Boxes, parts: Boxes, weights: npt.NDArray[Any]) -> npt.N
     return np.flatnonzero((weights > 0) & chosen.reshape(-1))
 
 
-#: The most that a part weighs, and the share by which the sums of two sides that are cut alike may differ.
+#: The largest weight of a part, and the share by which the sums of two equal sides may differ.
 _HEAVY, _TIE = 1e30, 1e-3
 
 
@@ -178,7 +178,7 @@ class Limits:
 
     @property
     def most_overhead(self) -> float:
-        """The overhead up to which a plan is allowed: times that differ by rounding are alike."""
+        """The largest overhead that is allowed, with a margin for rounding."""
         limit = inf if self.max_overhead is None else self.max_overhead
         return limit + SUM_ROUNDING * (1 + limit)
 
@@ -208,19 +208,19 @@ class BoxProblem:
     cache: CacheName | None = None
 
     def bound(self, boxes: Boxes) -> tuple[Key, Mask]:
-        """Return the keys of boxes, which end in their low ends, and a mask of those that may hold a plan."""
+        """Return the keys of boxes, followed by their low ends, and a mask of boxes that may hold a plan."""
         choices = (self._bound_costs(choice) for choice in self.choose_caches(boxes))
         keys, useful = next(choices)
-        for others, fits in choices:
-            is_better = fits & (~useful | is_below(others, keys))
-            keys = tuple(np.where(is_better, new, old) for new, old in zip(others, keys, strict=True))
+        for other_keys, fits in choices:
+            is_better = fits & (~useful | is_below(other_keys, keys))
+            keys = tuple(np.where(is_better, new, old) for new, old in zip(other_keys, keys, strict=True))
             useful |= fits
         return (*keys, *boxes.low.values()), useful
 
     def choose_caches(self, boxes: Boxes) -> list[Boxes]:
         """Return the boxes with K among their sides, the least and the largest that a plan may have.
 
-        If caches may move to remote memory, the last boxes have the number of these steps instead.
+        If caches may move to remote memory, the last boxes have the number of moved caches instead.
         For a knee there are two: it lies at one end of the range of K, as the sum of both axes is concave along
         this range (memory is linear in K, and time is the logarithm of a linear function).
         """
@@ -270,16 +270,16 @@ class BoxProblem:
         return bool(self.costs.cache_bytes) and self.model != "paper"
 
     def find_caches(self, point: Boxes) -> dict[str, int]:
-        """Return the parameters that tell the caches of the best plan at a point: K, or how many move."""
+        """Return the parameter for the caches of the best plan at a point: K, or the number that move."""
         ranked = []
         for choice in self.choose_caches(point):
             keys, useful = self._bound_costs(choice)
             sides = {name: int(choice.low[name][0]) for name in set(choice.low) - set(point.low)}
-            # Of equal plans, one that moves no caches.
+            # Among equal plans, prefer one that moves no caches.
             order = (OFFLOADED_STEPS in sides, *sides.values())
             ranked.append(((not useful[0], *(column[0] for column in keys), *order), sides))
         _, best = min(ranked, key=lambda pair: pair[0])
-        # The only segment of a plan keeps its caches.
+        # A plan of a single segment moves no caches.
         return {name: steps for name, steps in best.items() if steps}
 
     def _bound_costs(self, boxes: Boxes) -> tuple[Key, Mask]:
@@ -292,7 +292,7 @@ class BoxProblem:
 
 
 def is_below(keys: Key, best: Sequence[Any] | None) -> Mask:
-    """Return where keys are below a key, or below those of the same places, compared lexicographically.
+    """Return where keys are below ``best``, one key or a key for each place, compared lexicographically.
 
     Further columns of either do not count; every key is below None.
     """

@@ -95,12 +95,12 @@ class Knee:
         return np.round(share, _DIGITS), *least_time(cost)
 
     def _place(self, seconds: Any) -> Any:
-        """Return the logarithm of seconds over the fastest plan's; a bound below these counts as these."""
+        """Return the logarithm of seconds over the fastest plan's; less time counts as the fastest plan's."""
         fast = max(self.fast_seconds, _LEAST_SECONDS)
         return np.log1p(np.maximum(seconds - fast, 0.0) / fast)
 
 
-#: Values, since they are part of a cache key: equal ones are equal wherever they were made.
+#: Both compare by value, as they are part of a cache key.
 Objective: TypeAlias = Least | Knee
 #: The key of another strategy's best setting, which a setting must beat, and a last entry: infinite if a
 #: setting with the same key beats it, too, else minus infinity.
@@ -123,17 +123,17 @@ class Preference:
         return later.key < self._mark(champion)
 
     def order(self, answers: Iterable[Answer]) -> list[Answer]:
-        """Return the champion of some answers first, then the others by key."""
+        """Return the champion, and then the other answers by key."""
         champion: Answer | None = None
-        everyone = sorted(answers, key=lambda answer: answer.strategy.simplicity)
-        for answer in everyone:
+        by_simplicity = sorted(answers, key=lambda answer: answer.strategy.simplicity)
+        for answer in by_simplicity:
             if self.replaces(answer, champion):
                 champion = answer
-        others = sorted((answer for answer in everyone if answer is not champion), key=rank_of)
+        others = sorted((answer for answer in by_simplicity if answer is not champion), key=rank_of)
         return others if champion is None else [champion, *others]
 
     def find_rival(self, champion: Answer, strategy: Strategy) -> Rival:
-        """Return what a setting of ``strategy`` must beat to replace the champion."""
+        """Return the key that a setting of ``strategy`` must beat to replace the champion."""
         if not self.resolution:
             return (*champion.key, inf if strategy.rank < champion.strategy.rank else -inf)
         return (*self._mark(champion), -inf)

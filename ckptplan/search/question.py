@@ -39,7 +39,7 @@ from ckptplan.strategies.solved import Solved, Task
 
 #: The limits of a goal.
 BudgetLimit: TypeAlias = Literal["local_bytes", "remote_bytes", "max_overhead"]
-_OF_THE_GOAL = frozenset(Goal.model_fields)
+_GOAL_FIELDS = frozenset(Goal.model_fields)
 #: The most sums of states and tapes that are listed to find the least memory of solved strategies.
 _MOST_SUMS = 100_000
 
@@ -77,12 +77,12 @@ class Question:
         return Limits(budget=self.budget, max_overhead=self.goal.max_overhead, base_seconds=self.base_seconds)
 
     def replace(self, **changes: Any) -> Question:
-        """Return the question with other values for its own fields or those of its goal."""
-        of_goal = {name: value for name, value in changes.items() if name in _OF_THE_GOAL}
-        own = {name: value for name, value in changes.items() if name not in _OF_THE_GOAL}
-        # Not validated again: the goal was, and a search changes it thousands of times.
+        """Return the question with other values for its own fields or fields of its goal."""
+        of_goal = {name: value for name, value in changes.items() if name in _GOAL_FIELDS}
+        of_question = {name: value for name, value in changes.items() if name not in _GOAL_FIELDS}
+        # No validation: a search changes the valid goal thousands of times.
         goal = self.goal.model_copy(update=of_goal) if of_goal else self.goal
-        return dataclasses.replace(self, goal=goal, **own)
+        return dataclasses.replace(self, goal=goal, **of_question)
 
     def for_strategy(self, strategy: Strategy) -> Question:
         """Return the question for one strategy only."""
@@ -93,24 +93,24 @@ class Question:
 
         The first is the simplest that no other beats by more than the resolution (``search/objective.py``).
         """
-        return self._rank_by(self._prefer())
+        return self._rank_by(self._preference())
 
     def rank_until_settled(self) -> list[Answer]:
-        """Return what ``rank`` does, but search no strategy that is ``unsearched`` after the first answer."""
+        """Return the answers of ``rank``, but search no strategy that is ``unsearched`` after the first one."""
         return self._rank_by(
-            self._prefer(), stops=lambda champion, strategy: strategy in self.unsearched(champion)
+            self._preference(), stops=lambda champion, strategy: strategy in self.unsearched(champion)
         )
 
     def rank_quickest(self) -> list[Answer]:
-        """Return those of ``rank_until_settled`` that take no longer than the first, and the first.
+        """Return the first answer of ``rank_until_settled``, and the others that take no longer.
 
-        It is faster, as a search stops where it is slower than the champion so far. With another objective than
+        It is faster, as a search stops once it is slower than the champion so far. With another objective than
         time, all answers are returned.
         """
         if self.goal.objective != "time":
             return self.rank_until_settled()
         return self._rank_by(
-            self._prefer(),
+            self._preference(),
             stops=lambda champion, strategy: strategy in self.unsearched(champion),
             find_rival=lambda champion, _: None if champion is None else _take_at_most(champion.key[0]),
         )
@@ -118,9 +118,9 @@ class Question:
     def unsearched(self, champion: Answer) -> tuple[Strategy, ...]:
         """Return the strategies that need no search after a champion, as none of them can replace it.
 
-        If its time is the least of any schedule within the budget, they are all those that are less simple. If
-        its time cannot be told apart from a lower bound of the least, they are the solved strategies among
-        these. Without a resolution there are none, as an equally quick plan may need less memory.
+        If its time is the least of any schedule within the budget, they are all less simple strategies. If its
+        time is within the resolution of a lower bound on the least, they are the less simple solved
+        strategies. Without a resolution there are none, as an equally quick plan may need less memory.
         """
         by_time = Preference(objective=least_time, resolution=self.resolution)
         if self.goal.objective != "time" or not self.resolution or not self._is_unbeatable(champion, by_time):
@@ -141,16 +141,16 @@ class Question:
         It is the first that ``rank`` returns, but faster to find: strategies that cannot win are not fully
         searched.
         """
-        return self._find_first(self._prefer())
+        return self._find_first(self._preference())
 
     def best_below(self, seconds: float) -> Answer | None:
-        """Return what ``best`` does if some answer takes at most ``seconds``; otherwise an answer or None.
+        """Return the answer of ``best`` if some answer takes at most ``seconds``; otherwise an answer or None.
 
-        It is faster, as plans are not searched that take so long that they keep no other one from its place:
-        each champion on the way to the first answer is slower than the next by at most the resolution.
+        It is faster than ``best``, as it skips plans that are too slow to become a champion: each champion on
+        the way to the first answer is slower than the next one by at most the resolution.
         """
         longest = seconds / (1 - self.resolution) ** len(self.strategies)
-        return self._find_first(self._prefer(), rival=_take_at_most(longest))
+        return self._find_first(self._preference(), rival=_take_at_most(longest))
 
     def faster_than(self, seconds: float) -> Answer | None:
         """Return the fastest answer, whatever the resolution; None if none takes less than ``seconds``."""
@@ -171,11 +171,11 @@ class Question:
         Without a limit on overhead, solved strategies need not solve anything for this.
         """
         if self.goal.max_overhead is not None or self.goal.model == "paper":
-            # The quickest keeps the limit if any does.
+            # If any plan keeps the limit, the quickest does.
             quickest = self.replace(objective="time")
             return quickest._find_first(Preference(objective=least_time)) is not None
         closed = self.replace(strategies=_name_closed_forms(self.strategies))
-        # Chunks that grow by caches may be smallest with any number of them, and fit if the most that fit do.
+        # If chunks grow by caches, any number of caches may need the least memory: try the most that fit.
         growing = [
             strategy.name
             for strategy in closed.strategies
@@ -185,10 +185,10 @@ class Question:
         return (
             closed._find_first(Preference(objective=least_memory)) is not None
             or (by_time is not None and by_time._find_first(Preference(objective=least_time)) is not None)
-            or self._solves()
+            or self._has_solved_schedule()
         )
 
-    def _solves(self) -> bool:
+    def _has_solved_schedule(self) -> bool:
         """Return whether a solved strategy has a schedule within the memory."""
         return any(
             strategy.has_schedule(
@@ -205,9 +205,9 @@ class Question:
         front: bool = False,
         progress: Progress | None = None,
     ) -> Task:
-        """Return what a solved strategy is asked for; with ``front``, less memory may be preferred to time.
+        """Return the task of a solved strategy; with ``front``, its choice may prefer less memory to less time.
 
-        The workspace of chunks of several steps is charged to all schedules, but those of ``Task.single``.
+        The workspace of chunks of several steps is charged to all schedules, except in ``Task.single``.
         """
         limits = self.limits
         costs = self.costs if self.releases_caches(strategy) else self.costs.with_resident_caches
@@ -243,7 +243,7 @@ class Question:
         )
 
     def _least_costs(self, strategy: Solved) -> StepCosts:
-        """Return the costs at which a strategy has a schedule if it has one at all, of single steps maybe."""
+        """Return the least costs of a strategy: without workspace of chunks, if it may record single steps."""
         costs = strategy.costs_of(self.costs)
         return costs if strategy.records_one_by_one else costs.charged
 
@@ -273,8 +273,8 @@ class Question:
     def least(self, limit: BudgetLimit) -> float | None:
         """Return the least value of a limited quantity, None if nothing fits the other limits.
 
-        That of closed forms is proved. Solved strategies may do with less memory: they are asked again, down
-        from what closed forms need.
+        The value of closed forms is proved. Solved strategies may need less memory: they are also tried with
+        less than closed forms need.
         """
         if limit == "max_overhead":
             return self._find_least(limit)
@@ -292,11 +292,11 @@ class Question:
         return values[bisect_left(values, True, key=holds_plan)]
 
     def _list_memories(self, limit: BudgetLimit, most: int) -> Sequence[int]:
-        """Return the memories up to ``most`` that hold more than smaller ones, ascending; ``most`` is the last.
+        """Return the amounts of memory that hold more than smaller amounts do, ascending; the last is ``most``.
 
         Local memory holds states and tapes, and the workspace of chunks. A recursion that counts these in
-        rounded units may do with a little less than one of their sums. If there are too many sums, memories
-        that differ by a 64th of a state or a tape are listed.
+        rounded units may need a little less than one of their sums. If there are too many sums, amounts that
+        differ by a 64th of a state or a tape are listed.
         """
         costs = self.costs
         if limit == "remote_bytes":
@@ -308,13 +308,13 @@ class Question:
             step = max(gcd(*sizes, costs.cache_bytes, costs.chunk_bytes), min(sizes) // 64)
             return range(most % step, most + 1, step)
         sums = np.add.outer(np.arange(states + 1) * sizes[0], np.arange(1, tapes + 1) * sizes[1]).ravel()
-        every = np.unique(np.concatenate([sums, sums + costs.chunk_bytes, [free]]))
-        return [costs.resident_bytes + int(each) for each in every[every <= free]]
+        amounts = np.unique(np.concatenate([sums, sums + costs.chunk_bytes, [free]]))
+        return [costs.resident_bytes + int(amount) for amount in amounts[amounts <= free]]
 
     def find_local_ends(self) -> tuple[int, int]:
-        """Return the least local memory of any plan, and that of the fastest one, in bytes of one unit.
+        """Return the local memory of the smallest plan, and of the fastest plan, in bytes of one unit.
 
-        They are those of closed forms, and what solved strategies need at least.
+        Closed forms give both ends; the least memory of solved strategies may be smaller.
         """
         closed = self.for_closed_forms().replace(local_bytes=None, resolution=0.0)
         small = closed._find_first(Preference(objective=least_memory))
@@ -340,7 +340,7 @@ class Question:
         least = answer.key[0]
         return float(overhead(least, self.base_seconds)) if limit == "max_overhead" else least
 
-    def _prefer(self) -> Preference:
+    def _preference(self) -> Preference:
         return Preference(objective=self._choose_objective(), resolution=self.resolution)
 
     def _choose_objective(self) -> Objective:
@@ -359,14 +359,14 @@ class Question:
             small_seconds=small.key[1],
             small_bytes=int(small.key[0]),
         )
-        # Nobody can tell that the smallest plan is slower.
+        # The smallest plan is as fast as the fastest one, within the resolution.
         if small.key[1] * (1 - max(self.resolution, SUM_ROUNDING)) <= fast.key[0]:
             return least_memory
         # If the fastest plan is also the smallest, there is nothing to balance.
         return knee if knee.fast_bytes > knee.small_bytes else least_time
 
     def _find_first(self, preference: Preference, *, rival: Rival | None = None) -> Answer | None:
-        """Return the first answer, which need not beat ``rival``."""
+        """Return the first answer. Searches stop at ``rival``, but the answer need not beat it."""
 
         def stops(champion: Answer, _: Strategy) -> bool:
             return self._is_unbeatable(champion, preference)
@@ -383,9 +383,9 @@ class Question:
     ) -> list[Answer]:
         """Return the answers, the champion first, then the others by key.
 
-        Of the champion so far and the next strategy, ``stops`` says whether the search ends before this
-        strategy, and ``find_rival`` returns what its answer has to beat: a search stops where it cannot beat
-        that, though an answer need not beat it.
+        Both functions get the champion so far and the next strategy. ``stops`` says whether to end before this
+        strategy. ``find_rival`` returns a key at which its search stops if it cannot beat the key; its answer
+        need not beat it.
         """
         answers: list[Answer] = []
         champion: Answer | None = None
@@ -426,7 +426,7 @@ class Question:
         return (
             not champion.strategy.parameter_names
             and champion.key[0] <= self.base_seconds
-            # More than rounding could hide.
+            # By more than rounding.
             and self.costs.recompute_seconds > SUM_ROUNDING * self.base_seconds
         )
 
@@ -461,7 +461,7 @@ class Question:
     def _solve(self, strategy: Solved, objective: Objective, *, progress: Progress | None) -> Answer | None:
         if self.goal.model == "paper":
             raise no_equation(strategy.name)
-        # The schedules of smaller budgets are of no use if time comes first, and is all that is asked for.
+        # Schedules of smaller budgets are of no use if only the least time is asked for.
         task = self.task(strategy, objective, front=objective.first != least_time.first, progress=progress)
         task = dataclasses.replace(task, alone=not task.front and self.goal.objective == "time")
         solved = strategy.solve(task)
@@ -481,7 +481,7 @@ class Question:
 def _choose_rival(
     preference: Preference, rival: Rival | None, champion: Answer | None, strategy: Strategy
 ) -> Rival | None:
-    """Return what a strategy must beat: the better one of ``rival`` and the champion so far, if any."""
+    """Return the key that a strategy must beat: ``rival``, or the key to replace the champion, if lower."""
     if champion is None:
         return rival
     best = preference.find_rival(champion, strategy)
@@ -489,7 +489,7 @@ def _choose_rival(
 
 
 def _take_at_most(seconds: float) -> Rival:
-    """Return the rival of a search for plans that take at most so many seconds, but for rounding."""
+    """Return the rival of a search for plans that take at most ``seconds``, up to rounding."""
     return (seconds * (1 + COUNT_ROUNDING), np.inf, np.inf, np.inf)
 
 
@@ -498,7 +498,7 @@ def _name_closed_forms(strategies: Iterable[Strategy]) -> tuple[str, ...]:
 
 
 def find_reason(question: Question, *, subject: str) -> Infeasible:
-    """Return why nothing fits: the binding limit, the value needed, and the present value.
+    """Return why nothing fits: the binding limit, the value needed, and the value given.
 
     The binding limit is the first of overhead, remote budget and local budget whose removal alone makes a
     plan possible: the caller's wish comes before the machine. If no single removal does, it is the first
@@ -514,7 +514,7 @@ def find_reason(question: Question, *, subject: str) -> Infeasible:
         "local_bytes": question.replace(local_bytes=None),
     }
     free = question.for_closed_forms().replace(local_bytes=None, remote_bytes=None, max_overhead=None)
-    # As the search compares them.
+    # The limits as the search compares them.
     most = {**dict(question.goal), "max_overhead": question.limits.most_overhead}
     for questions in (lifted, dict.fromkeys(lifted, free)):
         for binding, relaxed in questions.items():
@@ -524,17 +524,17 @@ def find_reason(question: Question, *, subject: str) -> Infeasible:
                 return explain(binding=binding, need=least, have=limit)
     if exceeded := next(_find_exceeded(question), None):
         return explain(binding=exceeded[0], need=exceeded[1], have=exceeded[2])
-    # There are no such schedules: the sequence is too long.
-    asked = question.replace(max_overhead=None)
+    # No limit binds: the sequence is too long for the strategies.
+    untimed = question.replace(max_overhead=None)
     longest = max(
-        (strategy.most_steps(asked.task(strategy, least_time)) for strategy in asked.all_solved), default=0
+        (strategy.most_steps(untimed.task(strategy, least_time)) for strategy in untimed.all_solved), default=0
     )
     steps = question.costs.steps
     return explain(binding="steps", need=min(longest, steps - 1), have=steps)
 
 
 def _find_exceeded(question: Question) -> Iterator[tuple[Limit, float, float]]:
-    """Yield the limits that requested schedules exceed although closed forms would fit: each, need and have."""
+    """Yield limit, need and have where solved strategies exceed a limit although closed forms fit."""
     remote, most = question.goal.remote_bytes, question.goal.max_overhead
     for lifted in (
         question.replace(remote_bytes=None),

@@ -51,18 +51,18 @@ from ckptplan.strategies.protocol import CACHED_STEPS, Columns
 _FEW_POINTS, _LEAF = 65_536, 48
 #: A box of up to this many chunk sizes is bounded for each of them.
 _ROWS = 64
-#: Boxes are cut into more than two parts, up to so many, as long as there are no more parts than this.
+#: While all parts together are at most the first number, a box is cut into at most the second number.
 _AT_ONCE, _MOST_PARTS = 4_096, 16
 _CHUNK = "chunk_size"
 #: The side of boxes that is the number of a budget, from 1.
 _BUDGET = "budget"
 #: With more boxes at a time than this, the search begins again with a coarse resolution, or a coarser one.
 _MOST_BOXES, COARSE, _COARSER = 400_000, 0.001, 4
-#: So it does if it has to evaluate more points than this, which takes some ten seconds.
+#: It also begins again if it has to evaluate more points than this, which takes some ten seconds.
 _MOST_EVALUATED = 2**24
 #: The ratio of neighbouring chunk sizes that a search at given budgets begins with.
 _NEAR = 1.01
-#: Up to so many steps, all chunk sizes are evaluated one by one.
+#: Up to this many steps, all chunk sizes are evaluated one by one.
 _LONG_LINE = 2**21
 #: Points are evaluated in lots of this size, which fit the cache.
 _LOT = 2**17
@@ -86,7 +86,7 @@ class Front:
         return len(self.seconds)
 
     def take(self, places: npt.NDArray[Any]) -> Front:
-        """Return the points at some places."""
+        """Return the points at the given indices."""
         return replace(
             self,
             local_peak_bytes=self.local_peak_bytes[places],
@@ -182,7 +182,7 @@ def _trace_front(
 
 
 def _name_caches(front: Front, problem: _FrontProblem) -> Front:
-    """Return a front whose points have K, or the steps whose caches move, but no number of their budget."""
+    """Return the front with K, or the steps whose caches move, in place of the numbers of budgets."""
     points = Boxes.points({name: column for name, column in front.parameters.items() if name != _BUDGET})
     plans = points
     if len(front) and problem.budgets is not None:
@@ -216,11 +216,11 @@ def merge_fronts(fronts: Iterable[Front]) -> tuple[Front, Integers]:
     """Return the common front of several fronts, without parameters, and the origin of each point.
 
     The second result has shape (2, n): the index of the front, and of the point in it. Of points with equal
-    memory and time, the one with less remote memory is kept, then that of the earlier front.
+    memory and time, the one with less remote memory is kept, then the point of the earlier front.
     """
     keys = _empty_key(2)
     for place, front in enumerate(fronts):
-        more: Key = (
+        added: Key = (
             front.local_peak_bytes,
             front.seconds,
             front.remote_peak_bytes,
@@ -229,9 +229,9 @@ def merge_fronts(fronts: Iterable[Front]) -> tuple[Front, Integers]:
         )
         # One after the other: fronts may have a million points, and all at once need several times the memory.
         if not len(keys[0]):
-            keys = more
+            keys = added
         elif len(front):
-            keys = drop_dominated(tuple(np.concatenate(columns) for columns in zip(keys, more, strict=True)))
+            keys = drop_dominated(tuple(np.concatenate(columns) for columns in zip(keys, added, strict=True)))
     return _make_front((), keys[:3]), np.stack(keys[3:])
 
 
@@ -400,7 +400,7 @@ def _bound_gains_by_row(
 
 #: The most levels of memory that a search distinguishes.
 _LEVELS = 2**22
-#: What a bound gains that is not faster but smaller, in seconds.
+#: The gain, in seconds, of a bound that is as fast but needs less memory.
 _TIE = 1e-300
 
 
@@ -408,7 +408,7 @@ class SeenPoints:
     """The points seen so far that may be on the front, and the least time within each amount of memory.
 
     Memory is counted in the levels of given budgets, or of a unit that divides states and tapes or, if that
-    makes too many levels, of a larger unit. The memory of points is rounded up and that of bounds down, so that
+    makes too many levels, of a larger unit. Memory is rounded up for points and down for bounds, so that
     no box is dropped wrongly.
     """
 
@@ -421,9 +421,9 @@ class SeenPoints:
         self.share = 1 - SUM_ROUNDING if costs.overlaps_compute else 1.0
         self.unit = max(math.gcd(costs.state_bytes, costs.tape_bytes), -(-most // _LEVELS))
         count = most // self.unit + 2 if budgets is None else len(budgets)
-        #: least(m): the least time seen with at most m levels of memory; at budgets, its least memory, too.
+        #: least(m): the least time seen with at most m levels of memory; at budgets, sizes(m) are its bytes.
         self.least = np.full(count, np.inf)
-        self.held = np.full(count if budgets is not None else 0, np.iinfo(np.int64).max)
+        self.sizes = np.full(count if budgets is not None else 0, np.iinfo(np.int64).max)
         self._points: list[Key] = []
 
     def add(self, keys: Key) -> None:
@@ -435,17 +435,17 @@ class SeenPoints:
         level = self._find_levels(keys[0], up=True)
         # Points that need more memory than plain BPTT have no level.
         within = level < len(self.least)
-        before = self.least.copy() if len(self.held) else self.least
+        old_least = self.least.copy() if len(self.sizes) else self.least
         np.minimum.at(self.least, level[within], keys[1][within])
         above = self.least[level.min() :]
         np.minimum.accumulate(above, out=above)
-        if len(self.held):
-            self.held[self.least < before] = np.iinfo(np.int64).max
+        if len(self.sizes):
+            self.sizes[self.least < old_least] = np.iinfo(np.int64).max
             best = within & (keys[1] == self.least[np.minimum(level, len(self.least) - 1)])
-            np.minimum.at(self.held, level[best], keys[0][best])
-            # Larger budgets that are no faster have the plan of the first one that is so fast.
+            np.minimum.at(self.sizes, level[best], keys[0][best])
+            # Larger budgets that are no faster have the plan of the first budget with that time.
             is_first = np.concatenate([[True], self.least[1:] < self.least[:-1]])
-            self.held = self.held[np.maximum.accumulate(np.where(is_first, np.arange(len(self.held)), 0))]
+            self.sizes = self.sizes[np.maximum.accumulate(np.where(is_first, np.arange(len(self.sizes)), 0))]
         self._points.append(self._best_of(keys))
 
     def gain(self, keys: Key) -> npt.NDArray[np.float64]:
@@ -456,9 +456,9 @@ class SeenPoints:
         level = self._find_levels(keys[0], up=False)
         within = np.minimum(level, len(self.least) - 1)
         gain: npt.NDArray[np.float64] = np.maximum(0.0, self.share * self.least[within] - keys[1])
-        if not len(self.held):
+        if not len(self.sizes):
             return gain
-        ties = (keys[1] == self.least[within]) & (keys[0] < self.held[within])
+        ties = (keys[1] == self.least[within]) & (keys[0] < self.sizes[within])
         return np.where(level < len(self.least), np.where(ties, _TIE, gain), 0.0)
 
     def _find_levels(self, local_bytes: Integers, *, up: bool) -> Integers:
@@ -470,10 +470,10 @@ class SeenPoints:
         return -(-free // self.unit) if up else np.minimum(free // self.unit, len(self.least) - 1)
 
     def front(self) -> Key:
-        """Return the front of the points seen, which are given up."""
+        """Return the front of the points seen, and forget the points."""
         if not self._points:
             return ()
-        # There may be millions: no part is held twice.
+        # There may be millions of points, so free each column once it is joined.
         parts = [list(columns) for columns in zip(*self._points, strict=True)]
         self._points.clear()
         columns: list[npt.NDArray[Any]] = []
@@ -482,12 +482,12 @@ class SeenPoints:
         return drop_dominated(self._best_of(tuple(columns)))
 
     def _best_of(self, keys: Key) -> Key:
-        """Drop points that a faster one on the same or a lower level beats."""
+        """Drop points that a faster point on the same or a lower level beats."""
         level = self._find_levels(keys[0], up=False)
         within = np.minimum(level, len(self.least) - 1)
         unbeaten = keys[1] <= self.least[within]
-        if len(self.held):
-            unbeaten &= (level < len(self.least)) & (keys[0] <= self.held[within])
+        if len(self.sizes):
+            unbeaten &= (level < len(self.least)) & (keys[0] <= self.sizes[within])
         return tuple(column[unbeaten] for column in keys)
 
 

@@ -1,11 +1,11 @@
-"""Finds the front of a solved strategy, and what no schedule can be faster than.
+"""Finds the front of a solved strategy, and lower bounds on the time of any schedule.
 
 A strategy that can list the schedules of all budgets (``Solved.list_rungs``) is asked for that list. So its
-front and its plan within a budget, which is one of the list, never disagree. Otherwise, or if some of the list
-need more remote memory than there is, budgets are solved one after another, each as if it were asked for alone:
+front and its plan within a budget, which is in the list, never disagree. Otherwise, or if listed schedules need
+more remote memory than there is, budgets are solved one after another, each as if it were asked for alone:
 
-- all, if there are few levels of memory;
-- else some, evenly spaced in the logarithm, and the question's own.
+- all budgets, if there are few levels of memory;
+- else a few, evenly spaced in the logarithm, and the budget of the question.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from ckptplan.strategies.protocol import Strategy
 from ckptplan.strategies.solved import Rung, Solved
 
 #: With up to this many levels of memory, every budget is solved.
-_EVERY = 256
+_FEW_LEVELS = 256
 #: Parts of a rung in which progress is reported.
 _PARTS = 1_000
 #: The number of budgets that are solved if there are more levels.
-_SOME = 24
+_FEW_BUDGETS = 24
 
 
 @dataclass(frozen=True, kw_only=True)
 class LowerBounds:
-    """What no schedule can be faster than: at least ``seconds`` within ``local_bytes``; arrays of shape (n,).
+    """Every schedule within ``local_bytes`` takes at least ``seconds``; arrays of shape (n,).
 
     Local bytes of one unit ascend, seconds descend. Without a budget, n is 0.
     """
@@ -50,7 +50,7 @@ class LowerBounds:
         return len(self.seconds)
 
     def within(self, local_bytes: Integers) -> npt.NDArray[np.float64]:
-        """Return the bound for each of some budgets: that of the next larger one that has a bound, else 0."""
+        """Return the bound of each budget: that of the next larger budget that has a bound, else 0."""
         if not len(self.seconds):
             return np.zeros(len(local_bytes))
         places = np.searchsorted(self.local_bytes, local_bytes, side="left")
@@ -72,7 +72,7 @@ class StrategyFront:
     answer: Callable[[int], Answer]
     #: Whether every point of the front is included, or no schedule within any budget is faster.
     exact: bool
-    #: What no schedule at all can be faster than, if the strategy proves that.
+    #: Lower bounds on the time of any schedule, if the strategy proves them.
     bounds: LowerBounds = NO_BOUNDS
 
 
@@ -81,8 +81,8 @@ def trace_solved_front(
 ) -> StrategyFront:
     """Return the front of the question's only strategy, or its best schedules within ``budgets``.
 
-    ``known`` is the front of other strategies: what they beat is left out. No budget is solved within which no
-    schedule can be faster than that front by more than can be told apart.
+    ``known`` is the front of other strategies. Schedules that it beats are left out, and so are budgets within
+    which no schedule can beat it by more than the resolution.
     """
     (strategy,) = question.strategies
     if not isinstance(strategy, Solved):
@@ -92,12 +92,12 @@ def trace_solved_front(
     search = _Search(question=question, strategy=strategy, known=known, budgets=budgets)
     answers, bounds, most = search.list_all()
     if most:
-        answers += search.walk() if levels <= _EVERY else search.spread(most)
-    front, kept = _arrange(answers, costs=costs, names=strategy.parameter_names)
+        answers += search.walk() if levels <= _FEW_LEVELS else search.spread(most)
+    front, chosen = _arrange(answers, costs=costs, names=strategy.parameter_names)
     return StrategyFront(
         strategy=strategy,
         front=front,
-        answer=kept.__getitem__,
+        answer=chosen.__getitem__,
         exact=_is_proved(front, bounds),
         bounds=bounds,
     )
@@ -112,7 +112,7 @@ class _Search:
     budgets: Integers | None
 
     def list_all(self) -> tuple[list[Answer], LowerBounds, float]:
-        """Return the answers and bounds that the strategy lists, and up to which budget others are missing.
+        """Return the answers and bounds that the strategy lists, and the budget up to which some are missing.
 
         Schedules with little local memory may need more remote memory than there is.
         """
@@ -141,7 +141,7 @@ class _Search:
         return answers, bounds, most
 
     def _report(self, rungs: float) -> None:
-        """Report that so many rungs are done; how many follow is not known."""
+        """Report the number of rungs that are done; the total is not known."""
         if self.question.progress is not None:
             self.question.progress(int(_PARTS * rungs), int(_PARTS * (rungs + 1)))
 
@@ -153,10 +153,10 @@ class _Search:
             budget = answer.totals(self.question.costs).local_peak_bytes - 1
 
     def spread(self, most: float) -> Iterator[Answer]:
-        """Solve some budgets up to ``most`` bytes, the largest first, and that of the question."""
-        own = self.question.goal.local_bytes
+        """Solve a few budgets up to ``most`` bytes, and the budget of the question, the largest first."""
+        given = self.question.goal.local_bytes
         budgets = sorted(
-            (budget for budget in self._choose_budgets() if budget <= most or budget == own), reverse=True
+            (budget for budget in self._choose_budgets() if budget <= most or budget == given), reverse=True
         )
         for place, budget in enumerate(budgets):
             answer = self._solve(budget)
@@ -168,25 +168,25 @@ class _Search:
     def _choose_budgets(self) -> set[int]:
         question = self.question
         resident, most = question.costs.resident_bytes, _most_useful_bytes(question)
-        own = set() if question.goal.local_bytes is None else {question.goal.local_bytes}
-        count = _SOME
+        given = set() if question.goal.local_bytes is None else {question.goal.local_bytes}
+        count = _FEW_BUDGETS
         if question.costs.overlaps_compute:
             # Schedules of long sequences take seconds to simulate.
-            count = min(_SOME, max(2, MOST_PLAYED // question.costs.steps))
+            count = min(_FEW_BUDGETS, max(2, MOST_PLAYED // question.costs.steps))
         if self.budgets is not None:
-            return {int(self.budgets[place]) for place in spread_places(self.budgets - resident, count)} | own
+            return {int(self.budgets[place]) for place in spread_places(self.budgets - resident, count)} | given
         low, high = question.costs.tape_bytes, most - resident
         if high <= low or count < 2:
-            return {*own, most}
+            return {*given, most}
         # Evenly spaced in the logarithm.
-        return own | {resident + round(size) for size in np.geomspace(low, high, count).tolist()}
+        return given | {resident + round(size) for size in np.geomspace(low, high, count).tolist()}
 
     def _solve(self, local_bytes: int) -> Answer | None:
-        # The budgets are what is counted; the search for each of them reports nothing.
+        # Progress counts budgets, so the search within a budget reports nothing.
         return self.question.replace(local_bytes=local_bytes, objective="time", progress=None).best()
 
     def _is_beaten(self, local_bytes: int, seconds: float) -> bool:
-        """Return whether a closed form within some bytes takes less."""
+        """Return whether a point of ``known`` within ``local_bytes`` takes less than ``seconds``."""
         if self.known is None:
             return False
         # A schedule of single steps needs less than it was charged.
@@ -223,7 +223,7 @@ def _is_proved(front: Front, bounds: LowerBounds) -> bool:
 def _arrange(
     answers: Sequence[Answer], *, costs: StepCosts, names: Sequence[str]
 ) -> tuple[Front, tuple[Answer, ...]]:
-    """Return the front of some answers, and the answer of each of its points."""
+    """Return the front of ``answers``, and the answer behind each point."""
     totals = [answer.totals(costs) for answer in answers]
     keys = (
         np.array([total.local_peak_bytes for total in totals], dtype=np.int64),
@@ -232,14 +232,14 @@ def _arrange(
         np.arange(len(answers)),
     )
     local, seconds, remote, places = drop_dominated(keys)
-    kept = tuple(answers[place] for place in places.tolist())
-    columns = {name: np.array([answer.parameters[name] for answer in kept], dtype=np.int64) for name in names}
+    chosen = tuple(answers[place] for place in places.tolist())
+    columns = {name: np.array([answer.parameters[name] for answer in chosen], dtype=np.int64) for name in names}
     front = Front(local_peak_bytes=local, seconds=seconds, remote_peak_bytes=remote, parameters=columns)
-    return front, kept
+    return front, chosen
 
 
 def _collect_bounds(listed: Iterable[tuple[int, float]]) -> LowerBounds:
-    """Return the bounds of the budgets; that of a larger budget also holds for every smaller one."""
+    """Return the bounds of the budgets. The bound of a larger budget also holds for every smaller one."""
     pairs = sorted(pair for pair in listed if np.isfinite(pair[1]))
     bounds = np.array([bound for _, bound in pairs], dtype=np.float64)
     return LowerBounds(
@@ -249,14 +249,14 @@ def _collect_bounds(listed: Iterable[tuple[int, float]]) -> LowerBounds:
 
 
 def _bound_rungs(rungs: Sequence[Rung]) -> LowerBounds:
-    """Return the bounds of all schedules, from those of single steps, and of the others."""
-    alone = max((rung.alone for rung in rungs if rung.alone is not None), default=None)
-    together, single = (
-        _collect_bounds(pair for rung in rungs if (rung.alone is None) is others for pair in rung.bounds)
-        for others in (True, False)
+    """Combine the bounds on schedules of single steps with the bounds on other schedules."""
+    least_single = max((rung.single_bound for rung in rungs if rung.single_bound is not None), default=None)
+    general, single = (
+        _collect_bounds(pair for rung in rungs if (rung.single_bound is None) is mixed for pair in rung.bounds)
+        for mixed in (True, False)
     )
-    if alone is None:
-        return together
-    budgets = np.union1d(together.local_bytes, single.local_bytes)
-    seconds = np.minimum(together.within(budgets), np.maximum(single.within(budgets), alone))
+    if least_single is None:
+        return general
+    budgets = np.union1d(general.local_bytes, single.local_bytes)
+    seconds = np.minimum(general.within(budgets), np.maximum(single.within(budgets), least_single))
     return LowerBounds(local_bytes=budgets, seconds=seconds)

@@ -41,7 +41,7 @@ class Answer:
 
     @cached_property
     def splits(self) -> tuple[Split, ...] | None:
-        """The decisions of the schedule, which are written when they are asked for; None if it has none."""
+        """The decisions of the schedule, listed on first use; None if the parameters determine it."""
         return write_splits(self.schedule) if isinstance(self.schedule, Tree) else self.schedule
 
     @property
@@ -55,19 +55,19 @@ class Answer:
         return self.strategy.name_cache(self.parameters, splits=self.splits)
 
     def settle(self) -> None:
-        """Let go of the table behind the tree, once all schedules that share it have their cost."""
+        """Release the table behind the tree, once all schedules that share it have their cost."""
         if isinstance(self.schedule, Tree):
             self.schedule.settle()
 
     def at(self, costs: StepCosts) -> Answer:
-        """Return the answer at the costs that ``charged`` ones are of: single steps need less workspace.
+        """Return the answer, solved at ``costs.charged``, at ``costs``: single steps need less workspace.
 
         The costs that it was solved at may also count the caches as resident bytes.
         """
         if self.solved is None or self.solved_at is costs:
             return self
-        spared = costs.chunk_bytes if self.solved.chunks == costs.steps else 0
-        solved = replace(self.solved, local_peak_bytes=self.solved.local_peak_bytes - spared)
+        unused_workspace = costs.chunk_bytes if self.solved.chunks == costs.steps else 0
+        solved = replace(self.solved, local_peak_bytes=self.solved.local_peak_bytes - unused_workspace)
         return replace(self, solved_at=costs, solved=solved)
 
     def totals(self, costs: StepCosts) -> Totals:
@@ -90,7 +90,7 @@ class Answer:
         return float(self.cost(costs, model).seconds[0])
 
     def predicted(self, costs: StepCosts) -> Predicted:
-        """Return the totals as a plan's prediction, with that of the printed equations."""
+        """Return the totals as a plan's prediction, with the prediction of the printed equations."""
         totals = self.totals(costs)
         return Predicted(
             **{name: getattr(totals, name) for name in STATED},

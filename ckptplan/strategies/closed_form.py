@@ -64,8 +64,8 @@ class CacheRule:
 class ClosedForm(Strategy):
     """A strategy whose cost is a formula of a few integers.
 
-    ``printed`` takes ``low``, ``high`` and ``costs`` and evaluates the paper's equations. One that
-    ``moves_states`` has ``transfers`` and ``bound_last_write``.
+    ``printed`` takes ``low``, ``high`` and ``costs`` and evaluates the paper's equations. A strategy that
+    ``moves_states`` implements ``transfers`` and ``bound_last_write``.
     """
 
     is_closed_form = True
@@ -94,24 +94,24 @@ class ClosedForm(Strategy):
 
     def transfers(self, point: Columns, *, costs: StepCosts) -> TransferTiming:
         """Return when transfers are due at each point."""
-        raise NotImplementedError(f"{self.name} moves states and does not say when")
+        raise NotImplementedError(f"{self.name} moves states, but does not implement transfers")
 
     def bound_last_write(self, high: Columns) -> Integers:
         """Return the most states that the last write moves in each box."""
-        raise NotImplementedError(f"{self.name} moves states and does not bound how many")
+        raise NotImplementedError(f"{self.name} moves states, but does not implement bound_last_write")
 
     def clamp(self, parameters: Parameters, *, steps: int) -> Parameters:
         clamped = {
             name: value if name in SIZE_NAMES else min(value, steps) for name, value in parameters.items()
         }
         if clamped.get(CACHED_STEPS) == steps:
-            # The caches of all steps are kept unless this says otherwise.
+            # A plan without K keeps the caches of all steps.
             del clamped[CACHED_STEPS]
         return Parameters(clamped)
 
     @abstractmethod
     def loops(self, parameters: Parameters, *, steps: int) -> Nest:
-        """Return the schedule as loops. Strategies with actions of their own need them where it is regular."""
+        """Return the schedule as loops. A strategy that overrides ``actions`` needs loops if it is regular."""
 
     def actions(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> Iterator[Action]:
         return expand(self.loops(parameters, steps=steps))
@@ -134,10 +134,10 @@ class ClosedForm(Strategy):
         return choice not in ("all", "offloaded") and CACHED_STEPS in self.cache_names
 
     def list_searches(self, choice: CacheName | None, *, costs: StepCosts) -> list[CacheName | None]:
-        """Return the choices that are searched in turn for the one that a caller makes.
+        """Return the choices of caches to search, one after another, for the choice of a caller.
 
-        Caches that move are searched apart: where this takes longer than running a step in full, only if they
-        are asked for.
+        Caches that move need a search of their own. If moving a cache takes longer than running a step in full,
+        this search is made only if the caller asks for it.
         """
         moving = costs.cache_write_seconds + costs.cache_read_seconds
         gains = costs.overlaps_compute or costs.recompute_seconds + moving < costs.forward_seconds
@@ -169,7 +169,7 @@ class ClosedForm(Strategy):
     ) -> tuple[Integers, Integers]:
         """Return the least and the largest K that a search may choose in each box; they are equal at points.
 
-        The caches of K steps take K M_r of what a schedule leaves of the budget:
+        The caches of K steps take K M_r of the memory that a schedule leaves free:
 
             K = min(T, (budget - peak without caches) / M_r),
 
@@ -179,7 +179,7 @@ class ClosedForm(Strategy):
         steps, gained = costs.steps, costs.forward_seconds - costs.recompute_seconds
         drops = self.varies_caches(rule.choice)
         fewest = self.least_cached(low, steps=steps) if drops else np.full(1, steps, dtype=np.int64)
-        # A step that runs again as quickly without its cache needs none, but chunks grow by released ones.
+        # If caches save no time, no step needs one, unless chunks grow by the caches that are released.
         needs_none = drops and (rule.choice == "none" or (gained <= 0 and not self.grows_by_caches))
         largest = self.least_cached(high, steps=steps) if needs_none else np.full(1, steps, dtype=np.int64)
         is_point = self._is_point(low, high)
@@ -209,10 +209,10 @@ class ClosedForm(Strategy):
         costs: StepCosts,
         rule: CacheRule,
     ) -> Integers:
-        """Return the least K with which no more than ``most_seconds`` pass: each cache saves f - r.
+        """Return the least K with which a batch takes at most ``most_seconds``: each cache saves f - r.
 
-        At points it is enough, also where transfers overlap compute and some K below it might be. In boxes it
-        is at most what any point needs.
+        At a point this K is enough; if transfers overlap compute, a smaller K may be enough, too. In a box it
+        is a lower bound on the K of every point.
         """
         gained = costs.forward_seconds - costs.recompute_seconds
         counts = self._count_all(low=low, high={**high, CACHED_STEPS: most}, costs=costs)
@@ -235,16 +235,16 @@ class ClosedForm(Strategy):
     def _count_all(self, *, low: Columns, high: Columns, costs: StepCosts, caches: bool = True) -> Counts:
         """Return the counts of actions and caches. If ``caches`` is false, caches take no memory.
 
-        The first sweep keeps the caches of the last K steps, and every later run keeps those of its steps. So
-        T - K steps run again in full once, however often they run.
+        The first sweep keeps the caches of the last K steps, and every later run keeps the caches of its steps.
+        So T - K steps run again in full once, however often they run.
         """
         counts = self.counts(low=low, high=high, steps=costs.steps)
         if OFFLOADED_STEPS in high:
             return self.offload(counts, low=low, high=high, steps=costs.steps)
         if not costs.cache_bytes and CACHED_STEPS not in high:
             return counts
-        every = np.full(1, costs.steps, dtype=np.int64)
-        most, fewest = high.get(CACHED_STEPS, every), low.get(CACHED_STEPS, every)
+        all_steps = np.full(1, costs.steps, dtype=np.int64)
+        most, fewest = high.get(CACHED_STEPS, all_steps), low.get(CACHED_STEPS, all_steps)
         return replace(
             counts, recomputed_without_cache=costs.steps - most, caches=fewest if caches else 0 * fewest
         )
@@ -254,12 +254,12 @@ class ClosedForm(Strategy):
         return np.logical_and.reduce(pairs) if pairs else np.ones(1, dtype=np.bool_)
 
     def _price(self, counts: Counts, *, low: Columns, high: Columns, costs: StepCosts) -> Cost:
-        moves = costs.overlaps_compute and self.moves_states
-        if not moves and not costs.chunk_bytes:
+        overlaps = costs.overlaps_compute and self.moves_states
+        if not overlaps and not costs.chunk_bytes:
             return price(counts, costs)
         is_point = self._is_point(low, high)
         cost = self._price_serially(counts, is_point=is_point, costs=costs)
-        if not moves:
+        if not overlaps:
             return cost
         seconds = np.where(
             is_point,
@@ -277,9 +277,9 @@ class ClosedForm(Strategy):
     def _price_serially(self, counts: Counts, *, is_point: npt.NDArray[np.bool_], costs: StepCosts) -> Cost:
         """Return the cost with transfers and compute in sequence, and the workspace of chunks."""
         cost = price(counts, costs)
-        # Of a box, the number of chunks is a lower bound, and tapes that are held together are of one chunk.
-        several = np.where(is_point, counts.chunks < costs.steps, counts.tapes > 1)
-        return replace(cost, local_peak_bytes=cost.local_peak_bytes + costs.chunk_bytes * several)
+        # In a box, the number of chunks is a lower bound, and tapes that are held together belong to one chunk.
+        has_long_chunks = np.where(is_point, counts.chunks < costs.steps, counts.tapes > 1)
+        return replace(cost, local_peak_bytes=cost.local_peak_bytes + costs.chunk_bytes * has_long_chunks)
 
     def cost(self, parameters: Parameters, *, costs: StepCosts, model: Model = "exact") -> Cost:
         point = self.point(parameters, steps=costs.steps)
@@ -304,7 +304,7 @@ class ClosedForm(Strategy):
 
 
 def count_room(budget: Budget, *, costs: StepCosts) -> tuple[int, int, int]:
-    """Return how many tapes, local checkpoints and remote ones a budget holds, each counted alone, up to T."""
+    """Return the tapes, local and remote checkpoints that a budget holds, each counted alone and up to T."""
     free, remote = budget.local_bytes, budget.remote_bytes
     if free is not None:
         free = max(0, free - costs.resident_bytes)

@@ -61,7 +61,7 @@ class Memorising(Solved):
         units = min(units, stored.state + costs.steps * stored.tape)
         prices, scale = Prices.of(costs), 1.0
         if not any(prices.actions):
-            # Steps are counted, which is exact.
+            # Without costs of actions, count steps: integers are exact.
             prices, scale = replace(prices, recompute=1.0), prices.recompute
         from ckptplan.recursion.memorising import Memorisation
 

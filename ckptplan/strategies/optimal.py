@@ -1,7 +1,7 @@
 """Implements Optimal: the optimum over all legal schedules, for any sizes, two tiers and any reads.
 
-The schedule of the least local memory has a form of its own: the first state is in remote memory, and read for
-each step anew.
+The schedule of the least local memory has a form of its own: the first state is in remote memory, and is read
+again for each step.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ _ONE = np.array([1])
 
 
 def find_reread(costs: StepCosts, budget: Budget) -> Family:
-    """Return the schedule, which needs one tape and one remote state, if it fits.
+    """Return the schedule of the least local memory, one tape and one remote state, if it fits.
 
-    Nothing if transfers overlap compute, where their buffers take more than a local checkpoint does.
+    The family is empty if transfers overlap compute: their buffers take more than a local checkpoint does.
     """
     steps = costs.steps
-    # One cache at a time is held, that of the tape.
+    # One cache is held at a time, with the tape.
     recorded = costs.model_copy(update={"tape_bytes": costs.recorded_bytes, "cache_bytes": 0})
     sizes = UnitSizes(1, 1, min(costs.cache_bytes, 1))
     again = np.array([steps * (steps - 1) // 2])
@@ -91,11 +91,11 @@ def _decide(part: Part) -> Decision:
 _T = TypeVar("_T")
 
 
-#: A lower effort, for each of several searches.
-_LESS = {"quick": "glance", "thorough": "quick"}
-#: For each schedule that is simulated, the number of those that are counted.
-_COUNTED = 4
-#: The most memories for which the bound by memory is listed.
+#: Effort -> the lower effort for each of several searches.
+_LOWER_EFFORT = {"quick": "glance", "thorough": "quick"}
+#: For each schedule that may be simulated, the number of schedules that are built.
+_BUILT_PER_SIMULATION = 4
+#: The most amounts of memory for which the bound by memory is listed.
 _LEVELS = 2**20
 #: How many prices of a write are tried if remote memory is too small.
 _PRICES = 8
@@ -120,102 +120,102 @@ class Optimal(Solved):
             return "offloaded"
         if CACHE_UNITS not in parameters:
             return "all"
-        kept = [split.steps for split in splits or () if split.choice is Choice.KEEP]
-        if not kept:
+        cached_lengths = [split.steps for split in splits or () if split.choice is Choice.KEEP]
+        if not cached_lengths:
             return "none"
         # The first decision is about the whole sequence.
-        return "all" if splits and max(kept) == splits[0].steps else "segment"
+        return "all" if splits and max(cached_lengths) == splits[0].steps else "segment"
 
     def find(self, task: Task) -> list[Family]:
         return [find_reread(task.costs, task.budget)]
 
     def solve(self, task: Task) -> Answer | None:
-        together, single = self._optimise(task), None
+        general, single = self._optimise(task), None
         if task.single is None:
-            return together
+            return general
         costs, budget = task.single, task.budget
-        together = None if together is None else together.at(costs)
-        alone = self._bound_alone(costs, budget)
-        # Time tells what is best only where it is asked for first.
+        general = None if general is None else general.at(costs)
+        single_bound = self._bound_single_steps(costs, budget)
+        # A bound on time decides only if the task puts time first.
         by_time = not task.front
-        if alone < (together.totals(costs).seconds if by_time and together is not None else inf):
+        if single_bound < (general.totals(costs).seconds if by_time and general is not None else inf):
             single = self._solve_one_by_one(task, costs)
-        both = [answer for answer in (together, single) if answer is not None]
-        best = replace(task, costs=costs).best_of(both)
+        answers = [answer for answer in (general, single) if answer is not None]
+        best = replace(task, costs=costs).best_of(answers)
         if best is None:
             return None
         least = self.bound_seconds(costs, budget)
-        if together is not None and together.least_seconds is not None:
-            least = together.least_seconds
+        if general is not None and general.least_seconds is not None:
+            least = general.least_seconds
         if single is not None and single.least_seconds is not None:
-            alone = max(alone, single.least_seconds)
-        settled = alone == inf or (by_time and best.totals(costs).seconds <= alone)
-        proved = together is not None and together.proved and (settled if single is None else single.proved)
-        return replace(best, least_seconds=min(least, alone), proved=proved)
+            single_bound = max(single_bound, single.least_seconds)
+        settled = single_bound == inf or (by_time and best.totals(costs).seconds <= single_bound)
+        proved = general is not None and general.proved and (settled if single is None else single.proved)
+        return replace(best, least_seconds=min(least, single_bound), proved=proved)
 
     def _optimise(self, task: Task) -> Answer | None:
-        """Return the schedule at the costs of the task, whatever its chunks."""
+        """Return the best schedule at the costs of the task, with chunks of any length."""
         costs, budget = task.costs, task.budget
         room = _has_room(costs, budget)
         solved = _solve_variants(task)
-        whole = next(iter(solved.values()))
+        first = next(iter(solved.values()))
         built = self._build_each(task, solved)
         fitting = [answer for answer in built if _fits(task, answer) and task.allows(answer)]
         # A bound for unlimited remote memory also holds for less. Transfers that overlap compute may cost
         # nothing.
-        hidden = costs.overlaps_compute and room
-        extra = _bound_by_memory(costs, budget) if hidden else whole.least_extra
+        may_hide_transfers = costs.overlaps_compute and room
+        extra = _bound_by_memory(costs, budget) if may_hide_transfers else first.least_extra
         least_seconds = costs.sweep_seconds + extra
-        if len(fitting) == len(built) == 1 and not hidden:
-            # The recursion charges each message, or there is none, and no limit of remote memory.
+        if len(fitting) == len(built) == 1 and not may_hide_transfers:
+            # Optimal if nothing can move, or if remote memory is unlimited and messages cost nothing.
             unlimited = budget.remote_bytes is None and not costs.message_seconds
-            full = whole.exact and (not room or unlimited)
+            is_optimal = first.exact and (not room or unlimited)
             (best,) = fitting
-            quickest = best.totals(costs).seconds <= least_seconds * (1 + SUM_ROUNDING)
-            if full or (not task.front and quickest):
+            is_quickest = best.totals(costs).seconds <= least_seconds * (1 + SUM_ROUNDING)
+            if is_optimal or (not task.front and is_quickest):
                 return replace(best, least_seconds=least_seconds, proved=True)
-        # Ahead of those that may cost the same: the front lists this one.
-        fitting = [*(answer for answer in self._charge_messages(task, whole) if _fits(task, answer)), *fitting]
+        # These come first: of schedules that cost the same, the front lists the first.
+        fitting = [*(answer for answer in self._charge_messages(task, first) if _fits(task, answer)), *fitting]
         fitting += self._find_alternatives(task, built, without_remote=False not in solved)
         fitting += self._offload_caches(task)
         chosen = task.best_of([answer for answer in fitting if task.allows(answer)])
         return None if chosen is None else replace(chosen, least_seconds=least_seconds)
 
-    def _bound_alone(self, costs: StepCosts, budget: Budget) -> float:
+    def _bound_single_steps(self, costs: StepCosts, budget: Budget) -> float:
         """Return a lower bound on the seconds of schedules that record each step by itself.
 
         They may hold as many tapes as the budget has room for, each recorded as a chunk.
         """
-        alike, beside = _spare_chunks(costs)
-        return self.bound_seconds(alike, budget) + beside
+        without_chunks, chunk_seconds = _without_chunk_costs(costs)
+        return self.bound_seconds(without_chunks, budget) + chunk_seconds
 
     def _solve_one_by_one(self, task: Task, costs: StepCosts) -> Answer | None:
-        """Return the schedule among those that record each step by itself; its proof is about these alone."""
-        alike, beside = _spare_chunks(costs)
+        """Return the best schedule that records each step by itself; its bound is for such schedules."""
+        without_chunks, chunk_seconds = _without_chunk_costs(costs)
 
         def choose(cost: Cost) -> int | None:
-            return task.choose(replace(cost, seconds=cost.seconds + beside))
+            return task.choose(replace(cost, seconds=cost.seconds + chunk_seconds))
 
-        quickest = self._optimise(replace(task, costs=alike, choose=choose))
-        answer = None if quickest is None else self._take_apart(quickest, costs)
+        quickest = self._optimise(replace(task, costs=without_chunks, choose=choose))
+        answer = None if quickest is None else self._record_single_steps(quickest, costs)
         if quickest is None or answer is None:
             return None
-        least = None if quickest.least_seconds is None else quickest.least_seconds + beside
+        least = None if quickest.least_seconds is None else quickest.least_seconds + chunk_seconds
         return replace(answer, least_seconds=least, proved=quickest.proved)
 
-    def _take_apart(self, answer: Answer, costs: StepCosts) -> Answer | None:
-        """Return a schedule that records each step by itself; None if its decisions are about longer chunks."""
+    def _record_single_steps(self, answer: Answer, costs: StepCosts) -> Answer | None:
+        """Return the answer with each step recorded by itself; None if its decisions are about chunks."""
         if not isinstance(answer.schedule, Tree) or answer.schedule.chunk > 1:
             return None
         return self.answer_with(record_one_by_one(answer.schedule), costs=costs, notes=answer.notes)
 
     def _build(self, task: Task, solved: SolvedProblem) -> Answer | None:
-        """Return the best schedule, however much remote memory it needs."""
+        """Return the best schedule of a solution, even if it exceeds the remote memory."""
         return self.build_best([as_family(solved.candidates, task.costs)], task, notes=solved.notes)
 
-    def _charge_messages(self, task: Task, whole: SolvedProblem) -> Iterator[Answer]:
+    def _charge_messages(self, task: Task, solved: SolvedProblem) -> Iterator[Answer]:
         """Yield the best schedule where each message is charged, if a solution leaves messages out."""
-        if _has_room(task.costs, task.budget) and whole.exact and _ignores_messages(task.costs):
+        if _has_room(task.costs, task.budget) and solved.exact and _ignores_messages(task.costs):
             charged = self._build(task, _solve(task, remote=True, messages=True))
             if charged is not None:
                 yield charged
@@ -240,28 +240,28 @@ class Optimal(Solved):
         ]
 
     def _find_alternatives(self, task: Task, built: list[Answer], *, without_remote: bool) -> Iterator[Answer]:
-        """Yield other legal schedules: that of the least memory, and some that need less remote memory.
+        """Yield other legal schedules: one of the least memory, and schedules that need less remote memory.
 
         Arguments:
-            task: what is searched for.
-            built: what the recursion chose.
+            task: the schedule to find.
+            built: the schedules that the recursion chose.
             without_remote: whether schedules that move nothing are still to be solved.
         """
         greedy = next((answer for answer in built if not _fits(task, answer)), None)
         note = ("remote memory is too small for the optimum that uses it",) if greedy is not None else ()
-        for answer in self._find_unnamed_alternatives(task, built, greedy, without_remote=without_remote):
+        for answer in self._find_without_note(task, built, greedy, without_remote=without_remote):
             if answer is not None:
                 yield replace(answer, notes=(*answer.notes, *note))
 
-    def _find_unnamed_alternatives(
+    def _find_without_note(
         self, task: Task, built: list[Answer], greedy: Answer | None, *, without_remote: bool
     ) -> Iterator[Answer | None]:
-        """Yield the schedules of ``_find_alternatives``; ``greedy`` needs more remote memory than there is."""
+        """Yield the schedules of ``_find_alternatives`` or None; ``greedy`` exceeds the remote memory."""
         yield super().solve(task)
         room, limited = _has_room(task.costs, task.budget), task.front and task.budget.remote_bytes is not None
         local = None
         if room and without_remote and (greedy is not None or not built or limited):
-            # Schedules that move nothing, where a limit leaves out what the recursion chose.
+            # Schedules that move nothing, if a limit excludes the schedules that the recursion chose.
             local = self._build(task, _solve(task, remote=False))
             yield local
         if greedy is not None:
@@ -299,21 +299,21 @@ class Optimal(Solved):
     ) -> Iterator[Rung]:
         yield from map(_settle, self._list_rungs(task, is_beaten=is_beaten, budgets=budgets))
         costs = task.single
-        alone = inf if costs is None else self._bound_alone(costs, task.budget)
-        if costs is None or alone == inf:
+        single_bound = inf if costs is None else self._bound_single_steps(costs, task.budget)
+        if costs is None or single_bound == inf:
             return
-        alike, beside = _spare_chunks(costs)
+        without_chunks, chunk_seconds = _without_chunk_costs(costs)
         for rung in self._list_rungs(
-            replace(task, costs=alike),
-            is_beaten=lambda local_bytes, seconds: is_beaten(local_bytes, seconds + beside),
+            replace(task, costs=without_chunks),
+            is_beaten=lambda local_bytes, seconds: is_beaten(local_bytes, seconds + chunk_seconds),
             budgets=budgets,
         ):
-            apart = (self._take_apart(answer, costs) for answer in rung.answers)
+            split_answers = (self._record_single_steps(answer, costs) for answer in rung.answers)
             yield _settle(
                 Rung(
-                    answers=[answer for answer in apart if answer is not None],
-                    bounds=[(local_bytes, seconds + beside) for local_bytes, seconds in rung.bounds],
-                    alone=alone,
+                    answers=[answer for answer in split_answers if answer is not None],
+                    bounds=[(local_bytes, seconds + chunk_seconds) for local_bytes, seconds in rung.bounds],
+                    single_bound=single_bound,
                 )
             )
 
@@ -322,10 +322,10 @@ class Optimal(Solved):
 
         costs = task.costs
         room = _has_room(costs, task.budget)
-        most_played = MOST_PLAYED // costs.steps
-        wanted = budgets
+        remaining = MOST_PLAYED // costs.steps
+        open_budgets = budgets
         if budgets is not None:
-            wanted = [limit for limit in budgets if self._is_open(limit, task, is_beaten=is_beaten)]
+            open_budgets = [limit for limit in budgets if self._is_open(limit, task, is_beaten=is_beaten)]
         variants = [(remote, False) for remote in (memory_variants(costs) if room else (False,))]
         if _may_offload(costs, task.budget):
             variants.append((True, True))
@@ -333,29 +333,29 @@ class Optimal(Solved):
             problem = _make_problem(costs, task.budget, remote=remote, effort=task.effort)
             problem = _offload(problem) if offloads else problem
             charged = _make_problem(costs, task.budget, remote=remote, messages=True, effort=task.effort)
-            # Its schedules are wanted, and no bound for cheaper messages.
+            # Solve it for its schedules, and not for a bound that holds for cheaper messages.
             charged = replace(charged, least_write=charged.prices.write, least_read=charged.prices.read)
             buffers = 2 * costs.state_bytes if costs.overlaps_compute and remote else 0
-            taken = costs.resident_bytes + buffers
-            free_bytes = None if wanted is None else [local_bytes - taken for local_bytes in wanted]
+            used = costs.resident_bytes + buffers
+            free_bytes = None if open_budgets is None else [local_bytes - used for local_bytes in open_budgets]
             for free, rung, bounds in list_rungs(replace(problem, progress=task.progress), free_bytes):
                 solved = rung if free_bytes is None else _keep_best(rung, free_bytes)
                 if remote and costs.overlaps_compute:
-                    answers, played = self._play_some(solved, costs, is_beaten=is_beaten, most=most_played)
-                    most_played -= played
+                    answers, played = self._simulate_some(solved, costs, is_beaten=is_beaten, most=remaining)
+                    remaining -= played
                 elif remote and solved.exact and _ignores_messages(costs):
-                    # The same schedules at their full cost: none of the others is faster.
-                    paid = solve(replace(charged, free_bytes=free)) or solved
-                    paid = paid if free_bytes is None else _keep_best(paid, free_bytes)
-                    answers = self._price_all(paid, costs, is_beaten=is_beaten)
+                    # Solve with messages charged: these are the fastest schedules of one message a state.
+                    priced = solve(replace(charged, free_bytes=free)) or solved
+                    priced = priced if free_bytes is None else _keep_best(priced, free_bytes)
+                    answers = self._price_all(priced, costs, is_beaten=is_beaten)
                 else:
                     answers = self._price_all(solved, costs, is_beaten=is_beaten)
-                proves = remote == room and not offloads and not (costs.overlaps_compute and room)
+                proves_bounds = remote == room and not offloads and not (costs.overlaps_compute and room)
                 yield Rung(
                     answers=answers,
                     bounds=[
                         (costs.resident_bytes + top, costs.sweep_seconds + extra)
-                        for top, extra in (bounds if proves else ())
+                        for top, extra in (bounds if proves_bounds else ())
                     ],
                 )
         reread = find_reread(costs, task.budget)
@@ -363,31 +363,31 @@ class Optimal(Solved):
         yield Rung(answers=built, bounds=_list_bounds_by_memory(costs, budgets))
 
     def _is_open(self, local_bytes: int, task: Task, *, is_beaten: IsBeaten) -> bool:
-        """Return whether a schedule within a budget may beat the known ones by more than can be told apart."""
+        """Return whether a schedule within a budget may beat the known ones by more than the resolution."""
         least = self.bound_seconds(task.costs, Budget(local_bytes=local_bytes))
         return not is_beaten(local_bytes, least / (1 - task.resolution) * (1 + SUM_ROUNDING))
 
     def _price_all(self, solved: SolvedProblem, costs: StepCosts, *, is_beaten: IsBeaten) -> list[Answer]:
-        """Return the candidates, whose cost is counted, as schedules; except those that are beaten."""
+        """Return an answer, with its counted cost, for each candidate that is not beaten."""
         answers = list[Answer]()
         for candidate in solved.candidates:
             least = candidate.extra if candidate.least_extra is None else candidate.least_extra
-            # Sums in another order may differ.
+            # Sums in another order may differ by rounding.
             least = (costs.sweep_seconds + least) * (1 - SUM_ROUNDING)
             if not is_beaten(costs.resident_bytes + candidate.local_bytes, least):
                 answers.append(self.answer_with(candidate.build(), costs=costs, notes=solved.notes))
         return answers
 
-    def _play_some(
+    def _simulate_some(
         self, solved: SolvedProblem, costs: StepCosts, *, is_beaten: IsBeaten, most: int
     ) -> tuple[list[Answer], int]:
-        """Return candidates whose transfers overlap compute as schedules, and how many of them were simulated.
+        """Return answers for candidates whose transfers overlap compute, and how many were simulated.
 
-        Those that are beaten even if all their transfers are hidden are left out. Of more than ``most``, that
-        many are taken, spread evenly.
+        Candidates that are beaten even if all their transfers are hidden are left out. Of more than ``most``
+        candidates to simulate, ``most`` are taken, spread evenly.
         """
         trees = list[Tree]()
-        for candidate in _spread(solved.candidates, _COUNTED * most):
+        for candidate in _spread(solved.candidates, _BUILT_PER_SIMULATION * most):
             tree = candidate.build()
             least = least_seconds_of(tree, costs=costs) * (1 - SUM_ROUNDING)
             if not is_beaten(costs.resident_bytes + candidate.local_bytes + 2 * costs.state_bytes, least):
@@ -418,28 +418,28 @@ class Optimal(Solved):
         solved = _solve_variants(task)
         built = self._build_each(task, solved)
         charged = self._charge_messages(task, next(iter(solved.values())))
-        others = self._find_alternatives(task, built, without_remote=False not in solved)
-        return any(task.best_of([answer]) is not None for answer in chain(built, charged, others))
+        alternatives = self._find_alternatives(task, built, without_remote=False not in solved)
+        return any(task.best_of([answer]) is not None for answer in chain(built, charged, alternatives))
 
 
 def _settle(rung: Rung) -> Rung:
-    """Let go of the tables that the schedules of a rung were read from, before those of the next are filled."""
+    """Release the tables behind the schedules of a rung, before the tables of the next rung are filled."""
     for answer in rung.answers:
         answer.settle()
     return rung
 
 
-def _spare_chunks(costs: StepCosts) -> tuple[StepCosts, float]:
-    """Return costs at which chunks cost nothing, and the seconds that a chunk for each step costs.
+def _without_chunk_costs(costs: StepCosts) -> tuple[StepCosts, float]:
+    """Return costs at which chunks cost nothing, and the seconds of one chunk for each step.
 
-    Their schedules, taken apart, are those of single steps: each step then costs a chunk, once.
+    A schedule found at these costs takes these seconds more if it records each step by itself.
     """
-    alike = costs.model_copy(update={"chunk_bytes": 0, "chunk_seconds": 0.0})
-    return alike, costs.steps * costs.chunk_seconds
+    without_chunks = costs.model_copy(update={"chunk_bytes": 0, "chunk_seconds": 0.0})
+    return without_chunks, costs.steps * costs.chunk_seconds
 
 
 def _solve_variants(task: Task) -> dict[bool, SolvedProblem]:
-    """Return the solutions with remote memory (True) and without it (False), as far as they differ."""
+    """Return the solutions with remote memory (True) and without it (False), or one if they are the same."""
     variants = memory_variants(task.costs) if _has_room(task.costs, task.budget) else (False,)
     return {remote: _solve(task, remote=remote) for remote in variants}
 
@@ -458,8 +458,8 @@ def _solve(
         problem = _offload(problem)
     if price:
         dearer = replace(problem.prices, write=problem.prices.write + price)
-        problem = replace(problem, prices=dearer, effort=_LESS[task.effort], front=False, alone=True)
-    # Imported where a strategy is solved: the registry imports each strategy of each command.
+        problem = replace(problem, prices=dearer, effort=_LOWER_EFFORT[task.effort], front=False, alone=True)
+    # Imported here for a fast start: every command imports every strategy, but few commands solve one.
     from ckptplan.recursion.solver import solve
 
     solved = solve(problem)
@@ -474,23 +474,23 @@ def _fits(task: Task, answer: Answer) -> bool:
     return limit is None or answer.totals(task.costs).remote_peak_bytes <= limit
 
 
-def _spread(several: Sequence[_T], most: int) -> Sequence[_T]:
-    """Return all, or ``most`` of them, spread evenly."""
-    if len(several) <= most:
-        return several
-    return [several[place] for place in np.linspace(0, len(several) - 1, most).astype(int).tolist()]
+def _spread(items: Sequence[_T], most: int) -> Sequence[_T]:
+    """Return all items, or ``most`` of them, spread evenly."""
+    if len(items) <= most:
+        return items
+    return [items[place] for place in np.linspace(0, len(items) - 1, most).astype(int).tolist()]
 
 
 def _keep_best(solved: SolvedProblem, budgets: Sequence[int]) -> SolvedProblem:
-    """Return a solution with the best candidates for some free bytes alone."""
+    """Return a solution with only the best candidate for each number of free bytes."""
     return replace(solved, candidates=choose_within(solved.candidates, budgets))
 
 
 def _list_bounds_by_memory(costs: StepCosts, budgets: Sequence[int] | None) -> Iterator[tuple[int, float]]:
-    """Yield the bound by memory for some budgets, or for each number of tapes, or every few of many."""
+    """Yield local bytes and the bound in seconds: for ``budgets``, or up to ``_LEVELS`` numbers of tapes."""
     if budgets is None:
         tapes = np.arange(1, costs.steps + 1, -(-costs.steps // _LEVELS))
-        # The budgets that hold so many tapes and not the next ones.
+        # The largest budget that holds each number of tapes.
         tops = np.append(tapes[1:] * costs.recorded_bytes - 1, costs.steps * costs.recorded_bytes)
     else:
         tops = np.array(budgets) - costs.resident_bytes
@@ -521,7 +521,7 @@ def _ignores_messages(costs: StepCosts) -> bool:
 def _make_problem(
     costs: StepCosts, budget: Budget, *, remote: bool, messages: bool = False, effort: str = "quick"
 ) -> Problem:
-    # Without caches, the value is a bound for all schedules, too.
+    # Without caches, the value that leaves messages out is also a bound for all schedules.
     ignored = _ignores_messages(costs) and not messages and not costs.cache_bytes
     message = 0.0 if ignored else costs.message_seconds
     buffers = 2 * costs.state_bytes if costs.overlaps_compute and remote else 0
@@ -549,12 +549,12 @@ def _may_offload(costs: StepCosts, budget: Budget) -> bool:
 def _offload(problem: Problem) -> Problem:
     """Return the problem of schedules in which caches that are not kept are in remote memory."""
     prices = problem.prices
-    again = min(prices.recompute, prices.replay + prices.offload)
-    return replace(problem, prices=replace(prices, recompute=again), offloads=True)
+    recompute = min(prices.recompute, prices.replay + prices.offload)
+    return replace(problem, prices=replace(prices, recompute=recompute), offloads=True)
 
 
 def _bound_by_memory(costs: StepCosts, budget: Budget) -> float:
-    """Return the least seconds that any schedule adds, even if all its transfers are hidden."""
+    """Return a lower bound on the seconds that any schedule adds, even with all its transfers hidden."""
     return _make_problem(costs, budget, remote=False).bound_by_memory()
 
 

@@ -23,7 +23,7 @@ from ckptplan.schedule.actions import Action
 
 #: Parameter name -> one value per box (or point), int64 arrays of shape (n,).
 Columns: TypeAlias = Mapping[str, Integers]
-#: The parameter K: of how many steps, the last ones, the first sweep keeps the caches; all if it is left out.
+#: The parameter K: the first sweep keeps the caches of the last K steps, or of all steps if it is left out.
 CACHED_STEPS = "cached_steps"
 #: A plan's decisions, for strategies that need them besides parameters.
 Splits: TypeAlias = Sequence[Split] | None
@@ -66,11 +66,11 @@ class Strategy(ABC):
 
     @property
     def simplicity(self) -> tuple[bool, bool, bool, int]:
-        """The place in the order from simple to complicated, by which plans are chosen that are equally fast.
+        """The place in the order from simple to complicated, which decides between equally fast plans.
 
         Closed forms come before strategies that list their decisions (and take long to solve, so that an
-        interruption leaves the best closed form); regular ones before irregular ones; those that move nothing
-        before those that do. ``rank`` then goes from few chunks and messages to many.
+        interruption leaves the best closed form); regular strategies before irregular ones; strategies that
+        move nothing before those that do. ``rank`` then goes from few chunks and messages to many.
         """
         return not self.is_closed_form, not self.always_regular, self.moves_states, self.rank
 
@@ -109,7 +109,7 @@ class Strategy(ABC):
         return parameters
 
     def check(self, parameters: Parameters, *, steps: int, splits: Splits = None) -> None:
-        """Raise InputError unless these are the strategy's parameters, and clamping changes none of them.
+        """Raise InputError unless the parameters have the strategy's names, and clamping changes no value.
 
         If the strategy needs ``splits``, they must contain the whole schedule.
         """
@@ -126,7 +126,7 @@ class Strategy(ABC):
     def check_names(self, parameters: Parameters) -> None:
         """Raise InputError unless the parameters have the strategy's parameter names, in order.
 
-        Those of ``cache_names`` may follow.
+        Names from ``cache_names`` may follow.
         """
         further = [name for name in self.cache_names if name in parameters]
         if tuple(parameters) != (*self.parameter_names, *further):

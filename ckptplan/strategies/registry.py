@@ -40,18 +40,18 @@ def all_parameters() -> tuple[str, ...]:
     """Return the names of all parameters of all strategies, in the order of the strategies."""
     strategies = all_strategies().values()
     names = (name for strategy in strategies for name in strategy.parameter_names)
-    return tuple(dict.fromkeys([*names, *(name for each in strategies for name in each.cache_names)]))
+    return tuple(dict.fromkeys([*names, *(name for strategy in strategies for name in strategy.cache_names)]))
 
 
 def strategy_of(name: str) -> Strategy:
     """Return the strategy called ``name``. Raises InputError, which suggests a similar name."""
-    known = all_strategies()
-    if name not in known:
-        raise _unknown(name, known, field="strategy")
-    return known[name]
+    strategies = all_strategies()
+    if name not in strategies:
+        raise _unknown(name, strategies, field="strategy")
+    return strategies[name]
 
 
-#: Closed forms for which earlier programs wrote decisions into plans, as for solved strategies.
+#: Closed forms for which earlier versions wrote decisions into plans, as for solved strategies.
 _LISTED_BEFORE = ("disk-revolve", "periodic")
 
 
@@ -67,8 +67,8 @@ def closed_form_of(name: str) -> ClosedForm:
     """Return the closed form called ``name``. Raises InputError if the strategy is not a closed form."""
     strategy = strategy_of(name)
     if not isinstance(strategy, ClosedForm):
-        known = ", ".join(name for name, strategy in all_strategies().items() if strategy.is_closed_form)
-        raise InputError(f"{name} has no closed form", field="strategy", value=name, accepted=known)
+        names = ", ".join(name for name, strategy in all_strategies().items() if strategy.is_closed_form)
+        raise InputError(f"{name} has no closed form", field="strategy", value=name, accepted=names)
     return strategy
 
 
@@ -87,24 +87,24 @@ def select_strategies(names: Iterable[str] | None) -> list[Strategy]:
 
     Raises InputError for an unknown name, and if no name is given.
     """
-    known = all_strategies()
+    strategies = all_strategies()
     if names is None:
-        return [strategy for strategy in known.values() if strategy.by_default]
+        return [strategy for strategy in strategies.values() if strategy.by_default]
     if isinstance(names, str):
         names = [name.strip() for name in names.split(",")]
     wanted: set[str] = set()
     for name in names:
-        if name not in known and name not in GROUPS:
-            raise _unknown(name, (*known, *GROUPS), field="strategies")
+        if name not in strategies and name not in GROUPS:
+            raise _unknown(name, (*strategies, *GROUPS), field="strategies")
         if name in GROUPS:
-            wanted.update(each for each, strategy in known.items() if GROUPS[name][1](strategy))
+            wanted.update(member for member, strategy in strategies.items() if GROUPS[name][1](strategy))
         else:
             wanted.add(name)
-    if any(known[name].beside_closed_forms for name in wanted):
-        wanted.update(name for name, strategy in known.items() if strategy.is_closed_form)
+    if any(strategies[name].beside_closed_forms for name in wanted):
+        wanted.update(name for name, strategy in strategies.items() if strategy.is_closed_form)
     if not wanted:
-        raise InputError("no strategy is named", field="strategies", accepted=", ".join((*known, *GROUPS)))
-    return [strategy for name, strategy in known.items() if name in wanted]
+        raise InputError("no strategy is named", field="strategies", accepted=", ".join((*strategies, *GROUPS)))
+    return [strategy for name, strategy in strategies.items() if name in wanted]
 
 
 def _unknown(name: object, known: Iterable[str], *, field: str) -> InputError:

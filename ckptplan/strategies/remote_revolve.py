@@ -93,9 +93,9 @@ class RemoteRevolve(ClosedForm):
             again[~is_point] = count_least(steps, *bounds)
         if is_point.any():
             parts = self.cut({name: column[is_point] for name, column in low.items()}, steps=steps)
-            own, kept = parts.count_actions()
-            again[is_point] = _sum_recomputed(parts, own)
-            saves[is_point] = kept[0] + (parts.number * kept[1:]).sum(axis=0)
+            part_recomputed, part_saves = parts.count_actions()
+            again[is_point] = _sum_recomputed(parts, part_recomputed)
+            saves[is_point] = part_saves[0] + (parts.number * part_saves[1:]).sum(axis=0)
             held[is_point] = np.minimum(parts.slots, parts.most_pieces() - 1)
         return Counts(
             recomputed_steps=again,
@@ -118,27 +118,27 @@ class RemoteRevolve(ClosedForm):
         """Return the fewest local checkpoints at a time in each box."""
 
     def transfers(self, point: Columns, *, costs: StepCosts) -> TransferTiming:
-        """Return when transfers are due: those of segments of one kind, then those of the other kind."""
+        """Return when transfers are due: of the segments of one kind, and then of the other kind."""
         parts = self.cut(point, steps=costs.steps)
         again, saves = parts.count_actions()
         pieces = ceil_div(parts.steps, parts.chunk)
-        # The parts in reverse: what follows the forward run of the last one, and the read of each other.
+        # The seconds of reversing each part: the last one after its forward run, the others after their read.
         reverse = parts.steps * (costs.record_overhead_seconds + costs.backward_seconds)
         reverse = reverse + again * costs.recompute_seconds + pieces * costs.chunk_seconds
         reverse = reverse + (pieces - 1) * (costs.advance_seconds + costs.load_seconds)
         reverse = reverse + saves * costs.save_seconds
         gaps = parts.steps[1:] * costs.forward_seconds + costs.advance_seconds
         between = reverse[1:] + parts.steps[1:] * costs.recompute_seconds
-        first, others = parts.number
+        first, second = parts.number
         has_any, state = np.minimum(first, 1), np.ones_like(first)
-        turn = np.where(others > 0, gaps[1], gaps[0]) + parts.steps[0] * costs.forward_seconds + reverse[0]
+        turn = np.where(second > 0, gaps[1], gaps[0]) + parts.steps[0] * costs.forward_seconds + reverse[0]
         return TransferTiming(
             writes=(
-                Transfers(np.where(others > 0, first, first - has_any), state, gaps[0]),
-                Transfers(np.maximum(others - 1, 0), state, gaps[1]),
+                Transfers(np.where(second > 0, first, first - has_any), state, gaps[0]),
+                Transfers(np.maximum(second - 1, 0), state, gaps[1]),
             ),
             turn=Transfers(has_any, state, turn),
-            reads=(Transfers(first - has_any, state, between[0]), Transfers(others, state, between[1])),
+            reads=(Transfers(first - has_any, state, between[0]), Transfers(second, state, between[1])),
         )
 
     def bound_last_write(self, high: Columns) -> Integers:
@@ -154,12 +154,12 @@ class RemoteRevolve(ClosedForm):
         return revolve.make_revolve_tree(int(parts.slots[0]), cuts, steps=steps, chunk=chunk).actions()
 
 
-def _sum_recomputed(parts: Parts, own: Integers) -> Integers:
-    """Return the steps that run again, saturated: those of each part, and one run of each segment."""
-    segments = parts.steps[1:] + own[1:]
-    rough = own[0] + (parts.number * segments.astype(np.float64)).sum(axis=0)
+def _sum_recomputed(parts: Parts, recomputed: Integers) -> Integers:
+    """Return the steps that run again: within each part, and in one run of each segment; saturated."""
+    segments = parts.steps[1:] + recomputed[1:]
+    rough = recomputed[0] + (parts.number * segments.astype(np.float64)).sum(axis=0)
     countable = rough < revolve.MOST
-    exact = own[0] + (parts.number * np.where(countable, segments, 0)).sum(axis=0)
+    exact = recomputed[0] + (parts.number * np.where(countable, segments, 0)).sum(axis=0)
     return np.where(countable, exact, revolve.MOST)
 
 

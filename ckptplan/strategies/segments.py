@@ -45,7 +45,7 @@ class Base(ClosedForm):
     name = "base"
     rank = 0
     parameter_names = ()
-    # Its caches are part of the tapes, whatever is asked for.
+    # Its caches are part of the tapes, whatever choice a caller makes.
     cache_choices = ("all", "last", "segment", "none", "offloaded")
 
     @staticmethod
@@ -110,16 +110,16 @@ class Segmented(ClosedForm):
         """
         undivided = self.count_undivided(high, steps=steps)
         chunks, recomputed = undivided, steps - high["chunk_size"]
-        none = np.zeros(1, dtype=np.int64)
+        zero = np.zeros(1, dtype=np.int64)
         # Checkpoints of segments, and of chunks inside the longest segment.
-        outer, inner = (chunks - 1, none) if self.moves_states else (none, chunks - 1)
+        outer, inner = (chunks - 1, zero) if self.moves_states else (zero, chunks - 1)
         saves = outer if self.moves_batches else inner
         if self.has_two_levels:
             chunks, recomputed, outer, inner, saves = self._count_two_levels(
                 undivided, low=low, high=high, steps=steps
             )
         batch, kept = self.batch_of(high)
-        moved = np.maximum(0, outer - kept) if self.moves_states else none
+        moved = np.maximum(0, outer - kept) if self.moves_states else zero
         # More slots keep more states local and make larger messages, but take more memory.
         least_batch, least_kept = self.batch_of(low)
         return Counts(
@@ -175,7 +175,7 @@ class Segmented(ClosedForm):
         return chunks
 
     def _recomputed(self, low: Columns, high: Columns, *, fewest_segments: Integers, steps: int) -> Integers:
-        """Return the sum of bounds of its terms, which is exact at a point."""
+        """Return the sum of the bounds of its terms (``counts``), which is exact at a point."""
         most_segments = ceil_div(steps, low[self.segment])
         longest_first = steps - (fewest_segments - 1) * low[self.segment]
         chunk = high["chunk_size"]
@@ -186,7 +186,7 @@ class Segmented(ClosedForm):
         return least
 
     def _recomputed_between(self, low: Columns, high: Columns, *, steps: int) -> Integers:
-        """Return a bound of the whole sum, which is close in wide boxes: rc and s cannot both be large.
+        """Return a bound on the whole sum that is close in wide boxes, as rc and s cannot both be large.
 
         For any T, (s-1) c + min(c, L0) <= c (T-c) / rc + c, with equality at L0 = c. So at least
         2T - c - (rc + c (T-c) / rc) steps run again. This falls with c for c <= rc, and the subtracted term is
@@ -212,7 +212,7 @@ class Segmented(ClosedForm):
         return steps - high[self.segment], steps - low[self.segment]
 
     def offload(self, counts: Counts, *, low: Columns, high: Columns, steps: int) -> Counts:
-        """Return the counts if each segment's checkpoint moves with its caches, but those of the last segment.
+        """Return the counts if each segment but the last moves its checkpoint and its caches to remote memory.
 
         Every step that runs again finds its cache. A checkpoint that moves is saved in local memory before, and
         loaded from there, which saves the first chunk of its segment a save. Before the last segment, a
@@ -297,8 +297,8 @@ class Segmented(ClosedForm):
         a, k = costs.advance_seconds, costs.chunk_seconds
         forth, back = (a + costs.save_seconds, costs.load_seconds) if self.moves_batches else (a, 0.0)
         # In a segment, each chunk but the last has a checkpoint and a run.
-        each = costs.save_seconds + a + costs.load_seconds + k
-        actions = (self.count_chunks(segment, point=point) - 1) * each + k
+        chunk_actions = costs.save_seconds + a + costs.load_seconds + k
+        actions = (self.count_chunks(segment, point=point) - 1) * chunk_actions + k
         # The last segment is part of the first sweep; all its chunks but the last run again.
         last = segment * (forward + backward) + (segment - chunk) * costs.recompute_seconds + actions
         # g(rc) steps run again to reverse a segment of which no tape is left (``counts``); c <= rc at a point.
@@ -309,16 +309,16 @@ class Segmented(ClosedForm):
         # Steps before ``stop`` have no cache, and each adds f - r to the reversal of its segment.
         stop = costs.steps - point.get(CACHED_STEPS, np.full_like(chunk, costs.steps))
         gained = costs.forward_seconds - costs.recompute_seconds
-        # Segments up to this step are reversed between two reads, those of a message at a time.
-        moved_steps, lot = costs.steps - (1 + kept) * segment, batch * segment
+        # Segments up to this step are reversed between two reads, the segments of one message at a time.
+        moved_steps, batch_steps = costs.steps - (1 + kept) * segment, batch * segment
         turn = turn + gained * np.clip(stop - moved_steps, 0, kept * segment)
-        second = np.maximum(0, stop - (moved_steps - np.maximum(0, messages - 1) * lot))
-        later = np.maximum(0, second - lot)
-        # The first message is ragged. The one that was written last is read first.
+        second = np.maximum(0, stop - (moved_steps - np.maximum(0, messages - 1) * batch_steps))
+        later = np.maximum(0, second - batch_steps)
+        # The first message is ragged. The message that was written last is read first.
         has_first, others = (messages > 1).astype(np.int64), np.maximum(messages - 2, 0)
-        # Of the other messages, those of which all steps lack caches, and one of which some do.
-        whole = np.minimum(others, later // lot)
-        partly = np.minimum(others - whole, 1)
+        # The other messages whose steps all lack caches, and one message of which only some steps lack them.
+        all_lacking = np.minimum(others, later // batch_steps)
+        some_lacking = np.minimum(others - all_lacking, 1)
         return TransferTiming(
             writes=(
                 Transfers(has_first, first_states, first_gap * forward + batch * forth),
@@ -330,10 +330,10 @@ class Segmented(ClosedForm):
                 turn + last + kept * reversal,
             ),
             reads=(
-                Transfers(whole, batch, batch * reversal + gained * lot),
-                Transfers(partly, batch, batch * reversal + gained * (later - whole * lot)),
-                Transfers(others - whole - partly, batch, batch * reversal),
-                Transfers(has_first, first_states, batch * reversal + gained * np.minimum(second, lot)),
+                Transfers(all_lacking, batch, batch * reversal + gained * batch_steps),
+                Transfers(some_lacking, batch, batch * reversal + gained * (later - all_lacking * batch_steps)),
+                Transfers(others - all_lacking - some_lacking, batch, batch * reversal),
+                Transfers(has_first, first_states, batch * reversal + gained * np.minimum(second, batch_steps)),
             ),
         )
 
@@ -402,7 +402,7 @@ class Segmented(ClosedForm):
         )
 
     def cut(self, length: int, parameters: Parameters) -> tuple[tuple[Run, ...], int]:
-        """Return the chunks of a segment before the last one, and the length of this one."""
+        """Return the chunks of a segment but the last one, and the length of the last one."""
         return cut_evenly(length, parameters["chunk_size"])
 
 
@@ -548,13 +548,13 @@ class Growing(Segmented):
         return growth.count_chunks(length, chunk=point["chunk_size"], cached=self.cached_within(length, point))
 
     def cached_within(self, length: Any, point: Mapping[str, Any]) -> Any:
-        """Return how many of the last steps of segments have their caches when these are run a last time."""
+        """Return how many last steps of a segment have caches when the segment runs for the last time."""
         return point.get(CACHED_STEPS, length)
 
     def check_names(self, parameters: Parameters) -> None:
         super().check_names(parameters)
         if CACHE_UNITS not in parameters and {CACHED_STEPS, OFFLOADED_STEPS} & set(parameters):
-            raise InputError("is missing: chunks grow by the caches that are released", field=CACHE_UNITS)
+            raise InputError("is missing: the length of chunks depends on it", field=CACHE_UNITS)
 
     def is_regular(self, parameters: Parameters, *, steps: int) -> bool:
         return parameters["chunk_size"] >= parameters.get(self.segment, steps)

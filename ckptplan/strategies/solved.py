@@ -29,7 +29,7 @@ from ckptplan.strategies.protocol import Splits, Strategy
 
 #: Chooses among schedules with these costs: returns the index of the best, None if none is acceptable.
 Choose = Callable[[Cost], int | None]
-#: Whether a known schedule within some local bytes takes less than some seconds.
+#: Called with local bytes and seconds: whether a known schedule within these bytes takes less time.
 IsBeaten = Callable[[int, float], bool]
 
 
@@ -43,7 +43,7 @@ class Task:
         choose: selects among schedules by their cost.
         effort: how much work to allow: 'quick' or 'thorough'.
         front: whether ``choose`` may prefer less memory to less time.
-        alone: whether no other budget or choice follows at these costs, for which tables would be kept.
+        alone: whether this is the only task at these costs, so that no table is kept for another one.
         progress: called with the work done and the total work.
         single: the costs of schedules that record each step by itself; None if ``costs`` hold for them, too.
         resolution: the share of time below which two schedules cannot be told apart.
@@ -77,14 +77,14 @@ class Task:
 class Rung:
     """Schedules of some local budgets.
 
-    ``bounds`` are local budgets and the seconds that no schedule within them is faster than; the bound of a
-    budget is that of the next larger one that any rung lists. If they are about schedules that record each step
-    by itself, ``alone`` is what none of these is faster than, within any budget.
+    ``bounds`` are local budgets, each with the least seconds of any schedule within it. The bound of a listed
+    budget also holds for smaller ones. If they are about schedules that record each step by itself,
+    ``single_bound`` is the least seconds of any such schedule within any budget.
     """
 
     answers: Iterable[Answer]
     bounds: Iterable[tuple[int, float]] = ()
-    alone: float | None = None
+    single_bound: float | None = None
 
 
 class Solved(Strategy):
@@ -93,7 +93,7 @@ class Solved(Strategy):
     parameter_names = ("block_size", "state_units", "tape_units", "local_units")
     is_closed_form = False
     always_regular = False
-    #: Whether its schedules may drop caches and release them; otherwise all caches count until the end.
+    #: Whether its schedules may drop and release caches; otherwise all caches count until the end of the run.
     knows_caches = False
     #: Whether it searches schedules that record each step by itself at costs of their own (``Task.single``).
     records_one_by_one = False
@@ -117,16 +117,16 @@ class Solved(Strategy):
     def list_rungs(
         self, task: Task, *, is_beaten: IsBeaten, budgets: Sequence[int] | None = None
     ) -> Iterator[Rung] | None:
-        """Yield the schedules of all local budgets, or of ``budgets``: what ``solve`` returns for any of them.
+        """Yield the schedules that ``solve`` returns for all local budgets, or for each of ``budgets``.
 
-        There may be others, and some may need more remote memory than there is. Schedules for which
-        ``is_beaten`` is true may be left out. Returns None if the schedules of one budget are no help for
-        another, unless overridden.
+        It may yield other schedules, too, and some may need more remote memory than there is. Schedules for
+        which ``is_beaten`` is true may be left out. Returns None, unless overridden: the schedules of one
+        budget then do not help to find those of another.
         """
         return None
 
     def has_schedule(self, task: Task) -> bool:
-        """Return whether ``solve`` finds a schedule for a task that limits the memory alone.
+        """Return whether ``solve`` finds a schedule for a task that limits only the memory.
 
         Searches call this many times: it builds no schedule and, if possible, fills no table.
         """
@@ -172,18 +172,18 @@ class Solved(Strategy):
     def build_best(
         self, families: Sequence[Family], task: Task, *, notes: tuple[str, ...] = ()
     ) -> Answer | None:
-        """Build and return the schedule that is chosen by the costs known before, None if none is acceptable.
+        """Build and return the schedule that is chosen by the costs of the families, None if none fits.
 
         If it exceeds a limit once it is built, as messages add to its cost, faster ones are tried. If none
-        keeps the limits by the costs known before, the fastest within the budget is tried: a ragged first block
-        costs less than was known.
+        keeps the limits by the costs of the families, the fastest within the budget is tried: a ragged first
+        block costs less than its family says.
         """
         cost = join_costs([family.cost for family in families])
         starts = np.cumsum([0, *map(len, families)])
 
         def build(best: int) -> Answer:
-            which = int(np.searchsorted(starts, best, side="right")) - 1
-            tree = families[which].build(best - int(starts[which]))
+            family = int(np.searchsorted(starts, best, side="right")) - 1
+            tree = families[family].build(best - int(starts[family]))
             return self.answer_with(tree, costs=task.costs, notes=notes)
 
         places = np.arange(len(cost.seconds))
