@@ -34,8 +34,6 @@ FORMATS["markdown"] = Format(render=render, suffix=".mdown")
 STRATEGY = '''
 """Standard, by the number of its chunks instead of their length."""
 
-import numpy as np
-
 from ckptplan.cost.arrays import ceil_div
 from ckptplan.cost.exact import Counts
 from ckptplan.model.record import Parameters
@@ -51,13 +49,10 @@ class Even(ClosedForm):
     def counts(self, *, low, high, steps):
         # More chunks are shorter: less tape, more checkpoints, and more to run again.
         shortest, longest = ceil_div(steps, high["nb_chunks"]), ceil_div(steps, low["nb_chunks"])
-        none = np.zeros_like(shortest)
+        chunks = ceil_div(steps, longest)
         return Counts(
-            recomputed_steps=steps - longest, remote_writes=none, remote_reads=none, messages=none,
-            advances=ceil_div(steps, longest) - 1, chunks=ceil_div(steps, longest),
-            local_saves=ceil_div(steps, longest) - 1, local_loads=ceil_div(steps, longest) - 1,
-            largest_message=none, tapes=shortest, local_checkpoints=ceil_div(steps, longest) - 1,
-            remote_checkpoints=none,
+            recomputed_steps=steps - longest, advances=chunks - 1, chunks=chunks, tapes=shortest,
+            local_saves=chunks - 1, local_loads=chunks - 1, local_checkpoints=chunks - 1,
         )
 
     def clamp(self, parameters, *, steps):
