@@ -18,7 +18,7 @@ from ckptplan.errors import InputError, quote_value
 from ckptplan.execution.online import OnlineSchedule, fit_online
 from ckptplan.schedule.actions import Action, Advance, Backward, Free, Load, Record, Save, Tier
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.torch.fit.choose import Beside, find_costs
+from ckptplan.torch.fit.choose import OtherSequences, find_costs
 from ckptplan.torch.fit.limited import LimitedCall
 from ckptplan.torch.fit.watch import Watch
 from ckptplan.torch.result import Result
@@ -189,7 +189,7 @@ class _LimitedOnline:
     @classmethod
     def of(cls, call: Call, memory: int | str) -> _LimitedOnline:
         """Return the schedule of a call; its first steps run. Raises InputError."""
-        return cls(LimitedCall.measure(call, memory, beside=Beside(kept=_NUMBER_BYTES)), memory)
+        return cls(LimitedCall.measure(call, memory, beside=OtherSequences(kept_bytes=_NUMBER_BYTES)), memory)
 
     def _fit(self) -> OnlineSchedule:
         space = self._limited.space
@@ -338,8 +338,8 @@ class OnlineExecutor(Executor):
         if self._watch is None or self._reverses:
             return
         if isinstance(action, Save):
-            self._watch.see_state(action.state, self.stores[action.tier].get(action.state).bytes)
+            self._watch.check_state(action.state, self.stores[action.tier].get(action.state).bytes)
         if self.tapes and isinstance(action, Advance | Record):
             # Steps of a short sequence are recorded one by one.
             tape = self.tapes[-1]
-            self._watch.see_tape(tape.start, tape.stop, tape.step_bytes)
+            self._watch.check_tape(tape.start, tape.stop, tape.step_bytes)

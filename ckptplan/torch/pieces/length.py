@@ -15,7 +15,7 @@ from ckptplan.errors import Infeasible, InputError
 from ckptplan.model.plan import Plan
 from ckptplan.schedule.actions import Backward, Record
 from ckptplan.schedule.schedule import Schedule
-from ckptplan.torch.fit.choose import ALONE, Beside, Space, choose_plan, read_limit
+from ckptplan.torch.fit.choose import ALONE, OtherSequences, Space, choose_plan, read_limit
 from ckptplan.torch.fit.limited import LimitedCall
 from ckptplan.torch.fit.measure import Measurement
 from ckptplan.torch.run.call import Call
@@ -69,7 +69,7 @@ def run_pieces(
     memory: int | str | None,
     piece: int | None = None,
     observer: Any = None,
-    beside: Beside = ALONE,
+    beside: OtherSequences = ALONE,
 ) -> tuple[PieceRun, Results]:
     """Run a sequence in pieces; return what ran, and the results.
 
@@ -116,7 +116,7 @@ def describe_pieces(plan: Plan, steps: int, length: int) -> Plan:
 
 
 def choose_length(
-    make_call: MakeCall, lengths: list[int], steps: int, memory: int | str, beside: Beside
+    make_call: MakeCall, lengths: list[int], steps: int, memory: int | str, beside: OtherSequences
 ) -> tuple[int, LimitedCall]:
     """Return the quickest of some lengths of pieces within a limit, and the call with such pieces and its plan.
 

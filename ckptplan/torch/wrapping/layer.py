@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import PackedSequence
 from ckptplan.errors import InputError, quote_value
 from ckptplan.schedule.schedule import check_count
 from ckptplan.torch.entry import as_entry
-from ckptplan.torch.fit.choose import Beside
+from ckptplan.torch.fit.choose import OtherSequences
 from ckptplan.torch.pieces.inputs import PieceInputs, reverse_each
 from ckptplan.torch.pieces.length import PieceRun, run_pieces
 from ckptplan.torch.run.call import Call
@@ -292,22 +292,22 @@ class LayerSequence(Wrapped):
         vars(self).update(latest=(*self.latest, done), plan=done.plan)
         return results.tensors[0] if cell.has_outputs else None, results.state
 
-    def _count_beside(self, cell: LayerCell, data: Tensor) -> Beside:
+    def _count_beside(self, cell: LayerCell, data: Tensor) -> OtherSequences:
         """Return the memory that the other sequences of a call take; none if layers run together."""
         net = self.net
         if not net.bidirectional:
-            return Beside()
+            return OtherSequences()
         output = 2 * data.numel() // data.shape[-1] * (net.proj_size or net.hidden_size) * data.itemsize
         dropped = output + output // data.itemsize if net.dropout and net.training else 0
         # A gradient from each direction, and their sum.
         inner = 3 * output if net.num_layers > 1 else 0
         outer = 3 * data.nbytes if data.requires_grad else 0
         own = sum(weight.nbytes for weight in cell.weights[0])
-        return Beside(
+        return OtherSequences(
             sequences=2 * net.num_layers,
-            kept=(net.num_layers - 1) * (output + dropped),
-            later=sum(weight.nbytes for weight in net.parameters()) - own + max(inner, outer),
-            outputs=0 if self._outputs == "last" else output,
+            kept_bytes=(net.num_layers - 1) * (output + dropped),
+            grad_bytes=sum(weight.nbytes for weight in net.parameters()) - own + max(inner, outer),
+            output_bytes=0 if self._outputs == "last" else output,
         )
 
 
