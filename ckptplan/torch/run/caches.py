@@ -171,8 +171,8 @@ class RemoteCaches:
         starts = self._starts[place : bisect_left(self._starts, stop)]
         return [first for first in starts if start < self._blocks[first][0]]
 
-    def keep(self, block: Block, store: TensorStore[Any], *, together: int = 1) -> None:
-        """Move a block to the store, one of ``together`` blocks and states of a message."""
+    def keep(self, block: Block, store: TensorStore[Any], *, message_size: int = 1) -> None:
+        """Move a block to the store, in a message of ``message_size`` blocks and states."""
         (start, stop, saved), tensors = block, list[Tensor]()
 
         def take(tensor: Tensor) -> Tensor:
@@ -181,7 +181,7 @@ class RemoteCaches:
 
         insort(self._starts, start)
         self._blocks[start] = stop, _carry(saved, take)
-        store.keep(-1 - start, tensors, together=together)
+        store.keep(-1 - start, tensors, message_size=message_size)
 
     def fetch(self, start: int, stop: int, store: TensorStore[Any]) -> Iterator[Block]:
         """Yield the caches of steps ``start`` to ``stop``. Other steps of their blocks go back to the store."""

@@ -222,7 +222,7 @@ class ChunkSteps(Steps):
             last_output = saved.part(last - first - 1, last - first).moved(torch.clone)
             self._last_full_run = last, self._sequence_cell.last(last_output)
         for block in blocks:
-            self._remote_caches.keep(block, store, together=len(blocks) + 1)
+            self._remote_caches.keep(block, store, message_size=len(blocks) + 1)
 
     def number_caches(self, steps: tuple[int, int]) -> list[int]:
         return self._remote_caches.number(*steps)

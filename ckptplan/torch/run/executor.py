@@ -414,7 +414,7 @@ class Executor:
                 self.stores[tier].drop(number)
             case Transfer(numbers, source, target, caches):
                 for number in numbers:
-                    self.stores[target].put(number, self.stores[source].get(number), together=len(numbers))
+                    self.stores[target].put(number, self.stores[source].get(number), message_size=len(numbers))
                     self.stores[source].drop(number)
                 if caches is not None:
                     remote: Any = self.stores[Tier.REMOTE]
