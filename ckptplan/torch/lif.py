@@ -314,7 +314,7 @@ class LIF(ChunkCell):
         return states.view(len(states), -1, self.neurons).unbind(0)
 
     def _feedback(self) -> torch.Tensor:
-        """Return the matrix of what each spike adds to each membrane one step later, with its reset."""
+        """Return the change of each membrane by each spike one step later, including the reset."""
         if self._kept_feedback is not None:
             return self._kept_feedback
         feedback = self.weight.new_zeros(self.neurons, self.neurons)

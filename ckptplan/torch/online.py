@@ -189,7 +189,7 @@ class _LimitedOnline:
     @classmethod
     def of(cls, call: Call, memory: int | str) -> _LimitedOnline:
         """Measure the first steps of a call, and return its schedule. Raises InputError."""
-        return cls(LimitedCall.measure(call, memory, beside=OtherSequences(kept_bytes=_NUMBER_BYTES)), memory)
+        return cls(LimitedCall.measure(call, memory, others=OtherSequences(kept_bytes=_NUMBER_BYTES)), memory)
 
     def _fit(self) -> OnlineSchedule:
         space = self._limited.space
@@ -243,7 +243,7 @@ def _check(until: object, plan: object, memory: object) -> None:
 
 
 def _count_known(call: Call, ends: Ends) -> int:
-    """Run a few first steps without a graph, undo their changes, and return how many the sequence has."""
+    """Run a few first steps without a graph, undo them, and return how many of them the sequence has."""
     scope = Scope.of(call)
     scope.start = scope.reach.take_snapshot(all_digests=True, copied_bytes=MAX_SNAPSHOT_BYTES)
     state = map_leaves(lambda leaf: leaf.detach().clone(), call.state)

@@ -39,7 +39,7 @@ _logger = logging.getLogger("ckptplan.torch")
 POSTPONED = "postponed"
 #: The field with which a plan says that cells of chunks work with the outputs of one step at a time.
 SINGLE_STEPS = "single steps"
-#: Inputs that a function makes for several steps at once may take 1/16 of a limit.
+#: The ratio of a limit to the bytes of the inputs that a function makes for several steps at once.
 _INPUTS_SHARE = 16
 #: The most kinds of calls that are remembered, and the most sets of constants of each kind.
 _MAX_KINDS, _MAX_CONSTANT_SETS = 256, 16

@@ -54,7 +54,7 @@ class SpikingLayer(ChunkCell):
         device: the device of the parameters.
         dtype: the type of the parameters.
 
-    Raises InputError for what is not accepted.
+    Raises InputError for arguments that are not accepted.
     """
 
     weight: torch.nn.Parameter

@@ -12,7 +12,7 @@ from ckptplan.torch.run.scope import Scope
 from ckptplan.torch.state.digests import find_rounding
 from ckptplan.torch.state.reach import MAX_SNAPSHOT_BYTES
 
-#: A gradient is a sum over steps. It may differ by so many times the rounding error of one tensor.
+#: A gradient is a sum over steps. It may differ by this many times the rounding of one tensor.
 _SUM_ROUNDING = 100
 
 

@@ -102,7 +102,7 @@ def _read_fraction(device: torch.device) -> float:
 
 
 def number_device(device: torch.device) -> int:
-    """Return the number of a CUDA device; ``torch.device("cuda")`` has that of the current device."""
+    """Return the number of a CUDA device; ``torch.device("cuda")`` has the number of the current one."""
     number: int | None = device.index
     return torch.cuda.current_device() if number is None else number
 

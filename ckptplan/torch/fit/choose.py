@@ -36,7 +36,7 @@ _STRATEGIES = ("base", "standard", "nested", "growing", "revolve")
 #: The strategies that move single states, and the strategy that moves several states in a message.
 _REMOTE_STRATEGIES = ("remote", "double", "double-growing", "periodic")
 _BATCH_STRATEGIES = ("hierarchical",)
-#: A mean of squares of all outputs takes 5 times their bytes: outputs, gradients and intermediate tensors.
+#: How many times their bytes a mean of squares of all outputs takes, with gradients and other tensors.
 MADE_OF_OUTPUTS = 5
 #: Plans within this factor of the least time count as equally quick, since times are measured only once.
 _EQUAL_FACTOR = 1.02

@@ -128,13 +128,13 @@ class LimitedCall:
     _takes_single_steps: bool = field(default=False, init=False)
 
     @classmethod
-    def measure(cls, call: Call, memory: int | str, *, beside: OtherSequences = ALONE) -> LimitedCall:
+    def measure(cls, call: Call, memory: int | str, *, others: OtherSequences = ALONE) -> LimitedCall:
         """Return a call without a plan, and measure its first steps if no call of its kind ran before.
 
         Arguments:
             call: the call.
             memory: the limit, as for ``run_within``.
-            beside: the memory that other sequences of the same call take.
+            others: the memory that other sequences of the same call take.
 
         Raises InputError.
         """
@@ -153,7 +153,7 @@ class LimitedCall:
         copied = tried.scope.drop_copies() if tried.is_first else 0
         first = _measure(tried, probe, limit)
         sizes, calls = _watched.get((tried.kind, call.inputs.steps), (first, 0))
-        space = _make_space(tried, first, limit, replace(beside, kept_bytes=beside.kept_bytes + copied))
+        space = _make_space(tried, first, limit, replace(others, kept_bytes=others.kept_bytes + copied))
         return cls(tried=tried, space=space, first=first, sizes=sizes, calls=calls)
 
     @property
@@ -347,25 +347,25 @@ def _count_working(first: Measurement, working: int) -> int:
     return count_working(working, state_bytes=first.state_bytes, cache_bytes=first.cache_bytes)
 
 
-def _make_space(tried: TriedCall, first: Measurement, limit: int, beside: OtherSequences) -> Space:
+def _make_space(tried: TriedCall, first: Measurement, limit: int, others: OtherSequences) -> Space:
     call, steps = tried.call, tried.call.inputs.steps
     # Numbers by which replayed steps are compared, and a copy of them while their tensor grows.
     numbers = 0 if call.has_own_backward else 8 * steps if steps <= 1024 else 24 * steps
-    kept = beside.kept_bytes + numbers
+    kept = others.kept_bytes + numbers
     if tried.scope.lifted:
         # A failed call restores the values that places held when it began.
         kept += first.state_bytes
     if call.inputs.is_made:
         kept += min(call.inputs.cut_steps, steps) * count_bytes(call.inputs.cut(0, 1)[0])
-    outputs = steps * first.output_bytes if beside.output_bytes is None else beside.output_bytes
+    outputs = steps * first.output_bytes if others.output_bytes is None else others.output_bytes
     return Space(
         limit=limit,
         kept_bytes=kept,
-        grad_bytes=beside.grad_bytes + sum(leaf.nbytes for leaf in call.inputs.leaves if leaf.requires_grad),
+        grad_bytes=others.grad_bytes + sum(leaf.nbytes for leaf in call.inputs.leaves if leaf.requires_grad),
         working=_count_working(first, find_working(first.state_bytes, limit)) if call.has_own_backward else 0,
         keeps_caches=call.has_own_backward and not getattr(call.cell, "runs_from_state", False),
         output_bytes=0 if call.losses else outputs,
-        sequences=beside.sequences,
+        sequences=others.sequences,
         links=find_links(
             call.place, state_bytes=first.state_bytes, steps=steps, device=call.device, local_bytes=limit
         ),

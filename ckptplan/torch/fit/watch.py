@@ -22,7 +22,7 @@ _SAMPLES = 8
 _SHARE = 0.02
 #: The number of parts into which the last recording is cut in later calls.
 _LATER_PARTS = 64
-#: Recordings in parts may keep 1/100 of a limit more than a single recording.
+#: The ratio of a limit to the bytes that recordings in parts may keep more than a single recording.
 _PARTS_SHARE = 100
 
 
@@ -73,7 +73,7 @@ class Watch:
     def cut(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield the parts in which the last steps of a sweep are recorded, to check each before the next."""
         steps, once = stop - start, self._once_bytes
-        # Each part keeps the tensors that a recording keeps once. All parts may take 1/100 of the limit.
+        # Each part keeps the tensors that a recording keeps once. All parts together may take a small share.
         parts = min(steps, self._most_parts)
         parts = min(parts, 1 + self._limit // (_PARTS_SHARE * once)) if once else parts
         length = -(-steps // parts)

@@ -24,7 +24,7 @@ from ckptplan.units import format_count, format_things
 
 #: Lengths that are tried. Longer pieces are hardly quicker, and take more memory at a time.
 _LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)
-#: Limits for the longer of the two pieces that are measured: time steps, and steps of the sequence for each.
+#: The most time steps of a piece that is measured, and the least ratio of the sequence to this piece.
 _LONGEST_MEASURED, _SHARE = 32, 16
 #: The most kinds of calls whose length is remembered.
 _MAX_KINDS = 256
@@ -69,7 +69,7 @@ def run_pieces(
     memory: int | str | None,
     piece: int | None = None,
     observer: Any = None,
-    beside: OtherSequences = ALONE,
+    others: OtherSequences = ALONE,
 ) -> tuple[PieceRun, Results]:
     """Run a sequence in pieces; return the plan with the length of its pieces, and the results.
 
@@ -80,7 +80,7 @@ def run_pieces(
         memory: the limit.
         piece: the time steps of a piece; None for the quickest length.
         observer: called as ``observer(action, executor)`` after each action.
-        beside: the memory that other sequences take.
+        others: the memory that other sequences take.
 
     Raises InputError.
     """
@@ -93,7 +93,7 @@ def run_pieces(
         return PieceRun(plan=at_once, piece=steps), run_plain_loop(make_call(steps))
     lengths = _list_lengths(steps) if piece is None else [min(piece, steps)]
     while True:
-        length, limited = choose_length(make_call, lengths, steps, memory, beside)
+        length, limited = choose_length(make_call, lengths, steps, memory, others)
         shorter = [other for other in lengths if other < length]
         try:
             results = limited.run(observer)
@@ -116,7 +116,7 @@ def describe_pieces(plan: Plan, steps: int, length: int) -> Plan:
 
 
 def choose_length(
-    make_call: MakeCall, lengths: list[int], steps: int, memory: int | str, beside: OtherSequences
+    make_call: MakeCall, lengths: list[int], steps: int, memory: int | str, others: OtherSequences
 ) -> tuple[int, LimitedCall]:
     """Return the quickest length of pieces within a limit, and the call with these pieces and its plan.
 
@@ -124,12 +124,12 @@ def choose_length(
     if no plan fits.
     """
     first = make_call(lengths[0])
-    key = first.describe_kind(), steps, read_limit(memory, first.device), tuple(lengths), beside
+    key = first.describe_kind(), steps, read_limit(memory, first.device), tuple(lengths), others
     measured: dict[int, LimitedCall] = {}
 
     def measure(length: int) -> LimitedCall:
         if length not in measured:
-            measured[length] = LimitedCall.measure(make_call(length), memory, beside=beside)
+            measured[length] = LimitedCall.measure(make_call(length), memory, others=others)
         return measured[length]
 
     length = _chosen.get(key)

@@ -32,9 +32,9 @@ from ckptplan.torch.store.store import TensorStore
 
 #: The most steps that run at a time, and the most whose outputs and adjoints exist at a time.
 MAX_PIECE, MAX_WORKING = 64, 16
-#: Within a limit, each working step beyond the first takes 6 states, and all of these take at most 1/8 of it.
+#: Within a limit: the states of each working step beyond the first, and the ratio of the limit to all these.
 _WORKING_STATES, _LIMIT_SHARE = 6, 8
-#: Within a limit, 4 times as many steps run at a time as work: their saved outputs take a byte per number.
+#: How many times more steps run at a time within a limit, since their outputs take a byte for each number.
 _PIECE_SHARE = 4
 #: The first step of a part, and the step after its last one.
 _Cut = tuple[int, int]
@@ -176,7 +176,7 @@ class ChunkSteps(Steps):
         self._remote_caches = RemoteCaches()
         #: The number of steps that have run.
         self._steps_run = 0
-        #: The step after the last run in full, and what ``last`` returned for that run.
+        #: The step after the last run in full, and the result of ``last`` for that run.
         self._last_full_run: tuple[int, Any] = (0, None)
         #: Whether the steps that run now keep their caches.
         self._keeps_caches = True

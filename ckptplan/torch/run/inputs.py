@@ -107,7 +107,7 @@ class Inputs:
         return start, stop
 
     def join(self, outputs: Sequence[Tensor]) -> Tensor:
-        """Return the outputs of all steps, in the order of the steps, joined along the first axis."""
+        """Return the outputs of all steps, which are given in the order in which steps ran, as one tensor."""
         return torch.cat(tuple(outputs))
 
     def iterate(self, leaves: Sequence[Tensor], nest: Nest, start: int, stop: int) -> Iterator[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-#: The bytes of the smallest and of the largest page. In between, a page has 1/8 of the bytes kept already.
+#: The bytes of the smallest and of the largest page, and the ratio of the bytes kept already to a new page.
 _SMALLEST, _LARGEST, _SHARE = 2**12, 2**18, 8
 _ALIGNMENT = 16
 

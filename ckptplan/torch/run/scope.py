@@ -18,7 +18,7 @@ from ckptplan.torch.state.nests import has_memory
 from ckptplan.torch.state.places import Place, has_graph
 from ckptplan.torch.state.reach import GENERATORS, Reach, Snapshot, walk
 
-#: Values of these types distinguish calls, if their container has at most so many elements.
+#: Values of these types distinguish calls, if their container has at most this many elements.
 _CONSTANT_TYPES = frozenset({int, float, bool, str, type(None)})
 _MAX_CONSTANTS = 64
 
@@ -157,7 +157,7 @@ class Scope:
         ]
         values += map(type, reach.modules)
         for number, tensor in enumerate(reach.tensors):
-            # An optimizer changes what requires a gradient.
+            # Tensors that require a gradient are left out, since an optimizer changes them.
             if tensor.numel() == 1 and has_memory(tensor) and not tensor.requires_grad:
                 places = (reach.get_content(number), *reach.places.get(id(tensor), ()))
                 if not any(place.name in lifted for place in places):

@@ -121,7 +121,7 @@ class Tape:
 
     @property
     def bytes(self) -> int:
-        """The bytes that its graph keeps alive beside its roots, inputs and leaves."""
+        """The bytes that its graph keeps alive besides its roots, inputs and leaves."""
         return self._count_bytes(self.list_outputs())
 
     @property
@@ -403,7 +403,7 @@ class Steps:
         return targets
 
     def move_caches(self, steps: tuple[int, int], store: TensorStore[Any], target: Tier) -> None:
-        """Move the caches of steps to or from a store. Only a ``ChunkCell`` has caches beside its tapes."""
+        """Move the caches of steps to or from a store. Only a ``ChunkCell`` has caches besides its tapes."""
 
     def number_caches(self, steps: tuple[int, int]) -> list[int]:
         """Return the numbers under which a store keeps the caches of ``steps``."""

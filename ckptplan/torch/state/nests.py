@@ -517,7 +517,7 @@ def list_leaves(value: Any) -> list[Tensor]:
 
 
 def map_leaves(change: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """Return a value in new containers, with each tensor replaced by what ``change`` returns for it."""
+    """Return a value in new containers, with each tensor replaced by ``change(tensor)``."""
     leaves, nest = flatten(value)
     return fill(nest, map(change, leaves))
 

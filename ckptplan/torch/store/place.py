@@ -20,7 +20,7 @@ from ckptplan.torch.store.store import TensorStore
 
 #: Elements of the operation that runs while a thread transfers. Small operations delay the thread most.
 _SMALL = 2**12
-#: For each message that a thread moves, compute loses about the time of so many handoffs.
+#: For each message that a thread moves, compute loses about the time of this many handoffs.
 _HANDOFFS = 3
 
 

@@ -287,7 +287,7 @@ class LayerSequence(Wrapped):
                 memory=self._memory,
                 piece=self.piece,
                 observer=self._observer,
-                beside=self._count_other_sequences(cell, data),
+                others=self._count_other_sequences(cell, data),
             )
         vars(self).update(latest=(*self.latest, piece_run), plan=piece_run.plan)
         return results.tensors[0] if cell.has_outputs else None, results.state
