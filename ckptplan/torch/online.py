@@ -116,9 +116,9 @@ def _is_source(given: Any) -> bool:
 def _check_item(item: Any) -> Any:
     if any(leaf.requires_grad for leaf in flatten(item)[0]):
         raise InputError(
-            "yielded a tensor that requires a gradient, which would not reach what made it",
+            "yielded a tensor that requires a gradient, which would not reach the code that made it",
             field="inputs",
-            accepted="inputs as tensors, or what makes them (an embedding) within the cell",
+            accepted="inputs as tensors, or the module that makes them (an embedding) within the cell",
         )
     return item
 

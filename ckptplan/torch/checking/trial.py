@@ -116,7 +116,7 @@ def try_steps(
 def _compare_with_or_without_graph(
     call: Call, scope: Scope, plain: PlainLoop, observer: TrialObserver | None
 ) -> None:
-    """Compare the first steps. If they differ, compare again, and give steps without a tape a graph."""
+    """Compare the first steps. If they differ, compare again, with a graph in steps without a tape."""
     try:
         _compare(call, scope, plain, observer)
     except LateStateError:

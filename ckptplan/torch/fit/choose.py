@@ -246,7 +246,7 @@ def _postpone(plan: Plan, steps: int, measurement: Measurement) -> Plan:
 def note_single_steps(plan: Plan) -> Plan:
     """Return a plan with a note that it has room for the outputs of only one step at a time."""
     note = BasisEntry(
-        field=SINGLE_STEPS, kind="derived", text="outputs and adjoints are there for one step at a time"
+        field=SINGLE_STEPS, kind="derived", text="there is room for outputs and adjoints of one step at a time"
     )
     return plan.model_copy(update={"estimate_basis": (*plan.estimate_basis, note)})
 

@@ -97,12 +97,12 @@ class Measurement:
     load_seconds: float
 
     def join(self, other: Measurement) -> Measurement:
-        """Return the larger of each two sizes of two measurements, with the times of this one."""
+        """Return, for each size, the larger one of this and another measurement, with the times of this one."""
         names = [name for name in vars(self) if name.endswith("_bytes")]
         return replace(self, **{name: max(getattr(self, name), getattr(other, name)) for name in names})
 
     def repeat(self, sequences: int) -> Measurement:
-        """Return the sizes of sequences that all keep their states and tapes, of which one works at a time."""
+        """Return the sizes of several sequences that keep states and tapes, while one works at a time."""
         return replace(self, state_bytes=sequences * self.state_bytes, tape_bytes=sequences * self.tape_bytes)
 
     def cover(self, *, workspace_bytes: int, **sizes: int) -> Measurement:

@@ -41,7 +41,7 @@ class GradientSums:
     def backpropagate(
         self, ends: Sequence[Tensor], gradients: Sequence[Gradient], wanted: Sequence[Tensor]
     ) -> list[Gradient]:
-        """Return the gradients of ``wanted``, given those of ``ends``; add the parameters' to the sums."""
+        """Return the gradients of ``wanted``, given those of ``ends``; add up those of parameters."""
         pairs = zip(ends, gradients, strict=True)
         live = [(end, gradient) for end, gradient in pairs if gradient is not None and end.requires_grad]
         targets = (*wanted, *self._parameters)

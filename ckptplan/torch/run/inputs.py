@@ -88,9 +88,9 @@ class Inputs:
             )
         if any(leaf.requires_grad for leaf in leaves):
             raise InputError(
-                "returned a tensor that requires a gradient, which would not reach what made it",
+                "returned a tensor that requires a gradient, which would not reach the code that made it",
                 field="inputs",
-                accepted="inputs as tensors, or what makes them (an embedding) within the cell",
+                accepted="inputs as tensors, or the module that makes them (an embedding) within the cell",
             )
         _refuse_layouts(leaves)
         for leaf in leaves:

@@ -391,7 +391,7 @@ def is_user_code(module: str | None) -> bool:
 
 @lru_cache(maxsize=4096)
 def _list_names(code: CodeType) -> tuple[str, ...]:
-    """Return the names that code may look up as globals or attributes, functions within it included."""
+    """Return the names that code may look up as globals or attributes, including functions within it."""
     inner = (
         name for constant in code.co_consts if isinstance(constant, CodeType) for name in _list_names(constant)
     )
@@ -400,7 +400,7 @@ def _list_names(code: CodeType) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def _list_globals(code: CodeType) -> tuple[str, ...]:
-    """Return the names of globals that code reads or sets, functions within it included."""
+    """Return the names of globals that code reads or sets, including functions within it."""
     direct = [
         instruction.argval
         for instruction in dis.get_instructions(code)
@@ -412,7 +412,7 @@ def _list_globals(code: CodeType) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def _list_imports(code: CodeType) -> tuple[str, ...]:
-    """Return the names of modules that code imports, functions within it included."""
+    """Return the names of modules that code imports, including functions within it."""
     direct = [
         instruction.argval for instruction in dis.get_instructions(code) if instruction.opname == "IMPORT_NAME"
     ]

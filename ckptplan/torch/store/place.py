@@ -52,7 +52,7 @@ def find_links(
 
 
 def _pays_in_threads(rates: Rates) -> bool:
-    """Return whether moving a state and back takes longer than compute loses if threads move it."""
+    """Return whether moving a state and back takes longer than the delay of compute by threads."""
     return rates.write + rates.read > 2 * _HANDOFFS * rates.handoff
 
 

@@ -138,5 +138,5 @@ def check_unchanged(number: int, tensors: Sequence[Tensor], versions: Sequence[i
         raise InputError(
             f"state {number} was changed in place while it was written, so that steps cannot run again from it",
             field="cell" if number else "state",
-            accepted="a cell that returns new tensors, and an initial state that is left alone",
+            accepted="a cell that returns new tensors, and an initial state that stays as it is",
         )

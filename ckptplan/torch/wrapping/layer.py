@@ -138,7 +138,7 @@ class LayerSequence(Wrapped):
             raise InputError(
                 f"{quote_value(type(net).__name__)} has a forward of its own, which pieces would leave out",
                 field="net",
-                accepted="torch.nn.LSTM, GRU or RNN; what else a subclass does, in a module around it",
+                accepted="torch.nn.LSTM, GRU or RNN; move the code of a subclass into a module around it",
             )
         if piece is not None:
             check_count("piece", piece)

@@ -56,8 +56,8 @@ class StatefulSequence(Wrapped):
             raise InputError(
                 f"{quote_value(reset)} cannot be called",
                 field="reset",
-                accepted="what takes the module, as snntorch.utils.reset, SpikingJelly's functional.reset_net, "
-                "or its own method, as net.reset",
+                accepted="a function of the module, as snntorch.utils.reset or SpikingJelly's "
+                "functional.reset_net, or its own method, as net.reset",
             )
         vars(self).update(_reset=reset, _detach=detach)
 
