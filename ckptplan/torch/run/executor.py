@@ -335,7 +335,7 @@ class Executor:
         return written
 
     def _begin_replay(self) -> None:
-        """Put the values of checkpoints into places, and keep the values of the caller."""
+        """Put the values that steps need into places, and keep the values of the caller."""
         if self._caller_content is not None:
             return
         self._caller_content = LiftedContent(self.scope.lifted)
