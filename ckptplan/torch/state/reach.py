@@ -140,7 +140,7 @@ class Reach:
         return self._list_states(_SMALL_BYTES)
 
     def _list_states(self, largest: int) -> list[int]:
-        """Return the numbers of buffers, and of small other tensors except parameters, that fit the limits."""
+        """Return the numbers of buffers, and of other non-parameters up to ``largest`` bytes, that fit."""
         buffers = {id(buffer) for module in self.modules for buffer in module.buffers(recurse=False)}
         in_memory = [(number, tensor) for number, tensor in enumerate(self.tensors) if has_memory(tensor)]
         in_buffers = [number for number, tensor in in_memory if id(tensor) in buffers]

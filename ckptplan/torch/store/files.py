@@ -51,7 +51,7 @@ class FileStore(TensorStore[_FileEntry]):
 
     def _write(self, state: int, leaves: Sequence[Tensor], message_size: int) -> _FileEntry:
         layouts = tuple(map(LeafLayout.of, leaves))
-        file = self._free.pop() if self._free else len(self._kept)
+        file = self._free.pop() if self._free else len(self._stored)
         while self._writing and (self._writing[0][0].done() or len(self._writing) >= message_size):
             job, buffer = self._writing.popleft()
             job.result()
@@ -84,8 +84,8 @@ class FileStore(TensorStore[_FileEntry]):
     def expect(self, states: tuple[int, ...]) -> None:
         """Begin to read the stored states of a message, and at most as many at a time as the message has."""
         for state in states if self.fetches_ahead else ():
-            if state in self._kept and state not in self._reading and len(self._reading) < len(states):
-                entry = self._kept[state][0]
+            if state in self._stored and state not in self._reading and len(self._reading) < len(states):
+                entry = self._stored[state][0]
                 buffer = self._take_empty(entry.layouts)
                 self._reading[state] = self._reader.submit(self._fetch, entry, buffer), buffer
 
@@ -94,27 +94,27 @@ class FileStore(TensorStore[_FileEntry]):
             entry.written.result()
         self._files.read(entry.file, buffer.wait())
 
-    def _read(self, state: int, kept: _FileEntry) -> Sequence[Tensor]:
+    def _read(self, state: int, entry: _FileEntry) -> Sequence[Tensor]:
         if state in self._reading:
             job, buffer = self._reading.pop(state)
             job.result()
         else:
-            buffer = self._take_empty(kept.layouts)
-            self._fetch(kept, buffer)
+            buffer = self._take_empty(entry.layouts)
+            self._fetch(entry, buffer)
         if not self._on_device:
             return buffer.leaves
         leaves = self._copies.arrive(self._copies.read(buffer))
         self._give_back(self._in, buffer)
         return leaves
 
-    def _release(self, state: int, kept: _FileEntry) -> None:
+    def _release(self, state: int, entry: _FileEntry) -> None:
         if state in self._reading:
             # Announced, but not needed. The read must end before another state is written to the file.
             job, buffer = self._reading.pop(state)
             job.result()
             self._give_back(self._in, buffer)
         # Another state can use the file at once, since the only writer thread writes in order.
-        self._free.append(kept.file)
+        self._free.append(entry.file)
 
     def close(self) -> None:
         """Delete all checkpoints, and end the threads."""

@@ -204,25 +204,25 @@ class HostStore(TensorStore[Buffer]):
         return self._pool.count
 
     def expect(self, states: tuple[int, ...]) -> None:
-        if self.fetches_ahead and self._fetched is None and states[0] in self._kept:
-            self._fetched = states[0], self._copies.read(self._kept[states[0]][0])
+        if self.fetches_ahead and self._fetched is None and states[0] in self._stored:
+            self._fetched = states[0], self._copies.read(self._stored[states[0]][0])
 
     def _write(self, state: int, leaves: Sequence[Tensor], message_size: int) -> Buffer:
         buffer = self._pool.take(tuple(map(LeafLayout.of, leaves)))
         self._copies.write(leaves, buffer)
         return buffer
 
-    def _read(self, state: int, kept: Buffer) -> Sequence[Tensor]:
+    def _read(self, state: int, buffer: Buffer) -> Sequence[Tensor]:
         fetched, self._fetched = self._fetched, None
         if fetched is not None and fetched[0] == state:
             return self._copies.arrive(fetched[1])
-        return self._copies.arrive(self._copies.read(kept))
+        return self._copies.arrive(self._copies.read(buffer))
 
-    def _release(self, state: int, kept: Buffer) -> None:
+    def _release(self, state: int, buffer: Buffer) -> None:
         if self._fetched is not None and self._fetched[0] == state:
             # Announced, but not needed.
             self._fetched = None
-        self._pool.give(kept)
+        self._pool.give(buffer)
 
     def close(self) -> None:
         super().close()

@@ -14,7 +14,7 @@ from ckptplan.errors import InputError
 from ckptplan.torch.state.lifted import Checkpoint
 from ckptplan.torch.state.nests import count_bytes, read_versions
 
-_Kept = TypeVar("_Kept")
+_Stored = TypeVar("_Stored")
 
 
 class Store(ABC):
@@ -74,7 +74,7 @@ class LocalStore(Store):
         self._checkpoints.clear()
 
 
-class TensorStore(Store, Generic[_Kept]):
+class TensorStore(Store, Generic[_Stored]):
     """Keeps the tensors of checkpoints elsewhere, and everything else of the checkpoints here.
 
     Subclasses say how tensors are written, read and released. A tensor that is in several places of a state
@@ -84,12 +84,12 @@ class TensorStore(Store, Generic[_Kept]):
     def __init__(self) -> None:
         #: For each state: its stored tensors and their bytes; the checkpoint without tensors, and for each leaf
         #: the number of its stored tensor, or the tensor itself.
-        self._kept: dict[int, tuple[_Kept, int]] = {}
+        self._stored: dict[int, tuple[_Stored, int]] = {}
         self._structures: dict[int, tuple[Checkpoint, list[int | Tensor]]] = {}
 
     @property
     def bytes(self) -> int:
-        return sum(size for _, size in self._kept.values())
+        return sum(size for _, size in self._stored.values())
 
     def put(self, number: int, checkpoint: Checkpoint, *, message_size: int = 1) -> None:
         # Sparse tensors stay here, since buffers cannot hold them.
@@ -107,28 +107,28 @@ class TensorStore(Store, Generic[_Kept]):
 
     def drop(self, number: int) -> None:
         self._structures.pop(number, None)
-        self._release(number, self._kept.pop(number)[0])
+        self._release(number, self._stored.pop(number)[0])
 
     def keep(self, number: int, tensors: Sequence[Tensor], *, message_size: int = 1) -> None:
         """Keep the tensors of a state."""
-        kept = self._write(number, tensors, message_size)
-        self._kept[number] = kept, count_bytes(tensors)
+        stored = self._write(number, tensors, message_size)
+        self._stored[number] = stored, count_bytes(tensors)
 
     def fetch(self, number: int) -> Sequence[Tensor]:
         """Return the tensors of a state on the device."""
-        return self._read(number, self._kept[number][0])
+        return self._read(number, self._stored[number][0])
 
     @abstractmethod
-    def _write(self, number: int, tensors: Sequence[Tensor], message_size: int) -> _Kept: ...
+    def _write(self, number: int, tensors: Sequence[Tensor], message_size: int) -> _Stored: ...
 
     @abstractmethod
-    def _read(self, number: int, kept: _Kept) -> Sequence[Tensor]: ...
+    def _read(self, number: int, stored: _Stored) -> Sequence[Tensor]: ...
 
     @abstractmethod
-    def _release(self, number: int, kept: _Kept) -> None: ...
+    def _release(self, number: int, stored: _Stored) -> None: ...
 
     def close(self) -> None:
-        for number in tuple(self._kept):
+        for number in tuple(self._stored):
             self.drop(number)
 
 
